@@ -1,11 +1,12 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host with packages: what is installed, what sources offer, and what becomes of a transaction."""
+"""Fakes of a package manager and of its programs."""
 
 from __future__ import annotations
 
 import typing as t
+from pathlib import Path
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
@@ -25,8 +26,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.remove_packages import Removal
 
 if t.TYPE_CHECKING:
-    from pathlib import Path
-
     import pytest
 
 ORIGIN = "https://packages.example/stable"
@@ -36,8 +35,36 @@ def four(version: str, held: bool = False) -> dict[str, Package]:
     return {name: Package(version, held) for name in PACKAGES}
 
 
+def write_file(root: str | Path, path: str, text: str) -> Path:
+    """Write the file ``path`` below ``root``."""
+    file = Path(root, path.lstrip("/"))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+def stanza(name: str, status: str, version: str = "1.19.1-1", extra: str = "") -> str:
+    """Return the entry of a package in a file of dpkg."""
+    return f"Package: {name}\nStatus: {status}\nPriority: optional\n{extra}Version: {version}\nDescription: x\n y\n\n"
+
+
+class FakePrograms:
+    """A runner of commands. It records them, and returns the results for the first of ``answers`` in the command."""
+
+    def __init__(self) -> None:
+        self.ran: list[list[str]] = []
+        self.answers: dict[str, list[tuple[int, str, str]]] = {}
+
+    def __call__(self, argv: list[str]) -> tuple[int, str, str]:
+        self.ran.append(argv)
+        for argument, answers in self.answers.items():
+            if argument in argv:
+                return answers.pop(0) if len(answers) > 1 else answers[0]
+        return 0, "", ""
+
+
 class World:
-    """A package manager, and the host that it changes; fulfils PackageManager."""
+    """A package manager as PackageManager describes it, and the host that it changes."""
 
     name = "apt"
     readable = True
@@ -47,25 +74,25 @@ class World:
         self.live = True
         self.packages: dict[str, Package] = {}
         self.configured_only: list[str] = []
-        # What the lists on the host have, what a refresh of ours brings, and what one of all.
+        # The versions in the lists on the host, in this collection's repository, and in all repositories.
         self.listed: list[str] = []
         self.published: list[str] = []
         self.elsewhere: list[str] = []
         self.files: dict[str, PackageFile] = {}
-        # By the name of a method: what it fails with.
+        # The error messages of methods by name.
         self.failures: dict[str, str] = {}
         # The same, but only the first time.
         self.failures_once: dict[str, str] = {}
-        # What else a change would do.
+        # Further changes of every transaction.
         self.along = Preview()
         self.cut_off = False
         self.can_hold = True
         self.program_versions: dict[str, str] = {}
-        # What was asked of it, in order, reading aside.
+        # The calls of methods except those that read, in order.
         self.calls: list[str] = []
         self.changes: list[Change] = []
 
-    # -- the module's work ---------------------------------------------------------------------------------------
+    # -- tasks ----------------------------------------------------------------------------------------------------
 
     def run(self, argv: list[str]) -> tuple[int, str, str]:
         name = argv[-2].rsplit("/", 1)[-1]
@@ -90,13 +117,10 @@ class World:
         return self.root / inner.lstrip("/")
 
     def write(self, inner: str, text: str = "") -> Path:
-        path = self.path(inner)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
+        return write_file(self.root, inner, text)
 
     def have(self, packages: t.Mapping[str, Package]) -> None:
-        """Packages that were installed by somebody else."""
+        """Install packages that this collection did not install."""
         self.packages.update(packages)
         self._programs()
 
@@ -136,7 +160,7 @@ class World:
 
     def refuse_interrupted(self, own: t.Collection[str]) -> None:
         if not own:
-            raise HostError("Packages of others are pending.")
+            raise HostError("Other packages are pending.")
 
     def repair(self, own: t.Sequence[str]) -> None:
         self._do("repair")
@@ -146,8 +170,8 @@ class World:
 
     def candidates(self, names: t.Sequence[str], offline: bool = False) -> dict[str, list[Candidate]]:
         self._do("candidates offline" if offline else "candidates")
-        offers = [Candidate(version, ORIGIN, preferred=not place) for place, version in enumerate(self.listed)]
-        return {name: list(offers) for name in names}
+        candidates = [Candidate(version, ORIGIN, preferred=not number) for number, version in enumerate(self.listed)]
+        return {name: list(candidates) for name in names}
 
     def refresh(self, everything: bool = False) -> None:
         self._do("refresh everything" if everything else "refresh")
@@ -170,7 +194,7 @@ class World:
         )
 
     def break_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """From now on a transaction installs, and then a script of one package fails."""
+        """Let every transaction install the packages and then fail in a script of one package."""
         apply = self.apply
 
         def breaking(change: Change) -> None:
@@ -215,6 +239,6 @@ class World:
 
     def _do(self, call: str) -> None:
         self.calls.append(call)
-        words = self.failures_once.pop(call, None) or self.failures.get(call)
-        if words:
-            raise CommandError(call, [words], "")
+        message = self.failures_once.pop(call, None) or self.failures.get(call)
+        if message:
+            raise CommandError(call, [message], "")

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pathlib
 import signal
 import typing as t
 
@@ -14,7 +13,6 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.apt import (
     LOCKS,
     STATUS_FILE,
@@ -33,13 +31,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base imp
     Preview,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import APT_SOURCE
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import FakePrograms, stanza, write_file
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-Answer = t.Tuple[int, str, str]
-
-# As apt 2.6 and 3 write them.
+# The output of apt 2.6 and 3.
 POLICY = """\
 libnvidia-container1:
   Installed: 1.19.1-1
@@ -117,45 +114,12 @@ W: Some index files failed to download. They have been ignored, or old ones used
 BUSY = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 1232 (python3)\n"
 
 
-class Programs:
-    """Answers for programs by words of their command line; keeps what was run."""
-
-    def __init__(self) -> None:
-        self.ran: list[list[str]] = []
-        self.answers: dict[str, list[Answer]] = {}
-
-    def __call__(self, argv: list[str]) -> Answer:
-        self.ran.append(argv)
-        for word, answers in self.answers.items():
-            if word in argv:
-                return answers.pop(0) if len(answers) > 1 else answers[0]
-        return 0, "", ""
-
-
 @pytest.fixture
-def programs() -> Programs:
-    return Programs()
+def apt(programs: FakePrograms, live_host: HostFS) -> Apt:
+    return Apt(live_host, Commands.of(programs), 5)
 
 
-@pytest.fixture
-def apt(programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Apt:
-    monkeypatch.setattr(packages_base, "_PAUSE", 0.0)
-    # Without a root in front the commands are as on a host of its own; files are of no concern then.
-    monkeypatch.setattr(HostFS, "argv", lambda _host, argv: list(argv))
-    return Apt(HostFS(str(tmp_path), live=True), Commands.of(programs), 5)
-
-
-def write(root: str | Path, path: str, text: str) -> None:
-    file = pathlib.Path(root) / path[1:]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-
-
-def stanza(name: str, status: str, version: str = "1.19.1-1", extra: str = "") -> str:
-    return f"Package: {name}\nStatus: {status}\nPriority: optional\n{extra}Version: {version}\nDescription: x\n y\n\n"
-
-
-# -- what is installed -----------------------------------------------------------------------------------------------
+# -- installed packages -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -172,47 +136,44 @@ def stanza(name: str, status: str, version: str = "1.19.1-1", extra: str = "") -
         ("purge ok not-installed", None),
     ],
 )
-def test_installed(apt: Apt, tmp_path: Path, status: str, found: Package | None) -> None:
+def test_installed(apt: Apt, programs: FakePrograms, tmp_path: Path, status: str, found: Package | None) -> None:
     other = stanza("other", "install ok installed")
-    write(tmp_path, STATUS_FILE, other + stanza("libnvidia-container1", status) + other)
+    write_file(tmp_path, STATUS_FILE, other + stanza("libnvidia-container1", status) + other)
     assert apt.installed(["libnvidia-container1"]) == ({} if found is None else {"libnvidia-container1": found})
-    leftover = ["libnvidia-container1"] if "config-files" in status else []
-    assert apt.config_only(["libnvidia-container1", "nowhere"]) == leftover
-
-
-def test_a_name_is_not_the_beginning_of_another(apt: Apt, tmp_path: Path) -> None:
-    write(tmp_path, STATUS_FILE, stanza("nvidia-container-toolkit-base", "install ok installed", "1-1"))
-    assert apt.installed(["nvidia-container-toolkit"]) == {}
-
-
-def test_a_description_is_no_package(apt: Apt, tmp_path: Path) -> None:
-    text = stanza("other", "install ok installed", "1").rstrip("\n") + "\n Package: y\n Status: hold ok installed\n"
-    write(tmp_path, STATUS_FILE, text)
-    assert apt.installed(["y", "other"]) == {"other": Package("1")}
-
-
-def test_a_foreign_architecture_that_is_gone_hides_nothing(apt: Apt, tmp_path: Path) -> None:
-    name = "libnvidia-container1"
-    gone = stanza(name, "deinstall ok config-files", "1.18.2-1", "Architecture: i386\n")
-    write(tmp_path, STATUS_FILE, stanza(name, "install ok installed") + gone)
-    assert apt.installed([name]) == {name: Package("1.19.1-1")}
-
-
-def test_what_dpkg_has_not_merged_counts(apt: Apt, tmp_path: Path) -> None:
-    name = "libnvidia-container1"
-    write(tmp_path, STATUS_FILE, stanza(name, "install ok installed", "1.18.2-1"))
-    assert not apt.interrupted()
-    write(tmp_path, f"{UPDATES}/tmp.i", "")
-    assert not apt.interrupted()
-    write(tmp_path, f"{UPDATES}/0001", stanza(name, "install ok unpacked", "1.19.1-1"))
-    assert apt.interrupted()
-    assert apt.installed([name]) == {name: Package("1.19.1-1", complete=False)}
-
-
-def test_nothing_is_run_to_read(apt: Apt, programs: Programs) -> None:
-    assert apt.installed(["x"]) == {}
+    removed = ["libnvidia-container1"] if "config-files" in status else []
+    assert apt.config_only(["libnvidia-container1", "nowhere"]) == removed
     assert apt.readable
     assert programs.ran == []
+
+
+@pytest.mark.parametrize(
+    ("status", "found"),
+    [
+        (stanza("toolkit-base", "install ok installed", "1-1"), {}),
+        # A description contains no packages.
+        (f"{stanza('other', 'install ok installed', '1')[:-1]} Package: toolkit\n Status: hold ok installed\n", {}),
+        # A removed package of a foreign architecture does not replace an installed one.
+        (
+            stanza("toolkit", "install ok installed")
+            + stanza("toolkit", "deinstall ok config-files", "1.18.2-1", "Architecture: i386\n"),
+            {"toolkit": Package("1.19.1-1")},
+        ),
+    ],
+)
+def test_finds_stanza(apt: Apt, tmp_path: Path, status: str, found: dict[str, Package]) -> None:
+    write_file(tmp_path, STATUS_FILE, status)
+    assert apt.installed(["toolkit"]) == found
+
+
+def test_reads_unmerged_updates(apt: Apt, tmp_path: Path) -> None:
+    name = "libnvidia-container1"
+    write_file(tmp_path, STATUS_FILE, stanza(name, "install ok installed", "1.18.2-1"))
+    assert not apt.interrupted()
+    write_file(tmp_path, f"{UPDATES}/tmp.i", "")
+    assert not apt.interrupted()
+    write_file(tmp_path, f"{UPDATES}/0001", stanza(name, "install ok unpacked", "1.19.1-1"))
+    assert apt.interrupted()
+    assert apt.installed([name]) == {name: Package("1.19.1-1", complete=False)}
 
 
 # -- interrupted transactions ----------------------------------------------------------------------------------------
@@ -221,24 +182,22 @@ ADVICE = r"Run `dpkg --configure -a` on the host and fix the package that it rep
 OWN = ["nvidia-container-toolkit", "libnvidia-container1"]
 
 
-def test_only_packages_of_the_toolkit_are_configured(apt: Apt, programs: Programs, tmp_path: Path) -> None:
+def test_repair_configures_only_own_packages(apt: Apt, programs: FakePrograms, tmp_path: Path) -> None:
     programs.answers["--configure"] = [(1, "", "dpkg: error: x is broken\n")]
-    # The other half of the upgrade is missing: that is for the transaction.
+    # Without entries in updates, the transaction installs the missing half of the upgrade.
     apt.repair(OWN)
     assert programs.ran == [["dpkg", "--force-confdef", "--force-confold", "--configure", *OWN]]
-    write(tmp_path, f"{UPDATES}/0001", stanza(OWN[0], "install ok unpacked"))
+    write_file(tmp_path, f"{UPDATES}/0001", stanza(OWN[0], "install ok unpacked"))
     with pytest.raises(CommandError, match=f"^dpkg --configure {' '.join(OWN)} failed.*x is broken. {ADVICE}"):
         apt.repair(OWN)
 
 
 @pytest.mark.parametrize("own", [[], OWN])
-def test_pending_packages_of_others_are_named_and_not_configured(
-    apt: Apt, programs: Programs, tmp_path: Path, own: list[str]
-) -> None:
+def test_reports_other_pending_packages(apt: Apt, programs: FakePrograms, tmp_path: Path, own: list[str]) -> None:
     status = stanza("bash", "install ok installed") + stanza("man-db", "install ok triggers-pending")
     status += stanza("gone", "deinstall ok config-files") + stanza("libc6", "install ok half-configured")
-    write(tmp_path, STATUS_FILE, status + "".join(stanza(name, "install ok unpacked") for name in own))
-    write(tmp_path, f"{UPDATES}/0001", stanza("zlib1g", "install reinstreq half-installed"))
+    write_file(tmp_path, STATUS_FILE, status + "".join(stanza(name, "install ok unpacked") for name in own))
+    write_file(tmp_path, f"{UPDATES}/0001", stanza("zlib1g", "install reinstreq half-installed"))
     expected = rf"^dpkg was interrupted.*\. Pending: libc6 \(half-configured\), zlib1g \(half-installed\)\. {ADVICE}"
     for refuse in (apt.refuse_interrupted, apt.repair):
         with pytest.raises(HostError, match=expected):
@@ -246,15 +205,15 @@ def test_pending_packages_of_others_are_named_and_not_configured(
     assert programs.ran == []
 
 
-def test_an_interruption_without_pending_packages(apt: Apt, tmp_path: Path) -> None:
-    write(tmp_path, f"{UPDATES}/0001", stanza("bash", "install ok installed"))
+def test_interruption_without_pending_packages(apt: Apt, tmp_path: Path) -> None:
+    write_file(tmp_path, f"{UPDATES}/0001", stanza("bash", "install ok installed"))
     with pytest.raises(HostError, match=rf"Pending: the entries in {UPDATES}\. {ADVICE}"):
         apt.refuse_interrupted([])
     apt.refuse_interrupted(OWN)
 
 
-def test_a_failure_of_apt_names_pending_packages_of_others(apt: Apt, programs: Programs, tmp_path: Path) -> None:
-    write(tmp_path, STATUS_FILE, stanza("x", "install ok unpacked") + stanza(OWN[0], "install ok unpacked"))
+def test_failure_reports_other_pending_packages(apt: Apt, programs: FakePrograms, tmp_path: Path) -> None:
+    write_file(tmp_path, STATUS_FILE, stanza("x", "install ok unpacked") + stanza(OWN[0], "install ok unpacked"))
     programs.answers["apt-get"] = programs.answers["apt-cache"] = [(100, "", "E: unmet dependencies\n")]
     change = Change({OWN[0]: "1-1"})
     expected = rf"E: unmet.* Other packages are pending: x \(unpacked\)\. {ADVICE}"
@@ -266,7 +225,7 @@ def test_a_failure_of_apt_names_pending_packages_of_others(apt: Apt, programs: P
         apt.candidates(OWN)
 
 
-# -- what is on offer ------------------------------------------------------------------------------------------------
+# -- available versions ------------------------------------------------------------------------------------------------
 
 
 def test_candidates() -> None:
@@ -282,7 +241,7 @@ def test_candidates() -> None:
     assert candidates_of("") == {}
 
 
-def test_sources_that_cannot_be_read(apt: Apt, programs: Programs) -> None:
+def test_unreadable_sources(apt: Apt, programs: FakePrograms) -> None:
     said = (
         "E: Conflicting values set for option Signed-By regarding source x\nE: The list of sources could not be read.\n"
     )
@@ -297,9 +256,11 @@ def test_sources_that_cannot_be_read(apt: Apt, programs: Programs) -> None:
 @pytest.mark.parametrize(
     ("there", "everything", "limited"), [(True, False, True), (True, True, False), (False, False, False)]
 )
-def test_only_our_lists_are_fetched(apt: Apt, programs: Programs, there: bool, everything: bool, limited: bool) -> None:
+def test_refresh_fetches_own_lists(
+    apt: Apt, programs: FakePrograms, there: bool, everything: bool, limited: bool
+) -> None:
     if there:
-        write(apt.host.root, APT_SOURCE, "")
+        write_file(apt.host.root, APT_SOURCE, "")
     apt.refresh(everything)
     (argv,) = programs.ran
     assert argv[:2] == ["apt-get", "update"]
@@ -310,15 +271,15 @@ def test_only_our_lists_are_fetched(apt: Apt, programs: Programs, there: bool, e
 
 
 @pytest.mark.parametrize("status", [0, 100])
-def test_lists_that_cannot_be_fetched(apt: Apt, programs: Programs, status: int) -> None:
-    # Where Error-Mode is not known, apt ends well and only warns.
+def test_refresh_fails(apt: Apt, programs: FakePrograms, status: int) -> None:
+    # An apt without Error-Mode exits with 0 and only warns.
     programs.answers["update"] = [(status, "Reading package lists...\n", UNREACHABLE)]
     with pytest.raises(CommandError, match=r"Could not connect to 127\.0\.0\.1:9"):
         apt.refresh()
 
 
-def test_not_every_warning_is_an_error(apt: Apt, programs: Programs) -> None:
-    # The first is of apt 2.6 with a local repository, the second of apt 3.3.
+def test_refresh_ignores_other_warnings(apt: Apt, programs: FakePrograms) -> None:
+    # The first text is from apt 2.6 with a local repository, the second from apt 3.3.
     tried = "Err:3 file:/srv/repo ./ Packages\n  Method gave a blank filename\n"
     deprecated = "W: Deprecated Signed-By fingerprint in the sources.list(5) entry for 'http://x'\n"
     programs.answers["update"] = [(0, tried, deprecated)]
@@ -326,16 +287,16 @@ def test_not_every_warning_is_an_error(apt: Apt, programs: Programs) -> None:
     assert len(programs.ran) == 1
 
 
-# -- who else is at work ---------------------------------------------------------------------------------------------
+# -- locks ---------------------------------------------------------------------------------------------
 
 
-def test_others_are_waited_for(apt: Apt, programs: Programs) -> None:
+def test_waits_for_a_lock(apt: Apt, programs: FakePrograms) -> None:
     programs.answers["update"] = [(100, "", BUSY), (100, "", BUSY), (0, "", "")]
     apt.refresh()
     assert len(programs.ran) == 3
 
 
-def test_nobody_is_waited_for_beyond_the_limit(programs: Programs, tmp_path: Path) -> None:
+def test_waits_until_the_timeout(programs: FakePrograms, tmp_path: Path) -> None:
     programs.answers["hold"] = [(100, "", "dpkg: error: dpkg frontend lock was locked by another process with pid 7\n")]
     with pytest.raises(CommandError, match="locked by another process"):
         Apt(HostFS(str(tmp_path), live=True), Commands.of(programs), 0).hold({"x": "1"})
@@ -344,7 +305,7 @@ def test_nobody_is_waited_for_beyond_the_limit(programs: Programs, tmp_path: Pat
 
 @pytest.fixture
 def locked() -> t.Iterator[t.Callable[[Path], t.Callable[[], None]]]:
-    """Lets another process lock a file as dpkg does; what comes back lets it go."""
+    """A function that lets another process lock a file as dpkg does, and returns a function to unlock it."""
     pids: list[int] = []
 
     def end(pid: int) -> None:
@@ -372,26 +333,26 @@ def locked() -> t.Iterator[t.Callable[[Path], t.Callable[[], None]]]:
 
 
 @pytest.mark.parametrize("path", LOCKS)
-def test_dpkg_at_work_is_not_interrupted(
-    programs: Programs, tmp_path: Path, path: str, locked: t.Callable[[Path], t.Callable[[], None]]
+def test_running_dpkg_is_not_an_interruption(
+    programs: FakePrograms, tmp_path: Path, path: str, locked: t.Callable[[Path], t.Callable[[], None]]
 ) -> None:
     at_once = Apt(HostFS(str(tmp_path), live=True), Commands.of(programs), 0)
-    write(tmp_path, path, "")
+    write_file(tmp_path, path, "")
     release = locked(tmp_path / path[1:])
-    # What it holds is of no concern before there is something in the journal.
+    # A lock alone is no interruption.
     assert not at_once.interrupted()
-    write(tmp_path, f"{UPDATES}/0001", "")
+    write_file(tmp_path, f"{UPDATES}/0001", "")
     with pytest.raises(HostError, match=rf"process [0-9]+\) uses dpkg and has locked {path}\."):
         at_once.interrupted()
     release()
     assert at_once.interrupted()
 
 
-def test_dpkg_at_work_is_waited_for(
+def test_waits_for_running_dpkg(
     apt: Apt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locked: t.Callable[[Path], t.Callable[[], None]]
 ) -> None:
-    write(tmp_path, LOCKS[0], "")
-    write(tmp_path, f"{UPDATES}/0001", "")
+    write_file(tmp_path, LOCKS[0], "")
+    write_file(tmp_path, f"{UPDATES}/0001", "")
     release = locked(tmp_path / LOCKS[0][1:])
     slept = []
 
@@ -408,7 +369,7 @@ def test_dpkg_at_work_is_waited_for(
 # -- files of packages -----------------------------------------------------------------------------------------------
 
 
-def test_describe(apt: Apt, programs: Programs) -> None:
+def test_describe(apt: Apt, programs: FakePrograms) -> None:
     programs.answers["/x.deb"] = [(0, "libnvidia-container1\t1.20.0-1\tamd64\n", "")]
     programs.answers["/etc/passwd"] = [(2, "", "dpkg-deb: error: '/etc/passwd' is not a Debian format archive\n")]
     assert apt.describe(["/x.deb"]) == [PackageFile("/x.deb", "libnvidia-container1", "1.20.0-1", "amd64")]
@@ -436,10 +397,10 @@ def test_preview() -> None:
     assert preview_of(PURGE) == Preview({}, removed)
 
 
-def test_holds_of_others_are_told(apt: Apt, programs: Programs, tmp_path: Path) -> None:
+def test_preview_reports_held_packages(apt: Apt, programs: FakePrograms, tmp_path: Path) -> None:
     held, free = "hold ok installed", "install ok installed"
     status = stanza("libseccomp2", held) + stanza("nvidia-docker2", held) + stanza("libnvidia-container1", free)
-    write(tmp_path, STATUS_FILE, status + stanza("bash", held))
+    write_file(tmp_path, STATUS_FILE, status + stanza("bash", held))
     programs.answers["-s"] = [(0, PREVIEW, "")]
     change = Change({"libnvidia-container1": "1.19.1-1"}, change_held=True)
     assert apt.preview(change).held == ("libseccomp2:i386", "nvidia-docker2")
@@ -450,15 +411,15 @@ def test_holds_of_others_are_told(apt: Apt, programs: Programs, tmp_path: Path) 
     [Change({"a": "1-1"}), Change(files=("/a.deb",)), Change(remove=("a",))],
     ids=["install", "files", "purge"],
 )
-def test_nothing_goes_only_because_nobody_needs_it(apt: Apt, programs: Programs, change: Change) -> None:
+def test_never_removes_unneeded_packages(apt: Apt, programs: FakePrograms, change: Change) -> None:
     apt.preview(change)
     apt.apply(change)
     assert all(argv[argv.index("APT::Get::AutomaticRemove=false") - 1] == "-o" for argv in programs.ran)
-    # Only what is installed from sources needs sources.
+    # Only an installation by version needs sources.
     assert ["Dir::Etc::SourceParts=/dev/null" in argv for argv in programs.ran] == [not change.install] * 2
 
 
-def test_one_command_for_all(apt: Apt, programs: Programs) -> None:
+def test_installs_and_removes_in_one_command(apt: Apt, programs: FakePrograms) -> None:
     apt.apply(Change({"a": "1-1", "b": "1-1"}, remove=("nvidia-docker2",)))
     (argv,) = programs.ran
     assert argv[0] == "apt-get"
@@ -471,26 +432,26 @@ def test_one_command_for_all(apt: Apt, programs: Programs) -> None:
     assert "--allow-change-held-packages" not in argv
 
 
-def test_a_hold_is_only_changed_where_it_is_ours(apt: Apt, programs: Programs) -> None:
+def test_changes_held_packages(apt: Apt, programs: FakePrograms) -> None:
     apt.apply(Change({"a": "1-1"}, change_held=True))
     assert "--allow-change-held-packages" in programs.ran[0]
 
 
-def test_files_need_no_source(apt: Apt, programs: Programs) -> None:
+def test_installs_files_without_sources(apt: Apt, programs: FakePrograms) -> None:
     apt.apply(Change(files=("/a.deb", "/b.deb"), remove=("c",)))
     (argv,) = programs.ran
     assert argv[argv.index("install") :] == ["install", "/a.deb", "/b.deb", "c-"]
     assert {"Dir::Etc::SourceList=/dev/null", "Dir::Etc::SourceParts=/dev/null"} <= set(argv)
 
 
-def test_what_is_removed_alone_is_purged(apt: Apt, programs: Programs) -> None:
+def test_purges_removed_packages(apt: Apt, programs: FakePrograms) -> None:
     programs.answers["-s"] = [(0, PURGE, "")]
     assert apt.preview(Change(remove=("libnvidia-container1",))).remove[0] == "gpufleet-bystander"
     apt.apply(Change(remove=("libnvidia-container1",)))
     assert [argv[argv.index("purge") :] for argv in programs.ran] == [["purge", "libnvidia-container1"]] * 2
 
 
-def test_a_script_that_fails_is_quoted(apt: Apt, programs: Programs) -> None:
+def test_error_contains_output_of_script(apt: Apt, programs: FakePrograms) -> None:
     programs.answers["install"] = [(100, FAILED_SCRIPT, "E: Sub-process /usr/bin/dpkg returned an error code (1)\n")]
     with pytest.raises(CommandError) as caught:
         apt.apply(Change({"a": "1-1"}))
@@ -505,7 +466,7 @@ def test_a_script_that_fails_is_quoted(apt: Apt, programs: Programs) -> None:
     )
 
 
-def test_dependencies_that_cannot_be_met_are_quoted(apt: Apt, programs: Programs) -> None:
+def test_error_contains_unmet_dependencies(apt: Apt, programs: FakePrograms) -> None:
     said = (
         "Reading package lists...\nThe following information may help to resolve the situation:\n\n"
         "The following packages have unmet dependencies:\n nvidia-container-toolkit : Depends: x (= 1) but 2 is to be"
@@ -516,8 +477,8 @@ def test_dependencies_that_cannot_be_met_are_quoted(apt: Apt, programs: Programs
         apt.preview(Change({"a": "1-1"}))
 
 
-def test_transactions_have_a_runner_of_their_own(tmp_path: Path) -> None:
-    read, fetch, change = Programs(), Programs(), Programs()
+def test_transactions_have_a_separate_runner(tmp_path: Path) -> None:
+    read, fetch, change = FakePrograms(), FakePrograms(), FakePrograms()
     apt = Apt(HostFS(str(tmp_path), live=True), Commands(read, fetch, change))
     apt.candidates(["x"])
     apt.refresh()
@@ -525,7 +486,7 @@ def test_transactions_have_a_runner_of_their_own(tmp_path: Path) -> None:
     apt.hold({"a": "1"})
     apt.unhold(["a"])
     apt.require_holds()
-    words = [[argv[2:4] for argv in programs.ran] for programs in (read, fetch, change)]
-    assert words[0] == [["apt-cache", "policy"], ["apt-mark", "hold"], ["apt-mark", "unhold"]]
-    assert words[1] == [["apt-get", "update"]]
-    assert [argv[0] for argv in words[2]] == ["apt-get"]
+    commands = [[argv[2:4] for argv in programs.ran] for programs in (read, fetch, change)]
+    assert commands[0] == [["apt-cache", "policy"], ["apt-mark", "hold"], ["apt-mark", "unhold"]]
+    assert commands[1] == [["apt-get", "update"]]
+    assert [argv[0] for argv in commands[2]] == ["apt-get"]

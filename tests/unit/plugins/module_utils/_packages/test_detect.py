@@ -53,12 +53,12 @@ EVERY_PROGRAM = [program for family in FAMILIES for program in family.programs]
         ("# ID=debian\nnothing\n", None),
     ],
 )
-def test_the_package_manager_of_a_distribution(tmp_path: Path, os_release: str, name: str | None) -> None:
+def test_package_manager_of_distribution(tmp_path: Path, os_release: str, name: str | None) -> None:
     found = detect_package_manager(tree(tmp_path, os_release, EVERY_PROGRAM), run)
     assert (found and found.name) == name
 
 
-def test_the_other_place_of_os_release(tmp_path: Path) -> None:
+def test_other_path_of_os_release(tmp_path: Path) -> None:
     found = detect_package_manager(tree(tmp_path, "ID=debian\n", EVERY_PROGRAM, "usr/lib/os-release"), run)
     assert found is not None
     assert distribution_of(HostFS(str(tmp_path), live=True)) == ["debian"]
@@ -68,19 +68,19 @@ def test_the_other_place_of_os_release(tmp_path: Path) -> None:
     "os_release",
     ["ID=sles\nID_LIKE=suse\n", 'ID="opensuse-leap"\nID_LIKE="suse opensuse"\n', "ID=sled\nID_LIKE=suse\n"],
 )
-def test_suse_is_refused_with_a_way_out(tmp_path: Path, os_release: str) -> None:
+def test_unsupported_distribution(tmp_path: Path, os_release: str) -> None:
     with pytest.raises(HostError, match=r"does not support packages of .*source: existing"):
         detect_package_manager(tree(tmp_path, os_release), run)
 
 
-def test_a_program_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_missing_programs(tmp_path: Path) -> None:
     host = tree(tmp_path, "ID=debian\n", [name for name in EVERY_PROGRAM if name not in ("apt-mark", "dpkg")])
     with pytest.raises(HostError, match="This host runs debian, but lacks apt-mark, dpkg"):
         detect_package_manager(host, run)
-    # In a tree nothing is run, so nothing is missed.
+    # An offline tree needs no programs.
     assert detect_package_manager(host._replace(live=False), run) is not None
 
 
-def test_how_long_others_are_waited_for(tmp_path: Path) -> None:
+def test_lock_timeout(tmp_path: Path) -> None:
     found: t.Any = detect_package_manager(tree(tmp_path, "ID=debian\n", EVERY_PROGRAM), run, 7)
     assert found.lock_timeout == 7

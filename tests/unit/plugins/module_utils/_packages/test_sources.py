@@ -29,12 +29,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-OURS = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
+ADDRESS = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
 SHORT = "[0-9A-Fa-f]" * 16
 DEBIAN = "http://debian.example.com/debian"
-# What NVIDIA's instructions make.
-LIST = f"""deb [signed-by=/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg] {OURS} /
-#deb [signed-by=/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg] {OURS.replace("stable", "experimental")} /
+# The file of NVIDIA's instructions.
+LIST = f"""deb [signed-by=/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg] {ADDRESS} /
+#deb [signed-by=/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg] {ADDRESS.replace("stable", "experimental")} /
 """
 REPO = """[libnvidia-container]
 name=libnvidia-container
@@ -60,88 +60,84 @@ def host(root: Path, files: dict[str, str]) -> HostFS:
 # -- addresses -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        OURS,
-        "http://nvidia.github.io/libnvidia-container/stable/ubuntu18.04/$(ARCH)",
-        "https://nvidia.github.io/nvidia-docker",
-        "https://nvidia.github.io/nvidia-docker/",
-        "https://nvidia.github.io/nvidia-container-runtime/debian10/$(ARCH)",
-        "mirror+https://nvidia.github.io/libnvidia-container/stable",
-        "tor+http://nvidia.github.io/libnvidia-container",
-        "HTTPS://NVIDIA.GitHub.io/libnvidia-container",
-        "https://nvidia.github.io:443//libnvidia-container//stable",
-        "https://user:secret@nvidia.github.io/libnvidia-container",
-        "nvidia.github.io/libnvidia-container",
-    ],
-)
-def test_addresses_of_nvidia(address: str) -> None:
-    assert is_nvidia_address(address)
+NVIDIA_ADDRESSES = [
+    ADDRESS,
+    "http://nvidia.github.io/libnvidia-container/stable/ubuntu18.04/$(ARCH)",
+    "https://nvidia.github.io/nvidia-docker",
+    "https://nvidia.github.io/nvidia-docker/",
+    "https://nvidia.github.io/nvidia-container-runtime/debian10/$(ARCH)",
+    "mirror+https://nvidia.github.io/libnvidia-container/stable",
+    "tor+http://nvidia.github.io/libnvidia-container",
+    "HTTPS://NVIDIA.GitHub.io/libnvidia-container",
+    "https://nvidia.github.io:443//libnvidia-container//stable",
+    "https://user:secret@nvidia.github.io/libnvidia-container",
+    "nvidia.github.io/libnvidia-container",
+]
+OTHER_ADDRESSES = [
+    DEBIAN,
+    "https://nvidia.github.io/libnvidia-containers",
+    "https://nvidia.github.io/",
+    "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/",
+    "https://mirror.example.com/nvidia.github.io/libnvidia-container",
+    "https://nvidia.github.io.example.com/libnvidia-container",
+    "https://nvidia.github.io@example.com/libnvidia-container",
+    "file:/srv/nvidia-docker",
+    "cdrom:[Debian",
+    "",
+]
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        DEBIAN,
-        "https://nvidia.github.io/libnvidia-containers",
-        "https://nvidia.github.io/",
-        "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/",
-        "https://mirror.example.com/nvidia.github.io/libnvidia-container",
-        "https://nvidia.github.io.example.com/libnvidia-container",
-        "https://nvidia.github.io@example.com/libnvidia-container",
-        "file:/srv/nvidia-docker",
-        "cdrom:[Debian",
-        "",
-    ],
-)
-def test_addresses_of_others(address: str) -> None:
-    assert not is_nvidia_address(address)
+def test_addresses_of_nvidia() -> None:
+    assert [address for address in NVIDIA_ADDRESSES if not is_nvidia_address(address)] == []
+    assert [address for address in OTHER_ADDRESSES if is_nvidia_address(address)] == []
 
 
-# -- what files say --------------------------------------------------------------------------------------------------
+# -- parsers --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        (LIST, [(1, OURS)]),
+        (LIST, [(1, ADDRESS)]),
         (f"deb {DEBIAN} bookworm main\ndeb-src {DEBIAN} bookworm main # why", [(1, DEBIAN, False), (2, DEBIAN, False)]),
-        (f"  deb\t[ arch=amd64,arm64  signed-by=/k#1.gpg ]   {OURS} /", [(1, OURS)]),
-        (f"deb [trusted=yes]{OURS} /", [(1, OURS)]),
-        (f"# deb {OURS} /\n\n \nrpm {OURS} /\ndebian {OURS}\ndeb\ndeb []\n", []),
-        (f"deb # {OURS} /", []),
+        (f"  deb\t[ arch=amd64,arm64  signed-by=/k#1.gpg ]   {ADDRESS} /", [(1, ADDRESS)]),
+        (f"deb [trusted=yes]{ADDRESS} /", [(1, ADDRESS)]),
+        (f"# deb {ADDRESS} /\n\n \nrpm {ADDRESS} /\ndebian {ADDRESS}\ndeb\ndeb []\n", []),
+        (f"deb # {ADDRESS} /", []),
         ("deb cdrom:[Debian 12 # 1]/ bookworm main", [(1, "cdrom:[Debian", False)]),
-        (f"deb {DEBIAN} x y\r\ndeb {OURS} /\r\n", [(1, DEBIAN, False), (2, OURS)]),
+        (f"deb {DEBIAN} x y\r\ndeb {ADDRESS} /\r\n", [(1, DEBIAN, False), (2, ADDRESS)]),
         ("", []),
     ],
 )
-def test_one_line(text: str, found: list[tuple[t.Any, ...]]) -> None:
+def test_parse_list(text: str, found: list[tuple[t.Any, ...]]) -> None:
     assert list(parse_list(text)) == [Entry(*entry) for entry in found]
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        (f"Types: deb\nURIs: {OURS}\nSuites: /\n", [(2, OURS)]),
-        (f"Types: deb\nURIs: {DEBIAN}\n {OURS}\n\t{DEBIAN}/x {DEBIAN}/y", [(2, DEBIAN), (3, OURS), (4, f"{DEBIAN}/x")]),
-        (f"uris:\n# between\n {OURS}\nEnabled: yes", [(3, OURS)]),
-        (f"Enabled: no\nURIs: {OURS}\n\nURIs: {DEBIAN}\n", [(4, DEBIAN)]),
-        (f"URIs: {OURS}\nEnabled: False\n", []),
-        (f"URIs: {OURS}\nenabled:off\n", []),
-        (f"URIs: {OURS}\nEnabled:\n no\n", []),
-        (f"#Enabled: no\nURIs: {OURS}\n", [(2, OURS)]),
-        (f"#URIs: {OURS}\nURIs: {DEBIAN}\n", [(2, DEBIAN)]),
+        (f"Types: deb\nURIs: {ADDRESS}\nSuites: /\n", [(2, ADDRESS)]),
         (
-            f"Signed-By:\n -----BEGIN PGP-----\n .\n {OURS}\n -----END-----\nURIs: {DEBIAN}",
+            f"Types: deb\nURIs: {DEBIAN}\n {ADDRESS}\n\t{DEBIAN}/x {DEBIAN}/y",
+            [(2, DEBIAN), (3, ADDRESS), (4, f"{DEBIAN}/x")],
+        ),
+        (f"uris:\n# between\n {ADDRESS}\nEnabled: yes", [(3, ADDRESS)]),
+        (f"Enabled: no\nURIs: {ADDRESS}\n\nURIs: {DEBIAN}\n", [(4, DEBIAN)]),
+        (f"URIs: {ADDRESS}\nEnabled: False\n", []),
+        (f"URIs: {ADDRESS}\nenabled:off\n", []),
+        (f"URIs: {ADDRESS}\nEnabled:\n no\n", []),
+        (f"#Enabled: no\nURIs: {ADDRESS}\n", [(2, ADDRESS)]),
+        (f"#URIs: {ADDRESS}\nURIs: {DEBIAN}\n", [(2, DEBIAN)]),
+        (
+            f"Signed-By:\n -----BEGIN PGP-----\n .\n {ADDRESS}\n -----END-----\nURIs: {DEBIAN}",
             [(6, DEBIAN)],
         ),
         (" stray\nTypes deb\n\n\n", []),
-        (f"URIs: {OURS}\r\nEnabled: no\r\n\r\nURIs: {DEBIAN}\r\n", [(4, DEBIAN)]),
+        (f"URIs: {ADDRESS}\r\nEnabled: no\r\n\r\nURIs: {DEBIAN}\r\n", [(4, DEBIAN)]),
         ("", []),
     ],
 )
-def test_deb822(text: str, found: list[tuple[int, str]]) -> None:
+def test_parse_deb822(text: str, found: list[tuple[int, str]]) -> None:
     assert list(parse_deb822(text))[:3] == [Entry(*entry) for entry in found]
 
 
@@ -162,11 +158,11 @@ def test_deb822(text: str, found: list[tuple[int, str]]) -> None:
         ("", []),
     ],
 )
-def test_sections(text: str, found: list[tuple[int, str]]) -> None:
+def test_parse_repo(text: str, found: list[tuple[int, str]]) -> None:
     assert list(parse_repo(text))[:3] == [Entry(*entry) for entry in found]
 
 
-# -- which files contend ---------------------------------------------------------------------------------------------
+# -- conflicts ---------------------------------------------------------------------------------------------
 
 D = "/etc/apt/sources.list.d"
 
@@ -175,16 +171,16 @@ D = "/etc/apt/sources.list.d"
     ("path", "text"),
     [
         (f"{D}/nvidia-container-toolkit.list", LIST),
-        (f"{D}/nvidia-docker.list", f"deb {OURS} /\ndeb {OURS} /x\n"),
-        (f"{D}/anything.sources", f"URIs: {OURS}\n\nEnabled: no\nURIs: {DEBIAN}\n"),
-        # A mirror of it, by the name.
+        (f"{D}/nvidia-docker.list", f"deb {ADDRESS} /\ndeb {ADDRESS} /x\n"),
+        (f"{D}/anything.sources", f"URIs: {ADDRESS}\n\nEnabled: no\nURIs: {DEBIAN}\n"),
+        # A mirror, by its name.
         (f"{D}/libnvidia-container.list", "deb https://mirror.example.com/a/libnvidia-container/stable /\n"),
         (f"{D}/nvidia-container-toolkit.sources", "URIs: https://mirror.example.com/nvidia-container-toolkit\n"),
         (f"{D}/nvidia-container-runtime.sources", "URIs: http://m/nvidia-docker http://m/x/nvidia-container-runtime\n"),
-        ("/etc/apt/sources.list", f"deb {OURS} /"),
+        ("/etc/apt/sources.list", f"deb {ADDRESS} /"),
     ],
 )
-def test_sources_of_apt_that_may_go(tmp_path: Path, path: str, text: str) -> None:
+def test_conflicting_sources_of_apt(tmp_path: Path, path: str, text: str) -> None:
     other = {"/etc/apt/sources.list.d/debian.sources": f"URIs: {DEBIAN}\n"}
     assert conflicts(host(tmp_path, {path: text, **other}), "apt") == Conflicts([path], [])
 
@@ -192,24 +188,24 @@ def test_sources_of_apt_that_may_go(tmp_path: Path, path: str, text: str) -> Non
 @pytest.mark.parametrize(
     ("path", "text", "line", "address"),
     [
-        ("/etc/apt/sources.list", f"deb {DEBIAN} x main\n\ndeb {OURS} /\n", 3, OURS[8:]),
-        (f"{D}/nvidia-docker.list", f"deb https://u:secret@{OURS[8:]} /\ndeb {DEBIAN} x y", 1, OURS[8:]),
-        (f"{D}/all.sources", f"URIs: {DEBIAN}\n {OURS}\nSuites: /\n", 2, OURS[8:]),
+        ("/etc/apt/sources.list", f"deb {DEBIAN} x main\n\ndeb {ADDRESS} /\n", 3, ADDRESS[8:]),
+        (f"{D}/nvidia-docker.list", f"deb https://u:secret@{ADDRESS[8:]} /\ndeb {DEBIAN} x y", 1, ADDRESS[8:]),
+        (f"{D}/all.sources", f"URIs: {DEBIAN}\n {ADDRESS}\nSuites: /\n", 2, ADDRESS[8:]),
     ],
 )
-def test_sources_of_apt_that_have_others_too(tmp_path: Path, path: str, text: str, line: int, address: str) -> None:
+def test_mixed_sources_of_apt(tmp_path: Path, path: str, text: str, line: int, address: str) -> None:
     assert conflicts(host(tmp_path, {path: text}), "apt") == Conflicts([], [MixedSourceFile(path, line, address)])
 
 
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        (APT_SOURCE, f"URIs: {OURS}\n"),
-        # What a mirror has below such an address, nobody knows.
+        (APT_SOURCE, f"URIs: {ADDRESS}\n"),
+        # The address may have other packages.
         (f"{D}/nvidia-docker.list", "deb https://nvidia-docker.example.com/debian bookworm main\n"),
         (f"{D}/nvidia-docker.list", "deb http://m/nvidia-docker /\ndeb http://m/debian bookworm main\n"),
-        (f"{D}/nvidia-docker.list", f"# deb {OURS} /\n"),
-        (f"{D}/nvidia-docker.sources", f"Enabled: no\nURIs: {OURS}\n"),
+        (f"{D}/nvidia-docker.list", f"# deb {ADDRESS} /\n"),
+        (f"{D}/nvidia-docker.sources", f"Enabled: no\nURIs: {ADDRESS}\n"),
         (f"{D}/nvidia-docker.list.save", LIST),
         (f"{D}/nvidia docker.list", LIST),
         (f"{D}/cuda.list", "deb https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/ /\n"),
@@ -219,7 +215,7 @@ def test_sources_of_apt_that_have_others_too(tmp_path: Path, path: str, text: st
         (f"{D}/nvidia-docker.list/x", LIST),
     ],
 )
-def test_no_conflicts_of_apt(tmp_path: Path, path: str, text: str) -> None:
+def test_unrelated_sources_of_apt(tmp_path: Path, path: str, text: str) -> None:
     assert conflicts(host(tmp_path, {path: text}), "apt") == Conflicts([], [])
 
 
@@ -255,8 +251,8 @@ MIRROR = "https://mirror.example.com/nvidia/stable/deb/$(ARCH)"
 
 
 @pytest.mark.parametrize("address", [MIRROR, "http://Mirror.example.com:80//nvidia/stable/deb/amd64/"])
-def test_an_address_that_is_ours(tmp_path: Path, address: str) -> None:
-    # apt lets an address have one Signed-By only, whoever names it.
+def test_same_address(tmp_path: Path, address: str) -> None:
+    # apt accepts only one Signed-By for an address.
     files = {f"{D}/a.list": f"deb {address} /\n", f"{D}/b.list": f"deb {DEBIAN} x y\ndeb {address} /\n"}
     tree = host(tmp_path, {**files, APT_SOURCE: f"URIs: {MIRROR}\n"})
     mixed = MixedSourceFile(f"{D}/b.list", 2, address.lower().split("//", 1)[1].replace(":80//", "/").rstrip("/"))
@@ -267,7 +263,7 @@ def test_an_address_that_is_ours(tmp_path: Path, address: str) -> None:
         assert conflicts(tree, "apt", other) == Conflicts([], [])
 
 
-def test_what_is_ours(tmp_path: Path) -> None:
+def test_own_files(tmp_path: Path) -> None:
     digits = "DDCAE044F796ECB0"
     paths = [
         *REPOSITORY_FILES[:2],

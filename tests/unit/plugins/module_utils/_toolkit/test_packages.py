@@ -30,7 +30,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages 
     track_config,
     untrack_config,
 )
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._packages.test_apt import stanza, write
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import stanza, write_file
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.test_module import (
     DummyModule,
     Ended,
@@ -47,11 +47,11 @@ yaml = pytest.importorskip("yaml")
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    write(tmp_path, "/etc/os-release", "ID=debian\n")
+    write_file(tmp_path, "/etc/os-release", "ID=debian\n")
     status = "".join(stanza(name, "install ok installed", "1.20.0-1") for name in PACKAGES)
-    write(tmp_path, STATUS_FILE, status)
+    write_file(tmp_path, STATUS_FILE, status)
     for name in (*FAMILIES[0].programs, *PROGRAMS):
-        write(tmp_path, f"/usr/bin/{name}", "")
+        write_file(tmp_path, f"/usr/bin/{name}", "")
         (tmp_path / "usr/bin" / name).chmod(0o755)
     return tmp_path
 
@@ -142,7 +142,7 @@ def test_only_transactions_are_without_a_limit(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_suse_has_only_what_exists(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
-    write(root, "/etc/os-release", "ID=sles\n")
+    write_file(root, "/etc/os-release", "ID=sles\n")
     ran = run_module(monkeypatch, root)
     assert "source: existing" in ran.module.result["msg"]
     assert ran.commands == []

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import pathlib
 import typing as t
 
@@ -12,53 +13,106 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import (
+    Candidate,
     Change,
     CommandError,
     Commands,
     Package,
     PackageFile,
+    Preview,
     warnings_of,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.dnf import Dnf, preview_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.dnf import (
+    Dnf,
+    candidates_of,
+    preview_of,
+    version_order,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.dnf_versionlock import PLUGIN_CONFIG
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import DNF_REPOSITORY, DNF_SOURCE
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._packages.test_apt import Programs, write
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._packages.test_dnf_output import (
-    ABORTED,
-    OFFERS,
-    UPGRADE,
-)
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import FakePrograms, write_file
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-# As rpm -q tells of it.
+ABORTED = "Operation aborted.\n"
+RULE = "=" * 80
+
+# The output of dnf 4.23.
+UPGRADE = f"""\
+Last metadata expiration check: 0:00:01 ago on Sat Nov 21 20:00:50 2026.
+Dependencies resolved.
+{RULE}
+ Package                       Arch   Version    Repository                Size
+{RULE}
+Upgrading:
+ libnvidia-container-tools     x86_64 1.19.1-1   nvidia-container-toolkit 6.1 k
+ libnvidia-container1          x86_64 1.19.1-1   nvidia-container-toolkit 5.5 k
+     replacing  nvidia-container-runtime-hook.x86_64 1.4.0-1
+Installing dependencies:
+ a-package-with-a-name-that-is-longer-than-its-column
+                               x86_64 2.0-3.el9  baseos                    11 k
+Downgrading:
+ libseccomp                    x86_64 2.5.2-2    baseos                    70 k
+Removing dependent packages:
+ gpufleet-bystander            x86_64 1.0-1      @nvidia-container-toolkit   0
+
+Transaction Summary
+{RULE}
+Upgrade    2 Packages
+Downgrade  1 Package
+
+Total size: 24 k
+"""
+
+# The output of dnf 5.
+UPGRADE_5 = """\
+Updating and loading repositories:
+Repositories loaded.
+Package                 Arch   Version   Repository                    Size
+Upgrading:
+ libnvidia-container1   x86_64 1.19.1-1  nvidia-container-toolkit   5.5 KiB
+   replacing libnvidia-container1
+                        x86_64 1.18.2-1  nvidia-container-toolkit   5.4 KiB
+Removing:
+ nvidia-docker2         x86_64 2.13.0-1  nvidia-container-toolkit     70 B
+
+Transaction Summary:
+ Upgrading:          1 package
+ Replacing:          1 package
+ Removing:           1 package
+
+Operation aborted by the user.
+"""
+
+OFFERS = """\
+libnvidia-container1\t0\t1.9.0-1\tnvidia-container-toolkit
+
+libnvidia-container1\t0\t1.19.10-1\tnvidia-container-toolkit
+libnvidia-container1\t0\t1.19.9-1\tcuda
+nvidia-docker2\t1\t2.13.0-1\tnvidia-container-toolkit
+"""
+
+
+# The output of rpm -q.
 DOCKER2 = "nvidia-docker2\t0\t2.13.0-1\tnoarch\n"
 LOCK_FILE = "/etc/dnf/plugins/versionlock.list"
 
 
 @pytest.fixture
-def programs() -> Programs:
-    return Programs()
-
-
-@pytest.fixture
-def dnf(programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dnf:
-    monkeypatch.setattr(packages_base, "_PAUSE", 0.0)
-    monkeypatch.setattr(HostFS, "argv", lambda _host, argv: list(argv))
-    return Dnf(HostFS(str(tmp_path), live=True), Commands.of(programs), 5)
+def dnf(programs: FakePrograms, live_host: HostFS) -> Dnf:
+    return Dnf(live_host, Commands.of(programs), 5)
 
 
 def absent(*names: str) -> str:
     return "".join(f"package {name} is not installed\n" for name in names)
 
 
-# -- what is installed -----------------------------------------------------------------------------------------------
+# -- installed packages -----------------------------------------------------------------------------------------------
 
 
-def test_installed(dnf: Dnf, programs: Programs) -> None:
+def test_installed(dnf: Dnf, programs: FakePrograms) -> None:
     programs.answers["rpm"] = [
         (1, "libnvidia-container1\t0\t1.19.1-1\tx86_64\nold\t2\t1.0-1\tnoarch\npackage x is not installed\n", "")
     ]
@@ -66,50 +120,49 @@ def test_installed(dnf: Dnf, programs: Programs) -> None:
         "libnvidia-container1": Package("1.19.1-1"),
         "old": Package("2:1.0-1"),
     }
-    # Without a list of locks nobody is asked for one.
     assert [argv[0] for argv in programs.ran] == ["rpm"]
     assert not dnf.interrupted()
     assert dnf.config_only(["x"]) == []
 
 
 def lock(dnf: Dnf, *locks: str) -> Path:
-    """Locks of dnf 4's plugin; returns the list."""
-    write(dnf.host.root, PLUGIN_CONFIG, f"[main]\nenabled = 1\nlocklist = {LOCK_FILE}\n")
-    write(dnf.host.root, LOCK_FILE, "".join(f"{lock}\n" for lock in locks))
+    """Write the list of locks of dnf 4's plugin, and return its path."""
+    write_file(dnf.host.root, PLUGIN_CONFIG, f"[main]\nenabled = 1\nlocklist = {LOCK_FILE}\n")
+    write_file(dnf.host.root, LOCK_FILE, "".join(f"{lock}\n" for lock in locks))
     return pathlib.Path(dnf.host.root + LOCK_FILE)
 
 
-def test_what_is_locked_is_held(dnf: Dnf, programs: Programs) -> None:
+def test_locked_packages_are_held(dnf: Dnf, programs: FakePrograms) -> None:
     lock(dnf, "a-base-0:1-1.*")
     programs.answers["rpm"] = [(0, "a\t0\t1-1\tx86_64\na-base\t0\t1-1\tx86_64\n", "")]
     assert dnf.installed(["a", "a-base"]) == {"a": Package("1-1"), "a-base": Package("1-1", held=True)}
-    # The list is read, not asked for.
+    # The list is read without a program.
     assert [argv[0] for argv in programs.ran] == ["rpm"]
 
 
 @pytest.mark.parametrize(
     ("output", "errors"),
     [
-        # As rpm 4.20 says with a database that is none.
+        # The output of rpm 4.20 with an invalid database.
         ("package a is not installed\n", "error: cannot open Packages database in /var/lib/rpm\n"),
         ("a\t0\t1-1\tx86_64\n", "Unable to open sqlite database /var/lib/rpm/rpmdb.sqlite: x\n"),
         ("", ""),
         ("package b is not installed\n", ""),
     ],
 )
-def test_a_database_that_cannot_be_read_is_not_empty(dnf: Dnf, programs: Programs, output: str, errors: str) -> None:
+def test_unreadable_database(dnf: Dnf, programs: FakePrograms, output: str, errors: str) -> None:
     programs.answers["rpm"] = [(1, output, errors)]
     with pytest.raises(CommandError, match=r"^Reading the installed packages \(rpm -q\) failed\..*rpm --rebuilddb"):
         dnf.installed(["a"])
 
 
-def test_a_warning_of_rpm_is_no_error(dnf: Dnf, programs: Programs) -> None:
+def test_ignores_warnings_of_rpm(dnf: Dnf, programs: FakePrograms) -> None:
     said = "warning: Found bdb_ro Packages database while attempting sqlite backend: using bdb_ro backend.\n"
     programs.answers["rpm"] = [(1, "package a is not installed\n", said)]
     assert dnf.installed(["a"]) == {}
 
 
-def test_two_versions_of_one_package_were_cut_off(dnf: Dnf, programs: Programs) -> None:
+def test_two_versions_are_an_interruption(dnf: Dnf, programs: FakePrograms) -> None:
     programs.answers["rpm"] = [(0, "a\t0\t1.19.10-1\tx86_64\na\t0\t1.19.9-1\tx86_64\n", "")]
     assert dnf.installed(["a"]) == {"a": Package("1.19.10-1", complete=False)}
     assert dnf.interrupted()
@@ -117,18 +170,17 @@ def test_two_versions_of_one_package_were_cut_off(dnf: Dnf, programs: Programs) 
         dnf.repair(["a"])
 
 
-def test_the_database_of_a_tree_is_closed(programs: Programs, tmp_path: Path) -> None:
+def test_reads_no_database_of_an_offline_tree(programs: FakePrograms, tmp_path: Path) -> None:
     offline = Dnf(HostFS(str(tmp_path), live=False), Commands.of(programs))
     assert not offline.readable
     assert offline.installed(["a"]) == {}
     assert programs.ran == []
 
 
-# -- what is on offer ------------------------------------------------------------------------------------------------
+# -- available versions ------------------------------------------------------------------------------------------------
 
 
-def test_priorities_count_before_versions(dnf: Dnf, programs: Programs) -> None:
-    """Which of two repositories dnf would take, it tells by itself."""
+def test_prefers_what_dnf_would_install(dnf: Dnf, programs: FakePrograms) -> None:
     name = "libnvidia-container1"
     behind = UPGRADE.replace("1.19.1-1", "1.19.9-1").replace("nvidia-container-toolkit 5.5 k", "cuda 5.5 k")
     programs.answers = {
@@ -141,10 +193,10 @@ def test_priorities_count_before_versions(dnf: Dnf, programs: Programs) -> None:
         return [offer.version for offer in dnf.candidates([name], offline=True)[name] if offer.preferred]
 
     assert preferred() == ["1.19.9-1"]
-    asked = programs.ran[1]
-    assert {"-C", "--assumeno"} <= set(asked)
-    assert asked[-2:] == ["install", name]
-    # What is there is the best.
+    preview = programs.ran[1]
+    assert {"-C", "--assumeno"} <= set(preview)
+    assert preview[-2:] == ["install", name]
+    # The installed version is the best.
     programs.answers["install"] = [(0, "Nothing to do.\n", "")]
     programs.answers["rpm"] = [(0, f"{name}\t0\t1.9.0-1\tx86_64\n", "")]
     assert preferred() == ["1.9.0-1"]
@@ -152,13 +204,13 @@ def test_priorities_count_before_versions(dnf: Dnf, programs: Programs) -> None:
     assert preferred() == []
 
 
-def test_one_repository_has_no_priority(dnf: Dnf, programs: Programs) -> None:
+def test_one_repository_needs_no_preview(dnf: Dnf, programs: FakePrograms) -> None:
     programs.answers["repoquery"] = [(0, OFFERS.replace("cuda", "nvidia-container-toolkit"), "")]
     assert dnf.candidates(["libnvidia-container1"])["libnvidia-container1"][0].preferred
     assert len(programs.ran) == 1
 
 
-def test_check_mode_asks_only_the_lists_that_are_there(dnf: Dnf, programs: Programs) -> None:
+def test_check_mode_uses_local_lists(dnf: Dnf, programs: FakePrograms) -> None:
     programs.answers["repoquery"] = [(0, OFFERS.replace("cuda", "nvidia-container-toolkit"), "")]
     assert set(dnf.candidates(["libnvidia-container1"], offline=True)) == {"libnvidia-container1", "nvidia-docker2"}
     programs.answers["install"] = [(1, UPGRADE, ABORTED)]
@@ -171,21 +223,20 @@ def test_check_mode_asks_only_the_lists_that_are_there(dnf: Dnf, programs: Progr
 # -- lists -----------------------------------------------------------------------------------------------------------
 
 
-def test_only_our_lists_are_fetched(dnf: Dnf, programs: Programs) -> None:
-    write(dnf.host.root, DNF_SOURCE, f"[{DNF_REPOSITORY}]\nbaseurl=https://x\n\n[others]\nenabled=0\n")
+def test_refresh_fetches_own_lists(dnf: Dnf, programs: FakePrograms) -> None:
+    write_file(dnf.host.root, DNF_SOURCE, f"[{DNF_REPOSITORY}]\nbaseurl=https://x\n\n[others]\nenabled=0\n")
     dnf.refresh()
     dnf.refresh(everything=True)
     pathlib.Path(dnf.host.root + DNF_SOURCE).unlink()
     dnf.refresh()
     limited, everything, neither = programs.ran
-    # What somebody else put into the file is none of ours.
-    must = f"--setopt={DNF_REPOSITORY}.skip_if_unavailable=0"
+    required = f"--setopt={DNF_REPOSITORY}.skip_if_unavailable=0"
     only = ["--disablerepo=*", f"--enablerepo={DNF_REPOSITORY}"]
-    assert limited == ["dnf", "-q", "-y", must, *only, "makecache", "--refresh"]
+    assert limited == ["dnf", "-q", "-y", required, *only, "makecache", "--refresh"]
     assert everything == neither == ["dnf", "-q", "-y", "makecache", "--refresh"]
 
 
-def test_lists_that_cannot_be_fetched(dnf: Dnf, programs: Programs) -> None:
+def test_refresh_fails(dnf: Dnf, programs: FakePrograms) -> None:
     said = "Error: Failed to download metadata for repo 'x': repomd.xml GPG signature verification error: Bad\n"
     programs.answers["makecache"] = [(1, "", "Unable to detect release version (x)\n" + said)]
     with pytest.raises(CommandError) as caught:
@@ -196,7 +247,7 @@ def test_lists_that_cannot_be_fetched(dnf: Dnf, programs: Programs) -> None:
 # -- files of packages -----------------------------------------------------------------------------------------------
 
 
-def test_describe(dnf: Dnf, programs: Programs) -> None:
+def test_describe(dnf: Dnf, programs: FakePrograms) -> None:
     programs.answers["/x.rpm"] = [(0, "libnvidia-container1\t0\t1.20.0-1\tx86_64\n", "")]
     programs.answers["/etc/passwd"] = [(1, "", "error: /etc/passwd: not an rpm package\n")]
     assert dnf.describe(["/x.rpm"]) == [PackageFile("/x.rpm", "libnvidia-container1", "1.20.0-1", "x86_64")]
@@ -205,33 +256,33 @@ def test_describe(dnf: Dnf, programs: Programs) -> None:
     programs.answers["/odd.rpm"] = [(0, "\n", "")]
     with pytest.raises(HostError, match=r"^/odd\.rpm is not a valid rpm package"):
         dnf.describe(["/odd.rpm"])
-    # Or any text is taken for a list of files.
+    # Otherwise rpm reads any text as a list of files.
     assert all("--nomanifest" in argv for argv in programs.ran)
 
 
 # -- transactions ----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_replaced_goes_after_what_comes(dnf: Dnf, programs: Programs) -> None:
+def test_installs_before_it_removes(dnf: Dnf, programs: FakePrograms) -> None:
     programs.answers["rpm"] = [(0, f"{DOCKER2}{absent('nvidia-docker')}", "")]
     dnf.apply(Change({"a": "1-1", "b": "1:2-1"}, remove=("nvidia-docker2", "nvidia-docker")))
-    owned, install, _asked, remove = programs.ran
+    owned, install, _query, remove = programs.ran
     assert owned == ["rpm", "-qc", "nvidia-docker2", "nvidia-docker"]
     assert install[install.index("install") :] == ["install", "a-1-1", "b-1:2-1"]
     assert "--allowerasing" in install
-    # Of what is left, and not by a name that the new packages provide.
+    # Only the remaining package, and not by a name that the new packages provide.
     assert remove[remove.index("remove") :] == ["remove", "nvidia-docker2-2.13.0-1"]
     assert "--setopt=clean_requirements_on_remove=0" in remove
     assert not any("--disableplugin=versionlock" in argv for argv in programs.ran)
 
 
-def test_what_the_new_packages_obsolete_is_not_removed_again(dnf: Dnf, programs: Programs) -> None:
+def test_does_not_remove_obsoleted_packages_again(dnf: Dnf, programs: FakePrograms) -> None:
     programs.answers["rpm"] = [(1, absent("nvidia-container-runtime"), "")]
     dnf.apply(Change({"a": "1-1"}, remove=("nvidia-container-runtime",)))
     assert not any("remove" in argv for argv in programs.ran)
 
 
-def test_files_need_no_source(dnf: Dnf, programs: Programs) -> None:
+def test_installs_files_without_sources(dnf: Dnf, programs: FakePrograms) -> None:
     dnf.apply(Change(files=("/a.rpm",), change_held=True))
     (argv,) = programs.ran
     assert argv[argv.index("install") :] == ["install", "/a.rpm"]
@@ -239,7 +290,7 @@ def test_files_need_no_source(dnf: Dnf, programs: Programs) -> None:
     assert "--allowerasing" not in argv
 
 
-def test_a_preview_is_refused_by_dnf_itself_only(dnf: Dnf, programs: Programs) -> None:
+def test_preview(dnf: Dnf, programs: FakePrograms) -> None:
     programs.answers["install"] = [(1, UPGRADE, ABORTED)]
     programs.answers["remove"] = [(0, "Nothing to do.\n", "")]
     found = dnf.preview(Change({"a": "1-1"}, remove=("b",)))
@@ -250,7 +301,7 @@ def test_a_preview_is_refused_by_dnf_itself_only(dnf: Dnf, programs: Programs) -
         dnf.preview(Change({"a": "1-1"}))
 
 
-def test_a_transaction_that_fails(dnf: Dnf, programs: Programs) -> None:
+def test_error_contains_output(dnf: Dnf, programs: FakePrograms) -> None:
     said = "Error: GPG check FAILED\nTry to add\n"
     programs.answers["install"] = [(1, "Downloading Packages:\nError: once\n", said)]
     with pytest.raises(CommandError, match=r"dnf install failed\. It says: Error: GPG check FAILED \| Try to add\.$"):
@@ -258,33 +309,33 @@ def test_a_transaction_that_fails(dnf: Dnf, programs: Programs) -> None:
     assert [argv[0] for argv in programs.ran] == ["rpm", "dnf"]
 
 
-def test_others_are_waited_for(dnf: Dnf, programs: Programs) -> None:
+def test_waits_for_a_lock(dnf: Dnf, programs: FakePrograms) -> None:
     busy = "RPMDB already locked by 2156\n  The application with PID 2156 is: python3\n"
     programs.answers["install"] = [(200, "", busy), (0, "", "")]
     dnf.apply(Change({"a": "1-1"}))
     assert len(programs.ran) == 2
-    # Or dnf 4 itself waits for ever.
+    # Otherwise dnf 4 waits without a limit.
     assert "--setopt=exit_on_lock=1" in programs.ran[0]
 
 
-def test_a_transaction_releases_what_it_may_change(dnf: Dnf, programs: Programs) -> None:
+def test_releases_locks_of_changed_packages(dnf: Dnf, programs: FakePrograms) -> None:
     programs.answers["/b.rpm"] = [(0, "b\t0\t1-1\tx86_64\n", "")]
     programs.answers["rpm"] = [(3, absent("a", "b", "c"), "")]
     dnf.apply(Change({"a": "1-1"}, remove=("c",), change_held=True))
-    # Nothing can be locked where there is no list of locks.
+    # Without a list, no package is locked.
     assert not any("versionlock" in argv for argv in programs.ran)
     lock(dnf, "a-0:1-1.*", "a-base-0:1-1.*", "!b-0:3-1.*", "b-0:2-1.*", "c-0:1-1.*")
     dnf.apply(Change({"a": "1-1"}, remove=("c",), change_held=True))
     dnf.apply(Change(files=("/b.rpm",), change_held=True))
     dnf.apply(Change({"a": "1-1"}))
     words = [argv[argv.index("versionlock") + 1 :] for argv in programs.ran if "versionlock" in argv]
-    # Not by the name, for that would take what excludes a version, too.
+    # The name of a package would also delete entries that exclude a version.
     assert words == [["delete", "a-0:1-1.*", "c-0:1-1.*"], ["delete", "b-0:2-1.*"]]
-    # The locks of others stay in force.
+    # Other locks stay in force.
     assert not any("--disableplugin=versionlock" in argv for argv in programs.ran)
 
 
-def test_locks_come_back_after_a_failure(dnf: Dnf) -> None:
+def test_restores_locks_after_a_failure(dnf: Dnf) -> None:
     file = lock(dnf, "# mine", "a-0:1-1.*")
     before = file.read_text()
     seen = "a\t0\t1-1\tx86_64\n"
@@ -306,11 +357,11 @@ def test_locks_come_back_after_a_failure(dnf: Dnf) -> None:
 
     with pytest.raises(CommandError, match="Error: x"):
         Dnf(dnf.host, Commands.of(run_halfway), 0).apply(Change({"a": "2-1"}, change_held=True))
-    # A lock at the former version would be in the way of the next run.
+    # A lock at the previous version would prevent the next run.
     assert file.read_text() == ""
 
 
-def test_a_lock_of_many_packages_is_not_ours_to_remove(dnf: Dnf, programs: Programs) -> None:
+def test_keeps_locks_of_several_packages(dnf: Dnf, programs: FakePrograms) -> None:
     lock(dnf, "a*-0:1-1.*")
     programs.answers["rpm"] = [(0, "a\t0\t1-1\tx86_64\n", "")]
     with pytest.raises(HostError, match=r"^a is still locked"):
@@ -322,7 +373,7 @@ def test_a_lock_of_many_packages_is_not_ours_to_remove(dnf: Dnf, programs: Progr
     ("locks", "held"),
     [
         ((), ()),
-        # Ours, with which the rules deal.
+        # A package of the change.
         (("libnvidia-container1-0:1.18.2-1.*",), ("libnvidia-container1",)),
         (("gpufleet-bystander-0:1.0-1.*",), ("gpufleet-bystander",)),
         (("gpufleet-*-0:1.0-1.*",), ("gpufleet-bystander",)),
@@ -331,8 +382,8 @@ def test_a_lock_of_many_packages_is_not_ours_to_remove(dnf: Dnf, programs: Progr
         (("!libseccomp-0:2.5.2-2.*",), ()),
     ],
 )
-def test_locks_that_a_change_would_break(
-    dnf: Dnf, programs: Programs, locks: tuple[str, ...], held: tuple[str, ...]
+def test_preview_reports_held_packages(
+    dnf: Dnf, programs: FakePrograms, locks: tuple[str, ...], held: tuple[str, ...]
 ) -> None:
     lock(dnf, *locks)
     names = [*preview_of(UPGRADE).install, *preview_of(UPGRADE).remove]
@@ -340,17 +391,17 @@ def test_locks_that_a_change_would_break(
     seen = "gpufleet-bystander\t0\t1.0-1\tx86_64\nlibseccomp\t0\t2.5.3-2\tx86_64\n"
     programs.answers = {"install": [(1, UPGRADE, ABORTED)], "rpm": [(6, seen + others, "")]}
     assert dnf.preview(Change({"libnvidia-container1": "1.19.1-1"}, change_held=True)).held == held
-    # Only a preview goes without the plugin, and only if locks of ours are in the way.
+    # A preview disables the plugin only if packages of the change are locked.
     assert ("--disableplugin=versionlock" in programs.ran[0]) is ("libnvidia-container1" in held)
 
 
-# -- configuration files of what is replaced -------------------------------------------------------------------------
+# -- configuration files of replaced packages -------------------------------------------------------------------------
 
 DAEMON = "/etc/docker/daemon.json"
 
 
 def replacing(dnf: Dnf, saved: str | None, status: int = 0) -> Dnf:
-    """A dnf that takes the configuration file along with the package, as rpm does."""
+    """Return a dnf that removes the configuration file together with the package, as rpm does."""
     file = pathlib.Path(dnf.host.root + DAEMON)
 
     def run(argv: list[str]) -> tuple[int, str, str]:
@@ -370,8 +421,8 @@ def replacing(dnf: Dnf, saved: str | None, status: int = 0) -> Dnf:
 
 @pytest.mark.parametrize(("saved", "left"), [(None, False), ("{}", False), ("others", True)])
 @pytest.mark.parametrize("status", [0, 1])
-def test_configuration_files_outlive_what_is_replaced(dnf: Dnf, saved: str | None, left: bool, status: int) -> None:
-    write(dnf.host.root, DAEMON, "{}")
+def test_keeps_configuration_files_of_replaced_packages(dnf: Dnf, saved: str | None, left: bool, status: int) -> None:
+    write_file(dnf.host.root, DAEMON, "{}")
     file = pathlib.Path(dnf.host.root + DAEMON)
     file.chmod(0o640)
     dnf = replacing(dnf, saved, status)
@@ -383,16 +434,16 @@ def test_configuration_files_outlive_what_is_replaced(dnf: Dnf, saved: str | Non
     assert warnings_of(dnf) == [f"dnf removed {DAEMON} together with nvidia-docker2. Its previous content is restored."]
 
 
-def test_what_is_removed_alone_loses_its_files(dnf: Dnf) -> None:
-    write(dnf.host.root, DAEMON, "{}")
+def test_removes_configuration_files_of_removed_packages(dnf: Dnf) -> None:
+    write_file(dnf.host.root, DAEMON, "{}")
     dnf = replacing(dnf, None)
     dnf.apply(Change(remove=("nvidia-docker2",)))
     assert not pathlib.Path(dnf.host.root + DAEMON).exists()
     assert warnings_of(dnf) == warnings_of(None) == []
 
 
-def test_files_that_stay_are_left_alone(dnf: Dnf, programs: Programs) -> None:
-    write(dnf.host.root, DAEMON, "{}")
+def test_keeps_existing_configuration_files(dnf: Dnf, programs: FakePrograms) -> None:
+    write_file(dnf.host.root, DAEMON, "{}")
     programs.answers["-qc"] = [(0, f"{DAEMON}\n", "")]
     programs.answers["rpm"] = [(0, DOCKER2, "")]
     dnf.apply(Change({"a": "1-1"}, remove=("nvidia-docker2",)))
@@ -402,14 +453,14 @@ def test_files_that_stay_are_left_alone(dnf: Dnf, programs: Programs) -> None:
 # -- holds -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_dnf_that_cannot_lock_versions(dnf: Dnf, programs: Programs) -> None:
+def test_dnf_without_versionlock(dnf: Dnf, programs: FakePrograms) -> None:
     dnf.require_holds()
     programs.answers["versionlock"] = [(1, "", "No such command: versionlock. Please use /usr/bin/dnf --help\n")]
     with pytest.raises(HostError, match=r"No such command: versionlock.*python3-dnf-plugin-versionlock"):
         dnf.require_holds()
 
 
-def test_a_lock_takes_the_place_of_others(dnf: Dnf, programs: Programs) -> None:
+def test_hold_replaces_locks(dnf: Dnf, programs: FakePrograms) -> None:
     lock(dnf, "a-0:0-1.*")
     programs.answers["rpm"] = [(0, "a\t0\t1-1\tx86_64\nb\t2\t1-1\tx86_64\n", "")]
     dnf.hold({"a": "1-1", "b": "2:1-1"})
@@ -417,8 +468,49 @@ def test_a_lock_takes_the_place_of_others(dnf: Dnf, programs: Programs) -> None:
     assert words == [["delete", "a-0:0-1.*"], ["add", "a-1-1", "b-2:1-1"]]
 
 
-def test_a_lock_that_stays_is_an_error(dnf: Dnf, programs: Programs) -> None:
+def test_unhold_fails(dnf: Dnf, programs: FakePrograms) -> None:
     lock(dnf, "a-0:1-1.*", "c-0:1-1.*")
     programs.answers["rpm"] = [(0, "a\t0\t1-1\tx86_64\nb\t0\t1-1\tx86_64\n", "")]
     with pytest.raises(HostError, match=r"^a is still locked"):
         dnf.unhold(["a", "b"])
+
+
+# -- output of dnf ----------------------------------------------------------------------------------------------------
+
+
+def test_parses_candidates() -> None:
+    assert candidates_of(OFFERS) == {
+        "libnvidia-container1": [
+            Candidate("1.19.10-1", "nvidia-container-toolkit", preferred=True),
+            Candidate("1.19.9-1", "cuda"),
+            Candidate("1.9.0-1", "nvidia-container-toolkit"),
+        ],
+        "nvidia-docker2": [Candidate("1:2.13.0-1", "nvidia-container-toolkit", preferred=True)],
+    }
+    assert candidates_of("") == {}
+
+
+def test_order_of_versions() -> None:
+    ordered = [
+        "1.9.0-1", "1.19.1~rc.1-1", "1.19.1~rc.2-1", "1.19.1-1", "1.19.1-2", "1.19.1-10", "1.19.1.1-1", "1.19.2-1",
+        "1.19.10-1", "1.20.0-1", "1:1.0.0-1",
+    ]  # fmt: skip
+    for older, newer in itertools.combinations(ordered, 2):
+        assert version_order(older) < version_order(newer), (older, newer)
+
+
+def test_parses_preview_of_dnf_4() -> None:
+    assert preview_of(UPGRADE) == Preview(
+        {
+            "libnvidia-container-tools": "1.19.1-1",
+            "libnvidia-container1": "1.19.1-1",
+            "a-package-with-a-name-that-is-longer-than-its-column": "2.0-3.el9",
+            "libseccomp": "2.5.2-2",
+        },
+        ("gpufleet-bystander", "nvidia-container-runtime-hook"),
+        ("libseccomp",),
+    )
+
+
+def test_parses_preview_of_dnf_5() -> None:
+    assert preview_of(UPGRADE_5) == Preview({"libnvidia-container1": "1.19.1-1"}, ("nvidia-docker2",))

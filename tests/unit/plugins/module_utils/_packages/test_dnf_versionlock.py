@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import typing as t
 
 import pytest
@@ -17,13 +19,16 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.dnf_vers
     names_package,
     parse_dnf4_locks,
     parse_dnf5_locks,
+    restore,
+    restore_missing,
+    snapshot_files,
 )
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._packages.test_apt import write
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import write_file
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-# As the plugin of dnf 4.10 writes it.
+# A list of the plugin of dnf 4.10.
 LOCKED = """\
 
 # Added lock on Sat Nov 21 20:06:16 2026
@@ -34,7 +39,7 @@ nvidia-container-toolkit-base-0:1.18.2-1.*
 !libnvidia-container1-1:1.18.2-1.el9.*
 """
 
-# As dnf5-versionlock(8) has it.
+# The example of dnf5-versionlock(8).
 LOCKED_5 = """\
 version = "1.0"
 
@@ -76,7 +81,7 @@ FOUR = "nvidia-container-toolkit-0:1.18.2-1.*"
 FIVE = "nvidia-container-toolkit-1.18.2-1"
 
 
-def test_what_the_lists_say() -> None:
+def test_parses_lists() -> None:
     assert parse_dnf4_locks(LOCKED) == [FOUR, "nvidia-container-toolkit-base-0:1.18.2-1.*"]
     assert parse_dnf5_locks(LOCKED_5) == [FIVE, "libnvidia-container1-0:1.18.2-1"]
     assert parse_dnf4_locks("") == parse_dnf5_locks("") == []
@@ -92,27 +97,27 @@ def test_what_the_lists_say() -> None:
         ("[main]\nlocklist=/nowhere\n", "dnf-3", None),
         ("[main]\nenabled = 1\n", "dnf-3", None),
         (f"locklist = {LIST}\n", "dnf-3", None),
-        # Without its configuration there is no plugin.
+        # The plugin needs its configuration.
         (None, "dnf-3", None),
         (f"[main]\nlocklist={LIST}\n", "dnf5", LOCKS_5),
         (None, "dnf5", LOCKS_5),
     ],
 )
-def test_where_the_list_lies(tmp_path: Path, config: str | None, program: str | None, found: str | None) -> None:
-    write(tmp_path, LIST, LOCKED)
-    write(tmp_path, "/srv/locks", LOCKED)
-    write(tmp_path, LOCKS_5, LOCKED_5)
+def test_path_of_the_list(tmp_path: Path, config: str | None, program: str | None, found: str | None) -> None:
+    write_file(tmp_path, LIST, LOCKED)
+    write_file(tmp_path, "/srv/locks", LOCKED)
+    write_file(tmp_path, LOCKS_5, LOCKED_5)
     if config is not None:
-        write(tmp_path, PLUGIN_CONFIG, config)
+        write_file(tmp_path, PLUGIN_CONFIG, config)
     if program is not None:
-        write(tmp_path, f"/usr/bin/{program}", "")
+        write_file(tmp_path, f"/usr/bin/{program}", "")
         (tmp_path / "usr/bin/dnf").symlink_to(program)
     locks = LockList(HostFS(str(tmp_path), live=True))
     assert locks.path == found
     names = ["nvidia-container-toolkit", "bash"]
-    # dnf 5 has no other words for it than names.
-    release = {None: [], LOCKS_5: ["nvidia-container-toolkit"]}.get(found, [FOUR])
-    assert locks.delete_arguments(names) == release
+    # dnf 5 deletes locks by the names of packages.
+    arguments = {None: [], LOCKS_5: ["nvidia-container-toolkit"]}.get(found, [FOUR])
+    assert locks.delete_arguments(names) == arguments
     assert locks.patterns()[:1] == ([] if found is None else [FIVE if found == LOCKS_5 else FOUR])
     assert [file.path for file in locks.snapshot()] == [found] * (found is not None)
 
@@ -128,7 +133,7 @@ def test_where_the_list_lies(tmp_path: Path, config: str | None, program: str | 
         ("tool*-1.18.2", False),
     ],
 )
-def test_which_package_a_lock_names(lock: str, own: bool) -> None:
+def test_lock_names_package(lock: str, own: bool) -> None:
     assert names_package(lock, "toolkit") is own
 
 
@@ -140,12 +145,72 @@ def test_which_package_a_lock_names(lock: str, own: bool) -> None:
         ("toolkit-1.18.2", True),
         ("toolkit-1.18.*", True),
         ("toolkit-0:1.18.2-1", True),
-        # Locked where it is not: it is going to move.
+        # Locked at another version, so dnf will change it.
         ("toolkit-0:1.19.1-1.*", False),
         ("toolkit-1:1.18.2-1.*", False),
         ("toolkit-base-0:1.18.2-1.*", False),
         ("toolkit", False),
     ],
 )
-def test_a_lock_holds_one_version(lock: str, locked: bool) -> None:
+def test_lock_holds_one_version(lock: str, locked: bool) -> None:
     assert is_locked(("toolkit", "0", "1.18.2-1", "x86_64"), ["other-1", lock]) is locked
+
+
+# -- saved files -------------------------------------------------------------------------------------------------------
+
+FILE = "/etc/docker/daemon.json"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> HostFS:
+    (tmp_path / "etc/docker").mkdir(parents=True)
+    (tmp_path / "etc/docker/daemon.json").write_bytes(b"{}\xff\n")
+    (tmp_path / "etc/docker/daemon.json").chmod(0o600)
+    return HostFS(str(tmp_path), live=True)
+
+
+def test_restores_missing_file_with_its_directory(host: HostFS, tmp_path: Path) -> None:
+    saved = snapshot_files(host, [FILE, "/etc/nowhere", "/etc/docker"])
+    assert [file.path for file in saved] == [FILE]
+    owner = (saved[0].owner, (os.geteuid(), os.getegid()))
+    assert owner[0] == owner[1]
+    shutil.rmtree(tmp_path / "etc/docker")
+    assert restore_missing(host, saved) == [FILE]
+    assert (tmp_path / "etc/docker/daemon.json").read_bytes() == b"{}\xff\n"
+    assert (tmp_path / "etc/docker/daemon.json").stat().st_mode & 0o7777 == 0o600
+    assert restore_missing(host, saved) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "left"),
+    [(None, b"{}\xff\n", False), (None, b"other", True), (b"{}\xff\n", b"{}\xff\n", True), (None, None, False)],
+)
+def test_removes_only_the_copy_of_rpm(
+    host: HostFS, tmp_path: Path, before: bytes | None, after: bytes | None, left: bool
+) -> None:
+    copy = tmp_path / "etc/docker/daemon.json.rpmsave"
+    if before is not None:
+        copy.write_bytes(before)
+    saved = snapshot_files(host, [FILE])
+    (tmp_path / FILE[1:]).unlink()
+    if after is not None:
+        copy.write_bytes(after)
+    assert restore_missing(host, saved) == [FILE]
+    assert copy.exists() is left
+
+
+def test_restores_changed_file(host: HostFS, tmp_path: Path) -> None:
+    saved = snapshot_files(host, [FILE])
+    (tmp_path / FILE[1:]).write_text("changed")
+    assert restore_missing(host, saved) == []
+    assert (tmp_path / FILE[1:]).read_text() == "changed"
+    restore(host, saved)
+    assert (tmp_path / FILE[1:]).read_bytes() == b"{}\xff\n"
+
+
+def test_restores_link(host: HostFS, tmp_path: Path) -> None:
+    (tmp_path / "etc/link").symlink_to("../nowhere")
+    saved = snapshot_files(host, ["/etc/link"])
+    (tmp_path / "etc/link").unlink()
+    restore(host, saved)
+    assert os.readlink(tmp_path / "etc/link") == "../nowhere"
