@@ -17,10 +17,10 @@ description:
     with the most severe findings first, and writes it on the controller as JSON and as one HTML page. The playbook
     C(gpufleet.nvidia.audit) uses it.
   - A host that could not be reached or read is in the report as a critical finding with the reason. A value that is
-    missing in a result, or has an unexpected type, is left empty.
+    missing in a result, or has an unexpected type, is empty in the report.
   - The page needs no other file and no network. Its content security policy lets the browser load nothing and run only
     the page's own script.
-  - An action plugin does the work on the controller. No expression of a playbook contains the results of hosts.
+  - The action plugin of this module runs on the controller. No expression of a playbook contains the results of hosts.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.attributes.controller
@@ -127,7 +127,7 @@ lines:
   sample:
     - "2 hosts: 1 critical, 0 with warnings, 0 with info only, 1 without findings."
     - "1 finding: 1 critical, 0 warnings, 0 info."
-    - "critical  gpu-01  toolkit: It has CVE-2026-24260. -> Install 1.19.1 or newer."
+    - "critical  gpu-01  docker: The default runtime nvidia is not defined. -> Set another default runtime."
 counts:
   description: The number of findings of each severity.
   returned: unless O(prepare_only=true)

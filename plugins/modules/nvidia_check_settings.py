@@ -24,7 +24,7 @@ description:
     checked.
   - The playbook C(gpufleet.nvidia.check) runs it. C(gpufleet.nvidia.site), C(gpufleet.nvidia.rolling), and
     C(gpufleet.nvidia.remove) begin with that playbook.
-  - An action plugin does the work on the controller, without a connection to the host.
+  - The action plugin of this module runs on the controller, without a connection to the host.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.attributes.controller

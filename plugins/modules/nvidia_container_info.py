@@ -30,10 +30,9 @@ notes:
 options:
   gather_subset:
     description:
-      - The subjects to read. Fewer subjects are faster.
+      - The parts to read. Fewer parts take less time.
       - V(engines), V(toolkit), V(gpus), and V(cdi) return the values of the same names.
-      - V(findings) returns RV(findings), which are about the other subjects that are read, and about files of other
-        owners.
+      - V(findings) returns RV(findings), which are about the other parts that are read, and about files of other tools.
     type: list
     elements: str
     choices: [engines, toolkit, gpus, cdi, findings]
@@ -80,37 +79,37 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Look at the host
+- name: Inspect the host
   gpufleet.nvidia.nvidia_container_info:
   register: host
 
-- name: Show the engines that still run with an older configuration
+- name: Show the engines that need a restart
   ansible.builtin.debug:
     msg: "{{ host.engines | selectattr('restart_required') | map(attribute='engine') }}"
 
-- name: Look at the toolkit only
+- name: Inspect only the toolkit
   gpufleet.nvidia.nvidia_container_info:
     gather_subset: [toolkit]
   register: host
 
-- name: Refuse hosts with known vulnerabilities, and those whose toolkit tells no version
+- name: Fail on known vulnerabilities, and on a toolkit of unknown version
   ansible.builtin.assert:
     that:
       - host.toolkit.known_cves is not none
       - host.toolkit.known_cves | length == 0
     fail_msg: "{{ host.toolkit.known_cves | default([], true) | map(attribute='name') | join(', ') }}"
 
-- name: Look at everything, and refuse hosts on which containers would get no GPU
+- name: Inspect the host, and fail on critical findings
   gpufleet.nvidia.nvidia_container_info:
   register: host
   failed_when: host.findings | selectattr('severity', 'equalto', 'critical') | length > 0
 
-- name: Look at the GPUs, and at the specifications that give them to containers
+- name: Inspect the GPUs and the CDI specifications
   gpufleet.nvidia.nvidia_container_info:
     gather_subset: [gpus, cdi]
   register: host
 
-- name: Refuse hosts with a GPU, or a part of one, that no container could use
+- name: Fail on GPUs and MIG devices that containers cannot use
   ansible.builtin.assert:
     that:
       - host.gpus.devices | length > 0
@@ -118,7 +117,7 @@ EXAMPLES = r"""
       - host.gpus.devices | map(attribute='mig_devices') | flatten | rejectattr('healthy') | length == 0
     fail_msg: "{{ host.gpus.devices | map(attribute='reasons') | flatten | map(attribute='message') | join(' ') }}"
 
-- name: Refuse hosts with a CDI specification that engines skip, or that is stale
+- name: Fail on invalid, stale and conflicting CDI specifications
   ansible.builtin.assert:
     that:
       - host.cdi.files | rejectattr('valid') | length == 0
@@ -130,7 +129,7 @@ EXAMPLES = r"""
   ansible.builtin.debug:
     msg: "{{ host.gpus.advertised | length }}"
 
-- name: Look into an image that is being built
+- name: Inspect an image
   gpufleet.nvidia.nvidia_container_info:
     host_root: /srv/images/gpu-node
 """
@@ -138,8 +137,8 @@ EXAMPLES = r"""
 RETURN = r"""
 engines:
   description:
-    - One entry for each engine that this collection supports and of which the host has a program, a unit, a
-      configuration below C(/etc), or a record of this collection.
+    - One entry for each supported engine of which the host has a program, a unit, a configuration below C(/etc), or a
+      record of this collection.
     - Null if O(gather_subset) does not include V(engines).
   returned: success
   type: list
@@ -179,7 +178,7 @@ engines:
       type: str
       sample: /usr/sbin/dockerd
     version:
-      description: Version of the running engine, else of its program, null if neither can be asked.
+      description: The version of the running engine, else of its program, null if both are unknown.
       type: str
       sample: 26.1.5
     running:
@@ -257,7 +256,7 @@ engines:
           type: int
           sample: 3
     restart_required:
-      description: Whether the running engine differs from its file.
+      description: Whether the running engine does not use the current content of its files.
       type: bool
       sample: false
     unfinished_restart:
@@ -267,7 +266,7 @@ engines:
       type: bool
       sample: false
     problems:
-      description: What could not be read, and why.
+      description: The files and daemons that could not be read, with the causes.
       type: list
       elements: dict
       contains:
@@ -319,17 +318,17 @@ toolkit:
       type: dict
       contains:
         present:
-          description: Whether it has one, null if that is not known, as in an offline tree.
+          description: Whether it has one, null if that is unknown, as in an offline tree.
           type: bool
           sample: true
         kind:
           description:
-            - What shows the GPU. V(driver) is a loaded driver. Without one, V(pci) is a GPU on the PCI bus, and V(wsl)
-              and V(tegra) are these platforms. Null if nothing shows a GPU.
+            - How the GPU was detected. V(driver) is a loaded driver. Without one, V(pci) is a GPU on the PCI bus, and
+              V(wsl) and V(tegra) are these platforms. Null if no GPU was detected.
           type: str
           sample: driver
         evidence:
-          description: The same as a message.
+          description: How the GPU was detected, as a message.
           type: str
           sample: "The NVIDIA driver is loaded: /proc/driver/nvidia/version exists."
         driver_version:
@@ -337,7 +336,7 @@ toolkit:
           type: str
           sample: 580.95.05
     package_manager:
-      description: The package manager that this collection would use, null if it supports none of this host.
+      description: The package manager of the host, null if it has none that this collection supports.
       type: str
       sample: apt
     gpg:
@@ -401,7 +400,7 @@ toolkit:
           type: str
           sample: 1.19.1
         about:
-          description: What the vulnerability is about.
+          description: A short description of the vulnerability.
           type: str
           sample: race between check and use
     directory:
@@ -494,8 +493,8 @@ toolkit:
       sample: [/etc/apt/sources.list.d/nvidia-container-toolkit.sources]
     gpu_containers:
       description:
-        - Running containers that got their GPU from the toolkit's hook and not through CDI. They lose it when systemd
-          reloads its units, which the scripts of the toolkit's packages request.
+        - The running containers that have their GPU from the toolkit's hook and not from CDI. They lose it when systemd
+          reloads its units, for example during an update of the toolkit's packages.
       type: list
       elements: str
       sample: [docker/926edfbc4433]
@@ -504,7 +503,7 @@ toolkit:
       type: bool
       sample: false
     problems:
-      description: What could not be read and why, and which of RV(toolkit.settings) the toolkit cannot use.
+      description: The files that could not be read, and the values of RV(toolkit.settings) that the toolkit cannot use.
       type: list
       elements: dict
       contains:
@@ -694,7 +693,7 @@ gpus:
           sample: Create it with nvidia-modprobe -u -c 0.
     problems:
       description:
-        - What could not be read and why, GPUs on the PCI bus that the driver does not drive, and kernel modules of
+        - Errors while the GPUs were read, GPUs on the PCI bus that the driver does not use, and kernel modules of
           different versions.
       type: list
       elements: dict
@@ -793,8 +792,8 @@ cdi:
           sample: []
         stale:
           description:
-            - Whether it no longer fits the host, so that containers would not start, or would get other GPUs than the
-              host has. Null for a specification that is not valid.
+            - Whether it does not match the host, so that containers do not start or get wrong GPUs. Null for a
+              specification that is not valid.
           type: bool
           sample: false
         reasons:
@@ -890,7 +889,7 @@ cdi:
         failed: false
         output: /var/run/cdi/nvidia.yaml
     problems:
-      description: What could not be read and why, and the problems of the service.
+      description: The files that could not be read, and the problems of the service.
       type: list
       elements: dict
       contains:
@@ -933,7 +932,7 @@ findings:
       not include V(findings).
     - Findings with one cause are one finding. Its text names the others by RV(findings[].id) and
       RV(findings[].subject).
-    - They are derived from all other subjects that are read, and from files of other owners, such as Kubespray, the GPU
+    - They are derived from all other parts that are read, and from files of other tools, such as Kubespray, the GPU
       operator, and earlier versions of NVIDIA's tools.
   returned: success
   type: list
@@ -941,9 +940,9 @@ findings:
   contains:
     severity:
       description:
-        - V(critical) is for containers that get no GPU, a node that is about to lose its GPUs, a configuration that the
+        - V(critical) is for GPUs that containers cannot use now or after the next restart, a configuration that the
           engine cannot read, and a known vulnerability.
-        - V(warning) is for a configuration that works now but will stop working, or that has two owners.
+        - V(warning) is for a configuration that works now but will stop working, or that two tools manage.
         - V(info) is for information.
       type: str
       sample: warning
@@ -958,17 +957,17 @@ findings:
     text:
       description: The description of the finding.
       type: str
-      sample: /etc/cdi/nvidia.yaml is stale. It is for driver 575.51.03, and the host has 580.95.05.
+      sample: /etc/cdi/nvidia.yaml does not match the host. It is for driver 575.51.03, and the host has 580.95.05.
     advice:
-      description: The advice to solve it.
+      description: How to correct the problem.
       type: str
-      sample: Run the role nvidia_cdi, or nvidia_cdi_spec.
+      sample: Write it again with nvidia_cdi_spec.
   sample:
     - severity: warning
       id: cdi-stale
       subject: /etc/cdi/nvidia.yaml
-      text: /etc/cdi/nvidia.yaml is stale. It is for driver 575.51.03, and the host has 580.95.05.
-      advice: Run the role nvidia_cdi, or nvidia_cdi_spec.
+      text: /etc/cdi/nvidia.yaml does not match the host. It is for driver 575.51.03, and the host has 580.95.05.
+      advice: Write it again with nvidia_cdi_spec.
 """
 
 import os

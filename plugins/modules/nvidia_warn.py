@@ -15,7 +15,7 @@ author:
 description:
   - Prints messages as warnings of Ansible, each with the name of the host in front. Ansible prints the same warning
     only once, so without the name the message of a second host would be missing.
-  - An action plugin does the work on the controller, without a connection to the host.
+  - The action plugin of this module runs on the controller, without a connection to the host.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.attributes.controller
@@ -30,9 +30,9 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Report what is left to do
+- name: Warn about a pending restart
   gpufleet.nvidia.nvidia_warn:
-    warnings: ["docker still runs with its previous configuration. Restart it."]
+    warnings: ["docker does not use its new configuration yet. Restart it."]
 """
 
 RETURN = r""" # """

@@ -210,5 +210,5 @@ def test_tags_select_a_role(played: Played) -> None:
     titles = [title.partition(" : ")[::2] for title, _kind in played.tasks["no_cdi"]]
     assert ("gpufleet.nvidia.nvidia_runtime", "Configure the engine") in titles
     # The toolkit's role tells whether there is a GPU, and does nothing else.
-    assert {task for role, task in titles if role.endswith("toolkit")} > {"Ask the host what it has of the toolkit"}
+    assert {task for role, task in titles if role.endswith("toolkit")} > {"Inspect the toolkit on the host"}
     assert not {"Install all packages at one version", "Write the CDI specification"} & {task for _role, task in titles}

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the role nvidia_cdi decides by its variables, and what it hands to its two modules."""
+"""The variables of the role nvidia_cdi, and the options that it passes to its two modules."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def render(text: t.Any, known: dict[str, t.Any]) -> str:
 
 
 def variables(known: dict[str, t.Any]) -> dict[str, t.Any]:
-    """All of the role's, each rendered with those before it, as far as they are needed here."""
+    """Return the variables of the role, with those rendered that the tests need."""
     made = {**CDI.load("defaults/main.yml"), **known}
     made["nvidia_cdi_toolkit_settings"] = known.get("nvidia_toolkit_settings") or {}
     for name in ("nvidia_cdi_without_cuda_compat", "nvidia_cdi_offline"):
@@ -46,7 +46,7 @@ def variables(known: dict[str, t.Any]) -> dict[str, t.Any]:
     return made
 
 
-# -- defaults that follow the role of the toolkit ----------------------------------------------------------------------
+# -- defaults that follow the role nvidia_toolkit --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def variables(known: dict[str, t.Any]) -> dict[str, t.Any]:
             "/opt/t/nvidia-cdi-hook",
             "/d",
         ),
-        # Where the role nvidia_toolkit is no part of the play, its defaults are not known.
+        # Without the role nvidia_toolkit in the play, its defaults are unknown.
         ({"nvidia_toolkit_source": "directory"}, f"{DIRECTORY}/nvidia-cdi-hook", "/"),
     ],
 )
-def test_programs_and_driver_are_where_the_toolkit_has_them(known: dict[str, str], hook: str, driver: str) -> None:
+def test_paths_follow_the_toolkit(known: dict[str, str], hook: str, driver: str) -> None:
     defaults = CDI.load("defaults/main.yml")
     assert render(defaults["nvidia_cdi_hook_path"], known) == hook
     assert render(defaults["nvidia_cdi_driver_root"], known) == driver
@@ -87,23 +87,21 @@ def test_programs_and_driver_are_where_the_toolkit_has_them(known: dict[str, str
         ({"features": {SETTING: True}}, "['enable-cuda-compat']"),
         ({f"features.{SETTING}": True}, "['enable-cuda-compat']"),
         ({f"features.{SETTING}": False}, "[]"),
-        # Back to its default.
+        # Null is the default.
         ({f"features.{SETTING}": None}, "[]"),
         ({"features.other": True, "features": {SETTING: True}}, "['enable-cuda-compat']"),
     ],
 )
-def test_the_setting_against_cuda_of_images_reaches_the_specification(
-    settings: dict[str, t.Any] | None, expected: str
-) -> None:
+def test_setting_of_the_toolkit_disables_the_hook(settings: dict[str, t.Any] | None, expected: str) -> None:
     made = variables({} if settings is None else {"nvidia_toolkit_settings": settings})
     assert render(made["nvidia_cdi_disabled_hooks"], made) == expected
 
 
-# -- what is done ------------------------------------------------------------------------------------------------------
+# -- tasks -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("known", "expected"),
     [
         ({}, "True"),
         ({"nvidia_toolkit_info": {}}, "False"),
@@ -112,9 +110,9 @@ def test_the_setting_against_cuda_of_images_reaches_the_specification(
         ({"nvidia_cdi_state": "absent"}, "False"),
     ],
 )
-def test_a_host_is_asked_once(asked: dict[str, t.Any], expected: str) -> None:
-    known = {"nvidia_cdi_state": "present", "nvidia_cdi_host_root": "/", "nvidia_cdi_host_root_live": False, **asked}
-    assert render(CDI.load("vars/main.yml")["nvidia_cdi_unasked"], known) == expected
+def test_host_is_inspected_once(known: dict[str, t.Any], expected: str) -> None:
+    known = {"nvidia_cdi_state": "present", "nvidia_cdi_host_root": "/", "nvidia_cdi_host_root_live": False, **known}
+    assert render(CDI.load("vars/main.yml")["nvidia_cdi_inspection_needed"], known) == expected
 
 
 LOADED = ("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05\n")
@@ -139,73 +137,71 @@ def host_with(path: Path, *files: tuple[str, str]) -> HostFS:
         ([LOADED], "auto", "True"),
         # A GPU without its driver.
         (ON_THE_BUS, "nvml", "False"),
-        # Windows' GPUs, and Tegra's.
+        # WSL and Tegra.
         ([("dev/dxg", "")], "auto", "True"),
         ([("proc/device-tree/compatible", "nvidia,tegra234\0")], "auto", "True"),
-        # What needs no driver of a GPU.
+        # A mode that needs no GPU driver.
         ([], "mofed", "True"),
         ([], "management", "False"),
     ],
 )
-def test_a_host_is_described_once_it_has_a_driver(
-    tmp_path: Path, files: list[tuple[str, str]], mode: str, expected: str
-) -> None:
+def test_specification_needs_a_driver(tmp_path: Path, files: list[tuple[str, str]], mode: str, expected: str) -> None:
     gpu = detect_gpu(host_with(tmp_path, *files))
     known = {"present": gpu.present, "kind": gpu.kind, "evidence": gpu.evidence, "driver_version": gpu.driver}
-    ready = CDI.load("vars/main.yml")["nvidia_cdi_ready"]
-    assert render(ready, {"nvidia_cdi_mode": mode, "nvidia_cdi_gpu": known}) == expected
+    text = CDI.load("vars/main.yml")["nvidia_cdi_has_devices"]
+    assert render(text, {"nvidia_cdi_mode": mode, "nvidia_cdi_gpu": known}) == expected
 
 
-@pytest.mark.parametrize("name", ["asked", "heard"])
-def test_the_answer_is_that_of_whoever_asked(name: str) -> None:
-    answers = {"nvidia_toolkit_info": {"toolkit": {"gpu": "heard"}}, "nvidia_cdi_info": {"toolkit": {"gpu": "asked"}}}
+@pytest.mark.parametrize("role", ["cdi", "toolkit"])
+def test_result_of_the_inspection(role: str) -> None:
+    results = {f"nvidia_{name}_info": {"toolkit": {"gpu": name}} for name in ("cdi", "toolkit")}
     text = CDI.load("vars/main.yml")["nvidia_cdi_gpu"]
-    assert render(text, {**answers, "nvidia_cdi_unasked": name == "asked"}) == name
+    assert render(text, {**results, "nvidia_cdi_inspection_needed": role == "cdi"}) == role
 
 
 @pytest.mark.parametrize(
     ("known", "expected"),
     [
         ({}, "present.yml"),
-        ({"nvidia_cdi_ready": False}, "no_driver.yml"),
-        ({"nvidia_cdi_state": "absent", "nvidia_cdi_ready": False}, "absent.yml"),
+        ({"nvidia_cdi_has_devices": False}, "no_driver.yml"),
+        ({"nvidia_cdi_state": "absent", "nvidia_cdi_has_devices": False}, "absent.yml"),
     ],
 )
-def test_each_state_has_a_file_of_tasks(known: dict[str, t.Any], expected: str) -> None:
-    usual = {"nvidia_cdi_state": "present", "nvidia_cdi_ready": True}
-    assert render(CDI.load("vars/main.yml")["nvidia_cdi_file"], {**usual, **known}) == expected
+def test_task_file(known: dict[str, t.Any], expected: str) -> None:
+    defaults = {"nvidia_cdi_state": "present", "nvidia_cdi_has_devices": True}
+    assert render(CDI.load("vars/main.yml")["nvidia_cdi_file"], {**defaults, **known}) == expected
     assert (CDI.folder / "tasks" / expected).is_file()
 
 
 @pytest.mark.parametrize(
     ("root", "live", "expected"), [("/", False, "False"), ("/srv/image", False, "True"), ("/srv/host", True, "False")]
 )
-def test_only_a_tree_of_its_own_is_offline(root: str, live: bool, expected: str) -> None:
+def test_offline_tree(root: str, live: bool, expected: str) -> None:
     assert (
         variables({"nvidia_cdi_host_root": root, "nvidia_cdi_host_root_live": live})["nvidia_cdi_offline"] == expected
     )
 
 
-# -- what modules are told ---------------------------------------------------------------------------------------------
+# -- options of the modules ------------------------------------------------------------------------------------------
 
 
-def told(file: str, module: str) -> dict[str, t.Any]:
-    (task,) = [each for each in CDI.load(f"tasks/{file}") if module in each]
+def arguments_of(file: str, module: str) -> dict[str, t.Any]:
+    (task,) = [task for task in CDI.load(f"tasks/{file}") if module in task]
     arguments: dict[str, t.Any] = task[module]
     return arguments
 
 
-def test_units_make_the_very_specification_of_the_role() -> None:
-    spec, units = told("refresh.yml", SPEC), told("units.yml", REFRESH)
+def test_units_have_the_options_of_the_specification() -> None:
+    spec, units = arguments_of("refresh.yml", SPEC), arguments_of("units.yml", REFRESH)
     assert set(CDI_OPTIONS) <= set(spec)
-    # Other specifications are removed by tasks alone.
+    # Units do not remove other specifications.
     del spec["exclusive"]
     assert {name: value for name, value in units.items() if name in spec} == spec
     assert set(units) - set(spec) == {"owner", "before_engines"}
 
 
-def test_each_option_has_a_variable_of_its_name_and_with_its_default() -> None:
-    specified, spec = CDI.options(), told("refresh.yml", SPEC)
+def test_variables_match_the_options() -> None:
+    specified, spec = CDI.options(), arguments_of("refresh.yml", SPEC)
     for name, option in CDI_OPTIONS.items():
         variable = f"nvidia_cdi_{RENAMED.get(name, name)}"
         assert re.match(rf"{{{{ {variable}\b", spec[name])
@@ -218,19 +214,19 @@ def test_each_option_has_a_variable_of_its_name_and_with_its_default() -> None:
             assert default == option.get("default")
 
 
-def test_what_is_taken_back_is_what_was_written() -> None:
-    spec, absent = told("refresh.yml", SPEC), told("absent.yml", SPEC)
+def test_removal_has_the_options_of_the_specification() -> None:
+    spec, absent = arguments_of("refresh.yml", SPEC), arguments_of("absent.yml", SPEC)
     assert absent.pop("state") == "absent"
     assert absent.pop("purge_backups") == "{{ nvidia_cdi_purge_backups }}"
     assert absent == {name: spec[name] for name in absent}
     assert {"path", "vendor", "class", "host_root", "backup_dir"} <= set(absent)
 
 
-def test_units_go_before_the_specification_that_they_would_write_again() -> None:
+def test_units_are_removed_first() -> None:
     assert [next(key for key in task if "." in key) for task in CDI.load("tasks/absent.yml")] == [REFRESH, SPEC]
 
 
-def test_a_step_after_a_change_of_mig_devices_is_one_task() -> None:
+def test_refresh_is_one_task() -> None:
     assert len(CDI.load("tasks/refresh.yml")) == 1
     specs = CDI.load("meta/argument_specs.yml")["argument_specs"]
     assert specs["refresh"]["options"] == specs["main"]["options"]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the role nvidia_toolkit does with a directory, and what nvidia_runtime makes of it."""
+"""The variables and tasks of the role nvidia_toolkit, and the default of nvidia_runtime that depends on them."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ def render(text: str, known: dict[str, t.Any]) -> str:
         ("existing", "absent", "absent"),
     ],
 )
-def test_each_source_has_a_file_of_tasks(source: str, state: str, expected: str) -> None:
+def test_task_file(source: str, state: str, expected: str) -> None:
     variables = {"nvidia_toolkit_source": source, "nvidia_toolkit_state": state}
     assert render(TOOLKIT.load("vars/main.yml")["nvidia_toolkit_file"], variables) == f"{expected}.yml"
     assert (TOOLKIT.folder / "tasks" / f"{expected}.yml").is_file()
 
 
 @pytest.mark.parametrize("file", ["directory.yml", "directory_absent.yml"])
-def test_a_directory_costs_one_task(file: str) -> None:
+def test_directory_is_one_task(file: str) -> None:
     (task,) = TOOLKIT.load(f"tasks/{file}")
     assert task[INSTALL]["source"] == "directory"
     assert task["register"] == "nvidia_toolkit_installation"
 
 
-def test_the_directory_is_where_the_modules_have_it() -> None:
+def test_default_directory() -> None:
     assert TOOLKIT.load("defaults/main.yml")["nvidia_toolkit_dest"] == DIRECTORY
-    (look, *_tasks) = TOOLKIT.load("tasks/main.yml")
-    assert look["gpufleet.nvidia.nvidia_container_info"]["toolkit_dir"] == "{{ nvidia_toolkit_dest }}"
+    (inspection, *_tasks) = TOOLKIT.load("tasks/main.yml")
+    assert inspection["gpufleet.nvidia.nvidia_container_info"]["toolkit_dir"] == "{{ nvidia_toolkit_dest }}"
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ def test_the_directory_is_where_the_modules_have_it() -> None:
         ({}, "/usr/bin"),
         ({"nvidia_toolkit_source": "repository", "nvidia_toolkit_dest": "/opt/toolkit"}, "/usr/bin"),
         ({"nvidia_toolkit_source": "directory", "nvidia_toolkit_dest": "/opt/toolkit"}, "/opt/toolkit"),
-        # Where the role nvidia_toolkit is no part of the play, its defaults are not known.
+        # Without the role nvidia_toolkit in the play, its defaults are unknown.
         ({"nvidia_toolkit_source": "directory"}, DIRECTORY),
     ],
 )
-def test_engines_take_runtimes_from_the_directory(known: dict[str, str], expected: str) -> None:
+def test_directory_of_runtimes(known: dict[str, str], expected: str) -> None:
     assert render(RUNTIME.load("defaults/main.yml")["nvidia_runtime_dir"], known) == expected
 
 
@@ -74,8 +74,8 @@ def test_engines_take_runtimes_from_the_directory(known: dict[str, str], expecte
     ("manager", "gpg", "refused"),
     [("dnf", None, True), ("dnf", "/usr/bin/gpg", False), ("apt", None, False)],
 )
-def test_a_host_without_gpg_is_refused_before_the_key_is_fetched(manager: str, gpg: str | None, refused: bool) -> None:
+def test_missing_gpg(manager: str, gpg: str | None, refused: bool) -> None:
     known = {"nvidia_toolkit_manager": manager, "nvidia_toolkit_info": {"toolkit": {"gpg": gpg}}}
     message = render(TOOLKIT.load("vars/main.yml")["nvidia_toolkit_gpg_missing"], known)
     assert ("gnupg2" in message) is bool(message) is refused
-    assert "[nvidia_toolkit_gpg_missing]" in TOOLKIT.load("vars/main.yml")["nvidia_toolkit_refusals_repository"]
+    assert "[nvidia_toolkit_gpg_missing]" in TOOLKIT.load("vars/main.yml")["nvidia_toolkit_errors_repository"]
