@@ -2,13 +2,25 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Connect to a Unix socket with one deadline and one size limit for the whole exchange."""
+"""Connections to Unix sockets, and HTTP requests over them.
+
+A whole exchange has one deadline and one size limit.
+"""
 
 from __future__ import annotations
 
+import json
 import socket
 import time
+import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data
+
+# Seconds for a whole HTTP response. A busy daemon responds late, but a hung one must not delay a whole fleet.
+HTTP_TIMEOUT = 10.0
+
+# Maximum size of an HTTP response in bytes.
+_MAX_RESPONSE = 16 << 20
 _CHUNK = 65536
 
 
@@ -62,3 +74,67 @@ class Connection:
         content = bytes(self._buffer[:size])
         del self._buffer[:size]
         return content
+
+
+class HttpResponse(t.NamedTuple):
+    """The status and the body of an HTTP response."""
+
+    status: int
+    body: bytes
+
+    @property
+    def refused(self) -> bool:
+        return self.status >= 400
+
+    def json(self) -> t.Any:
+        """Return the body as JSON.
+
+        Raises ValueError if it is not JSON.
+        """
+        return json_data.load(self.body)
+
+    def error_message(self) -> str:
+        """Return the daemon's message about a request that it refused."""
+        try:
+            message = json_data.get(self.json(), "message", "")
+        except ValueError:
+            message = ""
+        return (message or self.body.decode("utf-8", "replace")).strip() or f"status {self.status}"
+
+
+def http_get_json(socket_path: str, request: str) -> t.Any:
+    """Return the decoded JSON response to ``GET request``, None if there is no valid response.
+
+    The caller makes sure that a daemon runs: with socket activation, a connection would start one.
+    """
+    try:
+        response = http_request(socket_path, "GET", request)
+        return response.json() if response.status == 200 else None
+    except (OSError, ValueError):
+        return None
+
+
+def http_request(
+    socket_path: str, method: str, request: str, body: t.Any = None, timeout: float | None = None
+) -> HttpResponse:
+    """Return the response to a request with ``body`` as JSON.
+
+    ``timeout`` in seconds is for the whole exchange. Raises OSError or ValueError if there is no HTTP response, or if
+    it does not end.
+
+    This is HTTP/1.0, which ends a response by closing the connection. The standard library's client supports more, but
+    its import would be the greatest single cost of an unchanged task.
+    """
+    content = b"" if body is None else json.dumps(body).encode("utf-8")
+    about = f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n" if method == "POST" else ""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        wire = Connection(connection, HTTP_TIMEOUT if timeout is None else timeout, _MAX_RESPONSE)
+        wire.open(socket_path)
+        wire.send(f"{method} {request} HTTP/1.0\r\nHost: docker\r\n{about}\r\n".encode("ascii") + content)
+        response = b"".join(iter(wire.receive, b""))
+    head, separator, found = response.partition(b"\r\n\r\n")
+    status_line = head.split(None, 2)
+    is_http = len(status_line) >= 2 and status_line[0].startswith(b"HTTP/") and status_line[1].isdigit()
+    if not separator or not is_http:
+        raise ValueError("the response is not HTTP")
+    return HttpResponse(int(status_line[1]), found)

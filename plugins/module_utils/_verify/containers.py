@@ -15,7 +15,7 @@ import uuid
 from urllib.parse import quote
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import live as docker_live
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import unix_socket
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -196,7 +196,7 @@ class DockerContainers:
         if answer.status == 404:
             raise NotRunError("Somebody removed it while it ran", "Run this again when nothing prunes containers.")
         try:
-            state = json_data.field(answer.value(), "State", dict)
+            state = json_data.field(answer.json(), "State", dict)
             return (
                 json_data.field(state, "ExitCode", int)
                 if json_data.field(state, "Status", str) in ("exited", "dead")
@@ -217,7 +217,7 @@ class DockerContainers:
         """Remove all containers that this module left on the host; return an error message if one remains."""
         try:
             answer = self._ask("GET", f"/containers/json?all=1&filters={quote(json.dumps({'label': [LABEL]}))}")
-            found = [] if answer.refused else answer.value()
+            found = [] if answer.refused else answer.json()
             for identity in [json_data.field(container, "Id", str) for container in json_data.check(found, list)]:
                 gone = self._ask("DELETE", f"/containers/{quote(identity, safe='')}?force=1&v=1")
                 # Another program may have removed it (404), or may be removing it (409).
@@ -228,9 +228,9 @@ class DockerContainers:
             return f"The container may still be there: {reason}"
         return "" if not answer.refused else f"The container may still be there: {answer.error_message()}"
 
-    def _ask(self, method: str, request: str, body: t.Any = None) -> docker_live.Answer:
+    def _ask(self, method: str, request: str, body: t.Any = None) -> unix_socket.HttpResponse:
         try:
-            return docker_live.ask(self._socket, method, request, body, self._deadline.left())
+            return unix_socket.http_request(self._socket, method, request, body, self._deadline.left())
         except (OSError, ValueError) as error:
             raise NotRunError(
                 f"docker gives no proper answer on {self._shown_socket} ({str(error) or 'it says nothing'})",

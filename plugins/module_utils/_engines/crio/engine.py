@@ -88,13 +88,11 @@ class Crio(toml_plan.TomlEngine):
 
     def _reports_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> bool:
         """Return whether the running CRI-O reports the runtimes, default and CDI directories of its files."""
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import (  # noqa: PLC0415
-            live as docker_live,
-        )
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import unix_socket  # noqa: PLC0415
 
         try:
             # `crio status config` sends the same request (server/inspect.go, 1.24 to 1.36).
-            answer = docker_live.ask(host.real_path(installation.socket), "GET", "/config")
+            answer = unix_socket.http_request(host.real_path(installation.socket), "GET", "/config")
             reported = toml_document.TomlDocument.from_bytes(installation.socket, answer.body).data
             files = crio_config.CrioFiles.of(engines_base.HostFiles(host, self.key).as_configured(installation, None))
             return answer.status == _OK and files.matches_report(reported)

@@ -14,8 +14,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import const
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import live as docker_live
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import plan as docker_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import unix_socket
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes, rootless
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
@@ -109,7 +109,7 @@ class Docker(engines_base.EngineDefaults):
 
     def _ask(self, host: hostfs.HostFS, installation: engines_base.Installation, request: str) -> t.Any:
         """Return the daemon's answer, None if it does not answer."""
-        return docker_live.ask_json(host.real_path(installation.socket), request)
+        return unix_socket.http_get_json(host.real_path(installation.socket), request)
 
     def live(self, host: hostfs.HostFS, installation: engines_base.Installation) -> engines_base.LiveState | None:
         # Without a process there must be no request: socket activation would start the daemon.

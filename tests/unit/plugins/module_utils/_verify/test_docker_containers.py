@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.live import Answer
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.unix_socket import HttpResponse
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.containers import (
     LABEL,
     OUTPUT_LIMIT,
@@ -196,7 +196,7 @@ def test_a_state_that_is_none(docker: DockerWithContainers, state: bytes) -> Non
 @pytest.mark.parametrize("listed", [b'[{"Id": 5}]', b"[{}]", b'{"Id": "a"}', b"[5]", b"null", b"[" * 200_000])
 def test_a_list_of_containers_that_is_none(docker: DockerWithContainers, listed: bytes) -> None:
     runner = containers(docker)
-    with mock.patch.object(runner, "_ask", return_value=Answer(200, listed)):
+    with mock.patch.object(runner, "_ask", return_value=HttpResponse(200, listed)):
         assert runner._remove_all() == "The container may still be there: docker does not list its containers properly"
 
 
