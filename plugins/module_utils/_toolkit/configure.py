@@ -68,8 +68,8 @@ class ConfigFile(t.NamedTuple):
         plan = self._plan(edit)
         if self.content is None and plan.file.changed and not request.create:
             raise errors.NvidiaError(
-                f"{self.path} is not there, and create is false. Install the NVIDIA Container Toolkit, whose packages"
-                " bring it, or leave create out; nothing was changed."
+                f"{self.path} does not exist, and create is false. Install the NVIDIA Container Toolkit, or set create:"
+                " true. Nothing was changed."
             )
         return plan
 
@@ -112,10 +112,10 @@ class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
         document = self.document
         if path in toolkit_settings.BY_PATH and isinstance(document.value(*path), dict):
             problem = (
-                f"{toolkit_settings.dotted(path)} is a table, but should be"
+                f"{toolkit_settings.dotted(path)} is a table, but must be"
                 f" {toolkit_settings.kind_of(toolkit_settings.BY_PATH[path])}"
             )
-            raise document.error(path, problem, "Remove the table; nothing was changed.")
+            raise document.error(path, problem, "Remove the table. Nothing was changed.")
         self.document = self._reset(path) if value is None else document.set(path, value)
         self.wanted[path] = self.document.value(*path)
 
@@ -349,7 +349,7 @@ class _SettingsParser:
             path = (*outer, *names)
             if not all(part.strip() for part in path):
                 raise errors.NvidiaError(
-                    f"settings: {toolkit_settings.dotted((*outer, str(name)))!r} is not the name of a setting."
+                    f"settings: Invalid name {toolkit_settings.dotted((*outer, str(name)))!r}. Correct the name."
                 )
             self._entry(path, value)
 
@@ -358,7 +358,7 @@ class _SettingsParser:
         if setting is not None:
             if isinstance(value, dict):
                 raise errors.NvidiaError(
-                    f"settings: {setting.key} is a dictionary, but should be {toolkit_settings.kind_of(setting)}."
+                    f"settings: {setting.key} is a dictionary, but must be {toolkit_settings.kind_of(setting)}."
                     f" Nothing was changed."
                 )
             self._put(path, None if value is None else toolkit_settings.check_value(setting, value))
@@ -367,7 +367,7 @@ class _SettingsParser:
         elif path in toolkit_settings.TABLES:
             raise errors.NvidiaError(
                 f"settings: {toolkit_settings.dotted(path)} is a table, but its value is"
-                f" {'null' if value is None else toolkit_settings.format_value(value)}. Give the settings in the table."
+                f" {'null' if value is None else toolkit_settings.format_value(value)}. Set its settings instead."
             )
         elif self.allow_unknown and not _is_below_value(path):
             self._put(
@@ -391,9 +391,8 @@ class _SettingsParser:
     def _put(self, path: KeyPath, value: t.Any) -> None:
         if path in self.found and not toml_parser.equal(self.found[path], value):
             raise errors.NvidiaError(
-                f"settings: {toolkit_settings.dotted(path)} is there twice, with different values. Leave one of them"
-                f" out; nothing was"
-                " changed."
+                f"settings: {toolkit_settings.dotted(path)} is set twice, with different values. Remove one of"
+                " them. Nothing was changed."
             )
         self.found[path] = value
 
@@ -402,9 +401,8 @@ class _SettingsParser:
             outer = next((path[:depth] for depth in range(1, len(path)) if path[:depth] in self.found), None)
             if outer is not None:
                 raise errors.NvidiaError(
-                    f"settings: {toolkit_settings.dotted(outer)} is given both as a value and as a table, with"
-                    f" {toolkit_settings.dotted(path)} in it."
-                    " Leave one of them out; nothing was changed."
+                    f"settings: {toolkit_settings.dotted(outer)} is both a value and a table that contains"
+                    f" {toolkit_settings.dotted(path)}. Remove one of them. Nothing was changed."
                 )
 
 
@@ -420,13 +418,13 @@ def _unknown(path: KeyPath) -> errors.NvidiaError:
     key = toolkit_settings.dotted(path)
     if _is_below_value(path):
         return errors.NvidiaError(
-            f"settings: {key} cannot be: what it would be in is no table. Correct the name; nothing was changed."
+            f"settings: {key} is invalid, because a part of it is a setting and not a table. Correct the name."
         )
     similar = _similar_key(path)
-    hint = f" The nearest that there is: {similar}." if similar else ""
+    hint = f" The most similar one is {similar}." if similar else ""
     return errors.NvidiaError(
-        f"settings: {key} is not a setting of the NVIDIA Container Toolkit.{hint} Correct it, or set allow_unknown to"
-        " write it nevertheless; nothing was changed."
+        f"settings: {key} is not a known setting of the NVIDIA Container Toolkit.{hint} Correct it, or set"
+        " allow_unknown: true to write it. Nothing was changed."
     )
 
 

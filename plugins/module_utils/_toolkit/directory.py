@@ -117,7 +117,7 @@ class DirectoryTask(toolkit_installed.Policies):
         """Remove a version. Files in it that the toolkit did not install stay."""
         foreign = self.writable_store().remove(name)
         if foreign:
-            self.warn(f"{', '.join(foreign)} did not come with the toolkit, and stays.")
+            self.warn(f"Files that the toolkit did not install are kept: {', '.join(foreign)}.")
 
     def current(self) -> toolkit_manifest.Manifest | None:
         """Return the manifest of the current version, or None if there is no version or it is incomplete."""
@@ -176,9 +176,8 @@ class DirectoryTask(toolkit_installed.Policies):
             self.host, self.backup_dir, f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE}", content
         )
         self.warn(
-            f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE} was edited by hand, or may have been; its copy is"
-            f" {backup}. Put"
-            " what it should say into config."
+            f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE} was edited, or may have been. Its backup is"
+            f" {backup}. Set the settings with config instead."
         )
         return [
             {"path": f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE}", "backup": backup, "checksum": "absent"}
@@ -194,10 +193,10 @@ def diff_lines(
     changed = integrity.changed if integrity is not None else ()
     lines = {
         name: diff_line(name, entry.mode, entry.known.sha256 if entry.known else "", entry.target)
-        + (" (not as it was installed)" if name in changed else "")
+        + (" (modified)" if name in changed else "")
         for name, entry in manifest.files.items()
     }
-    lines.update((name, f"{name} (not from here)") for name in (integrity.foreign if integrity is not None else ()))
+    lines.update((name, f"{name} (foreign)") for name in (integrity.foreign if integrity is not None else ()))
     return tuple(lines[name] for name in sorted(lines))
 
 
@@ -248,29 +247,30 @@ class DirectoryRemoval(DirectoryTask):
                     *gpu_containers.bundles_referencing(self.host, f"{self.store.folder}/"),
                 }
             ),
-            f"run by what is in {dest}, or name it, so that no engine could stop or enter them any more.",
+            f"use programs in {dest}. Without these programs no engine can stop the containers.",
             "Remove them first",
-            "End their processes and remove them by hand.",
+            "Kill their processes, and remove the containers by hand.",
         )
         named = toolkit_usage.files_mentioning(self.host, toolkit_usage.SPECIFICATIONS_AND_HOOKS, folders)
         if named:
-            self.warn(f"{', '.join(named)} names programs in {dest}, which are gone then. Make it anew, or remove it.")
+            self.warn(
+                f"These files name programs in {dest}, which are removed: {', '.join(named)}. Generate the files again,"
+                " or remove them."
+            )
 
     def _check_engines(self, folders: t.Sequence[str], check_mode: bool) -> None:
         found = toolkit_usage.configured_programs(self.host, folders)
         if found:
             each = ", ".join(f"{engine} ({', '.join(programs)})" for engine, programs in found.items())
-            problem = (
-                f"Engines are configured with runtimes there, without which their containers do not start: {each}."
-            )
+            problem = f"Engines are configured with its runtimes, and cannot start containers without them: {each}."
             advice = "Run gpufleet.nvidia.nvidia_runtime_config with nvidia_runtime_state (state): absent first"
         else:
             # The configuration file shows what an engine uses after its next start, not what the running engine uses.
             problem = " ".join(toolkit_usage.engines_still_using(self.host, folders))
-            advice = "Restart it first, so that it lets go of the runtimes there"
+            advice = "Restart the engine first, so that it no longer uses the runtimes"
         if not problem:
             return
-        warning = f"{self.store.dest} is still needed. {problem} {advice}."
+        warning = f"{self.store.dest} is still in use. {problem} {advice}."
         if check_mode and self.options.running_gpu_containers != "ignore":
             self.warn(warning)
         else:

@@ -66,7 +66,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         self._spec = self._requested_spec()
         if self.options.create_device_nodes and not self.host.live:
             raise errors.HostError(
-                "Device nodes are those of a running kernel. Set create_device_nodes: false for a tree."
+                "create_device_nodes requires a running host. Set create_device_nodes: false for an offline tree."
             )
         if not check_mode:
             lock.remove_stale_directories(self.host, tempfile.gettempdir(), lock.TOOLKIT_PREFIX)
@@ -95,7 +95,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         driver_root = self.host.check_path("driver_root", options.driver_root)
         runtimes = options.low_level_runtimes
         for runtime in runtimes or ():
-            self._check_runtime("low_level_runtimes has", runtime)
+            self._check_runtime("low_level_runtimes contains", runtime)
         if options.default_runtime is not None:
             self._check_runtime("default_runtime_executable is", options.default_runtime)
         if runtimes is None:
@@ -104,7 +104,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             for warning in warnings:
                 self.warn(warning)
         elif not runtimes:
-            raise errors.NvidiaError("low_level_runtimes is empty. Name some, or leave it out.")
+            raise errors.NvidiaError("low_level_runtimes is empty. Add a runtime such as runc, or remove the option.")
         real_ldconfig = self.host.exists(posixpath.join(driver_root, "sbin/ldconfig.real"))
         wanted = directory_layout.ConfigInputs(
             driver_root, runtimes, options.settings, options.profile, options.debug, real_ldconfig,
@@ -117,22 +117,20 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             directory_layout.check_runtime(parameter, runtime, folder)
             if runtime.startswith("/"):
                 # The runtime may be a link with another name.
-                directory_layout.check_runtime(
-                    f"{parameter} {runtime}, which leads to", self.host.resolve(runtime), folder
-                )
+                directory_layout.check_runtime(f"{parameter} {runtime}, a link to", self.host.resolve(runtime), folder)
 
     def _source(self, reader: toolkit_source.SourceReader) -> toolkit_source.Source:
         options = self.options
         if options.sent is not None:
             return reader.from_controller(options.sent)
         if (options.src is None) == (not options.files):
-            raise errors.NvidiaError("source: directory needs either src, a directory, or files, packages. Give one.")
+            raise errors.NvidiaError("source: directory requires either src or files. Set one of them.")
         if options.src is not None:
             src = self.host.check_path("src", options.src)
             for folder in (self.store.dest, self.store.folder):
                 if (self.host.resolve(src) + "/").startswith(self.host.resolve(folder) + "/"):
                     raise errors.NvidiaError(
-                        f"src {src} lies in {folder}, which is to be installed from it. Choose another."
+                        f"src {src} is in {folder}, the directory to install into. Choose another src."
                     )
             return reader.from_tree(src, options.components)
         files = [self.host.check_path("files", path) for path in options.files]
@@ -196,9 +194,9 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         store.check_free_space(sum(part.size for part in source.parts))
         if self.host.live and self.host.lexists(_FAPOLICYD):
             self.warn(
-                f"fapolicyd runs on this host and lets no program start that it does not trust. Tell it of the toolkit:"
-                f" fapolicyd-cli --file add {self.store.folder}/ --trust-file gpufleet-nvidia, then fapolicyd-cli"
-                " --update, after each new version."
+                "fapolicyd runs on this host and blocks programs that it does not trust. After each new version run"
+                f" `fapolicyd-cli --file add {self.store.folder}/ --trust-file gpufleet-nvidia` and then"
+                " `fapolicyd-cli --update`."
             )
 
     def _check_removed_programs(self, plan: Plan) -> None:
@@ -213,8 +211,8 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         if not found:
             return
         problem = (
-            f"Engines are configured with programs in {self.store.dest} that the source, or what is asked of it, does"
-            f" not have: {', '.join(found)}. Their containers would not start."
+            f"Engines are configured with programs in {self.store.dest} that the new version does not contain:"
+            f" {', '.join(found)}. They could not start containers."
         )
         self.refuse_or_warn(problem, "Choose other components, or configure the engines first", problem)
 
@@ -224,17 +222,17 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         policy = self.options.minimum_version_policy
         if version is None and (self.options.version is not None or policy == "fail"):
             raise errors.NvidiaError(
-                "The version of the toolkit in the source cannot be told: its programs do not say it, or cannot be"
-                " asked in an offline tree. Leave version out and set minimum_version_policy: warn, or have the"
-                " component cli, whose library tells it; nothing was changed."
+                "The version of the toolkit in the source is unknown: its programs report none, or are in an offline"
+                " tree. Remove version and set minimum_version_policy: warn, or add the component cli, whose library"
+                " contains the version. Nothing was changed."
             )
 
     def _check_version(self, version: str | None) -> None:
         wanted = self.options.version
         if wanted is not None and version is not None and toolkit_installed.upstream_version(wanted) != version:
             raise errors.NvidiaError(
-                f"The source holds version {version} of the toolkit, but version is {wanted}. Change one of the two;"
-                " nothing was changed."
+                f"The source contains version {version} of the toolkit, but version is {wanted}. Change one of them."
+                " Nothing was changed."
             )
         self.check_minimum(version)
 
@@ -247,9 +245,9 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
                 fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise errors.HostError(
-                    f"{self.store.dest} belongs to NVIDIA's toolkit container, which runs on this host (it has locked"
-                    f" {_INSTALLER_LOCK}). Take it off this host first, in a cluster by toolkit.enabled=false of the"
-                    " GPU operator, or choose another dest."
+                    f"NVIDIA's toolkit container manages {self.store.dest} and runs on this host (it locks"
+                    f" {_INSTALLER_LOCK}). Remove it from this host first, for example with toolkit.enabled=false of"
+                    " the GPU operator, or choose another dest."
                 ) from None
 
     # -- Changes under the lock ----------------------------------------------------------------------------------------
@@ -314,11 +312,10 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         if not plan.build:
             return result
         if toolkit_source.version_of(source) is None:
-            self.warn("Check mode does not run the new programs, so their version is not known, and not compared.")
+            self.warn("Check mode does not run the new programs, so their version is unknown and not checked.")
         if plan.integrity is not None and toolkit_constants.OWN_CONFIG_FILE in plan.integrity.changed:
             self.warn(
-                f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE} is not as it was written; a copy of it would"
-                f" be kept."
+                f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE} was edited. The task would make a backup of it."
             )
         path = self.store.path(self.writable_store().new_name(toolkit_source.name_of(source, self._spec)))
         result = result._replace(version=toolkit_source.version_of(source), path=path)
@@ -426,14 +423,14 @@ class VersionBuilder(t.NamedTuple):
             reported = toolkit_installed.run_version(argv, self.store.host, self.tools.run)
             if reported.version is None and reported.status:
                 raise errors.HostError(
-                    f"The new {entry.part} does not run on this host: {reported.output or reported.status}. Choose a"
-                    f" toolkit for this host; {self.store.dest} is as it was."
+                    f"The new {entry.part} does not run on this host: {reported.output or reported.status}. Use a"
+                    f" toolkit for this host. {self.store.dest} is unchanged."
                 )
             found[entry.part] = reported.version
         versions = {version for version in found.values() if version is not None}
         if len(versions) > 1:
             each = ", ".join(f"{name} {version}" for name, version in found.items())
             raise errors.NvidiaError(
-                f"The source holds parts of several versions: {each}. They only work together; nothing was changed."
+                f"The source contains parts of several versions: {each}. Use parts of one version. Nothing was changed."
             )
         return versions.pop() if versions else None

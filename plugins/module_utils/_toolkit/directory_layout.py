@@ -237,11 +237,11 @@ def check_dest(dest: str) -> None:
 
     The shell accepts any path, but PATH and LD_LIBRARY_PATH have no quoting, and ld.so(8) expands ``$``.
     """
-    _check_text("dest", dest)
+    _check_text("dest is", dest)
     found = [character for character in _FORBIDDEN_CHARACTERS if character in dest]
     if found:
         raise errors.NvidiaError(
-            f"dest {dest!r} holds {' and '.join(found)}, which PATH and LD_LIBRARY_PATH cannot. Choose another path."
+            f"dest {dest!r} contains {' and '.join(found)}, but PATH and LD_LIBRARY_PATH cannot. Choose another path."
         )
     if dest == "/":
         raise errors.NvidiaError("dest is the root of the file system. Choose a path such as /opt/nvidia/toolkit.")
@@ -253,20 +253,22 @@ def check_runtime(parameter: str, runtime: str, dest: str) -> None:
     below = (runtime + "/").startswith(dest + "/")
     if engines_base.is_nvidia_program(runtime) or below:
         raise errors.NvidiaError(
-            f"{parameter} {runtime!r}, which is the toolkit itself and would call itself for ever. Name a low-level"
-            " runtime such as runc."
+            f"{parameter} {runtime!r}, a program of the toolkit, which would start itself in an endless loop. Use a"
+            " low-level runtime such as runc."
         )
     if not posixpath.isabs(runtime) and ("/" in runtime or runtime.startswith("-") or not runtime):
-        raise errors.NvidiaError(f"{parameter} {runtime!r} is neither an absolute path nor the name of a program.")
+        raise errors.NvidiaError(
+            f"{parameter} {runtime!r}, which is neither an absolute path nor the name of a program. Correct it."
+        )
 
 
 def _check_text(parameter: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise errors.NvidiaError(f"{parameter} {text!r} is not UTF-8, as configuration files have to be.") from None
+        raise errors.NvidiaError(f"{parameter} {text!r}, which is not valid UTF-8. Choose another path.") from None
     if not text.isprintable():
-        raise errors.NvidiaError(f"{parameter} {text!r} holds characters that cannot be printed. Choose another path.")
+        raise errors.NvidiaError(f"{parameter} {text!r}, which contains nonprintable characters. Choose another path.")
 
 
 def content_digest(parts: t.Sequence[toolkit_manifest.PartDigest], spec: DirectorySpec) -> str:
@@ -283,7 +285,7 @@ def build_layout(parts: t.Sequence[toolkit_manifest.PartDigest], spec: Directory
     _check_files(config.settings, spec.dest)
     runtimes = [*filter(None, [spec.default_runtime]), *config.settings[RUNTIMES_KEY]]
     for runtime in runtimes:
-        check_runtime(f"{RUNTIMES_KEY} has", runtime, spec.dest)
+        check_runtime(f"{RUNTIMES_KEY} contains", runtime, spec.dest)
     context = WrapperContext(folder, spec.dest, list(dict.fromkeys(runtimes)), version_in(parts))
     entries: dict[str, toolkit_manifest.Entry] = {}
     for part in parts:
@@ -307,7 +309,7 @@ def _check_files(settings: t.Mapping[str, t.Any], dest: str) -> None:
             and (value + "/").startswith((f"{dest}/", f"{dest}{toolkit_constants.VERSIONS_SUFFIX}/"))
         ):
             raise errors.NvidiaError(
-                f"{key} is {value!r}, in the toolkit's own directory. Choose a place such as /var/log."
+                f"{key} is {value!r}, in the directory of the toolkit. Choose a directory such as /var/log."
             )
 
 

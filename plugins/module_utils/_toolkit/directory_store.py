@@ -73,13 +73,13 @@ class VersionStore(directory_versions.VersionReader):
         state = os.statvfs(self.host.real_path(place))
         if state.f_flag & os.ST_NOEXEC and self.host.live:
             raise errors.HostError(
-                f"{place} is on a file system that is mounted noexec, from which no program runs. Choose another dest."
+                f"{place} is on a file system that is mounted noexec, so programs cannot run. Choose another dest."
             )
         free = state.f_bavail * state.f_frsize
         if free < size + _MARGIN:
             raise errors.HostError(
-                f"{place} has {free >> 20} MiB left, but the toolkit needs {(size + _MARGIN) >> 20} MiB beside the"
-                " version that is there. Make room, or choose another dest; nothing was changed."
+                f"{place} has {free >> 20} MiB of free space, but a new version needs {(size + _MARGIN) >> 20} MiB."
+                " Free some space, or choose another dest. Nothing was changed."
             )
 
     def prepare_build(self) -> None:
@@ -145,7 +145,7 @@ class VersionStore(directory_versions.VersionReader):
                 os.path.join(self.building, name), entry.mode, toolkit_manifest.read_chunks(source)
             )
         if digest != entry.sha256:
-            raise errors.HostError(f"{source} has changed while it was read. Run this again; nothing was changed.")
+            raise errors.HostError(f"{source} changed while it was read. Run the task again. Nothing was changed.")
 
     def write_entry(self, name: str, entry: toolkit_manifest.Entry) -> None:
         """Write a text or a link into the version that is built. Raises HostError."""
@@ -204,13 +204,13 @@ class VersionStore(directory_versions.VersionReader):
         """Raise HostError if the entry at ``dest`` cannot be replaced."""
         entry_type = self.foreign_entry_type()
         if entry_type == "file":
-            raise errors.HostError(f"{self.dest} is a file. Move it away, or choose another dest; nothing was changed.")
+            raise errors.HostError(f"{self.dest} is a file. Remove it, or choose another dest. Nothing was changed.")
         if entry_type == "directory":
             foreign = self.foreign_names()
             if foreign:
                 raise errors.HostError(
-                    f"{self.dest} is a directory with other things than a toolkit in it: {', '.join(foreign[:3])}."
-                    " Choose a dest of its own; nothing was changed."
+                    f"{self.dest} contains files that do not belong to a toolkit: {', '.join(foreign[:3])}. Choose"
+                    " another dest. Nothing was changed."
                 )
             if toolkit_manifest.is_mount_point(self._real_dest()):
                 raise errors.HostError(f"{self.dest} is a mount point, which cannot be replaced. Choose another dest.")
@@ -282,7 +282,7 @@ class VersionStore(directory_versions.VersionReader):
                 raise atomic_write.os_error(self.dest, "replaced", error) from error
             raise errors.HostError(
                 f"{self.dest} is a directory, and this file system cannot exchange it in one step ({error.strerror})."
-                " Choose another dest, or move the directory away at a time when no container starts."
+                " Choose another dest, or remove the directory while no container starts."
             ) from error
 
     # -- Remove --------------------------------------------------------------------------------------------------------

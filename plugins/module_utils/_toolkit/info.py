@@ -49,8 +49,8 @@ class _Installed(t.NamedTuple):
         """Return a message for each problem of the installation."""
         path = self.fields["path"]
         if self.manifest is None:
-            return [f"{path} leads to {self.fields['installed_path']}, which was not installed to its end."]
-        return [f"{path}/{name} is missing, or not as it was installed." for name in self.changed_names]
+            return [f"{path} is a link to {self.fields['installed_path']}, whose installation is incomplete."]
+        return [f"{path}/{name} is missing or was modified." for name in self.changed_names]
 
 
 def describe_toolkit(
@@ -119,7 +119,9 @@ class _ToolkitReport:
         if manager is None:
             return {}
         if not manager.readable:
-            message = f"Only {manager.name} of a running host can tell which packages are installed."
+            message = (
+                f"The installed packages are unknown, because {manager.name} cannot list those of an offline tree."
+            )
             self._problems.append(errors.Problem("packages-unreadable", message))
             return {}
         found: dict[str, packages_base.Package] = self._try(

@@ -145,8 +145,9 @@ class Installation(toolkit_packages.PackageTask):
         for entry in found.mixed:
             raise errors.ConfigurationError(
                 entry.path,
-                f"the source {entry.address} conflicts with the one of this collection, and the file has others too",
-                "Take the entry out, or set remove_conflicts: false.",
+                f"the source {entry.address} conflicts with the repository of this collection, and the file also"
+                " contains other sources",
+                "Remove this entry from the file, or set remove_conflicts: false.",
                 entry.line,
             )
         return tuple(found.files)
@@ -203,7 +204,8 @@ class Installation(toolkit_packages.PackageTask):
             except (packages_base.CommandError, package_versions.NotOfferedError):
                 # The lists on the host may be old or missing. Only a real run fetches lists.
                 self.warnings.append(
-                    "The package lists on this host do not tell all that would change; check mode fetches no others."
+                    "The package lists on this host are incomplete or outdated, so the predicted changes may be"
+                    " incomplete. Check mode fetches no package lists."
                 )
         packages = {
             name: packages_base.Package(target.version, held=self._held_after(state, name))
@@ -293,7 +295,7 @@ class Installation(toolkit_packages.PackageTask):
         try:
             saved.restore()
         except errors.HostError as another:
-            raise errors.HostError(f"{error} The sources of packages could not be put back: {another}") from error
+            raise errors.HostError(f"{error} The previous package sources could not be restored: {another}") from error
         if saved.saved:
             # A key that this run did not change worked before. After an interrupted run this is unknown for all keys.
             concerned = {file.path for file in changes.repository.files}
@@ -373,7 +375,7 @@ class Installation(toolkit_packages.PackageTask):
                 problem = error
             else:
                 return target
-        raise problem or errors.HostError("No package list could be asked.")
+        raise problem or errors.HostError("No package list could be read.")
 
     def _test_source(self, changes: PendingChanges) -> None:
         """Fetch the list of a source that has just changed, to test it, although no package comes from it now."""
@@ -451,8 +453,8 @@ class Installation(toolkit_packages.PackageTask):
         found = toolkit_installed.version_mismatches(versions, self.read_programs())
         if found:
             raise errors.HostError(
-                f"The packages are installed, but the toolkit's parts do not go together: {' '.join(found)} Remove what"
-                " does not come from the packages."
+                f"The packages are installed, but parts of the toolkit have other versions: {' '.join(found)} Remove"
+                " the programs that do not come from the packages."
             )
 
     def _result(

@@ -172,16 +172,16 @@ def _package_mismatches(versions: t.Mapping[str, str]) -> t.Iterator[str]:
         yield f"{_subject(missing, 'The package', 'The packages')} not installed, but others of the toolkit are."
     if len(set(versions.values())) > 1:
         each = ", ".join(f"{name} {version}" for name, version in versions.items())
-        yield f"The packages are of several versions: {each}."
+        yield f"The packages have different versions: {each}."
 
 
 def _path_mismatches(programs: t.Mapping[str, Program], folder: str) -> t.Iterator[str]:
     missing = [name for name in toolkit_constants.PROGRAMS if name not in programs]
     if missing:
-        yield f"{_subject(missing, 'The program', 'The programs')} not there."
-    for program in programs.values():
+        yield f"{_subject(missing, 'The program', 'The programs')} not installed."
+    for name, program in programs.items():
         if posixpath.dirname(program.path) != folder:
-            yield f"{program.path} is there, but none in {folder}."
+            yield f"The program {name} is not in {folder}, but in {posixpath.dirname(program.path)}."
 
 
 def _program_mismatches(
@@ -191,15 +191,15 @@ def _program_mismatches(
         (expected,) = of_packages
         for name, version in reported.items():
             if version != expected:
-                yield f"{programs[name].path} is of version {version}, but the packages are of {expected}."
+                yield f"{programs[name].path} has version {version}, but the packages have {expected}."
     elif len(set(reported.values())) > 1:
         each = ", ".join(f"{programs[name].path} {version}" for name, version in reported.items())
-        yield f"The programs are of several versions: {each}."
+        yield f"The programs have different versions: {each}."
     folders = {posixpath.dirname(programs[name].path) for name in reported}
     for name, program in programs.items():
         # Other programs of the same directory report a version, so this one should too.
         if name not in reported and posixpath.dirname(program.path) in folders:
-            yield f"{program.path} tells no version: run it with --version to see why."
+            yield f"{program.path} reports no version. Run it with --version to see why."
 
 
 def _subject(names: t.Sequence[str], one: str, several: str) -> str:
@@ -215,7 +215,7 @@ class Policies:
     def __init__(self, running_gpu_containers: str, minimum_version: str | None, minimum_version_policy: str) -> None:
         if minimum_version is not None and upstream_version(minimum_version) is None:
             raise errors.NvidiaError(
-                f"minimum_version {minimum_version!r} is no version. Give one such as {oldest_safe_version()}."
+                f"Invalid minimum_version {minimum_version!r}. Use a version such as {oldest_safe_version()}."
             )
         self._running_gpu_containers = running_gpu_containers
         self._minimum_version = minimum_version
@@ -233,7 +233,7 @@ class Policies:
         policy = self._running_gpu_containers
         if policy == "fail":
             raise errors.HostError(
-                f"{problem} {advice}; running_gpu_containers: warn goes on nevertheless. Nothing was changed."
+                f"{problem} {advice}, or set running_gpu_containers: warn to continue. Nothing was changed."
             )
         if policy == "warn":
             self.warn(warning)
@@ -257,14 +257,9 @@ class Policies:
 
 
 def below_minimum(version: str, floor: str) -> str | None:
-    """Return the problem with ``version`` as a message, or None if it is not older than ``floor``.
-
-    Raises NvidiaError for an invalid ``floor``.
-    """
-    if upstream_version(floor) is None:
-        raise errors.NvidiaError(f"minimum_version {floor!r} is no version of the toolkit. Write one like 1.19.1.")
+    """Return a message if ``version`` is older than ``floor``, otherwise None."""
     if upstream_version(version) is None:
-        return f"Version {version!r} of the toolkit cannot be compared with {floor}, which it must not be older than."
+        return f"Version {version!r} of the toolkit cannot be compared with the minimum version {floor}."
     if version_key(version) >= version_key(floor):
         return None
     cves = ", ".join(f"{entry.name} ({entry.about})" for entry in known_vulnerabilities(version))

@@ -136,7 +136,7 @@ class Manifest(t.NamedTuple):
             fields = json_data.load(content)
             if fields["schema"] > _SCHEMA:
                 raise errors.HostError(
-                    f"{path} was written by a newer version of this collection. Update it on the controller."
+                    f"{path} was written by a newer version of this collection. Update the collection."
                 )
             return cls(
                 _text(fields["name"]),

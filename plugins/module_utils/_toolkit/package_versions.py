@@ -91,16 +91,16 @@ def _preferred(
 def _not_offered(offers: t.Mapping[str, t.Sequence[packages_base.Candidate]], requested: str | None) -> str:
     unnamed = requested in (None, LATEST)
     meant = f"{'a version' if unnamed else f'version {requested}'} of all four packages of the toolkit"
-    taken = " that the package manager would take by itself" if unnamed else ""
+    preferred = " that the package manager prefers" if unnamed else ""
     listed = {name: _listed(offers.get(name, ())) for name in packages_base.PACKAGES}
     # Usually a repository offers the same versions of all four packages.
     if len(set(listed.values())) == 1:
-        lines = [f"of each {listed[packages_base.PACKAGES[0]]}"]
+        lines = [f"{listed[packages_base.PACKAGES[0]]}"]
     else:
-        lines = [f"of {name} {entries}" for name, entries in listed.items()]
+        lines = [f"{name} {entries}" for name, entries in listed.items()]
     return (
-        f"No source offers {meant}{taken}. On offer are {'; '.join(lines)}."
-        f" {'Name a' if unnamed else 'Choose another'} version, or correct the package sources."
+        f"No package source offers {meant}{preferred}. Available: {'; '.join(lines)}."
+        f" Set {'' if unnamed else 'another '}version, or correct the package sources."
     )
 
 
@@ -117,30 +117,30 @@ def version_of_files(files: t.Sequence[packages_base.PackageFile], architecture:
     for file in files:
         if file.name not in packages_base.PACKAGES:
             raise errors.NvidiaError(
-                f"{file.path} is the package {file.name}, which is none of {', '.join(packages_base.PACKAGES)}."
+                f"{file.path} is the package {file.name}, but files accepts only {', '.join(packages_base.PACKAGES)}."
             )
         if file.name in by_name:
             raise errors.NvidiaError(
-                f"{by_name[file.name].path} and {file.path} are both {file.name}. Name one of them."
+                f"{by_name[file.name].path} and {file.path} both contain the package {file.name}. Remove one of them."
             )
         if file.architecture not in (architecture, *_ANY_ARCHITECTURE):
             raise errors.NvidiaError(
-                f"{file.path} is a package for {file.architecture}, but this host is {architecture}. Name another."
+                f"{file.path} is for {file.architecture}, but this host is {architecture}. Use another package."
             )
         by_name[file.name] = file
     missing = [name for name in packages_base.PACKAGES if name not in by_name]
     if missing:
         raise errors.NvidiaError(
-            f"files lacks {', '.join(missing)}: all four packages are installed at once. Add them."
+            f"files does not contain {', '.join(missing)}. Add these packages: all four are installed together."
         )
     versions = {file.version for file in files}
     if len(versions) > 1:
         each = ", ".join(f"{file.path} {file.version}" for file in files)
-        raise errors.NvidiaError(f"files are of several versions: {each}. All four packages must be of one.")
+        raise errors.NvidiaError(f"files contains several versions: {each}. Use packages of one version.")
     found = versions.pop()
     if requested not in (None, LATEST) and not is_version(found, str(requested)):
         raise errors.NvidiaError(
-            f"files are of version {found}, but version asks for {requested}. Change one of the two."
+            f"files contains version {found}, but version is {requested}. Change one of the two options."
         )
     return found
 
@@ -152,20 +152,20 @@ def refuse_unrelated_changes(
     held = [name for name in preview.held if packages_base.plain_name(name) not in (*own, *removable)]
     if held:
         raise errors.HostError(
-            f"The change would also change or remove {', '.join(held)}, whose version somebody holds. Release it, or"
-            " choose a version of the toolkit that goes with it; nothing was changed."
+            f"The transaction would also change or remove held packages: {', '.join(held)}. Release them, or choose a"
+            " version of the toolkit that is compatible with them. Nothing was changed."
         )
     removed = [name for name in preview.remove if packages_base.plain_name(name) not in removable]
     if removed:
         raise errors.HostError(
-            f"The change would also remove {', '.join(removed)}. Remove or replace these first if they are not needed;"
-            " nothing was changed." + _former_packages_advice(preview, removed)
+            f"The transaction would also remove {', '.join(removed)}. Remove these packages first if they are not"
+            " needed. Nothing was changed." + _former_packages_advice(preview, removed)
         )
     older = [name for name in preview.downgrade if packages_base.plain_name(name) not in own]
     if older:
         raise errors.HostError(
-            f"The change would also bring older versions of {', '.join(older)}. Choose a version of the toolkit that"
-            " fits them; nothing was changed."
+            f"The transaction would also downgrade {', '.join(older)}. Choose a version of the toolkit that is"
+            " compatible with these packages. Nothing was changed."
         )
 
 
@@ -174,15 +174,15 @@ def _former_packages_advice(preview: packages_base.Preview, removed: t.Sequence[
     # A removal does not handle former packages.
     if not known or not preview.install:
         return ""
-    return " Former packages of the toolkit go with remove_conflicts: true."
+    return " Set remove_conflicts: true to remove former packages of the toolkit."
 
 
 def refuse_held(held: t.Sequence[str]) -> None:
     """Raise HostError for held packages that would have to change if the task does not set ``hold``."""
     if held:
         raise errors.HostError(
-            f"{', '.join(held)} would have to change, but somebody holds the version. Set hold: true to change the"
-            " packages and hold them again, or hold: false to release them; nothing was changed."
+            f"Held packages must change: {', '.join(held)}. Set hold: true to change them and hold them again, or"
+            " hold: false to release them. Nothing was changed."
         )
 
 
@@ -198,27 +198,29 @@ def existing_problem(
     minimum_version_policy.
     """
     if not packages and not programs:
-        return "source is existing, but nothing of the NVIDIA Container Toolkit is on this host. Install it first."
+        return "source is existing, but the NVIDIA Container Toolkit is not installed on this host. Install it first."
     missing = toolkit_installed.version_mismatches(packages, programs)
     if missing:
-        return f"source is existing, but the toolkit that is there is not of one piece: {' '.join(missing)}"
+        return (
+            f"source is existing, but the installed toolkit is incomplete or has several versions: {' '.join(missing)}"
+        )
     version = toolkit_installed.single_version(packages, programs)
     requested = None if requested == LATEST else requested
     if version is None or toolkit_installed.upstream_version(version) is None:
         if requested is None and policy != "fail":
             return None
         return (
-            "source is existing, and the version of the toolkit that is there cannot be told: its programs do not say"
-            " it, or cannot be asked in an offline tree. Leave version out and set minimum_version_policy: warn, or"
-            " look at the host while it runs."
+            "source is existing, but the version of the installed toolkit is unknown: its programs report none, or are"
+            " in an offline tree. Remove version and set minimum_version_policy: warn, or run the task on the running"
+            " host."
         )
     if requested is not None and not _matches_request(version, set(packages.values()), requested):
-        there = (
+        present = (
             version
             if requested == toolkit_installed.upstream_version(requested)
             else ", ".join(sorted(set(packages.values()))) or version
         )
-        return f"source is existing, and the toolkit that is there is {there}, not {requested}. Change one of the two."
+        return f"source is existing, but the installed version is {present}, not {requested}. Change one of them."
     return None
 
 

@@ -131,7 +131,7 @@ def recorded_packages(host: hostfs.HostFS) -> tuple[str, ...]:
             return json_data.strings(json_data.load(content), "packages")
         except ValueError as error:
             raise errors.HostError(
-                f"{INSTALLED} is damaged: {error}. Move it away, then set unrecorded: remove to remove the packages."
+                f"{INSTALLED} is damaged: {error}. Rename this file, and set unrecorded: remove to remove the packages."
             ) from error
     known = recorded_config(host) is not None or (
         core_records.load_records(host, apply.REPOSITORY) and not toolkit_repository.is_untested(host)
@@ -164,9 +164,8 @@ def check_cache(host: hostfs.HostFS, path: str) -> str:
     normal = host.check_path("package_cache", path)
     if normal != toolkit_constants.PACKAGE_CACHE and _OWN_DIRECTORY not in posixpath.dirname(normal).split("/"):
         raise errors.NvidiaError(
-            f"package_cache {path!r} is emptied by this module, so it must be {toolkit_constants.PACKAGE_CACHE} or lie"
-            f" in a folder that"
-            f" is named {_OWN_DIRECTORY}."
+            f"package_cache {path!r} is not allowed, because this module deletes the files in it. Use"
+            f" {toolkit_constants.PACKAGE_CACHE}, or a directory in one with the name {_OWN_DIRECTORY}."
         )
     return normal
 
@@ -285,8 +284,8 @@ class PackageTask(toolkit_installed.Policies):
         """The package manager. Raises HostError if the host has no known one."""
         if self._manager is None:
             raise errors.HostError(
-                "The package manager of this host is not known: /etc/os-release names no distribution with apt or dnf."
-                " Install the NVIDIA Container Toolkit by other means, and set source: existing."
+                "Unsupported package manager: /etc/os-release names no distribution with apt or dnf. Set source:"
+                " directory, or install the NVIDIA Container Toolkit in another way and set source: existing."
             )
         return self._manager
 
@@ -308,10 +307,9 @@ class PackageTask(toolkit_installed.Policies):
         self.gpu_containers = gpu_containers.legacy_gpu_containers(self.host)
         self.check_containers(
             self.gpu_containers,
-            "got their GPU from NVIDIA's legacy hook and lose it when package scripts let systemd read its units"
-            " again.",
-            "Stop them first, or let them use CDI",
-            "They have to be created again.",
+            "got their GPUs from NVIDIA's legacy hook. They lose them when package scripts reload systemd.",
+            "Stop them first, or use CDI for them",
+            "Create them again afterwards.",
         )
 
     def read_programs(self) -> dict[str, toolkit_installed.Program]:
@@ -358,26 +356,30 @@ class PackageTask(toolkit_installed.Policies):
     def _check_options(self) -> None:
         options = self.options
         if options.files and options.source != "files":
-            raise errors.NvidiaError("files is for source: files only. Leave one of the two out.")
+            raise errors.NvidiaError("files requires source: files. Remove files, or change source.")
         if options.source == "files" and options.state == "present" and not options.files:
-            raise errors.NvidiaError("source: files needs files, the paths of all four packages on the host.")
+            raise errors.NvidiaError(
+                "source: files requires files. Set it to the paths of all four packages on the host."
+            )
         if self.repository_files and options.source != "repository":
-            raise errors.NvidiaError("repository_files is for source: repository only. Leave one of the two out.")
+            raise errors.NvidiaError(
+                "repository_files requires source: repository. Remove repository_files, or change source."
+            )
         if options.source != "existing" and not self.host.live:
             raise errors.HostError(
-                "Packages cannot be installed or removed in an offline tree: their scripts would have to run in it."
-                " Install them where the image is built (chroot) with host_root_live: true, or set source: existing."
+                "Packages cannot be installed or removed in an offline tree, because their scripts must run in it. Run"
+                " the task in a chroot with host_root_live: true, or set source: existing."
             )
 
 
 def explain_failure(error: packages_base.CommandError, before: State, after: State) -> errors.HostError:
     """Return the error of a failed transaction, with the state of the packages after it."""
     if after == before:
-        state = "The packages are as they were."
+        state = "The packages are unchanged."
     else:
         state = f"The packages are now: {', '.join(after.diff_lines()) or 'none of them installed'}."
         if any(not package.complete for package in after.packages.values()):
-            state += " The next run brings what is half installed to its end."
+            state += " The next run completes the half-installed packages."
     failure = errors.HostError(f"{error} {state}")
     failure.details = {"changed": after != before}
     return failure

@@ -71,9 +71,9 @@ class Removal(toolkit_packages.PackageTask):
         self.check_gpu_containers()
         self.check_containers(
             gpu_containers.run_by_toolkit(self.host),
-            "run by a runtime of the toolkit, without which no engine can stop or enter them.",
+            "run with a runtime of the toolkit. Without it no engine can stop them.",
             "Remove them first",
-            "End their processes and remove them by hand.",
+            "Kill their processes, and remove the containers by hand.",
         )
 
     def _removal_plan(self, state: toolkit_packages.State) -> RemovalPlan:
@@ -99,8 +99,8 @@ class Removal(toolkit_packages.PackageTask):
 
     def _warn_about_settings(self, path: str) -> None:
         self.warn(
-            f"{path} stays, since nvidia_toolkit_config has settings in it. Run that with state: absent first, then"
-            " this again."
+            f"{path} is not removed, because it contains settings of nvidia_toolkit_config. Run nvidia_toolkit_config"
+            " with state: absent, then run this task again."
         )
 
     def _preview(self, removal: RemovalPlan) -> None:

@@ -103,19 +103,19 @@ def check_files(files: t.Iterable[RepositoryFile], proxy: str | None) -> tuple[R
     if proxy and _NOT_IN_A_PROXY.search(proxy):
         # The message does not quote the proxy, since it may contain a password.
         raise errors.NvidiaError(
-            "proxy has a blank, a quote or a bracket in it. Write such a character as %20 or the like."
+            "proxy contains a space, quote, backslash, semicolon or brace. Percent-encode it, for example as %20."
         )
     found: dict[str, RepositoryFile] = {}
     for file in files:
         path = posixpath.normpath(file.path)
         if not is_own_file(path):
             raise errors.NvidiaError(
-                f"repository_files: {path} is none of this collection's files. These are"
+                f"repository_files: Path {path} is not allowed. Allowed paths are"
                 f" {', '.join(packages_sources.REPOSITORY_FILES)}, and keys that have 16 digits of their fingerprints"
                 " in their names."
             )
         if path in found:
-            raise errors.NvidiaError(f"repository_files: {path} is there twice. Take one of the two out.")
+            raise errors.NvidiaError(f"repository_files: {path} is listed twice. Remove one entry.")
         _check(file, path, proxy)
         source = None if file.source is None else posixpath.normpath(file.source)
         found[path] = file._replace(path=path, source=source)
@@ -124,17 +124,17 @@ def check_files(files: t.Iterable[RepositoryFile], proxy: str | None) -> tuple[R
 
 def _check(file: RepositoryFile, path: str, proxy: str | None) -> None:
     if (file.content is None) is (file.source is None):
-        raise errors.NvidiaError(f"repository_files: {path} needs content or src, and not both.")
+        raise errors.NvidiaError(f"repository_files: {path} requires either content or src.")
     if file.source is not None and not posixpath.isabs(file.source):
         raise errors.NvidiaError(
             f"repository_files: src {file.source!r} of {path} is not an absolute path on the host."
         )
     if not _MODE.fullmatch(file.mode):
         raise errors.NvidiaError(
-            f"repository_files: the mode {file.mode!r} of {path} is not one such as '0644', in quotes."
+            f"repository_files: Invalid mode {file.mode!r} of {path}. Use a quoted octal mode such as '0644'."
         )
     if file.content is not None and PROXY in file.content and not proxy:
-        raise errors.NvidiaError(f"repository_files: {path} has {PROXY} in it, but there is no proxy. Give one.")
+        raise errors.NvidiaError(f"repository_files: {path} contains {PROXY}, but proxy is not set. Set proxy.")
 
 
 def is_own_file(path: str) -> bool:
@@ -216,7 +216,7 @@ def _content(host: hostfs.HostFS, file: RepositoryFile, proxy: str | None, predi
     content = host.read(file.source)
     if content is None and not predicted:
         raise errors.HostError(
-            f"{file.source}, of which {file.path} is to be a copy, is not there. Put it there first."
+            f"repository_files: The src {file.source} of {file.path} does not exist. Create it first."
         )
     return _NOT_FETCHED if content is None else content
 
@@ -398,8 +398,8 @@ class SavedSources:
             ]
         except ValueError as error:
             raise errors.HostError(
-                f"{MARKER} is damaged: what the sources of packages were before a run that was cut off is not known"
-                " any more. Look at them, remove this file, then run this again."
+                f"{MARKER} is damaged, so the package sources from before an interrupted run are unknown: {error}."
+                " Check the package sources of the host, remove this file, and run the task again."
             ) from error
 
 

@@ -123,32 +123,32 @@ _UNSAFE = (
     _UnsafeValue(
         "features.allow-ldconfig-from-container",
         lambda value: value is True,
-        "an ldconfig that comes from an image may run with the host's rights. Leave it out unless every image is"
+        "ldconfig from an image may run with the privileges of the host. Remove this setting unless all images are"
         " trusted.",
     ),
     _UnsafeValue(
         "features.allow-cuda-compat-libs-from-container",
         lambda value: value is True,
-        "libraries that come from an image are mounted with the host's rights, as before 1.17.4. Leave it out unless"
-        " every image is trusted.",
+        "libraries from an image are mounted with the privileges of the host, as before 1.17.4. Remove this setting"
+        " unless all images are trusted.",
     ),
     _UnsafeValue(
         "features.ignore-imex-channel-requests",
         lambda value: value is True,
-        "what a container asks of IMEX channels is not looked at. Leave it out where IMEX is used.",
+        "requests of containers for IMEX channels are ignored. Remove this setting on hosts with IMEX.",
     ),
     _UnsafeValue(
         LDCONFIG_KEY,
         lambda value: isinstance(value, str) and not value.startswith("@"),
-        "an image can bring a program to this place, which then runs with the host's rights (CVE-2024-0136 and"
-        " CVE-2024-0137). Begin the path with @, which means the host's own program.",
+        "an image can contain a program with this path, which then runs with the privileges of the host (CVE-2024-0136"
+        " and CVE-2024-0137). Put @ before the path to use the program of the host.",
     ),
     _UnsafeValue(
         f"{_CLI}.no-cgroups",
         lambda value: value is True,
-        "in legacy mode the device cgroup of a container is left alone. That suits rootless engines,"
-        " but a container of an engine that runs as root then sees its GPUs and may not open them. On a host that has"
-        " both, use CDI for the rootless ones.",
+        "in legacy mode the device cgroup of a container is not changed. Rootless engines need this, but containers of"
+        " an engine that runs as root cannot open their GPUs then. On a host with both kinds of engines, use CDI for"
+        " the rootless ones.",
     ),
 )
 
@@ -254,12 +254,12 @@ def _program(value: str) -> str:
 
 
 def _ldconfig(value: str) -> str:
-    return "" if value.startswith(("/", "@/")) else "an absolute path, with @ before it for the host's own program"
+    return "" if value.startswith(("/", "@/")) else "an absolute path, with @ before it to use the program of the host"
 
 
 def _capabilities(value: str) -> str:
     known = value == "all" or all(word in _CAPABILITIES for word in value.split(","))
-    return "" if known else f"all, or some of {','.join(_CAPABILITIES)}, with commas and without blanks"
+    return "" if known else f"all, or some of {','.join(_CAPABILITIES)}, separated by commas without spaces"
 
 
 _USER = r"(?:[A-Za-z_][A-Za-z0-9_.-]*\$?|[0-9]+)"
@@ -267,9 +267,7 @@ _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 # The check of a list applies to each of its entries.
 _CHECKS: dict[str, Check] = {
     "supported-driver-capabilities": _capabilities,
-    "swarm-resource": _matching(
-        f"{_VARIABLE}(?:,{_VARIABLE})*", "the name of an environment variable, or several with commas between them"
-    ),
+    "swarm-resource": _matching(f"{_VARIABLE}(?:,{_VARIABLE})*", "names of environment variables, separated by commas"),
     "nvidia-container-cli.debug": _absolute,
     ENVIRONMENT_KEY: _matching(rf"(?s){_VARIABLE}=.*", "NAME=value"),
     "nvidia-container-cli.ldcache": _absolute,
@@ -309,7 +307,7 @@ def check_value(setting: Setting, value: t.Any) -> t.Any:
 
 def invalid_values(document: toml_document.TomlDocument) -> list[str]:
     """Return a message, with its position, for each value in a config.toml that the toolkit cannot use."""
-    advice = "The toolkit cannot use that. Correct it by hand or with the module nvidia_toolkit_config."
+    advice = "Correct the value, for example with nvidia_toolkit_config."
     tables = [path for path in sorted(TABLES) if document.has(*path) and not isinstance(document.value(*path), dict)]
     found = [(path, _type_problem(dotted(path), document.value(*path), "a table")) for path in tables]
     there = [setting for setting in SETTINGS if document.has(*setting.path)]
@@ -330,7 +328,7 @@ def _value_problem(setting: Setting, value: t.Any) -> str:
     if not _fits(setting, value):
         return _type_problem(setting.key, value, _KINDS[setting.kind])
     if setting.key in _NEVER_EMPTY and not value:
-        return _type_problem(setting.key, value, "a list of at least one")
+        return _type_problem(setting.key, value, "a list with at least one entry")
     for text in value if setting.kind is list else [value] if setting.kind is str else []:
         expected = _text_problem(text) or _CHECKS.get(setting.key, _any_text)(text)
         if expected:
@@ -359,8 +357,7 @@ def check_unknown_value(key: str, value: t.Any) -> t.Any:
     number = isinstance(value, (bool, float)) or (isinstance(value, int) and -_INT64 <= value < _INT64)
     if not number and not isinstance(value, str):
         raise errors.NvidiaError(
-            f"settings: {key} holds what TOML cannot. Give a string, a number, true, false, a list or a dictionary of"
-            " such."
+            f"settings: TOML cannot store the value of {key}. Use strings, numbers, booleans, lists and dictionaries."
         )
     return value
 
@@ -372,7 +369,7 @@ def _text_problem(text: str) -> str:
 
 
 def _type_problem(key: str, value: t.Any, expected: str) -> str:
-    return f"{key} is {_format_given(key, value)}, but should be {expected}"
+    return f"{key} is {_format_given(key, value)}, but must be {expected}"
 
 
 def _format_given(key: str, value: t.Any) -> str:

@@ -102,10 +102,10 @@ def find_parts(root: hostfs.HostFS, components: t.Sequence[str] | None, label: s
     missing += missing_libraries
     if missing:
         raise errors.NvidiaError(
-            f"{label} lacks {', '.join(missing)}. Programs are looked for in"
+            f"{label} does not contain {', '.join(missing)}. Programs are searched in"
             f" {', '.join(folder[1:] for folder in PROGRAM_FOLDERS)}, libraries in"
             f" {', '.join(folder[1:] for folder in _library_folders(None))}. Unpack all packages of the toolkit into"
-            " one directory and give that, or name in components only what it holds."
+            " one directory, or set components to those that the source contains."
         )
     parts = [_part(root, file, label) for file in files]
     _check_one_machine(parts, label)
@@ -131,7 +131,7 @@ def check_machine(parts: t.Sequence[BinaryInfo], host: hostfs.HostFS) -> None:
         if part.machine != machine:
             raise errors.NvidiaError(
                 f"The toolkit's {part.name} is for {gpu_elf.machine_name(part.machine)}, but the host is"
-                f" {gpu_elf.machine_name(machine)}. Give the toolkit for {gpu_elf.machine_name(machine)}."
+                f" {gpu_elf.machine_name(machine)}. Use the toolkit for {gpu_elf.machine_name(machine)}."
             )
 
 
@@ -140,8 +140,10 @@ def _selected_components(components: t.Sequence[str] | None) -> list[Component]:
     names = list(COMPONENTS) if components is None else components
     unknown = [name for name in names if name not in COMPONENTS]
     if unknown or not names:
-        problem = f"components has no {', '.join(unknown)}" if unknown else "components is empty"
-        raise errors.NvidiaError(f"{problem}. Give some of {', '.join(COMPONENTS)}, or leave it out for all.")
+        problem = f"components contains unknown names: {', '.join(unknown)}" if unknown else "components is empty"
+        raise errors.NvidiaError(
+            f"{problem}. Use some of {', '.join(COMPONENTS)}, or remove the option to install all."
+        )
     return [component for name, component in COMPONENTS.items() if name in names]
 
 
@@ -151,7 +153,7 @@ def _check_directory(root: hostfs.HostFS, label: str) -> None:
         os.stat(os.path.join(root.root, "."))
     except (FileNotFoundError, NotADirectoryError):
         raise errors.HostError(
-            f"{label} is not a directory. Give the directory that holds usr/bin and usr/lib of the toolkit."
+            f"{label} is not a directory. Set a directory that contains usr/bin and usr/lib of the toolkit."
         ) from None
     except OSError as error:
         raise errors.HostError(f"{label} cannot be read: {error.strerror}. {_advice(error)}") from error
@@ -235,7 +237,9 @@ def _part(root: hostfs.HostFS, file: _FoundFile, label: str) -> Part:
     except OSError as error:
         raise errors.HostError(f"{file_label} cannot be read: {error.strerror}. {_advice(error)}") from error
     if head is None:
-        raise errors.NvidiaError(f"{file_label} is not a regular file. Give a directory with the toolkit's own files.")
+        raise errors.NvidiaError(
+            f"{file_label} is not a regular file. Use a directory with the original files of the toolkit."
+        )
     machine = _check_binary(file_label, head, status.st_size)
     name = posixpath.basename(root.resolve(file.path)) if file.library else file.name
     # A library whose real file has another kind of name is installed with the name that programs load.
@@ -255,16 +259,14 @@ def _check_binary(file_label: str, head: bytes, size: int) -> int:
         raise errors.NvidiaError(f"{file_label} is empty: its download is incomplete. {again}")
     if head[:2] == b"#!":
         raise errors.NvidiaError(
-            f"{file_label} is a script, say the wrapper of another installation. Give a directory with the files of the"
-            " toolkit's packages, not an installed copy."
+            f"{file_label} is a script, for example the wrapper of another installation. Use the files of the toolkit's"
+            " packages, not an installed copy."
         )
     elf = gpu_elf.read_elf(head)
     if elf is None:
-        raise errors.NvidiaError(f"{file_label} is no ELF file: it was damaged, or is something else. {again}")
+        raise errors.NvidiaError(f"{file_label} is not an ELF file. {again}")
     if elf.bits != 64:
-        raise errors.NvidiaError(
-            f"{file_label} has {elf.bits} bits. Give the toolkit of a 64-bit machine; there is no other."
-        )
+        raise errors.NvidiaError(f"{file_label} is a {elf.bits}-bit program. Use the toolkit for a 64-bit machine.")
     minimum = gpu_elf.minimum_size(head)
     if size < minimum:
         raise errors.NvidiaError(
@@ -283,7 +285,7 @@ def _check_one_machine(parts: t.Sequence[Part], label: str) -> None:
             f"{', '.join(names)} for {gpu_elf.machine_name(machine)}" for machine, names in machines.items()
         )
         raise errors.NvidiaError(
-            f"{label} holds files for several machines: {kinds}. Give the files of one of them only."
+            f"{label} contains files for several machines: {kinds}. Use the files for one machine."
         )
 
 
@@ -332,7 +334,7 @@ class SourceReader:
         outer = self._host.real_path(src)
         if not os.path.isdir(outer):
             raise errors.HostError(
-                f"src {src} is not a directory on the host. Give the one that holds usr/bin and usr/lib."
+                f"src {src} is not a directory on the host. Set a directory that contains usr/bin and usr/lib."
             )
         return self._read_tree(hostfs.HostFS.of(outer, live=False), components, src)
 
@@ -354,7 +356,7 @@ class SourceReader:
         def unpacked() -> Source:
             folder = self._folder()
             unpack([outers[path] for path in files], folder)
-            return self._read_tree(hostfs.HostFS.of(folder, live=False), components, "What the packages hold")
+            return self._read_tree(hostfs.HostFS.of(folder, live=False), components, "The toolkit in the packages")
 
         before = self._before
         if before is not None and before.components == components and _digests(before.sources) == _digests(sources):
@@ -380,7 +382,7 @@ class SourceReader:
             return self._stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{lock.TOOLKIT_PREFIX}{os.getpid()}-"))
         except OSError as error:
             raise atomic_write.os_error(
-                f"A directory for the toolkit in {tempfile.gettempdir()}", "made", error
+                f"A temporary directory in {tempfile.gettempdir()}", "created", error
             ) from error
 
     def _read_tree(self, root: hostfs.HostFS, components: t.Sequence[str] | None, label: str) -> Source:
@@ -413,12 +415,16 @@ def _extract(archive: str, names: t.Sequence[str], folder: str) -> dict[str, str
             for name in names:
                 stream = tar.extractfile(name)
                 if stream is None:
-                    raise errors.HostError(f"{name} in what the controller sent is no file.")
+                    raise errors.HostError(
+                        f"The archive from the controller has no regular file {name}. Run the task again."
+                    )
                 paths[name] = os.path.join(folder, name)
                 with stream:
                     toolkit_manifest.create(paths[name], 0o600, iter(functools.partial(stream.read, 1 << 20), b""))
     except (tarfile.TarError, KeyError) as error:
-        raise errors.HostError(f"What the controller sent cannot be read: {error}. Run this again.") from error
+        raise errors.HostError(
+            f"The archive from the controller cannot be read: {error}. Run the task again."
+        ) from error
     except OSError as error:
         raise atomic_write.os_error(folder, "written", error) from error
     return paths

@@ -48,7 +48,7 @@ def archive_error(label: str, problem: str) -> core_errors.NvidiaError:
 def check_entry_count(entries: t.Sized, label: str) -> None:
     """Raise NvidiaError for more than MAX_ENTRIES. Call this while entries are read, since there may be millions."""
     if len(entries) > MAX_ENTRIES:
-        raise archive_error(label, f"it holds more than {MAX_ENTRIES} entries")
+        raise archive_error(label, f"it contains more than {MAX_ENTRIES} entries")
 
 
 def write_entries(entries: t.Sequence[Entry], folder: str, label: str) -> None:
@@ -60,11 +60,11 @@ def write_entries(entries: t.Sequence[Entry], folder: str, label: str) -> None:
     """
     # A file with several names is written once for each name.
     if sum(len(entry.content) for entry in entries) > MAX_SIZE:
-        raise archive_error(label, f"it holds more than {MAX_SIZE} bytes")
+        raise archive_error(label, f"it contains more than {MAX_SIZE} bytes")
     placed = [(_path_components(entry.name, label), entry) for entry in entries]
     for entry in entries:
         if stat.S_ISLNK(entry.mode) and (not entry.content or b"\0" in entry.content):
-            raise archive_error(label, f"its link {entry.name!r} has no target that a link can have")
+            raise archive_error(label, f"its link {entry.name!r} has an invalid target")
     for names, entry in placed:
         if names:
             _write(folder, names, entry, label)
@@ -78,8 +78,8 @@ def _path_components(name: str, label: str) -> list[str]:
     parts = [part for part in name.split("/") if part not in {"", "."}]
     if name.startswith("/") or ".." in parts or "\0" in name:
         raise core_errors.NvidiaError(
-            f"{label} holds {name!r}, which leads out of the directory that it is unpacked into; nothing of it was"
-            " unpacked. Fetch the package again, from NVIDIA's repository."
+            f"{label} contains {name!r}, a path outside the directory to unpack into. Nothing of it was unpacked. Fetch"
+            " the package again from NVIDIA's repository."
         )
     return parts
 
@@ -110,8 +110,8 @@ def _make_folders(folder: str, names: t.Sequence[str], label: str) -> str:
             os.mkdir(folder)
         elif os.path.islink(folder) or not os.path.isdir(folder):
             raise core_errors.NvidiaError(
-                f"{label} has files below {name!r}, which is a link or a file in what was unpacked before. Give"
-                " packages of one version of the toolkit, from NVIDIA's repository."
+                f"{label} contains files below {name!r}, which is a link or a file of an earlier package. Use packages"
+                " of one version from NVIDIA's repository."
             )
     return folder
 
@@ -120,8 +120,8 @@ def _remove_existing(path: str, label: str) -> None:
     """Remove an existing file with this name, since packages may share files."""
     if os.path.isdir(path) and not os.path.islink(path):
         raise core_errors.NvidiaError(
-            f"{label} has a file {os.path.basename(path)!r} where what was unpacked before has a directory. Give"
-            " packages of one version of the toolkit, from NVIDIA's repository."
+            f"{label} contains a file {os.path.basename(path)!r}, which is a directory of an earlier package. Use"
+            " packages of one version from NVIDIA's repository."
         )
     if os.path.lexists(path):
         os.unlink(path)
@@ -188,9 +188,9 @@ def _numbers(header: bytes, label: str) -> list[int]:
     if len(header) < _HEADER:
         raise archive_error(label, "it ends too early")
     if header[:6] not in {_WITHOUT_CHECKSUM, _WITH_CHECKSUM}:
-        raise archive_error(label, "its content is no cpio archive in the format newc")
+        raise archive_error(label, "its content is not a cpio archive in the newc format")
     if not _DIGITS.match(header, 6):
-        raise archive_error(label, "its content has a header that cannot be read")
+        raise archive_error(label, "its content has an invalid header")
     return [int(header[offset : offset + 8], 16) for offset in range(6, _HEADER, 8)]
 
 
@@ -244,17 +244,17 @@ def _members(archive: bytes, label: str) -> t.Iterator[tarfile.TarInfo]:
             # The block where tarfile stops. tarfile also stops without an error at a cut or damaged header.
             last = archive[tar.offset : tar.offset + tarfile.BLOCKSIZE]
     except _TAR_ERRORS as error:
-        raise archive_error(label, f"its content is no whole tar archive ({error})") from error
+        raise archive_error(label, f"its content is not a complete tar archive ({error})") from error
     if len(last) < tarfile.BLOCKSIZE:
         raise archive_error(label, "it ends too early")
     if last.strip(b"\0"):
-        raise archive_error(label, "its content has a header that cannot be read")
+        raise archive_error(label, "its content has an invalid header")
 
 
 def _entry(archive: bytes, member: tarfile.TarInfo, label: str) -> Entry:
     kind = _TAR_KINDS.get(member.type)
     if kind is None or member.pax_headers:
-        raise archive_error(label, f"it holds {member.name!r} in a form that dpkg does not install either")
+        raise archive_error(label, f"it contains {member.name!r}, whose type dpkg does not support")
     content = b""
     if kind == stat.S_IFREG:
         content = archive[member.offset_data : member.offset_data + member.size]
@@ -268,7 +268,7 @@ def _linked(member: tarfile.TarInfo, files: t.Mapping[str, Entry], label: str) -
     original = files.get(os.path.normpath(member.linkname))
     if original is None:
         raise archive_error(
-            label, f"it holds {member.name!r} as another name of {member.linkname!r}, which is not before it"
+            label, f"it contains {member.name!r}, a hard link to {member.linkname!r}, which is not an earlier entry"
         )
     return original._replace(name=member.name)
 
@@ -365,7 +365,7 @@ def _output_of(process: subprocess.Popen[bytes], limit: int, deadline: float, la
             if not block:
                 return bytes(output)
             if len(output) > limit:
-                raise archive_error(label, f"it has more than {limit} bytes when it is unpacked")
+                raise archive_error(label, f"it expands to more than {limit} bytes")
     raise TimeoutError
 
 
@@ -373,12 +373,12 @@ def _kind_of(package: str) -> _Kind:
     """Return the kind of a package by its first bytes. Its name is ignored."""
     try:
         if not stat.S_ISREG(os.stat(package).st_mode):
-            raise core_errors.NvidiaError(f"{package} is not a regular file. Give the files of the packages.")
+            raise core_errors.NvidiaError(f"{package} is not a regular file. Set files to the packages.")
         with open(package, "rb") as stream:
             start = stream.read(8)
     except FileNotFoundError:
         raise core_errors.NvidiaError(
-            f"{package} is not there. Correct files, or put the package there first."
+            f"{package} does not exist. Correct files, or copy the package to this path."
         ) from None
     except OSError as error:
         advice = "Run the task as root (become: true)." if isinstance(error, PermissionError) else "Correct files."
@@ -387,7 +387,7 @@ def _kind_of(package: str) -> _Kind:
     if kind is None:
         raise core_errors.NvidiaError(
             f"{package} is neither a .deb nor an .rpm package{'' if start else ': it is empty'}. Fetch it again, or"
-            " unpack it yourself and give src."
+            " unpack it yourself and set src."
         )
     return kind
 
@@ -397,9 +397,11 @@ def _check(package: str, tool: str, status: int, messages: str, on_controller: b
     if status == _NOT_FOUND:
         here, there = ("the controller", "true to unpack on the host") if on_controller else ("this host", "")
         way = f"remote_src: {there or 'false to unpack on the controller'}"
-        raise core_errors.HostError(f"{tool} is not on {here}; set {way}, or unpack {package} yourself and give src.")
-    if status:
-        reason = " ".join(messages.split()) or f"it ends with status {status}"
         raise core_errors.HostError(
-            f"{package} cannot be unpacked. {tool} says: {reason}. Fetch the package again, and see that there is room."
+            f"{tool} is not installed on {here}. Set {way}, or unpack {package} yourself and set src."
+        )
+    if status:
+        reason = " ".join(messages.split()) or f"exit status {status}"
+        raise core_errors.HostError(
+            f"{package} cannot be unpacked, {tool} failed: {reason}. Fetch the package again, and check the free space."
         )

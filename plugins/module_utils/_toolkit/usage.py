@@ -70,7 +70,7 @@ def _in_files(
         # The controller may have the missing package and send it.
         raise
     except errors.NvidiaError as error:
-        return [(f"not known: {error}", None)]
+        return [(f"unknown: {error}", None)]
     return [(runtime, path) for runtime, path in state.paths().items() if path]
 
 
@@ -96,16 +96,16 @@ def _still_using(engine: engines_base.Engine, host: hostfs.HostFS, below: PathPr
     if host.live and host.lexists(
         core_records.restart_journal_path(engine.key, core_records.state_dir(host, engine.key))
     ):
-        yield f"A restart of {installation.service} was cut off."
+        yield f"A restart of {installation.service} was interrupted."
         return
     live = engine.live(host, installation) if installation.pid is not None else None
     if live is None:
         return
     names = [name for name, path in live.runtimes.items() if path and below(path)]
     if names:
-        yield f"{installation.service} runs with {', '.join(names)} still."
+        yield f"{installation.service} still uses these runtimes: {', '.join(names)}."
     elif live.outdated:
-        yield f"{installation.service} is older than its configuration."
+        yield f"{installation.service} has not read its current configuration yet."
 
 
 def programs_among(found: t.Mapping[str, t.Mapping[str, str | None]], names: t.Collection[str]) -> list[str]:
@@ -177,7 +177,7 @@ def _of_engine(engine: engines_base.Engine, host: hostfs.HostFS) -> _EngineRunti
         # The controller may have the missing package and send it.
         raise
     except errors.NvidiaError as error:
-        return _EngineRuntimes(installed, (), (f"The runtimes of {engine.name} are not known: {error}",))
+        return _EngineRuntimes(installed, (), (f"The runtimes of {engine.name} are unknown: {error}",))
     candidates = _Candidates(host, state)
     paths: list[str] = []
     warnings = list(notes)
@@ -185,8 +185,8 @@ def _of_engine(engine: engines_base.Engine, host: hostfs.HostFS) -> _EngineRunti
         path = _program(host, candidates.paths[name])
         if path is None:
             warnings.append(
-                f"{engine.name}: the program {candidates.paths[name]} of the runtime {name} is no executable file on"
-                " this host, so NVIDIA's runtimes will not try it. Install it, or correct the path."
+                f"{engine.name}: the runtime {name} is ignored, because its program {candidates.paths[name]} is not an"
+                " executable file. Install it, or correct the path."
             )
         else:
             paths.append(path)
@@ -210,7 +210,7 @@ def _state_without_nvidia(
         context = files.context(path, installation.unit, _NEWEST, recorded)
         return engine.absent(context).state, ()
     except (errors.ConfigurationError, errors.HostError) as error:
-        warnings = (f"The runtimes of {engine.name} may not all be known: {error}",)
+        warnings = (f"The runtimes of {engine.name} may be incomplete: {error}",)
     except errors.NvidiaError:
         # A unit or another file needs the runtimes of this collection. The other runtimes are not affected.
         warnings = ()

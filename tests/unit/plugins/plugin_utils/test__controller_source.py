@@ -228,7 +228,7 @@ class TestErrors:
     def test_incomplete_toolkit(self, source: Path, cache: Path) -> None:
         (source / "usr/bin/nvidia-ctk").unlink()
         found = self.error_of(lambda: toolkit_in_directory(str(source), None, str(cache)))
-        assert found.startswith(f"nvidia_toolkit_src (src) {source} on the controller lacks nvidia-ctk.")
+        assert found.startswith(f"nvidia_toolkit_src (src) {source} on the controller does not contain nvidia-ctk.")
         assert left(cache) == []
 
     @needs_dpkg_deb
@@ -236,7 +236,7 @@ class TestErrors:
         (source / "usr/bin/nvidia-ctk").unlink()
         packages = [str(package(tmp_path, source))]
         found = self.error_of(lambda: toolkit_in_packages(packages, None, str(cache)))
-        assert found.startswith("The toolkit in the packages on the controller lacks nvidia-ctk.")
+        assert found.startswith("The toolkit in the packages on the controller does not contain nvidia-ctk.")
 
     def test_file_is_not_a_package(self, cache: Path, tmp_path: Path) -> None:
         path = tmp_path / "toolkit.deb"
@@ -253,14 +253,14 @@ class TestErrors:
         path.write_bytes(magic)
         monkeypatch.setenv("PATH", str(tmp_path))
         found = self.error_of(lambda: toolkit_in_packages([str(path)], None, str(cache)))
-        assert found.startswith(f"{tool} is not on the controller; set remote_src: true")
+        assert found.startswith(f"{tool} is not installed on the controller. Set remote_src: true")
 
     @needs_dpkg_deb
     def test_truncated_package(self, source: Path, cache: Path, tmp_path: Path) -> None:
         path = package(tmp_path, source)
         os.truncate(str(path), path.stat().st_size // 2)
         found = self.error_of(lambda: toolkit_in_packages([str(path)], None, str(cache)))
-        assert found.startswith(f"{path} cannot be unpacked. dpkg-deb says: ")
+        assert found.startswith(f"{path} cannot be unpacked, dpkg-deb failed: ")
         assert left(cache) == []
 
     def test_tool_prints_english(self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +273,7 @@ class TestErrors:
         monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
         monkeypatch.setenv("LANGUAGE", "de")
         found = self.error_of(lambda: toolkit_in_packages([str(path)], None, str(cache)))
-        assert "dpkg-deb says: C.UTF-8 C. " in found
+        assert "dpkg-deb failed: C.UTF-8 C. " in found
 
     def test_permission_error_on_the_controller(
         self, source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch

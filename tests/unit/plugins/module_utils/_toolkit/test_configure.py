@@ -337,7 +337,7 @@ def test_nothing_is_taken_back_where_nothing_was_written() -> None:
 
 def test_a_missing_file_may_be_an_error() -> None:
     config = Config(None)
-    with pytest.raises(NvidiaError, match=f"{PATH} is not there, and create is false"):
+    with pytest.raises(NvidiaError, match=f"{PATH} does not exist, and create is false"):
         config.present({"disable-require": True}, create=False)
     for request in ({}, {"disable-require": None}):
         assert not config.present(request, create=False).file.changed
@@ -355,7 +355,7 @@ def test_a_missing_file_may_be_an_error() -> None:
         ),
         (
             "[nvidia-container-cli.debug]\nx = 1\n",
-            "line 1, column 1: nvidia-container-cli.debug is a table, but should be",
+            "line 1, column 1: nvidia-container-cli.debug is a table, but must be",
         ),
     ],
 )
@@ -383,11 +383,11 @@ def test_what_the_toolkit_cannot_read_is_told_with_its_place() -> None:
         f'swarm-resource = 5\n[{CLI}]\nno-cgroups = "yes"\n[{RUNTIME}]\nmodes = 1\nruntimes = ["runc", 1]\n'
     )
     warnings = config.present({}).warnings
-    assert [warning.partition(". The toolkit cannot use that.")[0] for warning in warnings] == [
-        f"{PATH}, line 5, column 1: {RUNTIME}.modes is 1, but should be a table",
-        f"{PATH}, line 1, column 1: swarm-resource is 5, but should be a string",
-        f"{PATH}, line 3, column 1: {CLI}.no-cgroups is 'yes', but should be true or false",
-        f"{PATH}, line 6, column 1: {RUNTIME}.runtimes is [runc, 1], but should be a list of strings",
+    assert [warning.partition(". Correct the value")[0] for warning in warnings] == [
+        f"{PATH}, line 5, column 1: {RUNTIME}.modes is 1, but must be a table",
+        f"{PATH}, line 1, column 1: swarm-resource is 5, but must be a string",
+        f"{PATH}, line 3, column 1: {CLI}.no-cgroups is 'yes', but must be true or false",
+        f"{PATH}, line 6, column 1: {RUNTIME}.runtimes is [runc, 1], but must be a list of strings",
     ]
     assert len(config.present({f"{CLI}.no-cgroups": False, "swarm-resource": None}).warnings) == 2
 
@@ -499,35 +499,38 @@ def test_settings_win() -> None:
 REFUSED: dict[str, tuple[dict[t.Any, t.Any], str]] = {
     "misspelled": (
         {"nvidia-container-runtime.log-levl": "debug"},
-        "is not a setting of the NVIDIA Container Toolkit. The nearest that there is: nvidia-container-runtime.log-",
+        "is not a known setting of the NVIDIA Container Toolkit. The most similar one is nvidia-container-runtime.log-",
     ),
-    "underscores": ({"disable_require": True}, "The nearest that there is: disable-require."),
-    "without its table": ({"log-level": "debug"}, "The nearest that there is: nvidia-container-runtime.log-level."),
-    "in another table": ({"nvidia-ctk": {"no-cgroups": True}}, "there is: nvidia-container-cli.no-cgroups."),
+    "underscores": ({"disable_require": True}, "The most similar one is disable-require."),
+    "without its table": ({"log-level": "debug"}, "The most similar one is nvidia-container-runtime.log-level."),
+    "in another table": ({"nvidia-ctk": {"no-cgroups": True}}, "most similar one is nvidia-container-cli.no-cgroups."),
     "several of that name": (
         {"nvidia-container-runtime-hook.debug": "/x"},
-        "The nearest that there is: nvidia-container-runtime.debug.",
+        "The most similar one is nvidia-container-runtime.debug.",
     ),
-    "a feature": ({"features": {"disable-cuda-compat": True}}, "is: features.disable-cuda-compat-lib-hook."),
-    "far from all": ({"zzz": {"yyy": 1}}, "zzz.yyy is not a setting of the NVIDIA Container Toolkit. Correct it"),
-    "null": ({"zzz": None}, "zzz is not a setting"),
-    "an empty table": ({"zzz": {}}, "zzz is not a setting"),
+    "a feature": ({"features": {"disable-cuda-compat": True}}, "one is features.disable-cuda-compat-lib-hook."),
+    "far from all": ({"zzz": {"yyy": 1}}, "zzz.yyy is not a known setting of the NVIDIA Container Toolkit. Correct it"),
+    "null": ({"zzz": None}, "zzz is not a known setting"),
+    "an empty table": ({"zzz": {}}, "zzz is not a known setting"),
     "twice": (
         {"nvidia-container-cli.no-cgroups": True, "nvidia-container-cli": {"no-cgroups": False}},
-        "nvidia-container-cli.no-cgroups is there twice, with different values",
+        "nvidia-container-cli.no-cgroups is set twice, with different values",
     ),
     "twice, once null": (
         {"nvidia-container-cli.no-cgroups": None, "nvidia-container-cli": {"no-cgroups": False}},
-        "nvidia-container-cli.no-cgroups is there twice",
+        "nvidia-container-cli.no-cgroups is set twice",
     ),
     "a table that is a value": ({"nvidia-container-runtime": "debug"}, "nvidia-container-runtime is a table"),
     "a table that is null": ({"features": None}, "features is a table, but its value is null."),
-    "a value that is a table": ({"swarm-resource": {"x": 1}}, "swarm-resource is a dictionary, but should be a string"),
-    "inside a value": ({"swarm-resource.x": 1}, "swarm-resource.x cannot be: what it would be in is no table"),
-    "no name": ({"": 1}, "settings: '' is not the name of a setting"),
-    "half a name": ({"nvidia-container-cli": {".debug": 1}}, "'nvidia-container-cli..debug' is not the name"),
-    "no text": ({5: 1}, "settings: '5' is not the name of a setting"),
-    "a wrong value": ({"nvidia-container-runtime": {"mode": "x"}}, "nvidia-container-runtime.mode is 'x', but should"),
+    "a value that is a table": ({"swarm-resource": {"x": 1}}, "swarm-resource is a dictionary, but must be a string"),
+    "inside a value": (
+        {"swarm-resource.x": 1},
+        "swarm-resource.x is invalid, because a part of it is a setting and not a table",
+    ),
+    "no name": ({"": 1}, "settings: Invalid name ''"),
+    "half a name": ({"nvidia-container-cli": {".debug": 1}}, "Invalid name 'nvidia-container-cli..debug'"),
+    "no text": ({5: 1}, "settings: Invalid name '5'"),
+    "a wrong value": ({"nvidia-container-runtime": {"mode": "x"}}, "nvidia-container-runtime.mode is 'x', but must"),
 }
 
 
@@ -546,7 +549,7 @@ def test_a_new_feature_is_a_switch() -> None:
         ("features", "old"): False,
         ("features", "other"): None,
     }
-    with pytest.raises(NvidiaError, match=r"features\.new is not a setting"):
+    with pytest.raises(NvidiaError, match=r"features\.new is not a known setting"):
         SettingsRequest(settings).values()
 
 
@@ -563,14 +566,14 @@ def test_unknown_settings_may_be_allowed() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"a": 1, "a.b": 2}, "a is given both as a value and as a table, with a.b in it"),
-        ({"swarm-resource.x": 1}, "what it would be in is no table"),
+        ({"a": 1, "a.b": 2}, "a is both a value and a table that contains a.b"),
+        ({"swarm-resource.x": 1}, "a part of it is a setting and not a table"),
         ({"nvidia-container-cli": 1}, "nvidia-container-cli is a table"),
-        ({"nvidia-container-cli.debug": 1}, "nvidia-container-cli.debug is 1, but should be a string"),
-        ({"a": [None]}, "a holds what TOML cannot"),
-        ({"features.new": 1}, "features.new is 1, but should be true or false"),
-        ({"features": {"new": {"x": True}}}, "features.new is a dictionary, but should be true or false"),
-        ({"features.new.x": True}, "what it would be in is no table"),
+        ({"nvidia-container-cli.debug": 1}, "nvidia-container-cli.debug is 1, but must be a string"),
+        ({"a": [None]}, "TOML cannot store the value of a"),
+        ({"features.new": 1}, "features.new is 1, but must be true or false"),
+        ({"features": {"new": {"x": True}}}, "features.new is a dictionary, but must be true or false"),
+        ({"features.new.x": True}, "a part of it is a setting and not a table"),
     ],
 )
 def test_but_not_everything(settings: dict[str, t.Any], words: str) -> None:

@@ -66,7 +66,7 @@ def specification(host: Host) -> None:
 
 @pytest.mark.parametrize(
     ("user", "words"),
-    [(docker, "docker (nvidia)"), (container, "The containers containerd/k8s.io/web run by what is in")],
+    [(docker, "docker (nvidia)"), (container, "The containers containerd/k8s.io/web use programs in")],
 )
 def test_what_needs_it(user: t.Callable[[Host], None], words: str, host: Host) -> None:
     user(host)
@@ -93,7 +93,7 @@ def test_in_check_mode_engines_are_still_to_let_go(host: Host) -> None:
 def test_a_specification_that_names_it(host: Host) -> None:
     specification(host)
     assert host.remove().changed
-    assert any("/etc/cdi/nvidia.yaml names programs in" in warning for warning in host.warnings)
+    assert any("/etc/cdi/nvidia.yaml. Generate the files again" in warning for warning in host.warnings)
 
 
 def test_another_directory_is_no_matter(host: Host) -> None:

@@ -181,11 +181,14 @@ def test_odd_texts_are_spelled_right() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"no-such": 1}, "no-such is not a setting"),
+        ({"no-such": 1}, "no-such is not a known setting"),
         ({"nvidia-container-cli": {"load-kmods": "maybe"}}, "nvidia-container-cli.load-kmods"),
-        ({"nvidia-container-runtime.runtimes": ["/opt/nvidia/toolkit/runc"]}, "would call itself for ever"),
-        ({"nvidia-container-runtime.runtimes": ["nvidia-container-runtime.cdi"]}, "would call itself for ever"),
-        ({"nvidia-ctk.path": "/x", "nvidia-ctk": {"path": "/y"}}, "there twice"),
+        ({"nvidia-container-runtime.runtimes": ["/opt/nvidia/toolkit/runc"]}, "would start itself in an endless loop"),
+        (
+            {"nvidia-container-runtime.runtimes": ["nvidia-container-runtime.cdi"]},
+            "would start itself in an endless loop",
+        ),
+        ({"nvidia-ctk.path": "/x", "nvidia-ctk": {"path": "/y"}}, "set twice"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, t.Any], words: str) -> None:

@@ -207,7 +207,7 @@ def test_parts_of_several_versions(tree: Tree) -> None:
     assert found["version"] is None
     # The oldest part counts: the packages.
     assert [entry["name"] for entry in found["known_cves"]] == ["CVE-2026-24260"]
-    assert found["version_mismatches"][0] == "The program nvidia-ctk is not there."
+    assert found["version_mismatches"][0] == "The program nvidia-ctk is not installed."
     assert len(found["version_mismatches"]) == len(PROGRAMS)
 
 
@@ -354,7 +354,7 @@ def test_damage_is_a_difference(tree: Tree) -> None:
     name = tree.install_into_directory()
     (tree.root / f"{DIRECTORY[1:]}.versions/{name}/nvidia-ctk").unlink()
     found = tree.describe()
-    assert found["version_mismatches"] == [f"{DIRECTORY}/nvidia-ctk is missing, or not as it was installed."]
+    assert found["version_mismatches"] == [f"{DIRECTORY}/nvidia-ctk is missing or was modified."]
     assert "nvidia-ctk" not in found["programs"]
 
 
@@ -363,7 +363,7 @@ def test_half_a_version_is_a_difference(tree: Tree) -> None:
     (tree.root / f"{DIRECTORY[1:]}.versions/{name}/{NAME}").unlink()
     found = tree.describe()
     path = f"{DIRECTORY}.versions/{name}"
-    assert found["version_mismatches"] == [f"{DIRECTORY} leads to {path}, which was not installed to its end."]
+    assert found["version_mismatches"] == [f"{DIRECTORY} is a link to {path}, whose installation is incomplete."]
     assert found["directory"]["sources"] == []
     assert found["version"] == "1.19.0"
 
@@ -447,7 +447,10 @@ class _Silent:
 
 @pytest.mark.parametrize(
     ("readable", "problem"),
-    [(True, "rpm failed. Repair it."), (False, "Only dnf of a running host can tell which packages are installed.")],
+    [
+        (True, "rpm failed. Repair it."),
+        (False, "The installed packages are unknown, because dnf cannot list those of an offline tree."),
+    ],
 )
 def test_a_silent_package_manager_is_a_problem(
     tree: Tree, monkeypatch: pytest.MonkeyPatch, readable: bool, problem: str

@@ -143,7 +143,7 @@ def test_a_version_that_nobody_has(world: World) -> None:
     world.failures["refresh everything"] = "E: another source is broken"
     with pytest.raises(HostError) as caught:
         world.execute(version="1.19")
-    assert "No source offers version 1.19 of all four" in str(caught.value)
+    assert "No package source offers version 1.19 of all four" in str(caught.value)
     assert f"1.19.10-1 ({ORIGIN})" in str(caught.value)
     assert world.changes == []
 
@@ -208,9 +208,9 @@ def test_latest_disturbs_containers_only_for_something_newer(world: World, gpu_c
 def test_a_hold_of_others_is_theirs(world: World) -> None:
     world.have({**four("1.18.2-1"), PACKAGES[1]: Package("1.18.2-1", held=True)})
     for check_mode in (True, False):
-        with pytest.raises(HostError, match=rf"^{PACKAGES[1]} would have to change, but somebody holds.*hold: true"):
+        with pytest.raises(HostError, match=rf": {PACKAGES[1]}\. Set hold: true"):
             world.execute(check_mode, version="1.20.0")
-        with pytest.raises(HostError, match="somebody holds"):
+        with pytest.raises(HostError, match="Held packages"):
             world.execute(check_mode, version="latest")
     assert world.changes == []
 
@@ -243,7 +243,7 @@ def test_holds_alone(world: World, gpu_containers: list[str], hold: bool) -> Non
     [
         (Preview(remove=("gpufleet-bystander",)), "would also remove gpufleet-bystander"),
         (Preview(remove=("nvidia-docker2:i386", "x")), "would also remove nvidia-docker2:i386, x"),
-        (Preview(downgrade=(*PACKAGES, "libc6")), "would also bring older versions of libc6"),
+        (Preview(downgrade=(*PACKAGES, "libc6")), "would also downgrade libc6"),
     ],
 )
 def test_strangers_stay(world: World, along: Preview, words: str) -> None:
@@ -274,7 +274,7 @@ def test_former_packages_may_stay(world: World) -> None:
 
 def test_a_former_package_that_is_held(world: World) -> None:
     world.have({**four("1.20.0-1"), "nvidia-docker2": Package("2.13.0-1", held=True)})
-    with pytest.raises(HostError, match=r"^nvidia-docker2 would have to change"):
+    with pytest.raises(HostError, match="Held packages must change: nvidia-docker2"):
         world.execute()
     world.execute(hold=False)
     assert world.packages == four("1.20.0-1")
@@ -440,7 +440,7 @@ def test_existing(world: World) -> None:
 def test_existing_without_packages(world: World, tmp_path: Path) -> None:
     options = InstallOptions(source="existing")
     task = Installation(options, HostFS(str(tmp_path), live=True), None, world.run)
-    with pytest.raises(HostError, match=r"nothing of the NVIDIA Container Toolkit is on this host"):
+    with pytest.raises(HostError, match=r"the NVIDIA Container Toolkit is not installed on this host"):
         task.execute(check_mode=False)
     assert not task.execute(check_mode=True).changed
     world.have(four("1.20.0-1"))
@@ -480,12 +480,12 @@ def test_a_config_file_that_is_there_is_not_ours(world: World) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"source": "files"}, "source: files needs files"),
-        ({"files": ("/x.deb",)}, "files is for source: files only"),
+        ({"source": "files"}, "source: files requires files"),
+        ({"files": ("/x.deb",)}, "files requires source: files"),
         ({"source": "files", "files": ("x.deb",)}, "files 'x.deb' is not an absolute path"),
         ({"backup_dir": "/etc/apt/sources.list.d/x"}, "backup_dir .* lies in /etc/apt/sources.list.d"),
-        ({"package_cache": "/home/me"}, "package_cache '/home/me' is emptied"),
-        ({"package_cache": "/srv/gpufleet-nvidia"}, "package_cache '/srv/gpufleet-nvidia' is emptied"),
+        ({"package_cache": "/home/me"}, "package_cache '/home/me' is not allowed"),
+        ({"package_cache": "/srv/gpufleet-nvidia"}, "package_cache '/srv/gpufleet-nvidia' is not allowed"),
     ],
 )
 def test_bad_options(world: World, options: dict[str, t.Any], words: str) -> None:
@@ -502,7 +502,7 @@ def test_a_tree_has_no_package_manager(world: World, state: str) -> None:
 
 def test_a_host_without_a_known_package_manager(world: World, tmp_path: Path) -> None:
     task = Installation(InstallOptions(), HostFS(str(tmp_path), live=True), None, world.run)
-    with pytest.raises(HostError, match=r"The package manager of this host is not known.*source: existing"):
+    with pytest.raises(HostError, match=r"Unsupported package manager.*source: existing"):
         task.execute(check_mode=True)
 
 
@@ -523,7 +523,7 @@ def test_a_host_that_waits_for_a_reboot(world: World, distribution: str, files: 
 
 @pytest.mark.parametrize("minimum", ["", "newest", "v", "-1"])
 def test_a_minimum_without_a_number(world: World, minimum: str) -> None:
-    with pytest.raises(NvidiaError, match=r"minimum_version '.*' is no version. Give one such as 1"):
+    with pytest.raises(NvidiaError, match=r"Invalid minimum_version '.*'\. Use a version such as 1"):
         world.execute(minimum_version=minimum)
 
 
@@ -565,7 +565,7 @@ def test_a_version_that_nobody_tells(world: World, options: dict[str, t.Any], en
     world.have(four("1.20.0-1"))
     world.packages.clear()
     if not enough:
-        with pytest.raises(HostError, match=r"the version of the toolkit that is there cannot be told"):
+        with pytest.raises(HostError, match=r"the version of the installed toolkit is unknown"):
             world.execute(source="existing", **options)
     else:
         assert not world.execute(source="existing", **options)["changed"]

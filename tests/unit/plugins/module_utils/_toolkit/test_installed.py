@@ -238,40 +238,40 @@ def test_programs_that_nobody_could_ask_are_no_difference() -> None:
             {},
             [
                 f"The packages {', '.join(PACKAGES[1:])} are not installed, but others of the toolkit are.",
-                f"/usr/bin/{RUNTIME} is of version 1.19.1, but the packages are of 1.18.2.",
-                f"/usr/bin/{HOOK} is of version 1.19.1, but the packages are of 1.18.2.",
-                f"/usr/bin/{CLI} is of version 1.19.1, but the packages are of 1.18.2.",
-                f"/usr/bin/{CTK} is of version 1.19.1, but the packages are of 1.18.2.",
+                f"/usr/bin/{RUNTIME} has version 1.19.1, but the packages have 1.18.2.",
+                f"/usr/bin/{HOOK} has version 1.19.1, but the packages have 1.18.2.",
+                f"/usr/bin/{CLI} has version 1.19.1, but the packages have 1.18.2.",
+                f"/usr/bin/{CTK} has version 1.19.1, but the packages have 1.18.2.",
             ],
         ),
         (
             {**WHOLE, PACKAGES[3]: "1.19.10-1"},
             {},
-            [f"The packages are of several versions: {' 1.19.1, '.join(PACKAGES)} 1.19.10."],
+            [f"The packages have different versions: {' 1.19.1, '.join(PACKAGES)} 1.19.10."],
         ),
         (
             WHOLE,
             {CTK: Program("/usr/bin/nvidia-ctk", "1.19.0")},
-            ["/usr/bin/nvidia-ctk is of version 1.19.0, but the packages are of 1.19.1."],
+            ["/usr/bin/nvidia-ctk has version 1.19.0, but the packages have 1.19.1."],
         ),
         (
             {},
             {"nvidia-cdi-hook": Program("/usr/bin/nvidia-cdi-hook", "1.20.0")},
             [
-                f"The programs are of several versions: {EACH}, /usr/bin/nvidia-cdi-hook 1.20.0.",
+                f"The programs have different versions: {EACH}, /usr/bin/nvidia-cdi-hook 1.20.0.",
             ],
         ),
-        (WHOLE, {CLI: None}, [f"The program {CLI} is not there."]),
-        (WHOLE, {CLI: None, CTK: None}, [f"The programs {CLI}, {CTK} are not there."]),
+        (WHOLE, {CLI: None}, [f"The program {CLI} is not installed."]),
+        (WHOLE, {CLI: None, CTK: None}, [f"The programs {CLI}, {CTK} are not installed."]),
         (
             WHOLE,
             {CTK: Program("/usr/local/bin/nvidia-ctk", None)},
-            ["/usr/local/bin/nvidia-ctk is there, but none in /usr/bin."],
+            ["The program nvidia-ctk is not in /usr/bin, but in /usr/local/bin."],
         ),
         (
             WHOLE,
             {CLI: Program(f"/usr/bin/{CLI}", None)},
-            [f"/usr/bin/{CLI} tells no version: run it with --version to see why."],
+            [f"/usr/bin/{CLI} reports no version. Run it with --version to see why."],
         ),
     ],
 )
@@ -302,7 +302,7 @@ def guard(policies: Policies, *containers: str) -> None:
 
 
 def test_containers() -> None:
-    with pytest.raises(HostError, match=r"The containers a, b are hurt\. Remove them first; running"):
+    with pytest.raises(HostError, match=r"The containers a, b are hurt\. Remove them first, or set running"):
         guard(Policies("fail", None, "warn"), "a", "b")
     warned, ignored = Policies("warn", None, "warn"), Policies("ignore", None, "warn")
     for _again in range(2):
@@ -340,5 +340,5 @@ def test_the_oldest_version(version: str | None, minimum: str | None, old: bool)
 
 
 def test_a_minimum_that_is_no_version() -> None:
-    with pytest.raises(NvidiaError, match=r"minimum_version 'newest' is no version\. Give one such as"):
+    with pytest.raises(NvidiaError, match=r"Invalid minimum_version 'newest'\. Use a version such as"):
         Policies("fail", "newest", "warn")

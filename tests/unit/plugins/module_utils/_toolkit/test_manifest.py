@@ -104,7 +104,7 @@ def test_a_field_that_cannot_be(field: str, value: t.Any) -> None:
 
 def test_a_newer_collection() -> None:
     content = WHOLE.to_bytes().replace(b'"schema": 1', b'"schema": 2')
-    with pytest.raises(HostError, match=r"/opt/x/\.manifest\.json was written by a newer version.* Update it"):
+    with pytest.raises(HostError, match=r"/opt/x/\.manifest\.json was written by a newer version.* Update the"):
         read(content)
 
 

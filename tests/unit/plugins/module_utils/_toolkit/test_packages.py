@@ -211,7 +211,7 @@ def test_folders_that_are_ours(host: HostFS, path: str) -> None:
     "path", ["/", "/srv", "/srv/gpufleet-nvidia", "/srv/my-gpufleet-nvidia/x", PACKAGE_CACHE + "/../.."]
 )
 def test_folders_that_may_be_somebody_elses(host: HostFS, path: str) -> None:
-    with pytest.raises(NvidiaError, match="is emptied by this module"):
+    with pytest.raises(NvidiaError, match="is not allowed, because this module deletes"):
         check_cache(host, path)
 
 

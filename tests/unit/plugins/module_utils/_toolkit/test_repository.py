@@ -106,16 +106,16 @@ def test_what_names_are_ours(path: str, ours: bool) -> None:
 @pytest.mark.parametrize(
     ("file", "proxy", "words"),
     [
-        (RepositoryFile("/etc/apt/sources.list", "x"), None, "/etc/apt/sources.list is none of this collection's"),
-        (RepositoryFile(APT_SOURCE + "/../x", "x"), None, "is none of this collection's"),
-        (RepositoryFile(APT_SOURCE), None, "needs content or src, and not both"),
-        (RepositoryFile(APT_SOURCE, "x", STAGED), None, "needs content or src, and not both"),
+        (RepositoryFile("/etc/apt/sources.list", "x"), None, "Path /etc/apt/sources.list is not allowed"),
+        (RepositoryFile(APT_SOURCE + "/../x", "x"), None, "is not allowed"),
+        (RepositoryFile(APT_SOURCE), None, "requires either content or src"),
+        (RepositoryFile(APT_SOURCE, "x", STAGED), None, "requires either content or src"),
         (RepositoryFile(KEY, source="key.asc"), None, "'key.asc' of .* is not an absolute path"),
-        (RepositoryFile(APT_SOURCE, "x", mode="420"), None, "mode '420' of .* in quotes"),
+        (RepositoryFile(APT_SOURCE, "x", mode="420"), None, "Invalid mode '420' of "),
         (RepositoryFile(APT_SOURCE, "x", mode="u=rw"), None, "mode 'u=rw'"),
-        (RepositoryFile(APT_CONF, "@PROXY@"), None, "there is no proxy"),
-        (RepositoryFile(APT_CONF, "@PROXY@"), 'http://x";Evil "', "proxy has a blank"),
-        (RepositoryFile(APT_CONF, "@PROXY@"), "http://x\nevil=1", "proxy has a blank"),
+        (RepositoryFile(APT_CONF, "@PROXY@"), None, "but proxy is not set"),
+        (RepositoryFile(APT_CONF, "@PROXY@"), 'http://x";Evil "', "proxy contains a space"),
+        (RepositoryFile(APT_CONF, "@PROXY@"), "http://x\nevil=1", "proxy contains a space"),
     ],
 )
 def test_what_is_refused(world: World, file: RepositoryFile, proxy: str | None, words: str) -> None:
@@ -128,9 +128,9 @@ def test_what_is_refused(world: World, file: RepositoryFile, proxy: str | None, 
 
 
 def test_more_that_is_refused(world: World) -> None:
-    with pytest.raises(NvidiaError, match="is there twice"):
+    with pytest.raises(NvidiaError, match="is listed twice"):
         check_files([SOURCE, WRONG], None)
-    with pytest.raises(NvidiaError, match="for source: repository only"):
+    with pytest.raises(NvidiaError, match="repository_files requires source: repository"):
         world.execute(source="files", files=tuple(world.four_files("1.20.0-1")), repository_files=FILES)
 
 
@@ -152,7 +152,7 @@ def test_a_key_that_is_still_to_come(world: World) -> None:
     predicted = world.execute(check_mode=True, repository_files=FILES)
     assert predicted["changed"]
     assert "(not fetched yet)" in predicted["diff"][1]["after"]
-    with pytest.raises(HostError, match=f"{STAGED}, of which {KEY} is to be a copy, is not there"):
+    with pytest.raises(HostError, match=f"The src {STAGED} of {KEY} does not exist"):
         world.execute(repository_files=FILES)
     assert (world.calls, without_lock(world.snapshot())) == ([], without_lock(before))
 
@@ -456,7 +456,7 @@ def test_what_cannot_be_put_back_is_told(world: World, monkeypatch: pytest.Monke
         raise HostError("No room.")
 
     monkeypatch.setattr(toolkit_repository.SavedSources, "_restore", full)
-    with pytest.raises(HostError, match=r"the source is wrong.*could not be put back: No room\.") as caught:
+    with pytest.raises(HostError, match=r"the source is wrong.*could not be restored: No room\.") as caught:
         world.execute(version="1.20.0", repository_files=(WRONG,))
     assert caught.value.details == {"changed": True}
     assert world.path(MARKER).exists()

@@ -125,8 +125,12 @@ def test_effective_settings_are_nobody_else_s() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("features.allow-ldconfig-from-container", True, "allow-ldconfig-from-container is true: an ldconfig"),
-        ("features.allow-cuda-compat-libs-from-container", True, "is true: libraries that come from an image"),
+        (
+            "features.allow-ldconfig-from-container",
+            True,
+            "allow-ldconfig-from-container is true: ldconfig from an image",
+        ),
+        ("features.allow-cuda-compat-libs-from-container", True, "is true: libraries from an image"),
         ("features.ignore-imex-channel-requests", True, "ignore-imex-channel-requests is true: "),
         ("nvidia-container-cli.ldconfig", "/sbin/ldconfig", "ldconfig is /sbin/ldconfig: .*CVE-2024-0136"),
         ("nvidia-container-cli.no-cgroups", True, "no-cgroups is true: in legacy mode"),
@@ -189,19 +193,19 @@ def test_more_that_is_right(key: str, value: t.Any) -> None:
 
 # Key, value, and what is said of it.
 WRONG: list[tuple[str, t.Any, str]] = [
-    ("disable-require", "maybe", "'maybe', but should be true or false"),
-    ("disable-require", "", "'', but should be true or false"),
-    ("disable-require", 1, "1, but should be true or false"),
-    ("disable-require", "1", "'1', but should be true or false"),
-    ("disable-require", [True], "[true], but should be true or false"),
-    ("swarm-resource", True, "true, but should be a string"),
-    ("swarm-resource", 5, "5, but should be a string"),
-    ("swarm-resource", "A-B", "'A-B', but should be the name of an environment variable"),
-    ("swarm-resource", "A,,B", "but should be the name of an environment variable"),
-    ("supported-driver-capabilities", "compute,gpu", "'compute,gpu', but should be all, or some of compat32,compute,"),
-    ("supported-driver-capabilities", "compute, video", "with commas and without blanks"),
-    ("supported-driver-capabilities", "", "'', but should be a string that is not empty"),
-    (f"{CLI}.debug", "~/cli.log", "'~/cli.log', but should be an absolute path"),
+    ("disable-require", "maybe", "'maybe', but must be true or false"),
+    ("disable-require", "", "'', but must be true or false"),
+    ("disable-require", 1, "1, but must be true or false"),
+    ("disable-require", "1", "'1', but must be true or false"),
+    ("disable-require", [True], "[true], but must be true or false"),
+    ("swarm-resource", True, "true, but must be a string"),
+    ("swarm-resource", 5, "5, but must be a string"),
+    ("swarm-resource", "A-B", "'A-B', but must be names of environment variables"),
+    ("swarm-resource", "A,,B", "but must be names of environment variables"),
+    ("supported-driver-capabilities", "compute,gpu", "'compute,gpu', but must be all, or some of compat32,compute,"),
+    ("supported-driver-capabilities", "compute, video", "separated by commas without spaces"),
+    ("supported-driver-capabilities", "", "'', but must be a string that is not empty"),
+    (f"{CLI}.debug", "~/cli.log", "'~/cli.log', but must be an absolute path"),
     (f"{CLI}.debug", "cli.log", "an absolute path"),
     (f"{CLI}.debug", "", "a string that is not empty"),
     (f"{CLI}.debug", "/a\nb", "a string without control characters"),
@@ -214,22 +218,22 @@ WRONG: list[tuple[str, t.Any, str]] = [
     (f"{CLI}.user", "root:", "USER or USER:GROUP"),
     (f"{CLI}.user", "ro ot", "USER or USER:GROUP"),
     (f"{CLI}.user", "1a", "USER or USER:GROUP"),
-    (f"{CLI}.environment", "A=1", "a value that is not shown, but should be a list of strings"),
-    (f"{CLI}.environment", ["A"], "a value that is not shown, but should be NAME=value"),
-    (f"{CLI}.environment", ["A=1", 2], "a list that is not shown, but should be a list of strings"),
+    (f"{CLI}.environment", "A=1", "a value that is not shown, but must be a list of strings"),
+    (f"{CLI}.environment", ["A"], "a value that is not shown, but must be NAME=value"),
+    (f"{CLI}.environment", ["A=1", 2], "a list that is not shown, but must be a list of strings"),
     (f"{CLI}.environment", ["A=1", None], "a list of strings"),
     (f"{RUNTIME}.log-level", "DEBUG", "one of panic, fatal, error, warn, warning, info, debug, trace"),
-    (f"{RUNTIME}.mode", "atuo", "'atuo', but should be one of auto, legacy, cdi, csv, jit-cdi"),
-    (f"{RUNTIME}.runtimes", [], "[], but should be a list of at least one"),
-    (f"{RUNTIME}.runtimes", ["runc", ""], "'', but should be a string that is not empty"),
-    (f"{RUNTIME}.runtimes", ["./runc"], "'./runc', but should be an absolute path or the name of a program"),
+    (f"{RUNTIME}.mode", "atuo", "'atuo', but must be one of auto, legacy, cdi, csv, jit-cdi"),
+    (f"{RUNTIME}.runtimes", [], "[], but must be a list with at least one entry"),
+    (f"{RUNTIME}.runtimes", ["runc", ""], "'', but must be a string that is not empty"),
+    (f"{RUNTIME}.runtimes", ["./runc"], "'./runc', but must be an absolute path or the name of a program"),
     (f"{RUNTIME}.modes.cdi.default-kind", "nvidia.com", "VENDOR/CLASS"),
     (f"{RUNTIME}.modes.cdi.default-kind", "nvidia.com/gpu=0", "VENDOR/CLASS"),
-    (f"{RUNTIME}.modes.cdi.spec-dirs", ["etc/cdi"], "'etc/cdi', but should be an absolute path"),
+    (f"{RUNTIME}.modes.cdi.spec-dirs", ["etc/cdi"], "'etc/cdi', but must be an absolute path"),
     (f"{RUNTIME}.modes.csv.mount-spec-path", "csv", "an absolute path"),
     (f"{RUNTIME}.modes.legacy.cuda-compat-mode", "true", "one of ldconfig, mount, disabled, hook"),
     ("nvidia-ctk.path", "../nvidia-ctk", "an absolute path or the name of a program"),
-    ("features.disable-cuda-compat-lib-hook", 0, "0, but should be true or false"),
+    ("features.disable-cuda-compat-lib-hook", 0, "0, but must be true or false"),
 ]
 
 
@@ -260,20 +264,20 @@ def test_no_password_is_told() -> None:
 
 # What a person wrote, and what is said of it.
 UNFIT: list[tuple[str, str]] = [
-    (f"{CLI} = 5", f"line 1, column 1: {CLI} is 5, but should be a table. The toolkit cannot use that."),
-    (f'{CLI} = ""', f"{CLI} is '', but should be a table."),
-    (f"{CLI} = false", f"{CLI} is false, but should be a table."),
-    (f"{CLI} = []", f"{CLI} is [], but should be a table."),
-    (f"[{RUNTIME}]\nmodes = 0", f"line 2, column 1: {RUNTIME}.modes is 0, but should be a table."),
-    (f'[{RUNTIME}]\nmode = "cdii"', "is 'cdii', but should be one of auto, legacy, cdi, csv, jit-cdi."),
-    (f'[{RUNTIME}]\nmode = ""', "is '', but should be a string that is not empty."),
-    (f'[{RUNTIME}]\nlog-level = "DEBUGG"', "is 'debugg', but should be one of panic, "),
-    (f"[{RUNTIME}]\nruntimes = []", f"{RUNTIME}.runtimes is [], but should be a list of at least one."),
+    (f"{CLI} = 5", f"line 1, column 1: {CLI} is 5, but must be a table. Correct the value"),
+    (f'{CLI} = ""', f"{CLI} is '', but must be a table."),
+    (f"{CLI} = false", f"{CLI} is false, but must be a table."),
+    (f"{CLI} = []", f"{CLI} is [], but must be a table."),
+    (f"[{RUNTIME}]\nmodes = 0", f"line 2, column 1: {RUNTIME}.modes is 0, but must be a table."),
+    (f'[{RUNTIME}]\nmode = "cdii"', "is 'cdii', but must be one of auto, legacy, cdi, csv, jit-cdi."),
+    (f'[{RUNTIME}]\nmode = ""', "is '', but must be a string that is not empty."),
+    (f'[{RUNTIME}]\nlog-level = "DEBUGG"', "is 'debugg', but must be one of panic, "),
+    (f"[{RUNTIME}]\nruntimes = []", f"{RUNTIME}.runtimes is [], but must be a list with at least one entry."),
     (
         f'[{CLI}]\nenvironment = ["hunter2"]',
-        f"{CLI}.environment is a value that is not shown, but should be NAME=value.",
+        f"{CLI}.environment is a value that is not shown, but must be NAME=value.",
     ),
-    (f"[{CLI}]\nno-cgroups = 1", f"{CLI}.no-cgroups is 1, but should be true or false."),
+    (f"[{CLI}]\nno-cgroups = 1", f"{CLI}.no-cgroups is 1, but must be true or false."),
 ]
 
 
@@ -300,5 +304,5 @@ def test_an_unknown_setting_may_be_all_that_toml_has(value: t.Any) -> None:
 
 @pytest.mark.parametrize("value", [None, 2**63, [1, None], [{"a": None}], {"a": b"x"}])
 def test_what_toml_has_not_is_refused(value: t.Any) -> None:
-    with pytest.raises(NvidiaError, match=r"settings: new\.key.* holds what TOML cannot"):
+    with pytest.raises(NvidiaError, match=r"TOML cannot store the value of new\.key"):
         check_unknown_value("new.key", value)

@@ -363,40 +363,41 @@ def test_the_facts_agree() -> None:
 def test_all_that_is_missing_is_named_at_once(source: Path) -> None:
     remove(source, RUNTIME, HOOK, CDI_HOOK, "libnvidia-container-go.so.1")
     assert parts_error(source) == (
-        "src /opt/toolkit lacks nvidia-container-runtime, nvidia-container-runtime-hook, libnvidia-container-go.so.1."
-        " Programs are looked for in usr/bin, usr/sbin, bin, sbin, usr/local/bin, libraries in usr/lib64,"
+        "src /opt/toolkit does not contain nvidia-container-runtime, nvidia-container-runtime-hook,"
+        " libnvidia-container-go.so.1. Programs are searched in usr/bin, usr/sbin, bin, sbin, usr/local/bin,"
+        " libraries in usr/lib64,"
         " usr/lib/x86_64-linux-gnu, usr/lib/aarch64-linux-gnu, usr/lib. Unpack all packages of the toolkit into one"
-        " directory and give that, or name in components only what it holds."
+        " directory, or set components to those that the source contains."
     )
 
 
 def test_what_is_named_has_to_be_there(source: Path) -> None:
     remove(source, CDI_HOOK)
-    assert parts_error(source, ["ctk", "cdi_hook"]).startswith("src /opt/toolkit lacks nvidia-cdi-hook. ")
+    assert parts_error(source, ["ctk", "cdi_hook"]).startswith("src /opt/toolkit does not contain nvidia-cdi-hook. ")
 
 
 @pytest.mark.parametrize(
     ("components", "problem"),
-    [(["ctk", "cdi"], "components has no cdi."), ([], "components is empty.")],
+    [(["ctk", "cdi"], "components contains unknown names: cdi."), ([], "components is empty.")],
 )
 def test_components_that_are_none(source: Path, components: list[str], problem: str) -> None:
     assert parts_error(source, components) == (
-        f"{problem} Give some of runtime, hook, cli, ctk, cdi_hook, or leave it out for all."
+        f"{problem} Use some of runtime, hook, cli, ctk, cdi_hook, or remove the option to install all."
     )
 
 
 def test_no_directory(source: Path) -> None:
     for path in (source / "nothing", source / "usr/bin/nvidia-ctk"):
-        with pytest.raises(HostError, match=r"^src /opt/toolkit is not a directory\. Give the directory that holds "):
+        with pytest.raises(HostError, match=r"^src /opt/toolkit is not a directory\. Set a directory that contains "):
             find(path)
 
 
 WHAT_IS_NO_PROGRAM: list[tuple[bytes, str]] = [
     (b"", " is empty: its download is incomplete."),
-    (b"#!/bin/sh\nexec /opt/nvidia-ctk.real\n", " is a script, say the wrapper of another installation."),
-    (b"\x7fELF", " is no ELF file: it was damaged, or is something else."),
-    (b"<html>502 Bad Gateway</html>", " is no ELF file: it was damaged, or is something else."),
-    (b"\x7fELF\x01\x01\x01" + bytes(9) + b"\x02\x00\x03\x00", " has 32 bits."),
+    (b"#!/bin/sh\nexec /opt/nvidia-ctk.real\n", " is a script, for example the wrapper of another installation."),
+    (b"\x7fELF", " is not an ELF file."),
+    (b"<html>502 Bad Gateway</html>", " is not an ELF file."),
+    (b"\x7fELF\x01\x01\x01" + bytes(9) + b"\x02\x00\x03\x00", " is a 32-bit program."),
     (program("x" * 5000)[:5000], " has 5000 bytes instead of 5"),
 ]
 
@@ -445,9 +446,9 @@ def test_several_machines(source: Path) -> None:
     (source / "usr/bin/nvidia-cdi-hook").write_bytes(program("true", AARCH64))
     (source / "usr/lib/x86_64-linux-gnu/libnvidia-container.so.1").write_bytes(library("1.20.0", 243))
     assert parts_error(source, ["ctk", "cli", "cdi_hook"]) == (
-        "src /opt/toolkit holds files for several machines: nvidia-container-cli, nvidia-ctk,"
+        "src /opt/toolkit contains files for several machines: nvidia-container-cli, nvidia-ctk,"
         " libnvidia-container-go.so.1.20.0 for x86-64; nvidia-cdi-hook for AArch64; libnvidia-container.so.1.20.0 for"
-        " machine 243. Give the files of one of them only."
+        " machine 243. Use the files for one machine."
     )
 
 
@@ -507,7 +508,7 @@ def test_another_machine(tmp_path: Path, live: bool) -> None:
     with pytest.raises(NvidiaError) as caught:
         check_machine(parts_for(AARCH64), host_with(tmp_path, program("true"), live))
     assert str(caught.value) == (
-        "The toolkit's nvidia-ctk is for AArch64, but the host is x86-64. Give the toolkit for x86-64."
+        "The toolkit's nvidia-ctk is for AArch64, but the host is x86-64. Use the toolkit for x86-64."
     )
 
 

@@ -128,7 +128,7 @@ def test_names_that_lead_away(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     said = write_error(folder, entry("usr/bin/tool", b"x"), entry(name, b"x"))
-    assert said.startswith(f"a.rpm holds {name!r}, which leads out of the directory that it is unpacked into; nothing ")
+    assert said.startswith(f"a.rpm contains {name!r}, a path outside the directory to unpack into. Nothing ")
     assert content_of(tmp_path) == {"folder": None}
 
 
@@ -140,7 +140,7 @@ def test_nothing_is_written_through_links(tmp_path: Path, target: str) -> None:
     link = entry("usr/lib", target.encode(), LINK | 0o777)
     # The link, and what stands below it, in one archive or in two.
     said = write_error(folder, link, entry("usr/lib/written", b"x"))
-    assert said.startswith("a.rpm has files below 'lib', which is a link or a file in what was ")
+    assert said.startswith("a.rpm contains files below 'lib', which is a link or a file of an earlier ")
     assert write_error(folder, entry("usr/lib/written", b"x")) == said
     assert "below 'lib'" in write_error(folder, link, entry("usr/lib", mode=DIRECTORY | 0o700))
     assert not list(tmp_path.rglob("written"))
@@ -157,15 +157,13 @@ def test_files_and_directories_in_each_others_places(tmp_path: Path) -> None:
         tmp_path, entry("usr", b"x"), entry("usr/tool", b"x")
     )
     (tmp_path / "bin").mkdir()
-    assert write_error(tmp_path, entry("bin", b"x")).startswith(
-        "a.rpm has a file 'bin' where what was unpacked before "
-    )
+    assert write_error(tmp_path, entry("bin", b"x")).startswith("a.rpm contains a file 'bin', which is a directory ")
 
 
 @pytest.mark.parametrize("target", [b"", b"a\0b"])
 def test_a_link_to_no_name(tmp_path: Path, target: bytes) -> None:
     assert write_error(tmp_path, entry("tool", b"x"), entry("link", target, LINK)) == (
-        "a.rpm cannot be unpacked: its link 'link' has no target that a link can have. Fetch the package again."
+        "a.rpm cannot be unpacked: its link 'link' has an invalid target. Fetch the package again."
     )
     assert content_of(tmp_path) == {}
 
@@ -173,7 +171,7 @@ def test_a_link_to_no_name(tmp_path: Path, target: bytes) -> None:
 def test_an_archive_that_holds_too_much(tmp_path: Path) -> None:
     # In an archive, many names may share one content.
     entries = [entry(str(number), b"x" * (1 << 20)) for number in (1, 2)] * 150
-    assert write_error(tmp_path, *entries).startswith("a.rpm cannot be unpacked: it holds more than ")
+    assert write_error(tmp_path, *entries).startswith("a.rpm cannot be unpacked: it contains more than ")
     assert content_of(tmp_path) == {}
 
 
@@ -323,7 +321,7 @@ def test_neither_kind(tmp_path: Path, content: bytes, words: str) -> None:
 def test_no_file(tmp_path: Path) -> None:
     missing = tmp_path / "missing.deb"
     assert unpack_error(Runs(), missing, tmp_path / "folder") == (
-        f"{missing} is not there. Correct files, or put the package there first."
+        f"{missing} does not exist. Correct files, or copy the package to this path."
     )
     os.mkfifo(str(missing))
     for path in (tmp_path, missing):
@@ -336,19 +334,19 @@ def test_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("on_controller", "words"),
     [
-        (False, "is not on this host; set remote_src: false to unpack on the controller, or unpack "),
-        (True, "is not on the controller; set remote_src: true to unpack on the host, or unpack "),
+        (False, "is not installed on this host. Set remote_src: false to unpack on the controller, or unpack "),
+        (True, "is not installed on the controller. Set remote_src: true to unpack on the host, or unpack "),
     ],
 )
 def test_a_tool_that_is_missing(tmp_path: Path, on_controller: bool, words: str) -> None:
     package = rpm(tmp_path, "base")
     run = Runs({str(package): (127, b"", "rpm2cpio cannot be run: No such file or directory")})
     said = unpack_error(run, package, tmp_path / "folder", on_controller)
-    assert said == f"rpm2cpio {words}{package} yourself and give src."
+    assert said == f"rpm2cpio {words}{package} yourself and set src."
     run.archives = {str(package): (127, b"", "timeout: failed to run command 'dpkg-deb': No such file or directory")}
     package.write_bytes(b"!<arch>\ndebian-binary")
     said = unpack_error(run, package, tmp_path / "folder", on_controller)
-    assert said == f"dpkg-deb {words}{package} yourself and give src."
+    assert said == f"dpkg-deb {words}{package} yourself and set src."
 
 
 def test_a_tool_that_fails(tmp_path: Path) -> None:
@@ -357,12 +355,12 @@ def test_a_tool_that_fails(tmp_path: Path) -> None:
     with pytest.raises(HostError) as caught:
         run.unpack([package], tmp_path / "folder")
     assert str(caught.value) == (
-        f"{package} cannot be unpacked. rpm2cpio says: error: base: not an rpm package (or manifest). Fetch the package"
-        " again, and see that there is room."
+        f"{package} cannot be unpacked, rpm2cpio failed: error: base: not an rpm package (or manifest). Fetch the"
+        " package again, and check the free space."
     )
     assert content_of(tmp_path / "folder") == {}
     run.archives = {str(package): (3, b"", "")}
-    assert "rpm2cpio says: it ends with status 3. " in unpack_error(run, package, tmp_path / "folder")
+    assert "rpm2cpio failed: exit status 3. " in unpack_error(run, package, tmp_path / "folder")
 
 
 @needs_dpkg_deb
@@ -372,7 +370,7 @@ def test_a_package_that_is_cut(tmp_path: Path) -> None:
     package = deb(tmp_path, "nvidia-container-toolkit", root)
     os.truncate(str(package), package.stat().st_size // 2)
     said = unpack_error(Runs(), package, tmp_path / "folder")
-    assert said.startswith(f"{package} cannot be unpacked. dpkg-deb says: ")
+    assert said.startswith(f"{package} cannot be unpacked, dpkg-deb failed: ")
     assert "dpkg-deb: error: " in said
 
 
@@ -396,7 +394,9 @@ def test_nothing_is_written_through_links_of_another_package(tmp_path: Path, tar
     with pytest.raises(NvidiaError) as caught:
         Runs().unpack(packages, folder)
     assert content_of(outside) == {}
-    assert str(caught.value).startswith(f"{packages[1]} has files below 'bin', which is a link or a file in what was ")
+    assert str(caught.value).startswith(
+        f"{packages[1]} contains files below 'bin', which is a link or a file of an earlier "
+    )
 
 
 @pytest.mark.parametrize("archive", [b"", newc(Item("tool", b"x"))])
@@ -404,7 +404,7 @@ def test_a_debian_package_with_another_archive(tmp_path: Path, archive: bytes) -
     package = tmp_path / "base.deb"
     package.write_bytes(b"!<arch>\n")
     said = unpack_error(Runs({str(package): (0, archive, "")}), package, tmp_path / "folder")
-    assert said.startswith(f"{package} cannot be unpacked: its content is no whole tar archive (")
+    assert said.startswith(f"{package} cannot be unpacked: its content is not a complete tar archive (")
 
 
 # -- limits ----------------------------------------------------------------------------------------------------------
@@ -419,7 +419,7 @@ def test_a_small_package_with_large_content_is_refused_before_it_is_written(tmp_
     package = deb(tmp_path, "bomb", root)
     assert package.stat().st_size < 1 << 20
     said = unpack_error(Runs(), package, tmp_path / "folder")
-    assert said.startswith(f"{package} cannot be unpacked: it has more than ")
+    assert said.startswith(f"{package} cannot be unpacked: it expands to more than ")
     assert said.endswith("Fetch the package again.")
     assert content_of(tmp_path / "folder") == {}
 
@@ -428,7 +428,7 @@ ENDLESS = "while :; do echo 0123456789; done"
 
 
 def test_output_without_end_is_cut(tmp_path: Path) -> None:
-    with pytest.raises(NvidiaError, match="rpm cannot be unpacked: it has more than 1000 bytes"):
+    with pytest.raises(NvidiaError, match="rpm cannot be unpacked: it expands to more than 1000 bytes"):
         run_limited(["sh", "-c", ENDLESS, "rpm"], 1000)
     # The errors that are reported are short, too.
     script = "echo out; head -c 1000000 /dev/zero | tr '\\0' x >&2; exit 3"

@@ -76,7 +76,7 @@ def test_all_engines_and_what_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "etc/docker/daemon.json").write_text("{")
     # It may name any.
     ((name, program),) = configured_programs(host, [FOLDER])["docker"].items()
-    assert name.startswith("not known: /etc/docker/daemon.json, line 1")
+    assert name.startswith("unknown: /etc/docker/daemon.json, line 1")
     assert program is None
     found = configured_programs(host, [FOLDER])
     assert programs_among(found, {"nvidia-container-runtime"}) == ["containerd (nvidia)", "crio (nvidia)"]
@@ -118,9 +118,9 @@ class Running(NamedTuple):
 @pytest.mark.parametrize(
     ("says", "words"),
     [
-        (Running({"nvidia": PROGRAM, "runc": "runc"}), ["docker.service runs with nvidia still."]),
+        (Running({"nvidia": PROGRAM, "runc": "runc"}), ["docker.service still uses these runtimes: nvidia."]),
         (Running({"nvidia": "/usr/bin/nvidia-container-runtime"}), []),
-        (Running({}, outdated=True), ["docker.service is older than its configuration."]),
+        (Running({}, outdated=True), ["docker.service has not read its current configuration yet."]),
         (None, []),
     ],
 )
@@ -144,7 +144,7 @@ def test_a_restart_that_was_cut_off(tmp_path: Path) -> None:
     note.parent.mkdir(parents=True)
     note.write_text("{}")
     assert engines_still_using(HostFS.of(str(tmp_path), live=True), [FOLDER]) == [
-        "A restart of docker.service was cut off."
+        "A restart of docker.service was interrupted."
     ]
 
 

@@ -258,11 +258,11 @@ def test_what_is_not_there_is_left_out_with_a_warning(tree: Tree) -> None:
     tree.write(CRIO, crio(None, runc="/opt/plain/runc", crun=CRUN))
     found, warnings = tree.found()
     assert found == [CRUN, *NAMES]
-    assert [words.split(" is no executable")[0] for words in warnings] == [
-        "docker: the program /opt/gone/runc of the runtime gone",
-        "docker: the program bin/crun of the runtime crun",
-        "docker: the program runc of the runtime bare",
-        "crio: the program /opt/plain/runc of the runtime runc",
+    assert [message.split(" is not an executable")[0] for message in warnings] == [
+        "docker: the runtime gone is ignored, because its program /opt/gone/runc",
+        "docker: the runtime crun is ignored, because its program bin/crun",
+        "docker: the runtime bare is ignored, because its program runc",
+        "crio: the runtime runc is ignored, because its program /opt/plain/runc",
     ]
 
 
