@@ -66,7 +66,7 @@ def try_file_systems(report: Report) -> None:
         remount("size=400k")
         refused(report, "no room", "has 0 MiB of free space.*Nothing was changed")
         remount("size=64m", f"nr_inodes={len(tree()) + 12}")
-        refused(report, "no room in the middle", "No space left on device. Make room")
+        refused(report, "no room in the middle", "No space left on device. Free space")
         remount("nr_inodes=10000", "noexec")
         before = tree()
         report.failed("noexec", install(NEW, DEST), "mounted noexec.*Choose another dest")

@@ -21,11 +21,11 @@ if t.TYPE_CHECKING:
 
 # Prefix of the owner name under which records of a user's engine are kept. The name of the user follows.
 ROOTLESS_PREFIX = "rootless-"
-_ACCOUNTS = "/etc/passwd"
+_ACCOUNTS_FILE = "/etc/passwd"
 # The characters that useradd and systemd allow, and those that directory services put between domain and name. A slash
 # is excluded, because the name becomes part of file names.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\+ -]*\$?\Z")
-_NUMBER = re.compile(r"[0-9]{1,10}\Z")
+_UID = re.compile(r"[0-9]{1,10}\Z")
 
 
 class Account(t.NamedTuple):
@@ -75,15 +75,15 @@ def require_own(host: hostfs.HostFS, user: str | None) -> Account:
     own = own_account(host)
     if own is None or user not in (None, own.name):
         raise errors.NvidiaError(
-            f"The rootless Docker of {'a user' if user is None else user} is only handled by a task that runs as that"
-            f" user. Set become: true and become_user: {user or 'NAME'} for the task."
+            f"Only a task that runs as {user or 'the user'} can manage the rootless Docker of"
+            f" {user or 'that user'}. Set become: true and become_user: {user or 'NAME'} for the task."
         )
     return own
 
 
 def account_of(host: hostfs.HostFS, uid: int) -> Account | None:
     """Return the account with the UID ``uid``; None if there is none that can own an engine."""
-    found = next((account for account in _accounts(host) if account.uid == uid), None) or _looked_up(host, uid)
+    found = next((account for account in _accounts(host) if account.uid == uid), None) or _from_name_service(host, uid)
     usable = found is not None and found.uid and found.home.strip("/") and _NAME.match(found.name)
     return found if usable else None
 
@@ -95,13 +95,13 @@ def home_of(host: hostfs.HostFS, user: str) -> str | None:
 
 def _accounts(host: hostfs.HostFS) -> t.Iterator[Account]:
     """Return the accounts in the passwd file of the host (passwd(5)), without malformed lines."""
-    for line in host.read_text(_ACCOUNTS).splitlines():
+    for line in host.read_text(_ACCOUNTS_FILE).splitlines():
         fields = line.split(":")
-        if len(fields) >= 6 and _NUMBER.match(fields[2]) and fields[5].startswith("/"):
+        if len(fields) >= 6 and _UID.match(fields[2]) and fields[5].startswith("/"):
             yield Account(fields[0], int(fields[2]), fields[5])
 
 
-def _looked_up(host: hostfs.HostFS, uid: int) -> Account | None:
+def _from_name_service(host: hostfs.HostFS, uid: int) -> Account | None:
     """Return the account from getpwuid(3), which also asks directory services; None unless the host is this machine."""
     if not host.live or host.root != "/":
         return None

@@ -34,14 +34,14 @@ _STEM_LIMIT = 153
 _DIGEST = re.compile(r"\.([0-9a-f]{64})\.backup\Z")
 
 
-def check_backup_dir(host: hostfs.HostFS, directory: str, parsed: t.Iterable[str]) -> None:
+def check_backup_dir(host: hostfs.HostFS, directory: str, config_dirs: t.Iterable[str]) -> None:
     """Raise NvidiaError if an engine reads ``directory`` as configuration, or if other users can change it."""
     real = host.resolve(directory)
-    for folder in parsed:
+    for folder in config_dirs:
         if (real + "/").startswith(host.resolve(folder) + "/"):
             raise errors.NvidiaError(
-                f"backup_dir {directory!r} lies in {folder}, where every file is configuration."
-                " Choose a directory outside it."
+                f"backup_dir {directory!r} is below {folder}, where a program reads every file as configuration. Choose"
+                " another directory."
             )
     trusted_paths.require_trusted_folder(host, "backup_dir", directory)
 
@@ -53,8 +53,8 @@ def save_backup(host: hostfs.HostFS, directory: str, path: str, content: bytes, 
     record.
     """
     atomic_write.make_directories(host, directory, 0o700)
-    moment = dt.datetime.now(dt.timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
-    backup = f"{directory}/{_stem(path)}{moment}.{core_records.digest(content)}{_SUFFIX}"
+    timestamp = dt.datetime.now(dt.timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
+    backup = f"{directory}/{_stem(path)}{timestamp}.{core_records.digest(content)}{_SUFFIX}"
     if record is not None:
         atomic_write.replace_file(host, backup + RECORD_SUFFIX, record, 0o600)
     atomic_write.replace_file(host, backup, content, 0o600)
@@ -182,7 +182,7 @@ class ChangeWriter:
             backups += self._write(file)
         for backup in obsolete:
             remove_backup(self.host, backup)
-        self._sweep()
+        self._remove_created_directories()
         return backups
 
     # -- one file ------------------------------------------------------------------------------------------------
@@ -191,16 +191,16 @@ class ChangeWriter:
         backups: list[dict[str, str | None]] = []
         record = core_records.load_record(self.host, self.owner, file.path)
         if file.changed:
-            kept = self._save_record(file, record)
+            saved = self._save_record(file, record)
             try:
                 backups = self._back_up(file, record)
-                self._put(file, kept)
+                self._put(file, saved)
             except errors.HostError:
                 if record is None:
-                    self._drop_record(kept)
-                    self._sweep()
+                    self._drop_record(saved)
+                    self._remove_created_directories()
                 raise
-            record = kept
+            record = saved
         elif file.purged is not None and file.keys:
             # Settings of this collection need what was a leftover, so a record now tracks it.
             record = self._save_record(file, record)
@@ -269,16 +269,18 @@ class ChangeWriter:
         # A new directory in a home is accessible to its owner only (XDG Base Directory Specification).
         folder_mode = _PRIVATE_DIRECTORY if self.owner.startswith(accounts.ROOTLESS_PREFIX) else 0o755
         atomic_write.make_directories(self.host, os.path.dirname(file.path), folder_mode)
-        ceiling = 0o7777 if file.mode is None else file.mode
+        max_mode = 0o7777 if file.mode is None else file.mode
         for path in file.like:
             if path != file.path and self.host.exists(path):
-                ceiling &= os.stat(self.host.real_path(path)).st_mode
+                max_mode &= os.stat(self.host.real_path(path)).st_mode
         # A daemon reads a file beside the main one only because of the directory that the file is in.
         folder = os.path.dirname(file.path)
         beside = [] if file.path == self.main_path or folder in core_constants.INOTIFY_DIRS else [folder]
-        parsed = (*core_constants.STRICT_CONFIG_DIRS, *beside)
+        config_dirs = (*core_constants.STRICT_CONFIG_DIRS, *beside)
         owner = (record.uid, record.gid)
-        atomic_write.replace_file(self.host, file.path, file.after, record.mode, owner, parsed=parsed, ceiling=ceiling)
+        atomic_write.replace_file(
+            self.host, file.path, file.after, record.mode, owner, config_dirs=config_dirs, max_mode=max_mode
+        )
 
     # -- cleaning up ---------------------------------------------------------------------------------------------
 
@@ -287,7 +289,7 @@ class ChangeWriter:
         atomic_write.remove_empty_directories(self.host, [os.path.dirname(self._state_dir), self._state_dir])
         self._dropped.append(record)
 
-    def _sweep(self) -> None:
+    def _remove_created_directories(self) -> None:
         """Remove the empty directories that, according to the records dropped in this run, this collection created."""
         made = {path for record in self._dropped for path in record.created_directories}
         atomic_write.remove_empty_directories(self.host, sorted(made, key=len))

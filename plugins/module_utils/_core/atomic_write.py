@@ -30,28 +30,28 @@ _SUFFIX = ".tmp"
 # Files that an earlier version prepared for a rollback.
 _PREPARED_SUFFIX = ".ready"
 # Here os.link() finds a file without a name.
-_HANDLES = "/proc/self/fd"
-_PATIENCE = 100
+_OPEN_FILES = "/proc/self/fd"
+_MAX_ATTEMPTS = 100
 _ANY_MODE = 0o7777
 _ACCESS_LIST = "system.posix_acl_access"
 _DEFAULT_LIST = "system.posix_acl_default"
 # Errors of a move from one directory into another, where creating the file in the target directory may still work.
-_NO_WAY = (errno.EXDEV, errno.EROFS, errno.EACCES, errno.EPERM)
+_CROSS_DIRECTORY_ERRORS = (errno.EXDEV, errno.EROFS, errno.EACCES, errno.EPERM)
 # Errors of a file system that cannot create a file without a name (open(2), O_TMPFILE): NFS, and overlayfs before Linux
 # 6.1.
-_NEEDS_NAME = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
+_UNNAMED_ERRORS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 
 
 def os_error(path: str, doing: str, error: OSError) -> errors.HostError:
     """Return a HostError or PermissionDeniedError for an error of the operating system, with a step that fixes it."""
     advice = "Check the file system."
     if isinstance(error, PermissionError):
-        advice = "Run the task as root (become: true); a file marked immutable (lsattr) must be released first."
+        advice = "Run the task as root (become: true). If lsattr shows the attribute i, remove it with chattr -i first."
         return errors.PermissionDeniedError(f"{path} cannot be {doing}: {error.strerror}. {advice}")
     if error.errno == errno.ENOSPC:
-        advice = "Make room on the file system, then run this again."
+        advice = "Free space on the file system, then run the task again."
     elif error.errno == errno.EROFS:
-        advice = "Mount the file system read-write, or configure the host where its image is built."
+        advice = "Mount the file system read-write, or configure the image of the host instead."
     return errors.HostError(f"{path} cannot be {doing}: {error.strerror}. {advice}")
 
 
@@ -75,8 +75,8 @@ def _target(host: hostfs.HostFS, path: str) -> str:
             return
         if status.st_uid not in trusted and (not final or stat.S_ISLNK(status.st_mode)):
             raise errors.HostError(
-                f"{path} is not written: {here} belongs to the user {status.st_uid}, who could exchange it meanwhile."
-                f" Give it to root (chown -h root {shlex.quote(outer)}), or run the task as that user (become_user)."
+                f"{path} is not written: {here} belongs to user {status.st_uid}, who could replace it during the write."
+                f" Change its owner (chown -h root {shlex.quote(outer)}), or run the task as that user (become_user)."
             )
 
     return host.root.rstrip("/") + host.follow(path, require_trusted)
@@ -84,14 +84,14 @@ def _target(host: hostfs.HostFS, path: str) -> str:
 
 def make_directories(host: hostfs.HostFS, path: str, mode: int) -> list[str]:
     """Create ``path`` with ``mode`` and missing parents with 0755; return the created directories, outermost first."""
-    made: list[str] = []
+    created: list[str] = []
     try:
         _target(host, path)
     except OSError as error:
         raise os_error(path, "created", error) from error
-    wanted = host.resolve(path)
-    missing = _missing(host, wanted)
-    patience = _PATIENCE
+    resolved = host.resolve(path)
+    missing = _missing(host, resolved)
+    attempts = _MAX_ATTEMPTS
     while missing:
         folder = missing.pop(0)
         try:
@@ -99,19 +99,19 @@ def make_directories(host: hostfs.HostFS, path: str, mode: int) -> list[str]:
             os.mkdir(outer)
             os.chmod(outer, 0o755 if missing else mode)
             _label(host, outer, outer)
-            made.append(folder)
+            created.append(folder)
         except FileExistsError:
             continue
         except FileNotFoundError as error:
             # Another run has just removed a directory that it had created. The limit is for file systems such as /proc,
             # where every attempt fails.
-            patience -= 1
-            if not patience:
+            attempts -= 1
+            if not attempts:
                 raise os_error(folder, "created", error) from error
-            missing = _missing(host, wanted)
+            missing = _missing(host, resolved)
         except OSError as error:
             raise os_error(folder, "created", error) from error
-    return made
+    return created
 
 
 def missing_directories(host: hostfs.HostFS, path: str) -> list[str]:
@@ -141,51 +141,50 @@ def replace_file(
     mode: int,
     owner: tuple[int, int] | None = None,
     *,
-    ceiling: int = _ANY_MODE,
-    parsed: t.Iterable[str] = (),
+    max_mode: int = _ANY_MODE,
+    config_dirs: t.Iterable[str] = (),
 ) -> None:
     """Write ``content`` to ``path`` in one step. A link stays a link; its target is replaced.
 
     An existing file keeps owner, mode, access list and SELinux label. ``mode`` and ``owner`` (uid, gid) apply to a new
-    file. A new file has the label of the policy before it has its name. No mode ever exceeds ``ceiling``. The content
+    file. A new file has the label of the policy before it has its name. No mode ever exceeds ``max_mode``. The content
     is on the disk before the name points to it.
 
-    No temporary name appears in or below the directories ``parsed``, because a daemon would read it as configuration.
-    There is one exception: if such a directory is a separate mount, a replaced file has a second name for an instant.
+    No temporary name appears in or below ``config_dirs``, because a daemon would read it as configuration. There is one
+    exception: in a directory that is a separate mount, a replaced file briefly has a second name.
     """
-    folders = [host.real_path(name) for name in parsed]
+    folders = [host.real_path(name) for name in config_dirs]
 
-    def dress(handle: int, stage: str) -> None:
-        _dress(handle, stage, outer, mode, owner, host=host)
-        if ceiling != _ANY_MODE:
-            os.fchmod(handle, os.fstat(handle).st_mode & ceiling)
+    def copy_metadata(handle: int, stage: str) -> None:
+        _copy_metadata(handle, stage, outer, mode, owner, host=host)
+        if max_mode != _ANY_MODE:
+            os.fchmod(handle, os.fstat(handle).st_mode & max_mode)
+
+    def create(stage: str) -> None:
+        _create_and_rename(stage, outer, content, copy_metadata, _is_config_dir(stage, folders))
 
     try:
         outer = _target(host, path)
         _require_file(path, outer, "written")
-        _replace_at(outer, content, dress, folders)
+        _remove_stale_temp_files(os.path.dirname(outer))
+        _in_staging_dir(outer, folders, create)
     except OSError as error:
         raise os_error(path, "written", error) from error
 
 
-def _replace_at(outer: str, content: bytes, dress: t.Callable[[int, str], None], parsed: t.Sequence[str]) -> None:
-    _remove_stale_temp_files(os.path.dirname(outer))
-    _staged(outer, parsed, lambda stage: _replace_by_way_of(stage, outer, content, dress, _is_parsed(stage, parsed)))
-
-
-def _staged(outer: str, parsed: t.Sequence[str], work: t.Callable[[str], None]) -> None:
+def _in_staging_dir(outer: str, config_dirs: t.Sequence[str], work: t.Callable[[str], None]) -> None:
     """Call ``work`` with the staging directory, or with that of ``outer`` if no file can be moved from there.
 
     Raises OSError.
     """
     folder = os.path.dirname(outer)
-    stage = _staging_dir(folder, parsed)
+    stage = _staging_dir(folder, config_dirs)
     try:
         work(stage)
     except OSError as error:
         # The target directory is a separate mount, or its parents are not writable. Then the file is created in the
         # target directory.
-        if stage == folder or error.errno not in _NO_WAY:
+        if stage == folder or error.errno not in _CROSS_DIRECTORY_ERRORS:
             raise
         work(folder)
 
@@ -200,15 +199,16 @@ def prepare_file(host: hostfs.HostFS, path: str, content: bytes, mode: int, owne
         outer = _target(host, path)
         _require_file(path, outer, "prepared")
         folder = os.path.dirname(outer)
-        handle = _nameless(folder)
+        handle = _create_unnamed(folder)
         if handle is None:
             raise errors.HostError(
-                f"{path} cannot be prepared: its file system needs a name for each file, or /proc is not mounted."
+                f"{path} cannot be prepared: its file system does not support files without a name, or /proc is not"
+                " mounted. The file is written later instead."
             )
         try:
             with os.fdopen(handle, "wb", closefd=False) as stream:
                 stream.write(content)
-            _dress(handle, folder, outer, mode, owner, host=host)
+            _copy_metadata(handle, folder, outer, mode, owner, host=host)
             os.fsync(handle)
         except OSError:
             os.close(handle)
@@ -218,12 +218,12 @@ def prepare_file(host: hostfs.HostFS, path: str, content: bytes, mode: int, owne
     return handle
 
 
-def use_prepared_file(host: hostfs.HostFS, handle: int, path: str, *, parsed: t.Iterable[str]) -> bool:
+def use_prepared_file(host: hostfs.HostFS, handle: int, path: str, *, config_dirs: t.Iterable[str]) -> bool:
     """Put the prepared file at ``path`` in one step and close its handle; return whether this succeeded."""
-    folders = [host.real_path(name) for name in parsed]
+    folders = [host.real_path(name) for name in config_dirs]
     try:
         outer = _target(host, path)
-        _staged(outer, folders, lambda stage: _give_name(handle, stage, outer))
+        _in_staging_dir(outer, folders, lambda stage: _link_unnamed(handle, stage, outer))
         sync_folder(os.path.dirname(outer))
     except (OSError, errors.HostError):
         return False
@@ -232,27 +232,27 @@ def use_prepared_file(host: hostfs.HostFS, handle: int, path: str, *, parsed: t.
     return True
 
 
-def _nameless(folder: str) -> int | None:
+def _create_unnamed(folder: str) -> int | None:
     """Return the handle of a new file without a name in ``folder``; None if that is not possible.
 
     The file system may not support it, and without /proc, as in a chroot, the file could not get a name later.
     """
-    if not os.path.isdir(_HANDLES):
+    if not os.path.isdir(_OPEN_FILES):
         return None
     try:
         return os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        if error.errno in _NEEDS_NAME:
+        if error.errno in _UNNAMED_ERRORS:
             return None
         raise
 
 
-def _give_name(handle: int, stage: str, outer: str) -> None:
+def _link_unnamed(handle: int, stage: str, outer: str) -> None:
     """Link a file without a name to ``outer``; if ``outer`` exists, replace it through a name in ``stage``.
 
     Raises OSError.
     """
-    source = f"{_HANDLES}/{handle}"
+    source = f"{_OPEN_FILES}/{handle}"
     # os.link() follows this link only if it gets a directory handle, which linkat(2) ignores for an absolute path.
     with contextlib.suppress(FileExistsError):
         os.link(source, outer, src_dir_fd=handle)
@@ -276,36 +276,36 @@ def _require_file(path: str, outer: str, doing: str) -> None:
     # For a directory, the error of the operating system is clear enough.
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise errors.HostError(
-            f"{path} cannot be {doing}: it is, or leads to, {_kind(mode)}, which is no file. If a link leads there,"
-            " remove the link (a unit's: systemctl unmask); else move it away."
+            f"{path} cannot be {doing}: it is {_kind(mode)} or a link to one, and not a regular file. Remove the link"
+            " (for a unit: systemctl unmask), or move the file away."
         )
 
 
 def _kind(mode: int) -> str:
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         return "a device"
-    return "a socket" if stat.S_ISSOCK(mode) else "a pipe" if stat.S_ISFIFO(mode) else "something special"
+    return "a socket" if stat.S_ISSOCK(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a special file"
 
 
-def _replace_by_way_of(
-    stage: str, outer: str, content: bytes, dress: t.Callable[[int, str], None], hidden: bool
+def _create_and_rename(
+    stage: str, outer: str, content: bytes, copy_metadata: t.Callable[[int, str], None], unnamed: bool
 ) -> None:
-    """Create the new file in ``stage`` and replace ``outer`` by it; with ``hidden``, create it without a name.
+    """Create the new file in ``stage`` and replace ``outer`` by it; with ``unnamed``, create it without a name.
 
     Raises OSError.
     """
     _remove_stale_temp_files(stage)
-    handle, temporary = _nameless(stage) if hidden else None, ""
+    handle, temporary = _create_unnamed(stage) if unnamed else None, ""
     if handle is None:
         handle, temporary = tempfile.mkstemp(_SUFFIX, _PREFIX, stage)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
             stream.flush()
-            dress(stream.fileno(), stage)
+            copy_metadata(stream.fileno(), stage)
             os.fsync(stream.fileno())
             if not temporary:
-                _give_name(stream.fileno(), stage, outer)
+                _link_unnamed(stream.fileno(), stage, outer)
         if temporary:
             os.replace(temporary, outer)
         sync_folder(os.path.dirname(outer))
@@ -315,14 +315,14 @@ def _replace_by_way_of(
         raise
 
 
-def _is_parsed(folder: str, parsed: t.Sequence[str]) -> bool:
-    return any((folder + "/").startswith(name.rstrip("/") + "/") for name in parsed)
+def _is_config_dir(folder: str, config_dirs: t.Sequence[str]) -> bool:
+    return any((folder + "/").startswith(name.rstrip("/") + "/") for name in config_dirs)
 
 
-def _staging_dir(folder: str, parsed: t.Sequence[str]) -> str:
-    """Return the nearest parent of ``folder`` on its file system that is not ``parsed``; else ``folder`` itself."""
+def _staging_dir(folder: str, config_dirs: t.Sequence[str]) -> str:
+    """Return the nearest parent of ``folder`` on its file system outside ``config_dirs``; else ``folder`` itself."""
     stage = folder
-    while stage != "/" and _is_parsed(stage, parsed):
+    while stage != "/" and _is_config_dir(stage, config_dirs):
         stage = os.path.dirname(stage)
     try:
         return stage if os.stat(stage).st_dev == os.stat(folder).st_dev else folder
@@ -330,7 +330,7 @@ def _staging_dir(folder: str, parsed: t.Sequence[str]) -> str:
         return folder
 
 
-def _move_in(handle: int, folder: str) -> None:
+def _apply_directory_defaults(handle: int, folder: str) -> None:
     """Give a new file the group and the default access list that a file created in ``folder`` gets."""
     status = os.stat(folder)
     group = status.st_gid if status.st_mode & stat.S_ISGID else os.getegid()
@@ -371,7 +371,7 @@ def remove_file(host: hostfs.HostFS, path: str) -> None:
         raise os_error(path, "removed", error) from error
 
 
-def _dress(
+def _copy_metadata(
     handle: int, stage: str, outer: str, mode: int, owner: tuple[int, int] | None, *, host: hostfs.HostFS
 ) -> None:
     """Copy owner, mode and extended attributes of the old file at ``outer`` to the new one, created in ``stage``.
@@ -382,7 +382,7 @@ def _dress(
     """
     folder = os.path.dirname(outer)
     if stage != folder:
-        _move_in(handle, folder)
+        _apply_directory_defaults(handle, folder)
     try:
         # lstat does not follow links: a link that a user puts here now would select the mode of a file of root.
         status = os.lstat(outer)
@@ -397,12 +397,12 @@ def _dress(
     os.fchmod(handle, status.st_mode & 0o7777)
     # The file is written even if the file system has no attributes, or if only a higher privilege may set them.
     with contextlib.suppress(OSError):
-        worn = os.listxattr(outer, follow_symlinks=False)
-        for name in worn:
+        attributes = os.listxattr(outer, follow_symlinks=False)
+        for name in attributes:
             with contextlib.suppress(OSError):
                 os.setxattr(handle, name, os.getxattr(outer, name, follow_symlinks=False))
         # The default access list of the directory applies only to new files.
-        if _ACCESS_LIST not in worn and _ACCESS_LIST in os.listxattr(handle):
+        if _ACCESS_LIST not in attributes and _ACCESS_LIST in os.listxattr(handle):
             os.removexattr(handle, _ACCESS_LIST)
 
 

@@ -68,9 +68,7 @@ class HostFS(t.NamedTuple):
             raise errors.HostError(f"host_root {root!r} is not an absolute path. Give the full path of the directory.")
         real = os.path.realpath(root)
         if not os.path.isdir(real):
-            raise errors.HostError(
-                f"host_root {root!r} is not a directory. Give the root directory of the host's tree."
-            )
+            raise errors.HostError(f"host_root {root!r} is not a directory. Give the root directory of the host.")
         return cls(real, live or real == "/")
 
     def check_path(self, parameter: str, path: str) -> str:
@@ -81,14 +79,14 @@ class HostFS(t.NamedTuple):
         """
         if not os.path.isabs(path):
             raise errors.NvidiaError(
-                f"{parameter} {path!r} is not an absolute path. Write it from / on, as the host sees it."
+                f"{parameter} {path!r} is not an absolute path. Give the full path, as on the host."
             )
         normal = os.path.normpath(path)
         if normal.startswith("//"):
             normal = normal[1:]
         if self.root != "/" and (normal + "/").startswith(self.root.rstrip("/") + "/"):
             raise errors.NvidiaError(
-                f"{parameter} {path!r} begins with host_root. Write it as the host itself sees it, without host_root."
+                f"{parameter} {path!r} begins with host_root. Give the path on the host, without host_root."
             )
         return normal
 
@@ -104,10 +102,10 @@ class HostFS(t.NamedTuple):
 
         The second argument of ``visit`` is true for the final component.
         """
-        if not _is_path(path):
+        if not _is_valid_path(path):
             raise errors.HostError(
-                f"{path[:100]!r} is no path: it is too long, or has a character that no name can have. Correct the file"
-                " or option that names it."
+                f"{path[:100]!r} is not a valid path: it is too long or contains an invalid character. Correct the file"
+                " or option that contains it."
             )
         pending = [part for part in path.split("/") if part]
         done: list[str] = []
@@ -121,11 +119,11 @@ class HostFS(t.NamedTuple):
                 continue
             here = "/" + "/".join([*done, part])
             visit(here, not pending)
-            if (pending or last) and os.path.islink(self._glue(here)):
+            if (pending or last) and os.path.islink(self._outer(here)):
                 links += 1
                 if links > _MAX_LINKS:
                     raise errors.HostError(f"{path}: too many symbolic links. Remove the loop.")
-                target = read_link(self._glue(here), here)
+                target = read_link(self._outer(here), here)
                 if target.startswith("/"):
                     done = []
                 pending = [piece for piece in target.split("/") if piece] + pending
@@ -135,42 +133,44 @@ class HostFS(t.NamedTuple):
 
     def real_path(self, path: str, last: bool = True) -> str:
         """Return the path at which this process reaches ``path`` with its links resolved."""
-        return self._glue(self.resolve(path, last))
+        return self._outer(self.resolve(path, last))
 
-    def read(self, path: str, most: int = FILE_BYTES) -> bytes | None:
-        """Return the content of a regular file of at most ``most`` bytes; None if it does not exist.
+    def read(self, path: str, limit: int = FILE_BYTES) -> bytes | None:
+        """Return the content of a regular file of at most ``limit`` bytes; None if it does not exist.
 
-        Raises HostError if it cannot be read, is larger, or is a file of the kernel.
+        Raises HostError if it cannot be read, is larger, or is a kernel file.
         """
         real = self.resolve(path)
         if real.startswith(_KERNEL):
             raise errors.HostError(
-                f"{path} leads to {real}, a file of the kernel, not of settings. Remove it, or correct it."
+                f"{path} leads to the kernel file {real}, which is no configuration. Remove or correct the link."
             )
-        return self._read(path, real, most)
+        return self._read(path, real, limit)
 
-    def read_text(self, path: str, most: int = FILE_BYTES) -> str:
+    def read_text(self, path: str, limit: int = FILE_BYTES) -> str:
         """Return the text of a file; an empty string if it does not exist or cannot be read.
 
-        It reads a file of the kernel only if ``path`` itself lies in /proc or /sys.
+        It reads a kernel file only if ``path`` itself lies in /proc or /sys.
         """
         try:
-            content = self._read(path, self.resolve(path), most) if path.startswith(_KERNEL) else self.read(path, most)
+            content = (
+                self._read(path, self.resolve(path), limit) if path.startswith(_KERNEL) else self.read(path, limit)
+            )
         except errors.HostError:
             return ""
         return (content or b"").decode("utf-8", "replace")
 
-    def _read(self, path: str, real: str, most: int) -> bytes | None:
+    def _read(self, path: str, real: str, limit: int) -> bytes | None:
         try:
-            with open_regular(self._glue(real), path) as stream:
-                # read() returns None if a file of the kernel has no data yet.
-                content = stream.read(most + 1) or b""
+            with open_regular(self._outer(real), path) as stream:
+                # read() returns None if a kernel file has no data yet.
+                content = stream.read(limit + 1) or b""
         except FileNotFoundError:
             return None
         except OSError as error:
             raise _unreadable(path, error) from error
-        if len(content) > most:
-            raise errors.HostError(f"{path} is larger than {most >> 10} KiB, the limit for such a file. Move it away.")
+        if len(content) > limit:
+            raise errors.HostError(f"{path} is larger than {limit >> 10} KiB, the limit for such a file. Move it away.")
         return content
 
     def exists(self, path: str) -> bool:
@@ -214,7 +214,7 @@ class HostFS(t.NamedTuple):
 
     def glob(self, pattern: str) -> list[str]:
         """Return the sorted paths that match an absolute pattern. As in Go's Glob, * also matches a leading dot."""
-        found = ["/"] if _is_path(pattern) else []
+        found = ["/"] if _is_valid_path(pattern) else []
         for part in pattern.split("/"):
             if part and part != ".":
                 # Go negates a class with ^ where Python uses !.
@@ -237,7 +237,7 @@ class HostFS(t.NamedTuple):
         """
         found = list(itertools.islice(self._walk(folder), DROP_INS + 1))
         if len(found) > DROP_INS:
-            raise errors.HostError(f"{folder} holds more than {DROP_INS} files. Remove those that are not needed.")
+            raise errors.HostError(f"{folder} contains more than {DROP_INS} files. Remove files that you do not need.")
         return [path for path, is_directory in found if not is_directory]
 
     def _walk(self, folder: str) -> t.Iterator[tuple[str, bool]]:
@@ -288,7 +288,7 @@ class HostFS(t.NamedTuple):
         """Return the command line that runs ``argv`` on this host."""
         return list(argv) if self.root == "/" else ["chroot", self.root, *argv]
 
-    def _glue(self, path: str) -> str:
+    def _outer(self, path: str) -> str:
         return path if self.root == "/" else self.root + path
 
 
@@ -305,7 +305,7 @@ def open_regular(outer: str, path: str) -> t.BinaryIO:
         if stat.S_ISREG(os.fstat(handle).st_mode):
             return os.fdopen(handle, "rb")
         os.close(handle)
-    raise errors.HostError(f"{path} is not a regular file. Move it away, or name another file.")
+    raise errors.HostError(f"{path} is not a regular file. Move it away, or use another path.")
 
 
 def read_link(outer: str, path: str) -> str:
@@ -316,10 +316,12 @@ def read_link(outer: str, path: str) -> str:
     try:
         return os.readlink(outer)
     except OSError as error:
-        raise _unreadable(f"The link {path}", error, "Another program may have changed it. Run this again.") from error
+        raise _unreadable(
+            f"The link {path}", error, "Another program may have changed it. Run the task again."
+        ) from error
 
 
-def _is_path(text: str) -> bool:
+def _is_valid_path(text: str) -> bool:
     """Return whether a file could have this name; a configuration may contain any text."""
     try:
         name = os.fsencode(text)

@@ -17,7 +17,7 @@ _Kind = t.TypeVar("_Kind")
 # The highest ID of users and groups. The next number is reserved for "no ID" (chown(2)).
 MAX_ID = 2**32 - 2
 # Python needs quadratic time to parse a long integer, and some versions refuse it.
-_DIGITS = 4300
+_MAX_DIGITS = 4300
 
 
 def load(content: bytes | str) -> t.Any:
@@ -53,12 +53,12 @@ def field(data: t.Any, name: str, kind: type[_Kind]) -> _Kind:
     return check(fields[name], kind)
 
 
-def number(value: t.Any, most: int) -> int:
-    """Return ``value`` if it is an integer between 0 and ``most``.
+def number(value: t.Any, maximum: int) -> int:
+    """Return ``value`` if it is an integer between 0 and ``maximum``.
 
     Raises ValueError otherwise.
     """
-    if not 0 <= check(value, int) <= most:
+    if not 0 <= check(value, int) <= maximum:
         raise ValueError(f"{value} is out of range")
     return int(value)
 
@@ -93,6 +93,6 @@ def get(data: t.Any, name: str, default: _Kind) -> _Kind:
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > _DIGITS:
-        raise ValueError("a number with too many digits")
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError("a number has too many digits")
     return int(digits)

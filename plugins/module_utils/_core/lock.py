@@ -31,7 +31,7 @@ TIMEOUT = 240.0
 PACKAGE_MANAGER_TIMEOUT = 120
 _PAUSE = 0.1
 # Maximum number of characters of the holder's command in a message.
-_MOST = 200
+_MAX_COMMAND = 200
 
 
 @contextlib.contextmanager
@@ -44,15 +44,15 @@ def host_lock(host: hostfs.HostFS, timeout: float | None = None) -> t.Iterator[N
     """
     deadline = time.monotonic() + (TIMEOUT if timeout is None else timeout)
     path = _path(host)
-    made: list[str] = []
+    created: list[str] = []
     locked = None
     try:
         while locked is None:
-            locked = _try(host, path, made, time.monotonic() >= deadline)
+            locked = _try_lock(host, path, created, time.monotonic() >= deadline)
         with locked:
             yield
     finally:
-        atomic_write.remove_empty_directories(host, made)
+        atomic_write.remove_empty_directories(host, created)
 
 
 def _path(host: hostfs.HostFS) -> str:
@@ -67,13 +67,13 @@ def _path(host: hostfs.HostFS) -> str:
         account = accounts.own_account(host)
         name = user if account is None else account.name
         raise errors.HostError(
-            f"{accounts.runtime_dir(user)} does not exist, because the systemd of the user {name} does not run. Run"
-            f" `loginctl enable-linger {name}` as root, then run this again."
+            f"{accounts.runtime_dir(user)} does not exist, because the systemd of user {name} does not run. Run"
+            f" `loginctl enable-linger {name}` as root, then run the task again."
         )
     return f"{accounts.runtime_dir(user)}/gpufleet-nvidia/lock"
 
 
-def _try(host: hostfs.HostFS, path: str, made: list[str], last: bool) -> contextlib.ExitStack | None:
+def _try_lock(host: hostfs.HostFS, path: str, created: list[str], last: bool) -> contextlib.ExitStack | None:
     """Return the context that releases the lock; None, after a pause, if another process holds it.
 
     Raises HostError instead of returning None if ``last`` is true.
@@ -81,7 +81,7 @@ def _try(host: hostfs.HostFS, path: str, made: list[str], last: bool) -> context
     with contextlib.ExitStack() as opened:
         try:
             # The directory is opened on each attempt, because the previous holder may have removed it.
-            folder = _open_folder(host, os.path.dirname(path), made)
+            folder = _open_folder(host, os.path.dirname(path), created)
             opened.callback(os.close, folder)
             handle = _open_own(path, os.O_RDWR | os.O_CREAT, folder)
             opened.callback(os.close, handle)
@@ -96,14 +96,14 @@ def _try(host: hostfs.HostFS, path: str, made: list[str], last: bool) -> context
         except BlockingIOError:
             if last:
                 raise errors.HostError(
-                    f"{path} is held by {_holder(handle)}. Wait for it to end, then run this again."
+                    f"{path} is held by {_holder(handle)}. Wait for it to end, then run the task again."
                 ) from None
             time.sleep(_PAUSE)
             return None
         except OSError as error:
             # The file system has no locks, such as some NFS mounts, or there is no memory for one.
             raise atomic_write.os_error(path, "locked", error) from error
-        if not _names(folder, path, handle):
+        if not _is_current(folder, path, handle):
             return None
         # Waiting tasks show this process ID in their message. The lock works without it.
         with contextlib.suppress(OSError):
@@ -113,16 +113,16 @@ def _try(host: hostfs.HostFS, path: str, made: list[str], last: bool) -> context
         return opened.pop_all()
 
 
-def _open_folder(host: hostfs.HostFS, folder: str, made: list[str]) -> int:
+def _open_folder(host: hostfs.HostFS, folder: str, created: list[str]) -> int:
     """Return a handle of the lock's directory, which only this user may enter; create it if it is missing."""
     resolved = host.resolve(folder, last=False)
-    made += atomic_write.make_directories(host, os.path.dirname(resolved), 0o755)
+    created += atomic_write.make_directories(host, os.path.dirname(resolved), 0o755)
     outer = host.real_path(resolved, last=False)
     above = _open_directory(host.root, os.path.dirname(outer))
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(os.path.basename(outer), 0o700, dir_fd=above)
-            made.append(resolved)
+            created.append(resolved)
         handle = _open_own(folder, os.O_RDONLY | os.O_DIRECTORY, above)
     finally:
         os.close(above)
@@ -163,7 +163,7 @@ def _open_own(path: str, flags: int, above: int) -> int:
     if not is_kind(status.st_mode):
         problem = f"is not a {kind}"
     elif status.st_uid != os.geteuid():
-        problem = f"belongs to the user {status.st_uid}, not to the user {os.geteuid()} that runs the task"
+        problem = f"belongs to user {status.st_uid}, but the task runs as user {os.geteuid()}"
     elif status.st_nlink > 1 and kind != "directory":
         # Writing to a hard link would also change the file under its other name.
         problem = "is a hard link"
@@ -174,7 +174,7 @@ def _open_own(path: str, flags: int, above: int) -> int:
 
 
 def _unusable(path: str, problem: str) -> errors.HostError:
-    return errors.HostError(f"{path} {problem}. Remove it, then run this again.")
+    return errors.HostError(f"{path} {problem}. Remove it, then run the task again.")
 
 
 def _holder(handle: int) -> str:
@@ -182,19 +182,19 @@ def _holder(handle: int) -> str:
     process = os.read(handle, 20).decode("ascii", "replace").strip()
     command = " ".join(hostfs.command_line(hostfs.HostFS(), int(process))) if process.isdecimal() else ""
     # Arguments may be long and contain line breaks.
-    command = " ".join(command.split())[:_MOST]
+    command = " ".join(command.split())[:_MAX_COMMAND]
     return f"process {process or 'unknown'} ({command or 'command unknown'})"
 
 
 def _remove(folder: int, path: str, handle: int) -> None:
-    """Remove the lock file before the lock is released, unless the name now belongs to another run."""
+    """Remove the lock file before the lock is released, unless another run has replaced it."""
     with contextlib.suppress(OSError):
-        if _names(folder, path, handle):
+        if _is_current(folder, path, handle):
             os.unlink(os.path.basename(path), dir_fd=folder)
 
 
-def _names(folder: int, path: str, handle: int) -> bool:
-    """Return whether the name still leads to the locked file.
+def _is_current(folder: int, path: str, handle: int) -> bool:
+    """Return whether the path still leads to the locked file.
 
     The previous holder removes the file before it releases the lock.
     """
@@ -226,7 +226,7 @@ def temp_directory(host: hostfs.HostFS, purpose: str) -> t.Iterator[tuple[str, s
     try:
         outer = tempfile.mkdtemp(prefix=f"{TEMP_PREFIX}{os.getpid()}-", dir=host.real_path(TEMP_DIR))
     except OSError as error:
-        raise atomic_write.os_error(f"A directory for {purpose} in {TEMP_DIR}", "made", error) from error
+        raise atomic_write.os_error(f"A directory for {purpose} in {TEMP_DIR}", "created", error) from error
     handle = os.open(outer, os.O_RDONLY | os.O_DIRECTORY)
     try:
         # A run in another container does not see this process, but finds the directory locked.

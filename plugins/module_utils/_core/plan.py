@@ -9,14 +9,13 @@ A plan is data: `apply.py` writes it.
 
 from __future__ import annotations
 
-import json
 import types
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+
 if t.TYPE_CHECKING:
     from typing_extensions import Self
-
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 
     KeyPath = t.Tuple[str, ...]
 
@@ -87,8 +86,8 @@ Doc = t.TypeVar("Doc", bound=Document)
 class TrackedEdit(t.Generic[Doc]):
     """The changes to one file.
 
-    ``read`` parses a path and its content into a document. ``fresh`` is the header of a file that this collection
-    creates.
+    ``read`` parses a path and its content into a document. ``header`` is the comment at the top of a file that this
+    collection creates.
     """
 
     def __init__(
@@ -97,13 +96,13 @@ class TrackedEdit(t.Generic[Doc]):
         path: str,
         content: bytes | None,
         record: core_records.OriginalFile | None,
-        fresh: bytes = b"",
+        header: bytes = b"",
     ) -> None:
         self.path = path
         self.content = content
         self.record = record
-        self.fresh = fresh
-        self.before = read(path, fresh if content is None else content)
+        self.header = header
+        self.before = read(path, header if content is None else content)
         self.document = self.before
         self.wanted: dict[KeyPath, t.Any] = {}
         # True if the whole file is removed, even if this collection did not create it.
@@ -124,7 +123,7 @@ class TrackedEdit(t.Generic[Doc]):
     def emptied(self) -> bool:
         """Whether the file contains nothing but the header of this collection."""
         text = self.document.to_bytes()
-        return not (text[len(self.fresh) :] if text.startswith(self.fresh) else text).strip()
+        return not (text[len(self.header) :] if text.startswith(self.header) else text).strip()
 
     def recorded(self) -> list[KeyPath]:
         """Return the entries that earlier runs wrote."""
@@ -158,12 +157,7 @@ class TrackedEdit(t.Generic[Doc]):
             path: value
             for path, value in candidates.items()
             if final.has(*path)
-            and _same(final.value(*path), value)
-            and not (self.original.has(*path) and _same(self.original.value(*path), value))
+            and core_records.equal(final.value(*path), value)
+            and not (self.original.has(*path) and core_records.equal(self.original.value(*path), value))
         }
         return PlannedFile(self.path, self.content, after, keys, like)
-
-
-def _same(one: t.Any, other: t.Any) -> bool:
-    """Return whether two values are the same in a record, where true differs from 1."""
-    return json.dumps(one, default=str) == json.dumps(other, default=str)

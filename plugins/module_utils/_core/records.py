@@ -30,7 +30,7 @@ _SCHEMA = 1
 _SNAPS = "/var/snap/"
 _SNAP_REVISION = re.compile(r"\A(/var/snap/[^/]+)/x?[0-9]+/")
 _DIGEST = re.compile(r"\A(?:absent|[0-9a-f]{64})\Z")
-_MOST_MODE = 0o7777
+_MAX_MODE = 0o7777
 _NAME_MAX = 255
 # Bytes that stay of a file's name if the name of its record would exceed NAME_MAX.
 _NAME_LIMIT = 150
@@ -64,7 +64,7 @@ class OriginalFile(t.NamedTuple):
     def owns(self, path: tuple[str, ...], value: t.Any) -> bool:
         """Return whether ``value`` at ``path`` is the one that this collection wrote."""
         keys = self.keys or {}
-        return path in keys and json.dumps(keys[path], default=str) == json.dumps(value, default=str)
+        return path in keys and equal(keys[path], value)
 
     def restorable(self, content: bytes | None) -> bool:
         """Return whether ``content`` is ``original`` with only the changes of this collection."""
@@ -117,8 +117,8 @@ class OriginalFile(t.NamedTuple):
             return _checked(fields)
         except ValueError as error:
             raise errors.HostError(
-                f"{path} is damaged: it is not a record of this collection. Restore it from a backup, or move it"
-                " away; removal then takes out the NVIDIA entries only."
+                f"{path} is damaged. Restore it from a backup, or move it away. Without it, a removal deletes only the"
+                " NVIDIA entries and does not restore the original file."
             ) from error
 
 
@@ -151,7 +151,7 @@ def _checked(fields: t.Any) -> OriginalFile:
         keys=keys,
     )
     paths = [record.path, *record.created_directories, *([record.main] if record.main else [])]
-    if not all(_is_normal(path) for path in paths) or not 0 <= record.mode <= _MOST_MODE:
+    if not all(_is_normal(path) for path in paths) or not 0 <= record.mode <= _MAX_MODE:
         raise ValueError("a path or the mode cannot be one")
     if ValueError in keys.values() or not all(map(_DIGEST.match, record.written)):
         raise ValueError("a value or a digest is missing")
@@ -164,6 +164,11 @@ def _is_normal(path: str) -> bool:
 
 def _checksum(fields: t.Mapping[str, t.Any]) -> str:
     return digest(json.dumps(fields, sort_keys=True).encode("ascii"))
+
+
+def equal(one: t.Any, other: t.Any) -> bool:
+    """Return whether two values are the same in a record, where true differs from 1."""
+    return json.dumps(one, default=str) == json.dumps(other, default=str)
 
 
 def digest(content: bytes | None) -> str:
@@ -246,7 +251,7 @@ def load_readable_records(host: hostfs.HostFS, folder: str = STATE_DIR) -> list[
 def _loaded(host: hostfs.HostFS, where: str, content: bytes) -> OriginalFile:
     record = OriginalFile.from_bytes(where, content)
     if where != record_path(record.engine, record.path, posixpath.dirname(where)):
-        raise errors.HostError(f"{where} is the record of another file, {record.path}. Move it away.")
+        raise errors.HostError(f"{where} is the record of another file, {record.path}. Move this record away.")
     if not record.path.startswith(_SNAPS):
         return record
     return record._replace(path=host.resolve(record.path), main=host.resolve(record.main))

@@ -34,10 +34,10 @@ def require_trusted_root(host: hostfs.HostFS) -> None:
     if found is None:
         return
     folder, problem, command = found
-    other = "" if host.live else ", or run the task as the owner or through the owner's sudo"
+    other = "" if host.live else ", or run the task as the owner or through sudo of the owner"
     raise errors.HostError(
-        f"host_root {host.root!r}: nothing is written or run, because {folder} {problem} and could be replaced"
-        f" meanwhile. Run `{command}`{other}."
+        f"host_root {host.root!r} is not safe: {folder} {problem}, so another user could replace it while the task"
+        f" runs. Run `{command}`{other}."
     )
 
 
@@ -50,8 +50,8 @@ def require_trusted_folder(host: hostfs.HostFS, parameter: str, folder: str) -> 
     if found is not None:
         outer, problem, command = found
         raise errors.HostError(
-            f"{parameter} {folder!r}: nothing is written, because {outer} {problem}, so that another user could replace"
-            f" files there. Choose another directory, or run `{command}`."
+            f"{parameter} {folder!r} is not safe: {outer} {problem}, so another user could replace files there. Choose"
+            f" another directory, or run `{command}`."
         )
 
 
@@ -82,7 +82,7 @@ def _first_untrusted(places: t.Sequence[str], owners: frozenset[int]) -> tuple[s
             # A directory such as /tmp must keep its mode, so the advice is to create the missing directory in it.
             below = f"mkdir -m 700 {shlex.quote(following)}"
             command = below if sticky and following else f"chmod go-w {shlex.quote(place)}"
-            return place, "can be written to by other users", command
+            return place, "is writable by other users", command
     return None
 
 

@@ -146,7 +146,7 @@ def revert_own_entries(edit: TomlEdit, keep: t.Callable[[KeyPath], bool] = lambd
     unwanted = [path for path in edit.recorded() if path not in edit.wanted and not keep(path)]
     if not edit.wanted and len(unwanted) == len(edit.recorded()) and record.restorable(edit.content):
         edit.document = toml_document.TomlDocument.from_bytes(
-            edit.path, edit.fresh if record.original is None else record.original
+            edit.path, edit.header if record.original is None else record.original
         )
         return
     for path in unwanted:

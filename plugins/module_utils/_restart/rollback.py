@@ -159,10 +159,10 @@ class Rollback:
         atomic_write.make_directories(self.host, directory, 0o755)
         staged = self._staged.pop(file.path, None)
         parsed = [*core_constants.CONFIG_DIRS, directory]
-        if staged is not None and atomic_write.use_prepared_file(self.host, staged, file.path, parsed=parsed):
+        if staged is not None and atomic_write.use_prepared_file(self.host, staged, file.path, config_dirs=parsed):
             return
         mode, owner = self._mode_and_owner(file, record)
-        atomic_write.replace_file(self.host, file.path, file.content, mode, owner, parsed=parsed)
+        atomic_write.replace_file(self.host, file.path, file.content, mode, owner, config_dirs=parsed)
 
     def _mode_and_owner(
         self, file: engines_journal.PreviousFile, record: core_records.OriginalFile | None

@@ -368,7 +368,7 @@ class SavedSources:
         atomic_write.make_directories(self.host, folder, 0o755)
         # At no moment may users read a file that they could not read before.
         mode, owner = saved.mode, saved.owner
-        atomic_write.replace_file(self.host, saved.path, content, mode, owner, parsed=(folder,), ceiling=mode)
+        atomic_write.replace_file(self.host, saved.path, content, mode, owner, config_dirs=(folder,), max_mode=mode)
         atomic_write.set_access(self.host, saved.path, mode, owner)
 
     def _all_backups(self) -> list[str]:

@@ -13,7 +13,7 @@ if t.TYPE_CHECKING:
     import pytest
 
 CHANGES = ("removed", "replaced by a file", "replaced by a directory")
-MESSAGE = r"^The link {} cannot be read: .*\. Another program may have changed it\. Run this again\.$"
+MESSAGE = r"^The link {} cannot be read: .*\. Another program may have changed it\. Run the task again\.$"
 
 
 def change_links_before_reading(monkeypatch: pytest.MonkeyPatch, change: str) -> None:

@@ -444,5 +444,5 @@ def _set_header(edit: toml_plan.TomlEdit, header: bytes) -> None:
     text = edit.document.to_bytes()
     previous = next((known for known in (SNAPSHOT_HEADER, toml_plan.HEADER) if text.startswith(known)), b"")
     if (previous or not text) and previous != header:
-        edit.fresh = header
+        edit.header = header
         edit.document = toml_document.TomlDocument.from_bytes(edit.path, header + text[len(previous) :])

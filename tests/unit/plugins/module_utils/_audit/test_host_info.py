@@ -259,7 +259,7 @@ def test_refused_unit_is_a_problem(docker: FakeDocker, line: str) -> None:
     docker.write(UNIT, f"[Service]\n{line}\nExecStart=/usr/bin/dockerd\n")
     (problem,) = inspect(docker)["problems"]
     assert problem["message"].startswith(
-        ("/proc/kmsg leads to /proc/kmsg, a file of the kernel", f"{UNIT} is larger than 256 KiB")
+        ("/proc/kmsg leads to the kernel file /proc/kmsg", f"{UNIT} is larger than 256 KiB")
     )
 
 

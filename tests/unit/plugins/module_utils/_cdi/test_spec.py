@@ -399,7 +399,7 @@ def test_missing_hook_in_check_mode(tmp_path: Path) -> None:
         ({"mode": "csv"}, "no nvidia-ctk"),
         ({"backend": "nvidia-ctk"}, "no nvidia-ctk"),
         ({"for_engines": ("rkt",)}, "rkt"),
-        ({"backup_dir": "/etc/cdi/old"}, "every file is configuration"),
+        ({"backup_dir": "/etc/cdi/old"}, "reads every file as configuration"),
     ],
 )
 def test_invalid_options(host: CdiHost, options: dict[str, t.Any], message: str | None) -> None:

@@ -67,7 +67,7 @@ def test_refuses_folders_that_are_parsed(tmp_path: Path, host: HostFS, directory
     for link, target in (("srv/link", "/etc/cdi"), ("var/run", "/run")):
         (tmp_path / link).parent.mkdir()
         (tmp_path / link).symlink_to(target)
-    with pytest.raises(NvidiaError, match=f"^backup_dir '{directory}' lies in {inside}, where every file"):
+    with pytest.raises(NvidiaError, match=f"^backup_dir '{directory}' is below {inside}, where a program"):
         check_backup_dir(host, directory, _PARSED)
 
 

@@ -158,14 +158,14 @@ def test_timeout_error_shows_the_command_of_the_holder(host: HostFS, file: Path)
             error = _error_with(host, file, f"{holder.pid}\n")
             holder.stdin.close()
         assert error.startswith(f"{LOCK_FILE} is held by process {holder.pid} ({shown}")
-        assert error.endswith("). Wait for it to end, then run this again.")
+        assert error.endswith("). Wait for it to end, then run the task again.")
         assert len(error) < 400
 
 
 @pytest.mark.parametrize(("content", "shown"), [("", "unknown"), ("x\n", "x"), ("999999999\n", "999999999")])
 def test_timeout_error_for_an_unknown_holder(host: HostFS, file: Path, content: str, shown: str) -> None:
     assert _error_with(host, file, content) == (
-        f"{LOCK_FILE} is held by process {shown} (command unknown). Wait for it to end, then run this again."
+        f"{LOCK_FILE} is held by process {shown} (command unknown). Wait for it to end, then run the task again."
     )
 
 
@@ -267,8 +267,7 @@ def test_rejects_a_lock_of_another_user(host: HostFS, file: Path, foreign: str) 
     os.chown(file.parent if foreign == FOLDER else file, OTHER_USER, OTHER_USER)
     before = os.listdir("/proc/self/fd")
     assert _refusal(host) == (
-        f"{foreign} belongs to the user {OTHER_USER}, not to the user 0 that runs the task."
-        " Remove it, then run this again."
+        f"{foreign} belongs to user {OTHER_USER}, but the task runs as user 0. Remove it, then run the task again."
     )
     assert file.read_text() == "theirs"
     assert os.listdir("/proc/self/fd") == before
@@ -305,7 +304,7 @@ def test_rejects_a_directory_that_is_a_link(tmp_path: Path, target: str) -> None
         (tmp_path / victim).mkdir(parents=True)
     (tree / FOLDER[1:]).symlink_to(target)
     host = HostFS(str(tree), live=False)
-    assert _refusal(host) == f"{FOLDER} is a link, or not a directory. Remove it, then run this again."
+    assert _refusal(host) == f"{FOLDER} is a link, or not a directory. Remove it, then run the task again."
     assert os.listdir(tmp_path / "victim") == os.listdir(tree / "victim") == []
 
 
@@ -328,7 +327,7 @@ def test_rejects_a_directory_that_becomes_a_link(monkeypatch: pytest.MonkeyPatch
 def test_rejects_a_lock_that_is_a_link(host: HostFS, file: Path, tmp_path: Path, target: str) -> None:
     (tmp_path / "victim").write_text("precious")
     file.symlink_to(target)
-    assert _refusal(host) == f"{LOCK_FILE} is a link, or not a regular file. Remove it, then run this again."
+    assert _refusal(host) == f"{LOCK_FILE} is a link, or not a regular file. Remove it, then run the task again."
     assert (tmp_path / "victim").read_text() == "precious"
 
 
@@ -546,5 +545,5 @@ def test_keeps_directories_of_another_user(temp_host: HostFS) -> None:
 def test_temp_directory_without_tmp(tmp_path: Path) -> None:
     remove_stale_directories(HostFS(str(tmp_path), live=True))
     folder = temp_directory(HostFS(str(tmp_path), live=True), "the test")
-    with pytest.raises(HostError, match=r"^A directory for the test in /tmp cannot be made: "), folder:
+    with pytest.raises(HostError, match=r"^A directory for the test in /tmp cannot be created: "), folder:
         pass

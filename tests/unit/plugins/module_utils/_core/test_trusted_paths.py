@@ -62,7 +62,7 @@ def test_root_writes_into_no_tree_of_a_user(tmp_path: Path, tree: Path, owned: s
     os.chown(str(folder), USER, USER)
     said = refusal(tree, live)
     assert said.startswith(
-        f"host_root {str(tree)!r}: nothing is written or run, because {folder} belongs to user {USER} and "
+        f"host_root {str(tree)!r} is not safe: {folder} belongs to user {USER}, so another user could replace it"
     )
     assert f"`chown 0 {folder}`" in said
     assert ("sudo" in said) is not live
@@ -104,7 +104,7 @@ def test_a_tree_that_others_can_replace(tmp_path: Path, tree: Path, name: str, m
     folder = tmp_path / name
     folder.chmod(mode)
     said = refusal(tree, live)
-    assert f"{folder} can be written to by other users" in said
+    assert f"{folder} is writable by other users" in said
     assert f"`chmod go-w {folder}`" in said
 
 
@@ -155,7 +155,7 @@ def test_a_folder_that_is_a_link(tree: Path) -> None:
     host = HostFS(str(tree), live=True)
     require_trusted_folder(host, "backup_dir", "/link")
     os.chown(str(tree / "srv"), USER, USER)
-    with pytest.raises(HostError, match=f"^backup_dir '/link': nothing is written, because {tree}/srv belongs to user"):
+    with pytest.raises(HostError, match=f"^backup_dir '/link' is not safe: {tree}/srv belongs to user"):
         require_trusted_folder(host, "backup_dir", "/link")
 
 

@@ -316,7 +316,7 @@ def test_a_file_that_the_unit_does_not_name_is_no_reason_either(tree: Tree) -> N
         ({"runtime_name": "runc"}, {}, "is the name of a low-level runtime"),
         ({"runtime_name": "a b"}, {}, "unsupported characters"),
         ({}, {"config_path": "daemon.json"}, "config_path 'daemon.json' is not an absolute path"),
-        ({}, {"backup_dir": "/etc/crio/crio.conf.d/old"}, "every file is configuration"),
+        ({}, {"backup_dir": "/etc/crio/crio.conf.d/old"}, "reads every file as configuration"),
         ({}, {"backup_dir": "backups"}, "backup_dir 'backups' is not an absolute path"),
         ({}, {"validate": "true"}, "validate is true, but docker cannot be run on this host"),
         ({}, {"engine_version": "latest"}, "engine_version 'latest' is not a version. Write it in digits and dots"),
@@ -394,7 +394,7 @@ def test_no_room_for_the_validator_s_copy(live: Tree, monkeypatch: pytest.Monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tempfile if name == "mkdtemp" else os, name, full)
-    with pytest.raises(HostError, match=r"in /tmp cannot be .*: No space left on device\. Make room"):
+    with pytest.raises(HostError, match=r"in /tmp cannot be .*: No space left on device\. Free space"):
         live.present()
     assert not live.path(DAEMON_JSON).exists()
     assert not list(live.path("/tmp").iterdir())

@@ -112,7 +112,7 @@ def test_only_files_of_ours_take_after_the_main_file() -> None:
 
 @pytest.mark.parametrize(("text", "fresh"), [(LONG, LONG), (SHORT + b"a = 1\n", SHORT), (b"a = 1\n", b""), (b"", b"")])
 def test_our_opening_words_are_known_again(text: bytes, fresh: bytes) -> None:
-    assert TomlFiles(FakeFiles({MAIN: text}).context(MAIN), (LONG, SHORT)).edit(MAIN).fresh == fresh
+    assert TomlFiles(FakeFiles({MAIN: text}).context(MAIN), (LONG, SHORT)).edit(MAIN).header == fresh
 
 
 # -- giving back -----------------------------------------------------------------------------------------------------

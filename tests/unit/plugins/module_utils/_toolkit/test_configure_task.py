@@ -152,7 +152,7 @@ def test_another_file_is_another_configuration(tree: Toolkit) -> None:
     ("options", "words"),
     [
         ({"path": "etc/config.toml"}, "path 'etc/config.toml' is not an absolute path"),
-        ({"backup_dir": "/etc/cdi/old"}, "backup_dir '/etc/cdi/old' lies in /etc/cdi"),
+        ({"backup_dir": "/etc/cdi/old"}, "backup_dir '/etc/cdi/old' is below /etc/cdi"),
     ],
 )
 def test_paths_are_looked_at_first(tree: Toolkit, options: dict[str, t.Any], words: str) -> None:

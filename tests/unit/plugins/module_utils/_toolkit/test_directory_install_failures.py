@@ -150,7 +150,7 @@ def test_a_disk_that_fills_up(call: int, host: Host, monkeypatch: pytest.MonkeyP
         return toolkit_manifest.create(path, mode, chunks)
 
     monkeypatch.setattr(toolkit_manifest, "create", full)
-    refused(host, "Make room")
+    refused(host, "Free space")
 
 
 def test_a_source_that_changes_while_it_is_read(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,4 +148,4 @@ def test_no_room_for_the_description_of_a_pod(crictl: Crictl) -> None:
     (crictl.root / "tmp").rmdir()
     lacks, untried = crictl.try_them("nvidia")
     assert not lacks
-    assert "cannot be made" in untried[0]
+    assert "cannot be created" in untried[0]
