@@ -33,8 +33,8 @@ for name in ("ansible_collections", "ansible_collections.gpufleet", "ansible_col
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [sys.argv[1]]
 begun = time.process_time()
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.host_check import check_host, required_of
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.modes import generate_all
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.host_check import check_host
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.modes import generate_all, required_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import render

@@ -208,7 +208,7 @@ def _required(
     if not options.require_devices or found is None or cdi_options.NONE in options.request.device_ids:
         return None
     selected = cdi_modes.selected_gpus(found, options.request.device_ids)
-    return host_check.required_of(selected, inventory.mig_nodes(host, selected))
+    return cdi_modes.required_of(selected, inventory.mig_nodes(host, selected))
 
 
 def _gpus_without_mig_devices(found: inventory.GpuInventory | None, mode: str) -> list[str]:
@@ -271,14 +271,7 @@ _VERSION = re.compile(r"(?<![\w.])v?([0-9]+(?:\.[0-9]+)+)")
 # A line of nvidia-ctk's log that reports an error. The message may be quoted as in Go.
 _ERROR = re.compile(r'level=(?:error|fatal|panic) msg=("(?:[^"\\]|\\.)*"|\S+)')
 _PANIC = re.compile(r"^(?:panic|fatal error): .*", re.MULTILINE)
-_MOST_CHARACTERS = 400
-
-
-class Output(t.NamedTuple):
-    """Where nvidia-ctk writes a specification, and its format. An empty ``path`` is standard output."""
-
-    path: str
-    format: str
+_MAX_CHARACTERS = 400
 
 
 def find_program(host: hostfs.HostFS, cdi_hook_path: str) -> str | None:
@@ -306,7 +299,7 @@ def generate_all_with(
     request = cdi_options.checked(request, host)
     version = version_of(program, run_pinned, host)
     # Reading JSON needs no additional package on the host.
-    argv = command_of(program, version, mode, request, Output("", "json"))
+    argv = command_of(program, version, mode, request, ("", "json"))
     printed = _run_program(argv, f"failed to generate mode {mode}", _advice(mode), run_pinned, host)
     return _parsed(program, request, printed)
 
@@ -328,8 +321,10 @@ def version_of(program: str, run_pinned: PinnedRunner, host: hostfs.HostFS) -> V
     return version
 
 
-def command_of(program: str, version: Version, mode: str, request: cdi_options.Request, output: Output) -> list[str]:
-    """Return the command that writes the specification to ``output``.
+def command_of(
+    program: str, version: Version, mode: str, request: cdi_options.Request, output: tuple[str, str]
+) -> list[str]:
+    """Return the command that writes the specification to ``output``, a path and a format. "" is standard output.
 
     The command passes every option that the environment could set otherwise, even if it is empty. Raises NvidiaError
     with the name of the first option that ``version`` lacks.
@@ -339,8 +334,8 @@ def command_of(program: str, version: Version, mode: str, request: cdi_options.R
         "--quiet",
         "cdi",
         "generate",
-        f"--output={output.path}",
-        f"--format={output.format}",
+        f"--output={output[0]}",
+        f"--format={output[1]}",
         f"--mode={mode}",
         f"--vendor={request.vendor}",
         f"--class={request.class_}",
@@ -429,7 +424,7 @@ def _error_message(errors: str) -> str:
     found = [_unquoted(match.group(1)) for match in _ERROR.finditer(errors)] or _PANIC.findall(errors)
     lines = [line.strip() for line in (found[-1:] or errors.splitlines()) if line.strip()]
     message = " ".join(lines[-1].split()) if lines else ""
-    return (message if len(message) <= _MOST_CHARACTERS else f"{message[:_MOST_CHARACTERS]}…").rstrip(".")
+    return (message if len(message) <= _MAX_CHARACTERS else f"{message[:_MAX_CHARACTERS]}…").rstrip(".")
 
 
 def _unquoted(text: str) -> str:

@@ -27,20 +27,6 @@ if t.TYPE_CHECKING:
 
     Edits = t.Mapping[str, t.Any]
 
-    # The parts of _gpu/inventory that this file needs. An import, even a type-only one, makes ansible-core send that
-    # module to the host.
-    class Gpu(t.Protocol):
-        @property
-        def minor(self) -> int: ...
-        @property
-        def mig(self) -> bool: ...
-        @property
-        def migs(self) -> t.Sized: ...
-
-    class Machine(t.Protocol):
-        @property
-        def gpus(self) -> t.Sequence[Gpu]: ...
-
 
 # The device that has the edits of all others.
 ALL = "all"
@@ -66,18 +52,6 @@ class HostCheckResult(t.NamedTuple):
 
     errors: tuple[str, ...]
     warnings: tuple[str, ...]
-
-
-def required_of(gpu_inventory: Machine, mig_nodes: t.Iterable[str] = ()) -> Required:
-    """Return what a specification of these GPUs must contain: all GPUs, their nodes and the driver's.
-
-    A GPU in MIG mode is described by its MIG devices. These need the node of the GPU, and their own ``mig_nodes``. A
-    GPU in MIG mode without MIG devices is not required.
-    """
-    undivided = [gpu for gpu in gpu_inventory.gpus if not gpu.mig]
-    divided = [gpu for gpu in gpu_inventory.gpus if gpu.mig and gpu.migs]
-    nodes = [*device_nodes.NEEDED_NODES, *(f"/dev/nvidia{gpu.minor}" for gpu in [*undivided, *divided]), *mig_nodes]
-    return Required(frozenset(nodes), len(undivided) + sum(len(gpu.migs) for gpu in divided))
 
 
 def check_host(

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
 import typing as t
@@ -219,7 +218,7 @@ def describe_cdi(
     read, unread, missing_package = _read(host, cdi_records.known_documents(records), problems)
     found = cdi_registry.resolve(read)
     refresh = _refresh_report(host, run, problems)
-    partial_paths = {own.path for own in records if own.device_ids}
+    partial_paths = {record.path for record in records if record.device_ids}
     files = []
     for file in found.files:
         others = [name for other in found.files if other is not file and not other.errors for name in other.devices]
@@ -299,25 +298,20 @@ def _read(
     host: hostfs.HostFS, known: dict[str, t.Any], problems: list[core_errors.Problem]
 ) -> tuple[dict[str, t.Any], list[str], str | None]:
     """Return the data of each file or the error of reading it, the files that need a missing package, and its name."""
-    try:
-        return cdi_registry.read_specifications(host, known), [], None
-    except core_errors.MissingPackageError as error:
-        problems.append(core_errors.Problem.of(error))
-        return (*_without_package(host, known), error.details.get("needed"))
-    except core_errors.NvidiaError as error:
-        problems.append(core_errors.Problem.of(error))
-        return {}, [], None
-
-
-def _without_package(host: hostfs.HostFS, known: dict[str, t.Any]) -> tuple[dict[str, t.Any], list[str]]:
     read: dict[str, t.Any] = {}
     unread: list[str] = []
-    for path in cdi_registry.specification_paths(host):
-        try:
-            read[path] = cdi_registry.read_specification(host, path, known)
-        except core_errors.MissingPackageError:
-            unread.append(path)
-    return read, unread
+    missing_package = None
+    try:
+        for path in cdi_registry.specification_paths(host):
+            try:
+                read[path] = cdi_registry.read_specification(host, path, known)
+            except core_errors.MissingPackageError as error:
+                problems.append(core_errors.Problem.of(error))
+                missing_package = error.details.get("needed")
+                unread.append(path)
+    except core_errors.NvidiaError as error:
+        problems.append(core_errors.Problem.of(error))
+    return read, unread, missing_package
 
 
 def _refresh_report(
@@ -339,7 +333,7 @@ def _real(host: hostfs.HostFS, path: str) -> str:
         return path
 
 
-def _records(host: hostfs.HostFS, problems: list[core_errors.Problem]) -> list[cdi_records.OwnRecord]:
+def _records(host: hostfs.HostFS, problems: list[core_errors.Problem]) -> list[cdi_records.SpecRecord]:
     """Return the records of this collection. Reading them needs no parser."""
     try:
         return cdi_records.own_records(host)
@@ -353,12 +347,7 @@ def _ignored(host: hostfs.HostFS, paths: t.Collection[str]) -> list[str]:
     found = []
     for folder in core_constants.CDI_SPEC_DIRS:
         found += [f"{folder}/{name}" for name in host.readable_entries(folder)]
-    return [path for path in found if path not in paths and not _is_folder(host, path)]
-
-
-def _is_folder(host: hostfs.HostFS, path: str) -> bool:
-    outer = host.real_path(path, last=False)
-    return os.path.isdir(outer) and not os.path.islink(outer)
+    return [path for path in found if path not in paths and not cdi_registry.is_directory(host, path)]
 
 
 def _sort_key(path: str) -> tuple[int, str]:

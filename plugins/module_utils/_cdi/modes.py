@@ -15,6 +15,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import discover as cdi_discover
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import edits as cdi_edits
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import host_check
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import (
@@ -90,6 +91,17 @@ def selected_gpus(gpu_inventory: inventory.GpuInventory, ids: t.Sequence[str]) -
     return gpu_inventory._replace(gpus=tuple(gpus))
 
 
+def required_of(gpu_inventory: inventory.GpuInventory, mig_nodes: t.Iterable[str] = ()) -> host_check.Required:
+    """Return what a specification of these GPUs must contain: all GPUs, their nodes and the driver's.
+
+    A GPU in MIG mode is described by its MIG devices. These need the node of the GPU, and their own ``mig_nodes``. A
+    GPU in MIG mode without MIG devices is not required.
+    """
+    gpus = [gpu for gpu in gpu_inventory.gpus if gpu.migs or not gpu.mig]
+    nodes = [*device_nodes.NEEDED_NODES, *(f"/dev/nvidia{gpu.minor}" for gpu in gpus), *mig_nodes]
+    return host_check.Required(frozenset(nodes), sum(len(gpu.migs) if gpu.mig else 1 for gpu in gpus))
+
+
 def _all_devices(gpu_inventory: inventory.GpuInventory) -> list[_Selected]:
     whole = [_Selected(gpu, None) for gpu in gpu_inventory.gpus if not gpu.mig]
     return whole + [_Selected(gpu, mig_device) for gpu in gpu_inventory.gpus for mig_device in gpu.migs]
@@ -147,7 +159,7 @@ _NOT_FOR_MANAGEMENT = ("/dev/nvidia-fs", "/dev/nvidia-nvswitch", "/dev/nvidia-nv
 _CHANNEL_PREFIX = "/dev/nvidia-caps-imex-channels/channel"
 _CHANNEL = re.compile(r"(?:channel)?(0|[1-9][0-9]{0,6})\Z")
 # The driver's limit.
-_MOST_CHANNELS = 1 << 20
+_MAX_CHANNELS = 1 << 20
 
 NVML, MANAGEMENT, IMEX, GDS = "nvml", "management", "imex", "gds"
 # Modes with a single device that consists of nodes: their patterns, and advice if no node exists.
@@ -275,7 +287,7 @@ def _gds_mounts(files: driver_files.DriverFiles) -> t.Iterator[cdi_edits.Mount]:
 def _imex(inputs: _Inputs) -> cdi_edits.Data:
     request = inputs.request
     existing = [node.path[len(_CHANNEL_PREFIX) :] for node in inputs.nodes.matching(f"{_CHANNEL_PREFIX}*")]
-    channels = [channel for channel in existing if _CHANNEL.match(channel) and int(channel) < _MOST_CHANNELS]
+    channels = [channel for channel in existing if _CHANNEL.match(channel) and int(channel) < _MAX_CHANNELS]
     if request.device_ids and not {cdi_edits.ALL, f"channel{cdi_edits.ALL}"} & {*request.device_ids}:
         channels = [_channel(identifier) for identifier in request.device_ids]
     if not channels:
@@ -295,9 +307,9 @@ def _imex(inputs: _Inputs) -> cdi_edits.Data:
 
 def _channel(identifier: str) -> str:
     match = _CHANNEL.match(identifier)
-    if match is None or int(match.group(1)) >= _MOST_CHANNELS:
+    if match is None or int(match.group(1)) >= _MAX_CHANNELS:
         raise errors.NvidiaError(
-            f"device_ids: {identifier!r} is not an IMEX channel. Use a number from 0 to {_MOST_CHANNELS - 1}, or all."
+            f"device_ids: {identifier!r} is not an IMEX channel. Use a number from 0 to {_MAX_CHANNELS - 1}, or all."
         )
     return match.group(1)
 

@@ -41,12 +41,12 @@ def location_of(
     options: cdi_options.CdiOptions,
     host: hostfs.HostFS,
     refresh: refresh_units.Refresh | None,
-    own: refresh_units.Refresh | None = None,
+    own_refresh: refresh_units.Refresh | None = None,
 ) -> SpecLocation:
     """Return the location that ``options`` name, or the default one.
 
-    ``refresh`` and ``own`` are the refresh units of the toolkit and of this collection. Raises NvidiaError for a
-    location that engines would not read, or that contradicts other options.
+    ``refresh`` and ``own_refresh`` are the refresh units of the toolkit and of this collection. Raises NvidiaError for
+    a location that engines would not read, or that contradicts other options.
     """
     problem = cdi_schema.kind_problem(options.kind)
     if problem:
@@ -70,7 +70,7 @@ def location_of(
             f"exclusive needs a path in {' or '.join(core_constants.CDI_SPEC_DIRS)}, because engines read only"
             f" these directories, but path is {path}."
         )
-    return SpecLocation(path, format_, path in (unit_output, _output(own, host)))
+    return SpecLocation(path, format_, path in (unit_output, _output(own_refresh, host)))
 
 
 def _output(refresh: refresh_units.Refresh | None, host: hostfs.HostFS) -> str:
@@ -120,7 +120,7 @@ _DOCUMENT, _MODE, _DEVICES, _MOVED_FILE = ("document",), ("mode",), ("device_ids
 _VARIANT_OF = ("variant of",)
 
 
-class OwnRecord(t.NamedTuple):
+class SpecRecord(t.NamedTuple):
     """The record of a file of this collection, or of a file that was moved away for one (``document`` is None then).
 
     ``variant_of`` is the kind of the specification that a variant belongs to, or None for the specification itself.
@@ -151,9 +151,9 @@ class OwnRecord(t.NamedTuple):
         return self.moved_for_kind if self.document is None else self.document.get("kind")
 
 
-def own_records(host: hostfs.HostFS) -> list[OwnRecord]:
+def own_records(host: hostfs.HostFS) -> list[SpecRecord]:
     """Return all records. Raises HostError for a damaged record."""
-    return [_own(record) for record in core_records.load_records(host, OWNER)]
+    return [_spec_record(record) for record in core_records.load_records(host, OWNER)]
 
 
 def spec_entries(
@@ -169,16 +169,20 @@ def moved_file_entries(kind: str) -> dict[tuple[str, ...], t.Any]:
     return {_MOVED_FILE: kind}
 
 
-def known_documents(records: t.Iterable[OwnRecord]) -> dict[str, t.Any]:
+def known_documents(records: t.Iterable[SpecRecord]) -> dict[str, t.Any]:
     """Return the documents that this collection wrote, by the digests of their files. These need no parser."""
-    return {own.record.written[-1]: own.document for own in records if own.document is not None and own.record.written}
+    return {
+        spec_record.record.written[-1]: spec_record.document
+        for spec_record in records
+        if spec_record.document is not None and spec_record.record.written
+    }
 
 
-def _own(record: core_records.OriginalFile) -> OwnRecord:
+def _spec_record(record: core_records.OriginalFile) -> SpecRecord:
     keys = record.keys or {}
     document, mode, kind = keys.get(_DOCUMENT), keys.get(_MODE), keys.get(_MOVED_FILE)
     devices, variant_of = keys.get(_DEVICES), keys.get(_VARIANT_OF)
-    return OwnRecord(
+    return SpecRecord(
         record,
         document if isinstance(document, dict) else None,
         mode if isinstance(mode, str) else "",
@@ -225,7 +229,7 @@ def is_recorded(host: hostfs.HostFS, path: str) -> bool:
 
 def unused_unit_records(host: hostfs.HostFS) -> list[core_records.OriginalFile]:
     """Return the records of record_for_unit() whose files are unchanged because no unit has written them yet."""
-    records = [own.record for own in own_records(host) if own.by_unit]
+    records = [spec_record.record for spec_record in own_records(host) if spec_record.by_unit]
     return [record for record in records if host.read(record.path) == record.original]
 
 

@@ -360,12 +360,13 @@ def _required(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> host_chec
     """Return what the specification must contain, or None if that is unknown or not required."""
     if not options.require_devices or options.mode not in (cdi_options.AUTO, _NVML) or options.request.device_ids:
         return None
-    # Other modes do not need this import.
+    # Other modes do not need these imports.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import modes  # noqa: PLC0415
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import inventory  # noqa: PLC0415
 
     request = options.request
     try:
         found = inventory.read_inventory(host, request.driver_root, options.use_nvml, request.library_search_paths)
-        return host_check.required_of(found, inventory.mig_nodes(host, found))
+        return modes.required_of(found, inventory.mig_nodes(host, found))
     except errors.NvidiaError:
         return None

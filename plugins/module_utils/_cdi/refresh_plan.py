@@ -137,7 +137,7 @@ def _command(
     location: cdi_records.SpecLocation | None,
     host: hostfs.HostFS,
     runners: Runners,
-) -> tuple[str, ...]:
+) -> list[str]:
     """Return the command that writes to ``location``.
 
     Programs of an offline tree are not run. There, ``program`` is assumed to be recent. Raises NvidiaError with the
@@ -146,9 +146,9 @@ def _command(
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import generate  # noqa: PLC0415
 
     version = generate.version_of(program, runners.run_pinned, host) if host.live else generate.NEWEST
-    path, format_ = ("", cdi_options.YAML) if location is None else (location.path, location.format)
+    output = ("", cdi_options.YAML) if location is None else (location.path, location.format)
     request = cdi_options.checked(options.request, host)
-    return tuple(generate.command_of(program, version, options.mode, request, generate.Output(path, format_)))
+    return generate.command_of(program, version, options.mode, request, output)
 
 
 def _for_old_engines(
@@ -251,7 +251,7 @@ def _normalized(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> cdi_opt
 def _early_unit(program: str, unit: systemd_units.Unit, host: hostfs.HostFS) -> bytes:
     conditions, settings = refresh_units.needs_driver(host.find_executable([_SMI]) or f"/usr/bin/{_SMI}")
     return refresh_units.own_service(
-        refresh_units.Command((program, *(unit.arguments[1:] or ("cdi", "generate")))),
+        [program, *(unit.arguments[1:] or ("cdi", "generate"))],
         before_engines=True,
         conditions=conditions,
         settings=[
@@ -303,8 +303,8 @@ def _own_plan(
     location = cdi_records.location_of(options.cdi, host, refresh)
     _require_same_kind(options.cdi, host)
     cdi = _for_old_engines(options.cdi, host, runners.run)
-    command = refresh_units.Command(_command(program, cdi, location, host, runners))
-    if not all(argument.isprintable() for argument in command.arguments):
+    command = _command(program, cdi, location, host, runners)
+    if not all(argument.isprintable() for argument in command):
         raise errors.NvidiaError(
             "An option contains a control character, which is not allowed in the command of a unit. Change the option."
         )

@@ -138,30 +138,25 @@ _LOADED = "/proc/driver/nvidia/version"
 _HEADER = "# Written by gpufleet.nvidia. What is changed here is overwritten.\n"
 
 
-class Command(t.NamedTuple):
-    """The command of a unit. The first argument is the program."""
-
-    arguments: tuple[str, ...]
-
-    def __str__(self) -> str:
-        # systemd expands percent signs and dollar signs in the command (systemd.unit(5), systemd.service(5)).
-        return " ".join(map(_quoted_argument, self.arguments))
-
-
 # -- units -------------------------------------------------------------------------------------------------------------
 
 
 def own_service(
-    command: Command, *, before_engines: bool, conditions: Settings = (), settings: Settings = (), nodes: bool = False
+    command: t.Sequence[str],
+    *,
+    before_engines: bool,
+    conditions: Settings = (),
+    settings: Settings = (),
+    nodes: bool = False,
 ) -> bytes:
     """Return the unit that runs ``command``, of nvidia-ctk, at each start: at boot, manually, and by its path unit.
 
     The unit does not remain active, so each start generates the specification again. ``conditions`` and ``settings`` go
     into the sections Unit and Service. With ``nodes``, the unit first creates the driver's control devices.
     """
-    program = command.arguments[0]
+    program = command[0]
     order = [("After", " ".join(_DEVICES)), *([("Before", " ".join(ENGINES))] if before_engines else [])]
-    create = Command((program, "system", "create-device-nodes", "--control-devices", "--load-kernel-modules"))
+    create = _command_line([program, "system", "create-device-nodes", "--control-devices", "--load-kernel-modules"])
     return _text(
         (
             "Unit",
@@ -181,7 +176,7 @@ def own_service(
                 ("Environment", f"PATH={':'.join(hostfs.SERVICE_PATH)}"),
                 *settings,
                 *([("ExecStartPre", f"-{create}")] if nodes else []),
-                ("ExecStart", str(command)),
+                ("ExecStart", _command_line(command)),
                 *_LIMITS,
             ],
         ),
@@ -194,7 +189,7 @@ def needs_driver(smi: str) -> tuple[Settings, Settings]:
 
     nvidia-smi also loads the driver and creates its devices.
     """
-    return [_path_condition(smi)], [("ExecCondition", str(Command((smi, "-L"))))]
+    return [_path_condition(smi)], [("ExecCondition", _command_line([smi, "-L"]))]
 
 
 def needs_loaded_driver() -> Settings:
@@ -247,8 +242,12 @@ def _text(*sections: tuple[str, Settings]) -> bytes:
     return text.encode("utf-8")
 
 
+def _command_line(arguments: t.Iterable[str]) -> str:
+    # systemd expands percent signs and dollar signs in the command (systemd.unit(5), systemd.service(5)).
+    return " ".join(map(_quoted_argument, arguments))
+
+
 def _quoted_argument(argument: str) -> str:
-    """Return a word of a unit's command line, quoted for systemd."""
     escaped = argument.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return escaped if re.fullmatch(r"[^\s\"'\\;]+", argument) else f'"{escaped}"'
 

@@ -180,7 +180,7 @@ def _grouped(by_name: t.Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], 
 
 
 # The limit for one directory. A host usually has two or three files.
-MOST_FILES = 500
+MAX_FILES = 500
 
 
 def specification_paths(host: hostfs.HostFS) -> list[str]:
@@ -195,10 +195,10 @@ def specification_paths(host: hostfs.HostFS) -> list[str]:
         if _is_link(host, folder):
             continue
         named = [f"{folder}/{name}" for name in host.entries(folder) if name.endswith(SUFFIXES)]
-        found = [path for path in named if not _is_folder(host, path)]
-        if len(found) > MOST_FILES:
+        found = [path for path in named if not is_directory(host, path)]
+        if len(found) > MAX_FILES:
             raise errors.HostError(
-                f"{folder} contains {len(found)} CDI specifications, more than the limit of {MOST_FILES}. Remove those"
+                f"{folder} contains {len(found)} CDI specifications, more than the limit of {MAX_FILES}. Remove those"
                 " that are not used."
             )
         paths += found
@@ -246,7 +246,9 @@ def canonical(host: hostfs.HostFS, path: str) -> str:
 def read_specification(host: hostfs.HostFS, path: str, known: dict[str, t.Any]) -> t.Any:
     """Return the data of one file, like read_specifications(), from any path."""
     try:
-        content = _content(host, path)
+        content = host.read(path, yaml_parser.MAX_BYTES)
+        if content is None:
+            raise errors.HostError(f"{path} is a broken link. Remove it, or restore its target.")
         digest = hashlib.sha256(content).hexdigest()
         if digest not in known:
             known[digest] = _parsed(path, content)
@@ -264,13 +266,6 @@ def _parsed(path: str, content: bytes) -> t.Any:
     return yaml_document.parse(path, content)
 
 
-def _content(host: hostfs.HostFS, path: str) -> bytes:
-    content = host.read(path, yaml_parser.MAX_BYTES)
-    if content is None:
-        raise errors.HostError(f"{path} is a broken link. Remove it, or restore its target.")
-    return content
-
-
 def _size(host: hostfs.HostFS, path: str) -> int:
     try:
         return os.stat(host.real_path(path)).st_size
@@ -283,5 +278,6 @@ def _is_link(host: hostfs.HostFS, path: str) -> bool:
     return os.path.islink(host.real_path(path, last=False))
 
 
-def _is_folder(host: hostfs.HostFS, path: str) -> bool:
+def is_directory(host: hostfs.HostFS, path: str) -> bool:
+    """Return whether ``path`` is a directory, and not a link to one."""
     return os.path.isdir(host.real_path(path, last=False)) and not _is_link(host, path)

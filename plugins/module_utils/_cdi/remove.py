@@ -82,17 +82,17 @@ def remove_specifications(options: cdi_options.CdiOptions, host: hostfs.HostFS, 
 def _plan(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> RemovalPlan:
     location = cdi_records.location_of(options._replace(format=None), host, refresh_units.toolkit_refresh(host))
     main_path = host.resolve(location.path)
-    all_records = {own.path: own for own in cdi_records.own_records(host)}
-    records = [own for own in all_records.values() if own.kind == options.kind]
-    spec_records = [own for own in records if own.document is not None]
+    all_records = {spec_record.path: spec_record for spec_record in cdi_records.own_records(host)}
+    records = [spec_record for spec_record in all_records.values() if spec_record.kind == options.kind]
+    spec_records = [spec_record for spec_record in records if spec_record.document is not None]
     paths = {
         main_path,
         *(host.resolve(cdi_records.variant_path(location.path, variant)) for variant in cdi_options.VARIANTS),
     }
-    removed = [own for own in spec_records if options.path is None or own.path in paths]
+    removed = [spec_record for spec_record in spec_records if options.path is None or spec_record.path in paths]
     planner = _Planner(host)
-    for own in removed:
-        planner.remove(own)
+    for spec_record in removed:
+        planner.remove(spec_record)
     # Backups of variants that an earlier run removed may still exist.
     unused = [path for path in paths if path != main_path and path not in all_records and host.read(path) is None]
     planner.files += [core_plan.PlannedFile(path, None, None) for path in unused]
@@ -101,9 +101,9 @@ def _plan(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> RemovalPlan:
     elif options.path is not None and not removed:
         planner.explain_kept(all_records[main_path])
     if len(removed) == len(spec_records) and (removed or options.path is None):
-        for own in records:
-            if own.document is None:
-                planner.restore(own)
+        for spec_record in records:
+            if spec_record.document is None:
+                planner.restore(spec_record)
     return RemovalPlan(location.path, tuple(planner.files), tuple(planner.restored), tuple(planner.warnings))
 
 
@@ -116,26 +116,26 @@ class _Planner:
         self.restored: list[core_records.OriginalFile] = []
         self.warnings: list[str] = []
 
-    def remove(self, own: cdi_records.OwnRecord) -> None:
+    def remove(self, spec_record: cdi_records.SpecRecord) -> None:
         """Plan the removal of a file of this collection, whether or not it has changed since."""
-        record, content = own.record, self._host.read(own.path)
+        record, content = spec_record.record, self._host.read(spec_record.path)
         after = record.original
         if content is None:
-            after = after if self._is_from_this_boot(own) else None
+            after = after if self._is_from_this_boot(spec_record) else None
         elif content != after and core_records.digest(content) not in record.written:
-            after = self._after_foreign_change(own, content)
+            after = self._after_foreign_change(spec_record, content)
         self._plan(record, content, after)
 
-    def _after_foreign_change(self, own: cdi_records.OwnRecord, content: bytes) -> bytes | None:
+    def _after_foreign_change(self, spec_record: cdi_records.SpecRecord, content: bytes) -> bytes | None:
         """Return the new content for a file that another program has overwritten. A backup of its content is kept."""
-        if own.path.startswith(_VOLATILE_DIR):
-            self.warnings.append(f"Another program has changed {own.path} since, so it is not removed.")
+        if spec_record.path.startswith(_VOLATILE_DIR):
+            self.warnings.append(f"Another program has changed {spec_record.path} since, so it is not removed.")
             return content
-        kind = (own.document or {}).get("kind")
-        if own.record.original is None and not self._is_removable(own.path, content, kind):
-            self.warnings.append(f"{own.path} no longer describes {kind}, so it is not removed.")
+        kind = (spec_record.document or {}).get("kind")
+        if spec_record.record.original is None and not self._is_removable(spec_record.path, content, kind):
+            self.warnings.append(f"{spec_record.path} no longer describes {kind}, so it is not removed.")
             return content
-        return own.record.original
+        return spec_record.record.original
 
     def keep(self, path: str) -> None:
         """Keep a file without a record. It may have backups of this collection."""
@@ -144,26 +144,26 @@ class _Planner:
             self.warnings.append(f"This module did not write {path}, so it is not removed.")
         self.files.append(core_plan.PlannedFile(path, content, content))
 
-    def explain_kept(self, own: cdi_records.OwnRecord) -> None:
+    def explain_kept(self, spec_record: cdi_records.SpecRecord) -> None:
         """Add a warning with the reason why a recorded file that the task names is not changed."""
-        if own.document is None:
-            reason = f"It was moved away for {own.kind}, and is restored when that kind is removed without path"
+        if spec_record.document is None:
+            reason = f"It was moved away for {spec_record.kind}, and is restored when that kind is removed without path"
         else:
-            reason = f"It describes {own.kind}. Set vendor and class to this kind"
-        self.warnings.append(f"{own.path} is not changed. {reason}.")
+            reason = f"It describes {spec_record.kind}. Set vendor and class to this kind"
+        self.warnings.append(f"{spec_record.path} is not changed. {reason}.")
 
-    def restore(self, own: cdi_records.OwnRecord) -> None:
+    def restore(self, spec_record: cdi_records.SpecRecord) -> None:
         """Plan the restoration of a file that was moved away."""
-        content, after = self._host.read(own.path), own.record.original
+        content, after = self._host.read(spec_record.path), spec_record.record.original
         if content is not None and content != after:
             self.warnings.append(
-                f"{own.path} was moved away, but exists again, so it is not restored. Its previous content is in the"
-                " backup directory."
+                f"{spec_record.path} was moved away, but exists again, so it is not restored. Its previous content is"
+                " in the backup directory."
             )
             after = content
-        elif content is None and not self._is_from_this_boot(own):
+        elif content is None and not self._is_from_this_boot(spec_record):
             after = None
-        self._plan(own.record, content, after)
+        self._plan(spec_record.record, content, after)
 
     def _plan(self, record: core_records.OriginalFile, before: bytes | None, after: bytes | None) -> None:
         self.files.append(core_plan.PlannedFile(record.path, before, after))
@@ -177,9 +177,10 @@ class _Planner:
         except errors.ConfigurationError:
             return True
 
-    def _is_from_this_boot(self, own: cdi_records.OwnRecord) -> bool:
+    def _is_from_this_boot(self, spec_record: cdi_records.SpecRecord) -> bool:
         """Return whether recorded content may be restored. Content of /run from before the last boot is out of date."""
         boot_time = _BOOT_TIME.search(self._host.read_text("/proc/stat"))
-        if not own.path.startswith(_VOLATILE_DIR) or boot_time is None:
+        if not spec_record.path.startswith(_VOLATILE_DIR) or boot_time is None:
             return True
-        return self._host.mtime(core_records.record_path(cdi_records.OWNER, own.path)) >= float(boot_time.group(1))
+        record_path = core_records.record_path(cdi_records.OWNER, spec_record.path)
+        return self._host.mtime(record_path) >= float(boot_time.group(1))

@@ -31,9 +31,9 @@ _KIND_RULE = "must begin with a letter, end with a letter or a digit, and contai
 _DEVICE_RULE = "must begin and end with a letter or a digit, and contain only letters, digits, _ . : and -"
 
 # A limit on values, since aliases let a small file describe a large document.
-_MOST_VALUES = 200_000
+_MAX_VALUES = 200_000
 _STRING_UNIT = 256
-_MOST_PROBLEMS = 100
+_MAX_PROBLEMS = 100
 
 # The fields of each mapping and their types. "[x]" is a list of x, "{string}" a mapping of strings. Types that are keys
 # of this table are mappings.
@@ -205,18 +205,18 @@ class Reader:
 
     def error(self, field: str, message: str) -> None:
         self.errors.append(Problem(field, message))
-        if len(self.errors) >= _MOST_PROBLEMS:
-            self.errors.append(Problem("", f"has more than {_MOST_PROBLEMS} errors. Only the first ones are shown"))
+        if len(self.errors) >= _MAX_PROBLEMS:
+            self.errors.append(Problem("", f"has more than {_MAX_PROBLEMS} errors. Only the first ones are shown"))
             raise LimitError
 
     def warn(self, field: str, message: str) -> None:
-        if len(self.warnings) < _MOST_PROBLEMS:
+        if len(self.warnings) < _MAX_PROBLEMS:
             self.warnings.append(Problem(field, message))
 
     def _count(self, values: int) -> None:
         self._values += values
-        if self._values > _MOST_VALUES:
-            self.error("", f"has more than {_MOST_VALUES} values")
+        if self._values > _MAX_VALUES:
+            self.error("", f"has more than {_MAX_VALUES} values")
             raise LimitError
 
     def read(self, data: t.Any) -> dict[str, t.Any] | None:

@@ -90,7 +90,7 @@ class SpecWriter:
         location = cdi_records.location_of(
             self.options, host, refresh_units.toolkit_refresh(host), refresh_units.own_refresh(host)
         )
-        records = {own.path: own for own in cdi_records.own_records(host)}
+        records = {spec_record.path: spec_record for spec_record in cdi_records.own_records(host)}
         generated = self._generator.execute(location.owned, allow_missing_hooks=check_mode)
         known = cdi_records.known_documents(records.values())
         files = cdi_registry.read_specifications(host, known)
@@ -107,7 +107,7 @@ class SpecWriter:
         previous = [conflict for conflict in conflicts if self._is_previous_file(records, conflict, generated.mode)]
         removed = self._without_links(conflicts) if self.options.exclusive else previous
         unused = self._unused_variants(records, written)
-        removals, changed_records = self._removals([*map(self._own_path, removed), *unused], records)
+        removals, changed_records = self._removals([*map(self._recorded_path, removed), *unused], records)
         folder = self._inaccessible_folder(location.path)
         folder_path = os.path.dirname(location.path)
         return CdiPlan(
@@ -153,27 +153,27 @@ class SpecWriter:
         return (file._replace(after=_rendered(document, location.format)) if reasons else file), reasons
 
     def _unused_variants(
-        self, records: t.Mapping[str, cdi_records.OwnRecord], written: t.Sequence[core_plan.PlannedFile]
+        self, records: t.Mapping[str, cdi_records.SpecRecord], written: t.Sequence[core_plan.PlannedFile]
     ) -> list[str]:
         """Return the files of variants that an earlier run wrote and that this run does not need."""
         needed = {file.path for file in written}
-        previous = [own.path for own in records.values() if own.variant_of == self.options.kind]
+        previous = [spec_record.path for spec_record in records.values() if spec_record.variant_of == self.options.kind]
         return [path for path in previous if path not in needed and self.host.read(path) is not None]
 
     def _is_previous_file(
-        self, records: t.Mapping[str, cdi_records.OwnRecord], conflict: cdi_registry.ConflictingSpec, mode: str
+        self, records: t.Mapping[str, cdi_records.SpecRecord], conflict: cdi_registry.ConflictingSpec, mode: str
     ) -> bool:
         """Return whether an earlier run of this module wrote the file, even if it has changed since.
 
         Raises NvidiaError if it was written for another mode, because the two tasks would replace each other's devices.
         """
-        own = records.get(self._own_path(conflict))
-        if own is None or own.document is None or not conflict.devices:
+        spec_record = records.get(self._recorded_path(conflict))
+        if spec_record is None or spec_record.document is None or not conflict.devices:
             return False
-        if not own.by_unit and own.mode != mode:
+        if not spec_record.by_unit and spec_record.mode != mode:
             raise errors.NvidiaError(
-                f"{conflict.path} was written with mode {own.mode}, and has devices with the same names. Set another"
-                f" class for mode {mode}, such as class: {mode}, or remove that file first with state: absent."
+                f"{conflict.path} was written with mode {spec_record.mode}, and has devices with the same names. Set"
+                f" another class for mode {mode}, such as class: {mode}, or remove that file first with state: absent."
             )
         return True
 
@@ -188,17 +188,19 @@ class SpecWriter:
         return list(conflicts)
 
     def _removals(
-        self, removed: t.Iterable[str], records: t.Mapping[str, cdi_records.OwnRecord]
+        self, removed: t.Iterable[str], records: t.Mapping[str, cdi_records.SpecRecord]
     ) -> tuple[list[core_plan.PlannedFile], tuple[str, ...]]:
         """Return the files to remove, and the paths of those that have changed since they were recorded."""
         files, changed_records = [], []
         for path in dict.fromkeys(removed):
-            content, own = self.host.read(path), records.get(path)
-            unchanged = own is not None and (own.by_unit or core_records.digest(content) in own.record.written)
-            if own is not None and not unchanged:
+            content, spec_record = self.host.read(path), records.get(path)
+            unchanged = spec_record is not None and (
+                spec_record.by_unit or core_records.digest(content) in spec_record.record.written
+            )
+            if spec_record is not None and not unchanged:
                 changed_records.append(path)
             # A file that only this collection wrote is not restored later.
-            not_restored = unchanged and own is not None and own.record.original is None
+            not_restored = unchanged and spec_record is not None and spec_record.record.original is None
             files.append(
                 core_plan.PlannedFile(
                     path, content, None, {} if not_restored else cdi_records.moved_file_entries(self.options.kind)
@@ -206,7 +208,7 @@ class SpecWriter:
             )
         return files, tuple(changed_records)
 
-    def _own_path(self, conflict: cdi_registry.ConflictingSpec) -> str:
+    def _recorded_path(self, conflict: cdi_registry.ConflictingSpec) -> str:
         """Return the path under which a file is recorded, unless it is a link."""
         return self.host.resolve(conflict.path, last=False)
 

@@ -17,11 +17,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.host_check im
     Required,
     check_host,
     missing_paths,
-    required_of,
     same_meaning,
     staleness,
     why_stale,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.modes import required_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.inventory import Gpu, GpuInventory, MigDevice

@@ -17,7 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import regist
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.registry import (
     ADDS,
     COLLIDES,
-    MOST_FILES,
+    MAX_FILES,
     SHADOWED,
     SHADOWS,
     SKIPPED,
@@ -267,11 +267,11 @@ class TestPaths:
         assert specification_paths(host) == ["/var/run/cdi/a.yaml"]
 
     def test_too_many_files(self, root: Path, host: HostFS) -> None:
-        for number in range(MOST_FILES):
+        for number in range(MAX_FILES):
             (root / f"etc/cdi/{number}.json").write_text("{}")
-        assert len(specification_paths(host)) == MOST_FILES
+        assert len(specification_paths(host)) == MAX_FILES
         (root / "etc/cdi/one-more.yaml").write_text("{}")
-        with pytest.raises(HostError, match=f"/etc/cdi contains {MOST_FILES + 1} CDI specifications"):
+        with pytest.raises(HostError, match=f"/etc/cdi contains {MAX_FILES + 1} CDI specifications"):
             read_specifications(host)
 
     def test_too_large_in_total(self, root: Path, host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
