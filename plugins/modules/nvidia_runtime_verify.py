@@ -159,17 +159,17 @@ checks:
     detail:
       description: What was found.
       type: str
-      sample: The running docker 26.1.5 knows nvidia.
+      sample: The running docker 26.1.5 has nvidia.
   sample:
     - link: engine file
       ok: true
       detail: /etc/docker/daemon.json registers nvidia as /usr/bin/nvidia-container-runtime.
     - link: live engine
       ok: true
-      detail: The running docker 26.1.5 knows nvidia.
+      detail: The running docker 26.1.5 has nvidia.
     - link: container
       ok: true
-      detail: true in a container of busybox:1.36, started through nvidia, ended with status 0.
+      detail: "`true` in a container of busybox:1.36 with the runtime nvidia exited with status 0."
 broken:
   description: The first broken link, which the message describes. Null if there is none.
   returned: always, but for parameters that do not fit
@@ -196,7 +196,7 @@ def verify(module: AnsibleModule) -> dict[str, object]:
     """Verify the chain from the driver to the container. Return the result as documented."""
     params = module.params
     _module.load_bundled_packages(module)
-    wanted = verify_verify.VerifyOptions(
+    options = verify_verify.VerifyOptions(
         engine=params["engine"],
         flavor=params["flavor"],
         user=params["user"],
@@ -210,9 +210,9 @@ def verify(module: AnsibleModule) -> dict[str, object]:
         socket=params["socket"],
         timeout=params["timeout"],
     )
-    return verify_verify.Verification(wanted, _module.host_from_params(module), _module.command_runner(module)).execute(
-        module.check_mode
-    )
+    return verify_verify.Verification(
+        options, _module.host_from_params(module), _module.command_runner(module)
+    ).execute(module.check_mode)
 
 
 def main() -> None:

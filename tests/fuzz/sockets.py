@@ -26,9 +26,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.en
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.cri import list_plugins, runtime_config, version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.grpc import field
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.containers import (
+    ContainerError,
     ContainerSpec,
     DockerContainers,
-    NotRunError,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.cri_pods import Cri, CriPods
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.page import page_of
@@ -50,7 +50,7 @@ if t.TYPE_CHECKING:
 
     Answer = t.Callable[[t.BinaryIO], bytes]
 
-_ORDER = ContainerSpec("busybox:1", ("true",), "nvidia", {}, 0.2)
+_SPEC = ContainerSpec("busybox:1", ("true",), "nvidia", {}, 0.2)
 _CRI_SOCKET = "/run/cri.sock"
 
 
@@ -125,8 +125,8 @@ def _ask_docker(folder: Path, answer: Answer) -> None:
     with _daemon(folder / SOCKET.lstrip("/"), answer):
         described(folder, True, "engines")
         DOCKER.containers_stopped_by_restart(host, DOCKER.inspect(host, None))
-        with contextlib.suppress(NotRunError):
-            DockerContainers(host.real_path(SOCKET), SOCKET).run(_ORDER)
+        with contextlib.suppress(ContainerError):
+            DockerContainers(host.real_path(SOCKET), SOCKET).run(_SPEC)
 
 
 def docker(folder: Path, files: Files, _rng: random.Random) -> None:
@@ -196,8 +196,8 @@ def _ask_cri(folder: Path, answer: Answer) -> None:
         version(str(path))
         list_plugins(str(path))
         pods = CriPods(Cri(host, "containerd", _CRI_SOCKET, "pause:1", True))
-        with contextlib.suppress(NotRunError):
-            pods.run(_ORDER)
+        with contextlib.suppress(ContainerError):
+            pods.run(_SPEC)
 
 
 def _framed(content: bytes) -> bytes:

@@ -2,10 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Start a container with Docker or Podman to verify an engine. No image is pulled. Pods are in ``cri_pods``."""
+"""Start a container with Docker or Podman to verify an engine. It pulls no image. Pods are in ``cri_pods``."""
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import json
 import signal
@@ -27,15 +28,20 @@ NAME = "gpufleet-verify"
 LABEL = "gpufleet.nvidia.verify"
 # The number of characters of a container's output that are kept, from its end.
 OUTPUT_LIMIT = 4000
-
 # Seconds for the removal, in addition to the timeout.
-REMOVAL = 30.0
-
+REMOVAL_TIMEOUT = 30.0
+# The number of output lines to request.
+_OUTPUT_LINES = 100
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 # Seconds between two queries of a container's state: the first pause and the longest.
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 # Seconds allowed for a query after the timeout, to read the container's exit status and output.
-_LEAST = 2.0
+_MIN_QUERY_TIMEOUT = 2.0
+
+
+_MAY_EXIST = "The container may still exist"
+_REMOVED = "Another program removed the container while it ran"
+_REMOVED_ADVICE = "Run the task again while no other program removes containers."
 
 
 class ContainerSpec(t.NamedTuple):
@@ -49,58 +55,42 @@ class ContainerSpec(t.NamedTuple):
 
 
 class ContainerResult(t.NamedTuple):
-    """The exit status and the output of a container that has ended."""
+    """The exit status and the output of a container that has exited."""
 
     status: int
     output: str
 
 
-class NotRunError(Exception):
+class ContainerError(Exception):
     """The error for a container that did not run to its end.
 
-    It has the problem, the advice if there is any, and the output so far. ``tried`` says whether the engine was told
-    to start anything.
+    It has the problem, the advice if there is any, and the output so far. ``started`` says whether the engine was
+    requested to create or start the container.
     """
 
-    def __init__(self, problem: str, advice: str = "", output: str = "", *, tried: bool = True) -> None:
+    def __init__(self, problem: str, advice: str = "", output: str = "", *, started: bool = True) -> None:
         super().__init__(problem, advice)
         self.problem = problem
         self.advice = advice
         self.output = output
-        self.tried = tried
-
-
-def not_ended(order: ContainerSpec, output: str) -> NotRunError:
-    """Return the error for a container that did not end in time."""
-    problem = f"It did not end within {order.timeout:g} seconds"
-    return NotRunError(problem, "Give it more with timeout, or a command that ends by itself.", output)
-
-
-class Containers(t.Protocol):
-    """The interface for starting containers. After run(), ``left_behind`` is the reason if one could not be removed."""
-
-    left_behind: str
-
-    def run(self, order: ContainerSpec) -> ContainerResult:
-        """Start the container, wait for its end, and remove it in any case. Raises NotRunError."""
+        self.started = started
 
 
 class Deadline:
-    """A point in time by which everything has to be done."""
+    """A point in time by which everything must be done."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
         self._end = time.monotonic() + seconds
 
     def left(self) -> float:
-        """Return the seconds that an answer may take."""
-        return max(self._end - time.monotonic(), _LEAST)
+        """Return the seconds that a query may take."""
+        return max(self._end - time.monotonic(), _MIN_QUERY_TIMEOUT)
 
-    def ended(self, ask: t.Callable[[], int | None]) -> int | None:
-        """Return the exit status that ``ask`` returns at last, or None if time runs out."""
+    def wait(self, query: t.Callable[[], int | None]) -> int | None:
+        """Repeat ``query`` until it returns an exit status, and return that, or None if time runs out."""
         pause = _PAUSE
         while True:
-            status = ask()
+            status = query()
             if status is not None:
                 return status
             left = self._end - time.monotonic()
@@ -108,6 +98,70 @@ class Deadline:
                 return None
             time.sleep(min(pause, left))
             pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+class Containers(abc.ABC):
+    """The base of the classes that start a container with one engine.
+
+    After run(), ``cleanup_error`` is the reason if something could not be removed.
+    """
+
+    def __init__(self) -> None:
+        self._deadline = Deadline(REMOVAL_TIMEOUT)
+        self.cleanup_error = ""
+
+    def run(self, spec: ContainerSpec) -> ContainerResult:
+        """Start the container, wait until it exits, and remove it in any case. Raises ContainerError."""
+        self._deadline = Deadline(spec.timeout)
+        self._check_image(spec.image)
+        self._remove_all()
+        try:
+            return self._run(spec)
+        finally:
+            self._deadline = Deadline(REMOVAL_TIMEOUT)
+            self.cleanup_error = self._remove_all()
+
+    def _result(self, spec: ContainerSpec, name: str) -> ContainerResult:
+        """Wait until the container exits, and return its result."""
+        status = self._deadline.wait(lambda: self._status(name))
+        output = self._output(name)
+        if status is None:
+            raise ContainerError(
+                f"The container did not exit within {spec.timeout:g} seconds",
+                "Increase timeout, or set command to one that exits.",
+                output,
+            )
+        return ContainerResult(status, output)
+
+    @abc.abstractmethod
+    def _check_image(self, image: str) -> None:
+        """Raise ContainerError if the image is not on this host."""
+
+    @abc.abstractmethod
+    def _run(self, spec: ContainerSpec) -> ContainerResult:
+        """Start the container and return its result. Raises ContainerError."""
+
+    @abc.abstractmethod
+    def _status(self, name: str) -> int | None:
+        """Return the exit status of a container that has exited, else None. Raises ContainerError."""
+
+    @abc.abstractmethod
+    def _output(self, name: str) -> str:
+        """Return the container's output; empty for a container that was never started."""
+
+    @abc.abstractmethod
+    def _remove_all(self) -> str:
+        """Remove everything that this module left on the host; return an error message if something remains."""
+
+
+def missing_image(image: str, load_command: str, kind: str = "image") -> ContainerError:
+    """Return the error for an image that is not on this host."""
+    return ContainerError(
+        f"The {kind} {image} is not on this host, and this module pulls no image",
+        f"Load it first, for example with `{load_command}`, or"
+        f" {'set image to another one' if kind == 'image' else 'configure another one'}.",
+        started=False,
+    )
 
 
 @contextlib.contextmanager
@@ -133,68 +187,49 @@ def interruptible() -> t.Iterator[None]:
                 signal.signal(number, handler)
 
 
-def shortened(output: str) -> str:
+def shorten(output: str) -> str:
     """Return the end of a container's output."""
     output = output.strip()
     return output if len(output) <= OUTPUT_LIMIT else "[...] " + output[-OUTPUT_LIMIT:]
 
 
-# The number of output lines to request.
-_DOCKER_LINES = 100
 # The size of Docker's header before each piece of output of a container without a terminal: stream, zeros, size.
-_HEAD = 8
+_HEADER_SIZE = 8
 
 
-class DockerContainers:
+class DockerContainers(Containers):
     """The containers of the dockerd behind a socket."""
 
     def __init__(self, socket_path: str, shown_socket: str) -> None:
+        super().__init__()
         self._socket = socket_path
         self._shown_socket = shown_socket
-        self._deadline = Deadline(REMOVAL)
-        self.left_behind = ""
 
-    def run(self, order: ContainerSpec) -> ContainerResult:
-        self._deadline = Deadline(order.timeout)
-        self._check_image(order.image)
-        self._remove_all()
-        try:
-            return self._run(order)
-        finally:
-            self._deadline = Deadline(REMOVAL)
-            self.left_behind = self._remove_all()
-
-    def _run(self, order: ContainerSpec) -> ContainerResult:
+    def _run(self, spec: ContainerSpec) -> ContainerResult:
         name = f"{NAME}-{uuid.uuid4().hex[:12]}"
-        made = self._ask("POST", f"/containers/create?name={name}", _body(order))
-        if made.refused:
-            raise NotRunError(f"docker does not create it: {made.error_message()}")
-        started = self._ask("POST", f"/containers/{name}/start")
+        created = self._request("POST", f"/containers/create?name={name}", _create_body(spec))
+        if created.refused:
+            raise ContainerError(f"docker cannot create the container: {created.error_message()}")
+        started = self._request("POST", f"/containers/{name}/start")
         if started.refused:
-            raise NotRunError(f"docker cannot start it: {started.error_message()}", output=self._output(name))
-        status = self._deadline.ended(lambda: self._status(name))
-        output = self._output(name)
-        if status is None:
-            raise not_ended(order, output)
-        return ContainerResult(status, output)
+            raise ContainerError(
+                f"docker cannot start the container: {started.error_message()}", output=self._output(name)
+            )
+        return self._result(spec, name)
 
     def _check_image(self, image: str) -> None:
-        answer = self._ask("GET", f"/images/{quote(image, safe='/:@')}/json")
+        answer = self._request("GET", f"/images/{quote(image, safe='/:@')}/json")
         if answer.status == 404:
-            raise NotRunError(
-                f"The image {image} is not on this host, and nothing is pulled here",
-                "Load it first, for example with docker load --input FILE, or name another one in image.",
-                tried=False,
-            )
+            raise missing_image(image, "docker load --input FILE")
         if answer.refused:
-            raise NotRunError(
-                f"docker does not know the image {image}: {answer.error_message()}", "Correct image.", tried=False
+            raise ContainerError(
+                f"docker cannot find the image {image}: {answer.error_message()}", "Correct image.", started=False
             )
 
     def _status(self, name: str) -> int | None:
-        answer = self._ask("GET", f"/containers/{name}/json")
+        answer = self._request("GET", f"/containers/{name}/json")
         if answer.status == 404:
-            raise NotRunError("Somebody removed it while it ran", "Run this again when nothing prunes containers.")
+            raise ContainerError(_REMOVED, _REMOVED_ADVICE)
         try:
             state = json_data.field(answer.json(), "State", dict)
             return (
@@ -203,52 +238,50 @@ class DockerContainers:
                 else None
             )
         except ValueError as error:
-            raise NotRunError(f"docker does not report the container's state: {error}") from error
+            raise ContainerError(f"docker does not report the container's state: {error}") from error
 
     def _output(self, name: str) -> str:
-        """Return the container's output; empty for a container that was never started."""
         try:
-            answer = self._ask("GET", f"/containers/{name}/logs?stdout=1&stderr=1&tail={_DOCKER_LINES}")
-        except NotRunError:
+            answer = self._request("GET", f"/containers/{name}/logs?stdout=1&stderr=1&tail={_OUTPUT_LINES}")
+        except ContainerError:
             return ""
-        return "" if answer.refused else shortened(_plain(answer.body))
+        return "" if answer.refused else shorten(_decode_stream(answer.body))
 
     def _remove_all(self) -> str:
-        """Remove all containers that this module left on the host; return an error message if one remains."""
         try:
-            answer = self._ask("GET", f"/containers/json?all=1&filters={quote(json.dumps({'label': [LABEL]}))}")
+            answer = self._request("GET", f"/containers/json?all=1&filters={quote(json.dumps({'label': [LABEL]}))}")
             found = [] if answer.refused else answer.json()
             for identity in [json_data.field(container, "Id", str) for container in json_data.check(found, list)]:
-                gone = self._ask("DELETE", f"/containers/{quote(identity, safe='')}?force=1&v=1")
+                deleted = self._request("DELETE", f"/containers/{quote(identity, safe='')}?force=1&v=1")
                 # Another program may have removed it (404), or may be removing it (409).
-                if gone.refused and gone.status not in (404, 409):
-                    return f"The container {identity[:12]} cannot be removed: {gone.error_message()}"
-        except (NotRunError, ValueError) as error:
-            reason = error.problem if isinstance(error, NotRunError) else "docker does not list its containers properly"
-            return f"The container may still be there: {reason}"
-        return "" if not answer.refused else f"The container may still be there: {answer.error_message()}"
+                if deleted.refused and deleted.status not in (404, 409):
+                    return f"The container {identity[:12]} cannot be removed: {deleted.error_message()}"
+        except (ContainerError, ValueError) as error:
+            reason = error.problem if isinstance(error, ContainerError) else "docker's list of containers is not valid"
+            return f"{_MAY_EXIST}: {reason}"
+        return "" if not answer.refused else f"{_MAY_EXIST}: {answer.error_message()}"
 
-    def _ask(self, method: str, request: str, body: t.Any = None) -> unix_socket.HttpResponse:
+    def _request(self, method: str, request: str, body: t.Any = None) -> unix_socket.HttpResponse:
         try:
             return unix_socket.http_request(self._socket, method, request, body, self._deadline.left())
         except (OSError, ValueError) as error:
-            raise NotRunError(
-                f"docker gives no proper answer on {self._shown_socket} ({str(error) or 'it says nothing'})",
-                "Give it more time with timeout, or look at its journal.",
+            raise ContainerError(
+                f"docker does not answer correctly on {self._shown_socket} ({str(error) or 'empty answer'})",
+                "Increase timeout, or read the journal of docker.",
             ) from error
 
 
-def _body(order: ContainerSpec) -> dict[str, t.Any]:
+def _create_body(spec: ContainerSpec) -> dict[str, t.Any]:
     return {
-        "Image": order.image,
+        "Image": spec.image,
         # It replaces the image's own entry point, which could do anything.
-        "Entrypoint": list(order.command),
+        "Entrypoint": list(spec.command),
         "Cmd": [],
-        "Env": [f"{name}={value}" for name, value in order.environment.items()],
+        "Env": [f"{name}={value}" for name, value in spec.environment.items()],
         "Labels": {LABEL: "1"},
         "NetworkDisabled": True,
         "HostConfig": {
-            "Runtime": order.runtime,
+            "Runtime": spec.runtime,
             "NetworkMode": "none",
             # The logs of the daemon's default driver may not be readable.
             "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m"}},
@@ -256,58 +289,45 @@ def _body(order: ContainerSpec) -> dict[str, t.Any]:
     }
 
 
-def _plain(stream: bytes) -> str:
+def _decode_stream(stream: bytes) -> str:
     """Return the text of both output streams of a container, in the order in which it was written."""
     text = bytearray()
     position = 0
-    while position + _HEAD <= len(stream):
-        size = int.from_bytes(stream[position + 4 : position + _HEAD], "big")
-        text += stream[position + _HEAD : position + _HEAD + size]
-        position += _HEAD + size
+    while position + _HEADER_SIZE <= len(stream):
+        size = int.from_bytes(stream[position + 4 : position + _HEADER_SIZE], "big")
+        text += stream[position + _HEADER_SIZE : position + _HEADER_SIZE + size]
+        position += _HEADER_SIZE + size
     return text.decode("utf-8", "replace")
 
 
 # The qualified name of all GPUs, a value for ``devices``.
 ALL_GPUS = "nvidia.com/gpu=all"
-# The number of output lines to request.
-_PODMAN_LINES = 100
 # podman-run(1), "Exit status": the image lacks the command.
 _NO_SUCH_PROGRAM = 127
 # Podman's message for an unknown device, and the advice for it.
 _UNRESOLVED = "unresolvable CDI devices"
-_ABOUT_DEVICES = (
-    "No CDI specification that this Podman reads and accepts describes it. Make one with nvidia_cdi_spec, and let"
-    " Podman read its folder with nvidia_runtime_config."
+_UNRESOLVED_ADVICE = (
+    "No CDI specification that this Podman reads and accepts describes the device. Create one with nvidia_cdi_spec, and"
+    " add its directory to Podman's configuration with nvidia_runtime_config."
 )
-_LOOK = "Podman has no journal of its own: start such a container by hand, with podman --log-level=debug."
-# The states of a container whose process has ended.
-_ENDED = ("exited", "stopped")
+# The states of a container whose process has exited.
+_EXITED = ("exited", "stopped")
 
 
-class PodmanContainers:
+class PodmanContainers(Containers):
     """The containers of the podman in ``binary``, each with the CDI devices ``devices``.
 
     The runtime of a container is ignored, because no runtime is registered with Podman.
     """
 
     def __init__(self, host: hostfs.HostFS, run: core_plan.Runner, binary: str, devices: t.Sequence[str] = ()) -> None:
+        super().__init__()
         self._host = host
         self._runner = run
         self._binary = binary
         self._devices = devices
-        self._deadline = Deadline(REMOVAL)
-        self.left_behind = ""
 
-    def run(self, order: ContainerSpec) -> ContainerResult:
-        self._deadline = Deadline(order.timeout)
-        self._check_image(order.image)
-        self._remove_all()
-        try:
-            return self._run(order)
-        finally:
-            self.left_behind = self._remove_all()
-
-    def _run(self, order: ContainerSpec) -> ContainerResult:
+    def _run(self, spec: ContainerSpec) -> ContainerResult:
         name = f"{NAME}-{uuid.uuid4().hex[:12]}"
         # The container runs detached, so that its name is known if the task is interrupted or the timeout expires.
         status, _output, errors = self._podman(
@@ -322,37 +342,31 @@ class PodmanContainers:
             # The logs of the host's default driver may not be readable.
             "--log-driver=k8s-file",
             "--log-opt=max-size=1mb",
-            *(f"--env={variable}={value}" for variable, value in order.environment.items()),
+            *(f"--env={variable}={value}" for variable, value in spec.environment.items()),
             *(f"--device={device}" for device in self._devices),
             # It replaces the image's own entry point, which could do anything.
-            f"--entrypoint={json.dumps(list(order.command))}",
+            f"--entrypoint={json.dumps(list(spec.command))}",
             "--",
-            order.image,
+            spec.image,
         )
         if status == _NO_SUCH_PROGRAM:
-            return ContainerResult(status, _words(errors))
+            return ContainerResult(status, _error_message(errors))
         if status:
-            advice = _ABOUT_DEVICES if _UNRESOLVED in errors else _LOOK
-            raise NotRunError(f"podman cannot start it: {_words(errors)}", advice, self._output(name))
-        ended = self._deadline.ended(lambda: self._status(name))
-        output = self._output(name)
-        if ended is None:
-            raise not_ended(order, output)
-        return ContainerResult(ended, output)
+            advice = _UNRESOLVED_ADVICE if _UNRESOLVED in errors else ""
+            raise ContainerError(
+                f"podman cannot start the container: {_error_message(errors)}", advice, self._output(name)
+            )
+        return self._result(spec, name)
 
     def _check_image(self, image: str) -> None:
         status, _output, errors = self._podman("image", "exists", "--", image)
         if status == 1:
-            raise NotRunError(
-                f"The image {image} is not on this host, and nothing is pulled here",
-                "Load it first, for example with podman load --input FILE, or name another one in image.",
-                tried=False,
-            )
+            raise missing_image(image, "podman load --input FILE")
         if status:
-            raise NotRunError(
-                f"podman does not say whether it has the image {image}: {_words(errors)}",
-                "Correct image, or what podman complains of.",
-                tried=False,
+            raise ContainerError(
+                f"podman cannot find the image {image}: {_error_message(errors)}",
+                "Correct image, or fix what podman reports.",
+                started=False,
             )
 
     def _status(self, name: str) -> int | None:
@@ -360,31 +374,29 @@ class PodmanContainers:
         status, output, errors = self._podman("container", "inspect", f"--format={state}", "--", name)
         word, _blank, code = output.strip().partition(" ")
         if status and "no such" in errors:
-            raise NotRunError("Somebody removed it while it ran", "Run this again when nothing prunes containers.")
+            raise ContainerError(_REMOVED, _REMOVED_ADVICE)
         if status or not code.isdecimal():
-            raise NotRunError(f"podman does not tell how it is: {_words(errors or output)}")
-        return int(code) if word in _ENDED else None
+            raise ContainerError(f"podman does not report the container's state: {_error_message(errors or output)}")
+        return int(code) if word in _EXITED else None
 
     def _output(self, name: str) -> str:
-        """Return the container's output; empty for a container that was never started."""
-        status, output, errors = self._podman("logs", f"--tail={_PODMAN_LINES}", "--", name)
-        return "" if status else shortened(output + errors)
+        status, output, errors = self._podman("logs", f"--tail={_OUTPUT_LINES}", "--", name)
+        return "" if status else shorten(output + errors)
 
     def _remove_all(self) -> str:
-        """Remove all containers that this module left on the host; return an error message if one remains."""
         status, output, errors = self._podman("ps", "--all", "--quiet", "--no-trunc", f"--filter=label={LABEL}")
         found = output.split()
         if not status and found:
             # Another program may have removed them already.
             status, _output, errors = self._podman("rm", "--force", "--ignore", "--volumes", "--", *found)
-        return f"The container may still be there: {_words(errors)}" if status else ""
+        return f"{_MAY_EXIST}: {_error_message(errors)}" if status else ""
 
     def _podman(self, *arguments: str) -> tuple[int, str, str]:
         return self._runner(self._host.argv([self._binary, *arguments]))
 
 
-def _words(errors: str) -> str:
+def _error_message(errors: str) -> str:
     """Return Podman's error message without its warnings."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    said = next((line for line in lines if line.startswith("Error:")), lines[-1] if lines else "")
-    return said[len("Error:") :].strip() if said.startswith("Error:") else said or "it does not say why"
+    message = next((line for line in lines if line.startswith("Error:")), lines[-1] if lines else "no error message")
+    return message[len("Error:") :].strip() if message.startswith("Error:") else message

@@ -29,7 +29,7 @@ if t.TYPE_CHECKING:
 
 FILE, LIVE, CONTAINER = "engine file", "live engine", "container"
 # Each check depends on those before it.
-LINKS = (
+CHECKS = (
     verify_checks.DRIVER,
     verify_checks.DEVICES,
     verify_checks.TOOLKIT,
@@ -68,7 +68,7 @@ class VerifyOptions(t.NamedTuple):
     timeout: float = 60.0
 
 
-class BrokenChainError(errors.NvidiaError):
+class VerificationError(errors.NvidiaError):
     """The error for a check that failed; ``details`` are the module's results."""
 
     def __init__(self, message: str, details: t.Mapping[str, t.Any]) -> None:
@@ -79,16 +79,16 @@ class BrokenChainError(errors.NvidiaError):
 class Verification:
     """The verification of one engine on one host, check by check. It changes nothing except the container it starts."""
 
-    def __init__(self, wanted: VerifyOptions, host: hostfs.HostFS, run: core_plan.Runner) -> None:
-        self.wanted = _checked(wanted, host)
+    def __init__(self, options: VerifyOptions, host: hostfs.HostFS, run: core_plan.Runner) -> None:
+        self.options = _normalized(options, host)
         self.host = host
         self.run = run
-        target = engines_registry.resolve_target(host, wanted.engine, wanted.flavor, wanted.user, wanted.service)
+        target = engines_registry.resolve_target(host, options.engine, options.flavor, options.user, options.service)
         self.engine: engines_base.Engine = target.load()
-        installation: engines_base.Installation = self.engine.inspect(host, wanted.service)
+        installation: engines_base.Installation = self.engine.inspect(host, options.service)
         self.installation = installation._replace(
-            socket=self.wanted.socket or installation.socket,
-            config_path=self.wanted.config_path or installation.config_path,
+            socket=self.options.socket or installation.socket,
+            config_path=self.options.config_path or installation.config_path,
         )
         # An engine without a daemon needs no registered runtime and answers no queries.
         self._daemon = engines_registry.FLAVORS[target.engine, target.flavor].daemon
@@ -97,35 +97,35 @@ class Verification:
         self.program: str | None = None
         self.output = ""
         # Whether a container failed for a reason that may lie in the host.
-        self.unexplained = False
+        self.cause_unknown = False
         self.warnings: list[str] = []
 
     def execute(self, check_mode: bool) -> dict[str, t.Any]:
-        """Return the module's results. Raises BrokenChainError if a check fails."""
-        file = self._file()
-        checks = [file, self._live()]
-        links = verify_checks.GpuChecks(self.host, self.wanted.runtime_name, self.program, self.wanted.runtime_dir)
-        if self.wanted.level == "gpu":
-            checks += links.checks()
+        """Return the module's results. Raises VerificationError if a check fails."""
+        options = self.options
+        checks = [self._check_file(), self._check_live()]
+        gpu_checks = verify_checks.GpuChecks(self.host, options.runtime_name, self.program, options.runtime_dir)
+        if options.level == "gpu":
+            checks += gpu_checks.checks()
         hint = ""
-        if self.wanted.level != "config" and not _broken(checks):
-            checks.append(self._container(check_mode))
-            if self.unexplained and self.wanted.level == "engine":
-                hint = _hint(links)
-        checks.sort(key=lambda check: LINKS.index(check.link))
-        broken = _broken(checks)
+        if options.level != "config" and _first_failed(checks) is None:
+            checks.append(self._check_container(check_mode))
+            if self.cause_unknown and options.level == "engine":
+                hint = _gpu_hint(gpu_checks)
+        checks.sort(key=lambda check: CHECKS.index(check.name))
+        failed = _first_failed(checks)
         result = {
             "changed": False,
             "checks": [
-                {"link": check.link, "ok": check.ok, "detail": masking.mask_urls(check.detail)} for check in checks
+                {"link": check.name, "ok": check.ok, "detail": masking.mask_urls(check.detail)} for check in checks
             ],
-            "broken": broken.link if broken is not None else None,
+            "broken": failed.name if failed is not None else None,
             "output": self.output,
         }
-        if broken is not None:
-            words = [f"{broken.link}: {broken.detail}", broken.advice, hint, *self.warnings]
-            raise BrokenChainError(masking.mask_urls(" ".join(word for word in words if word)), result)
-        skipped = [f"{check.link}: {check.detail}" for check in checks if check.ok is None]
+        if failed is not None:
+            sentences = [f"{failed.name}: {failed.detail}", failed.advice, hint, *self.warnings]
+            raise VerificationError(masking.mask_urls(" ".join(filter(None, sentences))), result)
+        skipped = [f"{check.name}: {check.detail}" for check in checks if check.ok is None]
         return {**result, "warnings": [masking.mask_urls(warning) for warning in [*skipped, *self.warnings]]}
 
     # -- the engine ----------------------------------------------------------------------------------------------
@@ -135,11 +135,11 @@ class Verification:
         version = version or engines_configure.ask_version(self.engine, self.installation, self.host, self.run)
         return engines_base.HostFiles(self.host, self.engine.key).as_configured(self.installation, version)
 
-    def _file(self) -> verify_checks.Check:
+    def _check_file(self) -> verify_checks.Check:
         """Check that the engine's files or flags register the runtime, and that its program is on the host."""
-        name, engine, path = self.wanted.runtime_name, self.engine.name, self.installation.config_path
+        name, engine, path = self.options.runtime_name, self.engine.name, self.installation.config_path
         if not self._daemon:
-            return verify_checks.skipped(FILE, f"No runtime is registered with {engine}: it needs none.")
+            return verify_checks.skipped(FILE, f"{engine} needs no registered runtime.")
         try:
             state = self.state = self.engine.configured(self._context())
         except errors.NvidiaError as error:
@@ -147,96 +147,95 @@ class Verification:
         if engine == "containerd" and not state.lists_runtimes:
             return verify_checks.failed(
                 FILE,
-                f"{path} or a file that it imports switches containerd's CRI off.",
-                "Take it out of disabled_plugins there, and restart containerd.",
+                f"{path} or a file that it imports disables the CRI of containerd.",
+                "Remove the CRI plugin from disabled_plugins, and restart containerd.",
             )
         flags = self.installation.unit.flag_values("--add-runtime") if self.installation.unit is not None else []
-        flagged = {flag.partition("=")[0]: flag.partition("=")[2] for flag in flags}
+        programs_of_flags = {flag.partition("=")[0]: flag.partition("=")[2] for flag in flags}
         if name not in state.runtimes and name not in state.flagged_runtimes:
-            known = ", ".join(sorted([*state.runtimes, *state.flagged_runtimes])) or "none"
+            registered = ", ".join(sorted([*state.runtimes, *state.flagged_runtimes])) or "none"
             return verify_checks.failed(
                 FILE,
-                f"{path} and what belongs to it register no runtime {name}. Registered: {known}.",
+                f"{path} does not register the runtime {name}. Registered runtimes: {registered}.",
                 "Register it with nvidia_runtime_config, or correct runtime_name.",
             )
-        self.program = _program_of(state.runtimes.get(name)) or flagged.get(name)
+        self.program = _program_of(state.runtimes.get(name)) or programs_of_flags.get(name)
         if self.program is None:
-            return verify_checks.passed(FILE, f"{path} registers {name}, without a program of its own.")
+            return verify_checks.passed(FILE, f"{path} registers {name}, without a program.")
         if self.host.find_executable([self.program]) is None:
             return verify_checks.failed(
                 FILE,
-                f"{path} registers {name} as {self.program}, which is no executable file on this host.",
-                "Install the NVIDIA Container Toolkit, or correct runtime_dir when registering it.",
+                f"{path} registers {name} as {self.program}, which is not an executable file on this host.",
+                "Install the NVIDIA Container Toolkit, or correct runtime_dir of nvidia_runtime_config.",
             )
         return verify_checks.passed(FILE, f"{path} registers {name} as {self.program}.")
 
-    def _live(self) -> verify_checks.Check:
+    def _check_live(self) -> verify_checks.Check:
         """Check that the daemon runs, answers, and has applied its current files."""
-        name, engine, installation = self.wanted.runtime_name, self.engine.name, self.installation
+        name, engine, installation = self.options.runtime_name, self.engine.name, self.installation
         if not self._daemon:
             return verify_checks.skipped(LIVE, f"{engine} has no daemon.")
         if not self.host.live:
-            return verify_checks.skipped(
-                LIVE, f"An offline tree has no running {engine}: only its files were looked at."
-            )
-        journal = f"Look at journalctl --unit {installation.service}."
+            return verify_checks.skipped(LIVE, "An offline tree has no running engine. Only its files were checked.")
+        journal = f"Read `journalctl --unit {installation.service}`."
         if installation.pid is None:
-            start = f"Start it with systemctl start {installation.service}; if it does not stay, look at its journal."
+            start = f"Start it with `systemctl start {installation.service}`. {journal}"
             return verify_checks.failed(LIVE, f"{engine} does not run as {installation.service}.", start)
         if self.live is None:
             problem = f"{engine} runs, but does not answer on {installation.socket}."
-            return verify_checks.failed(LIVE, problem, f"{journal} If it listens elsewhere, name that in socket.")
+            return verify_checks.failed(LIVE, problem, f"{journal} If it listens on another socket, set socket.")
         health_problem = self.engine.health_problem(self.host, installation, self.live, self.state)
         if health_problem is not None:
             return verify_checks.failed(LIVE, f"{engine} runs, but {health_problem.message}.", journal)
-        restart = "Let it take its files over with nvidia_runtime_restart."
+        restart = "Restart or reload it with nvidia_runtime_restart."
         if not self.live.runtimes_unknown and name not in self.live.runtimes:
-            known = ", ".join(sorted(self.live.runtimes)) or "none"
-            return verify_checks.failed(
-                LIVE, f"The running {engine} knows no runtime {name}. It knows: {known}.", restart
-            )
+            reported = ", ".join(sorted(self.live.runtimes)) or "none"
+            problem = f"The running {engine} does not have the runtime {name}. Its runtimes: {reported}."
+            return verify_checks.failed(LIVE, problem, restart)
         if (
             self.state is not None
             and self.engine.required_action(self.live, self.state) is not engines_base.Action.NONE
         ):
-            problem = f"{engine} runs with something else than {installation.config_path} says by now."
+            problem = f"The settings of the running {engine} differ from {installation.config_path}."
             return verify_checks.failed(LIVE, problem, restart)
         if self.live.runtimes_unknown:
-            told = f"{engine} runs and has read its files as they are; it does not tell which runtimes it knows."
-            return verify_checks.passed(LIVE, told)
-        return verify_checks.passed(LIVE, f"The running {f'{engine} {self.live.version}'.rstrip()} knows {name}.")
+            return verify_checks.passed(LIVE, f"{engine} runs with its current files. It does not report its runtimes.")
+        return verify_checks.passed(LIVE, f"The running {f'{engine} {self.live.version}'.rstrip()} has {name}.")
 
     # -- the container -------------------------------------------------------------------------------------------
 
-    def _container(self, check_mode: bool) -> verify_checks.Check:
-        wanted = self.wanted
+    def _check_container(self, check_mode: bool) -> verify_checks.Check:
+        options = self.options
         if check_mode:
             return verify_checks.skipped(CONTAINER, "No container is started in check mode.")
-        order = verify_containers.ContainerSpec(
-            image=wanted.image or "",
-            command=wanted.command or COMMANDS[wanted.level],
-            runtime=wanted.runtime_name if self._daemon else self.engine.name,
-            environment={"NVIDIA_VISIBLE_DEVICES": _GPUS[wanted.level]},
-            timeout=wanted.timeout,
+        spec = verify_containers.ContainerSpec(
+            image=options.image or "",
+            command=options.command or COMMANDS[options.level],
+            runtime=options.runtime_name if self._daemon else self.engine.name,
+            environment={"NVIDIA_VISIBLE_DEVICES": _GPUS[options.level]},
+            timeout=options.timeout,
         )
         try:
-            end = self._started(order)
-        except verify_containers.NotRunError as error:
+            result = self._run_container(spec)
+        except verify_containers.ContainerError as error:
             self.output = masking.mask_urls(error.output)
-            lacking = _NOT_FOUND in error.problem
-            self.unexplained = error.tried and not lacking
-            advice = self._about_program() if lacking else error.advice or self._look()
-            return verify_checks.failed(CONTAINER, f"{error.problem.rstrip('.')}.{self._quoted()}", advice)
-        self.output = masking.mask_urls(end.output)
-        ran = f"{' '.join(order.command)} in a container of {order.image}, started through {order.runtime},"
-        if end.status:
-            self.unexplained = end.status != _NO_SUCH_PROGRAM
+            no_program = _NOT_FOUND in error.problem
+            self.cause_unknown = error.started and not no_program
+            advice = self._program_advice() if no_program else error.advice or self._log_advice()
+            return verify_checks.failed(CONTAINER, f"{error.problem.rstrip('.')}.{self._quoted_output()}", advice)
+        self.output = masking.mask_urls(result.output)
+        detail = (
+            f"`{' '.join(spec.command)}` in a container of {spec.image} with the runtime {spec.runtime} exited with"
+            f" status {result.status}."
+        )
+        if result.status:
+            self.cause_unknown = result.status != _NO_SUCH_PROGRAM
             return verify_checks.failed(
-                CONTAINER, f"{ran} ended with status {end.status}.{self._quoted()}", self._meaning(end.status)
+                CONTAINER, f"{detail}{self._quoted_output()}", self._status_advice(result.status)
             )
-        return verify_checks.passed(CONTAINER, f"{ran} ended with status 0.")
+        return verify_checks.passed(CONTAINER, detail)
 
-    def _started(self, order: verify_containers.ContainerSpec) -> verify_containers.ContainerResult:
+    def _run_container(self, spec: verify_containers.ContainerSpec) -> verify_containers.ContainerResult:
         # Only the levels engine and gpu need these imports.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock  # noqa: PLC0415
 
@@ -244,103 +243,93 @@ class Verification:
         with lock.host_lock(self.host), verify_containers.interruptible():
             containers = self._containers()
             try:
-                return containers.run(order)
+                return containers.run(spec)
             finally:
-                if containers.left_behind:
-                    self.warnings.append(f"{containers.left_behind.rstrip('.')}.")
+                if containers.cleanup_error:
+                    self.warnings.append(f"{containers.cleanup_error.rstrip('.')}.")
 
     def _containers(self) -> verify_containers.Containers:
-        socket = self.installation.socket
+        socket, binary = self.installation.socket, self.installation.binary
         if self.engine.name == "docker":
             return verify_containers.DockerContainers(self.host.real_path(socket), socket)
         if not self._daemon:
-            return self._podman_containers()
+            if binary is None:
+                raise verify_containers.ContainerError(
+                    f"{self.engine.name} is not installed on this host", "Install it.", started=False
+                )
+            devices = [verify_containers.ALL_GPUS] if self.options.level == "gpu" else []
+            return verify_containers.PodmanContainers(self.host, self.run, binary, devices)
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri  # noqa: PLC0415
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import cri_pods  # noqa: PLC0415
 
-        said = cri.runtime_config(self.host.real_path(socket))
-        told = said or {}
+        status = cri.runtime_config(self.host.real_path(socket)) or {}
         # The containerd of a Kubernetes distribution is another program, whose dump is not used.
-        binary = self.installation.binary
         if self.engine.name != "containerd" or posixpath.basename(binary or "") != self.engine.program:
             binary = None
-        image = cri_pods.sandbox_image(told, binary, self.installation.config_path, self.host, self.run)
-        return cri_pods.CriPods(
-            cri_pods.Cri(
-                self.host, self.engine.name, socket, image, cri_pods.wants_slice(told, self.wanted.runtime_name)
-            )
-        )
+        image = cri_pods.sandbox_image(status, binary, self.installation.config_path, self.host, self.run)
+        systemd_cgroup = cri_pods.needs_slice(status, self.options.runtime_name)
+        return cri_pods.CriPods(cri_pods.Cri(self.host, self.engine.name, socket, image, systemd_cgroup))
 
-    def _podman_containers(self) -> verify_containers.Containers:
-
-        binary = self.installation.binary
-        if binary is None:
-            raise verify_containers.NotRunError(
-                f"There is no {self.engine.name} on this host", "Install it.", tried=False
-            )
-        devices = [verify_containers.ALL_GPUS] if self.wanted.level == "gpu" else []
-        return verify_containers.PodmanContainers(self.host, self.run, binary, devices)
-
-    def _meaning(self, status: int) -> str:
+    def _status_advice(self, status: int) -> str:
         if status == _NO_SUCH_PROGRAM:
-            return self._about_program()
+            return self._program_advice()
         if status in _KILLED:
-            return "It was killed: for want of memory, or by somebody who does not know it, such as a kubelet."
-        return self._look()
+            return "It was killed. Check the memory of the host, and whether a kubelet removes unknown containers."
+        return self._log_advice()
 
-    def _about_program(self) -> str:
-        if self.wanted.level == "gpu" and not self.wanted.command:
-            return "The runtime brings nvidia-smi along if it is installed on the host beside the driver."
-        return "The image has no such program: name another command or image."
+    def _program_advice(self) -> str:
+        if self.options.level == "gpu" and not self.options.command:
+            return "Install nvidia-smi on the host with the driver. The runtime then adds it to the container."
+        return "The image does not contain the program. Set command or image."
 
-    def _look(self) -> str:
+    def _log_advice(self) -> str:
         if not self._daemon:
-            return "Start it by hand, with podman --log-level=debug run."
+            return "Run the container by hand with `podman --log-level=debug run`."
         return (
-            f"Look at journalctl --unit {self.installation.service}. The runtime tells more with the setting debug of"
+            f"Read `journalctl --unit {self.installation.service}`. To make the runtime log more, set debug of"
             " nvidia-container-runtime in the toolkit's config.toml."
         )
 
-    def _quoted(self) -> str:
+    def _quoted_output(self) -> str:
         lines = self.output.splitlines()[-_QUOTED:]
-        return f" It said: {' / '.join(lines)}." if lines else ""
+        return f" Output: {' / '.join(lines)}." if lines else ""
 
 
-def _checked(wanted: VerifyOptions, host: hostfs.HostFS) -> VerifyOptions:
+def _normalized(options: VerifyOptions, host: hostfs.HostFS) -> VerifyOptions:
     """Return the options with normalized paths. Raises NvidiaError for an unusable level or path."""
-    if wanted.level != "config" and not host.live:
+    if options.level != "config" and not host.live:
         raise errors.NvidiaError(
-            f"level {wanted.level} starts a container, which needs a running host, and host_root {host.root!r} is an"
+            f"level {options.level} starts a container, which needs a running host, but host_root {host.root!r} is an"
             " offline tree. Use level: config, or set host_root_live: true if it is the file system of a running host."
         )
 
-    def normal(name: str, path: str | None) -> str | None:
+    def normalized(name: str, path: str | None) -> str | None:
         return None if path is None else host.check_path(name, path)
 
-    return wanted._replace(
-        runtime_dir=normal("runtime_dir", wanted.runtime_dir),
-        config_path=normal("config_path", wanted.config_path),
-        socket=normal("socket", wanted.socket),
+    return options._replace(
+        runtime_dir=normalized("runtime_dir", options.runtime_dir),
+        config_path=normalized("config_path", options.config_path),
+        socket=normalized("socket", options.socket),
     )
 
 
 def _program_of(entry: t.Any) -> str | None:
     """Return the program of a runtime: its path, or the option BinaryName where Docker has a runtime type."""
     options = entry.get("options") if isinstance(entry, dict) else None
-    named = options.get("BinaryName") if isinstance(options, dict) else None
-    program = (entry.get("path") if isinstance(entry, dict) else None) or named
+    binary_name = options.get("BinaryName") if isinstance(options, dict) else None
+    program = (entry.get("path") if isinstance(entry, dict) else None) or binary_name
     return program if isinstance(program, str) and program else None
 
 
-def _broken(checks: t.Iterable[verify_checks.Check]) -> verify_checks.Check | None:
+def _first_failed(checks: t.Iterable[verify_checks.Check]) -> verify_checks.Check | None:
     return next((check for check in checks if check.ok is False), None)
 
 
-def _hint(links: verify_checks.GpuChecks) -> str:
+def _gpu_hint(gpu_checks: verify_checks.GpuChecks) -> str:
     """Return the check that probably explains a failed container; a host without GPUs fails all of them."""
     try:
-        broken = _broken(links.checks())
+        failed = _first_failed(gpu_checks.checks())
     except errors.MissingPackageError:
-        # Asking the controller for the package would start the container a second time.
+        # Requesting the package from the controller would start the container a second time.
         return ""
-    return f"Of what a GPU needs, this is not right either: {broken.link}: {broken.detail}" if broken else ""
+    return f"A requirement of GPU containers is not met either: {failed.name}: {failed.detail}" if failed else ""

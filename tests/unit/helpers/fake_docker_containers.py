@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A Docker that keeps images and containers, behind a socket."""
+"""A Docker with images and containers, behind a socket."""
 
 from __future__ import annotations
 
@@ -44,11 +44,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.do_GET()
 
     def log_request(self, *_args: t.Any) -> None:
-        """Say nothing; the address of a Unix socket's peer is no pair either."""
+        """Log nothing. The address of the peer of a Unix socket is not a pair."""
 
 
 class DockerWithContainers(FakeDocker):
-    """Its containers end at once, with ``status`` (None: never), and say ``said``."""
+    """A Docker whose containers exit at once, with ``status`` (None: never) and ``output``.
+
+    ``refused`` has the answer to requests by their beginning, and ``answers_to`` replaces the answer about containers:
+    ``list`` of all, ``json`` and ``logs`` of one.
+    """
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -56,10 +60,10 @@ class DockerWithContainers(FakeDocker):
         self.kept: dict[str, dict[str, t.Any]] = {}
         self.made: list[dict[str, t.Any]] = []
         self.requests: list[str] = []
-        # What is refused: the beginning of a request, and the answer to it.
         self.refused: dict[str, tuple[int, str]] = {}
         self.status: int | None = 0
-        self.said = [(1, b"hello\n")]
+        self.output = [(1, b"hello\n")]
+        self.answers_to: dict[str, Answered] = {}
 
     def answer(self, method: str, request: str, body: bytes) -> Answered:
         address = urlsplit(request)
@@ -80,7 +84,9 @@ class DockerWithContainers(FakeDocker):
         if path == "/containers/json":
             (label,) = json.loads(query["filters"][0])["label"]
             assert query["all"] == ["1"]
-            return _json([{"Id": name} for name, made in self.kept.items() if label in made["Labels"]])
+            return self.answers_to.get("list") or _json(
+                [{"Id": name} for name, made in self.kept.items() if label in made["Labels"]]
+            )
         name = path.split("/")[2]
         if name not in self.kept:
             return _missing()
@@ -90,11 +96,13 @@ class DockerWithContainers(FakeDocker):
         return self._about(path.split("/")[3] if path.count("/") == 3 else "")
 
     def _about(self, what: str) -> Answered:
+        if what in self.answers_to:
+            return self.answers_to[what]
         if what == "json":
             running = self.status is None
             return _json({"State": {"Status": "running" if running else "exited", "ExitCode": self.status or 0}})
         if what == "logs":
-            pieces = (bytes((stream, 0, 0, 0)) + len(text).to_bytes(4, "big") + text for stream, text in self.said)
+            pieces = (bytes((stream, 0, 0, 0)) + len(text).to_bytes(4, "big") + text for stream, text in self.output)
             return 200, b"".join(pieces)
         return 204, b""
 

@@ -47,5 +47,5 @@ grep 'WARNING.*: No container engine was found' "$work/output"
 if grep '^failed: ' "$work/output"; then exit 1; fi
 grep 'The plays were run to their end' "$work/output"
 grep '^fatal: \[refusing\].*/one docker.service: docker does not work with .*failed to start: CDI is not available' "$work/output"
-grep '^fatal: \[unverified\].*/three docker.service: engine file: .*usr/bin/nvidia-container-runtime, which is no executable file' \
+grep '^fatal: \[unverified\].*/three docker.service: engine file: .*usr/bin/nvidia-container-runtime, which is not an executable file' \
     "$work/output"

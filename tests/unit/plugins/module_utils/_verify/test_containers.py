@@ -4,35 +4,68 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
+import typing as t
+from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.containers import Deadline, interruptible
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.containers import (
+    ALL_GPUS,
+    LABEL,
+    OUTPUT_LIMIT,
+    ContainerError,
+    ContainerResult,
+    Containers,
+    ContainerSpec,
+    Deadline,
+    DockerContainers,
+    PodmanContainers,
+    interruptible,
+)
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import SOCKET, docker_host
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker_containers import DockerWithContainers
+
+SPEC = ContainerSpec("gpufleet/busybox:1", ("echo", "hello"), "nvidia", {"A": "b"}, 5.0)
 
 
-def interrupted(number: int, steps: list[str]) -> None:
-    with interruptible():
-        try:
-            os.kill(os.getpid(), number)
-            time.sleep(5)
-        finally:
-            # A second one no longer disturbs.
-            os.kill(os.getpid(), number)
-            time.sleep(0.01)
-            steps.append("removed")
+def failure(containers: Containers, spec: ContainerSpec = SPEC) -> ContainerError:
+    with pytest.raises(ContainerError) as caught:
+        containers.run(spec)
+    return caught.value
+
+
+def interrupt(*_arguments: object) -> t.NoReturn:
+    raise SystemExit(143)
+
+
+# -- signals and time ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_signals_become_an_exception(number: int) -> None:
-    # The tests themselves may run under nohup, or behind a terminal's back.
+def test_raises_an_exception_for_a_signal(number: int) -> None:
+    # The tests themselves may run under nohup or in the background.
     before = signal.signal(number, signal.SIG_DFL)
     steps: list[str] = []
+
+    def interrupted() -> None:
+        with interruptible():
+            try:
+                os.kill(os.getpid(), number)
+                time.sleep(5)
+            finally:
+                # A second signal does not interrupt the removal.
+                os.kill(os.getpid(), number)
+                time.sleep(0.01)
+                steps.append("removed")
+
     try:
         with pytest.raises(SystemExit) as caught:
-            interrupted(number, steps)
+            interrupted()
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
         signal.signal(number, before)
@@ -50,17 +83,316 @@ def test_ignored_signals_stay_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_an_end_that_comes_late() -> None:
+def test_deadline() -> None:
     answers = [None, None, None, 7]
-    assert Deadline(5.0).ended(lambda: answers.pop(0)) == 7
+    assert Deadline(5.0).wait(lambda: answers.pop(0)) == 7
     assert answers == []
-
-
-def test_an_end_that_does_not_come() -> None:
     started = time.monotonic()
     deadline = Deadline(0.2)
-    assert deadline.ended(lambda: None) is None
+    assert deadline.wait(lambda: None) is None
     assert 0.2 <= time.monotonic() - started < 2
-    # Even then somebody is asked how it stands.
+    # A last query is still possible.
     assert 1 <= deadline.left() <= 5
     assert 50 < Deadline(60).left() <= 60
+
+
+# -- Docker ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def docker() -> t.Iterator[DockerWithContainers]:
+    with docker_host() as plain:
+        made = DockerWithContainers(Path(plain.root, "host"))
+        with made.answers():
+            yield made
+
+
+def docker_containers(docker: DockerWithContainers) -> DockerContainers:
+    return DockerContainers(docker.host.real_path(SOCKET), SOCKET)
+
+
+def test_docker_runs_a_container(docker: DockerWithContainers) -> None:
+    containers = docker_containers(docker)
+    assert containers.run(SPEC) == ContainerResult(0, "hello")
+    assert containers.cleanup_error == ""
+    assert docker.kept == {}
+    (made,) = docker.made
+    assert made["Image"] == "gpufleet/busybox:1"
+    assert (made["Entrypoint"], made["Cmd"]) == (["echo", "hello"], [])
+    assert made["Env"] == ["A=b"]
+    assert list(made["Labels"]) == [LABEL]
+    assert made["HostConfig"]["Runtime"] == "nvidia"
+    assert made["HostConfig"]["NetworkMode"] == "none"
+    assert made["HostConfig"]["LogConfig"]["Type"] == "json-file"
+    name = next(request.split("/")[2] for request in docker.requests if request.endswith("/start"))
+    assert name.startswith("gpufleet-verify-")
+
+
+def test_docker_returns_status_and_output(docker: DockerWithContainers) -> None:
+    docker.status = 3
+    docker.output = [(1, b"one\n"), (2, "zw\u00f6".encode()), (1, b"lf\n")]
+    assert docker_containers(docker).run(SPEC) == ContainerResult(3, "one\nzw\u00f6lf")
+    docker.output = [(1, b"x" * 9000), (1, b"end")]
+    output = docker_containers(docker).run(SPEC).output
+    assert output.startswith("[...] x")
+    assert output.endswith("xend")
+    assert len(output) == OUTPUT_LIMIT + len("[...] ")
+    assert docker.kept == {}
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer", "problem", "started"),
+    [
+        ("GET /images/", (404, ""), "The image {image} is not on this host, and this module pulls no image", False),
+        ("GET /images/", (400, "bad"), "docker cannot find the image {image}: bad", False),
+        ("POST /containers/create", (400, "bad"), "docker cannot create the container: bad", True),
+        ("POST /containers/gpufleet", (400, "bad"), "docker cannot start the container: bad", True),
+        ("GET /containers/gpufleet", (404, "bad"), "Another program removed the container while it ran", True),
+    ],
+)
+def test_docker_reports_refused_requests(
+    docker: DockerWithContainers, request_: str, answer: tuple[int, str], problem: str, started: bool
+) -> None:
+    docker.refused[request_] = answer
+    image = "localhost:5000/a/b@sha256:00"
+    docker.images.append(image)
+    error = failure(docker_containers(docker), SPEC._replace(image=image))
+    assert (error.problem, error.started) == (problem.format(image=image), started)
+    assert docker.kept == {}
+    assert docker.requests[0] == f"GET /images/{image}/json"
+    assert started or len(docker.requests) == 1
+
+
+def test_docker_container_that_does_not_exit(docker: DockerWithContainers) -> None:
+    docker.status = None
+    started = time.monotonic()
+    error = failure(docker_containers(docker), SPEC._replace(timeout=0.3))
+    assert 0.3 <= time.monotonic() - started < 5
+    assert (error.problem, error.output) == ("The container did not exit within 0.3 seconds", "hello")
+    assert docker.kept == {}
+
+
+def test_docker_removes_only_own_leftovers_first(docker: DockerWithContainers) -> None:
+    docker.kept = {"old": {"Labels": {LABEL: "1"}}, "other": {"Labels": {}}}
+    assert docker_containers(docker).run(SPEC).status == 0
+    assert list(docker.kept) == ["other"]
+    assert docker.requests.index("DELETE /containers/old") < docker.requests.index("POST /containers/create")
+
+
+def test_docker_removes_an_interrupted_container(docker: DockerWithContainers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DockerContainers, "_status", interrupt)
+    with pytest.raises(SystemExit):
+        docker_containers(docker).run(SPEC)
+    assert docker.made
+    assert docker.kept == {}
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer", "error"),
+    [
+        ("DELETE /containers/", (500, "busy"), "cannot be removed: busy"),
+        # Another program removes it.
+        ("DELETE /containers/", (409, "removal already in progress"), ""),
+        ("DELETE /containers/", (404, "no such container"), ""),
+        ("GET /containers/json", (500, "broken"), "The container may still exist: broken"),
+    ],
+)
+def test_docker_reports_a_container_that_cannot_be_removed(
+    docker: DockerWithContainers, request_: str, answer: tuple[int, str], error: str
+) -> None:
+    docker.refused[request_] = answer
+    containers = docker_containers(docker)
+    assert containers.run(SPEC).status == 0
+    assert error in containers.cleanup_error
+    assert bool(error) is bool(containers.cleanup_error)
+
+
+def test_docker_output_that_cannot_be_read_is_empty(docker: DockerWithContainers) -> None:
+    docker.answers_to["logs"] = (500, b"")
+    assert docker_containers(docker).run(SPEC) == ContainerResult(0, "")
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        b"[]",
+        b"null",
+        b"{}",
+        b'{"Status": "exited", "ExitCode": null}',
+        b'{"Status": "exited", "ExitCode": "0"}',
+        b"[" * 9999,
+    ],
+)
+def test_docker_state_that_is_not_valid(docker: DockerWithContainers, state: bytes) -> None:
+    docker.answers_to["json"] = (200, b'{"State": ' + state + b"}")
+    assert failure(docker_containers(docker)).problem.startswith("docker does not report the container's state: ")
+
+
+@pytest.mark.parametrize("listed", [b'[{"Id": 5}]', b"[{}]", b'{"Id": "a"}', b"[5]", b"null", b"[" * 200_000])
+def test_docker_list_that_is_not_valid(docker: DockerWithContainers, listed: bytes) -> None:
+    docker.answers_to["list"] = (200, listed)
+    containers = docker_containers(docker)
+    containers.run(SPEC)
+    assert containers.cleanup_error == "The container may still exist: docker's list of containers is not valid"
+
+
+def test_docker_does_not_listen(docker: DockerWithContainers) -> None:
+    error = failure(DockerContainers(docker.host.real_path("/run/none.sock"), SOCKET))
+    assert error.problem.startswith("docker does not answer correctly on /run/docker.sock")
+
+
+# -- Podman ----------------------------------------------------------------------------------------------------------
+
+Answer = t.Tuple[int, str, str]
+
+
+class FakePodman:
+    """The answers of podman 4.3 to 5.8. ``answers`` has precedence, by the beginning of the command."""
+
+    def __init__(self) -> None:
+        self.commands: list[list[str]] = []
+        self.answers: dict[str, Answer] = {}
+        self.kept: list[str] = []
+        self.states = ["running 0", "exited 0"]
+        self.output: tuple[str, str] = ("hello\n", "")
+
+    def run(self, argv: list[str]) -> Answer:
+        assert argv[:3] == ["chroot", "/host", "/usr/bin/podman"]
+        words = argv[3:]
+        self.commands.append(words)
+        if words[0] == "run":
+            self.kept += [word.partition("=")[2] for word in words if word.startswith("--name=")]
+        for beginning, answer in self.answers.items():
+            if " ".join(words).startswith(beginning):
+                return answer
+        return self._answer(words)
+
+    def _answer(self, words: list[str]) -> Answer:
+        name = words[-1]
+        if words[0] in ("container", "logs") and name not in self.kept:
+            return 125, "", f'Error: inspecting object: no such container "{name}"\n'
+        if words[0] == "container":
+            return 0, f"{self.states.pop(0) if len(self.states) > 1 else self.states[0]}\n", ""
+        if words[0] == "logs":
+            return (0, *self.output)
+        if words[0] == "rm":
+            self.kept = [kept for kept in self.kept if kept not in words[words.index("--") :]]
+        return 0, "".join(f"{kept}\n" for kept in self.kept) if words[0] == "ps" else "", ""
+
+
+@pytest.fixture
+def podman() -> FakePodman:
+    return FakePodman()
+
+
+def podman_containers(podman: FakePodman, *devices: str) -> PodmanContainers:
+    return PodmanContainers(HostFS("/host", live=True), podman.run, "/usr/bin/podman", devices)
+
+
+def test_podman_runs_a_container(podman: FakePodman) -> None:
+    containers = podman_containers(podman, ALL_GPUS)
+    assert containers.run(SPEC) == ContainerResult(0, "hello")
+    assert containers.cleanup_error == ""
+    assert podman.kept == []
+    (started,) = [words for words in podman.commands if words[0] == "run"]
+    assert started[-2:] == ["--", "gpufleet/busybox:1"]
+    options = dict(word.partition("=")[::2] for word in started[1:-2])
+    assert options.pop("--name").startswith("gpufleet-verify-")
+    assert json.loads(options.pop("--entrypoint")) == ["echo", "hello"]
+    assert options == {
+        "--detach": "",
+        "--pull": "never",
+        "--network": "none",
+        "--label": f"{LABEL}=1",
+        "--stop-timeout": "0",
+        "--log-driver": "k8s-file",
+        "--log-opt": "max-size=1mb",
+        "--env": "A=b",
+        "--device": "nvidia.com/gpu=all",
+    }
+
+
+def test_podman_adds_no_devices_by_default(podman: FakePodman) -> None:
+    podman_containers(podman).run(SPEC)
+    assert not [word for words in podman.commands for word in words if word.startswith(("--device", "--runtime"))]
+
+
+@pytest.mark.parametrize(("state", "status"), [("exited 3", 3), ("stopped 137", 137)])
+def test_podman_returns_status_and_output(podman: FakePodman, state: str, status: int) -> None:
+    podman.states = ["created 0", "initialized 0", state]
+    podman.output = ("one\n", "two\n")
+    assert podman_containers(podman).run(SPEC) == ContainerResult(status, "one\ntwo")
+
+
+def test_podman_returns_the_status_of_a_missing_program(podman: FakePodman) -> None:
+    podman.answers["run"] = (127, "", 'Error: runc: exec: "nvidia-smi": executable file not found in $PATH\n')
+    result = podman_containers(podman).run(SPEC)
+    assert result == ContainerResult(127, 'runc: exec: "nvidia-smi": executable file not found in $PATH')
+    assert podman.kept == []
+
+
+@pytest.mark.parametrize(
+    ("command", "answer", "problem", "advice"),
+    [
+        ("image exists -- --strange", (1, "", ""), "The image --strange is not on this host, and", "podman load"),
+        ("image exists", (125, "", 'time="x" level=warning msg="y"\nError: invalid reference format\n'),
+         "podman cannot find the image --strange: invalid reference format", "Correct image"),
+        ("run", (126, "", "Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all\n"),
+         "podman cannot start the container: setting up CDI devices: unresolvable", "nvidia_cdi_spec"),
+        ("run", (125, "", "Error: stat /x: no such file\nsee podman run --help\n"),
+         "podman cannot start the container: stat /x: no such file", ""),
+        ("run", (1, "", "sh: odd\n\n"), "podman cannot start the container: sh: odd", ""),
+        ("run", (124, "", ""), "podman cannot start the container: no error message", ""),
+        ("container inspect", (125, "", "Error: no such container\n"), "Another program removed the container", ""),
+    ],
+)  # fmt: skip
+def test_podman_reports_errors(podman: FakePodman, command: str, answer: Answer, problem: str, advice: str) -> None:
+    podman.answers[command] = answer
+    error = failure(podman_containers(podman), SPEC._replace(image="--strange"))
+    assert error.problem.startswith(problem)
+    assert advice in error.advice
+    assert error.started is not command.startswith("image")
+    assert error.output == ("hello" if command == "run" else "")
+    assert podman.kept == []
+
+
+def test_podman_container_that_does_not_exit(podman: FakePodman) -> None:
+    podman.states = ["running 0"]
+    error = failure(podman_containers(podman), SPEC._replace(timeout=0.1))
+    assert (error.problem, error.output) == ("The container did not exit within 0.1 seconds", "hello")
+    assert podman.kept == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (125, "exited 0\n", "Error: locked\n"),
+        *((0, state, "") for state in ("running\n", "", "exited \u00b2", "exited ", "exited -1", "exited 0 0")),
+    ],
+)
+def test_podman_state_that_is_not_valid(podman: FakePodman, answer: Answer) -> None:
+    podman.answers["container inspect"] = answer
+    assert failure(podman_containers(podman)).problem.startswith("podman does not report the container's state: ")
+
+
+def test_podman_removes_leftovers_first(podman: FakePodman) -> None:
+    podman.kept = ["old"]
+    podman_containers(podman).run(SPEC)
+    assert [words[0] for words in podman.commands[:4]] == ["image", "ps", "rm", "run"]
+    assert podman.commands[1][-1] == f"--filter=label={LABEL}"
+    assert podman.commands[2][-2:] == ["--", "old"]
+
+
+@pytest.mark.parametrize("command", ["ps", "rm"])
+def test_podman_reports_a_container_that_cannot_be_removed(podman: FakePodman, command: str) -> None:
+    podman.answers[command] = (125, "something\n", "Error: busy\n")
+    containers = podman_containers(podman)
+    assert containers.run(SPEC) == ContainerResult(0, "hello")
+    assert containers.cleanup_error == "The container may still exist: busy"
+
+
+def test_podman_removes_an_interrupted_container(podman: FakePodman, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PodmanContainers, "_output", interrupt)
+    with pytest.raises(SystemExit):
+        podman_containers(podman).run(SPEC)
+    assert podman.kept == []

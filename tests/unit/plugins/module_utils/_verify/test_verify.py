@@ -1,0 +1,411 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import typing as t
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.verify import (
+    Verification,
+    VerificationError,
+    VerifyOptions,
+)
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_cri import FakeCri, cri_host
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import UNIT, docker_host
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker_containers import DockerWithContainers
+
+NVIDIA = "/usr/bin/nvidia-container-runtime"
+DAEMON_JSON = "/etc/docker/daemon.json"
+ENGINE_CHECKS = ["engine file", "live engine"]
+GPU_CHECKS = ["driver", "device nodes", "toolkit", "config.toml", *ENGINE_CHECKS]
+
+
+@pytest.fixture
+def docker() -> t.Iterator[DockerWithContainers]:
+    """A Docker that runs with its current file."""
+    with docker_host() as plain:
+        made = DockerWithContainers(Path(plain.root, "host"))
+        made.write(NVIDIA, mode=0o755)
+        made.write(DAEMON_JSON, json.dumps({"runtimes": {"nvidia": {"path": NVIDIA}}}))
+        made.info["Runtimes"]["nvidia"] = {"path": NVIDIA}
+        made.runs()
+        with made.answers():
+            yield made
+
+
+def add_gpu(docker: DockerWithContainers) -> None:
+    for path in ("/proc/driver/nvidia/gpus/0/information", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"):
+        docker.write(path)
+    docker.write("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue\n")
+    for name in ("nvidia-container-runtime-hook", "nvidia-container-cli", "nvidia-ctk"):
+        docker.write(f"/usr/bin/{name}", mode=0o755)
+
+
+def verify(docker: DockerWithContainers, check_mode: bool = False, **options: t.Any) -> dict[str, t.Any]:
+    given = VerifyOptions("docker", **{"image": "gpufleet/busybox:1", **options})
+    return Verification(given, docker.host, docker.run).execute(check_mode)
+
+
+def failure(docker: DockerWithContainers, **options: t.Any) -> tuple[str, dict[str, t.Any]]:
+    with pytest.raises(VerificationError) as caught:
+        verify(docker, **options)
+    details = dict(caught.value.details)
+    assert str(caught.value).startswith(f"{details['broken']}: ")
+    assert details["broken"] == next(check["link"] for check in details["checks"] if check["ok"] is False)
+    return str(caught.value), details
+
+
+def names(result: dict[str, t.Any]) -> list[str]:
+    return [check["link"] for check in result["checks"]]
+
+
+# -- the engine ------------------------------------------------------------------------------------------------------
+
+
+def test_level_config(docker: DockerWithContainers) -> None:
+    assert verify(docker, image=None) == {
+        "changed": False,
+        "checks": [
+            {"link": "engine file", "ok": True, "detail": f"{DAEMON_JSON} registers nvidia as {NVIDIA}."},
+            {"link": "live engine", "ok": True, "detail": "The running docker 26.1.5 has nvidia."},
+        ],
+        "broken": None,
+        "output": "",
+        "warnings": [],
+    }
+    assert docker.kept == {}
+    assert not docker.path(lock.LOCK_FILE).exists()
+
+
+def test_runtime_that_is_not_registered(docker: DockerWithContainers) -> None:
+    message, details = failure(docker, runtime_name="nope")
+    assert f"{DAEMON_JSON} does not register the runtime nope. Registered runtimes: nvidia. Register it" in message
+    assert [check["ok"] for check in details["checks"]] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("entry", "ok"),
+    [
+        ({"path": "/opt/none"}, False),
+        ({"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": NVIDIA}}, True),
+        ({"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": "/opt/none"}}, False),
+        ({"runtimeType": "io.containerd.kata.v2"}, True),
+    ],
+)
+def test_program_of_the_runtime(docker: DockerWithContainers, entry: dict[str, t.Any], ok: bool) -> None:
+    docker.write(DAEMON_JSON, json.dumps({"runtimes": {"nvidia": entry}}))
+    docker.info["Runtimes"]["nvidia"] = entry
+    if ok:
+        assert verify(docker)["checks"][0]["ok"]
+    else:
+        message = failure(docker)[0]
+        assert message.startswith(f"engine file: {DAEMON_JSON} registers nvidia as /opt/none, which is not an")
+
+
+def test_runtime_of_a_flag(docker: DockerWithContainers) -> None:
+    docker.write(DAEMON_JSON, "{}")
+    docker.write(UNIT, f"[Service]\nExecStart=/usr/bin/dockerd -H fd:// --add-runtime nvidia={NVIDIA}\n")
+    assert verify(docker)["checks"][0]["detail"].endswith(f"registers nvidia as {NVIDIA}.")
+    docker.path(NVIDIA).unlink()
+    assert failure(docker)[1]["broken"] == "engine file"
+
+
+def test_invalid_file(docker: DockerWithContainers) -> None:
+    docker.write(DAEMON_JSON, "{")
+    message, details = failure(docker)
+    assert f"{DAEMON_JSON}, line 1, column 2" in message
+    assert details["checks"][1]["ok"]
+
+
+def test_engine_that_does_not_run_or_answer(docker: DockerWithContainers) -> None:
+    message = failure(docker, socket="/run/other.sock")[0]
+    assert "docker runs, but does not answer on /run/other.sock. Read `journalctl" in message
+    docker.runs(name="other")
+    message, details = failure(docker, level="engine")
+    assert message.startswith("live engine: docker does not run as docker.service. Start it with `systemctl start")
+    assert names(details) == ENGINE_CHECKS
+
+
+def test_engine_that_has_not_applied_its_file(docker: DockerWithContainers) -> None:
+    docker.info["Runtimes"]["nvidia"] = {"path": "/opt/nvidia-container-runtime"}
+    assert f"The settings of the running docker differ from {DAEMON_JSON}." in failure(docker)[0]
+    del docker.info["Runtimes"]["nvidia"]
+    message, details = failure(docker, level="engine")
+    assert "docker does not have the runtime nvidia. Its runtimes: io.containerd.runc.v2, runc." in message
+    assert "nvidia_runtime_restart" in message
+    assert names(details) == ENGINE_CHECKS
+    assert docker.made == []
+
+
+def test_other_file_and_unit(docker: DockerWithContainers) -> None:
+    docker.write("/srv/daemon.json", json.dumps({"runtimes": {"nvidia": {"path": "/opt/none"}}}))
+    assert failure(docker, config_path="/srv/daemon.json")[0].startswith("engine file: /srv/daemon.json registers")
+    assert "does not run as other.service" in failure(docker, service="other.service")[0]
+
+
+# -- the container ---------------------------------------------------------------------------------------------------
+
+
+def test_level_engine(docker: DockerWithContainers) -> None:
+    result = verify(docker, level="engine")
+    assert result["checks"][2] == {
+        "link": "container",
+        "ok": True,
+        "detail": "`true` in a container of gpufleet/busybox:1 with the runtime nvidia exited with status 0.",
+    }
+    assert (result["changed"], result["broken"], result["output"]) == (False, None, "hello")
+    (made,) = docker.made
+    assert made["Entrypoint"] == ["true"]
+    # It replaces the value of the image.
+    assert made["Env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+    assert docker.kept == {}
+    assert not docker.path(lock.LOCK_FILE).exists()
+
+
+def test_holds_the_lock_while_a_container_runs(docker: DockerWithContainers, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[bool] = []
+    answer = docker._about
+
+    def about(request: str) -> tuple[int, bytes]:
+        held.append(docker.path(lock.LOCK_FILE).exists())
+        return answer(request)
+
+    monkeypatch.setattr(docker, "_about", about)
+    verify(docker, level="engine", command=("sh", "-c", "true"))
+    assert set(held) == {True}
+    assert docker.made[0]["Entrypoint"] == ["sh", "-c", "true"]
+
+
+def test_container_that_fails(docker: DockerWithContainers) -> None:
+    docker.status = 1
+    docker.output = [(2, b"one\ntwo\nthree\nfour\nfive\nsix https://u:secret@h/\n")]
+    message, details = failure(docker, level="engine")
+    assert details["broken"] == "container"
+    assert "exited with status 1. Output: two / three / four / five / six https://********@h/." in message
+    assert "journalctl --unit docker.service" in message
+    # The probable cause is in the message, but not among the checks of this level.
+    assert "A requirement of GPU containers is not met either: driver: /proc/driver/nvidia/version does" in message
+    assert names(details) == [*ENGINE_CHECKS, "container"]
+    assert "secret" not in message + json.dumps(details)
+    add_gpu(docker)
+    assert "A requirement of GPU containers" not in failure(docker, level="engine")[0]
+
+
+@pytest.mark.parametrize(
+    ("refused", "status", "reason"),
+    [
+        ({"POST /containers/gpufleet": (500, 'exec: "x": executable file not found in $PATH')}, 0, "Set command or"),
+        ({}, 127, "The image does not contain the program"),
+        ({"GET /images/": (404, "")}, 0, "is not on this host"),
+        ({}, 137, "It was killed"),
+    ],
+)
+def test_failures_with_a_known_cause(
+    docker: DockerWithContainers, refused: dict[str, tuple[int, str]], status: int, reason: str
+) -> None:
+    docker.refused, docker.status = refused, status
+    message = failure(docker, level="engine")[0]
+    assert reason in message
+    assert ("A requirement of GPU containers" in message) is (status == 137)
+
+
+def test_container_that_cannot_be_removed(docker: DockerWithContainers) -> None:
+    docker.refused = {"DELETE": (500, "busy")}
+    (warning,) = verify(docker, level="engine")["warnings"]
+    assert warning.endswith("cannot be removed: busy.")
+    docker.status = 1
+    assert "cannot be removed: busy." in failure(docker, level="engine")[0]
+
+
+@pytest.mark.parametrize("level", ["engine", "gpu"])
+def test_check_mode_starts_no_container(docker: DockerWithContainers, level: str) -> None:
+    add_gpu(docker)
+    result = verify(docker, check_mode=True, level=level)
+    assert (result["checks"][-1]["ok"], result["broken"]) == (None, None)
+    assert result["warnings"] == ["container: No container is started in check mode."]
+    assert docker.made == []
+
+
+# -- GPUs ------------------------------------------------------------------------------------------------------------
+
+
+def test_level_gpu(docker: DockerWithContainers) -> None:
+    add_gpu(docker)
+    result = verify(docker, level="gpu")
+    assert names(result) == [*GPU_CHECKS, "container"]
+    assert all(check["ok"] for check in result["checks"])
+    (made,) = docker.made
+    assert made["Entrypoint"] == ["nvidia-smi", "-L"]
+    assert made["Env"] == ["NVIDIA_VISIBLE_DEVICES=all"]
+    docker.status = 127
+    assert "Install nvidia-smi on the host with the driver." in failure(docker, level="gpu")[0]
+
+
+def test_reports_the_first_failed_check(docker: DockerWithContainers) -> None:
+    message, details = failure(docker, level="gpu", runtime_name="nvidia-cdi")
+    assert names(details) == [*GPU_CHECKS, "CDI"]
+    assert message.startswith("driver: ")
+    add_gpu(docker)
+    docker.path("/dev/nvidia-uvm").unlink()
+    assert failure(docker, level="gpu")[0].startswith("device nodes: Missing device nodes: /dev/nvidia-uvm. Run")
+    assert docker.made == []
+
+
+# -- hosts -----------------------------------------------------------------------------------------------------------
+
+
+def test_offline_tree(docker: DockerWithContainers) -> None:
+    offline = HostFS(docker.host.root, live=False)
+    result = Verification(VerifyOptions("docker"), offline, docker.run).execute(check_mode=False)
+    assert [check["ok"] for check in result["checks"]] == [True, None]
+    assert result["warnings"] == ["live engine: An offline tree has no running engine. Only its files were checked."]
+    assert docker.commands == []
+    for level in ("engine", "gpu"):
+        with pytest.raises(NvidiaError, match="Use level: config, or set host_root_live: true"):
+            Verification(VerifyOptions("docker", level=level, image="x"), offline, docker.run)
+
+
+@pytest.mark.parametrize("name", ["runtime_dir", "config_path", "socket"])
+def test_refuses_paths_outside_the_host(docker: DockerWithContainers, name: str) -> None:
+    for path in ("relative", docker.host.root + "/x"):
+        with pytest.raises(NvidiaError, match=name):
+            Verification(VerifyOptions("docker", **{name: path}), docker.host, docker.run)  # type: ignore[arg-type]
+
+
+# -- Podman ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("level", "devices"), [("engine", []), ("gpu", ["--device=nvidia.com/gpu=all"])])
+def test_podman(docker: DockerWithContainers, level: str, devices: list[str]) -> None:
+    commands: list[list[str]] = []
+
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        commands.append(argv)
+        return 0, "exited 0" if "inspect" in argv else "", ""
+
+    add_gpu(docker)
+    options = VerifyOptions("podman", level=level, image="busybox:1", runtime_name="nvidia")
+    with pytest.raises(VerificationError, match="container: podman is not installed on this host"):
+        Verification(options, docker.host, run).execute(check_mode=False)
+    docker.write("/usr/bin/podman", mode=0o755)
+    result = Verification(options, docker.host, run).execute(check_mode=False)
+    assert result["warnings"] == [
+        "engine file: podman needs no registered runtime.", "live engine: podman has no daemon.",
+    ]  # fmt: skip
+    (started,) = [argv for argv in commands if "run" in argv]
+    assert [word for word in started if word.startswith("--device")] == devices
+
+
+# -- containerd and CRI-O --------------------------------------------------------------------------------------------
+
+CONTAINERD_TOML = "/etc/containerd/config.toml"
+CONTAINERD_FILE = f"""version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
+BinaryName = "{NVIDIA}"
+SystemdCgroup = true
+"""
+NVIDIA_RUNTIME = {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": NVIDIA, "SystemdCgroup": True}}
+
+
+@pytest.fixture
+def cri() -> t.Iterator[FakeCri]:
+    """A containerd that runs with its current file."""
+    with cri_host() as made:
+        write_files(made, {
+            "usr/bin/containerd": "",
+            NVIDIA: "",
+            CONTAINERD_TOML: CONTAINERD_FILE,
+            "usr/lib/systemd/system/containerd.service": "[Service]\nExecStart=/usr/bin/containerd -a /run/cri.sock\n",
+            "sys/fs/cgroup/system.slice/containerd.service/cgroup.procs": "77\n",
+            "proc/77/comm": "containerd\n",
+        })  # fmt: skip
+        made.config["containerd"] = {"defaultRuntimeName": "runc", "runtimes": {"nvidia": NVIDIA_RUNTIME}}
+        with made.answers():
+            yield made
+
+
+def write_files(cri: FakeCri, files: dict[str, str]) -> None:
+    for path, content in files.items():
+        file = cri.root / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+        file.chmod(0o755)
+
+
+def verify_pods(cri: FakeCri, run: t.Any = None, engine: str = "containerd") -> dict[str, t.Any]:
+    options = VerifyOptions(engine, level="engine", image="busybox:1")
+    return Verification(options, cri.host, run or (lambda _argv: (0, "", ""))).execute(check_mode=False)
+
+
+def pod_failure(cri: FakeCri, run: t.Any = None, engine: str = "containerd") -> str:
+    with pytest.raises(VerificationError) as caught:
+        verify_pods(cri, run, engine)
+    return str(caught.value)
+
+
+def test_containerd(cri: FakeCri) -> None:
+    result = verify_pods(cri)
+    assert [check["ok"] for check in result["checks"]] == [True, True, True]
+    assert result["output"] == "hello"
+    assert cri.pods == {}
+    del cri.images["pause:1"]
+    assert pod_failure(cri).startswith("container: The pause image pause:1 is not on this host")
+
+
+def test_containerd_2_reports_its_pause_image_in_its_dump(cri: FakeCri) -> None:
+    del cri.config["sandboxImage"]
+    commands: list[list[str]] = []
+
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        commands.append(argv)
+        return 0, "[plugins.'io.containerd.cri.v1.images'.pinned_images]\nsandbox = 'pause:3'\n", "warning"
+
+    assert "The pause image pause:3 is not on this host" in pod_failure(cri, run)
+    assert commands == [["chroot", str(cri.root), "/usr/bin/containerd", "--config", CONTAINERD_TOML, "config", "dump"]]
+    cri.images["pause:3"] = "sha256:cc"
+    assert verify_pods(cri, run)["broken"] is None
+    # An unknown pause image is not checked.
+    assert verify_pods(cri, lambda _argv: (1, "", "x"))["broken"] is None
+    assert verify_pods(cri, lambda _argv: (0, "= =", ""))["broken"] is None
+
+
+def test_containerd_without_cri(cri: FakeCri) -> None:
+    write_files(cri, {CONTAINERD_TOML: 'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n' + CONTAINERD_FILE})
+    message = pod_failure(cri)
+    assert message.startswith(f"engine file: {CONTAINERD_TOML} or a file that it imports disables the CRI")
+
+
+def test_containerd_that_rejects_the_pod(cri: FakeCri) -> None:
+    cri.errors["RunPodSandbox"] = "OCI runtime create failed: https://u:secret@h/"
+    message = pod_failure(cri)
+    assert "containerd cannot start the pod: OCI runtime create failed: https://********@h/." in message
+    assert "A requirement of GPU containers is not met either" in message
+
+
+def test_crio(cri: FakeCri) -> None:
+    """CRI-O reports the image of pods, but not its runtimes."""
+    write_files(cri, {
+        "usr/bin/crio": "",
+        "etc/crio/crio.conf": f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{NVIDIA}"\n',
+        "usr/lib/systemd/system/crio.service": "[Service]\nExecStart=/usr/bin/crio --listen /run/cri.sock\n",
+        "sys/fs/cgroup/system.slice/crio.service/cgroup.procs": "78\n",
+        "proc/78/comm": "crio\n",
+    })  # fmt: skip
+    cri.config = {"sandboxImage": "pause:1"}
+    result = verify_pods(cri, engine="crio")
+    assert [check["ok"] for check in result["checks"]] == [True, True, True]
+    assert result["checks"][1]["detail"] == "crio runs with its current files. It does not report its runtimes."
+    cri.errors["RunPodSandbox"] = "failed to find runtime handler nvidia from runtime list map[crun:0xc0]"
+    message = pod_failure(cri, engine="crio")
+    assert message.startswith("container: crio cannot start the pod: failed to find runtime handler nvidia")
+    assert "journalctl --unit crio.service" in message
