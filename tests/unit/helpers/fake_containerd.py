@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A containerd's files in memory, and what they amount to."""
+"""The files of a containerd in memory, and the configuration that results from them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPTIONS = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{0}.options]
 
 
 def runtime(name: str, program: str = "", kind: str = "io.containerd.runc.v2", **options: str) -> str:
-    """The text of a runtime's table; options are spelled as in TOML."""
+    """Return the table of a runtime as text. The options are spelled as in TOML."""
     given = {"BinaryName": f'"{program}"'} if program else {}
     lines = "".join(f"{key} = {value}\n" for key, value in {**given, **options}.items())
     return f'{RUNTIME.format(name)}runtime_type = "{kind}"\n' + (OPTIONS.format(name) + lines if lines else "")
@@ -41,7 +41,7 @@ def default(name: str) -> str:
 
 
 class LinkedFiles(FakeFiles):
-    """Files some folders of which are links: name to the folder that it leads to."""
+    """Files with linked directories: ``links`` maps the name of a link to its target."""
 
     links: t.Mapping[str, str] = {}
 
@@ -62,7 +62,7 @@ class LinkedFiles(FakeFiles):
 
 
 class Host:
-    """One containerd: ``files`` by path, of which MAIN is the main one."""
+    """One containerd. ``files`` maps paths to texts; MAIN is the main file."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Host:
         return self.text(DROP_IN)
 
     def edit(self, old: str, new: str, path: str = MAIN) -> None:
-        """Somebody changes a file by hand."""
+        """Change a file as a user or another tool does."""
         assert old in self.text(path)
         self.files.put(path, self.text(path).replace(old, new, 1))
 
@@ -102,8 +102,13 @@ class Host:
         self.files.put(path, (self.text(path) if path in self.files.content else "") + text)
 
     @property
+    def texts(self) -> dict[str, str]:
+        """All files with their content."""
+        return {path: content.decode() for path, content in self.files.content.items()}
+
+    @property
     def effect(self) -> ContainerdFiles:
-        """What containerd reads."""
+        """The configuration as containerd reads it."""
         return ContainerdFiles.of(self.context())
 
     @property
@@ -115,9 +120,9 @@ class Host:
         return self.effect.default_runtime()
 
     def everything_else(self, names: t.Container[str]) -> dict[str, t.Any]:
-        """All that the files amount to, but what a request for the runtimes ``names`` may change.
+        """Return the whole configuration except what a request for the runtimes ``names`` may change.
 
-        Tables that hold nothing do not count: a snapshot leaves them out.
+        Empty tables do not count, because a snapshot omits them.
         """
         files = self.effect
         cri = _copied(files.cri())

@@ -97,7 +97,7 @@ def test_too_many_imports() -> None:
         read({"main": imports("/data/*.toml", "/more.toml"), **files, "/more.toml": ""})
 
 
-def test_documents_stand_for_files_that_will_be() -> None:
+def test_overlay_replaces_files() -> None:
     files = {"main": imports("d/*.toml", "a.toml"), "a.toml": V2, "d/b.toml": V2}
     found = read(files, overlay={"a.toml": "root = '/new'\n", "d/b.toml": None, "d/c.toml": V3, "e/f.toml": V3})
     assert [file.path for file in found.files] == [MAIN, HERE + "d/c.toml", HERE + "a.toml"]
@@ -105,7 +105,7 @@ def test_documents_stand_for_files_that_will_be() -> None:
     assert read(files, overlay={"a.toml": None}).missing == [HERE + "a.toml"]
 
 
-def test_links_lead_to_one_file_by_two_names() -> None:
+def test_linked_directory_is_read_once() -> None:
     files = {"main": imports("d/*.toml", "/data/a.toml"), "/data/a.toml": "", "/data/b.toml": ""}
     found = read(files, links={HERE + "d": "/data"})
     assert [file.path for file in found.files] == [MAIN, "/data/a.toml", "/data/b.toml"]
@@ -129,7 +129,7 @@ def test_links_lead_to_one_file_by_two_names() -> None:
         ([], False),
     ],
 )
-def test_covers(patterns: list[str], covered: bool) -> None:
+def test_imports_path(patterns: list[str], covered: bool) -> None:
     assert read(imports(*patterns)).imports_path(HERE + "conf.d/99-nvidia.toml") is covered
 
 
@@ -183,7 +183,7 @@ def test_version_of_the_main_file(files: t.Any, engine: tuple[int, ...] | None, 
         ("version = 1\n", None, None),
     ],
 )
-def test_readable(text: str, engine: tuple[int, ...] | None, words: str | None) -> None:
+def test_supported_versions(text: str, engine: tuple[int, ...] | None, words: str | None) -> None:
     files = read(text, engine)
     if words is None:
         check_version(files)
@@ -206,7 +206,7 @@ def test_readable(text: str, engine: tuple[int, ...] | None, words: str | None) 
         (V21, True, ["a", "b"], "main"),
     ],
 )
-def test_a_later_table_replaces_or_merges(
+def test_later_table_replaces_or_merges(
     engine: tuple[int, ...] | None, selinux: bool | None, runtimes: list[str], source: str
 ) -> None:
     main = V2 + imports("b", "c") + CRI_2 + "enable_selinux = true\nlist = [1]\n" + runtime("a") + default("a")
@@ -237,9 +237,7 @@ def test_a_later_table_replaces_or_merges(
         (V2, V2 + "[plugins.cri]\nx = 1\n", {}, False),
     ],
 )
-def test_only_tables_of_the_main_files_version_count(
-    main: str, later: str, cri: dict[str, int], strangers: bool
-) -> None:
+def test_tables_of_other_versions_have_no_effect(main: str, later: str, cri: dict[str, int], strangers: bool) -> None:
     files = read({"main": imports("a") + main, "a": later})
     assert files.cri() == cri
     assert files.mismatched_versions() == ([path("a")] if strangers else [])
@@ -269,7 +267,7 @@ def test_only_tables_of_the_main_files_version_count(
         ),
     ],
 )
-def test_from_2_3_on_each_file_counts(main: str, later: str, cri: dict[str, t.Any], engine: tuple[int, ...]) -> None:
+def test_tables_of_all_versions(main: str, later: str, cri: dict[str, t.Any], engine: tuple[int, ...]) -> None:
     files = read({"main": imports("a") + main, "a": later}, engine)
     assert files.cri() == cri
     assert files.mismatched_versions() == []
@@ -284,7 +282,7 @@ def test_from_2_3_on_each_file_counts(main: str, later: str, cri: dict[str, t.An
         ({"main": V4 + imports("a", "b"), "a": V3, "b": ""}, None),
     ],
 )
-def test_only_2_3_refuses_an_imported_file_of_a_higher_version(files: t.Any, refused_by: str | None) -> None:
+def test_only_2_3_refuses_imports_of_a_higher_version(files: t.Any, refused_by: str | None) -> None:
     for engine in (None, V17, V21, V24):
         check_import_versions(read(files, engine))
     if refused_by is None:
@@ -294,7 +292,7 @@ def test_only_2_3_refuses_an_imported_file_of_a_higher_version(files: t.Any, ref
             check_import_versions(read(files, V23))
 
 
-def test_what_is_no_table_is_no_runtime() -> None:
+def test_ignores_values_of_wrong_types() -> None:
     files = read(V2 + CRI_2 + "containerd.runtimes = 1\ncontainerd.default_runtime_name = 2\n")
     assert files.runtimes() == {}
     assert files.default_runtime() is None
@@ -367,7 +365,7 @@ def test_disabled_plugins(version: int, engine: tuple[int, ...] | None, off: lis
         (V2 + "disabled_plugins = [{ cri = 1 }]\n", None),
     ],
 )
-def test_refusals_name_the_place(files: t.Any, words: str | None) -> None:
+def test_errors_name_the_position(files: t.Any, words: str | None) -> None:
     if words is None:
         assert read(files).cri_disabled_in() is None
         return

@@ -9,7 +9,9 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.plan import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile, digest, record_path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import (
     Action,
@@ -25,12 +27,18 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.container
     ContainerdOfUnit,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import NVIDIA, default, runtime
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.containerd_configs import DROP_IN, MAIN
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import (
+    CRI_2,
+    NVIDIA,
+    Host,
+    default,
+    runtime,
+)
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-MAIN = "/etc/containerd/config.toml"
 SOCKET = "/run/containerd/containerd.sock"
 
 
@@ -100,13 +108,13 @@ def test_inspect(tmp_path: Path, command: str | None, binary: str, config_path: 
         ('version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n  address = "/run/none.sock"\n', "", SOCKET),
     ],
 )
-def test_the_files_name_the_socket(tmp_path: Path, text: str, flags: str, socket: str) -> None:
+def test_socket_in_files(tmp_path: Path, text: str, flags: str, socket: str) -> None:
     more = 'version = 2\n[grpc]\n  address = "/run/more.sock"\n'
     made = tree(tmp_path, f"/usr/bin/containerd {flags}", {MAIN[1:]: text, "etc/more.toml": more})
     assert CONTAINERD.inspect(made).socket == socket
 
 
-def test_inspect_an_empty_host(tmp_path: Path) -> None:
+def test_inspect_without_containerd(tmp_path: Path) -> None:
     assert CONTAINERD.inspect(HostFS(str(tmp_path), live=False)) == Installation(
         None, None, "containerd.service", SOCKET, MAIN, None
     )
@@ -121,7 +129,7 @@ def test_inspect_an_empty_host(tmp_path: Path) -> None:
         ("", MAIN, SOCKET, "/bin/sh"),
     ],
 )
-def test_what_a_wrapper_keeps_to_itself_its_process_tells(
+def test_flags_of_the_process_behind_a_wrapper(
     tmp_path: Path, command_line: str, config_path: str, socket: str, wrapper: str
 ) -> None:
     made = tree(tmp_path, "/bin/sh -c 'exec containerd $FLAGS'", {"proc/7/cmdline": command_line})
@@ -139,7 +147,7 @@ def test_what_a_wrapper_keeps_to_itself_its_process_tells(
     ("asked", "drop_in"),
     [(None, "/etc/gpu/containerd-gpu.d/99-nvidia.toml"), ("/etc/gpu/own.toml", "/etc/gpu/own.toml")],
 )
-def test_a_second_containerd_has_a_drop_in_of_its_own(tmp_path: Path, asked: str | None, drop_in: str) -> None:
+def test_second_containerd_has_its_own_drop_in(tmp_path: Path, asked: str | None, drop_in: str) -> None:
     files = {
         "etc/systemd/system/containerd-gpu.service": "[Service]\nExecStart=/usr/bin/containerd -c /etc/gpu/c.toml\n",
         "etc/gpu/c.toml": "version = 3\n",
@@ -211,7 +219,7 @@ def test_live(tmp_path: Path, say: t.Any, config: t.Any, live: LiveState) -> Non
     assert asked == [str(tmp_path) + SOCKET]
 
 
-def test_nobody_is_asked_without_a_process(tmp_path: Path, say: t.Any) -> None:
+def test_live_without_a_process(tmp_path: Path, say: t.Any) -> None:
     asked = say({})
     assert CONTAINERD.live(HostFS(str(tmp_path)), CONTAINERD.inspect(HostFS(str(tmp_path)))) is None
     assert asked == []
@@ -220,7 +228,7 @@ def test_nobody_is_asked_without_a_process(tmp_path: Path, say: t.Any) -> None:
 @pytest.mark.parametrize(
     ("young", "late"), [(None, False), (MAIN, True), ("/x/imported.toml", True), ("/x/other.toml", False)]
 )
-def test_of_a_silent_daemon_only_its_age_counts(tmp_path: Path, say: t.Any, young: str | None, late: bool) -> None:
+def test_live_without_an_answer(tmp_path: Path, say: t.Any, young: str | None, late: bool) -> None:
     main = 'version = 2\nimports = ["/x/i*.toml"]\n'
     files = {MAIN: main, "/x/imported.toml": "version = 2\n", "/x/other.toml": ""}
     host = tree(tmp_path, files={**files, "proc/7/stat": f"7 (containerd) S {' '.join(['0'] * 18)} 100 0\n"})
@@ -233,9 +241,7 @@ def test_of_a_silent_daemon_only_its_age_counts(tmp_path: Path, say: t.Any, youn
 
 
 @pytest.mark.parametrize(("ours", "edited", "late"), [(True, "", True), (False, "", False), (True, "# edited", False)])
-def test_of_a_daemon_that_answers_the_age_counts_beside_what_we_wrote(
-    tmp_path: Path, say: t.Any, ours: bool, edited: str, late: bool
-) -> None:
+def test_live_compares_age_with_own_files(tmp_path: Path, say: t.Any, ours: bool, edited: str, late: bool) -> None:
     drop_in = "/etc/containerd/conf.d/99-nvidia.toml"
     record = OriginalFile("containerd", drop_in, None, 0, 0, 0o644, created=ours, main=MAIN, written=(digest(b""),))
     stat = f"7 (containerd) S {' '.join(['0'] * 18)} 100 0\n"
@@ -249,7 +255,7 @@ def test_of_a_daemon_that_answers_the_age_counts_beside_what_we_wrote(
     assert CONTAINERD.required_action(live, state()) is (Action.RESTART if late else Action.NONE)
 
 
-def test_a_broken_file_of_a_silent_daemon(tmp_path: Path, say: t.Any) -> None:
+def test_live_without_an_answer_and_with_a_broken_file(tmp_path: Path, say: t.Any) -> None:
     host = tree(tmp_path, files={MAIN: "= broken", "proc/7/stat": f"7 (x) S {' '.join(['0'] * 18)} 100 0\n"})
     say(None)
     os.utime(str(tmp_path) + MAIN, (2**31, 2**31))
@@ -288,7 +294,7 @@ def state(
         ({"kata": "/k"}, state({"kata": "/k"}), Action.NONE),
     ],
 )
-def test_catch_up_with_runtimes(live: dict[str, str], wanted: ConfiguredState, action: Action) -> None:
+def test_required_action_for_runtimes(live: dict[str, str], wanted: ConfiguredState, action: Action) -> None:
     entries = {name: {"options": {"BinaryName": path}} for name, path in live.items()}
     assert CONTAINERD.required_action(LiveState("", live, "runc", entries=entries), wanted) is action
 
@@ -310,7 +316,7 @@ def test_catch_up_with_runtimes(live: dict[str, str], wanted: ConfiguredState, a
         ({"snapshotter": "x"}, {"base_runtime_spec": "/etc/x.json"}, Action.NONE),
     ],
 )
-def test_catch_up_with_what_a_runtime_is_told(
+def test_required_action_for_settings_of_a_runtime(
     tmp_path: Path, say: t.Any, told: dict[str, t.Any], written: dict[str, t.Any], action: Action
 ) -> None:
     host = tree(tmp_path)
@@ -343,7 +349,7 @@ def test_catch_up_with_what_a_runtime_is_told(
         (LiveState("", {}, "", runtimes_unknown=True), state({"nvidia": NVIDIA}, "nvidia"), Action.NONE),
     ],
 )
-def test_catch_up(live: LiveState, wanted: ConfiguredState, action: Action) -> None:
+def test_required_action(live: LiveState, wanted: ConfiguredState, action: Action) -> None:
     assert CONTAINERD.required_action(live, wanted) is action
 
 
@@ -362,7 +368,7 @@ def test_configured(tmp_path: Path, version: tuple[int, ...] | None, cdi: bool |
     assert found.lists_runtimes
 
 
-def test_plans_on_a_host(tmp_path: Path) -> None:
+def test_plans_with_a_disabled_cri(tmp_path: Path) -> None:
     host = tree(tmp_path, files={MAIN: "disabled_plugins = ['cri']\n"})
     context = HostFiles(host, "containerd").context(MAIN, None, None)
     assert not CONTAINERD.configured(context).lists_runtimes
@@ -370,7 +376,7 @@ def test_plans_on_a_host(tmp_path: Path) -> None:
     assert not any(file.changed for file in CONTAINERD.absent(context).files)
 
 
-def test_its_commands(tmp_path: Path) -> None:
+def test_commands(tmp_path: Path) -> None:
     host = tree(tmp_path, files={MAIN: "version = 2\n"})
     context = HostFiles(host, "containerd").context(MAIN, None, None)
     assert CONTAINERD.version_argv("/c") == ["/c", "--version"]
@@ -379,3 +385,178 @@ def test_its_commands(tmp_path: Path) -> None:
     assert found.argv[:2] == ["/c", "--config"]
     assert not CONTAINERD.validator_missing("unknown command")
     assert (CONTAINERD.name, CONTAINERD.syntax, CONTAINERD.validates_all_files) == ("containerd", "toml", True)
+
+
+V2 = "version = 2\n"
+BINARY, FOLDER = "/usr/bin/containerd", "/tmp/scratch"
+
+
+def staged(host: Host, **asked: t.Any) -> t.Any:
+    return CONTAINERD.validation_command(BINARY, FOLDER, host.plan(**asked).files, host.context())
+
+
+# -- validation --------------------------------------------------------------------------------------------------------
+
+
+def test_validates_one_file() -> None:
+    host = Host(V2)
+    found = staged(host)
+    ((name, content),) = found.files.items()
+    assert found.argv == [BINARY, "--config", f"{FOLDER}/{name}", "config", "dump"]
+    assert found.compare == [BINARY, "--config", MAIN, "config", "dump"]
+    assert content == host.plan().files[0].after
+
+
+def test_validates_all_files_in_order() -> None:
+    files = {
+        MAIN: V2 + 'imports = ["/x/b.toml", "/x/a.toml"] # why\n',
+        "/x/a.toml": V2 + 'imports = ["c.toml"]\n',
+        "/x/b.toml": V2,
+        "/x/c.toml": V2,
+    }
+    host = Host(files, (2, 1, 9))
+    found = staged(host)
+    names = [f"after{name}" for name in ("0-config.toml", "1-b.toml", "2-a.toml", "3-99-nvidia.toml", "4-c.toml")]
+    assert list(found.files) == names
+    imports = ", ".join(f'"{FOLDER}/{name}"' for name in names[1:])
+    assert f"imports = [{imports}]".encode() in found.files["after0-config.toml"]
+    # The main file's list already contains each import of an import.
+    assert found.files["after2-a.toml"] == V2.encode()
+    assert found.files["after1-b.toml"] == V2.encode()
+    assert found.files["after3-99-nvidia.toml"] == host.plan().files[0].after
+    assert host.plan().files[0].path == DROP_IN
+
+
+def test_imports_with_comments() -> None:
+    main = V2 + 'imports = [\n  # ours\n  "/x/*", # all of it\n]\n[debug]\nlevel = "info"\n'
+    found = staged(Host({MAIN: main, "/x/a": V2}))
+    assert b'"/tmp/scratch/after1-a"' in found.files["after0-config.toml"]
+    assert b'level = "info"' in found.files["after0-config.toml"]
+
+
+@pytest.mark.parametrize("text", [V2, V2 + 'imports = ["conf.d/*"]\n'])
+def test_removed_file_is_not_validated(text: str) -> None:
+    host = Host(text, (2, 1, 9))
+    host.present()
+    found = staged(host, config_mode="in_place")
+    assert list(found.files) == ["after0-config.toml"]
+    assert b"conf.d" not in found.files["after0-config.toml"]
+
+
+def test_compares_with_builtin_defaults_without_a_main_file() -> None:
+    found = staged(Host(None))
+    assert found.files["before0-config.toml"] == b""
+    assert found.compare == [BINARY, "--config", f"{FOLDER}/before0-config.toml", "config", "dump"]
+
+
+@pytest.mark.parametrize("asked", [{"config_mode": "drop_in"}, {}])
+def test_compares_without_the_snapshot(asked: dict[str, t.Any]) -> None:
+    host = Host({MAIN: V2 + f'imports = ["/x/*"]\n{CRI_2}sandbox_image = "old"\n', "/x/a": V2}, (1, 7, 24))
+    host.present(config_mode="drop_in")
+    host.edit('"old"', '"new"')
+    found = staged(host, **asked)
+    assert found.compare == [BINARY, "--config", f"{FOLDER}/before0-config.toml", "config", "dump"]
+    before = {name: content for name, content in found.files.items() if name.startswith("before")}
+    assert list(before) == ["before0-config.toml", "before1-a"]
+    assert b'sandbox_image = "new"' in before["before0-config.toml"]
+    assert f'imports = ["{FOLDER}/before1-a"]'.encode() in before["before0-config.toml"]
+
+
+@pytest.mark.parametrize("asked", [{"config_mode": "drop_in"}, {}])
+def test_settings_that_a_snapshot_hid_may_change(asked: dict[str, t.Any]) -> None:
+    host = Host({MAIN: V2 + CRI_2 + 'sandbox_image = "old"\n'}, (1, 7, 24))
+    host.present(config_mode="drop_in")
+    host.edit('"old"', '"new"')
+    files = host.plan(**asked).files
+    # Only the dump with the snapshot contains the own entries.
+    before, after = DUMP.replace('"pause"', '"new"'), NEW.replace('"pause"', '"new"')
+    assert not CONTAINERD.compare_dumps(before, after, files)
+    assert "sandbox_image" in CONTAINERD.compare_dumps(before, NEW, files)
+
+
+def test_refuses_a_missing_import() -> None:
+    host = Host(V2 + 'imports = ["/x/a.toml", "/x/*.none", "b.toml"]\n')
+    with pytest.raises(NvidiaError, match=r"imports /x/a.toml, /etc/containerd/b.toml, which does not exist"):
+        staged(host)
+
+
+DUMP = """\
+disabled_plugins = []
+imports = ["/etc/containerd/config.toml"]
+oom_score = 0
+version = 2
+[plugins]
+  [plugins."io.containerd.grpc.v1.cri"]
+    enable_cdi = false
+    sandbox_image = "pause"
+    [plugins."io.containerd.grpc.v1.cri".containerd]
+      default_runtime_name = "runc"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+        runtime_type = "io.containerd.runc.v2"
+        sandbox_mode = "podsandbox"
+        [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+          BinaryName = ""
+          SystemdCgroup = false
+          CriuPath = ""
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.kata]
+        runtime_type = "kata"
+"""
+NEW = DUMP + (
+    f'      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]\n        BinaryName = "{NVIDIA}"\n'
+)
+SPELLED_3 = NEW.replace("version = 2", "version = 3").replace("grpc.v1.cri", "cri.v1.runtime")
+
+
+def changed(old: str, new: str, text: str = NEW) -> str:
+    assert old in text
+    return text.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("after", "complaint"),
+    [
+        (DUMP, ""),
+        (NEW, ""),
+        (changed('name = "runc"', 'name = "nvidia"'), ""),
+        (changed("enable_cdi = false", "enable_cdi = true"), ""),
+        (changed('"/etc/containerd/config.toml"', '"/tmp/x", "/tmp/y"'), ""),
+        # The plan writes this entry.
+        (changed('sandbox_mode = "podsandbox"', 'sandbox_mode = ""'), ""),
+        # A zero value equals a missing value.
+        (changed("oom_score = 0\n", ""), ""),
+        (changed("disabled_plugins = []\n", ""), ""),
+        (changed("oom_score = 0", "oom_score = 0\nroot = ''"), ""),
+        (changed("oom_score = 0", "oom_score = 1"), "oom_score"),
+        (changed("oom_score = 0", "oom_score = 0\nroot = '/x'"), "root"),
+        (changed('    sandbox_image = "pause"\n', ""), "plugins.io.containerd.grpc.v1.cri.sandbox_image"),
+        (changed('"kata"\n', '"kata2"\n'), "plugins.io.containerd.grpc.v1.cri.containerd.runtimes.kata.runtime_"),
+        (
+            changed("oom_score = 0", 'oom_score = 3\na = 1\nb = 1\nc = 1\nroot = "/x"'),
+            "a, b, c, oom_score, root",
+        ),
+        ("= broken", ""),
+        ("", "plugins.io.containerd.grpc.v1.cri"),
+    ],
+)
+def test_compare_dumps(after: str, complaint: str) -> None:
+    host = Host(V2 + CRI_2 + 'sandbox_image = "pause"\n', (1, 7, 24))
+    message = CONTAINERD.compare_dumps(DUMP, after, host.plan().files)
+    assert message.startswith(complaint)
+    assert bool(message) is bool(complaint)
+
+
+def test_compare_dumps_in_another_version() -> None:
+    """containerd 2.1 always prints version 3."""
+    files = Host(V2, (2, 1, 9)).plan().files
+    before = SPELLED_3.replace(NEW[len(DUMP) :].replace("grpc.v1.cri", "cri.v1.runtime"), "")
+    assert before != SPELLED_3
+    assert CONTAINERD.compare_dumps(before, SPELLED_3, files) == ""
+    assert "kata" in CONTAINERD.compare_dumps(before, SPELLED_3.replace('"kata"', '"kata2"'), files)
+
+
+def test_compare_dumps_accepts_a_removed_runtime() -> None:
+    before = (V2 + '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]\nx = 1\n').encode()
+    assert CONTAINERD.compare_dumps(NEW, DUMP, [PlannedFile(MAIN, before, V2.encode())]) == ""
+    assert "runtimes.nvidia.options.BinaryName" in CONTAINERD.compare_dumps(
+        NEW, DUMP, [PlannedFile(MAIN, before, before)]
+    )

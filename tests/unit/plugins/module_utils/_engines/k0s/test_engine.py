@@ -97,7 +97,7 @@ def test_inspect(tmp_path: Path, command: tuple[str, ...], service: str) -> None
         ),
     ],
 )
-def test_the_unit_that_runs_then_the_enabled_then_the_only_one(
+def test_selects_unit(
     tmp_path: Path, there: tuple[str, ...], enabled: tuple[str, ...], running: str | None, expected: str
 ) -> None:
     tree = Tree(tmp_path, "k0s", {f"etc/systemd/system/{name}": UNIT.format("worker") for name in there})
@@ -129,7 +129,7 @@ def test_the_unit_that_runs_then_the_enabled_then_the_only_one(
         ((2, 2, 1), False, (2, 2, 1)),
     ],
 )
-def test_versions_of_k0s_and_of_its_containerd_are_told_apart(
+def test_versions_of_k0s_and_containerd(
     version: tuple[int, ...] | None, release: bool, containerd: tuple[int, ...] | None
 ) -> None:
     assert is_release(version) is release
@@ -150,7 +150,7 @@ def test_versions_of_k0s_and_of_its_containerd_are_told_apart(
         ("version = 2\n", False, False),
     ],
 )
-def test_the_mark_of_k0s(text: str, before_1_36: bool, since_1_36: bool) -> None:
+def test_is_managed(text: str, before_1_36: bool, since_1_36: bool) -> None:
     assert is_managed(text, None) is before_1_36
     assert is_managed(text, containerd_of((1, 35, 7))) is before_1_36
     assert is_managed(text, containerd_of((1, 36, 1))) is since_1_36
@@ -175,7 +175,7 @@ def test_the_mark_of_k0s(text: str, before_1_36: bool, since_1_36: bool) -> None
         (MAIN_3.replace("version = 3", "version = 4"), "2.3.5", 4),
     ],
 )
-def test_the_format_is_that_of_the_main_file_at_the_next_start(
+def test_configuration_version_at_next_start(
     tmp_path: Path, main: str | None, engine_version: str | None, version: int
 ) -> None:
     tree = k0s_tree(tmp_path, files={"etc/k0s/containerd.toml": main})
@@ -186,7 +186,7 @@ def test_the_format_is_that_of_the_main_file_at_the_next_start(
     assert list(document(tree)["plugins"]) == [plugin]
 
 
-def test_the_command_that_tells_the_version(tmp_path: Path) -> None:
+def test_version_command(tmp_path: Path) -> None:
     tree = k0s_tree(tmp_path, files={CGROUP.format("k0sworker.service"): ""})
     tree.live = True
     tree.answers = {"k0s": (0, "v1.30.4+k0s.0\n", "")}
@@ -224,7 +224,7 @@ def _told(default: str, **programs: str) -> dict[str, t.Any]:
         (_told("nvidia", runc="", nvidia=NVIDIA, gone=NVIDIA), Action.RESTART),
     ],
 )
-def test_catches_up_with_the_live_one(tmp_path: Path, say: t.Any, config: t.Any, action: Action) -> None:
+def test_required_action(tmp_path: Path, say: t.Any, config: t.Any, action: Action) -> None:
     tree = k0s_tree(tmp_path)
     tree.present(set_as_default=True)
     say(config)
@@ -235,7 +235,7 @@ def test_catches_up_with_the_live_one(tmp_path: Path, say: t.Any, config: t.Any,
 
 
 @pytest.mark.parametrize("asked", [{"set_as_default": True}, {"enable_cdi": True}])
-def test_the_release_counts_while_it_runs_too(tmp_path: Path, say: t.Any, asked: dict[str, t.Any]) -> None:
+def test_checks_release_of_running_k0s(tmp_path: Path, say: t.Any, asked: dict[str, t.Any]) -> None:
     tree = k0s_tree(tmp_path)
     say(_told("runc", runc=""), "1.7.2")
     tree.live = True
@@ -252,7 +252,7 @@ def test_the_release_counts_while_it_runs_too(tmp_path: Path, say: t.Any, asked:
     [("1.36.0", "1.7.27", 2), ("1.35.1", "2.2.1", 3), ("1.36.0", "", 3)],
     ids=["a program that is newer", "one that is older", "it does not tell"],
 )
-def test_the_format_is_that_of_the_containerd_that_runs(
+def test_configuration_version_of_running_containerd(
     tmp_path: Path, say: t.Any, release: str, containerd: str, version: int
 ) -> None:
     tree = k0s_tree(tmp_path)
@@ -270,7 +270,7 @@ def test_the_format_is_that_of_the_containerd_that_runs(
     assert tree.present(options={"validate": "false"}).config_version == (3 if release == "1.36.0" else 2)
 
 
-def test_an_old_containerd_that_runs_is_not_called_the_new_release(tmp_path: Path, say: t.Any) -> None:
+def test_error_names_old_running_containerd(tmp_path: Path, say: t.Any) -> None:
     tree = k0s_tree(tmp_path)
     say(_told("runc", runc=""), "1.6.18")
     tree.live = True
@@ -279,7 +279,7 @@ def test_an_old_containerd_that_runs_is_not_called_the_new_release(tmp_path: Pat
         tree.present()
 
 
-def test_the_sources(tmp_path: Path) -> None:
+def test_config_files(tmp_path: Path) -> None:
     tree = k0s_tree(tmp_path, files={OTHER.format("x"): "version = 2\n"})
     assert K0S.config_files(tree.host, K0S.inspect(tree.host)) == [
         MAIN,
@@ -290,7 +290,7 @@ def test_the_sources(tmp_path: Path) -> None:
     assert K0S.config_files(tree.host, K0S.inspect(tree.host)) == [MAIN]
 
 
-def test_knows_runc_always(tmp_path: Path) -> None:
+def test_defines_runc(tmp_path: Path) -> None:
     tree = k0s_tree(tmp_path)
     tree.present()
     state = K0S.configured(HostFiles(tree.host, "k0s").as_configured(K0S.inspect(tree.host), None))
@@ -301,7 +301,7 @@ def test_knows_runc_always(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("version", "known"), [((1, 35), False), ((1, 36), True), ((1, 7, 20), False), ((2, 2), True)])
-def test_beside_the_users_own_main_file_it_depends(tmp_path: Path, version: tuple[int, ...], known: bool) -> None:
+def test_defines_runc_beside_unmanaged_main_file(tmp_path: Path, version: tuple[int, ...], known: bool) -> None:
     lone = "version = 2\n" + f'[{CRI_2}.containerd.runtimes.nvidia.options]\nBinaryName = "{NVIDIA}"\n'
     tree = k0s_tree(tmp_path, files={"etc/k0s/containerd.toml": lone})
     state = K0S.configured(HostFiles(tree.host, "k0s").as_configured(K0S.inspect(tree.host), None))
@@ -317,7 +317,7 @@ def judged(tree: Tree, **asked: t.Any) -> list[list[str]]:
     return [argv for argv in tree.commands if "dump" in argv]
 
 
-def test_k0s_own_containerd_judges_what_drop_ins_amount_to(tmp_path: Path) -> None:
+def test_validates_with_containerd_of_k0s(tmp_path: Path) -> None:
     tree = k0s_tree(tmp_path, "worker", "--data-dir=/data/k0s", files={CGROUP.format("k0sworker.service"): ""})
     after, before = judged(tree, options=V130)
     assert after[2] == before[2] == "/data/k0s/bin/containerd"
@@ -325,7 +325,7 @@ def test_k0s_own_containerd_judges_what_drop_ins_amount_to(tmp_path: Path) -> No
     assert before[4].endswith("/before.toml")
 
 
-def test_what_is_judged(tmp_path: Path) -> None:
+def test_validates_merged_drop_ins(tmp_path: Path) -> None:
     tree = k0s_tree(tmp_path, files={OTHER.format("a"): f"[{CRI_2}]\nenable_selinux = true\n"})
     configuration = tree.configuration(None)
     tree.present()
@@ -343,7 +343,7 @@ def test_what_is_judged(tmp_path: Path) -> None:
     assert "enable_selinux" in K0S.compare_dumps(before, after.replace("enable_selinux = true\n", ""), plan.files)
 
 
-def test_a_refusal_stops_it(tmp_path: Path) -> None:
+def test_refused_by_validator(tmp_path: Path) -> None:
     tree = k0s_tree(tmp_path, files={CGROUP.format("k0sworker.service"): ""})
     tree.answers = {"/after.toml": (1, "", "containerd: failed to load TOML from /x/after.toml: no")}
     with pytest.raises(NvidiaError, match="containerd refuses the new content"):
@@ -357,7 +357,7 @@ def test_a_refusal_stops_it(tmp_path: Path) -> None:
         "chroot: failed to run command '/var/lib/k0s/bin/containerd': No such file or directory",
     ],
 )
-def test_a_k0s_that_never_started_cannot_judge(tmp_path: Path, said: str) -> None:
+def test_no_validator_before_first_start(tmp_path: Path, said: str) -> None:
     tree = k0s_tree(tmp_path, files={CGROUP.format("k0sworker.service"): ""})
     tree.answers = {"/bin/containerd": (127, "", said)}
     assert judged(tree, options=V130)
@@ -365,7 +365,7 @@ def test_a_k0s_that_never_started_cannot_judge(tmp_path: Path, said: str) -> Non
         judged(tree, options={**V130, "validate": "true"})
 
 
-def test_an_empty_host() -> None:
+def test_files_of_an_empty_host() -> None:
     files = K0sFiles(HostFiles(HostFS("/nonexistent", live=False), "k0s"), MAIN, None)
     assert files.managed
     assert files.version == 2

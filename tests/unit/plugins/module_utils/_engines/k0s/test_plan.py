@@ -54,7 +54,7 @@ def runtime_2(name: str, program: str, **options: str) -> str:
 
 
 @pytest.mark.parametrize("main", [MAIN_2, MAIN_3, MAIN_NATIVE, None])
-def test_there_and_back(tmp_path: Path, main: str | None) -> None:
+def test_present_and_absent(tmp_path: Path, main: str | None) -> None:
     tree = k0s_tree(tmp_path, files={"etc/k0s/containerd.toml": main})
     before = tree.files()
     foretold = tree.present(check_mode=True, set_as_default=True, extra_modes=("cdi",))
@@ -76,7 +76,7 @@ def test_there_and_back(tmp_path: Path, main: str | None) -> None:
     assert not tree.absent().changed
 
 
-def test_the_drop_in_says_only_what_is_ours(tmp_path: Path) -> None:
+def test_drop_in_contains_only_own_entries(tmp_path: Path) -> None:
     tree = k0s_tree(tmp_path)
     tree.present(set_as_default=True)
     assert document(tree) == {
@@ -95,7 +95,7 @@ def test_the_drop_in_says_only_what_is_ours(tmp_path: Path) -> None:
     assert (cri["enable_cdi"], list(cri["containerd"])) == (True, ["runtimes"])
 
 
-def test_inherits_what_k0s_sets_for_runc(tmp_path: Path) -> None:
+def test_inherits_options_of_generated_runc(tmp_path: Path) -> None:
     generated = GENERATED_2.replace("SystemdCgroup = false", "SystemdCgroup = true").replace(
         'BinaryName = ""', 'BinaryName = "/x/runc"'
     )
@@ -104,7 +104,7 @@ def test_inherits_what_k0s_sets_for_runc(tmp_path: Path) -> None:
     assert runtimes_2(tree)["nvidia"]["options"] == {"SystemdCgroup": True, "BinaryName": NVIDIA}
 
 
-def test_inherits_what_other_drop_ins_set_for_runc(tmp_path: Path) -> None:
+def test_inherits_options_of_other_drop_ins(tmp_path: Path) -> None:
     text = f"[{CRI_2}.containerd.runtimes.runc]\nbase_runtime_spec = '/b.json'\n"
     text += f"[{CRI_2}.containerd.runtimes.runc.options]\nSystemdCgroup = true\n"
     tree = k0s_tree(tmp_path, files={OTHER.format("cgroup"): text})
@@ -118,13 +118,13 @@ def test_inherits_what_other_drop_ins_set_for_runc(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("generated", ["not toml", "plugins = 5\n", GENERATED_3, ""])
-def test_a_strange_generated_file_is_k0s_business(tmp_path: Path, generated: str) -> None:
+def test_ignores_broken_generated_file(tmp_path: Path, generated: str) -> None:
     tree = k0s_tree(tmp_path, files={"run/k0s/containerd-cri.toml": generated})
     tree.present()
     assert runtimes_2(tree)["nvidia"]["options"] == {"BinaryName": NVIDIA}
 
 
-def test_a_new_release_has_the_drop_in_brought_to_its_format(tmp_path: Path) -> None:
+def test_upgrade_converts_drop_in(tmp_path: Path) -> None:
     tree = k0s_tree(tmp_path)
     tree.present(set_as_default=True, options=V130)
     done = tree.present(options={"engine_version": "1.36.1"})
@@ -135,7 +135,7 @@ def test_a_new_release_has_the_drop_in_brought_to_its_format(tmp_path: Path) -> 
     assert not (tmp_path / DROP_IN[1:]).exists()
 
 
-def test_another_place(tmp_path: Path) -> None:
+def test_another_drop_in_path(tmp_path: Path) -> None:
     tree = k0s_tree(tmp_path)
     before = tree.files()
     tree.present()
@@ -146,14 +146,14 @@ def test_another_place(tmp_path: Path) -> None:
     assert tree.files() == before
 
 
-def test_nothing_is_written_that_an_earlier_drop_in_says(tmp_path: Path) -> None:
+def test_omits_entries_of_earlier_drop_ins(tmp_path: Path) -> None:
     tree = k0s_tree(tmp_path, files={OTHER.format("10-nvidia"): "version = 2\n" + runtime_2("nvidia", NVIDIA)})
     before = tree.files()
     assert not tree.present().changed
     assert tree.files() == before
 
 
-def test_an_entry_of_an_earlier_drop_in_is_overruled(tmp_path: Path) -> None:
+def test_overrides_entries_of_earlier_drop_ins(tmp_path: Path) -> None:
     earlier = runtime_2("nvidia", "/old/nvidia-container-runtime", Root='"/r"')
     tree = k0s_tree(tmp_path, files={OTHER.format("10-nvidia"): earlier})
     done = tree.present()
@@ -176,7 +176,7 @@ def test_an_entry_of_an_earlier_drop_in_is_overruled(tmp_path: Path) -> None:
         ({"runtime_options": {"runtime_type": "x"}}, r"and set runtime_type instead"),
     ],
 )
-def test_refuses_what_k0s_has_no_place_for(tmp_path: Path, asked: dict[str, t.Any], words: str) -> None:
+def test_refuses_unsupported_options(tmp_path: Path, asked: dict[str, t.Any], words: str) -> None:
     tree = k0s_tree(tmp_path)
     before = tree.files()
     with pytest.raises(NvidiaError, match=words):
@@ -193,7 +193,7 @@ def test_refuses_what_k0s_has_no_place_for(tmp_path: Path, asked: dict[str, t.An
         ("1.27.1", {"enable_cdi": True}, r"k0s 1.27.1 concatenates drop-ins"),
     ],
 )
-def test_refuses_an_old_k0s(tmp_path: Path, version: str, asked: dict[str, t.Any], words: str) -> None:
+def test_refuses_old_release(tmp_path: Path, version: str, asked: dict[str, t.Any], words: str) -> None:
     tree = k0s_tree(tmp_path)
     with pytest.raises(NvidiaError, match=words):
         tree.present(options={"engine_version": version}, **asked)
@@ -204,11 +204,11 @@ def test_refuses_an_old_k0s(tmp_path: Path, version: str, asked: dict[str, t.Any
     ("version", "asked"),
     [("1.27.1", {}), ("1.27.1", {"enable_cdi": "auto"}), ("1.27.5", {"set_as_default": True}), ("1.7.0", {})],
 )
-def test_takes_a_k0s_that_is_new_enough(tmp_path: Path, version: str, asked: dict[str, t.Any]) -> None:
+def test_accepts_release(tmp_path: Path, version: str, asked: dict[str, t.Any]) -> None:
     assert k0s_tree(tmp_path).present(options={"engine_version": version}, **asked).changed
 
 
-def test_a_default_of_ours_is_not_written_again_for_a_k0s_that_does_not_merge(tmp_path: Path) -> None:
+def test_downgrade_with_own_default(tmp_path: Path) -> None:
     tree = k0s_tree(tmp_path)
     tree.present(set_as_default=True, options=V130)
     with pytest.raises(NvidiaError, match="concatenates drop-ins"):
@@ -216,7 +216,7 @@ def test_a_default_of_ours_is_not_written_again_for_a_k0s_that_does_not_merge(tm
     assert tree.present(set_as_default=False, options={"engine_version": "1.27.2"}).changed
 
 
-def test_a_main_file_of_the_user_is_left_to_him(tmp_path: Path) -> None:
+def test_unmanaged_main_file(tmp_path: Path) -> None:
     mine = "version = 2\n" + runtime_2("nvidia", NVIDIA)
     tree = k0s_tree(tmp_path, files={"etc/k0s/containerd.toml": mine})
     with pytest.raises(NvidiaError, match=r"k0s does not manage .*containerd.toml .*Move the file away and restart"):
@@ -239,7 +239,7 @@ def test_a_main_file_of_the_user_is_left_to_him(tmp_path: Path) -> None:
         (MAIN_3, "1.36.1", True),
     ],
 )
-def test_whose_main_file_it_is(tmp_path: Path, text: str, version: str, managed: bool) -> None:
+def test_managed_main_file(tmp_path: Path, text: str, version: str, managed: bool) -> None:
     tree = k0s_tree(tmp_path, files={"etc/k0s/containerd.toml": text})
     if managed:
         assert tree.present(options={"engine_version": version}).changed
@@ -248,7 +248,7 @@ def test_whose_main_file_it_is(tmp_path: Path, text: str, version: str, managed:
             tree.present(options={"engine_version": version})
 
 
-def test_what_was_written_before_the_user_took_over_can_be_removed(tmp_path: Path) -> None:
+def test_absent_beside_unmanaged_main_file(tmp_path: Path) -> None:
     tree = k0s_tree(tmp_path)
     tree.present(set_as_default=True)
     tree.write("etc/k0s/containerd.toml", "version = 2\n")
@@ -278,7 +278,7 @@ def test_what_was_written_before_the_user_took_over_can_be_removed(tmp_path: Pat
         ("aa", "version = 3\n", r"aa.toml: k0s requires version = 2, but the file contains version = 3"),
     ],
 )
-def test_refuses_what_other_drop_ins_would_undo(tmp_path: Path, name: str, text: str, words: str) -> None:
+def test_refuses_overriding_drop_ins(tmp_path: Path, name: str, text: str, words: str) -> None:
     tree = k0s_tree(tmp_path, files={OTHER.format(name): text})
     before = tree.files()
     with pytest.raises(NvidiaError, match=words):
@@ -287,20 +287,20 @@ def test_refuses_what_other_drop_ins_would_undo(tmp_path: Path, name: str, text:
 
 
 @pytest.mark.parametrize("version", [None, "1.36.1", "2.3.3"])
-def test_a_drop_in_for_an_older_k0s_is_refused_beside_a_newer_one(tmp_path: Path, version: str | None) -> None:
+def test_refuses_drop_in_of_another_version(tmp_path: Path, version: str | None) -> None:
     tree = k0s_tree(tmp_path, files={"etc/k0s/containerd.toml": MAIN_3, OTHER.format("x"): "version = 2\n"})
     with pytest.raises(NvidiaError, match=r"x.toml: k0s requires version = 3, but the file contains version = 2"):
         tree.present(options={"engine_version": version})
 
 
 @pytest.mark.parametrize("text", ["[plugins\n", "plugins = 5\n", f"[{CRI_2}]\ncontainerd = 'x'\n"])
-def test_broken_drop_ins_of_others_are_named(tmp_path: Path, text: str) -> None:
+def test_names_broken_drop_in(tmp_path: Path, text: str) -> None:
     tree = k0s_tree(tmp_path, files={OTHER.format("broken"): text})
     with pytest.raises(ConfigurationError, match=r"containerd.d/broken.toml, line [12], column"):
         tree.present()
 
 
-def test_a_file_of_others_at_our_place_keeps_what_it_says(tmp_path: Path) -> None:
+def test_foreign_file_at_drop_in_path(tmp_path: Path) -> None:
     text = f"# mine\nversion = 2\n[{CRI_2}]\nmax_container_log_line_size = 5\n"
     tree = k0s_tree(tmp_path, files={DROP_IN[1:]: text})
     tree.present()
@@ -309,7 +309,7 @@ def test_a_file_of_others_at_our_place_keeps_what_it_says(tmp_path: Path) -> Non
     assert tree.text(DROP_IN) == text
 
 
-def test_without_a_record_only_nvidias_runtimes_go(tmp_path: Path) -> None:
+def test_absent_without_a_record(tmp_path: Path) -> None:
     text = "version = 2\n" + runtime_2("nvidia", NVIDIA) + runtime_2("kata", "/k")
     tree = k0s_tree(tmp_path, files={DROP_IN[1:]: text})
     tree.absent()
@@ -333,13 +333,13 @@ def test_without_a_record_only_nvidias_runtimes_go(tmp_path: Path) -> None:
         (("worker", "--cri-socket", "remote:unix:///x.sock"), "uses another container runtime"),
     ],
 )
-def test_warns_where_no_containerd_of_k0s_runs(tmp_path: Path, command: tuple[str, ...], words: str) -> None:
+def test_warns_if_k0s_starts_no_containerd(tmp_path: Path, command: tuple[str, ...], words: str) -> None:
     warnings = k0s_tree(tmp_path, *command).present().warnings
     found = [warning for warning in warnings if "have no effect" in warning]
     assert [words in warning for warning in found] == ([True] if words else [])
 
 
-def test_an_image_without_k0s_can_be_prepared(tmp_path: Path) -> None:
+def test_present_without_k0s(tmp_path: Path) -> None:
     tree = Tree(tmp_path, "k0s")
     assert tree.present(options={"engine_version": "1.36.0"}).changed
     assert document(tree)["version"] == 3

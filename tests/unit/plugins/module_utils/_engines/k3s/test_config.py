@@ -75,7 +75,7 @@ def default_of(root: Path, **files: str | bytes) -> str:
         ({"main": "default-runtime: a", "a_yaml": "default-runtime: []"}, ""),
     ],
 )
-def test_the_value_that_counts(tmp_path: Path, files: dict[str, str], value: str) -> None:
+def test_effective_value(tmp_path: Path, files: dict[str, str], value: str) -> None:
     assert default_of(tmp_path, **files) == value
 
 
@@ -92,13 +92,13 @@ def test_the_value_that_counts(tmp_path: Path, files: dict[str, str], value: str
         (("server", "--node-label", "default-runtime=crun"), "yaml"),
     ],
 )
-def test_flags_count_more(tmp_path: Path, arguments: tuple[str, ...], value: str) -> None:
+def test_flags_override_files(tmp_path: Path, arguments: tuple[str, ...], value: str) -> None:
     settings = Settings(K3S, host_with(tmp_path, main="default-runtime: yaml"), unit_with(*arguments))
     assert settings.value("default-runtime") == value
     assert settings.source("default-runtime") == (MAIN if value == "yaml" else "the unit k3s.service")
 
 
-def test_switches_take_no_word() -> None:
+def test_flags() -> None:
     found = flags(unit_with("server", "--docker", "--default-runtime", "nvidia", "--container-runtime-endpoint=x"))
     assert {name: setting.value for name, setting in found.items()} == {
         "docker": "true",
@@ -109,7 +109,7 @@ def test_switches_take_no_word() -> None:
     assert flags(None) == {}
 
 
-def test_an_overlay_stands_for_files(tmp_path: Path) -> None:
+def test_overlay_replaces_files(tmp_path: Path) -> None:
     host = host_with(tmp_path, a_yaml="default-runtime: a", b_yaml="default-runtime: b")
 
     def value(overlay: dict[str, bytes | None]) -> str:
@@ -134,7 +134,7 @@ def test_an_overlay_stands_for_files(tmp_path: Path) -> None:
         ("default-runtime: a\nother: {}\ndefault-runtime: b\n", (3, 18), "twice"),
     ],
 )
-def test_what_cannot_be_read(tmp_path: Path, text: str | bytes, place: tuple[t.Any, t.Any], said: str) -> None:
+def test_errors_name_the_position(tmp_path: Path, text: str | bytes, place: tuple[t.Any, t.Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said) as caught:
         default_of(tmp_path, a_yaml=text)
     assert (caught.value.line, caught.value.column) == place
@@ -143,19 +143,19 @@ def test_what_cannot_be_read(tmp_path: Path, text: str | bytes, place: tuple[t.A
 
 
 @pytest.mark.parametrize("text", ["token: [\n", b"\xff", "a: docker.io/x\n", "server: default-runtime\n"])
-def test_what_is_of_no_concern_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | bytes) -> None:
+def test_skips_files_without_these_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | bytes) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     assert default_of(tmp_path, main=text) == ""
 
 
-def test_a_folder_is_no_file_of_settings(tmp_path: Path) -> None:
+def test_ignores_directories_and_dangling_links(tmp_path: Path) -> None:
     host = host_with(tmp_path, b_yaml="default-runtime: b")
     (tmp_path / f"{MAIN[1:]}.d/a.yaml").mkdir()
     (tmp_path / f"{MAIN[1:]}.d/c.yaml").symlink_to("nowhere")
     assert Settings(K3S, host, None).value("default-runtime") == "b"
 
 
-def test_the_package_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pyyaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     monkeypatch.setattr(bundled, "_registered", {})
     host = host_with(tmp_path, main="data-dir: /data\n")
@@ -182,7 +182,7 @@ def test_the_package_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (unit_with("server", "--docker", K3S_DATA_DIR="/env"), {}, "/env"),
     ],
 )
-def test_where_all_is_that_it_makes(tmp_path: Path, unit: Unit | None, files: dict[str, str], folder: str) -> None:
+def test_data_dir(tmp_path: Path, unit: Unit | None, files: dict[str, str], folder: str) -> None:
     assert data_dir(K3S, host_with(tmp_path, **files), unit) == folder
 
 
@@ -198,11 +198,11 @@ def test_where_all_is_that_it_makes(tmp_path: Path, unit: Unit | None, files: di
         (unit_with("server", RKE2_CONFIG_FILE="/env.yaml"), MAIN),
     ],
 )
-def test_which_file_is_read(unit: Unit | None, path: str) -> None:
+def test_config_file(unit: Unit | None, path: str) -> None:
     assert config_file(K3S, unit) == path
 
 
-def test_another_file_has_another_folder(tmp_path: Path) -> None:
+def test_drop_ins_of_another_config_file(tmp_path: Path) -> None:
     host = host_with(tmp_path, main="default-runtime: usual", a_yaml="default-runtime: usual")
     (tmp_path / "srv/k3s.yml.d").mkdir(parents=True)
     (tmp_path / "srv/k3s.yml.d/a.yaml").write_text("default-runtime: other")
@@ -213,7 +213,7 @@ def test_another_file_has_another_folder(tmp_path: Path) -> None:
         assert Settings(K3S, host, unit_with("server", "-c", name)).files() == []
 
 
-def test_an_unreadable_file_is_told(tmp_path: Path) -> None:
+def test_unreadable_files(tmp_path: Path) -> None:
     host = host_with(tmp_path)
     (tmp_path / MAIN[1:]).mkdir(parents=True)
     with pytest.raises(NvidiaError, match="not a regular file"):

@@ -31,7 +31,7 @@ if t.TYPE_CHECKING:
 BOTH = pytest.mark.parametrize("program", ["k3s", "rke2"])
 
 
-def test_they_are_what_the_table_lists() -> None:
+def test_registry() -> None:
     assert Target("containerd", "k3s").load() is K3S
     assert Target("containerd", "rke2").load() is RKE2
     assert (K3S.name, K3S.flavor, K3S.key) == ("containerd", "k3s", "k3s")
@@ -44,7 +44,7 @@ def test_they_are_what_the_table_lists() -> None:
 
 @BOTH
 @pytest.mark.parametrize("role", ["server", "agent"])
-def test_one_unit(tmp_path: Path, program: str, role: str) -> None:
+def test_inspect(tmp_path: Path, program: str, role: str) -> None:
     node = RancherHost(tmp_path, program)
     name = node.unit(role)
     node.runs(name, f"{program}-{role}", "containerd", "containerd-shim-runc-v2")
@@ -59,7 +59,7 @@ def test_one_unit(tmp_path: Path, program: str, role: str) -> None:
     assert found.warnings() == []
 
 
-def test_of_both_units_of_a_tarball_the_one_that_runs(tmp_path: Path) -> None:
+def test_selects_unit(tmp_path: Path) -> None:
     node = RancherHost(tmp_path, "rke2")
     assert node.inspect().service == "rke2-server.service"
     node.unit("agent")
@@ -78,7 +78,7 @@ def test_of_both_units_of_a_tarball_the_one_that_runs(tmp_path: Path) -> None:
     assert node.inspect("rke2-agent").service == agent
 
 
-def test_an_empty_host(tmp_path: Path) -> None:
+def test_inspect_without_distribution(tmp_path: Path) -> None:
     found = RKE2.inspect(RancherHost(tmp_path, "k3s").host)
     assert (found.binary, found.unit, found.pid) == (None, None, None)
 
@@ -100,7 +100,7 @@ def test_an_empty_host(tmp_path: Path) -> None:
         ([], {"/etc/default/k3s": "# K3S_DATA_DIR=/a\nK3S_DATA_DIR=/data'\n"}, "/data'"),
     ],
 )
-def test_what_it_makes_may_lie_elsewhere(tmp_path: Path, flags: list[str], files: dict[str, str], folder: str) -> None:
+def test_inspect_another_data_dir(tmp_path: Path, flags: list[str], files: dict[str, str], folder: str) -> None:
     node = RancherHost(tmp_path)
     node.unit("server", *flags)
     for path, text in files.items():
@@ -118,7 +118,7 @@ def test_what_it_makes_may_lie_elsewhere(tmp_path: Path, flags: list[str], files
         ("rke2", "rke2 version v1.32.5+rke2r1 (3a4ad1d2a4)\ngo version go1.23.8 X:boringcrypto\n", "1.32.5+rke2r1"),
     ],
 )
-def test_its_version(tmp_path: Path, program: str, said: str, version: str) -> None:
+def test_version(tmp_path: Path, program: str, said: str, version: str) -> None:
     node = RancherHost(tmp_path, program)
     node.unit()
     assert ask_version(node.engine, node.inspect(), node.host, lambda _argv: (0, said, "")) == version
@@ -136,7 +136,7 @@ def test_its_version(tmp_path: Path, program: str, said: str, version: str) -> N
         ("crun", None, False),
     ],
 )
-def test_what_it_knows(runtime: str, default: str | None, known: bool) -> None:
+def test_defines_runtime(runtime: str, default: str | None, known: bool) -> None:
     state = ConfiguredState({"nvidia": {"path": NVIDIA}}, default)
     assert K3S.defines_runtime(runtime, state, (1, 30, 4)) is known
 
@@ -160,7 +160,7 @@ def told(default: str = "runc", **programs: str) -> dict[str, t.Any]:
     return {"containerd": {"defaultRuntimeName": default, "runtimes": {"runc": {"options": {}}, **runtimes}}}
 
 
-def test_what_a_real_cri_tells() -> None:
+def test_live() -> None:
     with cri_host() as cri:
         node = running(cri.root)
         cri.config = told("nvidia", nvidia=NVIDIA)
@@ -174,13 +174,13 @@ def test_what_a_real_cri_tells() -> None:
     assert live.version == ""
 
 
-def test_no_process_says_nothing(tmp_path: Path) -> None:
+def test_live_without_a_process(tmp_path: Path) -> None:
     node = RancherHost(tmp_path)
     node.runs(node.unit(), "k3s-server")
     assert node.engine.live(node.host, node.inspect()) is None
 
 
-def test_one_that_is_silent_runs_with_the_generated_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_without_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = running(tmp_path)
     say(monkeypatch, None)
     node.generate("nvidia", version=3, default="nvidia")
@@ -214,7 +214,7 @@ def test_one_that_is_silent_runs_with_the_generated_file(tmp_path: Path, monkeyp
         (told(nvidia=NVIDIA, crun="/usr/bin/crun"), "", Action.NONE),
     ],
 )
-def test_when_a_restart_is_needed(
+def test_required_action(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: t.Any, settings: str, action: Action
 ) -> None:
     node = running(tmp_path)
@@ -228,7 +228,7 @@ def test_when_a_restart_is_needed(
 
 @pytest.mark.parametrize("release", ["1.30.4", "1.30.6"])
 @pytest.mark.parametrize("folder", ["/usr/bin", "/usr/sbin", "/bin"])
-def test_another_name_of_the_same_program_needs_no_restart(
+def test_another_path_to_the_same_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, folder: str
 ) -> None:
     node = running(tmp_path, release=release)
@@ -241,33 +241,33 @@ def test_another_name_of_the_same_program_needs_no_restart(
     assert (again.changed, again.pending_action, again.runtimes) == (False, Action.NONE, {"nvidia": program})
 
 
-def test_before_the_first_start_it_is_told_where_systemd_looks(tmp_path: Path) -> None:
+def test_path_before_first_start(tmp_path: Path) -> None:
     node = running(tmp_path)
     node.path("/usr/sbin").symlink_to("bin")
     assert node.state().paths() == {"nvidia": NVIDIA}
 
 
-def test_a_name_that_leads_nowhere_needs_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_required_action_for_missing_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = running(tmp_path)
     say(monkeypatch, told(nvidia=OPERATOR))
     node.write(f"{node.data}/agent/etc/containerd/config.toml", generated({"nvidia": OPERATOR}))
     assert node.present().pending_action is Action.RESTART
 
 
-def test_one_with_its_cri_off_is_left_alone() -> None:
+def test_required_action_with_disabled_cri() -> None:
     assert (
         K3S.required_action(LiveState("", {}, "runc"), ConfiguredState({"nvidia": {}}, lists_runtimes=False))
         is Action.NONE
     )
 
 
-def test_a_runtime_without_a_program_is_no_difference() -> None:
+def test_required_action_for_runtime_without_program() -> None:
     state = ConfiguredState({"nvidia-odd": {"path": None}})
     assert K3S.required_action(LiveState("", {"nvidia-odd": ""}, "runc"), state) is Action.NONE
 
 
 @pytest.mark.parametrize(("runtimes", "action"), [(("nvidia",), Action.NONE), ((), Action.RESTART)])
-def test_by_the_generated_file_alone(
+def test_required_action_without_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtimes: tuple[str, ...], action: Action
 ) -> None:
     node = running(tmp_path)
@@ -281,7 +281,7 @@ def test_by_the_generated_file_alone(
 # -- the rest --------------------------------------------------------------------------------------------------------
 
 
-def test_what_it_is_made_of(tmp_path: Path) -> None:
+def test_config_files(tmp_path: Path) -> None:
     node = RancherHost(tmp_path)
     node.unit()
     folder = f"{node.data}/agent/etc/containerd"
@@ -300,7 +300,7 @@ def test_what_it_is_made_of(tmp_path: Path) -> None:
     ]
 
 
-def test_its_containers_outlive_it(tmp_path: Path) -> None:
+def test_containers_survive_a_restart(tmp_path: Path) -> None:
     node = RancherHost(tmp_path)
     assert node.engine.containers_stopped_by_restart(node.host, node.inspect()) == []
     assert node.engine.companions == ()
@@ -308,7 +308,7 @@ def test_its_containers_outlive_it(tmp_path: Path) -> None:
     assert "RKE2" in RKE2.no_reload
 
 
-def test_the_package_for_its_settings_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pyyaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     monkeypatch.setattr(bundled, "_registered", {})
     node = RancherHost(tmp_path)

@@ -34,7 +34,7 @@ OURS = HEADER + b"default-runtime: nvidia\n"
 @BOTH
 @pytest.mark.parametrize("role", ["server", "agent"])
 @pytest.mark.parametrize("settings", [None, b"token: x\n", b"\xff not [ ours"], ids=["no file", "a token", "strange"])
-def test_there_and_back(tmp_path: Path, program: str, role: str, settings: bytes | None) -> None:
+def test_present_and_absent(tmp_path: Path, program: str, role: str, settings: bytes | None) -> None:
     node = node_with(tmp_path, program, role)
     if settings is not None:
         node.write(f"/etc/rancher/{program}/config.yaml", settings, 0o600)
@@ -68,7 +68,7 @@ def test_there_and_back(tmp_path: Path, program: str, role: str, settings: bytes
     assert not node.absent(purge_backups=True).changed
 
 
-def test_nothing_is_written_for_nothing(tmp_path: Path) -> None:
+def test_no_file_without_a_default(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     before = node.bytes_and_modes()
     for asked in ({}, {"set_as_default": False}, {"extra_modes": ("cdi",)}, {"enable_cdi": True}):
@@ -79,7 +79,7 @@ def test_nothing_is_written_for_nothing(tmp_path: Path) -> None:
     assert not node.absent().changed
 
 
-def test_the_default_is_given_up(tmp_path: Path) -> None:
+def test_removes_own_default(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     before = node.bytes_and_modes()
     node.present(set_as_default=True)
@@ -90,7 +90,7 @@ def test_the_default_is_given_up(tmp_path: Path) -> None:
     assert node.bytes_and_modes() == before
 
 
-def test_another_default_of_ours(tmp_path: Path) -> None:
+def test_changes_own_default(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.write(NVIDIA + ".cdi", mode=0o755)
     node.present(set_as_default=True)
@@ -100,7 +100,7 @@ def test_another_default_of_ours(tmp_path: Path) -> None:
     assert node.present().default_runtime == "nvidia-cdi"
 
 
-def test_our_file_needs_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_file_needs_no_pyyaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     monkeypatch.setattr(bundled, "_registered", {})
     node = node_with(tmp_path)
@@ -109,7 +109,7 @@ def test_our_file_needs_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert node.absent().default_runtime == "runc"
 
 
-def test_the_folder_was_there(tmp_path: Path) -> None:
+def test_keeps_existing_directory(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.settings("token: x\n", "a.yaml")
     node.present(set_as_default=True)
@@ -117,7 +117,7 @@ def test_the_folder_was_there(tmp_path: Path) -> None:
     assert [path.name for path in node.ours.parent.iterdir()] == ["a.yaml"]
 
 
-def test_a_file_of_ours_whose_record_is_lost(tmp_path: Path) -> None:
+def test_own_file_without_a_record(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.write("/etc/rancher/k3s/config.yaml.d/99-gpufleet-nvidia.yaml", OURS)
     assert not node.present(set_as_default=True).changed
@@ -126,7 +126,7 @@ def test_a_file_of_ours_whose_record_is_lost(tmp_path: Path) -> None:
     assert not node.ours.exists()
 
 
-def test_one_whose_record_was_lost_goes_at_once_however_often_it_was_written_since(tmp_path: Path) -> None:
+def test_absent_after_change_of_unrecorded_own_file(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.write("/etc/rancher/k3s/config.yaml.d/99-gpufleet-nvidia.yaml", OURS)
     node.write(NVIDIA + "-experimental", mode=0o755)
@@ -137,7 +137,7 @@ def test_one_whose_record_was_lost_goes_at_once_however_often_it_was_written_sin
 
 
 @pytest.mark.parametrize("program", ["k3s", "rke2"])
-def test_the_file_lies_beside_the_one_that_is_read(tmp_path: Path, program: str) -> None:
+def test_path_beside_another_config_file(tmp_path: Path, program: str) -> None:
     node = RancherHost(tmp_path, program)
     node.unit("server", "--config", "/srv/node.yaml", "--data-dir=/srv/data")
     node.generate(folder="/srv/data")
@@ -158,7 +158,7 @@ def test_the_file_lies_beside_the_one_that_is_read(tmp_path: Path, program: str)
 # -- others' hands ---------------------------------------------------------------------------------------------------
 
 
-def test_others_words_in_our_file_stay(tmp_path: Path) -> None:
+def test_foreign_settings_in_own_file_stay(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.present(set_as_default=True)
     node.ours.write_bytes(OURS + b"node-label: [gpu=yes]\n")
@@ -168,7 +168,7 @@ def test_others_words_in_our_file_stay(tmp_path: Path) -> None:
     assert node.ours.read_bytes() == b"node-label: [gpu=yes]\n"
 
 
-def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
+def test_refuses_foreign_file(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.write("/etc/rancher/k3s/config.yaml.d/99-gpufleet-nvidia.yaml", "default-runtime: crun\n")
     with pytest.raises(NvidiaError, match="contains settings of another tool"):
@@ -178,7 +178,7 @@ def test_what_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
     assert node.ours.read_text() == "default-runtime: crun\n"
 
 
-def test_a_changed_default_in_our_file_is_others(tmp_path: Path) -> None:
+def test_changed_default_is_foreign(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.present(set_as_default=True)
     node.ours.write_bytes(HEADER + b"default-runtime: crun # mine\n")
@@ -189,7 +189,7 @@ def test_a_changed_default_in_our_file_is_others(tmp_path: Path) -> None:
     assert node.ours.read_bytes() == b"default-runtime: crun # mine\n"
 
 
-def test_a_file_that_somebody_removed(tmp_path: Path) -> None:
+def test_removed_own_file(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.present(set_as_default=True)
     node.ours.unlink()
@@ -203,7 +203,7 @@ def test_a_file_that_somebody_removed(tmp_path: Path) -> None:
 # -- around it -------------------------------------------------------------------------------------------------------
 
 
-def test_there_is_no_validator(tmp_path: Path) -> None:
+def test_no_validator(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     with pytest.raises(NvidiaError, match=r"validate is true, but .* Set validate: auto"):
         node.present(options={"validate": "true"}, set_as_default=True)
@@ -214,9 +214,7 @@ def test_there_is_no_validator(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("default", "pending"), [("runc", Action.RESTART), ("nvidia", Action.NONE)])
-def test_what_the_running_one_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, default: str, pending: Action
-) -> None:
+def test_pending_action(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, default: str, pending: Action) -> None:
     runtimes = {"nvidia": {"options": {"BinaryName": NVIDIA}}}
     config = {"containerd": {"defaultRuntimeName": default, "runtimes": runtimes}}
     monkeypatch.setattr(cri, "runtime_config", lambda _path: config)

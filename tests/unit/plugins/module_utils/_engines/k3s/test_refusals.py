@@ -35,7 +35,7 @@ BOTH = pytest.mark.parametrize("program", ["k3s", "rke2"])
         (["--default-runtime", "crun"], "a.yaml", "the unit k3s.service"),
     ],
 )
-def test_another_word_for_the_default(tmp_path: Path, flags: list[str], file: str, culprit: str) -> None:
+def test_refuses_overriding_default(tmp_path: Path, flags: list[str], file: str, culprit: str) -> None:
     node = node_with(tmp_path, "k3s", "server", *flags)
     node.settings("default-runtime: crun\n", file)
     before = node.bytes_and_modes()
@@ -46,7 +46,7 @@ def test_another_word_for_the_default(tmp_path: Path, flags: list[str], file: st
     assert node.present().default_runtime == "crun"
 
 
-def test_earlier_words_are_none(tmp_path: Path) -> None:
+def test_overrides_earlier_default(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.settings("default-runtime: crun\n")
     node.settings("default-runtime: crun\n", "50.yaml")
@@ -55,7 +55,7 @@ def test_earlier_words_are_none(tmp_path: Path) -> None:
     assert node.absent().default_runtime == "crun"
 
 
-def test_who_agrees_is_not_in_the_way(tmp_path: Path) -> None:
+def test_accepts_equal_default_of_flag(tmp_path: Path) -> None:
     node = node_with(tmp_path, "k3s", "server", "--default-runtime=nvidia")
     outcome = node.present(set_as_default=True)
     # It was the default before, and stays it.
@@ -65,14 +65,14 @@ def test_who_agrees_is_not_in_the_way(tmp_path: Path) -> None:
     assert warning.startswith("the unit k3s.service makes nvidia the default runtime")
 
 
-def test_an_empty_word_counts_too(tmp_path: Path) -> None:
+def test_refuses_overriding_empty_default(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.settings("default-runtime:\n", "zz.yaml")
     with pytest.raises(NvidiaError, match="default-runtime is empty here"):
         node.plan(set_as_default=True)
 
 
-def test_settings_from_the_network(tmp_path: Path) -> None:
+def test_refuses_config_file_on_the_network(tmp_path: Path) -> None:
     node = node_with(tmp_path, "k3s", "server", "--config", "https://host/k3s.yaml")
     assert not node.present().changed
     with pytest.raises(NvidiaError, match=r"https://host/k3s\.yaml, which is not a file on this host"):
@@ -80,7 +80,7 @@ def test_settings_from_the_network(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["default-runtime: [\n", "- default-runtime: x\n", b"default-runtime: \xff"])
-def test_broken_settings_are_told(tmp_path: Path, text: str | bytes) -> None:
+def test_names_broken_settings(tmp_path: Path, text: str | bytes) -> None:
     node = node_with(tmp_path)
     node.write("/etc/rancher/k3s/config.yaml", text)
     with pytest.raises(NvidiaError, match=r"/etc/rancher/k3s/config\.yaml"):
@@ -110,7 +110,9 @@ def test_broken_settings_are_told(tmp_path: Path, text: str | bytes) -> None:
     ],
 )
 @pytest.mark.parametrize("set_as_default", [True, None])
-def test_what_has_no_place(tmp_path: Path, asked: dict[str, t.Any], said: str, set_as_default: bool | None) -> None:
+def test_refuses_unsupported_options(
+    tmp_path: Path, asked: dict[str, t.Any], said: str, set_as_default: bool | None
+) -> None:
     node = node_with(tmp_path)
     before = node.bytes_and_modes()
     with pytest.raises(NvidiaError, match=said):
@@ -118,14 +120,14 @@ def test_what_has_no_place(tmp_path: Path, asked: dict[str, t.Any], said: str, s
     assert node.bytes_and_modes() == before
 
 
-def test_the_generated_file_is_the_only_one(tmp_path: Path) -> None:
+def test_refuses_another_config_path(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     with pytest.raises(NvidiaError, match="is not the file that K3s generates"):
         node.present(options={"config_path": "/etc/containerd/config.toml"})
     assert not node.present(options={"config_path": f"{node.data}/agent/etc/containerd/config.toml"}).changed
 
 
-def test_where_it_looks(tmp_path: Path) -> None:
+def test_runtime_dir_in_configured_path(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.write("/opt/nv/nvidia-container-runtime", mode=0o755)
     node.write("/etc/default/k3s", 'PATH="/opt/nv:/usr/bin"\n')
@@ -137,7 +139,7 @@ def test_where_it_looks(tmp_path: Path) -> None:
         node.present(runtime_dir="/opt/nv")
 
 
-def test_links_to_where_it_looks(tmp_path: Path) -> None:
+def test_runtime_dir_through_a_link(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.path("/bin").symlink_to("usr/bin")
     node.write("/etc/sysconfig/k3s", "PATH=/bin\n")
@@ -150,7 +152,7 @@ def test_links_to_where_it_looks(tmp_path: Path) -> None:
 
 
 @BOTH
-def test_without_the_program_it_would_not_start(tmp_path: Path, program: str) -> None:
+def test_refuses_default_without_program(tmp_path: Path, program: str) -> None:
     node = node_with(tmp_path, program, toolkit=False)
     before = node.bytes_and_modes()
     with pytest.raises(NvidiaError, match="would not start with the default runtime nvidia"):
@@ -162,7 +164,7 @@ def test_without_the_program_it_would_not_start(tmp_path: Path, program: str) ->
     assert node.present().runtimes == {}
 
 
-def test_a_default_that_was_kept_is_no_longer_found(tmp_path: Path) -> None:
+def test_refuses_own_default_without_program(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.present(set_as_default=True)
     node.path(NVIDIA).unlink()
@@ -173,7 +175,7 @@ def test_a_default_that_was_kept_is_no_longer_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("release", "fits"), [("1.28.4", False), ("1.28.5", True), ("1.25.16", False), ("", True)])
-def test_releases_without_the_setting(tmp_path: Path, release: str, fits: bool) -> None:
+def test_refuses_default_on_old_release(tmp_path: Path, release: str, fits: bool) -> None:
     node = node_with(tmp_path, release=release or "1.30.6")
     if not release:
         # Nobody can be asked in an offline tree.
@@ -186,7 +188,7 @@ def test_releases_without_the_setting(tmp_path: Path, release: str, fits: bool) 
         node.present(set_as_default=True)
 
 
-def test_releases_without_cdi(tmp_path: Path) -> None:
+def test_refuses_cdi_on_old_release(tmp_path: Path) -> None:
     node = node_with(tmp_path, release="1.30.5")
     node.write(NVIDIA + ".cdi", mode=0o755)
     with pytest.raises(NvidiaError, match="does not register a runtime nvidia-cdi"):
@@ -204,7 +206,7 @@ def test_releases_without_cdi(tmp_path: Path) -> None:
         ([], "docker: false\n", ""),
     ],
 )
-def test_without_its_containerd(tmp_path: Path, flags: list[str], settings: str, said: str) -> None:
+def test_refuses_another_engine(tmp_path: Path, flags: list[str], settings: str, said: str) -> None:
     node = node_with(tmp_path, "k3s", "server", *flags)
     node.settings(settings)
     if not said:
@@ -218,7 +220,7 @@ def test_without_its_containerd(tmp_path: Path, flags: list[str], settings: str,
 # -- warnings --------------------------------------------------------------------------------------------------------
 
 
-def test_another_program_comes_first(tmp_path: Path) -> None:
+def test_warns_about_another_program(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.write(OPERATOR, mode=0o755)
     outcome = node.present(set_as_default=True)
@@ -230,7 +232,7 @@ def test_another_program_comes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["config.toml.tmpl", "config-v3.toml.tmpl"])
-def test_a_template_of_others(tmp_path: Path, name: str) -> None:
+def test_foreign_template(tmp_path: Path, name: str) -> None:
     node = node_with(tmp_path)
     path = f"{node.data}/agent/etc/containerd/{name}"
     for text, warned in (('{{ template "base" . }}\n', False), ("{{range $k, $v := .ExtraRuntimes}}{{end}}\n", True)):
@@ -248,7 +250,7 @@ def test_a_template_of_others(tmp_path: Path, name: str) -> None:
     ("asked", "cdi", "warns"),
     [(True, "false", True), (False, "true", True), (True, "true", False), (True, "", False), ("auto", "false", False)],
 )
-def test_cdi_is_the_distributions(tmp_path: Path, asked: bool | str, cdi: str, warns: bool) -> None:
+def test_warns_about_enable_cdi(tmp_path: Path, asked: bool | str, cdi: str, warns: bool) -> None:
     node = node_with(tmp_path)
     node.generate("nvidia", cdi=cdi)
     warnings = node.plan(enable_cdi=asked).warnings

@@ -69,7 +69,7 @@ def test_inspect(tmp_path: Path) -> None:
     assert MICROK8S.config_files(tree.host, found)[1:] == ["/var/snap/microk8s/5000/args/containerd.toml"]
 
 
-def test_the_command_that_tells_the_version(tmp_path: Path) -> None:
+def test_version_command(tmp_path: Path) -> None:
     tree = microk8s_tree(tmp_path)
     tree.live = True
     tree.write("sys/fs/cgroup/system.slice/snap.microk8s.daemon-containerd.service/cgroup.procs", "")
@@ -81,7 +81,7 @@ def test_the_command_that_tells_the_version(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine_version", [None, "1.6.28", "1.7.20", "2.1.3"])
-def test_there_and_back(tmp_path: Path, engine_version: str | None) -> None:
+def test_present_and_absent(tmp_path: Path, engine_version: str | None) -> None:
     tree = microk8s_tree(tmp_path)
     before = tree.files()
     options: dict[str, t.Any] = {"engine_version": engine_version}
@@ -104,7 +104,7 @@ def test_there_and_back(tmp_path: Path, engine_version: str | None) -> None:
     assert tree.files() == before
 
 
-def test_the_default_is_given_back_as_a_placeholder(tmp_path: Path) -> None:
+def test_restores_placeholder_of_default(tmp_path: Path) -> None:
     tree = microk8s_tree(tmp_path)
     tree.present(set_as_default=True)
     generate(tree)
@@ -117,7 +117,7 @@ def test_the_default_is_given_back_as_a_placeholder(tmp_path: Path) -> None:
     assert tree.text(TEMPLATE) == TEMPLATE_TEXT + "# mine\n"
 
 
-def test_without_a_default_the_placeholder_stays(tmp_path: Path) -> None:
+def test_keeps_placeholder_without_default(tmp_path: Path) -> None:
     tree = microk8s_tree(tmp_path)
     done = tree.present()
     assert (done.default_runtime, done.warnings[:-1]) == ("runc", [])
@@ -135,7 +135,7 @@ def test_without_a_default_the_placeholder_stays(tmp_path: Path) -> None:
         (("kata", "${RUNTIME_TYPE}"), False, "runc", RUNC_TYPE),
     ],
 )
-def test_placeholders_are_read_as_the_start_script_fills_them(
+def test_values_of_placeholders(
     tmp_path: Path, generated: tuple[str, str] | None, lock: bool, default: str, kind: str
 ) -> None:
     tree = microk8s_tree(tmp_path)
@@ -149,13 +149,13 @@ def test_placeholders_are_read_as_the_start_script_fills_them(
 
 
 @pytest.mark.parametrize("text", ["not toml", "plugins = 5\n", f"[{CRI}]\ncontainerd = 5\n"])
-def test_a_broken_generated_file_is_no_matter(tmp_path: Path, text: str) -> None:
+def test_ignores_broken_generated_file(tmp_path: Path, text: str) -> None:
     tree = microk8s_tree(tmp_path)
     tree.write("/var/snap/microk8s/5000/args/containerd.toml", text)
     assert state_of(tree).default_runtime == "runc"
 
 
-def test_paths_below_the_snap_are_filled_in(tmp_path: Path) -> None:
+def test_placeholders_in_paths(tmp_path: Path) -> None:
     text = TEMPLATE_TEXT.replace('BinaryName = "nvidia', 'BinaryName = "${SNAP}/x/${SNAP_DATA}/${OTHER}/nvidia')
     path = "/snap/microk8s/5000/x//var/snap/microk8s/5000/${OTHER}/nvidia-container-runtime"
     assert state_of(microk8s_tree(tmp_path, text)).paths()[SHIPPED] == path
@@ -169,13 +169,13 @@ def test_inherits_the_options_of_runc(tmp_path: Path) -> None:
     assert cri(tree)["containerd"]["runtimes"]["nvidia"]["options"] == {"SystemdCgroup": True, "BinaryName": NVIDIA}
 
 
-def test_a_type_that_is_no_placeholder_is_inherited_too(tmp_path: Path) -> None:
+def test_inherits_runtime_type(tmp_path: Path) -> None:
     tree = microk8s_tree(tmp_path, TEMPLATE_TEXT.replace('"${RUNTIME_TYPE}"', '"io.containerd.runc.v1"', 1))
     tree.present()
     assert cri(tree)["containerd"]["runtimes"]["nvidia"]["runtime_type"] == "io.containerd.runc.v1"
 
 
-def test_the_shipped_entry_can_be_taken_over_and_is_given_back(tmp_path: Path) -> None:
+def test_replaces_and_restores_bundled_runtime(tmp_path: Path) -> None:
     tree = microk8s_tree(tmp_path)
     tree.present(runtime_name=SHIPPED, set_as_default=True)
     assert cri(tree)["containerd"]["runtimes"][SHIPPED]["options"]["BinaryName"] == NVIDIA
@@ -183,7 +183,7 @@ def test_the_shipped_entry_can_be_taken_over_and_is_given_back(tmp_path: Path) -
     assert tree.text(TEMPLATE) == TEMPLATE_TEXT
 
 
-def test_without_a_record_all_goes_but_what_is_shipped(tmp_path: Path) -> None:
+def test_absent_without_a_record(tmp_path: Path) -> None:
     theirs = (
         f'[{CRI}.containerd.runtimes.nvidia]\n[{CRI}.containerd.runtimes.nvidia.options]\nBinaryName = "{NVIDIA}"\n'
     )
@@ -205,14 +205,14 @@ def test_without_a_record_all_goes_but_what_is_shipped(tmp_path: Path) -> None:
         ({"use_legacy_config": True}, r"does not support use_legacy_config"),
     ],
 )
-def test_refuses_what_microk8s_has_no_place_for(tmp_path: Path, asked: dict[str, t.Any], words: str) -> None:
+def test_refuses_unsupported_options(tmp_path: Path, asked: dict[str, t.Any], words: str) -> None:
     tree = microk8s_tree(tmp_path)
     with pytest.raises(NvidiaError, match=words):
         tree.present(**asked)
     assert tree.text(TEMPLATE) == TEMPLATE_TEXT
 
 
-def test_nothing_is_made_where_there_is_no_template(tmp_path: Path) -> None:
+def test_refuses_missing_template(tmp_path: Path) -> None:
     tree = Tree(tmp_path, "microk8s")
     with pytest.raises(NvidiaError, match=r"containerd-template.toml does not exist. Install MicroK8s"):
         tree.present()
@@ -221,7 +221,7 @@ def test_nothing_is_made_where_there_is_no_template(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("confinement", "warned"), [("classic", False), ("strict", True)])
-def test_warns_of_strict_confinement(tmp_path: Path, confinement: str, warned: bool) -> None:
+def test_warns_about_strict_confinement(tmp_path: Path, confinement: str, warned: bool) -> None:
     tree = microk8s_tree(tmp_path)
     tree.write("snap/microk8s/5000/meta/snap.yaml", f"name: microk8s\nconfinement: {confinement}\n")
     assert any("strictly confined" in warning for warning in tree.present().warnings) is warned
@@ -242,12 +242,12 @@ def test_warns_of_strict_confinement(tmp_path: Path, confinement: str, warned: b
         ("/var/snap/microk8s/5000", "/var/snap/microk8s/5000"),
     ],
 )
-def test_names_that_last(path: str, expected: str) -> None:
+def test_stable_snap_path(path: str, expected: str) -> None:
     assert stable_snap_path(path) == expected
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_refresh_of_the_snap_changes_nothing(tmp_path: Path, gone: bool) -> None:
+def test_refresh_of_the_snap(tmp_path: Path, gone: bool) -> None:
     tree = microk8s_tree(tmp_path)
     tree.present(set_as_default=True)
     former = tree.text("/var/snap/microk8s/5000/args/containerd-template.toml")
@@ -268,7 +268,7 @@ def test_a_refresh_of_the_snap_changes_nothing(tmp_path: Path, gone: bool) -> No
         assert tree.text("/var/snap/microk8s/5000/args/containerd-template.toml") == former
 
 
-def test_a_refresh_that_changes_the_template(tmp_path: Path) -> None:
+def test_refresh_with_a_changed_template(tmp_path: Path) -> None:
     tree = microk8s_tree(tmp_path)
     tree.present(set_as_default=True)
     refresh(tree, "5000", "5100")
@@ -296,9 +296,7 @@ def _told(default: str, nvidia: str, kind: str = RUNC_TYPE) -> dict[str, t.Any]:
         (_told("nvidia", NVIDIA, "io.containerd.runc.v1"), Action.RESTART),
     ],
 )
-def test_catches_up_with_the_live_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: t.Any, action: Action
-) -> None:
+def test_required_action(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: t.Any, action: Action) -> None:
     tree = microk8s_tree(tmp_path)
     tree.present(set_as_default=True)
     generate(tree)
@@ -308,7 +306,7 @@ def test_catches_up_with_the_live_one(
     assert tree.present().pending_action is action
 
 
-def test_the_program_of_the_snap_judges_the_template(tmp_path: Path) -> None:
+def test_validates_with_containerd_of_the_snap(tmp_path: Path) -> None:
     tree = microk8s_tree(tmp_path)
     tree.live = True
     assert tree.present(check_mode=True).changed
@@ -323,7 +321,7 @@ def test_the_program_of_the_snap_judges_the_template(tmp_path: Path) -> None:
     "said",
     ["/snap/x: error while loading shared libraries: libx.so", "/snap/x cannot be run: Permission denied"],
 )
-def test_a_program_that_only_runs_inside_the_snap_is_no_judge(tmp_path: Path, said: str) -> None:
+def test_no_validator_outside_the_snap(tmp_path: Path, said: str) -> None:
     tree = microk8s_tree(tmp_path)
     tree.live = True
     tree.answers = {"bin/containerd": (127, "", said)}
