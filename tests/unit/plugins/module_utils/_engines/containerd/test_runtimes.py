@@ -293,10 +293,18 @@ def test_another_path_to_the_same_program_is_unchanged() -> None:
 @pytest.mark.parametrize(
     ("text", "asked", "problem"),
     [
-        (V2, {"runtime_options": {"runtime_type": "x"}}, "Remove runtime_type from runtime_options and set runtime_type"),
+        (
+            V2,
+            {"runtime_options": {"runtime_type": "x"}},
+            "Remove runtime_type from runtime_options and set runtime_type",
+        ),
         (V2, {"runtime_options": {"options": {"BinaryName": "/x"}}}, "Remove options.BinaryName from runtime_options"),
         (V2, {"runtime_options": {"options": {"binaryName": "/x"}}}, "Remove options.binaryName from runtime_options"),
-        (V2, {"runtime_options": {"container_annotations": ["a"]}}, "Remove container_annotations from runtime_options"),
+        (
+            V2,
+            {"runtime_options": {"container_annotations": ["a"]}},
+            "Remove container_annotations from runtime_options",
+        ),
         (V2, {"runtime_options": {"options": {"Root": None}}}, "runtime_options.options.Root has an unsupported type"),
         (V2, {"runtime_options": {"list": [{"a": 1}]}}, "runtime_options.list has an unsupported type"),
         (V2, {"runtime_options": {"list": [None]}}, "runtime_options.list has an unsupported type"),
