@@ -21,6 +21,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import const
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors  # noqa: E402
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs  # noqa: E402
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking  # noqa: E402
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors  # noqa: E402
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
@@ -52,7 +53,7 @@ HOST_ROOT_OPTIONS: dict[str, dict[str, t.Any]] = {
 TARGET_OPTIONS: dict[str, dict[str, t.Any]] = {
     "flavor": {
         "type": "str",
-        "choices": [core_constants.AUTO, *core_constants.FLAVOR_NAMES],
+        "choices": [core_constants.AUTO, *flavors.NAMES],
         "default": core_constants.AUTO,
     },
     "user": {"type": "str"},

@@ -461,7 +461,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import configure as engines_configure
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
@@ -533,7 +533,7 @@ def configure(module: AnsibleModule) -> dict[str, object]:
 def main() -> None:
     module = _module.new_module(
         {
-            "engine": {"type": "str", "choices": list(engines_registry.ENGINES), "required": True},
+            "engine": {"type": "str", "choices": list(flavors.ENGINES), "required": True},
             **_module.TARGET_OPTIONS,
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "runtime_name": {"type": "str", "default": "nvidia"},

@@ -294,7 +294,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import health as restart_health
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart, rollback
 
@@ -347,7 +347,7 @@ def _documented(action: str, result: restart.RestartResult) -> dict[str, object]
 def main() -> None:
     module = _module.new_module(
         {
-            "engine": {"type": "str", "choices": list(engines_registry.DAEMONS), "required": True},
+            "engine": {"type": "str", "choices": list(flavors.DAEMONS), "required": True},
             **_module.TARGET_OPTIONS,
             "action": {"type": "str", "choices": ["restart", "reload"], "default": "restart"},
             "mode": {"type": "str", "choices": ["auto", "systemd", "signal", "none"], "default": "auto"},

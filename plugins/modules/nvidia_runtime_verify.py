@@ -185,7 +185,7 @@ output:
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import verify as verify_verify
 
 if t.TYPE_CHECKING:
@@ -218,7 +218,7 @@ def verify(module: AnsibleModule) -> dict[str, object]:
 def main() -> None:
     module = _module.new_module(
         {
-            "engine": {"type": "str", "choices": list(engines_registry.ENGINES), "required": True},
+            "engine": {"type": "str", "choices": list(flavors.ENGINES), "required": True},
             **_module.TARGET_OPTIONS,
             "level": {"type": "str", "choices": list(verify_verify.LEVELS), "default": "config"},
             "runtime_name": {"type": "str", "default": "nvidia"},

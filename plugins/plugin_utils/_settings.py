@@ -17,7 +17,7 @@ import typing as t
 
 from ansible.module_utils.common.yaml import yaml_load
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -159,15 +159,15 @@ def _unknown_engines(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
     for name in _engines(values):
         engine, _slash, rest = str(name).partition("/")
         flavor = rest.partition("/")[0]
-        known = [flavor for of, flavor in engines_registry.FLAVORS if of == engine]
-        if engine not in engines_registry.ENGINES:
-            yield f"nvidia_runtime_engines has {name!r}. {_one_of(engine, engines_registry.ENGINES)}"
+        known = [flavor for of, flavor in flavors.FLAVORS if of == engine]
+        if engine not in flavors.ENGINES:
+            yield f"nvidia_runtime_engines has {name!r}. {_one_of(engine, flavors.ENGINES)}"
         elif rest and flavor not in known:
             yield f"nvidia_runtime_engines has {name!r}, but {engine} has no such flavor. {_one_of(flavor, known)}"
     for name in values.get("nvidia_cdi_for_engines") or []:
         engine = str(name).partition(":")[0]
-        if engine not in ("auto", *engines_registry.ENGINES):
-            yield f"nvidia_cdi_for_engines has {name!r}. {_one_of(engine, ('auto', *engines_registry.ENGINES))}"
+        if engine not in ("auto", *flavors.ENGINES):
+            yield f"nvidia_cdi_for_engines has {name!r}. {_one_of(engine, ('auto', *flavors.ENGINES))}"
     users = values.get("nvidia_runtime_users")
     if isinstance(users, str) and users != "all":
         yield f"nvidia_runtime_users is {users!r}. Use a list of users, or all."

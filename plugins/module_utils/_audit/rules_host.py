@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import const
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, inventory, procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
 
@@ -133,7 +133,7 @@ def _paths(facts: report.HostFacts) -> list[str]:
         *gpu_containers.BUNDLE_FOLDERS,
         report.text(facts.toolkit.get("config_path")),
     ]
-    paths += [path for flavor in engines_registry.FLAVORS.values() for path in flavor.paths]
+    paths += [path for flavor in flavors.FLAVORS.values() for path in flavor.paths]
     for engine in facts.engines:
         socket = report.text(engine.get("socket")) if engine.get("running") is True else ""
         paths += [report.text(engine.get("config_path")), *report.texts(engine.get("unit_files")), socket]

@@ -16,7 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import edits 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 if t.TYPE_CHECKING:
@@ -114,7 +114,7 @@ WANTED_BY = "multi-user.target"
 
 # Units that start containers at boot: the engines, the units of Podman, which has no daemon, and the kubelet.
 ENGINES = (
-    *(service for row in engines_registry.FLAVORS.values() for service in row.services),
+    *(service for row in flavors.FLAVORS.values() for service in row.services),
     "podman.service",
     "podman-restart.service",
     "kubelet.service",

@@ -10,7 +10,6 @@ from __future__ import annotations
 AUTO = "auto"
 # The engine as the packages of the operating system install it.
 SYSTEM = "system"
-FLAVOR_NAMES = (SYSTEM, "snap", "rootless", "k3s", "rke2", "k0s", "microk8s")
 # Prefix of the owner name under which records of a unit other than the default one are kept. The unit name follows.
 UNIT_PREFIX = "unit-"
 

@@ -2,9 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The table of engines and flavors: how a host is searched for each, and how it is loaded.
+"""Find the engines of a host and load them.
 
-A new engine is a package beside this file and a row here.
+A new engine is a package beside this file, a row in ``flavors`` and a loader here. This file imports all engines, so
+Ansible sends them with each module that imports it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import accounts, errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 if t.TYPE_CHECKING:
@@ -23,30 +25,6 @@ if t.TYPE_CHECKING:
 
 
 _SYSTEM_CONTAINERD_FILE = "/etc/containerd/config.toml"
-
-
-class Flavor(t.NamedTuple):
-    """One way in which an engine is installed on a host.
-
-    - ``load``: creates the engine, given the name of an instance (``""`` is the usual one).
-    - ``key``: the name under which its records are stored.
-    - ``programs``, ``paths``, ``services``: an engine is on the host if one of them exists.
-    - ``instances``: finds other instances than the usual one. They are units (``by_unit``), or the user who runs the
-      task (``by_user``).
-    - ``daemon``: whether a process of the engine runs between containers.
-    """
-
-    engine: str
-    flavor: str
-    load: t.Callable[[str], engines_base.Engine]
-    key: str
-    programs: tuple[str, ...] = ()
-    paths: tuple[str, ...] = ()
-    services: tuple[str, ...] = ()
-    instances: t.Callable[[hostfs.HostFS], list[str]] | None = None
-    by_user: bool = False
-    by_unit: bool = False
-    daemon: bool = True
 
 
 # Each engine is imported on demand: a task for one engine need not import the others.
@@ -121,11 +99,12 @@ def _containerd_units(host: hostfs.HostFS) -> list[str]:
 
     Units that no longer exist are included while this collection has records of them.
     """
+    known = {service for row in flavors.FLAVORS.values() if row.engine == "containerd" for service in row.services}
     names = {
         name
         for folder in systemd_units.UNIT_DIRS
         for name in host.readable_entries(folder)
-        if "containerd" in name and name.endswith(".service") and name not in _KNOWN_UNITS and "@" not in name
+        if "containerd" in name and name.endswith(".service") and name not in known and "@" not in name
     }
     recorded = _recorded_units(host)
     if not names:
@@ -166,39 +145,24 @@ def _recorded_units(host: hostfs.HostFS) -> list[str]:
     )
 
 
-_SNAP_DOCKER_UNIT, _MICROK8S_UNIT = "snap.docker.dockerd.service", "snap.microk8s.daemon-containerd.service"
-_KNOWN_UNITS = ("containerd.service", _MICROK8S_UNIT)
-
-_ROWS = (
-    # The package podman-docker also installs a program named docker.
-    Flavor("docker", core_constants.SYSTEM, _docker, "docker", ("dockerd",), ("/etc/docker",), ("docker.service",)),
-    Flavor("docker", "snap", _docker_snap, "docker_snap", paths=("/var/snap/docker",), services=(_SNAP_DOCKER_UNIT,)),
-    Flavor("docker", "rootless", _docker_rootless, "", instances=_own_users, by_user=True),
-    Flavor(
-        "containerd", core_constants.SYSTEM, _containerd, "containerd", ("containerd",), ("/etc/containerd",),
-        ("containerd.service",), instances=_containerd_units, by_unit=True,
-    ),
-    Flavor(
-        "containerd", "k3s", _k3s, "k3s", paths=("/var/lib/rancher/k3s", "/etc/rancher/k3s"),
-        services=("k3s.service", "k3s-agent.service"),
-    ),
-    Flavor(
-        "containerd", "rke2", _rke2, "rke2", paths=("/var/lib/rancher/rke2", "/etc/rancher/rke2"),
-        services=("rke2-server.service", "rke2-agent.service"),
-    ),
-    Flavor(
-        "containerd", "k0s", _k0s, "k0s", paths=("/var/lib/k0s", "/etc/k0s"),
-        services=("k0sworker.service", "k0scontroller.service"),
-    ),
-    Flavor(
-        "containerd", "microk8s", _microk8s, "microk8s", paths=("/var/snap/microk8s",), services=(_MICROK8S_UNIT,),
-    ),
-    Flavor("crio", core_constants.SYSTEM, _crio, "crio", ("crio",), ("/etc/crio",), ("crio.service",)),
-    Flavor("podman", core_constants.SYSTEM, _podman, "podman", ("podman",), daemon=False),
-)  # fmt: skip
-FLAVORS: dict[tuple[str, str], Flavor] = {(row.engine, row.flavor): row for row in _ROWS}
-ENGINES = tuple(dict.fromkeys(row.engine for row in _ROWS))
-DAEMONS = tuple(dict.fromkeys(row.engine for row in _ROWS if row.daemon))
+# By engine and flavor: creates the engine, given the name of an instance ("" is the usual one).
+_LOADERS: dict[tuple[str, str], t.Callable[[str], engines_base.Engine]] = {
+    ("docker", core_constants.SYSTEM): _docker,
+    ("docker", "snap"): _docker_snap,
+    ("docker", "rootless"): _docker_rootless,
+    ("containerd", core_constants.SYSTEM): _containerd,
+    ("containerd", "k3s"): _k3s,
+    ("containerd", "rke2"): _rke2,
+    ("containerd", "k0s"): _k0s,
+    ("containerd", "microk8s"): _microk8s,
+    ("crio", core_constants.SYSTEM): _crio,
+    ("podman", core_constants.SYSTEM): _podman,
+}
+# Finds other instances than the usual one: the user who runs the task, and units.
+_INSTANCES: dict[tuple[str, str], t.Callable[[hostfs.HostFS], list[str]]] = {
+    ("docker", "rootless"): _own_users,
+    ("containerd", core_constants.SYSTEM): _containerd_units,
+}
 
 
 class Target(t.NamedTuple):
@@ -219,11 +183,11 @@ class Target(t.NamedTuple):
     @property
     def user(self) -> str | None:
         """The user of the engine, None if it is the system's."""
-        return self.instance if FLAVORS[self.engine, self.flavor].by_user else None
+        return self.instance if flavors.FLAVORS[self.engine, self.flavor].by_user else None
 
     def load(self) -> engines_base.Engine:
         """Return the engine. This imports its package."""
-        return FLAVORS[self.engine, self.flavor].load(self.instance)
+        return _LOADERS[self.engine, self.flavor](self.instance)
 
 
 def targets_on(host: hostfs.HostFS, engine: str | None = None) -> list[Target]:
@@ -234,7 +198,7 @@ def targets_on(host: hostfs.HostFS, engine: str | None = None) -> list[Target]:
     """
     return [
         Target(row.engine, row.flavor, instance)
-        for row in FLAVORS.values()
+        for row in flavors.FLAVORS.values()
         if engine in (None, row.engine)
         for instance in _instances(row, host)
     ]
@@ -251,12 +215,12 @@ def resolve_target(
 
     Raises NvidiaError if several engines match, or if the parameters contradict each other.
     """
-    if flavor != core_constants.AUTO and (engine, flavor) not in FLAVORS:
-        supported = [row.flavor for row in FLAVORS.values() if row.engine == engine]
+    if flavor != core_constants.AUTO and (engine, flavor) not in flavors.FLAVORS:
+        supported = [row.flavor for row in flavors.FLAVORS.values() if row.engine == engine]
         raise errors.NvidiaError(
             f"Unsupported flavor {flavor} for {engine}. Supported: {', '.join([core_constants.AUTO, *supported])}."
         )
-    by_user = any(row.by_user for row in FLAVORS.values() if row.engine == engine)
+    by_user = any(row.by_user for row in flavors.FLAVORS.values() if row.engine == engine)
     if user is not None and (not by_user or flavor not in (core_constants.AUTO, *_user_flavors(engine))):
         raise errors.NvidiaError(
             f"The option user is only for rootless Docker, not for {engine} with flavor: {flavor}. Remove the option."
@@ -311,25 +275,26 @@ def _target_of_unit(engine: str, flavor: str, service: str, found: t.Sequence[Ta
 
     Raises NvidiaError for a unit that does not exist: the files of another engine would be used instead.
     """
-    matching = [target for target in found if service in (target.instance, *FLAVORS[target[:2]].services)]
+    matching = [target for target in found if service in (target.instance, *flavors.FLAVORS[target[:2]].services)]
     if matching:
         return matching[0]
-    row = FLAVORS[engine, core_constants.SYSTEM if flavor == core_constants.AUTO else flavor]
+    row = flavors.FLAVORS[engine, core_constants.SYSTEM if flavor == core_constants.AUTO else flavor]
     if row.by_unit and systemd_units.unit_file(host, service) is None:
         raise errors.NvidiaError(f"This host has no unit {service}. Correct the option service, or remove it.")
     return Target(engine, row.flavor, service if row.by_unit else "")
 
 
 def _user_flavors(engine: str) -> tuple[str, ...]:
-    return tuple(row.flavor for row in FLAVORS.values() if row.engine == engine and row.by_user)
+    return tuple(row.flavor for row in flavors.FLAVORS.values() if row.engine == engine and row.by_user)
 
 
-def _instances(row: Flavor, host: hostfs.HostFS) -> list[str]:
+def _instances(row: flavors.Flavor, host: hostfs.HostFS) -> list[str]:
     found = [""] if _is_on_host(row, host) else []
-    return found + (row.instances(host) if row.instances is not None else [])
+    instances = _INSTANCES.get((row.engine, row.flavor))
+    return found + (instances(host) if instances is not None else [])
 
 
-def _is_on_host(row: Flavor, host: hostfs.HostFS) -> bool:
+def _is_on_host(row: flavors.Flavor, host: hostfs.HostFS) -> bool:
     """Return whether the host has a program, a unit, a configuration or a record of this flavor."""
     units = (f"{folder}/{service}" for folder in systemd_units.UNIT_DIRS for service in row.services)
     return (

@@ -18,6 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import configure as engines_configure
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import checks as verify_checks
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import containers as verify_containers
@@ -91,7 +92,7 @@ class Verification:
             config_path=self.options.config_path or installation.config_path,
         )
         # An engine without a daemon needs no registered runtime and answers no queries.
-        self._daemon = engines_registry.FLAVORS[target.engine, target.flavor].daemon
+        self._daemon = flavors.FLAVORS[target.engine, target.flavor].daemon
         self.live: engines_base.LiveState | None = self.engine.live(host, self.installation)
         self.state: engines_base.ConfiguredState | None = None
         self.program: str | None = None

@@ -15,7 +15,7 @@ import html
 import typing as t
 from pathlib import Path
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.report import (
     OK,
     SEVERITIES,
@@ -196,7 +196,7 @@ def _engine_pills(engine: Row) -> list[Markup]:
     pills = []
     if engine["installed"] is False:
         pills.append(pill("not installed", "plain"))
-    elif engine["running"] is False and engine["engine"] in engines_registry.DAEMONS:
+    elif engine["running"] is False and engine["engine"] in flavors.DAEMONS:
         pills.append(pill("stopped", "plain"))
     if engine["restart_pending"]:
         pills.append(pill("restart pending", "warning"))

@@ -22,7 +22,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh_units
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import FLAVORS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.flavors import FLAVORS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml
 from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_cdi_refresh, nvidia_cdi_spec
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.refresh_hosts import (

@@ -14,7 +14,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base impo
     EnginePlan,
     Installation,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import FLAVORS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.flavors import FLAVORS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
 
 
@@ -66,13 +67,13 @@ def test_a_wrapped_engine_is_in_doubt(wrapper: str, count: int) -> None:
 
 def test_the_table_knows_each_engine_by_its_own_name() -> None:
     loaded = {
-        place: row.load("x.service" if row.by_unit else "alice" if row.by_user else "")
+        place: Target(*place, "x.service" if row.by_unit else "alice" if row.by_user else "").load()
         for place, row in FLAVORS.items()
     }
     assert {place: (engine.name, engine.flavor) for place, engine in loaded.items()} == {
         place: place for place in FLAVORS
     }
-    usual = {place: row.load("").key for place, row in FLAVORS.items() if not row.by_user}
+    usual = {place: Target(*place).load().key for place, row in FLAVORS.items() if not row.by_user}
     assert usual == {place: FLAVORS[place].key for place in usual}
     keys = [engine.key for engine in loaded.values()]
     assert len(set(keys)) == len(keys)

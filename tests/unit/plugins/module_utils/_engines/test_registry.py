@@ -8,14 +8,13 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.constants import FLAVOR_NAMES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.engine import ContainerdOfUnit
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.flavors import FLAVORS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import (
-    FLAVORS,
     Target,
     resolve_target,
     targets_on,
@@ -203,7 +202,3 @@ def test_a_unit_that_is_gone_counts_while_something_of_it_is_recorded(tmp_path: 
 
 def configure(options: Options, made: HostFS) -> ConfigureResult:
     return ConfigureEngine(options, made, lambda _argv: (127, "", "")).execute(check_mode=False)
-
-
-def test_the_names_of_flavours_are_those_of_the_table() -> None:
-    assert {row.flavor for row in FLAVORS.values()} == set(FLAVOR_NAMES)

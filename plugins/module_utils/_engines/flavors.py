@@ -1,0 +1,65 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The table of engines and flavors: where a host shows that it has one, and its units. It imports no engine."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+
+
+class Flavor(t.NamedTuple):
+    """One way in which an engine is installed on a host.
+
+    - ``key``: the name under which its records are stored.
+    - ``programs``, ``paths``, ``services``: an engine is on the host if one of them exists.
+    - ``by_unit``, ``by_user``: another instance than the usual one is a unit, or belongs to the user who runs the task.
+    - ``daemon``: whether a process of the engine runs between containers.
+    """
+
+    engine: str
+    flavor: str
+    key: str
+    programs: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    services: tuple[str, ...] = ()
+    by_user: bool = False
+    by_unit: bool = False
+    daemon: bool = True
+
+
+_ROWS = (
+    # The package podman-docker also installs a program named docker.
+    Flavor("docker", core_constants.SYSTEM, "docker", ("dockerd",), ("/etc/docker",), ("docker.service",)),
+    Flavor("docker", "snap", "docker_snap", paths=("/var/snap/docker",), services=("snap.docker.dockerd.service",)),
+    Flavor("docker", "rootless", "", by_user=True),
+    Flavor(
+        "containerd", core_constants.SYSTEM, "containerd", ("containerd",), ("/etc/containerd",),
+        ("containerd.service",), by_unit=True,
+    ),
+    Flavor(
+        "containerd", "k3s", "k3s", paths=("/var/lib/rancher/k3s", "/etc/rancher/k3s"),
+        services=("k3s.service", "k3s-agent.service"),
+    ),
+    Flavor(
+        "containerd", "rke2", "rke2", paths=("/var/lib/rancher/rke2", "/etc/rancher/rke2"),
+        services=("rke2-server.service", "rke2-agent.service"),
+    ),
+    Flavor(
+        "containerd", "k0s", "k0s", paths=("/var/lib/k0s", "/etc/k0s"),
+        services=("k0sworker.service", "k0scontroller.service"),
+    ),
+    Flavor(
+        "containerd", "microk8s", "microk8s", paths=("/var/snap/microk8s",),
+        services=("snap.microk8s.daemon-containerd.service",),
+    ),
+    Flavor("crio", core_constants.SYSTEM, "crio", ("crio",), ("/etc/crio",), ("crio.service",)),
+    Flavor("podman", core_constants.SYSTEM, "podman", ("podman",), daemon=False),
+)  # fmt: skip
+FLAVORS: dict[tuple[str, str], Flavor] = {(row.engine, row.flavor): row for row in _ROWS}
+NAMES = tuple(dict.fromkeys(row.flavor for row in _ROWS))
+ENGINES = tuple(dict.fromkeys(row.engine for row in _ROWS))
+DAEMONS = tuple(dict.fromkeys(row.engine for row in _ROWS if row.daemon))
