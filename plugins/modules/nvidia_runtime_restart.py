@@ -12,17 +12,17 @@ author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
   - Reloads or restarts a container engine after its files were changed, and verifies that the running daemon works with
-    them. If it does not, the module restores the previous files and verifies that the engine works with those.
+    the new files. If it does not, the module restores the previous files and verifies that the engine works with those.
   - Before the restart, the engine's own validator checks its files. The module also checks what the validator does not
-    find, which is an undefined default runtime, a default runtime whose program is missing, and a containerd 1.x
+    detect. These are an undefined default runtime, a default runtime whose program is missing, and a containerd 1.x
     without C(runc). If a check fails, the previous files are restored and the engine is not restarted.
   - After the restart, a health probe checks the running engine, because an active unit may still be broken. Docker's
     API must report the runtimes and the default. containerd's CRI plugin must be loaded and report the runtimes.
     CRI-O's socket must answer. If the host has C(crictl), the probe starts a pod of CRI-O through each runtime of
     O(expect). What the daemon reports must match its files.
-  - The same health probe runs before the restart. A check that fails before and after it, such as a socket on which
-    nothing answers, says nothing about the new files. The files then stay, and a warning says that the health of the
-    engine cannot be determined. A check that passed before must pass afterwards.
+  - The same health probe runs before the restart. If a check fails before and after it, for example because nothing
+    answers on the socket, the new files are not the cause. The files then stay, and a warning says that the health of
+    the engine cannot be determined. A check that passed before must pass afterwards.
   - The module runs C(systemctl daemon-reload), which can take the GPUs from running containers, only if systemd reports
     that the unit of the engine needs it.
   - The module keeps a journal entry with the previous files in C(/var/lib/gpufleet-nvidia/state). If a run is killed,
@@ -128,15 +128,17 @@ options:
         type: path
       checksum:
         description:
-          - SHA-256 of the new content, V(absent) if the file was removed. If the file now has other content, others
-            have changed it since. Then a failed check of the files restores nothing. The file is only restored if the
-            engine does not start with it, and a value of O(expect) that is missing because of that change is a warning.
-          - If others wrote between two entries of one file, the rollback restores what they wrote.
+          - SHA-256 of the new content, V(absent) if the file was removed.
+          - If the file has other content, another program has changed it. The module then restores nothing if its check
+            of the files fails. It restores the file only if the engine does not start with it. It prints a warning if
+            a value of O(expect) is missing because of that change.
+          - If another program wrote the file between two entries, the rollback restores the content of that program.
         type: str
   allow_disruption:
     description:
-      - Whether a restart may stop running containers. They are those of Docker, or of a Docker whose unit systemd
-        restarts with this one, or those that a unit's C(KillMode) kills. With V(false) such a restart is refused.
+      - Whether a restart may stop running containers. A restart can stop the containers of Docker, those of a Docker
+        that systemd restarts together with the engine, and those of a unit whose C(KillMode) is not C(process). With
+        V(false) such a restart is refused.
       - V(true) also allows C(systemctl daemon-reload) while containers run that got their GPUs from the legacy hook.
         They lose their GPUs, and a warning names them.
     type: bool
@@ -154,8 +156,7 @@ options:
     default: auto
   timeout:
     description:
-      - Seconds to wait until the engine is healthy with the new files, and again with the previous files after a
-        rollback.
+      - Seconds to wait until the engine is healthy with the new files. After a rollback, the module waits again.
     type: int
     default: 60
   retries:
@@ -182,7 +183,7 @@ EXAMPLES = r"""
     set_as_default: true
   register: containerd_runtime
 
-- name: Let containerd take it over, or have it as it was
+- name: Restart containerd, and roll back if it does not work
   gpufleet.nvidia.nvidia_runtime_restart:
     engine: containerd
     action: "{{ containerd_runtime.pending_action }}"
@@ -192,18 +193,18 @@ EXAMPLES = r"""
     rollback: "{{ containerd_runtime.backup_files }}"
   when: containerd_runtime.restart_required
 
-- name: Restart Docker, whatever runs in it
+- name: Restart Docker, even if that stops containers
   gpufleet.nvidia.nvidia_runtime_restart:
     engine: docker
     allow_disruption: true
 
-- name: Make a Docker that no systemd runs read its file
+- name: Reload a Docker that systemd does not run
   gpufleet.nvidia.nvidia_runtime_restart:
     engine: docker
     action: reload
     mode: signal
 
-- name: Only look whether the running Docker is what its file says, and uses CDI
+- name: Check that the running Docker uses its file and CDI, without a restart
   gpufleet.nvidia.nvidia_runtime_restart:
     engine: docker
     mode: none
@@ -219,52 +220,52 @@ state:
     - V(rolled_back) if the engine works with its previous configuration, because the files were rolled back or because
       the restart was refused.
     - V(unknown) if the engine is not healthy, in check mode, or if the health probe already failed before the restart.
-  returned: when not refused at once
+  returned: unless the request is refused
   type: str
   sample: applied
 action:
   description: The requested action.
-  returned: always, unless the parameters are refused
+  returned: unless the request is refused
   type: str
   sample: restart
 mode:
   description: The restart method that was used, one of V(systemd), V(signal), and V(none).
-  returned: when not refused at once
+  returned: unless the request is refused
   type: str
   sample: systemd
 service:
   description: The engine's systemd unit.
-  returned: when not refused at once
+  returned: unless the request is refused
   type: str
   sample: docker.service
 socket:
-  description: The socket on which the engine was asked.
-  returned: when not refused at once
+  description: The socket that the health probe used.
+  returned: unless the request is refused
   type: str
   sample: /run/docker.sock
 pid:
   description: The process ID of the engine afterwards, null if it does not run.
-  returned: when not refused at once
+  returned: unless the request is refused
   type: int
   sample: 4711
 attempts:
   description: The number of restarts or reloads, including those of a rollback.
-  returned: when not refused at once
+  returned: unless the request is refused
   type: int
   sample: 1
 daemon_reloaded:
   description: Whether systemd reloaded its units.
-  returned: when not refused at once
+  returned: unless the request is refused
   type: bool
   sample: false
 rolled_back:
   description: Whether the previous files were restored.
-  returned: when not refused at once
+  returned: unless the request is refused
   type: bool
   sample: false
 rolled_back_files:
   description: The files that were rolled back, and the copies of their content from before the rollback.
-  returned: when not refused at once
+  returned: unless the request is refused
   type: list
   elements: dict
   contains:
@@ -282,8 +283,10 @@ rolled_back_files:
     - path: /etc/docker/daemon.json
       backup: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.SHA-256.backup
 journal:
-  description: The engine's last lines in the journal since the task began, with secrets masked.
-  returned: when not refused at once; empty unless the engine was disturbed and failed
+  description:
+    - The last lines of the engine in the journal since the task began, with secrets masked. Empty unless the restart or
+      reload failed.
+  returned: unless the request is refused
   type: list
   elements: str
   sample: ["failed to start daemon: the default runtime nvidia is not defined"]

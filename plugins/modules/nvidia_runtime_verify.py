@@ -11,13 +11,13 @@ version_added: 0.1.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
-  - Checks whether a container engine can start a container through an NVIDIA runtime. If it cannot, the module fails
-    and names the first broken link of the chain from the driver to the container, and what to do about it.
-  - No network is needed. No image is pulled. The container has no network, or, through containerd and CRI-O, the
-    network of the host, which needs no network plugin.
-  - Nothing is changed. The container is always removed. If a run is killed, the next run removes its container, which
-    it finds by the label C(gpufleet.nvidia.verify).
-  - While a container runs, other tasks of this collection that change the host's engines wait.
+  - Checks whether a container engine can start a container through an NVIDIA runtime. The checks go from the driver to
+    the container. If one fails, the module fails, names the first failed check, and says what to do.
+  - The module needs no network and pulls no image. The container has no network. Through containerd and CRI-O it has
+    the network of the host, because that needs no network plugin.
+  - The module changes nothing. It always removes the container. If a run is killed, the next run removes its container,
+    which it finds by the label C(gpufleet.nvidia.verify).
+  - While the container runs, other tasks of this collection that change the engines of the host wait.
   - O(level=gpu) needs NVIDIA's driver for Linux on the host. WSL and Tegra have other devices and are not supported
     yet.
 extends_documentation_fragment:
@@ -54,7 +54,7 @@ options:
         host, and the running daemon must report the runtime and run with the settings of the files.
       - V(engine) starts a container of O(image) without a GPU through the runtime, which also works on hosts without a
         GPU. C(NVIDIA_VISIBLE_DEVICES) is V(void) in it.
-      - V(gpu) checks the driver, its device nodes, the toolkit, and its C(config.toml). If the runtime works with CDI,
+      - V(gpu) checks the driver, its device nodes, the toolkit, and its C(config.toml). If the runtime uses CDI,
         it also checks for a specification of C(nvidia.com/gpu) that engines load and that fits the host. It then starts
         a container with all GPUs.
       - A container is only started if no previous check fails.
@@ -107,28 +107,28 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Prove that the running Docker knows the runtime nvidia
+- name: Check that the running Docker has the runtime nvidia
   gpufleet.nvidia.nvidia_runtime_verify:
     engine: docker
 
-- name: Prove that Docker starts containers through it
+- name: Check that Docker starts containers through it
   gpufleet.nvidia.nvidia_runtime_verify:
     engine: docker
     level: engine
     image: busybox:1.36
 
-- name: Prove that pods get all GPUs
+- name: Check that pods get all GPUs
   gpufleet.nvidia.nvidia_runtime_verify:
     engine: containerd
     level: gpu
     image: registry.example.com/cuda:12.6.3-base
-  register: proof
+  register: verified
 
 - name: Show the GPUs
   ansible.builtin.debug:
-    var: proof.output
+    var: verified.output
 
-- name: Verify the containerd of a k3s
+- name: Verify the containerd of K3s
   gpufleet.nvidia.nvidia_runtime_verify:
     engine: containerd
     level: engine
@@ -141,15 +141,15 @@ EXAMPLES = r"""
 RETURN = r"""
 checks:
   description:
-    - The links of the chain that were checked, in the order in which they depend on each other.
-    - The links are C(driver), C(device nodes), C(toolkit), C(config.toml), C(engine file), C(live engine), C(CDI), and
+    - The results of the checks, in the order in which they depend on each other.
+    - The checks are C(driver), C(device nodes), C(toolkit), C(config.toml), C(engine file), C(live engine), C(CDI), and
       C(container).
-  returned: always, but for parameters that do not fit
+  returned: unless the request is refused
   type: list
   elements: dict
   contains:
     link:
-      description: The name of the link.
+      description: The name of the check.
       type: str
       sample: live engine
     ok:
@@ -171,13 +171,13 @@ checks:
       ok: true
       detail: "`true` in a container of busybox:1.36 with the runtime nvidia exited with status 0."
 broken:
-  description: The first broken link, which the message describes. Null if there is none.
-  returned: always, but for parameters that do not fit
+  description: The name of the first failed check, which the message describes. Null if no check failed.
+  returned: unless the request is refused
   type: str
   sample: device nodes
 output:
-  description: The last output of the container, on both streams. Empty if none was started.
-  returned: always, but for parameters that do not fit
+  description: The end of the container's output, on both streams. Empty if no container was started.
+  returned: unless the request is refused
   type: str
   sample: "GPU 0: NVIDIA L4 (UUID: GPU-2f1c5b1e-4a3d-8f0e-6f3a-0b1f4a5e7c9d)"
 """
@@ -193,26 +193,13 @@ if t.TYPE_CHECKING:
 
 
 def verify(module: AnsibleModule) -> dict[str, object]:
-    """Verify the chain from the driver to the container. Return the result as documented."""
+    """Check the host from the driver to the container. Return the result as documented."""
     params = module.params
     _module.load_bundled_packages(module)
-    options = verify_verify.VerifyOptions(
-        engine=params["engine"],
-        flavor=params["flavor"],
-        user=params["user"],
-        level=params["level"],
-        runtime_name=params["runtime_name"],
-        image=params["image"],
-        command=tuple(params["command"] or ()),
-        runtime_dir=params["runtime_dir"],
-        config_path=params["config_path"],
-        service=params["service"],
-        socket=params["socket"],
-        timeout=params["timeout"],
-    )
-    return verify_verify.Verification(
-        options, _module.host_from_params(module), _module.command_runner(module)
-    ).execute(module.check_mode)
+    given = {name: params[name] for name in verify_verify.VerifyOptions._fields}
+    options = verify_verify.VerifyOptions(**{**given, "command": tuple(params["command"] or ())})
+    host, run = _module.host_from_params(module), _module.command_runner(module)
+    return verify_verify.Verification(options, host, run).execute(module.check_mode)
 
 
 def main() -> None:
