@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Device nodes that only seem to be in a tree: to make some takes root."""
+"""Fake device nodes, because only root can create real ones."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ if t.TYPE_CHECKING:
 
 
 class FakeNodes:
-    """Character devices below ``root``: major and minor numbers by path on the host, which tests may change."""
+    """Devices below ``root`` that os.stat and os.lstat report: major and minor numbers by path on the host.
+
+    Tests may change ``nodes``. Those in ``block`` are block devices, all others are character devices.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path, nodes: t.Mapping[str, tuple[int, int]]) -> None:
         self.nodes = dict(nodes)
+        self.block: set[str] = set()
         for name in ("stat", "lstat"):
-            monkeypatch.setattr(os, name, self._telling(getattr(os, name), str(root)))
+            monkeypatch.setattr(os, name, self._with_nodes(getattr(os, name), f"{root}"))
 
-    def _telling(self, real: t.Callable[..., os.stat_result], root: str) -> t.Callable[..., os.stat_result]:
-        def told(path: t.Any, **options: t.Any) -> os.stat_result:
+    def _with_nodes(self, real: t.Callable[..., os.stat_result], root: str) -> t.Callable[..., os.stat_result]:
+        def fake(path: t.Any, **options: t.Any) -> os.stat_result:
             name = path[len(root) :] if isinstance(path, str) and path.startswith(root + "/") else ""
             if name not in self.nodes:
                 return real(path, **options)
-            fields = (stat.S_IFCHR | 0o666, *[0] * 9)
+            kind = stat.S_IFBLK if name in self.block else stat.S_IFCHR
+            fields = (kind | 0o666, *[0] * 9)
             return os.stat_result(fields, {"st_rdev": os.makedev(*self.nodes[name])})
 
-        return told
+        return fake

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import typing as t
 
 import pytest
@@ -13,11 +11,13 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.device_nodes import Node, create_nodes, missing_nodes
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_nodes import FakeNodes
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import write
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-# As a kernel with driver 550 or newer has it; a block device has the name of the character device here.
+# The file of a kernel with driver 550 or newer. A block device has the name of the character device.
 DEVICES = """\
 Character devices:
   1 mem
@@ -33,31 +33,15 @@ Block devices:
 259 nvidia-uvm
 """
 MODULES = "nvidia_uvm 4935680 0 - Live 0x0\nnvidia_modeset 1314816 0 - Live 0x0\nnvidia 56823808 2 - Live"
-PARAMETERS = """\
-ResmanDebugLevel: 4294967295
-RmLogonRC: 1
-ModifyDeviceFiles: 0
-DeviceFileUID: 0
-DeviceFileGID: 0
-DeviceFileMode: 438
-RegistryDwords: ""
-"""
 CONTROL, MODESET = Node("/dev/nvidiactl", 195, 255), Node("/dev/nvidia-modeset", 195, 254)
 UVM, TOOLS = Node("/dev/nvidia-uvm", 510, 0), Node("/dev/nvidia-uvm-tools", 510, 1)
 ALL = [CONTROL, MODESET, UVM, TOOLS]
 
 
-class Status(t.NamedTuple):
-    """What os.stat tells of a device."""
-
-    st_mode: int
-    st_rdev: int
-
-
 class Tree:
-    """A running host's directory tree, in which a regular file stands for a device where none can be made."""
+    """A live host with a loaded driver and nvidia-modprobe, but without device nodes."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
         self.host = HostFS.of(str(root), live=True)
         self.write("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module  580.95.05\n")
@@ -65,77 +49,43 @@ class Tree:
         self.write("/proc/modules", MODULES)
         self.path("/dev").mkdir()
         self.program("/usr/bin/nvidia-modprobe")
+        self.fakes = FakeNodes(monkeypatch, root, {})
         self.ran: list[list[str]] = []
 
-    def path(self, inner: str) -> Path:
-        return self.root / inner.lstrip("/")
+    def path(self, path: str) -> Path:
+        return self.root / path[1:]
 
-    def write(self, inner: str, text: str) -> None:
-        self.path(inner).parent.mkdir(parents=True, exist_ok=True)
-        self.path(inner).write_text(text)
+    def write(self, path: str, text: str) -> None:
+        write(self.root, {path[1:]: text})
 
-    def program(self, inner: str) -> None:
-        self.write(inner, "")
-        self.path(inner).chmod(0o755)
+    def program(self, path: str) -> None:
+        self.write(path, "")
+        self.path(path).chmod(0o755)
 
     def run(self, argv: list[str]) -> tuple[int, str, str]:
         """Do what nvidia-modprobe does."""
         self.ran.append(argv)
-        for node in {"-c": [CONTROL], "-m": [MODESET], "-u": [UVM, TOOLS]}[argv[3]]:
-            path = f"{argv[1]}{node.path}"
-            if os.path.lexists(path):
-                os.unlink(path)
-            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(node.major, node.minor))
+        self.add(*{"-c": [CONTROL], "-m": [MODESET], "-u": [UVM, TOOLS]}[argv[3]], driver_root=argv[1])
         return 0, "", ""
 
-    def make(self, nodes: list[Node]) -> None:
-        create_nodes(self.host, nodes, self.run)
+    def add(self, *nodes: Node, driver_root: str = "") -> None:
+        for node in nodes:
+            path = driver_root[len(str(self.root)) :] + node.path
+            self.fakes.nodes[path] = (node.major, node.minor)
+            self.fakes.block.discard(path)
 
-    def device(self, node: Node, kind: int = stat.S_IFCHR) -> None:
-        self.path(node.path).parent.mkdir(parents=True, exist_ok=True)
-        os.mknod(self.path(node.path), kind | 0o600, os.makedev(node.major, node.minor))
+    def create(self, nodes: list[Node]) -> None:
+        create_nodes(self.host, nodes, self.run)
 
     def missing(self, driver_root: str = "/") -> list[Node]:
         found, warnings = missing_nodes(self.host, driver_root)
         assert warnings == []
         return found
 
-    def names(self, folder: str = "/dev") -> list[str]:
-        return sorted(os.listdir(self.path(folder)))
-
-
-class Devices:
-    """Devices in a place where nobody may make any: regular files, and what they stand for."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.known: dict[int, Status] = {}
-        self._stat, self._lstat = os.stat, os.lstat
-        monkeypatch.setattr(os, "mknod", self.mknod)
-        monkeypatch.setattr(os, "stat", lambda *args, **names: self.seen(self._stat(*args, **names)))
-        monkeypatch.setattr(os, "lstat", lambda *args, **names: self.seen(self._lstat(*args, **names)))
-
-    def mknod(self, path: str, mode: int, device: int) -> None:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IMODE(mode))
-        self.known[os.fstat(handle).st_ino] = Status(stat.S_IFMT(mode), device)
-        os.close(handle)
-
-    def seen(self, status: os.stat_result) -> t.Any:
-        found = self.known.get(status.st_ino)
-        return status if found is None else Status(found.st_mode | stat.S_IMODE(status.st_mode), found.st_rdev)
-
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Tree:
-    return Tree(tmp_path)
-
-
-@pytest.fixture
-def devices(monkeypatch: pytest.MonkeyPatch) -> Devices:
-    return Devices(monkeypatch)
-
-
-def test_all_control_nodes_are_missing_on_a_bare_host(tree: Tree) -> None:
-    assert tree.missing() == ALL
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    return Tree(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -148,10 +98,10 @@ def test_all_control_nodes_are_missing_on_a_bare_host(tree: Tree) -> None:
         ("1 mem", 195),
     ],
 )
-def test_the_major_number_of_the_driver_is_the_kernel_s(tree: Tree, line: str, major: int) -> None:
+def test_numbers(tree: Tree, line: str, major: int) -> None:
+    assert tree.missing() == ALL
     tree.write("/proc/devices", f"Character devices:\n{line}\n507 nvidia-uvm\n\nBlock devices:\n77 nvidia\n")
-    found = {node.path: (node.major, node.minor) for node in missing_nodes(tree.host)[0]}
-    assert found == {
+    assert {node.path: (node.major, node.minor) for node in tree.missing()} == {
         "/dev/nvidiactl": (major, 255),
         "/dev/nvidia-modeset": (major, 254),
         "/dev/nvidia-uvm": (507, 0),
@@ -160,37 +110,44 @@ def test_the_major_number_of_the_driver_is_the_kernel_s(tree: Tree, line: str, m
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("path", "text", "nodes", "warning"),
     [
-        "Block devices:\n510 nvidia-uvm\n",
-        "Block devices:\n510 nvidia-uvm\n\nCharacter devices:\n195 nvidia\n",
-        "Character devices:\n195 nvidia\n\nBlock devices:\n510 nvidia-uvm\n",
-        "Character devices:\n510 nvidia-uvm-tools\n510 my-nvidia-uvm\n511 my nvidia-uvm\n",
-        "",
+        *(
+            (
+                "/proc/devices",
+                text,
+                [CONTROL, MODESET],
+                "nvidia-uvm and /dev/nvidia-uvm-tools cannot be created, because",
+            )
+            for text in (
+                "Block devices:\n510 nvidia-uvm\n",
+                "Block devices:\n510 nvidia-uvm\n\nCharacter devices:\n195 nvidia\n",
+                "Character devices:\n195 nvidia\n\nBlock devices:\n510 nvidia-uvm\n",
+                "Character devices:\n510 nvidia-uvm-tools\n510 my-nvidia-uvm\n511 my nvidia-uvm\n",
+                "",
+            )
+        ),
+        *(
+            (
+                "/proc/modules",
+                text,
+                [CONTROL, UVM, TOOLS],
+                "because the module nvidia_modeset is not loaded (/proc/modules)",
+            )
+            for text in ("nvidia 1 0\n", "nvidia_modeset_other 1 0\n", "drm 1 1 nvidia_modeset, Live\n", "")
+        ),
     ],
 )
-def test_nodes_of_unified_memory_need_its_module(tree: Tree, text: str) -> None:
-    tree.write("/proc/devices", text)
-    found, (warning,) = missing_nodes(tree.host)
-    assert found == [CONTROL, MODESET]
-    assert (
-        "/dev/nvidia-uvm and /dev/nvidia-uvm-tools cannot be created, because the module nvidia_uvm is not loaded"
-        in warning
-    )
+def test_nodes_of_modules_that_are_not_loaded(
+    tree: Tree, path: str, text: str, nodes: list[Node], warning: str
+) -> None:
+    tree.write(path, text)
+    found, (message,) = missing_nodes(tree.host)
+    assert found == nodes
+    assert warning in message
 
 
-@pytest.mark.parametrize("text", ["nvidia 1 0\n", "nvidia_modeset_other 1 0\n", "drm 1 1 nvidia_modeset, Live\n", ""])
-def test_the_node_for_modes_needs_its_module(tree: Tree, text: str) -> None:
-    tree.write("/proc/modules", text)
-    found, (warning,) = missing_nodes(tree.host)
-    assert found == [CONTROL, UVM, TOOLS]
-    assert (
-        "/dev/nvidia-modeset cannot be created, because the module nvidia_modeset is not loaded (/proc/modules)"
-        in warning
-    )
-
-
-def test_without_the_driver_there_is_one_warning(tree: Tree) -> None:
+def test_driver_is_not_loaded(tree: Tree) -> None:
     tree.path("/proc/driver/nvidia/version").unlink()
     found, (warning,) = missing_nodes(tree.host)
     assert found == []
@@ -198,7 +155,7 @@ def test_without_the_driver_there_is_one_warning(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "driver_root", "folder"),
+    ("directory", "driver_root", "expected"),
     [
         ("/run/nvidia/driver/dev", "/run/nvidia/driver", "/run/nvidia/driver/dev"),
         ("/run/nvidia/driver", "/run/nvidia/driver", "/dev"),
@@ -206,112 +163,93 @@ def test_without_the_driver_there_is_one_warning(tree: Tree) -> None:
         ("/opt", "/", "/dev"),
     ],
 )
-def test_nodes_lie_with_the_driver_if_it_has_a_place_for_them(
-    tree: Tree, made: str, driver_root: str, folder: str
-) -> None:
-    tree.path(made).mkdir(parents=True)
+def test_directory_of_nodes(tree: Tree, directory: str, driver_root: str, expected: str) -> None:
+    tree.path(directory).mkdir(parents=True)
     tree.program("/run/nvidia/driver/usr/bin/nvidia-modprobe")
-    assert tree.missing(driver_root) == [node._replace(path=node.path.replace("/dev", folder, 1)) for node in ALL]
+    assert tree.missing(driver_root) == [node._replace(path=node.path.replace("/dev", expected, 1)) for node in ALL]
 
 
-def test_a_file_is_no_place_for_them(tree: Tree) -> None:
+def test_file_is_not_the_directory_of_nodes(tree: Tree) -> None:
     tree.write("/run/nvidia/driver/dev", "")
     assert tree.missing("/run/nvidia/driver") == ALL
 
 
-def test_nvidia_modprobe_makes_what_is_missing(tree: Tree, devices: Devices) -> None:
-    tree.make(tree.missing())
-    assert tree.names() == ["nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidiactl"]
+def test_creates_nodes(tree: Tree) -> None:
+    tree.create(tree.missing())
+    assert sorted(tree.fakes.nodes) == sorted(node.path for node in ALL)
     assert tree.missing() == []
     program = ["chroot", str(tree.root), "/usr/bin/nvidia-modprobe"]
     assert tree.ran == [[*program, "-c", "255"], [*program, "-m"], [*program, "-u", "-c", "0"]]
-    assert devices.known
 
 
-def test_a_driver_with_nodes_of_its_own_has_the_program_too(tree: Tree, devices: Devices) -> None:
+def test_creates_nodes_with_the_program_of_the_driver_root(tree: Tree) -> None:
     root = "/run/nvidia/driver"
     tree.path(f"{root}/dev").mkdir(parents=True)
     with pytest.raises(HostError, match=rf"nvidia-modprobe, .* in {root}/dev, is not installed below {root}\. Install"):
         missing_nodes(tree.host, root)
     tree.program(f"{root}/usr/sbin/nvidia-modprobe")
-    tree.make(tree.missing(root))
+    tree.create(tree.missing(root))
     assert tree.ran[0] == ["chroot", f"{tree.root}{root}", "/usr/sbin/nvidia-modprobe", "-c", "255"]
     assert tree.missing(root) == []
-    assert devices.known
 
 
-def test_a_host_without_the_program_is_refused_only_if_nodes_are_missing(tree: Tree, devices: Devices) -> None:
+def test_requires_program_only_for_missing_nodes(tree: Tree) -> None:
     tree.path("/usr/bin/nvidia-modprobe").unlink()
     with pytest.raises(HostError, match=r"is not installed below /\. Install the driver's package nvidia-modprobe"):
         missing_nodes(tree.host)
-    for node in ALL:
-        tree.device(node)
+    tree.add(*ALL)
     assert tree.missing() == []
-    assert devices.known
 
 
-def test_a_node_that_is_not_made_is_an_error(tree: Tree) -> None:
+def test_program_creates_no_node(tree: Tree) -> None:
     with pytest.raises(HostError, match=r"not create /dev/nvidia-modeset \(195:254\)\. It printed: none found\."):
         create_nodes(tree.host, [MODESET], lambda _argv: (1, "", "none found\n"))
 
 
-def test_a_node_with_the_right_numbers_is_right_whatever_its_mode(tree: Tree, devices: Devices) -> None:
-    assert devices.known == {}
-    tree.device(CONTROL)
-    tree.path(CONTROL.path).chmod(0o000)
-    tree.device(Node("/dev/nvidia/uvm", 510, 0))
-    os.symlink("/dev/nvidia/uvm", tree.path(UVM.path))
+def test_accepts_links_to_nodes(tree: Tree) -> None:
+    tree.add(CONTROL, Node("/dev/nvidia/uvm", 510, 0))
+    tree.path(UVM.path).symlink_to("/dev/nvidia/uvm")
     assert tree.missing() == [MODESET, TOOLS]
 
 
 @pytest.mark.parametrize(
-    ("wrong", "kind"),
-    [
-        (CONTROL._replace(minor=0), stat.S_IFCHR),
-        (CONTROL._replace(major=1), stat.S_IFCHR),
-        (CONTROL, stat.S_IFBLK),
-    ],
+    ("wrong", "block"),
+    [(CONTROL._replace(minor=0), False), (CONTROL._replace(major=1), False), (CONTROL, True)],
 )
-def test_a_device_with_other_numbers_is_replaced(tree: Tree, devices: Devices, wrong: Node, kind: int) -> None:
-    assert devices.known == {}
-    tree.device(wrong, kind)
-    for node in (MODESET, UVM, TOOLS):
-        tree.device(node)
+def test_replaces_devices_with_other_numbers(tree: Tree, wrong: Node, block: bool) -> None:
+    tree.add(wrong, MODESET, UVM, TOOLS)
+    tree.fakes.block.update([CONTROL.path] if block else [])
     assert tree.missing() == [CONTROL]
-    tree.make([CONTROL])
+    tree.create([CONTROL])
     assert tree.missing() == []
-    assert len(tree.names()) == len(ALL)
 
 
-@pytest.mark.parametrize("kind", ["file", "folder", "link to nothing", "link to a file", "link to another device"])
-def test_what_is_no_device_is_never_replaced(tree: Tree, devices: Devices, kind: str) -> None:
-    assert devices.known == {}
-    place = tree.path(UVM.path)
-    tree.write("/dev/text", "precious")
-    tree.device(Node("/dev/other", 1, 3))
+@pytest.mark.parametrize("kind", ["file", "directory", "/dev/gone", "text", "other"])
+def test_never_replaces_other_entries(tree: Tree, kind: str) -> None:
+    tree.write("/dev/text", "important")
+    tree.add(Node("/dev/other", 1, 3))
     if kind == "file":
-        place.write_text("precious")
-    elif kind == "folder":
-        place.mkdir()
+        tree.write(UVM.path, "important")
+    elif kind == "directory":
+        tree.path(UVM.path).mkdir()
     else:
-        os.symlink({"nothing": "/dev/gone", "file": "text"}.get(kind.rsplit(maxsplit=1)[-1], "other"), place)
+        tree.path(UVM.path).symlink_to(kind)
     with pytest.raises(HostError, match=r"^/dev/nvidia-uvm is not a device, but .*510:0 belongs there\. Move it"):
         missing_nodes(tree.host)
 
 
-def test_a_driver_that_wants_its_nodes_left_alone_is_obeyed(tree: Tree, devices: Devices) -> None:
-    tree.write("/proc/driver/nvidia/params", PARAMETERS)
+def test_driver_forbids_changes_of_nodes(tree: Tree) -> None:
+    parameters = 'ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 0\nDeviceFileMode: 438\nRegistryDwords: ""\n'
+    tree.write("/proc/driver/nvidia/params", parameters)
     found, (warning,) = missing_nodes(tree.host)
     assert found == []
     assert "ModifyDeviceFiles in /proc/driver/nvidia/params is not 1" in warning
     assert all(node.path in warning for node in ALL)
-    for node in ALL:
-        tree.device(node)
-    assert len(devices.known) == len(ALL)
+    tree.add(*ALL)
     assert tree.missing() == []
 
 
-def test_an_offline_tree_has_no_devices(tree: Tree) -> None:
+def test_offline_tree_has_no_devices(tree: Tree) -> None:
     offline = tree.host._replace(live=False)
     for call in (lambda: missing_nodes(offline), lambda: create_nodes(offline, [], tree.run)):
         with pytest.raises(HostError, match="is an offline tree, which has no devices"):

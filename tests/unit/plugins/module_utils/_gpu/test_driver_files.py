@@ -5,8 +5,11 @@
 from __future__ import annotations
 
 import os
+import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
@@ -47,7 +50,7 @@ def hosts(found: list[Found]) -> list[str]:
         ("", ""),
     ],
 )
-def test_usual_folders(tree: Tree, folder: str, seen: str) -> None:
+def test_default_directories(tree: Tree, folder: str, seen: str) -> None:
     tree.driver(folder)
     found = files(tree)
     assert found.version() == VERSION
@@ -56,14 +59,14 @@ def test_usual_folders(tree: Tree, folder: str, seen: str) -> None:
     assert hosts(found.libraries("libcuda.so*")) == [f"{seen}/{CUDA}"]
 
 
-def test_folders_have_an_order(tree: Tree) -> None:
+def test_order_of_directories(tree: Tree) -> None:
     tree.driver(MULTIARCH)
     tree.driver("/usr/lib64")
     assert files(tree).library_folders(VERSION) == ["/usr/lib64", MULTIARCH]
 
 
-def test_links_between_folders(tree: Tree) -> None:
-    # As Debian has it: links in the folder of libraries, through /etc/alternatives.
+def test_links_between_directories(tree: Tree) -> None:
+    # Debian has links through /etc/alternatives in the directory of libraries.
     current = f"{MULTIARCH}/nvidia/current"
     tree.driver(current)
     tree.file(f"{MULTIARCH}/libnvidia-eglcore.so.{VERSION}", elf())
@@ -77,9 +80,9 @@ def test_links_between_folders(tree: Tree) -> None:
     assert len(inside) == len(set(inside)) == len(LIBRARIES) + 1
 
 
-def test_the_cache_comes_last(tree: Tree) -> None:
+def test_searches_the_cache_last(tree: Tree) -> None:
     tree.driver("/opt/nvidia/lib")
-    # A package may hide the folder behind a link.
+    # The cache may contain the path of a link.
     tree.link("/opt/current", "nvidia")
     sonames = [f"/opt/current/lib/{soname}" for _name, soname, _linked in LIBRARIES]
     tree.file("/etc/ld.so.cache", ld_cache("/opt/current/lib/libmissing.so.1", *sonames))
@@ -91,19 +94,19 @@ def test_the_cache_comes_last(tree: Tree) -> None:
     assert files(tree).library_folders(VERSION) == [MULTIARCH]
 
 
-def test_a_cache_that_is_none(tree: Tree) -> None:
+def test_cache_is_a_directory(tree: Tree) -> None:
     tree.folder("/etc/ld.so.cache")
     assert files(tree).libraries("lib*") == []
 
 
-def test_given_folders_alone(tree: Tree) -> None:
+def test_only_given_directories(tree: Tree) -> None:
     tree.driver(MULTIARCH)
     tree.driver("/opt/nvidia/lib")
     assert files(tree, library_folders=("/opt/nvidia/lib", "relative")).library_folders(VERSION) == ["/opt/nvidia/lib"]
     assert files(tree, library_folders=("/opt/none",)).libraries("lib*") == []
 
 
-def test_a_driver_with_a_root_of_its_own(tree: Tree) -> None:
+def test_driver_root(tree: Tree) -> None:
     root = "/run/nvidia/driver"
     tree.driver(MULTIARCH, root)
     tree.driver("/usr/lib64")
@@ -113,25 +116,25 @@ def test_a_driver_with_a_root_of_its_own(tree: Tree) -> None:
     assert found.in_folders([MULTIARCH], "libcuda.so.1") == [Found(f"{root}{MULTIARCH}/{CUDA}", f"{MULTIARCH}/{CUDA}")]
 
 
-def test_links_out_of_that_root(tree: Tree) -> None:
+def test_links_out_of_driver_root(tree: Tree) -> None:
     root = "/run/nvidia/driver"
     tree.file("/opt/libcuda.so.1", elf())
     tree.file("/opt/libother.so.1", elf())
     tree.file(f"{root}/opt/libother.so.1", elf())
     tree.link(f"{root}/usr/lib64/libcuda.so.1", "/opt/libcuda.so.1")
     tree.link(f"{root}/usr/lib64/libother.so.1", "/opt/libother.so.1")
-    # The generator takes what it finds for a path below the root.
+    # nvidia-ctk also joins the root and the target.
     found = files(tree, root).in_folders(["/usr/lib64"], "*.so.1")
     assert found == [Found(f"{root}/opt/libother.so.1", "/opt/libother.so.1")]
 
 
-def test_the_cache_of_that_root(tree: Tree) -> None:
+def test_cache_of_driver_root(tree: Tree) -> None:
     root = "/run/nvidia/driver"
     tree.driver("/opt/lib", root)
     tree.file(f"{root}/etc/ld.so.cache", ld_cache("/opt/lib/libcuda.so.1"))
     found = [Found(f"{root}/opt/lib/{CUDA}", f"/opt/lib/{CUDA}")]
     assert files(tree, root).libraries(CUDA) == found
-    # Links of libraries in the cache, and these alone, are followed from that root on.
+    # Only links of libraries in the cache begin at the driver's root.
     tree.link(f"{root}/usr/lib/current", "/opt/lib")
     tree.link(f"{root}/usr/lib/libcuda.so.1", f"/opt/lib/{CUDA}")
     tree.link(f"{root}/usr/lib/loop", "loop")
@@ -141,14 +144,14 @@ def test_the_cache_of_that_root(tree: Tree) -> None:
     assert files(tree, root).libraries("lib*") == []
 
 
-def test_another_version(tree: Tree) -> None:
+def test_libraries_of_another_version(tree: Tree) -> None:
     tree.driver()
     with pytest.raises(HostError, match=r"version 570\.1, but there is no libcuda\.so\.570\.1 below /\."):
         files(tree).require_version("570.1")
 
 
 @pytest.mark.parametrize("version", ["", "../..", "5*", "575/1", "5\n"])
-def test_what_is_no_version(tree: Tree, version: str) -> None:
+def test_invalid_version(tree: Tree, version: str) -> None:
     tree.driver()
     with pytest.raises(HostError, match="is not a version of an NVIDIA driver"):
         files(tree).require_version(version)
@@ -163,7 +166,7 @@ def test_no_driver(tree: Tree) -> None:
     found.require_version(VERSION)
 
 
-def test_names_and_machines(tree: Tree) -> None:
+def test_sonames_and_machines(tree: Tree) -> None:
     tree.driver()
     tree.file("/usr/lib64/libarm.so", elf("libarm.so.1", AARCH64))
     tree.file("/usr/lib64/libtext.so", b"INPUT(x)")
@@ -231,10 +234,74 @@ def test_firmware(tree: Tree) -> None:
     ]
 
 
-def test_the_running_kernel_counts_on_its_own_host(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_firmware_of_the_running_kernel(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_files, "_KERNEL", "/proc/none")
     path = f"/lib/firmware/{os.uname().release}/nvidia/{VERSION}/gsp_a.bin"
     tree.file(path)
     live = DriverFiles(CachedFS(HostFS(str(tree.path), live=True)), "/")
     assert hosts(live.firmware(VERSION)) == [path]
     assert files(tree).firmware(VERSION) == []
+
+
+# -- ld.so.cache -------------------------------------------------------------------------------------------------------
+
+ONE, TWO = "/opt/nvidia/lib/libcuda.so.1", "/usr/lib/libc.so.6"
+
+
+@pytest.mark.parametrize(
+    ("cache", "found"),
+    [
+        (ld_cache(ONE, TWO), [ONE, TWO]),
+        (ld_cache(TWO, ONE, TWO), [TWO, ONE]),
+        (ld_cache(), []),
+        # AArch64 and 64-bit PowerPC. i386, x32 and other files are ignored.
+        (ld_cache(ONE, flags=0x0A03), [ONE]),
+        (ld_cache(ONE, flags=0x0503), [ONE]),
+        (ld_cache(ONE, flags=0x0003), []),
+        (ld_cache(ONE, flags=0x0803), []),
+        (ld_cache(ONE, flags=0x0300), []),
+        # The format of ldconfig before glibc 2.32, with every alignment of the first table.
+        (ld_cache(ONE, TWO, old=0), [ONE, TWO]),
+        (ld_cache(ONE, TWO, old=1), [ONE, TWO]),
+        (ld_cache(ONE, TWO, old=2), [ONE, TWO]),
+        (ld_cache("lib/relative.so"), []),
+        (b"", []),
+        (b"glibc-ld.so.cache1.1", []),
+        (b"ld.so-1.7.0\0", []),
+        (b"ld.so-1.7.0\0" + bytes(100), []),
+        (b"glibc-ld.so.cache2.0" + bytes(100), []),
+    ],
+)
+def test_cached_libraries(cache: bytes, found: list[str]) -> None:
+    assert driver_files.cached_libraries(cache) == found
+
+
+def test_number_of_libraries_is_too_large() -> None:
+    cache = bytearray(ld_cache(ONE))
+    struct.pack_into("<I", cache, 20, 0xFFFFFFFF)
+    assert driver_files.cached_libraries(bytes(cache)) == [ONE]
+
+
+def test_offset_is_too_large() -> None:
+    cache = bytearray(ld_cache(ONE, TWO))
+    struct.pack_into("<I", cache, 48 + 8, 0xFFFFFFF0)
+    assert driver_files.cached_libraries(bytes(cache)) == [TWO]
+
+
+def test_text_without_end() -> None:
+    assert driver_files.cached_libraries(ld_cache(ONE)[:-1]) == []
+
+
+@given(st.binary(max_size=200), st.integers(0, 200), st.sampled_from([None, 0, 1]))
+def test_any_cache(noise: bytes, place: int, old: int | None) -> None:
+    cache = ld_cache(ONE, TWO, old=old)
+    found = driver_files.cached_libraries(cache[:place] + noise + cache[place + len(noise) :])
+    assert all(path.startswith("/") for path in found)
+    driver_files.cached_libraries(noise)
+
+
+@pytest.mark.skipif(not os.path.exists(driver_files.CACHE), reason="this system has no cache")
+def test_cache_of_this_system() -> None:
+    with open(driver_files.CACHE, "rb") as stream:
+        found = driver_files.cached_libraries(stream.read())
+    assert any(os.path.basename(path).startswith("libc.so") for path in found)
