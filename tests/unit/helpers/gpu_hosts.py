@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Trees that look like hosts with GPUs: what the driver has below /proc, and a library that stands for NVML."""
+"""Trees of hosts with GPUs: the driver's files below /proc, and a fake NVML library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOURCE = Path(__file__).with_name("mock_nvml.c")
 LIBRARY_FOLDER = "usr/lib/x86_64-linux-gnu"
 NAME = "NVIDIA A100-SXM4-40GB"
 UNKNOWN_UUID = "GPU-????????-????-????-????-????????????"
-# Profiles by the numbers that nvml.h has for them.
+# The numbers of GPU instance profiles in nvml.h.
 ONE_SLICE, TWO_SLICES, ONE_GFX, TWO_GFX, FOUR_GFX, THREE_GFX = 0x0, 0x1, 0xA, 0xB, 0xC, 0x11
 
 INFORMATION = """\
@@ -38,7 +38,7 @@ GPU Excluded:\t {excluded}
 
 
 class FakeMig(t.NamedTuple):
-    """A MIG device of one GPU; ``slot``: its index there."""
+    """A MIG device; ``slot`` is its index on the GPU."""
 
     slot: int
     gi: int
@@ -47,7 +47,7 @@ class FakeMig(t.NamedTuple):
 
 
 class FakeGpu(t.NamedTuple):
-    """A GPU; ``mig`` is -1 without such a mode, 0 where it is off, 1 where it is on."""
+    """A GPU; ``mig`` is -1 without MIG mode, 0 if it is off, and 1 if it is on."""
 
     bus: str
     minor: int
@@ -58,11 +58,11 @@ class FakeGpu(t.NamedTuple):
     uuid: str = ""
 
     def identity(self) -> str:
-        """Its UUID: one that its minor number tells, unless it has another."""
+        """Return its UUID, by default with the minor number."""
         return self.uuid or f"GPU-{self.minor:08d}-0000-0000-0000-000000000000"
 
 
-# Not in the order of their minor numbers; one in a domain of its own, one for a screen alone, one that is left out.
+# The order is not that of the minor numbers. One GPU is in another domain, one is a display adapter, one is excluded.
 FIRST, SECOND = FakeGpu("0000:0f:00.0", 3), FakeGpu("0000:47:00.0", 0)
 FAR = FakeGpu("10000:01:00.0", 1)
 SCREEN = FakeGpu("0000:10:00.0", 4, name="NVIDIA DGX Display")
@@ -74,13 +74,13 @@ def mig_uuid(gpu: FakeGpu, mig: FakeMig) -> str:
 
 
 def compiled(folder: Path, *options: str) -> Path:
-    """The library that stands for NVML, made once in ``folder``; the test is skipped where there is no compiler."""
+    """Compile the fake NVML in ``folder``, and return its path. The test is skipped if there is no compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        pytest.skip("there is no compiler")
+        pytest.skip("no compiler is installed")
     library = folder / "libnvidia-ml.so"
     arguments = [compiler, "-shared", "-fPIC", "-Wall", "-Werror", *options, "-o", str(library), str(SOURCE)]
-    # Older C libraries have dladdr() in one of its own.
+    # Older C libraries have dladdr() in a separate library.
     done = subprocess.run([*arguments, "-ldl"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return library
@@ -93,7 +93,7 @@ def write(root: Path, files: t.Mapping[str, str]) -> None:
 
 
 def gpu_host(root: Path, gpus: t.Sequence[FakeGpu], live: bool = True, version: str = VERSION) -> HostFS:
-    """A host with a loaded driver and these GPUs, but no libraries."""
+    """Return a host with a loaded driver and these GPUs, but no libraries."""
     root.mkdir(parents=True, exist_ok=True)
     driver = "proc/driver/nvidia"
     write(root, {f"{driver}/version": f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  Tue Apr  8\n"})
@@ -110,7 +110,7 @@ def gpu_host(root: Path, gpus: t.Sequence[FakeGpu], live: bool = True, version: 
 
 
 def mig_minors(gpus: int = 32) -> str:
-    """The file as the driver has it: a line for all that could be there, numbered through."""
+    """Return the file mig-minors, which has a numbered line for each possible capability."""
     names = ["config", "monitor"]
     for gpu in range(gpus):
         for gi in range(15):
@@ -120,7 +120,7 @@ def mig_minors(gpus: int = 32) -> str:
 
 
 def nvml_files(root: Path, library: Path, gpus: t.Sequence[FakeGpu], *rules: str, folder: str = LIBRARY_FOLDER) -> Path:
-    """The library with what it tells, in the driver's version, in ``folder``; the path that it is loaded by."""
+    """Install the fake NVML with its configuration in ``folder``, and return its path."""
     place = root / folder
     place.mkdir(parents=True, exist_ok=True)
     shutil.copy(str(library), str(place / f"libnvidia-ml.so.{VERSION}"))

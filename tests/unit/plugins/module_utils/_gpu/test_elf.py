@@ -32,10 +32,10 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-# Here the programs that are made can run.
+# The programs are for this machine.
 runs = pytest.mark.skipif(
     platform.machine() not in {"x86_64", "aarch64"} or sys.platform != "linux",
-    reason="made for another machine",
+    reason="the programs are for another machine",
 )
 HERE = AARCH64 if platform.machine() == "aarch64" else X86_64
 
@@ -73,7 +73,7 @@ def test_this_python() -> None:
     elf = read_elf(head)
     assert elf is not None
     assert (elf.bits, elf.kind in {2, 3}) == (64 if sys.maxsize > 2**32 else 32, True)
-    # Programs as linkers make them end with their sections.
+    # Programs of linkers end with their sections.
     assert 1000 < minimum_size(head) <= os.path.getsize(os.path.realpath(sys.executable))
 
 
@@ -81,22 +81,22 @@ def test_this_python() -> None:
     ("machine", "name"),
     [(X86_64, "x86-64"), (AARCH64, "AArch64"), (3, "80386"), (243, "machine 243"), (0, "machine 0")],
 )
-def test_machines_in_words(machine: int, name: str) -> None:
+def test_machine_names(machine: int, name: str) -> None:
     assert machine_name(machine) == name
 
 
-# -- how long a file is ----------------------------------------------------------------------------------------------
+# -- the minimum size --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("length", [1, 100, 5000])
-def test_a_program_has_what_is_loaded(length: int) -> None:
+def test_minimum_size(length: int) -> None:
     whole = program("x" * length)
     assert minimum_size(whole[:HEADER_BYTES]) == len(whole)
-    # What is behind it does not count.
+    # Data behind the segments is ignored.
     assert minimum_size(whole + bytes(100)) == len(whole)
 
 
-def test_sections_may_be_last() -> None:
+def test_sections_at_the_end() -> None:
     head = bytearray(program("true"))
     struct.pack_into("<Q", head, 40, 70000)
     struct.pack_into("<HH", head, 58, 64, 10)
@@ -108,11 +108,11 @@ def test_sections_may_be_last() -> None:
     [b"", b"#!/bin/sh\n" + bytes(100), program("true")[:63], b"\x7fELF\x01\x01\x01" + b"\xff" * 100],
     ids=["empty", "script", "short", "32 bits"],
 )
-def test_no_size_is_told(head: bytes) -> None:
+def test_unknown_size(head: bytes) -> None:
     assert minimum_size(head) == 0
 
 
-def test_a_table_of_segments_that_is_cut() -> None:
+def test_truncated_table_of_segments() -> None:
     assert minimum_size(program("true")[:100]) == 64 + 2 * 56
 
 
@@ -125,7 +125,7 @@ def test_a_table_of_segments_that_is_cut() -> None:
         (elf("libcuda.so.1"), "libcuda.so.1"),
         (elf("libcuda.so.1", AARCH64), "libcuda.so.1"),
         (elf("libcuda.so.1", 22, order=">"), "libcuda.so.1"),
-        # A file that was stripped of the table of its sections, as the loader allows, and one of them alone.
+        # A file without sections, as the loader allows, and files without segments.
         (elf("libcuda.so.1", sections=False), "libcuda.so.1"),
         (elf("libcuda.so.1", segments=False), "libcuda.so.1"),
         (elf("libcuda.so.1", segments=False, order=">"), "libcuda.so.1"),
@@ -144,19 +144,19 @@ def test_sonames(content: bytes, name: str | None) -> None:
 
 
 @pytest.mark.parametrize("length", range(0, 460, 7))
-def test_a_library_that_is_cut(length: int) -> None:
+def test_truncated_library(length: int) -> None:
     assert read_soname(io.BytesIO(elf("libcuda.so.1")[:length])) in {None, "libcuda.so.1"}
 
 
 @given(st.binary(max_size=64), st.integers(0, 400), st.booleans())
-def test_garbled_libraries(noise: bytes, place: int, segments: bool) -> None:
+def test_corrupt_libraries(noise: bytes, place: int, segments: bool) -> None:
     content = elf("libcuda.so.1", segments=segments)
     read_soname(io.BytesIO(content[:place] + noise + content[place + len(noise) :]))
     read_soname(io.BytesIO(b"\x7fELF\x02\x01" + noise + bytes(64)))
 
 
 @pytest.mark.parametrize("place", [1 << 45, 1 << 61, (1 << 64) - 1])
-def test_places_behind_every_file(tmp_path: Path, place: int) -> None:
+def test_offsets_behind_the_end(tmp_path: Path, place: int) -> None:
     # Not every file system can look there; what cannot be read there does not exist.
     content = bytearray(elf("libcuda.so.1", sections=False))
     struct.pack_into("<Q", content, 32, place)
@@ -165,7 +165,7 @@ def test_places_behind_every_file(tmp_path: Path, place: int) -> None:
         assert read_soname(stream) is None
 
 
-def test_only_what_is_needed_is_read() -> None:
+def test_reads_only_the_necessary_parts() -> None:
     class Counting(io.BytesIO):
         read_bytes = 0
 
@@ -178,12 +178,12 @@ def test_only_what_is_needed_is_read() -> None:
     assert Counting.read_bytes < 10_000
 
 
-# -- the programs that tests make ------------------------------------------------------------------------------------
+# -- the programs of the tests -----------------------------------------------------------------------------------------
 
 
 @runs
 @pytest.mark.parametrize("size", [0, 300000])
-def test_a_program_runs_its_script(tmp_path: Path, size: int) -> None:
+def test_program_runs_its_script(tmp_path: Path, size: int) -> None:
     file = tmp_path / "a program"
     file.write_bytes(program('printf "%s|" "$0" "$#" "$@" "$WORD"; exit 3', HERE, size))
     file.chmod(0o755)
@@ -195,13 +195,13 @@ def test_a_program_runs_its_script(tmp_path: Path, size: int) -> None:
 
 
 @runs
-def test_the_programs_of_a_tree(tmp_path: Path) -> None:
+def test_programs_of_a_tree(tmp_path: Path) -> None:
     tree(tmp_path, "1.19.1", machine=HERE)
-    said = {
+    output = {
         file.name: subprocess.run([file, "--version"], stdout=subprocess.PIPE, check=False, timeout=60).stdout.decode()
         for file in (tmp_path / "usr/bin").iterdir()
     }
-    assert {name: text.splitlines()[0] for name, text in said.items()} == {
+    assert {name: text.splitlines()[0] for name, text in output.items()} == {
         "nvidia-container-runtime": "NVIDIA Container Runtime version 1.19.1",
         "nvidia-container-runtime.cdi": "NVIDIA Container Runtime version 1.19.1",
         "nvidia-container-runtime.legacy": "NVIDIA Container Runtime version 1.19.1",
@@ -213,7 +213,7 @@ def test_the_programs_of_a_tree(tmp_path: Path) -> None:
 
 
 @runs
-def test_a_runtime_notes_how_it_was_called(tmp_path: Path) -> None:
+def test_runtime_records_its_call(tmp_path: Path) -> None:
     tree(tmp_path, "1.19.1", machine=HERE)
     (tmp_path / "runc").write_text('#!/bin/sh\necho "runc $*"\n')
     (tmp_path / "runc").chmod(0o755)
@@ -227,7 +227,7 @@ def test_a_runtime_notes_how_it_was_called(tmp_path: Path) -> None:
     )
 
 
-def test_a_tree_may_be_written_twice(tmp_path: Path) -> None:
+def test_writes_a_tree_twice(tmp_path: Path) -> None:
     tree(tmp_path, "1.19.1", size=5000, machine=AARCH64)
     tree(tmp_path, "1.20.0", size=5000, machine=AARCH64)
     libraries = tmp_path / "usr/lib/aarch64-linux-gnu"

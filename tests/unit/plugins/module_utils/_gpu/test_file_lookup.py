@@ -46,7 +46,7 @@ def tree(tmp_path: Path) -> Tree:
         ("/lib/liba.so.1", "/usr/lib/liba.so.1"),
         ("/lib/libz.so", "/usr/lib/libb.so.2"),
         ("/lib/lost.so", "/usr/lib/nothing"),
-        # As chroot does it: nothing leads out of the tree.
+        # As with chroot, no link leads out of the tree.
         ("/usr/up/liba.so.1", "/usr/lib/liba.so.1"),
         ("/../../lib/./liba.so.1", "/usr/lib/liba.so.1"),
         ("/nowhere/at/all", "/nowhere/at/all"),
@@ -57,11 +57,11 @@ def tree(tmp_path: Path) -> Tree:
         (f"/usr/{'a' * 300}", f"/usr/{'a' * 300}"),
     ],
 )
-def test_links_are_resolved(tree: Tree, path: str, real: str | None) -> None:
+def test_resolves_links(tree: Tree, path: str, real: str | None) -> None:
     assert CachedFS(tree.host()).real(path) == real
 
 
-def test_kinds(tree: Tree) -> None:
+def test_types(tree: Tree) -> None:
     lookup = CachedFS(tree.host())
     names = ["liba.so.1", "libz.so", "lost.so", "libfolder.so.3", "tool", "none", "liba.so.1/x"]
     paths = [f"/lib/{name}" for name in names]
@@ -88,22 +88,22 @@ def test_kinds(tree: Tree) -> None:
         ("/lib", "LIB*", []),
     ],
 )
-def test_patterns(tree: Tree, folder: str, pattern: str, found: list[str]) -> None:
+def test_glob(tree: Tree, folder: str, pattern: str, found: list[str]) -> None:
     assert CachedFS(tree.host()).glob(folder, pattern) == found
 
 
-def test_a_folder_is_no_pattern(tmp_path: Path) -> None:
+def test_directory_is_not_a_pattern(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     tree.file("/opt/[a]*/lib.so")
     assert CachedFS(tree.host()).glob("/opt/[a]*", "*.so") == ["/opt/[a]*/lib.so"]
 
 
-def test_nothing_is_looked_at_twice(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[str] = []
+def test_reads_nothing_twice(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
     listed: list[str] = []
 
     def lstat(path: str) -> os.stat_result:
-        looked.append(path)
+        checked.append(path)
         return os.stat(path, follow_symlinks=False)
 
     def listdir(path: str) -> list[str]:
@@ -117,11 +117,11 @@ def test_nothing_is_looked_at_twice(tree: Tree, monkeypatch: pytest.MonkeyPatch)
         assert lookup.glob("/lib", "lib*"), turn
         assert lookup.glob("/usr/lib", "*.so*"), turn
         assert lookup.status("/lib/libz.so") != lookup.own_status("/lib/libz.so"), turn
-    assert len(looked) == len(set(looked))
+    assert len(checked) == len(set(checked))
     assert listed == [str(tree.path / "usr/lib")]
 
 
-def test_what_may_not_be_looked_at_is_not_missing(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permission_errors(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: str) -> t.NoReturn:
         raise PermissionError(13, "Permission denied", path)
 
@@ -134,12 +134,12 @@ def test_what_may_not_be_looked_at_is_not_missing(tree: Tree, monkeypatch: pytes
         CachedFS(tree.host()).is_file("/usr/lib/liba.so.1")
 
 
-def test_what_is_no_path() -> None:
+def test_invalid_path() -> None:
     with pytest.raises(HostError, match="is not a path"):
         CachedFS(HostFS()).is_file("/a\0b")
 
 
-def test_a_file_is_opened_where_it_is(tree: Tree) -> None:
+def test_opens_files(tree: Tree) -> None:
     tree.file("/usr/lib/libb.so.2", b"content")
     lookup = CachedFS(tree.host())
     with lookup.open("/lib/libz.so") as stream:
@@ -148,7 +148,7 @@ def test_a_file_is_opened_where_it_is(tree: Tree) -> None:
         pass
 
 
-def test_a_file_that_fails_later(tree: Tree) -> None:
+def test_error_while_reading(tree: Tree) -> None:
     lookup = CachedFS(tree.host())
     with pytest.raises(HostError, match=r"^/lib/liba\.so\.1 cannot be read: Input/output error"), lookup.open(
         "/lib/liba.so.1"
@@ -156,7 +156,7 @@ def test_a_file_that_fails_later(tree: Tree) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-def test_a_pipe_is_not_waited_for(tree: Tree) -> None:
+def test_refuses_named_pipes(tree: Tree) -> None:
     os.mkfifo(str(tree.path / "usr/lib/libp.so"))
     lookup = CachedFS(tree.host())
     with pytest.raises(HostError, match=r"^/lib/libp\.so is not a regular file"), lookup.open("/lib/libp.so"):
@@ -164,7 +164,7 @@ def test_a_pipe_is_not_waited_for(tree: Tree) -> None:
 
 
 def test_links_below_links(tree: Tree) -> None:
-    # Each is resolved while many names behind it are not yet.
+    # The links are nested more deeply than the limit.
     for number in range(30):
         tree.link(f"/links/{number}", f"/links/{number + 1}/{'x/' * 90}y")
     assert CachedFS(tree.host()).real("/links/0") is None
@@ -178,21 +178,19 @@ def test_links_below_links(tree: Tree) -> None:
         ("/run/nvidia/", "/run/nvidia/usr/lib", "/usr/lib"),
     ],
 )
-def test_below_a_root(root: str, path: str, inside: str) -> None:
+def test_joins_and_strips_root(root: str, path: str, inside: str) -> None:
     assert under(root, inside) == path
     assert strip_root(root, path) == inside
 
 
-def test_not_below_a_root() -> None:
+def test_path_is_not_below_root() -> None:
     assert strip_root("/run/nvidia", "/run/nvidia-other/lib") == "/run/nvidia-other/lib"
     assert strip_root("/run/nvidia", "/usr/lib") == "/usr/lib"
 
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("call", ["real", "link", "status", "is_file"])
-def test_a_link_that_changes_while_it_is_read(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch, change: str, call: str
-) -> None:
+def test_link_changes_while_it_is_read(tree: Tree, monkeypatch: pytest.MonkeyPatch, change: str, call: str) -> None:
     lookup = CachedFS(tree.host())
     assert lookup.is_directory("/lib")
     change_links_before_reading(monkeypatch, change)

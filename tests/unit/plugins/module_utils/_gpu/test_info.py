@@ -40,12 +40,12 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import (
     write,
 )
 
-DIVIDED = SECOND._replace(mig=1, migs=(FakeMig(1, 7, 0), FakeMig(4, 2, 1, THREE_GFX)))
+WITH_MIG = SECOND._replace(mig=1, migs=(FakeMig(1, 7, 0), FakeMig(4, 2, 1, THREE_GFX)))
 CONTROL = {
     "/dev/nvidiactl": (195, 255),
     "/dev/nvidia-uvm": (510, 0),
 }
-# What /sys/bus/pci/devices has of a GPU: NVIDIA's number, and the class of a controller without a screen.
+# The vendor and the class of a GPU in /sys/bus/pci/devices.
 NVIDIA, DISPLAY = "0x10de\n", "0x030200\n"
 
 
@@ -54,7 +54,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(tmp_path_factory.mktemp("nvml"))
 
 
-def nodes_of(*gpus: FakeGpu) -> dict[str, tuple[int, int]]:
+def all_nodes(*gpus: FakeGpu) -> dict[str, tuple[int, int]]:
     minors = parse_minors(mig_minors())
     nodes = dict(CONTROL)
     for gpu in gpus:
@@ -81,7 +81,7 @@ def whole(gpu: FakeGpu, index: int | None, **changes: t.Any) -> dict[str, t.Any]
     }
 
 
-def part(mig: FakeMig, uuid: str | None, profile: str | None, **changes: t.Any) -> dict[str, t.Any]:
+def mig_device(mig: FakeMig, uuid: str | None, profile: str | None, **changes: t.Any) -> dict[str, t.Any]:
     return {
         "index": mig.slot if uuid else None,
         "uuid": uuid,
@@ -98,38 +98,38 @@ def unusable(message: str) -> dict[str, str]:
     return {"code": "node-unusable", "message": message}
 
 
-class Fleet(t.NamedTuple):
+class GpuHost(t.NamedTuple):
     host: HostFS
     root: Path
     nodes: FakeNodes
 
-    def told(self) -> dict[str, t.Any]:
+    def report(self) -> dict[str, t.Any]:
         return describe_gpus(self.host)
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., Fleet]:
-    """Makes a host with these GPUs, whose nodes are all there."""
+def make_host(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., GpuHost]:
+    """A function that returns a host with these GPUs and all device nodes."""
 
-    def make(gpus: t.Sequence[FakeGpu], *rules: str, live: bool = True, nvml: bool = True) -> Fleet:
+    def make(gpus: t.Sequence[FakeGpu], *rules: str, live: bool = True, nvml: bool = True) -> GpuHost:
         host = gpu_host(tmp_path, gpus, live)
         if nvml:
             nvml_files(tmp_path, library, gpus, *rules)
-        return Fleet(host, tmp_path, FakeNodes(monkeypatch, tmp_path, nodes_of(*gpus)))
+        return GpuHost(host, tmp_path, FakeNodes(monkeypatch, tmp_path, all_nodes(*gpus)))
 
     return make
 
 
-def test_a_whole_answer(fleet: t.Callable[..., Fleet]) -> None:
-    gpus = [EXCLUDED, FIRST._replace(mig=0), SCREEN, DIVIDED, FAR._replace(mig=1)]
-    found = fleet(gpus)
+def test_report(make_host: t.Callable[..., GpuHost]) -> None:
+    gpus = [EXCLUDED, FIRST._replace(mig=0), SCREEN, WITH_MIG, FAR._replace(mig=1)]
+    found = make_host(gpus)
     modules = {"nvidia": "42", "nvidia_uvm": "2", "gdrdrv": "0"}
     write(found.root, {f"sys/module/{name}/refcnt": f"{users}\n" for name, users in modules.items()})
     write(found.root, {f"sys/module/{name}/version": f"{VERSION}\n" for name in ("nvidia", "nvidia_uvm")})
     write(found.root, {"sys/module/nvidia_drm/parameters/modeset": "Y\n"})
-    first, second = DIVIDED.migs
-    uuids = [mig_uuid(DIVIDED, mig) for mig in DIVIDED.migs]
-    assert found.told() == {
+    first, second = WITH_MIG.migs
+    uuids = [mig_uuid(WITH_MIG, mig) for mig in WITH_MIG.migs]
+    assert found.report() == {
         "driver_version": VERSION,
         "source": "nvml",
         "modules": {
@@ -140,12 +140,12 @@ def test_a_whole_answer(fleet: t.Callable[..., Fleet]) -> None:
         "devices": [
             whole(FIRST, 0),
             whole(
-                DIVIDED,
+                WITH_MIG,
                 2,
                 mig_enabled=True,
-                mig_devices=[part(first, uuids[0], "1g"), part(second, uuids[1], "18g")],
+                mig_devices=[mig_device(first, uuids[0], "1g"), mig_device(second, uuids[1], "18g")],
             ),
-            # Without MIG devices nobody can have anything of it.
+            # Without MIG devices, no container can use it.
             whole(FAR, 3, bus_id="00010000:01:00.0", mig_enabled=True),
         ],
         "advertised": [FIRST.identity(), *uuids],
@@ -155,9 +155,9 @@ def test_a_whole_answer(fleet: t.Callable[..., Fleet]) -> None:
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_without_gpus(tmp_path: Path, live: bool) -> None:
-    told = describe_gpus(HostFS(str(tmp_path), live))
-    assert told == {
+def test_no_gpus(tmp_path: Path, live: bool) -> None:
+    report = describe_gpus(HostFS(str(tmp_path), live))
+    assert report == {
         "driver_version": None,
         "source": None,
         "modules": {},
@@ -168,150 +168,131 @@ def test_without_gpus(tmp_path: Path, live: bool) -> None:
     }
 
 
-def test_an_offline_tree(fleet: t.Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_nvml, "query", lambda *_arguments: pytest.fail("NVML was asked"))
-    told = fleet([FIRST, FAR], live=False).told()
-    assert told["source"] == "proc"
-    assert told["devices"] == [whole(FIRST, 0), whole(FAR, 1, bus_id="00010000:01:00.0")]
-    assert told["problems"] == []
+def test_offline_tree(make_host: t.Callable[..., GpuHost], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_nvml, "query", lambda *_arguments: pytest.fail("NVML was queried"))
+    report = make_host([FIRST, FAR], live=False).report()
+    assert report["source"] == "proc"
+    assert report["devices"] == [whole(FIRST, 0), whole(FAR, 1, bus_id="00010000:01:00.0")]
+    assert report["problems"] == []
 
 
-def test_without_nvml(fleet: t.Callable[..., Fleet]) -> None:
-    found = fleet([FIRST._replace(mig=0), DIVIDED], nvml=False)
-    told = found.told()
-    parts = [part(mig, None, None) for mig in sorted(DIVIDED.migs, key=lambda mig: mig.gi)]
-    assert told["devices"] == [
+def test_without_nvml(make_host: t.Callable[..., GpuHost]) -> None:
+    found = make_host([FIRST._replace(mig=0), WITH_MIG], nvml=False)
+    report = found.report()
+    parts = [mig_device(mig, None, None) for mig in sorted(WITH_MIG.migs, key=lambda mig: mig.gi)]
+    assert report["devices"] == [
         whole(FIRST, 0, mig_enabled=None),
-        whole(DIVIDED, 1, mig_enabled=True, mig_devices=parts),
+        whole(WITH_MIG, 1, mig_enabled=True, mig_devices=parts),
     ]
-    assert told["advertised"] == [FIRST.identity()]
-    (problem,) = told["problems"]
+    assert report["advertised"] == [FIRST.identity()]
+    (problem,) = report["problems"]
     assert "/proc shows neither MIG mode without MIG devices nor the UUIDs of MIG devices." in problem["message"]
     assert "There is no libnvidia-ml.so.1 below /." in problem["message"]
 
 
-def test_the_driver_of_a_container(fleet: t.Callable[..., Fleet], library: Path) -> None:
-    found = fleet([FIRST], nvml=False)
+def test_driver_container(make_host: t.Callable[..., GpuHost], library: Path) -> None:
+    found = make_host([FIRST], nvml=False)
     nvml_files(found.root / "run/nvidia/driver", library, [FIRST])
-    assert found.told()["source"] == "nvml"
+    assert found.report()["source"] == "nvml"
 
 
-# -- what is wrong -----------------------------------------------------------------------------------------------------
+# -- problems ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_gpu_that_nvml_has_trouble_with(fleet: t.Callable[..., Fleet]) -> None:
-    told = fleet([FIRST, SECOND], "fail nvmlDeviceGetUUID 1 15").told()
-    first, second = told["devices"]
+def test_nvml_returns_an_error_for_a_gpu(make_host: t.Callable[..., GpuHost]) -> None:
+    report = make_host([FIRST, SECOND], "fail nvmlDeviceGetUUID 1 15").report()
+    first, second = report["devices"]
     assert first["healthy"]
     assert (second["index"], second["uuid"], second["minor"]) == (1, None, None)
     assert (second["healthy"], second["mig_enabled"]) == (False, None)
     (reason,) = second["reasons"]
     assert reason["code"] == "gpu-failed"
     assert "nvmlDeviceGetUUID returned 15: the GPU is lost" in reason["message"]
-    assert told["advertised"] == [FIRST.identity()]
-    assert told["problems"] == []
+    assert report["advertised"] == [FIRST.identity()]
+    assert report["problems"] == []
 
 
-def test_parts_of_a_gpu_in_trouble(fleet: t.Callable[..., Fleet]) -> None:
-    found = fleet([DIVIDED])
+def test_problem_of_a_gpu_with_mig_devices(make_host: t.Callable[..., GpuHost]) -> None:
+    found = make_host([WITH_MIG])
     del found.nodes.nodes["/dev/nvidia0"]
-    told = found.told()
-    (gpu,) = told["devices"]
+    report = found.report()
+    (gpu,) = report["devices"]
     assert [one["reasons"] for one in [gpu, *gpu["mig_devices"]]] == [[unusable("/dev/nvidia0 does not exist.")]] * 3
-    assert told["advertised"] == []
-    assert told["missing_nodes"] == [{"path": "/dev/nvidia0", "advice": "Run nvidia-smi as root, which creates it."}]
+    assert report["advertised"] == []
+    assert report["missing_nodes"] == [{"path": "/dev/nvidia0", "advice": "Run nvidia-smi as root, which creates it."}]
 
 
-def test_a_part_in_trouble(fleet: t.Callable[..., Fleet]) -> None:
-    found = fleet([DIVIDED])
+def test_problem_of_a_mig_device(make_host: t.Callable[..., GpuHost]) -> None:
+    found = make_host([WITH_MIG])
     path = "/dev/nvidia-caps/nvidia-cap67"
     del found.nodes.nodes[path]
-    told = found.told()
-    (gpu,) = told["devices"]
+    report = found.report()
+    (gpu,) = report["devices"]
     assert gpu["healthy"]
     assert [mig["reasons"] for mig in gpu["mig_devices"]] == [
         [{"code": "mig-node-unusable", "message": f"{path} does not exist."}],
         [],
     ]
-    assert told["advertised"] == [mig_uuid(DIVIDED, DIVIDED.migs[1])]
-    assert told["missing_nodes"][0]["path"] == path
+    assert report["advertised"] == [mig_uuid(WITH_MIG, WITH_MIG.migs[1])]
+    assert report["missing_nodes"][0]["path"] == path
 
 
-def test_a_missing_control_node_is_everybodys(fleet: t.Callable[..., Fleet]) -> None:
-    found = fleet([FIRST, SECOND])
+def test_missing_control_node(make_host: t.Callable[..., GpuHost]) -> None:
+    found = make_host([FIRST, SECOND])
     del found.nodes.nodes["/dev/nvidia-uvm"]
-    told = found.told()
-    assert [gpu["reasons"] for gpu in told["devices"]] == [[unusable("/dev/nvidia-uvm does not exist.")]] * 2
-    assert told["missing_nodes"] == [
+    report = found.report()
+    assert [gpu["reasons"] for gpu in report["devices"]] == [[unusable("/dev/nvidia-uvm does not exist.")]] * 2
+    assert report["missing_nodes"] == [
         {"path": "/dev/nvidia-uvm", "advice": "Create it with nvidia-modprobe -u -c 0."},
     ]
 
 
-def test_nodes_of_loaded_modules(fleet: t.Callable[..., Fleet]) -> None:
-    found = fleet([FIRST])
+def test_nodes_of_loaded_modules(make_host: t.Callable[..., GpuHost]) -> None:
+    found = make_host([FIRST])
     write(found.root, {"proc/devices": "Character devices:\n195 nvidia\n510 nvidia-uvm\n"})
     write(found.root, {"proc/modules": "nvidia_modeset 1 0 - Live 0x0\n"})
-    told = found.told()
-    assert [node["path"] for node in told["missing_nodes"]] == ["/dev/nvidia-modeset", "/dev/nvidia-uvm-tools"]
-    # Not everybody needs these.
-    assert told["devices"][0]["healthy"]
+    report = found.report()
+    assert [node["path"] for node in report["missing_nodes"]] == ["/dev/nvidia-modeset", "/dev/nvidia-uvm-tools"]
+    # Not every container needs these.
+    assert report["devices"][0]["healthy"]
 
 
-def test_wrong_numbers(fleet: t.Callable[..., Fleet]) -> None:
-    found = fleet([FIRST])
-    found.nodes.nodes["/dev/nvidia3"] = (195, 4)
-    told = found.told()
-    assert told["devices"][0]["reasons"] == [unusable("/dev/nvidia3 has the minor number 4, not 3.")]
-    assert told["missing_nodes"] == []
-
-
-def test_an_nvml_that_returns_an_error(fleet: t.Callable[..., Fleet]) -> None:
-    told = fleet([FIRST, SECOND], "fail nvmlInit_v2 -1 18").told()
-    (problem,) = told["problems"]
+def test_nvml_returns_an_error(make_host: t.Callable[..., GpuHost]) -> None:
+    report = make_host([FIRST, SECOND], "fail nvmlInit_v2 -1 18").report()
+    (problem,) = report["problems"]
     assert problem["code"] == "driver-library-differs"
     assert "have different versions" in problem["message"]
-    assert told["source"] == "proc"
-    assert [gpu["uuid"] for gpu in told["devices"]] == [FIRST.identity(), SECOND.identity()]
-    assert [gpu["reasons"] for gpu in told["devices"]] == [[problem]] * 2
+    assert report["source"] == "proc"
+    assert [gpu["uuid"] for gpu in report["devices"]] == [FIRST.identity(), SECOND.identity()]
+    assert [gpu["reasons"] for gpu in report["devices"]] == [[problem]] * 2
 
 
-def test_a_gpu_that_nvml_does_not_list(fleet: t.Callable[..., Fleet], library: Path) -> None:
-    found = fleet([FIRST, SECOND], nvml=False)
+def test_nvml_does_not_list_a_gpu(make_host: t.Callable[..., GpuHost], library: Path) -> None:
+    found = make_host([FIRST, SECOND], nvml=False)
     nvml_files(found.root, library, [SECOND])
     message = "NVML does not list this GPU. Check the kernel's log for NVRM and Xid."
     reason = {"code": "gpu-not-listed", "message": message}
-    assert found.told()["devices"] == [whole(SECOND, 0), whole(FIRST, None, healthy=False, reasons=[reason])]
+    assert found.report()["devices"] == [whole(SECOND, 0), whole(FIRST, None, healthy=False, reasons=[reason])]
 
 
-def test_a_gpu_that_does_not_answer_the_driver(fleet: t.Callable[..., Fleet]) -> None:
-    found = fleet([FIRST, SECOND], nvml=False)
+def test_gpu_does_not_answer_the_driver(make_host: t.Callable[..., GpuHost]) -> None:
+    found = make_host([FIRST, SECOND], nvml=False)
     write(found.root, {f"proc/driver/nvidia/gpus/{FIRST.bus}/information": ""})
-    first, second = found.told()["devices"]
+    first, second = found.report()["devices"]
     assert (first["index"], first["bus_id"], first["minor"], first["healthy"]) == (0, FIRST.bus, None, False)
     assert "the file is empty: the GPU does not answer the driver" in first["reasons"][0]["message"]
     assert second == whole(SECOND, 1)
 
 
-def test_a_uuid_that_is_not_known_yet(fleet: t.Callable[..., Fleet]) -> None:
-    told = fleet([FIRST._replace(uuid=UNKNOWN_UUID)], nvml=False).told()
-    assert told["devices"][0]["uuid"] is None
-    assert told["advertised"] == []
-    assert "The driver has not read the UUID of GPU 0 yet" in told["problems"][1]["message"]
-
-
-def test_modules_of_different_versions(tmp_path: Path) -> None:
-    versions = {"nvidia": "1.2", "nvidia_uvm": "1.3", "nvidia_fs": "2.7"}
-    write(tmp_path, {f"sys/module/{name}/version": version for name, version in versions.items()})
-    write(tmp_path, {f"sys/module/{name}/refcnt": "-" for name in versions})
-    told = describe_gpus(HostFS(str(tmp_path), live=True))
-    assert told["modules"]["nvidia_fs"] == {"version": "2.7", "refcount": None}
-    (different,) = told["problems"]
-    assert different["code"] == "driver-modules-differ"
-    assert different["message"].endswith("have different versions: nvidia 1.2, nvidia_uvm 1.3. Restart the host.")
+def test_unknown_uuid(make_host: t.Callable[..., GpuHost]) -> None:
+    report = make_host([FIRST._replace(uuid=UNKNOWN_UUID)], nvml=False).report()
+    assert report["devices"][0]["uuid"] is None
+    assert report["advertised"] == []
+    assert "The driver has not read the UUID of GPU 0 yet" in report["problems"][1]["message"]
 
 
 @pytest.mark.parametrize(
-    ("driver", "code", "words"),
+    ("driver", "code", "message"),
     [
         ("", "gpu-without-driver", "0000:47:00.0 (no driver)"),
         ("nouveau", "gpu-driven-by-nouveau", "0000:47:00.0 (driver nouveau)"),
@@ -319,10 +300,10 @@ def test_modules_of_different_versions(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("loaded", [True, False])
-def test_a_gpu_that_the_driver_does_not_have(
-    fleet: t.Callable[..., Fleet], driver: str, code: str, words: str, loaded: bool
+def test_gpu_without_driver(
+    make_host: t.Callable[..., GpuHost], driver: str, code: str, message: str, loaded: bool
 ) -> None:
-    found = fleet([EXCLUDED, FIRST])
+    found = make_host([EXCLUDED, FIRST])
     for gpu in (EXCLUDED, FIRST, SECOND):
         folder = f"sys/bus/pci/devices/{gpu.bus}"
         write(found.root, {f"{folder}/vendor": NVIDIA, f"{folder}/class": DISPLAY})
@@ -332,12 +313,12 @@ def test_a_gpu_that_the_driver_does_not_have(
         (found.root / "proc/driver/nvidia/version").unlink()
         for gpu in (EXCLUDED, FIRST):
             os.symlink("../drivers/pci-stub", found.root / f"sys/bus/pci/devices/{gpu.bus}/driver")
-    problems = found.told()["problems"]
-    assert [one["code"] for one in problems] == ([code] if code else [])
-    assert all(words in one["message"] for one in problems)
+    problems = found.report()["problems"]
+    assert [problem["code"] for problem in problems] == ([code] if code else [])
+    assert all(message in problem["message"] for problem in problems)
 
 
-# -- nothing is changed ------------------------------------------------------------------------------------------------
+# -- device nodes ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -350,14 +331,14 @@ def test_a_gpu_that_the_driver_does_not_have(
         ("ModifyDeviceFiles: 0\n", ["/dev/nvidia3"], []),
     ],
 )
-def test_what_nvml_would_make(
-    fleet: t.Callable[..., Fleet],
+def test_nodes_that_nvml_would_create(
+    make_host: t.Callable[..., GpuHost],
     monkeypatch: pytest.MonkeyPatch,
     params: str,
     missing: list[str],
     expected: list[str],
 ) -> None:
-    found = fleet([FIRST, DIVIDED])
+    found = make_host([FIRST, WITH_MIG])
     write(found.root, {"proc/driver/nvidia/params": params})
     for path in missing:
         del found.nodes.nodes[path]
@@ -368,20 +349,20 @@ def test_what_nvml_would_make(
         return None, Problem("nvml-unusable", "Not now.")
 
     monkeypatch.setattr(inventory, "query_nvml", answer)
-    found.told()
+    found.report()
     assert seen == [expected]
 
 
-def test_an_nvml_that_would_make_nodes_is_not_asked(
-    fleet: t.Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
+def test_does_not_query_nvml_that_would_create_nodes(
+    make_host: t.Callable[..., GpuHost], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = fleet([FIRST])
-    monkeypatch.setattr(gpu_nvml, "make_dev_read_only", lambda: "nobody can stop it")
-    assert found.told()["source"] == "nvml"
+    found = make_host([FIRST])
+    monkeypatch.setattr(gpu_nvml, "make_dev_read_only", lambda: "/dev is writable")
+    assert found.report()["source"] == "nvml"
     del found.nodes.nodes["/dev/nvidia3"]
-    told = found.told()
-    assert told["source"] == "proc"
-    assert "it would create /dev/nvidia3, and nobody can stop it" in told["problems"][0]["message"]
+    report = found.report()
+    assert report["source"] == "proc"
+    assert "it would create /dev/nvidia3, and /dev is writable" in report["problems"][0]["message"]
 
 
 # -- hostile hosts -----------------------------------------------------------------------------------------------------
@@ -408,31 +389,31 @@ FILES = [
 
 
 @given(st.dictionaries(st.sampled_from(FILES), TEXTS, max_size=8), st.booleans())
-def test_no_content_raises(files: dict[str, str], live: bool) -> None:
+def test_any_content(files: dict[str, str], live: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), {"proc/driver/nvidia/version": "NVRM version: x  1000.1 \n"})
         for path, text in files.items():
             place = Path(folder, path)
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(text.encode("utf-8", "replace"))
-        told = describe_gpus(HostFS(folder, live))
-    assert all(set(problem) == {"code", "message"} for problem in told["problems"])
+        report = describe_gpus(HostFS(folder, live))
+    assert all(set(problem) == {"code", "message"} for problem in report["problems"])
 
 
-def test_folders_in_the_places_of_files(tmp_path: Path) -> None:
+def test_directories_instead_of_files(tmp_path: Path) -> None:
     for path in FILES:
         (tmp_path / path).mkdir(parents=True)
-    told = describe_gpus(HostFS(str(tmp_path), live=True))
-    assert [gpu["healthy"] for gpu in told["devices"]] == [False, False]
+    report = describe_gpus(HostFS(str(tmp_path), live=True))
+    assert [gpu["healthy"] for gpu in report["devices"]] == [False, False]
 
 
-def test_a_number_that_python_refuses_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_error_becomes_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_arguments: object) -> t.NoReturn:
         raise ValueError("too many digits")
 
     host = gpu_host(tmp_path, [FIRST], live=False)
     monkeypatch.setattr(device_nodes, "control_nodes", refuse)
-    told = describe_gpus(host)
+    report = describe_gpus(host)
     message = "Some GPUs cannot be inspected: too many digits"
-    assert told["problems"] == [{"code": "gpus-unreadable", "message": message}]
-    assert told["driver_version"] == VERSION
+    assert report["problems"] == [{"code": "gpus-unreadable", "message": message}]
+    assert report["driver_version"] == VERSION

@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
 import signal
 import time
 import typing as t
+from pathlib import Path
 
 import pytest
 
@@ -37,12 +39,9 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import (
     nvml_files,
 )
 
-if t.TYPE_CHECKING:
-    from pathlib import Path
-
 PLAIN = FakeGpu("0000:07:00.0", 2)
 CAPABLE = FakeGpu("0000:0f:00.0", 3, mig=0)
-DIVIDED = FakeGpu("10000:47:00.0", 0, mig=1, migs=(FakeMig(0, 7, 0), FakeMig(2, 8, 0), FakeMig(6, 8, 1)))
+WITH_MIG = FakeGpu("10000:47:00.0", 0, mig=1, migs=(FakeMig(0, 7, 0), FakeMig(2, 8, 0), FakeMig(6, 8, 1)))
 SCREEN = FakeGpu("0000:c1:00.0", 4, name="DGX Display")
 
 
@@ -51,43 +50,48 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(tmp_path_factory.mktemp("nvml"))
 
 
-def asked(root: Path, library: Path, gpus: t.Sequence[FakeGpu], *rules: str) -> NvmlResult:
+def assert_no_children() -> None:
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def query_gpus(root: Path, library: Path, gpus: t.Sequence[FakeGpu], *rules: str) -> NvmlResult:
     return query(str(nvml_files(root, library, gpus, *rules)), (SCREEN.name,))
 
 
 def test_gpus_and_mig_devices(tmp_path: Path, library: Path) -> None:
-    found = asked(tmp_path, library, [PLAIN, CAPABLE, DIVIDED])
+    found = query_gpus(tmp_path, library, [PLAIN, CAPABLE, WITH_MIG])
     assert found.version == VERSION
     name = "NVIDIA A100-SXM4-40GB"
     migs = tuple(
-        NvmlMig(mig.slot, mig_uuid(DIVIDED, mig), mig.gi, mig.ci, gfx=False, profile="1g") for mig in DIVIDED.migs
+        NvmlMig(mig.slot, mig_uuid(WITH_MIG, mig), mig.gi, mig.ci, gfx=False, profile="1g") for mig in WITH_MIG.migs
     )
     assert found.gpus == (
         NvmlGpu(0, name, PLAIN.identity(), 2, "00000000:07:00.0"),
         NvmlGpu(1, name, CAPABLE.identity(), 3, "00000000:0F:00.0"),
-        NvmlGpu(2, name, DIVIDED.identity(), 0, "00010000:47:00.0", mig=True, migs=migs),
+        NvmlGpu(2, name, WITH_MIG.identity(), 0, "00010000:47:00.0", mig=True, migs=migs),
     )
     assert [type(gpu.migs) for gpu in found.gpus] == [tuple] * 3
 
 
 def test_no_gpu_and_mig_mode_without_devices(tmp_path: Path, library: Path) -> None:
-    assert asked(tmp_path / "none", library, []).gpus == ()
-    (gpu,) = asked(tmp_path / "empty", library, [CAPABLE._replace(mig=1)]).gpus
+    assert query_gpus(tmp_path / "none", library, []).gpus == ()
+    (gpu,) = query_gpus(tmp_path / "empty", library, [CAPABLE._replace(mig=1)]).gpus
     assert gpu.mig is True
     assert gpu.migs == ()
 
 
 @pytest.mark.parametrize("profile", [ONE_GFX, TWO_GFX, FOUR_GFX, THREE_GFX])
 def test_graphics(tmp_path: Path, library: Path, profile: int) -> None:
-    # The numbers that the GPU itself gives to these two plain profiles are those that nvml.h gives to graphics.
+    # In nvml.h, the numbers that the GPU gives to the two other profiles stand for graphics.
     migs = (FakeMig(0, 3, 0, profile), FakeMig(1, 5, 0, ONE_SLICE), FakeMig(2, 6, 0, TWO_SLICES))
-    (gpu,) = asked(tmp_path, library, [DIVIDED._replace(migs=migs)]).gpus
+    (gpu,) = query_gpus(tmp_path, library, [WITH_MIG._replace(migs=migs)]).gpus
     assert [mig.gfx for mig in gpu.migs] == [True, False, False]
 
 
 def test_skipped_names(tmp_path: Path, library: Path) -> None:
     rule = "fail nvmlDeviceGetMinorNumber 1 999"
-    found = asked(tmp_path, library, [PLAIN, SCREEN, CAPABLE], rule)
+    found = query_gpus(tmp_path, library, [PLAIN, SCREEN, CAPABLE], rule)
     assert found.gpus[1] == NvmlGpu(1, "DGX Display")
     assert [gpu.failure for gpu in found.gpus] == ["", "", ""]
 
@@ -110,10 +114,10 @@ def test_skipped_names(tmp_path: Path, library: Path) -> None:
         "nvmlDeviceGetGpuInstanceProfileInfo",
     ],
 )
-def test_the_failure_of_one_gpu(tmp_path: Path, library: Path, function: str) -> None:
+def test_failure_of_one_gpu(tmp_path: Path, library: Path, function: str) -> None:
     rule = f"fail {function} {-1 if function == 'nvmlDeviceGetMigDeviceHandleByIndex' else 1} 15"
-    gpus = [PLAIN, DIVIDED, PLAIN._replace(minor=5)]
-    found = asked(tmp_path, library, gpus, rule)
+    gpus = [PLAIN, WITH_MIG, PLAIN._replace(minor=5)]
+    found = query_gpus(tmp_path, library, gpus, rule)
     assert [gpu.failure[:60] for gpu in (found.gpus[0], found.gpus[2])] == ["", ""]
     failure = found.gpus[1].failure
     assert failure.startswith(f"{function} returned 15: the GPU is lost")
@@ -121,7 +125,7 @@ def test_the_failure_of_one_gpu(tmp_path: Path, library: Path, function: str) ->
 
 
 @pytest.mark.parametrize(
-    ("function", "code", "words"),
+    ("function", "code", "message"),
     [
         (
             "nvmlInit_v2",
@@ -134,20 +138,20 @@ def test_the_failure_of_one_gpu(tmp_path: Path, library: Path, function: str) ->
         ("nvmlShutdown", 1234, "nvmlShutdown returned 1234: an unknown return value"),
     ],
 )
-def test_errors_of_the_whole(tmp_path: Path, library: Path, function: str, code: int, words: str) -> None:
+def test_errors(tmp_path: Path, library: Path, function: str, code: int, message: str) -> None:
     with pytest.raises(HostError) as caught:
-        asked(tmp_path, library, [PLAIN], f"fail {function} -1 {code}")
-    assert words in str(caught.value)
+        query_gpus(tmp_path, library, [PLAIN], f"fail {function} -1 {code}")
+    assert message in str(caught.value)
     assert str(tmp_path) in str(caught.value)
 
 
 @pytest.mark.parametrize("count", [1025, 4294967294])
-def test_more_gpus_than_there_can_be(tmp_path: Path, library: Path, count: int) -> None:
+def test_too_many_gpus(tmp_path: Path, library: Path, count: int) -> None:
     with pytest.raises(HostError, match=f"reports {count} GPUs"):
-        asked(tmp_path, library, [PLAIN], f"count {count}")
+        query_gpus(tmp_path, library, [PLAIN], f"count {count}")
 
 
-def test_a_library_that_cannot_be_loaded(tmp_path: Path) -> None:
+def test_library_cannot_be_loaded(tmp_path: Path) -> None:
     broken = tmp_path / "libnvidia-ml.so.1"
     for content in (b"", b"INPUT(-lc)", b"\x7fELF\x02\x01\x01" + bytes(57)):
         broken.write_bytes(content)
@@ -159,10 +163,10 @@ def test_a_library_that_cannot_be_loaded(tmp_path: Path) -> None:
         query(str(tmp_path / "none"))
 
 
-def test_a_library_without_a_function(tmp_path: Path) -> None:
+def test_library_lacks_function(tmp_path: Path) -> None:
     library = compiled(tmp_path, "-DWITHOUT_PROFILES")
     with pytest.raises(UnusableNvmlError, match="nvmlDeviceGetGpuInstanceProfileInfo"):
-        asked(tmp_path, library, [PLAIN])
+        query_gpus(tmp_path, library, [PLAIN])
 
 
 @pytest.mark.parametrize(
@@ -175,39 +179,38 @@ def test_a_library_without_a_function(tmp_path: Path) -> None:
     ],
 )
 def test_coherence(tmp_path: Path, library: Path, rules: list[str], coherent: list[bool | None]) -> None:
-    found = asked(tmp_path, library, [PLAIN, DIVIDED], *rules)
+    found = query_gpus(tmp_path, library, [PLAIN, WITH_MIG], *rules)
     assert [gpu.coherent for gpu in found.gpus] == coherent
     assert not any(gpu.failure for gpu in found.gpus)
 
 
-# -- a process of its own --------------------------------------------------------------------------------------------
+# -- the separate process ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("deed", "words"),
+    ("action", "message"),
     [("crash", f"its process was killed by signal {int(signal.SIGABRT)}"), ("exit", "its process exited")],
 )
-def test_a_library_that_ends_the_process(tmp_path: Path, library: Path, deed: str, words: str) -> None:
-    with pytest.raises(HostError, match=words):
-        asked(tmp_path, library, [PLAIN], f"do nvmlDeviceGetName {deed}")
+def test_library_ends_the_process(tmp_path: Path, library: Path, action: str, message: str) -> None:
+    with pytest.raises(HostError, match=message):
+        query_gpus(tmp_path, library, [PLAIN], f"do nvmlDeviceGetName {action}")
     assert_no_children()
 
 
-def test_a_library_that_hangs(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_hangs(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "TIMEOUT", 0.05)
     with pytest.raises(HostError, match="did not respond within 0 seconds"):
-        asked(tmp_path, library, [PLAIN], "do nvmlDeviceGetName hang")
+        query_gpus(tmp_path, library, [PLAIN], "do nvmlDeviceGetName hang")
     assert_no_children()
 
 
-def test_a_library_that_prints(tmp_path: Path, library: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert len(asked(tmp_path, library, [PLAIN], "do nvmlDeviceGetName print").gpus) == 1
+@pytest.mark.parametrize("action", ["print", "write"])
+def test_library_writes_to_descriptors(
+    tmp_path: Path, library: Path, capfd: pytest.CaptureFixture[str], action: str
+) -> None:
+    expected = query_gpus(tmp_path / "quiet", library, [PLAIN, WITH_MIG])
+    assert query_gpus(tmp_path / "loud", library, [PLAIN, WITH_MIG], f"do nvmlDeviceGetName {action}") == expected
     assert capfd.readouterr() == ("", "")
-
-
-def test_a_library_that_writes_to_every_descriptor(tmp_path: Path, library: Path) -> None:
-    expected = asked(tmp_path / "quiet", library, [PLAIN, DIVIDED])
-    assert asked(tmp_path / "loud", library, [PLAIN, DIVIDED], "do nvmlDeviceGetName write") == expected
     assert_no_children()
 
 
@@ -217,13 +220,13 @@ def test_a_library_that_writes_to_every_descriptor(tmp_path: Path, library: Path
      b'{"version": "1", "gpus": [1]}', b'{"version": "1", "gpus": [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]]}',
      b'{"version": "1", "gpus": [[0, "", "", 1, "", true, [[1]]]]}', b"[" * 100_000],
 )  # fmt: skip
-def test_an_answer_that_makes_no_sense(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+def test_invalid_results(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
     monkeypatch.setattr(nvml, "_run_in_process", lambda _work, _library: answer)
     with pytest.raises(HostError, match=r"NVML \(x\) returned an invalid result"):
         query("x")
 
 
-def test_a_process_that_cannot_even_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -238,19 +241,19 @@ def test_a_process_that_cannot_even_be_killed(monkeypatch: pytest.MonkeyPatch) -
     assert os.waitpid(child, 0) == (child, 0)
 
 
-def test_what_the_process_has_open() -> None:
+def test_process_closes_descriptors() -> None:
     reading, writing = os.pipe()
     try:
         text = nvml._run_in_process(lambda: {"open": [int(name) for name in os.listdir("/proc/self/fd")]}, "x")
     finally:
         os.close(reading)
         os.close(writing)
-    # Standard streams, and what lists them.
+    # The standard streams, and the directory.
     assert len(json.loads(text)["open"]) <= 4
     assert_no_children()
 
 
-def test_work_that_fails_and_work_that_tells_too_much() -> None:
+def test_work_fails_or_returns_too_much() -> None:
     def fails() -> dict[str, t.Any]:
         raise ValueError
 
@@ -261,7 +264,7 @@ def test_work_that_fails_and_work_that_tells_too_much() -> None:
     assert_no_children()
 
 
-def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses() -> int:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
@@ -272,35 +275,99 @@ def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.listdir("/proc/self/fd") == before
 
 
-MADE = f"/dev/gpufleet-mock-nvml-{os.getpid()}"
+CREATED = f"/dev/gpufleet-mock-nvml-{os.getpid()}"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_device_nodes_are_made_only_where_that_is_wanted(tmp_path: Path, library: Path) -> None:
-    place = str(nvml_files(tmp_path, library, [PLAIN], "do nvmlInit_v2 make"))
+def test_nvml_creates_nodes_only_if_allowed(tmp_path: Path, library: Path) -> None:
+    path = str(nvml_files(tmp_path, library, [PLAIN], "do nvmlInit_v2 make"))
     try:
         try:
-            assert len(query(place, missing_nodes=["/dev/nvidia2"]).gpus) == 1
+            assert len(query(path, missing_nodes=["/dev/nvidia2"]).gpus) == 1
         except UnusableNvmlError as error:
             pytest.skip(str(error))
-        assert not os.path.exists(MADE)
-        query(place)
-        assert os.path.exists(MADE)
+        assert not os.path.exists(CREATED)
+        query(path)
+        assert os.path.exists(CREATED)
     finally:
-        if os.path.exists(MADE):
-            os.unlink(MADE)
+        if os.path.exists(CREATED):
+            os.unlink(CREATED)
 
 
-def test_a_library_that_cannot_be_kept_from_making_nodes(
+def test_refuses_library_that_would_create_nodes(
     tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = str(nvml_files(tmp_path, library, [PLAIN]))
-    monkeypatch.setattr(nvml, "make_dev_read_only", lambda: "nobody can stop it")
-    with pytest.raises(UnusableNvmlError, match="cannot be used: it would create /dev/nvidia2, and nobody can"):
-        query(place, missing_nodes=["/dev/nvidia2"])
-    assert len(query(place, missing_nodes=[]).gpus) == 1
+    path = str(nvml_files(tmp_path, library, [PLAIN]))
+    monkeypatch.setattr(nvml, "make_dev_read_only", lambda: "/dev is writable")
+    with pytest.raises(UnusableNvmlError, match="it would create /dev/nvidia2, and /dev is"):
+        query(path, missing_nodes=["/dev/nvidia2"])
+    assert len(query(path, missing_nodes=[]).gpus) == 1
 
 
-def assert_no_children() -> None:
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+# -- /dev is read-only ---------------------------------------------------------------------------------------------------
+
+# Parallel runs of the tests have other names.
+_PROBE = f"/dev/gpufleet-test-{os.getpid()}"
+
+
+def in_child(work: t.Callable[[], str]) -> str:
+    """Return the result of ``work`` in a separate process, because it changes the process."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writing, work().encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as stream:
+        result = stream.read()
+    os.waitpid(child, 0)
+    return result
+
+
+def try_to_create() -> str:
+    problem = nvml.make_dev_read_only()
+    if problem:
+        return problem
+    with open(os.devnull, "wb") as stream:
+        stream.write(b"can still be opened")
+    try:
+        os.close(os.open(_PROBE, os.O_CREAT | os.O_WRONLY))
+    except OSError as error:
+        return error.strerror or ""
+    return "created"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_root_cannot_create_nodes() -> None:
+    result = in_child(try_to_create)
+    if result.startswith("/dev cannot be made read-only"):
+        pytest.skip(result)
+    assert result == "Read-only file system"
+    assert not os.path.exists(_PROBE)
+    # /dev of other processes is still writable.
+    os.close(os.open(_PROBE, os.O_CREAT | os.O_WRONLY, 0o600))
+    os.unlink(_PROBE)
+
+
+def test_users_cannot_become_root() -> None:
+    def status() -> str:
+        if os.geteuid() == 0:
+            os.setresuid(65534, 65534, 65534)
+        return nvml.make_dev_read_only() + Path("/proc/self/status").read_text()
+
+    assert "NoNewPrivs:\t1\n" in in_child(status)
+
+
+def test_dev_cannot_be_made_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FailingLibrary:
+        @staticmethod
+        def prctl(*_arguments: object) -> int:
+            ctypes.set_errno(1)
+            return -1
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_arguments, **_options: FailingLibrary)
+    assert nvml.make_dev_read_only() == "/dev cannot be made read-only (Operation not permitted)"
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_arguments, **_options: object())
+    assert nvml.make_dev_read_only() == "/dev cannot be made read-only (this Python lacks ctypes)"

@@ -275,16 +275,19 @@ def test_loaded_modules(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("modules", "differ"),
+    ("modules", "messages"),
     [
-        ([], False),
-        ([Module("nvidia", "1", 0), Module("nvidia_uvm", "1", 0), Module("nvidia_drm", None, 0)], False),
-        ([Module("nvidia", "1", 0), Module("gdrdrv", "2.5", 0)], False),
-        ([Module("nvidia", "1", 0), Module("nvidia_uvm", "2", 0)], True),
+        ([], []),
+        ([Module("nvidia", "1", 0), Module("nvidia_uvm", "1", 0), Module("nvidia_drm", None, 0)], []),
+        ([Module("nvidia", "1", 0), Module("gdrdrv", "2.5", 0)], []),
+        (
+            [Module("nvidia", "1", 0), Module("nvidia_uvm", "2", None), Module("nvidia_fs", "3", 0)],
+            ["The driver's kernel modules have different versions: nvidia 1, nvidia_uvm 2. Restart the host."],
+        ),
     ],
 )
-def test_different_versions(modules: list[Module], differ: bool) -> None:
-    assert bool(procfs.version_problems(modules)) is differ
+def test_version_problems(modules: list[Module], messages: list[str]) -> None:
+    assert [problem.message for problem in procfs.version_problems(modules)] == messages
 
 
 def test_gpus_without_driver(tmp_path: Path) -> None:
