@@ -304,7 +304,7 @@ def test_refuses_library_that_would_create_nodes(
     assert len(query(path, missing_nodes=[]).gpus) == 1
 
 
-# -- /dev is read-only ---------------------------------------------------------------------------------------------------
+# -- /dev is read-only -------------------------------------------------------------------------------------------------
 
 # Parallel runs of the tests have other names.
 _PROBE = f"/dev/gpufleet-test-{os.getpid()}"
