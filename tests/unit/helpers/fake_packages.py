@@ -84,7 +84,7 @@ class World:
         # The same, but only the first time.
         self.failures_once: dict[str, str] = {}
         # Further changes of every transaction.
-        self.along = Preview()
+        self.side_effects = Preview()
         self.cut_off = False
         self.can_hold = True
         self.program_versions: dict[str, str] = {}
@@ -189,8 +189,8 @@ class World:
     def preview(self, change: Change, offline: bool = False) -> Preview:
         del offline
         self._do("preview")
-        return self.along._replace(
-            install={**change.install, **self.along.install}, remove=(*change.remove, *self.along.remove)
+        return self.side_effects._replace(
+            install={**change.install, **self.side_effects.install}, remove=(*change.remove, *self.side_effects.remove)
         )
 
     def break_off(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,11 +165,11 @@ class Host:
         """Run a program of the tree without a change of the root."""
         assert argv[:2] == ["chroot", str(self.root)]
         self.ran.append(argv[2:])
-        words = [f"{self.root}{word}" if word.startswith("/") else word for word in argv[2:]]
-        name = next(word for word in words if word.startswith("/")).rsplit("/", 1)[-1]
+        message = [f"{self.root}{word}" if word.startswith("/") else word for word in argv[2:]]
+        name = next(word for word in message if word.startswith("/")).rsplit("/", 1)[-1]
         if name in self.answers:
             return self.answers[name]
-        done = subprocess.run(words, capture_output=True, text=True, check=False, cwd="/")
+        done = subprocess.run(message, capture_output=True, text=True, check=False, cwd="/")
         return done.returncode, done.stdout, done.stderr
 
 

@@ -86,33 +86,33 @@ CHANGES: dict[str, tuple[str, dict[str, t.Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("before", "asked", "expected"), list(CHANGES.values()), ids=list(CHANGES))
-def test_changes_and_back(before: str, asked: dict[str, t.Any], expected: str) -> None:
+@pytest.mark.parametrize(("before", "requested", "expected"), list(CHANGES.values()), ids=list(CHANGES))
+def test_present_then_absent_restores_the_file(before: str, requested: dict[str, t.Any], expected: str) -> None:
     config = Config(before)
-    config.present(asked)
+    config.present(requested)
     # Which quotes a new string gets is for the file to say.
     assert difference(before, config.text).replace("'", '"') == expected.replace("'", '"')
     config.absent()
     assert config.text == before
 
 
-def test_new_lines_stand_in_the_order_of_the_packages_file() -> None:
-    asked = {"nvidia-ctk.path": "/x", FEATURE: True, f"{CLI}.path": "/y", "disable-require": True}
+def test_new_settings_follow_the_order_of_the_packages_file() -> None:
+    requested = {"nvidia-ctk.path": "/x", FEATURE: True, f"{CLI}.path": "/y", "disable-require": True}
     config, other = Config(""), Config("")
-    config.present(asked)
-    other.present(dict(reversed(list(asked.items()))))
+    config.present(requested)
+    other.present(dict(reversed(list(requested.items()))))
     assert config.text == other.text
     assert config.text.index("[features]") < config.text.index(f"[{CLI}]") < config.text.index("[nvidia-ctk]")
 
 
-def test_ldconfig_goes_back_to_the_one_of_the_host() -> None:
+def test_resets_ldconfig_to_the_default_of_the_host() -> None:
     config = Config(written({f"{CLI}.ldconfig": "/opt/ldconfig"}), real_ldconfig=True)
     plan = config.present({f"{CLI}.ldconfig": None})
     assert 'ldconfig = "@/sbin/ldconfig.real"' in config.text
     assert plan.settings[f"{CLI}.ldconfig"] == "@/sbin/ldconfig.real"
 
 
-def test_tells_which_settings_change_and_what_is_in_effect() -> None:
+def test_reports_changed_keys_and_effective_settings() -> None:
     plan = Config().present({f"{RUNTIME}.mode": "cdi", f"{CLI}.debug": "/a", f"{RUNTIME}.log-level": "info"})
     assert plan.changed_keys == (f"{CLI}.debug", f"{RUNTIME}.mode")
     assert plan.settings[f"{RUNTIME}.mode"] == "cdi"
@@ -120,7 +120,7 @@ def test_tells_which_settings_change_and_what_is_in_effect() -> None:
     assert plan.warnings == ()
 
 
-def test_debug_and_back() -> None:
+def test_debug_and_reset() -> None:
     config = Config(OLD)
     plan = config.present(debug=True)
     assert plan.changed_keys == (f"{CLI}.debug", f"{RUNTIME}.debug", f"{RUNTIME}.log-level")
@@ -148,7 +148,7 @@ LOGS = {
         (LOGS, {}),
     ],
 )
-def test_no_debug_takes_nothing_else_from_a_person(before: dict[str, t.Any], after: dict[str, t.Any] | None) -> None:
+def test_debug_false_keeps_other_values_of_the_user(before: dict[str, t.Any], after: dict[str, t.Any] | None) -> None:
     config, wanted = Config(written(before)), Config(written(before if after is None else after)).settings
     for debug in (False, True, False, False):
         config.present(debug=debug)
@@ -159,7 +159,7 @@ def test_no_debug_takes_nothing_else_from_a_person(before: dict[str, t.Any], aft
     assert config.text == written(before)
 
 
-def test_no_debug_gives_back_what_is_ours() -> None:
+def test_debug_false_resets_own_values() -> None:
     before = written({f"{RUNTIME}.log-level": "error"})
     config = Config(before)
     config.present({f"{RUNTIME}.log-level": "trace", f"{CLI}.debug": "/a"})
@@ -170,7 +170,7 @@ def test_no_debug_gives_back_what_is_ours() -> None:
 # -- one owner among several -----------------------------------------------------------------------------------------
 
 
-def test_what_is_not_named_stays_unless_there_is_one_owner() -> None:
+def test_exclusive_resets_unnamed_settings() -> None:
     config = Config()
     config.present({f"{CLI}.no-cgroups": True, FEATURE: True})
     config.present({f"{RUNTIME}.mode": "cdi"})
@@ -181,7 +181,7 @@ def test_what_is_not_named_stays_unless_there_is_one_owner() -> None:
     assert (config.text, config.record) == (DEFAULT, None)
 
 
-def test_one_owner_leaves_what_is_not_its_own() -> None:
+def test_exclusive_keeps_foreign_settings() -> None:
     before = written({f"{CLI}.user": "x:y"})
     config = Config(before)
     config.present({f"{CLI}.root": "/x", f"{CLI}.debug": "/a"})
@@ -191,7 +191,7 @@ def test_one_owner_leaves_what_is_not_its_own() -> None:
     assert config.text == before.replace('toolkit.log"\n', 'toolkit.log"\ndebug = "/b"\n', 1)
 
 
-def test_what_somebody_else_has_set_does_not_become_ours() -> None:
+def test_equal_foreign_values_are_not_recorded() -> None:
     config = Config()
     config.present({"disable-require": True})
     config.content = (config.content or b"").replace(b'mode = "auto"', b'mode = "cdi"')
@@ -200,7 +200,7 @@ def test_what_somebody_else_has_set_does_not_become_ours() -> None:
     assert config.text == DEFAULT.replace('mode = "auto"', 'mode = "cdi"')
 
 
-def test_a_remark_that_went_comes_back_with_the_last_of_ours() -> None:
+def test_restores_comments_with_the_last_own_setting() -> None:
     before = (
         "[features]\n# a\ndisable-cuda-compat-lib-hook = true # CVE, ask Ann\nignore-imex-channel-requests = false\n"
     )
@@ -212,7 +212,7 @@ def test_a_remark_that_went_comes_back_with_the_last_of_ours() -> None:
     assert not config.absent().file.changed
 
 
-def test_what_is_null_is_one_of_ours_too() -> None:
+def test_reset_settings_are_recorded() -> None:
     before = written({f"{CLI}.user": "x:y", f"{RUNTIME}.mode": "legacy"})
     config = Config(before)
     config.present({f"{CLI}.user": None, f"{RUNTIME}.mode": None})
@@ -230,18 +230,18 @@ UNCOMMENTED = OLD.replace("#no-cgroups = false", "no-cgroups = true")
 
 
 @pytest.mark.parametrize(
-    "asked", [{f"{CLI}.no-cgroups": True}, {f"{CLI}.no-cgroups": False}, {f"{RUNTIME}.mode": "cdi"}]
+    "requested", [{f"{CLI}.no-cgroups": True}, {f"{CLI}.no-cgroups": False}, {f"{RUNTIME}.mode": "cdi"}]
 )
-def test_an_uncommented_setting_of_an_earlier_release_is_taken_back(asked: dict[str, t.Any]) -> None:
+def test_restores_files_of_earlier_releases(requested: dict[str, t.Any]) -> None:
     config = Config(UNCOMMENTED)
     record = OriginalFile("toolkit", PATH, OLD.encode(), 0, 0, 0o644, main=PATH)
     config.record = record.after_write(OLD.encode(), config.content, {(CLI, "no-cgroups"): True})
-    assert config.present(asked).file.changed == (asked != {f"{CLI}.no-cgroups": True})
+    assert config.present(requested).file.changed == (requested != {f"{CLI}.no-cgroups": True})
     config.absent()
     assert config.text == OLD
 
 
-def test_one_that_others_have_edited_since_loses_only_the_setting() -> None:
+def test_removes_only_the_setting_from_an_edited_file() -> None:
     config = Config("# theirs\n" + UNCOMMENTED)
     record = OriginalFile("toolkit", PATH, OLD.encode(), 0, 0, 0o644, main=PATH)
     config.record = record.after_write(OLD.encode(), UNCOMMENTED.encode(), {(CLI, "no-cgroups"): True})
@@ -252,7 +252,7 @@ def test_one_that_others_have_edited_since_loses_only_the_setting() -> None:
 # -- taking back -----------------------------------------------------------------------------------------------------
 
 
-def test_after_a_package_script_settings_go_back_one_by_one() -> None:
+def test_resets_each_setting_after_a_package_script() -> None:
     config = Config(BY_HAND)
     config.present({f"{CLI}.no-cgroups": True, f"{RUNTIME}.mode": "cdi", "disable-require": True, FEATURE: True})
     config.rewrite()
@@ -267,7 +267,7 @@ NEWER = {"nvidia-ctk.path": "/opt/ctk", f"{RUNTIME}.modes.legacy.cuda-compat-mod
 
 
 @pytest.mark.parametrize("exclusive", [True, False])
-def test_what_newer_packages_brought_stays_when_it_is_taken_back(exclusive: bool) -> None:
+def test_keeps_settings_that_newer_packages_wrote(exclusive: bool) -> None:
     config = Config(OLD.replace('#user = "root:video"\n', ""))
     config.present({f"{RUNTIME}.log-level": "debug"})
     config.rewrite()
@@ -290,7 +290,7 @@ def test_what_newer_packages_brought_stays_when_it_is_taken_back(exclusive: bool
         (f"{CLI} = {{ debug = '/x' }}\n", f"{CLI}.no-cgroups", True),
     ],
 )
-def test_settings_go_back_after_another_layout_was_written(before: str, key: str, value: t.Any) -> None:
+def test_resets_settings_in_another_layout(before: str, key: str, value: t.Any) -> None:
     config = Config(before)
     config.present({key: value})
     outer, name = key.split(".")
@@ -300,7 +300,7 @@ def test_settings_go_back_after_another_layout_was_written(before: str, key: str
     assert config.record is None
 
 
-def test_values_of_others_stay() -> None:
+def test_keeps_foreign_values() -> None:
     config = Config()
     config.present({f"{RUNTIME}.mode": "cdi", f"{CLI}.debug": "/a"})
     config.content = (config.content or b"").replace(b'mode = "cdi"', b'mode = "csv"')
@@ -308,7 +308,7 @@ def test_values_of_others_stay() -> None:
     assert config.text == DEFAULT.replace('mode = "auto"', 'mode = "csv"')
 
 
-def test_a_file_of_ours_comes_and_goes() -> None:
+def test_creates_and_removes_own_file() -> None:
     config = Config(None)
     plan = config.present({f"{CLI}.no-cgroups": True, "disable-require": False})
     assert config.text == "disable-require = false\n\n[nvidia-container-cli]\nno-cgroups = true\n"
@@ -317,7 +317,7 @@ def test_a_file_of_ours_comes_and_goes() -> None:
     assert (config.content, config.record) == (None, None)
 
 
-def test_a_file_that_was_removed_does_not_come_back_by_taking_back() -> None:
+def test_does_not_recreate_a_removed_file() -> None:
     config = Config(written({f"{CLI}.user": "x:y"}))
     config.present({f"{CLI}.user": None})
     config.content = None
@@ -326,7 +326,7 @@ def test_a_file_that_was_removed_does_not_come_back_by_taking_back() -> None:
     assert (config.content, config.record, plan.file.changed) == (None, None, False)
 
 
-def test_nothing_is_taken_back_where_nothing_was_written() -> None:
+def test_absent_without_record_changes_nothing() -> None:
     config = Config(BY_HAND)
     plan = config.absent()
     assert (plan.file.changed, plan.changed_keys) == (False, ())
@@ -335,7 +335,7 @@ def test_nothing_is_taken_back_where_nothing_was_written() -> None:
 # -- what is refused, and what is told -------------------------------------------------------------------------------
 
 
-def test_a_missing_file_may_be_an_error() -> None:
+def test_create_false_requires_the_file() -> None:
     config = Config(None)
     with pytest.raises(NvidiaError, match=f"{PATH} does not exist, and create is false"):
         config.present({"disable-require": True}, create=False)
@@ -345,7 +345,7 @@ def test_a_missing_file_may_be_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("[a]\nb = \n", "line 2, column"),
         ("a = 1\na = 2\n", "line 2, column"),
@@ -359,15 +359,15 @@ def test_a_missing_file_may_be_an_error() -> None:
         ),
     ],
 )
-def test_what_cannot_be_changed_is_refused_with_its_place(text: str, words: str) -> None:
+def test_rejects_invalid_files_with_position(text: str, message: str) -> None:
     config = Config(text)
     with pytest.raises(ConfigurationError) as raised:
         config.present({f"{CLI}.debug": "/a"})
-    assert words in str(raised.value)
+    assert message in str(raised.value)
     assert config.text == text
 
 
-def test_comments_inside_a_value_are_not_lost() -> None:
+def test_keeps_comments_in_values() -> None:
     text = f'[{CLI}]\nenvironment = [\n  # the proxy\n  "A=1", # one\n]\n'
     config = Config(text)
     with pytest.raises(
@@ -378,7 +378,7 @@ def test_comments_inside_a_value_are_not_lost() -> None:
     assert config.text == text.replace('"A=1", # one\n', '"A=1", # one\n  "B=1",\n')
 
 
-def test_what_the_toolkit_cannot_read_is_told_with_its_place() -> None:
+def test_warns_about_invalid_values_with_position() -> None:
     config = Config(
         f'swarm-resource = 5\n[{CLI}]\nno-cgroups = "yes"\n[{RUNTIME}]\nmodes = 1\nruntimes = ["runc", 1]\n'
     )
@@ -392,7 +392,7 @@ def test_what_the_toolkit_cannot_read_is_told_with_its_place() -> None:
     assert len(config.present({f"{CLI}.no-cgroups": False, "swarm-resource": None}).warnings) == 2
 
 
-def test_what_is_unsafe_afterwards_is_told() -> None:
+def test_warns_about_unsafe_settings() -> None:
     config = Config(written({"features.allow-ldconfig-from-container": True}))
     (warning,) = config.present(profile="rootless", settings={"features.allow-ldconfig-from-container": None}).warnings
     assert warning.startswith(f"{CLI}.no-cgroups is true")
@@ -400,13 +400,13 @@ def test_what_is_unsafe_afterwards_is_told() -> None:
     assert warning.startswith("features.allow-ldconfig-from-container is true")
 
 
-def test_unknown_settings_are_written_and_taken_back() -> None:
+def test_writes_and_removes_unknown_settings() -> None:
     config = Config()
-    asked = {"nvidia-container-runtime": {"new": {"key": [1, "x"], "empty": {}}}, "late": 1.5}
-    plan = config.present(asked, allow_unknown=True)
+    requested = {"nvidia-container-runtime": {"new": {"key": [1, "x"], "empty": {}}}, "late": 1.5}
+    plan = config.present(requested, allow_unknown=True)
     assert plan.settings["nvidia-container-runtime.new.key"] == [1, "x"]
     assert plan.settings["late"] == 1.5
-    assert not config.present(asked, allow_unknown=True).file.changed
+    assert not config.present(requested, allow_unknown=True).file.changed
     config.present({"late": None}, allow_unknown=True, exclusive=True)
     assert config.text == DEFAULT
 
@@ -437,12 +437,12 @@ CGROUPS = ("nvidia-container-cli", "no-cgroups")
     ],
     ids=["dotted", "nested", "mixed", "mixed the other way", "twice the same"],
 )
-def test_all_forms_mean_the_same(settings: dict[str, t.Any]) -> None:
-    asked = SettingsRequest(settings).values()
-    assert asked == {LEVEL: "debug", ("nvidia-container-runtime", "modes", "cdi", "spec-dirs"): ["/etc/cdi"]}
+def test_nested_and_dotted_settings_are_equal(settings: dict[str, t.Any]) -> None:
+    requested = SettingsRequest(settings).values()
+    assert requested == {LEVEL: "debug", ("nvidia-container-runtime", "modes", "cdi", "spec-dirs"): ["/etc/cdi"]}
 
 
-def test_words_are_made_what_they_mean() -> None:
+def test_converts_strings_to_booleans() -> None:
     assert SettingsRequest(
         {"features": {"disable-cuda-compat-lib-hook": "yes"}, "disable-require": "False"}
     ).values() == {
@@ -451,7 +451,7 @@ def test_words_are_made_what_they_mean() -> None:
     }
 
 
-def test_nothing_is_asked_by_default() -> None:
+def test_no_settings_by_default() -> None:
     assert SettingsRequest({}).values() == {}
     assert SettingsRequest({"features": {}}).values() == {}
 
@@ -474,7 +474,7 @@ def test_debug() -> None:
     assert SettingsRequest({}).debug_settings_to_reset() == {}
 
 
-def test_no_debug_is_for_what_debug_would_set() -> None:
+def test_debug_false_resets_debug_settings() -> None:
     request = SettingsRequest({"nvidia-container-runtime.debug": "/data/runtime.log"}, debug=False)
     assert request.values() == {DEBUG: "/data/runtime.log"}
     assert request.debug_settings_to_reset() == {
@@ -483,7 +483,7 @@ def test_no_debug_is_for_what_debug_would_set() -> None:
     }
 
 
-def test_settings_win() -> None:
+def test_settings_have_precedence() -> None:
     request = SettingsRequest(
         {
             "nvidia-container-cli": {"no-cgroups": None, "debug": "/data/cli.log"},
@@ -534,15 +534,15 @@ REFUSED: dict[str, tuple[dict[t.Any, t.Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("settings", "words"), list(REFUSED.values()), ids=list(REFUSED))
-def test_what_is_refused(settings: dict[str, t.Any], words: str) -> None:
+@pytest.mark.parametrize(("settings", "message"), list(REFUSED.values()), ids=list(REFUSED))
+def test_rejects_invalid_settings(settings: dict[str, t.Any], message: str) -> None:
     with pytest.raises(NvidiaError) as raised:
         SettingsRequest(settings).values()
-    assert words in str(raised.value)
+    assert message in str(raised.value)
     assert str(raised.value).startswith("settings: ")
 
 
-def test_a_new_feature_is_a_switch() -> None:
+def test_unknown_features_are_booleans() -> None:
     settings = {"features": {"new": "yes", "old": "False", "other": None}}
     assert SettingsRequest(settings, allow_unknown=True).values() == {
         ("features", "new"): True,
@@ -553,7 +553,7 @@ def test_a_new_feature_is_a_switch() -> None:
         SettingsRequest(settings).values()
 
 
-def test_unknown_settings_may_be_allowed() -> None:
+def test_allow_unknown() -> None:
     settings = {"zzz": {"yyy": [1], "x": {}, "n": None}, "nvidia-container-cli.new": 2}
     assert SettingsRequest(settings, allow_unknown=True).values() == {
         ("zzz", "yyy"): [1],
@@ -564,7 +564,7 @@ def test_unknown_settings_may_be_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"a": 1, "a.b": 2}, "a is both a value and a table that contains a.b"),
         ({"swarm-resource.x": 1}, "a part of it is a setting and not a table"),
@@ -576,7 +576,7 @@ def test_unknown_settings_may_be_allowed() -> None:
         ({"features.new.x": True}, "a part of it is a setting and not a table"),
     ],
 )
-def test_but_not_everything(settings: dict[str, t.Any], words: str) -> None:
+def test_allow_unknown_rejects_invalid_settings(settings: dict[str, t.Any], message: str) -> None:
     with pytest.raises(NvidiaError) as raised:
         SettingsRequest(settings, allow_unknown=True).values()
-    assert words in str(raised.value)
+    assert message in str(raised.value)

@@ -70,7 +70,7 @@ def tree(tmp_path: Path) -> Toolkit:
 
 
 @pytest.mark.parametrize("content", [None, "", DEFAULT, BY_HAND], ids=["no file", "empty", "packages", "by hand"])
-def test_there_and_back(tree: Toolkit, content: str | None) -> None:
+def test_present_then_absent(tree: Toolkit, content: str | None) -> None:
     if content is not None:
         tree.write(PATH, content, 0o640)
     before = tree.bytes_and_modes()
@@ -102,16 +102,16 @@ def test_there_and_back(tree: Toolkit, content: str | None) -> None:
     assert not tree.toolkit().changed
 
 
-def test_no_secret_is_told(tree: Toolkit) -> None:
+def test_masks_secrets(tree: Toolkit) -> None:
     key = "nvidia-container-cli.environment"
-    asked = {key: ["PASSWORD=my hunter2", "HTTP_PROXY=http://bob:hunter2@proxy"]}
-    told = tree.toolkit(asked).settings[key]
+    requested = {key: ["PASSWORD=my hunter2", "HTTP_PROXY=http://bob:hunter2@proxy"]}
+    told = tree.toolkit(requested).settings[key]
     assert told == ["PASSWORD=********", "HTTP_PROXY=http://********@proxy"]
     assert tree.toolkit({}).settings[key] == told
-    assert not tree.toolkit(asked).changed
+    assert not tree.toolkit(requested).changed
 
 
-def test_an_unchanged_host_pays_for_no_lock(tree: Toolkit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_host_needs_no_lock(tree: Toolkit, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.write(PATH, DEFAULT)
 
     def lock(_host: HostFS) -> t.Any:
@@ -122,7 +122,7 @@ def test_an_unchanged_host_pays_for_no_lock(tree: Toolkit, monkeypatch: pytest.M
     assert tree.toolkit({MODE: "cdi"}, check_mode=True).changed
 
 
-def test_a_link_stays_a_link(tree: Toolkit) -> None:
+def test_writes_through_links(tree: Toolkit) -> None:
     tree.write("/data/config.toml", DEFAULT)
     tree.path(PATH).parent.mkdir(parents=True)
     tree.path(PATH).symlink_to("/data/config.toml")
@@ -133,13 +133,13 @@ def test_a_link_stays_a_link(tree: Toolkit) -> None:
     assert tree.path("/data/config.toml").read_text() == DEFAULT
 
 
-def test_the_host_says_which_ldconfig_is_the_default(tree: Toolkit) -> None:
+def test_default_ldconfig_depends_on_the_host(tree: Toolkit) -> None:
     assert tree.toolkit({}).settings["nvidia-container-cli.ldconfig"] == "@/sbin/ldconfig"
     tree.write("/sbin/ldconfig.real")
     assert tree.toolkit({}).settings["nvidia-container-cli.ldconfig"] == "@/sbin/ldconfig.real"
 
 
-def test_another_file_is_another_configuration(tree: Toolkit) -> None:
+def test_other_path(tree: Toolkit) -> None:
     other = "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
     tree.toolkit({MODE: "cdi"})
     tree.toolkit({MODE: "legacy"}, path=other)
@@ -149,20 +149,20 @@ def test_another_file_is_another_configuration(tree: Toolkit) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"path": "etc/config.toml"}, "path 'etc/config.toml' is not an absolute path"),
         ({"backup_dir": "/etc/cdi/old"}, "backup_dir '/etc/cdi/old' is below /etc/cdi"),
     ],
 )
-def test_paths_are_looked_at_first(tree: Toolkit, options: dict[str, t.Any], words: str) -> None:
+def test_rejects_invalid_paths(tree: Toolkit, options: dict[str, t.Any], message: str) -> None:
     with pytest.raises(NvidiaError) as raised:
         tree.toolkit({MODE: "cdi"}, **options)
-    assert words in str(raised.value)
+    assert message in str(raised.value)
     assert tree.snapshot() == {}
 
 
-def test_a_broken_file_is_named_with_its_place_and_left_alone(tree: Toolkit) -> None:
+def test_rejects_a_broken_file_with_position(tree: Toolkit) -> None:
     tree.write(PATH, DEFAULT + "mode = \n")
     before = tree.snapshot()
     for settings in ({MODE: "cdi"}, {}, None):
@@ -172,7 +172,7 @@ def test_a_broken_file_is_named_with_its_place_and_left_alone(tree: Toolkit) -> 
     assert tree.snapshot() == before
 
 
-def test_what_another_run_did_meanwhile_counts(tree: Toolkit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_again_under_the_lock(tree: Toolkit, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.write(PATH, DEFAULT)
     lock = core_lock.host_lock
 
@@ -186,7 +186,7 @@ def test_what_another_run_did_meanwhile_counts(tree: Toolkit, monkeypatch: pytes
     assert (result.changed, result.files, result.backup_files) == (False, [], [])
 
 
-def test_a_damaged_record_is_named_and_nothing_is_touched(tree: Toolkit) -> None:
+def test_rejects_a_damaged_record(tree: Toolkit) -> None:
     tree.write(PATH, DEFAULT)
     tree.toolkit({MODE: "cdi"})
     tree.path(record_path(TOOLKIT, PATH)).write_text("{")
@@ -200,7 +200,7 @@ def test_a_damaged_record_is_named_and_nothing_is_touched(tree: Toolkit) -> None
 # -- several owners of records ---------------------------------------------------------------------------------------
 
 
-def test_the_last_owner_takes_the_folders_along(tree: Toolkit) -> None:
+def test_last_owner_removes_the_directories(tree: Toolkit) -> None:
     tree.path("/var/lib").mkdir(parents=True)
     before = tree.bytes_and_modes()
     tree.toolkit({MODE: "cdi"})
@@ -217,7 +217,7 @@ def test_the_last_owner_takes_the_folders_along(tree: Toolkit) -> None:
     assert tree.bytes_and_modes() == before
 
 
-def test_folders_that_packages_brought_are_known_too(tree: Toolkit) -> None:
+def test_records_directories_that_packages_created(tree: Toolkit) -> None:
     """What is recorded in the packages' name counts for the folders that others use."""
     folder = os.path.dirname(PATH)
     tree.write(PATH, DEFAULT)
@@ -256,7 +256,7 @@ def _killed(tree: Toolkit, settings: dict[str, t.Any] | None, monkeypatch: pytes
         tree.toolkit(settings)
 
 
-def test_a_record_that_a_killed_run_has_left_goes(tree: Toolkit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removes_the_record_of_a_killed_run(tree: Toolkit, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.write(PATH, DEFAULT)
     tree.toolkit({MODE: "cdi"})
     _killed(tree, None, monkeypatch, 2)
@@ -269,7 +269,7 @@ def test_a_record_that_a_killed_run_has_left_goes(tree: Toolkit, monkeypatch: py
 @pytest.mark.parametrize("content", [None, DEFAULT], ids=["no file", "packages"])
 @pytest.mark.parametrize("step", range(1, 4))
 @pytest.mark.parametrize("killed", ["present", "absent"])
-def test_a_killed_run_heals(
+def test_completes_a_killed_run(
     tree: Toolkit, monkeypatch: pytest.MonkeyPatch, content: str | None, step: int, killed: str
 ) -> None:
     tree.path("/var/lib").mkdir(parents=True)
@@ -314,9 +314,9 @@ def request(draw: t.Any, nulls: bool = True) -> dict[str, t.Any]:
     return nested
 
 
-def flat(asked: dict[str, t.Any], outer: str = "") -> dict[str, t.Any]:
+def flat(requested: dict[str, t.Any], outer: str = "") -> dict[str, t.Any]:
     found: dict[str, t.Any] = {}
-    for name, value in asked.items():
+    for name, value in requested.items():
         found.update(flat(value, f"{outer}{name}.") if isinstance(value, dict) else {outer + name: value})
     return found
 
@@ -331,60 +331,56 @@ def implied(key: str) -> t.Any:
 
 
 @given(contents, request())
-def test_the_settings_are_those_that_were_asked_for_and_no_others(
-    content: bytes | None, asked: dict[str, t.Any]
-) -> None:
+def test_changes_only_requested_settings(content: bytes | None, requested: dict[str, t.Any]) -> None:
     config = Config(content)
     before = config.settings
-    config.present(asked)
-    wanted = {key: implied(key) if value is None else value for key, value in flat(asked).items()}
+    config.present(requested)
+    wanted = {key: implied(key) if value is None else value for key, value in flat(requested).items()}
     features = {key: False for key, value in wanted.items() if value is None and key.startswith("features.")}
     assert config.settings == {**before, **wanted, **features}
 
 
 @given(contents, request())
-def test_the_second_run_changes_nothing(content: bytes | None, asked: dict[str, t.Any]) -> None:
+def test_second_run_changes_nothing(content: bytes | None, requested: dict[str, t.Any]) -> None:
     config = Config(content)
-    config.present(asked)
-    assert not config.file.present(SettingsRequest(asked)).file.changed
+    config.present(requested)
+    assert not config.file.present(SettingsRequest(requested)).file.changed
 
 
 @given(contents, request())
-def test_lines_of_others_stay_in_their_order(content: bytes | None, asked: dict[str, t.Any]) -> None:
+def test_keeps_the_order_of_foreign_lines(content: bytes | None, requested: dict[str, t.Any]) -> None:
     config = Config(content)
-    config.present(asked)
-    names = [key.rpartition(".")[2] for key in flat(asked)]
+    config.present(requested)
+    names = [key.rpartition(".")[2] for key in flat(requested)]
     lines = [line for line in (content or b"").decode().splitlines() if line.strip()]
     # Lines of arrays, the table in one line, and headers in comments that may be turned on have their own tests.
-    theirs = [line for line in lines if not any(f"{name} =" in line for name in names)]
-    theirs = [line for line in theirs if "= {" not in line and not re.match(r" *#[ #]*\[| +\"| *\]", line)]
+    foreign = [line for line in lines if not any(f"{name} =" in line for name in names)]
+    foreign = [line for line in foreign if "= {" not in line and not re.match(r" *#[ #]*\[| +\"| *\]", line)]
     remaining = iter(config.text.splitlines())
-    assert [line for line in theirs if line not in remaining] == []
+    assert [line for line in foreign if line not in remaining] == []
 
 
 @given(contents, request())
-def test_what_was_never_set_leaves_no_trace_when_it_is_null_again(
-    content: bytes | None, asked: dict[str, t.Any]
-) -> None:
+def test_null_restores_settings_that_were_not_set(content: bytes | None, requested: dict[str, t.Any]) -> None:
     config = Config(content)
     there = TomlDocument.from_bytes(PATH, content or b"")
-    keys = list(flat(asked))
+    keys = list(flat(requested))
     for key in keys:
         path = tuple(key.split("."))
         standard = not BY_PATH[path].commented and equal(there.value(*path), implied(key))
         assume(not there.has(*path) or standard)
-    config.present(asked)
+    config.present(requested)
     config.present(dict.fromkeys(keys))
     assert config.content == content
 
 
 @given(contents, st.lists(st.tuples(request(), st.booleans()), min_size=1, max_size=3), st.booleans(), st.booleans())
-def test_all_comes_back_to_the_byte(
+def test_removal_restores_all_bytes(
     content: bytes | None, runs: list[tuple[dict[str, t.Any], bool]], debug: bool, removal: bool
 ) -> None:
     config = Config(content)
-    for asked, exclusive in runs:
-        config.present(asked, debug=debug, exclusive=exclusive)
+    for requested, exclusive in runs:
+        config.present(requested, debug=debug, exclusive=exclusive)
         # Nothing is forgotten as long as anything is different.
         assert config.record is not None or config.content == content
     if removal:
@@ -395,11 +391,11 @@ def test_all_comes_back_to_the_byte(
 
 
 @given(contents, st.lists(request(), min_size=1, max_size=2))
-def test_all_comes_back_beside_a_line_of_somebody_else(content: bytes | None, runs: list[dict[str, t.Any]]) -> None:
+def test_removal_keeps_foreign_lines(content: bytes | None, runs: list[dict[str, t.Any]]) -> None:
     assume(content)
     config = Config(content)
-    for asked in runs:
-        config.present(asked)
+    for requested in runs:
+        config.present(requested)
     bom = b"\xef\xbb\xbf" if (content or b"").startswith(b"\xef") else b""
 
     def disturbed(text: bytes) -> bytes:
@@ -410,44 +406,44 @@ def test_all_comes_back_beside_a_line_of_somebody_else(content: bytes | None, ru
     config.absent()
     assert config.settings == before
     # A line that went altogether comes back at another place.
-    if all(value is not None for asked in runs for value in flat(asked).values()):
+    if all(value is not None for requested in runs for value in flat(requested).values()):
         assert config.content == disturbed(content or b"")
 
 
 @given(contents, request(), request())
-def test_an_only_owner_leaves_what_it_would_have_written_at_once(
-    content: bytes | None, former: dict[str, t.Any], asked: dict[str, t.Any]
+def test_exclusive_result_is_independent_of_earlier_runs(
+    content: bytes | None, former: dict[str, t.Any], requested: dict[str, t.Any]
 ) -> None:
     config, fresh = Config(content), Config(content)
     config.present(former, exclusive=True)
-    config.present(asked, exclusive=True)
-    fresh.present(asked, exclusive=True)
+    config.present(requested, exclusive=True)
+    fresh.present(requested, exclusive=True)
     assert config.settings == fresh.settings
     # In the packages' layout in the same words too, whatever their order; elsewhere a line may come back as another.
-    set_only = all(value is not None for request in (former, asked) for value in flat(request).values())
+    set_only = all(value is not None for request in (former, requested) for value in flat(request).values())
     if set_only and content in (VARIANTS["packages"], VARIANTS["packages, with values"]):
         assert words_of(config) == words_of(fresh)
 
 
 @given(request(nulls=False), st.booleans())
-def test_what_package_scripts_take_away_is_written_again(asked: dict[str, t.Any], faulty: bool) -> None:
+def test_writes_settings_again_after_package_scripts(requested: dict[str, t.Any], faulty: bool) -> None:
     config = Config()
     before = config.settings
-    config.present(asked)
+    config.present(requested)
     config.rewrite(faulty)
-    config.present(asked)
-    assert config.settings == {**before, **flat(asked)}
+    config.present(requested)
+    assert config.settings == {**before, **flat(requested)}
     config.rewrite()
     config.absent()
     assert config.settings == before
 
 
 @pytest.mark.parametrize("content", list(VARIANTS.values()), ids=list(VARIANTS))
-def test_every_setting_at_once_and_back(content: bytes | None) -> None:
+def test_every_setting(content: bytes | None) -> None:
     config = Config(content)
-    asked = {key: values[0] for key, values in SAMPLES.items() if key != "nvidia-container-cli.environment"}
-    config.present(asked)
-    assert {key: config.settings[key] for key in asked} == asked
-    assert not config.file.present(SettingsRequest(asked)).file.changed
+    requested = {key: values[0] for key, values in SAMPLES.items() if key != "nvidia-container-cli.environment"}
+    config.present(requested)
+    assert {key: config.settings[key] for key in requested} == requested
+    assert not config.file.present(SettingsRequest(requested)).file.changed
     config.absent()
     assert config.content == content

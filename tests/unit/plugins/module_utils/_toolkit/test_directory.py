@@ -41,7 +41,7 @@ def container(host: Host) -> None:
     (bundle / "config.json").write_text(f'{{"hooks": "{VERSIONS}/x/nvidia-cdi-hook"}}')
 
 
-def test_nothing_is_there(tmp_path: Path) -> None:
+def test_removal_without_installation(tmp_path: Path) -> None:
     host = Host(tmp_path)
     before = tree_of(tmp_path)
     assert not host.remove().changed
@@ -49,7 +49,7 @@ def test_nothing_is_there(tmp_path: Path) -> None:
     assert tree_of(tmp_path) == before
 
 
-def test_twice(host: Host) -> None:
+def test_second_removal_changes_nothing(host: Host) -> None:
     result = host.remove()
     assert result.changed
     assert len(result.before) == 19
@@ -65,19 +65,19 @@ def specification(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
-    ("user", "words"),
+    ("user", "message"),
     [(docker, "docker (nvidia)"), (container, "The containers containerd/k8s.io/web use programs in")],
 )
-def test_what_needs_it(user: t.Callable[[Host], None], words: str, host: Host) -> None:
+def test_refuses_removal_while_in_use(user: t.Callable[[Host], None], message: str, host: Host) -> None:
     user(host)
     before = tree_of(host.root)
-    assert words in refusal(host.remove)
+    assert message in refusal(host.remove)
     assert tree_of(host.root) == before
     assert host.remove(running_gpu_containers="warn").changed
-    assert any(words in warning for warning in host.warnings)
+    assert any(message in warning for warning in host.warnings)
 
 
-def test_in_check_mode_engines_are_still_to_let_go(host: Host) -> None:
+def test_check_mode_warns_about_engines(host: Host) -> None:
     docker(host)
     before = tree_of(host.root)
     assert host.remove(check=True).changed
@@ -90,19 +90,19 @@ def test_in_check_mode_engines_are_still_to_let_go(host: Host) -> None:
     assert tree_of(host.root / "opt") == {n[4:]: e for n, e in before.items() if n.startswith("opt/")}
 
 
-def test_a_specification_that_names_it(host: Host) -> None:
+def test_warns_about_cdi_specifications(host: Host) -> None:
     specification(host)
     assert host.remove().changed
     assert any("/etc/cdi/nvidia.yaml. Generate the files again" in warning for warning in host.warnings)
 
 
-def test_another_directory_is_no_matter(host: Host) -> None:
+def test_ignores_engines_with_other_directories(host: Host) -> None:
     docker(host, "/usr/bin")
     assert host.remove().changed
     assert not host.warnings
 
 
-def test_somebody_elses_link_stays(host: Host) -> None:
+def test_keeps_a_foreign_link(host: Host) -> None:
     host.dest.unlink()
     host.dest.symlink_to("/usr")
     assert host.remove().changed
@@ -111,13 +111,13 @@ def test_somebody_elses_link_stays(host: Host) -> None:
     assert not host.remove().changed
 
 
-def test_a_version_that_nothing_leads_to(host: Host) -> None:
+def test_removes_versions_without_a_link(host: Host) -> None:
     host.dest.unlink()
     assert host.remove().changed
     assert not host.versions.exists()
 
 
-def test_it_goes_by_itself_meanwhile(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_again_under_the_lock(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another run was faster, while this one waited for the lock."""
     answers = [True, False]
     monkeypatch.setattr(toolkit_directory.DirectoryRemoval, "_needs_removal", lambda _self: answers.pop(0))

@@ -55,7 +55,7 @@ def same_but(host: Host, before: dict[str, t.Any]) -> None:
 # -- versions come and go ------------------------------------------------------------------------------------------
 
 
-def test_the_first_one(host: Host) -> None:
+def test_first_installation(host: Host) -> None:
     host.source(OLD)
     before = tree_of(host.root)
     result = host.install(OLD)
@@ -77,7 +77,7 @@ def test_the_first_one(host: Host) -> None:
     same_but(host, before)
 
 
-def test_the_next_one(host: Host) -> None:
+def test_next_installation(host: Host) -> None:
     host.install("1.18.0")
     oldest = host.current().name
     host.install(OLD)
@@ -96,7 +96,7 @@ def test_the_next_one(host: Host) -> None:
 
 @pytest.mark.parametrize("live", [False, True])
 @pytest.mark.parametrize("thorough", [False, True])
-def test_nothing_is_touched_twice(live: bool, thorough: bool, tmp_path: Path) -> None:
+def test_second_run_changes_nothing(live: bool, thorough: bool, tmp_path: Path) -> None:
     host = Host(tmp_path, live)
     host.install(OLD)
     host.install(NEW)
@@ -142,7 +142,7 @@ DAMAGES: dict[str, tuple[str, t.Callable[[Path], object]]] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_damage_is_made_good(kind: str, host: Host) -> None:
+def test_repairs_damage(kind: str, host: Host) -> None:
     name, damage = DAMAGES[kind]
     host.install(OLD)
     first = host.current().name
@@ -157,7 +157,7 @@ def test_damage_is_made_good(kind: str, host: Host) -> None:
     assert host.names() == [first, f"{first}-2"]
 
 
-def test_the_same_content_is_no_damage(host: Host) -> None:
+def test_touched_files_are_not_damage(host: Host) -> None:
     host.install(OLD)
     path = host.current() / "nvidia-ctk.real"
     os.utime(str(path), ns=(1, 1))
@@ -171,7 +171,7 @@ def test_the_same_content_is_no_damage(host: Host) -> None:
 
 
 @pytest.mark.parametrize("thorough", [False, True])
-def test_only_a_thorough_run_reads_everything(thorough: bool, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_thorough_runs_read_all_files(thorough: bool, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.install(OLD)
     seen: list[str] = []
     really = toolkit_manifest.sha256_of
@@ -186,7 +186,7 @@ def test_only_a_thorough_run_reads_everything(thorough: bool, host: Host, monkey
     assert len(own) == (16 if thorough else 0)
 
 
-def test_an_edited_config_is_kept(host: Host) -> None:
+def test_makes_a_backup_of_an_edited_config(host: Host) -> None:
     host.install(OLD)
     (host.dest / CONFIG).write_text("by = 'hand'\n")
     result = host.install(OLD)
@@ -198,7 +198,7 @@ def test_an_edited_config_is_kept(host: Host) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"{}"])
-def test_a_garbage_manifest(content: bytes, host: Host) -> None:
+def test_damaged_manifest(content: bytes, host: Host) -> None:
     before = tree_of(host.root)
     host.install(OLD)
     (host.current() / ".manifest.json").write_bytes(content)
@@ -212,7 +212,7 @@ def test_a_garbage_manifest(content: bytes, host: Host) -> None:
     same_but(host, before)
 
 
-def test_the_manifest_of_a_newer_collection(host: Host) -> None:
+def test_rejects_the_manifest_of_a_newer_collection(host: Host) -> None:
     host.install(OLD)
     path = host.current() / ".manifest.json"
     path.write_bytes(path.read_bytes().replace(b'"schema": 1', b'"schema": 2'))
@@ -222,7 +222,7 @@ def test_the_manifest_of_a_newer_collection(host: Host) -> None:
     assert tree_of(host.root) == before
 
 
-def test_versions_in_use_stay_until_they_are_not(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keeps_versions_in_use(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.install("1.18.0")
     oldest = f"{VERSIONS}/{host.current().name}"
     host.install(OLD)
@@ -240,7 +240,7 @@ def test_versions_in_use_stay_until_they_are_not(host: Host, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "nvidia-notes", ".config/notes", CONFIG + ".bak", "folder/x"])
-def test_what_is_nobodys_stays(name: str, host: Host) -> None:
+def test_keeps_foreign_files(name: str, host: Host) -> None:
     host.install("1.18.0")
     oldest = host.current()
     path = oldest / name
@@ -278,10 +278,10 @@ def link(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
-    "stranger", [installers, link, lambda host: host.dest.mkdir(), lambda host: host.dest.parent.rmdir()]
+    "foreign_entry", [installers, link, lambda host: host.dest.mkdir(), lambda host: host.dest.parent.rmdir()]
 )
-def test_what_stood_there_comes_back(stranger: t.Callable[[Host], None], host: Host) -> None:
-    stranger(host)
+def test_removal_restores_the_original_entry(foreign_entry: t.Callable[[Host], None], host: Host) -> None:
+    foreign_entry(host)
     before = tree_of(host.root)
     for version in (OLD, NEW, OLD):
         host.install(version)
@@ -298,27 +298,29 @@ def foreign(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stranger", "words"),
+    ("foreign_entry", "message"),
     [
         (foreign, "contains files that do not belong to a toolkit: etc"),
         (lambda host: host.dest.write_text("x"), "is a file"),
     ],
 )
 @pytest.mark.parametrize("check", [True, False])
-def test_what_is_not_replaced(stranger: t.Callable[[Host], None], words: str, check: bool, host: Host) -> None:
-    stranger(host)
+def test_refuses_to_replace_foreign_entries(
+    foreign_entry: t.Callable[[Host], None], message: str, check: bool, host: Host
+) -> None:
+    foreign_entry(host)
     before = tree_of(host.root)
-    assert words in refusal(lambda: host.install(OLD, check))
+    assert message in refusal(lambda: host.install(OLD, check))
     same_but(host, before)
 
 
-def test_a_mount_is_not_replaced(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses_a_mount_point(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     installers(host)
     monkeypatch.setattr(toolkit_manifest, "is_mount_point", lambda path: path == str(host.dest))
     assert "is a mount point" in refusal(lambda: host.install(OLD))
 
 
-def test_a_file_system_that_cannot_exchange(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_exchange(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_one: str, _other: str) -> None:
         raise OSError(22, "Invalid argument")
 
@@ -330,7 +332,7 @@ def test_a_file_system_that_cannot_exchange(host: Host, monkeypatch: pytest.Monk
     assert not host.versions.exists()
 
 
-def test_somebody_replaces_it_again(host: Host) -> None:
+def test_refuses_a_second_foreign_entry(host: Host) -> None:
     installers(host)
     host.install(OLD)
     host.dest.unlink()
@@ -345,7 +347,7 @@ def test_somebody_replaces_it_again(host: Host) -> None:
 
 @pytest.mark.parametrize("live", [False, True])
 @pytest.mark.parametrize("start", ["nothing", "old", "damaged", "directory"])
-def test_check_mode_tells_what_a_run_does(start: str, live: bool, tmp_path: Path) -> None:
+def test_check_mode_predicts_the_result(start: str, live: bool, tmp_path: Path) -> None:
     host = Host(tmp_path, live)
     host.source(NEW)
     if start == "directory":
@@ -368,7 +370,7 @@ def test_check_mode_tells_what_a_run_does(start: str, live: bool, tmp_path: Path
 # -- a live host ---------------------------------------------------------------------------------------------------
 
 
-def test_the_programs_really_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the root is this machine's, so that wrappers lead to what is there."""
     monkeypatch.setattr(lock, "LOCK_FILE", str(tmp_path / "gpufleet-nvidia/lock"))
     # The same for an ordinary user.
@@ -392,7 +394,7 @@ def test_the_programs_really_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
 
 
-def test_labels_are_those_of_the_final_paths_before_the_switch(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sets_labels_of_final_paths_before_the_switch(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     switched: list[int] = []
     switch = directory_store.VersionStore.switch
 
@@ -410,7 +412,7 @@ def test_labels_are_those_of_the_final_paths_before_the_switch(host: Host, monke
     assert set(tree_of(host.current())) - {".manifest.json"} <= {path[len(new) + 1 :] for path in pairs}
 
 
-def test_a_version_is_what_its_sources_are(host: Host) -> None:
+def test_sources_determine_the_version(host: Host) -> None:
     """Another content of the same version is another version."""
     host.install(OLD)
     name = host.current().name
@@ -434,7 +436,7 @@ def engine(host: Host, program: str) -> None:
     (host.root / "etc/docker/daemon.json").write_text(f'{{"runtimes": {{"gpu": {{"path": "{program}"}}}}}}')
 
 
-def test_programs_of_engines_are_not_taken_away(host: Host) -> None:
+def test_refuses_to_remove_programs_of_engines(host: Host) -> None:
     host.install(OLD)
     engine(host, f"{DEST}/nvidia-container-runtime.legacy")
     before = tree_of(host.root)
@@ -447,7 +449,7 @@ def test_programs_of_engines_are_not_taken_away(host: Host) -> None:
     assert any("docker (gpu)" in warning for warning in host.warnings)
 
 
-def test_a_version_that_an_engine_names_stays(host: Host) -> None:
+def test_keeps_a_version_that_an_engine_names(host: Host) -> None:
     host.install("1.18.0")
     oldest = f"{VERSIONS}/{host.current().name}"
     engine(host, f"{oldest}/nvidia-container-runtime")
@@ -457,7 +459,7 @@ def test_a_version_that_an_engine_names_stays(host: Host) -> None:
     assert host.install(NEW).removed == (oldest,)
 
 
-def test_what_others_put_among_the_versions_stays(host: Host) -> None:
+def test_keeps_foreign_directories(host: Host) -> None:
     host.install(OLD)
     shutil.copytree(str(host.current()), str(host.versions / "mybackup"), symlinks=True)
     (host.versions / "notes").mkdir()
@@ -468,7 +470,7 @@ def test_what_others_put_among_the_versions_stays(host: Host) -> None:
 
 
 @pytest.mark.parametrize("where", ["", "..", ".config"])
-def test_folders_that_others_may_write_to(where: str, host: Host) -> None:
+def test_repairs_directory_modes(where: str, host: Host) -> None:
     host.install(OLD)
     folder = host.current() / where
     folder.chmod(0o777)
@@ -479,7 +481,7 @@ def test_folders_that_others_may_write_to(where: str, host: Host) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a folder")
 @pytest.mark.parametrize("where", ["", "..", ".config"])
-def test_folders_of_another_owner(where: str, host: Host) -> None:
+def test_repairs_directory_owners(where: str, host: Host) -> None:
     host.install(OLD)
     os.chown(str(host.current() / where), 1, 1)
     assert host.install(OLD).changed
@@ -487,7 +489,7 @@ def test_folders_of_another_owner(where: str, host: Host) -> None:
 
 
 @pytest.mark.parametrize("options", [{"version": NEW}, {"minimum_version": NEW, "minimum_version_policy": "fail"}])
-def test_a_version_that_is_not_known_is_not_enough(options: dict[str, t.Any], host: Host) -> None:
+def test_rejects_an_unknown_version_if_one_is_required(options: dict[str, t.Any], host: Host) -> None:
     components = ("runtime", "ctk", "cdi_hook")
     before = tree_of(host.root)
     assert "is unknown" in refusal(lambda: host.install(OLD, components=components, **options))
@@ -496,7 +498,7 @@ def test_a_version_that_is_not_known_is_not_enough(options: dict[str, t.Any], ho
     assert any("their version is unknown" in warning for warning in host.warnings)
 
 
-def test_a_library_under_another_name(host: Host) -> None:
+def test_library_with_another_file_name(host: Host) -> None:
     folder = next((host.root / host.source(OLD)[1:]).glob("usr/lib/*/libnvidia-container.so.1")).parent
     (folder / f"libnvidia-container.so.{OLD}").rename(folder / "blob-77")
     (folder / "libnvidia-container.so.1").unlink()
@@ -508,12 +510,12 @@ def test_a_library_under_another_name(host: Host) -> None:
 
 
 @pytest.mark.parametrize("folder", [DEST, VERSIONS])
-def test_logs_have_no_place_among_what_is_installed(folder: str, host: Host) -> None:
+def test_rejects_logs_in_the_directory(folder: str, host: Host) -> None:
     log = {"nvidia-container-runtime.debug": f"{folder}/runtime.log"}
     assert "in the directory of the toolkit" in refusal(lambda: host.install(OLD, settings=log))
 
 
-def test_a_low_level_runtime_that_leads_back(host: Host) -> None:
+def test_rejects_a_low_level_runtime_that_is_a_link_to_the_toolkit(host: Host) -> None:
     host.install(OLD)
     (host.root / "bin").mkdir(exist_ok=True)
     (host.root / "bin/myrunc").symlink_to(f"{DEST}/nvidia-container-runtime")

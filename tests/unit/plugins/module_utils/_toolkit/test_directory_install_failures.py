@@ -54,15 +54,15 @@ def rest(host: Host) -> Tree:
     return {name: entry for name, entry in tree_of(host.root).items() if not name.startswith("srv")}
 
 
-def refused(host: Host, words: str, **options: t.Any) -> None:
+def refused(host: Host, message: str, **options: t.Any) -> None:
     """The installation of another version is refused, and nothing is left of it."""
     before = rest(host)
-    assert words in refusal(lambda: host.install(NEW, **options))
+    assert message in refusal(lambda: host.install(NEW, **options))
     assert rest(host) == before
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"version": "1.19.0"}, "contains version 1.20.0 of the toolkit, but version is 1.19.0"),
         ({"minimum_version": "1.21.0", "minimum_version_policy": "fail"}, "minimum_version_policy: warn"),
@@ -81,28 +81,28 @@ def refused(host: Host, words: str, **options: t.Any) -> None:
     ],
 )
 @pytest.mark.parametrize("host", ["old"], indirect=True)
-def test_what_is_asked_cannot_be(options: dict[str, t.Any], words: str, host: Host) -> None:
-    refused(host, words, **options)
+def test_rejects_invalid_options(options: dict[str, t.Any], message: str, host: Host) -> None:
+    refused(host, message, **options)
 
 
 @pytest.mark.parametrize("policy", ["warn", "ignore"])
-def test_an_old_version_is_installed_nevertheless(policy: str, host: Host) -> None:
+def test_warns_about_an_old_version(policy: str, host: Host) -> None:
     assert host.install(NEW, minimum_version="1.21.0", minimum_version_policy=policy).changed
     assert any("1.21.0" in warning for warning in host.warnings) is (policy == "warn")
 
 
-def test_parts_of_several_versions(host: Host) -> None:
+def test_rejects_parts_of_several_versions(host: Host) -> None:
     tree(host.root / "srv/other", OLD, machine=MACHINE)
     (host.root / "srv/other" / CTK).replace(host.root / f"srv/{NEW}" / CTK)
     refused(host, "parts of several versions")
 
 
-def test_a_program_that_does_not_run(host: Host) -> None:
+def test_rejects_programs_that_do_not_run(host: Host) -> None:
     (host.root / f"srv/{NEW}" / CTK).write_bytes(program("echo 'no GLIBC_2.99' >&2; exit 1", MACHINE))
     refused(host, "The new nvidia-ctk does not run on this host: no GLIBC_2.99")
 
 
-def test_another_machine(host: Host) -> None:
+def test_rejects_another_machine(host: Host) -> None:
     tree(host.root / f"srv/{NEW}", NEW, machine=AARCH64 if MACHINE == X86_64 else X86_64)
     for path in (host.root / f"srv/{NEW}/usr/lib").rglob(f"{'x86_64' if MACHINE == X86_64 else 'aarch64'}*/*"):
         path.unlink()
@@ -114,18 +114,18 @@ def state_of_file_system(**values: int) -> t.Callable[[str], types.SimpleNamespa
     return lambda _path: types.SimpleNamespace(**{**usual, **values})
 
 
-def test_no_room(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_a_full_file_system(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", state_of_file_system(f_bavail=200))
     refused(host, "has 0 MiB of free space")
 
 
-def test_noexec(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejects_noexec(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "statvfs", state_of_file_system(f_flag=os.ST_NOEXEC))
     refused(host, "mounted noexec")
 
 
 @pytest.mark.parametrize("name", ["versions/.new", "toolkit.versions.new"])
-def test_read_only(name: str, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_file_system(name: str, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     mkdir = os.mkdir
 
     def refuse(path: str, mode: int = 0o777, **named: t.Any) -> None:
@@ -140,7 +140,7 @@ def test_read_only(name: str, host: Host, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("call", range(1, 12))
-def test_a_disk_that_fills_up(call: int, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_that_becomes_full(call: int, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
     def full(path: str, mode: int, chunks: t.Iterable[bytes]) -> str:
@@ -153,13 +153,13 @@ def test_a_disk_that_fills_up(call: int, host: Host, monkeypatch: pytest.MonkeyP
     refused(host, "Free space")
 
 
-def test_a_source_that_changes_while_it_is_read(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_that_changes_while_it_is_read(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = itertools.count()
     monkeypatch.setattr(toolkit_manifest, "read_chunks", lambda _path: [str(next(texts)).encode()])
     refused(host, "changed while it was read")
 
 
-def test_a_host_without_a_shell(host: Host) -> None:
+def test_host_without_a_shell(host: Host) -> None:
     (host.root / "bin/sh").unlink()
     refused(host, "has no /bin/sh")
 
@@ -175,7 +175,7 @@ def test_fapolicyd(host: Host) -> None:
     assert not host.warnings
 
 
-def test_the_installer_runs(tmp_path: Path) -> None:
+def test_refuses_while_the_installer_runs(tmp_path: Path) -> None:
     host = Host(tmp_path)
     host.dest.mkdir()
     lock = tmp_path / "run/nvidia/toolkit/toolkit.pid"
@@ -203,7 +203,7 @@ def test_device_nodes(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not host.install(NEW, create_device_nodes=True).changed
 
 
-def test_a_tree_has_no_devices(tmp_path: Path) -> None:
+def test_rejects_device_nodes_in_an_offline_tree(tmp_path: Path) -> None:
     refused(Host(tmp_path), "create_device_nodes: false", create_device_nodes=True)
 
 
@@ -325,7 +325,7 @@ def removed_tree(scene: Scene) -> Tree:
 
 
 @pytest.mark.parametrize("start", STARTS)
-def test_an_installation(start: t.Callable[[Host], None], tmp_path: Path, cut_off: CutOff) -> None:
+def test_killed_installation(start: t.Callable[[Host], None], tmp_path: Path, cut_off: CutOff) -> None:
     """Behind dest is what was there or the whole new version; the next run ends as if there had been no other."""
     scene = Scene(tmp_path / "host", start)
     host = scene.host()
@@ -346,7 +346,7 @@ def test_an_installation(start: t.Callable[[Host], None], tmp_path: Path, cut_of
 
 
 @pytest.mark.parametrize("start", [*FIRSTS, old_version])
-def test_an_installation_and_then_a_removal(start: t.Callable[[Host], None], tmp_path: Path, cut_off: CutOff) -> None:
+def test_removal_after_a_killed_installation(start: t.Callable[[Host], None], tmp_path: Path, cut_off: CutOff) -> None:
     scene = Scene(tmp_path / "host", start)
     gone = removed_tree(scene)
     for number, host in cut_off(scene, install, STARTS.index(start)):
@@ -357,7 +357,7 @@ def test_an_installation_and_then_a_removal(start: t.Callable[[Host], None], tmp
 
 @pytest.mark.parametrize("start", FIRSTS)
 @pytest.mark.parametrize("then", [removed, install])
-def test_a_removal(
+def test_killed_removal(
     start: t.Callable[[Host], None],
     then: t.Callable[[Host], object],
     tmp_path: Path,
@@ -384,7 +384,7 @@ def test_a_removal(
         assert not host.remove().changed, number
 
 
-def test_folders_that_were_made_for_it_are_empty_at_worst(tmp_path: Path, cut_off: CutOff) -> None:
+def test_killed_run_leaves_at_most_empty_directories(tmp_path: Path, cut_off: CutOff) -> None:
     """Who made them is only known once that is written down."""
 
     def no_folder(host: Host) -> None:

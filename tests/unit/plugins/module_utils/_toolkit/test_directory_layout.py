@@ -57,8 +57,8 @@ ALL = [
 
 
 def plan(parts: t.Sequence[PartDigest] = ALL, default: str | None = None, **wanted: t.Any) -> DirectoryLayout:
-    asked = {"driver_root": "/", "runtimes": ("runc", "crun"), "settings": {}, **wanted}
-    return build_layout(parts, DirectorySpec(DEST, ConfigInputs(**asked), default), FOLDER)
+    requested = {"driver_root": "/", "runtimes": ("runc", "crun"), "settings": {}, **wanted}
+    return build_layout(parts, DirectorySpec(DEST, ConfigInputs(**requested), default), FOLDER)
 
 
 def config(**wanted: t.Any) -> dict[str, t.Any]:
@@ -67,7 +67,7 @@ def config(**wanted: t.Any) -> dict[str, t.Any]:
 
 
 @pytest.mark.parametrize("component", PROGRAMS)
-def test_one_component(component: str) -> None:
+def test_single_component(component: str) -> None:
     names = PROGRAMS[component]
     found = plan([part(name) for name in names]).entries
     link = {"nvidia-container-toolkit"} if component == "hook" else set()
@@ -78,7 +78,7 @@ def test_one_component(component: str) -> None:
         assert not found[name].part
 
 
-def test_links_and_what_is_not_wrapped() -> None:
+def test_links_and_unwrapped_programs() -> None:
     found = plan().entries
     assert found["nvidia-container-toolkit"].target == "nvidia-container-runtime-hook"
     assert found["libnvidia-container.so.1"].target == "libnvidia-container.so.1.20.0"
@@ -133,12 +133,12 @@ def test_config() -> None:
         ("/run/nvidia/driver", True, "@/run/nvidia/driver/sbin/ldconfig.real"),
     ],
 )
-def test_the_root_of_the_driver(root: str, real: bool, ldconfig: str) -> None:
+def test_driver_root(root: str, real: bool, ldconfig: str) -> None:
     found = config(driver_root=root, real_ldconfig=real)["nvidia-container-cli"]
     assert (found["root"], found["ldconfig"]) == (root, ldconfig)
 
 
-def test_what_is_asked_wins() -> None:
+def test_settings_have_precedence() -> None:
     mode = "accept-nvidia-visible-devices-as-volume-mounts"
     variable = "accept-nvidia-visible-devices-envvar-when-unprivileged"
     found = config(
@@ -159,13 +159,13 @@ def test_what_is_asked_wins() -> None:
     assert config(debug=False) == config()
 
 
-def test_null_is_nobodys_wish() -> None:
+def test_null_removes_a_setting() -> None:
     found = config(settings={"nvidia-container-cli": {"root": None}, "nvidia-ctk.path": None})
     assert "root" not in found["nvidia-container-cli"]
     assert "nvidia-ctk" not in found
 
 
-def test_settings_are_what_the_file_amounts_to() -> None:
+def test_reported_settings_equal_the_file() -> None:
     found = plan(settings={"nvidia-container-cli.environment": ["TOKEN=abc", "A=b"]})
     assert found.settings["nvidia-container-runtime.mode"] == "auto"
     assert found.settings["nvidia-container-cli.root"] == "/"
@@ -173,13 +173,13 @@ def test_settings_are_what_the_file_amounts_to() -> None:
     assert "abc" not in str(found.settings)
 
 
-def test_odd_texts_are_spelled_right() -> None:
+def test_quotes_special_characters() -> None:
     odd = "/a\"b\\c'd ü #"
     assert config(settings={"nvidia-ctk.path": odd})["nvidia-ctk"]["path"] == odd
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"no-such": 1}, "no-such is not a known setting"),
         ({"nvidia-container-cli": {"load-kmods": "maybe"}}, "nvidia-container-cli.load-kmods"),
@@ -191,19 +191,19 @@ def test_odd_texts_are_spelled_right() -> None:
         ({"nvidia-ctk.path": "/x", "nvidia-ctk": {"path": "/y"}}, "set twice"),
     ],
 )
-def test_settings_that_cannot_be(settings: dict[str, t.Any], words: str) -> None:
-    with pytest.raises(NvidiaError, match=words):
+def test_rejects_invalid_settings(settings: dict[str, t.Any], message: str) -> None:
+    with pytest.raises(NvidiaError, match=message):
         plan(settings=settings)
 
 
-def test_what_takes_over_without_a_driver() -> None:
+def test_runtimes_without_a_driver() -> None:
     text = plan(default="/usr/bin/crun").entries["nvidia-container-runtime"].text
     assert b"for runtime in /usr/bin/crun runc crun;" in text
     assert b"for runtime in runc crun;" in plan(default="runc").entries["nvidia-container-runtime"].text
 
 
 @pytest.mark.parametrize("dest", ["/opt/a:b", "/opt/a;b", "/opt/$ORIGIN", "/opt/a\nb", "/opt/a\tb", "/", "/opt/\udcff"])
-def test_a_dest_that_cannot_be(dest: str) -> None:
+def test_rejects_invalid_dest(dest: str) -> None:
     with pytest.raises(NvidiaError, match="dest"):
         check_dest(dest)
 
@@ -211,7 +211,7 @@ def test_a_dest_that_cannot_be(dest: str) -> None:
 @pytest.mark.parametrize(
     "dest", ["/opt/nvidia", "/opt/a b", "/opt/it's", '/o/"x"', "/opt/größe", "/opt/a\\b", "/opt/*"]
 )
-def test_a_dest_that_can_be(dest: str) -> None:
+def test_accepts_valid_dest(dest: str) -> None:
     check_dest(dest)
 
 
@@ -228,17 +228,17 @@ def test_a_dest_that_can_be(dest: str) -> None:
         f"{DEST}/x",
     ],
 )
-def test_a_runtime_that_cannot_be(runtime: str) -> None:
+def test_rejects_invalid_runtimes(runtime: str) -> None:
     with pytest.raises(NvidiaError, match="low_level_runtimes has"):
         check_runtime("low_level_runtimes has", runtime, DEST)
 
 
 @pytest.mark.parametrize("runtime", ["runc", "/usr/bin/crun", "/opt/a b/youki", f"{DEST}2/runc"])
-def test_a_runtime_that_can_be(runtime: str) -> None:
+def test_accepts_valid_runtimes(runtime: str) -> None:
     check_runtime("low_level_runtimes has", runtime, DEST)
 
 
-def test_whatever_makes_a_difference_is_in_the_digest() -> None:
+def test_digest_includes_all_inputs() -> None:
     wanted = ConfigInputs("/", ("runc",), {})
     designs = [
         DirectorySpec(DEST, wanted),
@@ -323,15 +323,15 @@ class Wrapped:
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("program", [RUNTIMES[0], CLI])
-def test_it_runs_its_own_version(program: str, name: str, shell: str, tmp_path: Path) -> None:
+def test_wrapper_runs_its_own_version(program: str, name: str, shell: str, tmp_path: Path) -> None:
     wrapped = Wrapped(tmp_path, program, name)
     wrapped.sysfs.mkdir()
-    status, told, said = wrapped.run(*ARGUMENTS, shell=shell, PATH="/usr/bin:/bin", LD_LIBRARY_PATH="/lib/x")
+    status, told, error = wrapped.run(*ARGUMENTS, shell=shell, PATH="/usr/bin:/bin", LD_LIBRARY_PATH="/lib/x")
     folder = str(wrapped.folder)
     config = f"{folder}/.config/nvidia-container-runtime/config.toml" if program in RUNTIMES else "unset"
     libraries = f"{folder}:/lib/x" if program == CLI else "/lib/x"
     assert told == [str(wrapped.real), f"{folder}:/usr/bin:/bin", libraries, config, *ARGUMENTS]
-    assert (status, said) == (STATUS, "")
+    assert (status, error) == (STATUS, "")
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_variables(program: str, path: str, libraries: bool, config: bool, tmp_p
 
 
 @pytest.mark.parametrize("empty", [{}, {"PATH": "", "LD_LIBRARY_PATH": ""}])
-def test_no_entry_is_empty(empty: dict[str, str], tmp_path: Path) -> None:
+def test_variables_have_no_empty_entry(empty: dict[str, str], tmp_path: Path) -> None:
     """An empty one is the working directory."""
     told = Wrapped(tmp_path, CLI).run(**empty)[1]
     assert told[2] == str(tmp_path / "version")
@@ -377,7 +377,7 @@ def test_no_entry_is_empty(empty: dict[str, str], tmp_path: Path) -> None:
         (None, False),
     ],
 )
-def test_the_driver(modules: str | None, loaded: bool, shell: str, tmp_path: Path) -> None:
+def test_wrapper_checks_the_driver(modules: str | None, loaded: bool, shell: str, tmp_path: Path) -> None:
     """A last line that does not end is none of the kernel's."""
     runc = script(tmp_path / "runc")
     wrapped = Wrapped(tmp_path, RUNTIMES[1], runtimes=[str(runc)])
@@ -385,19 +385,19 @@ def test_the_driver(modules: str | None, loaded: bool, shell: str, tmp_path: Pat
         wrapped.modules.unlink()
     else:
         wrapped.modules.write_text(modules)
-    status, told, said = wrapped.run("create", "x y", shell=shell, PATH="/usr/bin:/bin")
+    status, told, error = wrapped.run("create", "x y", shell=shell, PATH="/usr/bin:/bin")
     assert status == STATUS
     assert (told[0] == str(wrapped.real)) is loaded
     assert told[-2:] == ["create", "x y"]
-    assert ("a low-level runtime takes over" in said) is not loaded
-    assert said.count("\n") == (0 if loaded else 1)
+    assert ("a low-level runtime takes over" in error) is not loaded
+    assert error.count("\n") == (0 if loaded else 1)
     if not loaded:
         # The other runtime gets the environment as it was.
         assert told[:4] == [str(runc), "/usr/bin:/bin", "unset", "unset"]
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_the_first_runtime_that_is_there(name: str, tmp_path: Path) -> None:
+def test_wrapper_runs_the_first_existing_runtime(name: str, tmp_path: Path) -> None:
     runtime = script(tmp_path / "programs" / f"{name} runc")
     second = script(tmp_path / "second/crun")
     wrapped = Wrapped(tmp_path, RUNTIMES[0], runtimes=["/nowhere/runc", "not-there", str(runtime), str(second)])
@@ -410,14 +410,14 @@ def test_the_first_runtime_that_is_there(name: str, tmp_path: Path) -> None:
     ]
 
 
-def test_a_bare_name_is_looked_up(tmp_path: Path) -> None:
+def test_wrapper_searches_names_in_path(tmp_path: Path) -> None:
     crun = script(tmp_path / "programs/crun")
     wrapped = Wrapped(tmp_path, RUNTIMES[2], runtimes=["gpufleet-runc", "crun"])
     assert wrapped.run("list", PATH=f"{crun.parent}:/usr/bin:/bin")[1][0] == str(crun)
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_what_cannot_be_run_is_passed_over(shell: str, tmp_path: Path) -> None:
+def test_wrapper_skips_files_that_are_not_executable(shell: str, tmp_path: Path) -> None:
     folder, text, crun = tmp_path / "folder", tmp_path / "text", script(tmp_path / "crun")
     folder.mkdir()
     text.write_text("no program")
@@ -426,13 +426,13 @@ def test_what_cannot_be_run_is_passed_over(shell: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("runtimes", [["/nowhere/runc", "gpufleet-runc"], []])
-def test_no_runtime(runtimes: list[str], tmp_path: Path) -> None:
-    status, told, said = Wrapped(tmp_path, RUNTIMES[0], runtimes=runtimes).run("x", PATH="/usr/bin:/bin")
+def test_wrapper_fails_without_runtime(runtimes: list[str], tmp_path: Path) -> None:
+    status, told, error = Wrapped(tmp_path, RUNTIMES[0], runtimes=runtimes).run("x", PATH="/usr/bin:/bin")
     assert (status, told) == (127, [])
-    assert f"no low-level runtime was found, looked for {', '.join(runtimes)}" in said
+    assert f"no low-level runtime was found, looked for {', '.join(runtimes)}" in error
 
 
-def test_shells_agree_that_it_is_one(tmp_path: Path) -> None:
+def test_wrapper_is_valid_shell_code(tmp_path: Path) -> None:
     """As posix shells read it, without running it."""
     for program in (*RUNTIMES, HOOK, CLI, CTK):
         wrapped = Wrapped(tmp_path, program, "it's")
@@ -444,7 +444,7 @@ def test_shells_agree_that_it_is_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "older"), [(None, False), ("1.20.0", False), ("1.18.0", False), ("1.17.8", True), ("1.9.0", True)]
 )
-def test_older_toolkits_are_told_of_their_configuration_in_their_way(version: str | None, older: bool) -> None:
+def test_wrapper_passes_config_to_older_toolkits(version: str | None, older: bool) -> None:
     around = WrapperContext("/opt/v", "/opt/d", ["runc"], version)
     for program in (*RUNTIMES, HOOK):
         assert ("XDG_CONFIG_HOME=/opt/v/.config\n" in wrapper(program, around)) is older

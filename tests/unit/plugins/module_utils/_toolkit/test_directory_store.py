@@ -45,7 +45,7 @@ def host(tmp_path: Path) -> Host:
     return host
 
 
-def test_what_is_there(host: Host) -> None:
+def test_reads_versions(host: Host) -> None:
     store = host.store
     assert store.current() == host.current().name
     assert store.names() == host.names()
@@ -59,7 +59,7 @@ def test_what_is_there(host: Host) -> None:
     assert store.path("x") == f"{VERSIONS}/x"
 
 
-def test_nothing_is_there(tmp_path: Path) -> None:
+def test_missing_directory(tmp_path: Path) -> None:
     store = Host(tmp_path).store
     assert (store.current(), store.names(), store.leftovers(), store.foreign_entry_type()) == (None, [], [], None)
     assert not store.is_empty()
@@ -67,7 +67,7 @@ def test_nothing_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "stranger"),
+    ("target", "foreign_entry"),
     [
         ("toolkit.versions/x", None),
         ("toolkit.versions/former", "link"),
@@ -78,10 +78,10 @@ def test_nothing_is_there(tmp_path: Path) -> None:
         ("/usr", "link"),
     ],
 )
-def test_whose_link_it_is(target: str, stranger: str | None, host: Host) -> None:
+def test_foreign_links(target: str, foreign_entry: str | None, host: Host) -> None:
     host.dest.unlink()
     host.dest.symlink_to(target)
-    assert host.store.foreign_entry_type() == stranger
+    assert host.store.foreign_entry_type() == foreign_entry
     assert host.store.current() is None
 
 
@@ -94,7 +94,7 @@ def test_whose_link_it_is(target: str, stranger: str | None, host: Host) -> None
         (["nvidia/x"], ["nvidia", "nvidia/x"]),
     ],
 )
-def test_what_is_of_a_toolkit(names: list[str], foreign: list[str], tmp_path: Path) -> None:
+def test_foreign_names(names: list[str], foreign: list[str], tmp_path: Path) -> None:
     host = Host(tmp_path)
     for name in names:
         (host.dest / name).parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def test_what_is_of_a_toolkit(names: list[str], foreign: list[str], tmp_path: Pa
     assert host.store.foreign_names() == foreign
 
 
-def test_what_somebody_puts_beside_versions_is_none(host: Host) -> None:
+def test_foreign_directories_are_not_versions(host: Host) -> None:
     names = host.names()
     (host.versions / "backup").mkdir()
     (host.versions / "backup/notes").write_text("mine")
@@ -113,7 +113,7 @@ def test_what_somebody_puts_beside_versions_is_none(host: Host) -> None:
     assert not host.remove().changed
 
 
-def test_leftovers_go(host: Host) -> None:
+def test_removes_leftovers(host: Host) -> None:
     before = tree_of(host.versions)
     (host.versions / ".new/.config").mkdir(parents=True)
     (host.versions / ".link").symlink_to("toolkit.versions/x")
@@ -123,7 +123,7 @@ def test_leftovers_go(host: Host) -> None:
     assert tree_of(host.versions) == before
 
 
-def test_names_that_are_taken(host: Host) -> None:
+def test_new_name(host: Host) -> None:
     store, name = host.store, host.current().name
     assert store.new_name("1.21.0-x") == "1.21.0-x"
     assert store.new_name(name) == f"{name}-2"
@@ -131,7 +131,7 @@ def test_names_that_are_taken(host: Host) -> None:
     assert store.new_name(name) == f"{name}-3"
 
 
-def test_only_folders_that_were_made_go(tmp_path: Path) -> None:
+def test_removes_only_created_directories(tmp_path: Path) -> None:
     host = Host(tmp_path)
     for dest in ("/a/b/c/toolkit", "/opt/nvidia/deep/toolkit"):
         host.install(NEW, dest=dest)
@@ -145,14 +145,14 @@ def test_only_folders_that_were_made_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1, null]", "{}", "7"])
-def test_what_was_made_is_not_known(content: str, host: Host) -> None:
+def test_damaged_list_of_created_directories(content: str, host: Host) -> None:
     (host.versions / ".created.json").write_text(content)
     host.remove()
     assert not host.versions.exists()
     assert host.dest.parent.exists()
 
 
-def test_versions_on_another_disk(tmp_path: Path) -> None:
+def test_linked_versions_directory(tmp_path: Path) -> None:
     """The folder of all versions may be a link."""
     host = Host(tmp_path)
     (tmp_path / "var/lib/big").mkdir()
@@ -163,7 +163,7 @@ def test_versions_on_another_disk(tmp_path: Path) -> None:
     assert not host.install(NEW).changed
 
 
-def test_a_dest_that_cannot_be_looked_at(tmp_path: Path) -> None:
+def test_unreadable_dest(tmp_path: Path) -> None:
     host = Host(tmp_path)
     (tmp_path / "opt/file").write_text("")
     store = VersionStore(host.host, "/opt/file/toolkit")
@@ -172,7 +172,7 @@ def test_a_dest_that_cannot_be_looked_at(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_former_link_that_changes_while_it_is_read(host: Host, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+def test_original_link_that_changes_while_it_is_read(host: Host, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     host.dest.unlink()
     host.dest.symlink_to("/usr")
     (host.versions / "former").symlink_to("/usr")
@@ -187,7 +187,7 @@ def test_a_former_link_that_changes_while_it_is_read(host: Host, monkeypatch: py
 # -- Exchange two names ----------------------------------------------------------------------------------------------
 
 
-def test_a_directory_and_a_link(tmp_path: Path) -> None:
+def test_exchanges_directory_and_link(tmp_path: Path) -> None:
     folder, link = tmp_path / "folder", tmp_path / "link"
     folder.mkdir(0o750)
     (folder / "file").write_text("x")
@@ -200,7 +200,7 @@ def test_a_directory_and_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["one", "other"])
-def test_both_have_to_be_there(missing: str, tmp_path: Path) -> None:
+def test_exchange_requires_both_names(missing: str, tmp_path: Path) -> None:
     for name in {"one", "other"} - {missing}:
         (tmp_path / name).write_text(name)
     with pytest.raises(OSError) as caught:
@@ -216,7 +216,7 @@ class OldLibrary:
         self.syscall = library.syscall
 
 
-def test_a_c_library_without_a_function_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exchange_without_library_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "one").write_text("1")
     (tmp_path / "other").write_text("2")
     load = ctypes.CDLL
@@ -227,7 +227,7 @@ def test_a_c_library_without_a_function_for_it(tmp_path: Path, monkeypatch: pyte
         rename_exchange(str(tmp_path / "one"), str(tmp_path / "nothing"))
 
 
-def test_a_machine_that_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exchange_on_unknown_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = ctypes.CDLL
     monkeypatch.setattr(ctypes, "CDLL", lambda name, use_errno: OldLibrary(load(name, use_errno=use_errno)))
     monkeypatch.setattr(directory_store, "_SYSCALL_NUMBERS", {})

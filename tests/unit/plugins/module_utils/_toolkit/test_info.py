@@ -125,7 +125,7 @@ def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path)
 
 
-def test_a_host_without_any(tree: Tree) -> None:
+def test_host_without_toolkit(tree: Tree) -> None:
     tree.put("/sys/bus/pci/devices/0000:00:01.0/vendor", "0x8086\n")
     found = tree.describe()
     assert found.pop("gpu")["present"] is False
@@ -152,14 +152,14 @@ def test_a_host_without_any(tree: Tree) -> None:
     assert tree.ran == []
 
 
-def test_its_forerunners_are_none_of_it(tree: Tree) -> None:
+def test_former_packages_are_not_the_toolkit(tree: Tree) -> None:
     tree.put("/var/lib/dpkg/status", "Package: nvidia-docker2\nStatus: install ok installed\nVersion: 2.13.0-1\n")
     found = tree.describe()
     assert found["packages"] == {"nvidia-docker2": {"version": "2.13.0-1", "held": False}}
     assert (found["version"], found["version_mismatches"], found["settings"]) == (None, [], {})
 
 
-def test_a_host_with_everything(tree: Tree) -> None:
+def test_complete_host(tree: Tree) -> None:
     tree.install(status="hold ok installed")
     tree.put("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module  580.95.05  Release\n")
     tree.put(
@@ -188,8 +188,8 @@ def test_a_host_with_everything(tree: Tree) -> None:
     assert found["config_exists"]
     assert found["settings"]["nvidia-container-runtime.mode"] == "cdi"
     assert found["settings"]["nvidia-container-runtime.log-level"] == "info"
-    (words,) = found["unsafe_settings"]
-    assert words.startswith("features.allow-ldconfig-from-container is true: ")
+    (message,) = found["unsafe_settings"]
+    assert message.startswith("features.allow-ldconfig-from-container is true: ")
     assert found["conflicting_sources"] == [
         {"path": LIST, "line": None, "address": None},
         {"path": MAIN_LIST, "line": 2, "address": ADDRESS},
@@ -211,7 +211,7 @@ def test_parts_of_several_versions(tree: Tree) -> None:
     assert len(found["version_mismatches"]) == len(PROGRAMS)
 
 
-def test_vulnerabilities_of_what_tells_no_version_are_not_known(tree: Tree) -> None:
+def test_unknown_version_has_unknown_cves(tree: Tree) -> None:
     tree.install()
     tree.put("/var/lib/dpkg/status", "")
     assert tree.describe(live=False)["known_cves"] is None
@@ -237,7 +237,7 @@ def test_secrets_are_hidden(tree: Tree) -> None:
     ]
 
 
-def test_what_the_toolkit_cannot_use_is_a_problem(tree: Tree) -> None:
+def test_reports_invalid_settings(tree: Tree) -> None:
     tree.install()
     tree.put(CONFIG_FILE, 'nvidia-container-cli = ""\n[nvidia-container-runtime]\nmode = "cdii"\n')
     found = tree.describe()
@@ -249,7 +249,7 @@ def test_what_the_toolkit_cannot_use_is_a_problem(tree: Tree) -> None:
     assert found["settings"]["nvidia-container-runtime.mode"] == "cdii"
 
 
-def test_what_can_be_taken_back_is_told(tree: Tree) -> None:
+def test_reports_recorded_files(tree: Tree) -> None:
     for owner in ("toolkit", "toolkit-2", "docker"):
         record = OriginalFile(owner, f"/etc/{owner}", b"", 0, 0, 0o644, keys={})
         tree.put(record_path(owner, record.path), record.to_bytes().decode())
@@ -260,7 +260,7 @@ def test_what_can_be_taken_back_is_told(tree: Tree) -> None:
     assert "is damaged" in found["problems"][0]["message"]
 
 
-def test_an_offline_tree(tree: Tree) -> None:
+def test_offline_tree(tree: Tree) -> None:
     tree.install()
     tree.put("/run/reboot-required", "")
     found = tree.describe(live=False)
@@ -272,7 +272,7 @@ def test_an_offline_tree(tree: Tree) -> None:
     assert found["reboot_required"] is None
 
 
-def test_no_file_is_what_the_toolkit_says_by_itself(tree: Tree) -> None:
+def test_defaults_without_config_file(tree: Tree) -> None:
     tree.install()
     (tree.root / "sbin").mkdir()
     tree.put("/sbin/ldconfig.real", "")
@@ -283,7 +283,7 @@ def test_no_file_is_what_the_toolkit_says_by_itself(tree: Tree) -> None:
     assert found["unsafe_settings"] == []
 
 
-def test_programs_in_another_folder_have_their_own_file(tree: Tree) -> None:
+def test_directory_has_its_own_config_file(tree: Tree) -> None:
     tree.install(folder="/usr/local/bin")
     own = "/usr/local/bin/.config/nvidia-container-runtime/config.toml"
     tree.put(own, "disable-require = true\n")
@@ -297,7 +297,7 @@ def test_programs_in_another_folder_have_their_own_file(tree: Tree) -> None:
 # -- a toolkit in a directory ------------------------------------------------------------------------------------------
 
 
-def test_a_toolkit_in_a_directory_says_of_which_version_it_is(tree: Tree) -> None:
+def test_directory_reports_its_version(tree: Tree) -> None:
     first = tree.install_into_directory("1.19.1")
     assert tree.describe()["directory"] == {
         "path": DIRECTORY,
@@ -319,19 +319,19 @@ def test_a_toolkit_in_a_directory_says_of_which_version_it_is(tree: Tree) -> Non
     assert tree.ran == []
 
 
-def test_its_vulnerabilities_are_known(tree: Tree) -> None:
+def test_directory_reports_cves(tree: Tree) -> None:
     tree.install_into_directory("1.19.0")
     assert [entry["name"] for entry in tree.describe(live=False)["known_cves"]] == ["CVE-2026-24260"]
 
 
-def test_what_does_not_know_its_version_is_asked(tree: Tree) -> None:
+def test_runs_programs_without_recorded_version(tree: Tree) -> None:
     tree.install_into_directory(None)
     assert tree.describe()["version"] == "1.19.0"
     assert f"{DIRECTORY}/nvidia-ctk" in tree.ran
     assert tree.describe(live=False)["version"] is None
 
 
-def test_another_directory_is_looked_into(tree: Tree) -> None:
+def test_other_directory(tree: Tree) -> None:
     tree.install_into_directory(folder="/opt/toolkit")
     assert tree.describe()["directory"] is None
     found = tree.describe(directory="/opt/toolkit/")
@@ -341,7 +341,7 @@ def test_another_directory_is_looked_into(tree: Tree) -> None:
         tree.describe(directory="opt")
 
 
-def test_what_was_not_asked_for_is_not_missing(tree: Tree) -> None:
+def test_unrequested_components_are_not_missing(tree: Tree) -> None:
     tree.install_into_directory(names=("nvidia-ctk",))
     found = tree.describe()
     assert found["directory"]["components"] == ["ctk"]
@@ -350,7 +350,7 @@ def test_what_was_not_asked_for_is_not_missing(tree: Tree) -> None:
     assert found["config_path"] == f"{DIRECTORY}/{OWN_CONFIG_FILE}"
 
 
-def test_damage_is_a_difference(tree: Tree) -> None:
+def test_reports_damage(tree: Tree) -> None:
     name = tree.install_into_directory()
     (tree.root / f"{DIRECTORY[1:]}.versions/{name}/nvidia-ctk").unlink()
     found = tree.describe()
@@ -358,7 +358,7 @@ def test_damage_is_a_difference(tree: Tree) -> None:
     assert "nvidia-ctk" not in found["programs"]
 
 
-def test_half_a_version_is_a_difference(tree: Tree) -> None:
+def test_reports_incomplete_version(tree: Tree) -> None:
     name = tree.install_into_directory()
     (tree.root / f"{DIRECTORY[1:]}.versions/{name}/{NAME}").unlink()
     found = tree.describe()
@@ -368,7 +368,7 @@ def test_half_a_version_is_a_difference(tree: Tree) -> None:
     assert found["version"] == "1.19.0"
 
 
-def test_one_of_a_newer_collection_is_a_problem(tree: Tree) -> None:
+def test_reports_manifest_of_a_newer_collection(tree: Tree) -> None:
     name = tree.install_into_directory()
     tree.put(f"{DIRECTORY}.versions/{name}/{NAME}", '{"schema": 99}')
     found = tree.describe()
@@ -376,7 +376,7 @@ def test_one_of_a_newer_collection_is_a_problem(tree: Tree) -> None:
     assert (found["directory"], found["version"]) == (None, "1.19.0")
 
 
-def test_packages_count_before_a_directory(tree: Tree) -> None:
+def test_packages_have_precedence_over_directory(tree: Tree) -> None:
     tree.install()
     tree.install_into_directory()
     found = tree.describe()
@@ -386,7 +386,7 @@ def test_packages_count_before_a_directory(tree: Tree) -> None:
     assert found["config_path"] == CONFIG_FILE
 
 
-def test_a_directory_of_somebody_else_counts_before_the_search_path(tree: Tree) -> None:
+def test_foreign_directory_has_precedence_over_path(tree: Tree) -> None:
     tree.install(folder="/usr/local/bin")
     tree.install(folder=DIRECTORY)
     found = tree.describe()
@@ -395,26 +395,26 @@ def test_a_directory_of_somebody_else_counts_before_the_search_path(tree: Tree) 
 
 
 @pytest.mark.parametrize(
-    ("path", "text", "words"),
+    ("path", "text", "message"),
     [
         (CONFIG_FILE, "mode = \n", f"{CONFIG_FILE}, line 1"),
         (f"{CONFIG_FILE}/x", "", f"{CONFIG_FILE} is not a regular file"),
         ("/etc/os-release", "ID=opensuse\n", "does not support"),
     ],
 )
-def test_what_cannot_be_read_hides_nothing_else(tree: Tree, path: str, text: str, words: str) -> None:
+def test_unreadable_parts_hide_nothing_else(tree: Tree, path: str, text: str, message: str) -> None:
     tree.install()
     tree.put(path, text)
     found = tree.describe()
     (problem,) = found["problems"]
-    assert words in problem["message"]
+    assert message in problem["message"]
     assert (problem["code"] == "file-invalid") is text.startswith("mode")
     assert found["version"] == "1.19.0"
     assert bool(found["settings"]) == (CONFIG_FILE not in path)
     assert bool(found["packages"]) == (CONFIG_FILE in path)
 
 
-def test_an_unknown_distribution_is_none_that_is_wrong(tree: Tree) -> None:
+def test_unknown_distribution_is_no_problem(tree: Tree) -> None:
     tree.install()
     tree.put("/etc/os-release", "ID=nixos\n")
     tree.put(LIST, f"deb https://{ADDRESS} /\n")
@@ -425,7 +425,7 @@ def test_an_unknown_distribution_is_none_that_is_wrong(tree: Tree) -> None:
     assert found["reboot_required"] is None
 
 
-def test_packages_half_installed_are_a_problem(tree: Tree) -> None:
+def test_reports_half_installed_packages(tree: Tree) -> None:
     tree.install(status="install ok half-configured")
     found = tree.describe()
     assert found["packages"]["libnvidia-container1"]["version"] == "1.19.0-1"
@@ -452,9 +452,7 @@ class _Silent:
         (False, "The installed packages are unknown, because dnf cannot list those of an offline tree."),
     ],
 )
-def test_a_silent_package_manager_is_a_problem(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch, readable: bool, problem: str
-) -> None:
+def test_reports_unreadable_packages(tree: Tree, monkeypatch: pytest.MonkeyPatch, readable: bool, problem: str) -> None:
     monkeypatch.setattr(packages_detect, "detect_package_manager", lambda *_host: _Silent(readable))
     tree.install()
     tree.put("/etc/yum.repos.d/nvidia-docker.repo", f"[x]\nbaseurl=https://{ADDRESS}\n")

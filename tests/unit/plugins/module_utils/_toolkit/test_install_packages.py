@@ -60,7 +60,7 @@ def versions(result: dict[str, t.Any]) -> set[str]:
 
 @pytest.mark.parametrize("check_mode", [False, True])
 @pytest.mark.parametrize("version", [None, "1.19.1", "1.19.1-1"])
-def test_nothing_is_asked_where_nothing_changes(
+def test_unchanged_host_needs_no_calls(
     world: World, monkeypatch: pytest.MonkeyPatch, check_mode: bool, version: str | None
 ) -> None:
     def locked(*_arguments: t.Any) -> None:
@@ -77,7 +77,7 @@ def test_nothing_is_asked_where_nothing_changes(
     assert world.snapshot() == before
 
 
-def test_a_source_that_has_just_changed_is_tried(world: World) -> None:
+def test_tests_a_changed_source(world: World) -> None:
     world.have(four("1.19.1-1"))
     assert not world.execute(pending=True)["changed"]
     assert world.calls == ["refresh"]
@@ -103,7 +103,9 @@ def test_a_source_that_has_just_changed_is_tried(world: World) -> None:
         ({PACKAGES[0]: Package("1.18.2-1")}, None, "1.20.0-1"),
     ],
 )
-def test_all_four_in_one_transaction(world: World, before: dict[str, Package], version: str | None, after: str) -> None:
+def test_installs_all_packages_in_one_transaction(
+    world: World, before: dict[str, Package], version: str | None, after: str
+) -> None:
     world.have(before)
     predicted = world.execute(check_mode=True, version=version, **ANYTHING)
     assert world.packages == before
@@ -118,13 +120,13 @@ def test_all_four_in_one_transaction(world: World, before: dict[str, Package], v
     assert not again["changed"]
 
 
-def test_the_order_of_the_steps(world: World) -> None:
+def test_order_of_steps(world: World) -> None:
     world.have(four("1.18.2-1"))
     world.execute(version="1.20.0", pending=True, hold=True)
     assert world.calls == ["refresh", "candidates", "preview", "apply", "hold"]
 
 
-def test_lists_are_fetched_only_where_they_lack_something(world: World) -> None:
+def test_fetches_lists_only_if_necessary(world: World) -> None:
     world.execute(version="1.20.0")
     assert "refresh" not in world.calls
     world.calls.clear()
@@ -139,7 +141,7 @@ def test_lists_are_fetched_only_where_they_lack_something(world: World) -> None:
     ]  # fmt: skip
 
 
-def test_a_version_that_nobody_has(world: World) -> None:
+def test_rejects_unknown_version(world: World) -> None:
     world.failures["refresh everything"] = "E: another source is broken"
     with pytest.raises(HostError) as caught:
         world.execute(version="1.19")
@@ -148,7 +150,7 @@ def test_a_version_that_nobody_has(world: World) -> None:
     assert world.changes == []
 
 
-def test_lists_that_cannot_be_fetched(world: World) -> None:
+def test_fetch_failure(world: World) -> None:
     world.failures["refresh"] = "E: Could not connect"
     with pytest.raises(HostError, match="Could not connect"):
         world.execute(version="1.21.0")
@@ -165,10 +167,10 @@ def test_check_mode_fetches_nothing(world: World) -> None:
     assert world.calls == ["candidates offline"]
 
 
-def test_check_mode_asks_nobody_about_a_source_that_is_to_come(world: World) -> None:
+def test_check_mode_with_pending_source(world: World) -> None:
     world.listed = []
-    asked = world.execute(check_mode=True, version="1.19.1", pending=True)
-    assert (asked["changed"], asked["version"], versions(asked)) == (True, "1.19.1", {"1.19.1"})
+    requested = world.execute(check_mode=True, version="1.19.1", pending=True)
+    assert (requested["changed"], requested["version"], versions(requested)) == (True, "1.19.1", {"1.19.1"})
     unknown = world.execute(check_mode=True, pending=True)
     assert (unknown["changed"], unknown["version"], unknown["known_cves"]) == (True, None, None)
     assert list(unknown["packages"]) == list(PACKAGES)
@@ -178,7 +180,7 @@ def test_check_mode_asks_nobody_about_a_source_that_is_to_come(world: World) -> 
 # -- latest ----------------------------------------------------------------------------------------------------------
 
 
-def test_latest_looks_each_time(world: World) -> None:
+def test_latest_always_fetches(world: World) -> None:
     world.have(four("1.20.0-1"))
     assert not world.execute(version="latest")["changed"]
     assert world.calls == ["refresh", "candidates"]
@@ -187,13 +189,13 @@ def test_latest_looks_each_time(world: World) -> None:
     assert world.execute(version="latest")["version"] == "1.21.0"
 
 
-def test_latest_takes_nothing_back(world: World) -> None:
+def test_latest_does_not_downgrade(world: World) -> None:
     world.have(four("1.22.0-1"))
     assert not world.execute(version="latest")["changed"]
     assert world.packages == four("1.22.0-1")
 
 
-def test_latest_disturbs_containers_only_for_something_newer(world: World, gpu_containers: list[str]) -> None:
+def test_latest_checks_containers_only_for_newer_versions(world: World, gpu_containers: list[str]) -> None:
     world.have(four("1.20.0-1"))
     assert world.execute(version="latest")["gpu_containers"] == []
     world.published = ["1.21.0-1"]
@@ -205,7 +207,7 @@ def test_latest_disturbs_containers_only_for_something_newer(world: World, gpu_c
 # -- holds -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_hold_of_others_is_theirs(world: World) -> None:
+def test_refuses_to_change_held_packages(world: World) -> None:
     world.have({**four("1.18.2-1"), PACKAGES[1]: Package("1.18.2-1", held=True)})
     for check_mode in (True, False):
         with pytest.raises(HostError, match=rf": {PACKAGES[1]}\. Set hold: true"):
@@ -216,14 +218,14 @@ def test_a_hold_of_others_is_theirs(world: World) -> None:
 
 
 @pytest.mark.parametrize("hold", [True, False])
-def test_a_hold_that_is_ours_may_change(world: World, hold: bool) -> None:
+def test_hold_option_changes_held_packages(world: World, hold: bool) -> None:
     world.have(four("1.18.2-1", held=True))
     world.execute(version="1.20.0", hold=hold)
     assert world.packages == four("1.20.0-1", held=hold)
 
 
 @pytest.mark.parametrize("hold", [True, False])
-def test_holds_alone(world: World, gpu_containers: list[str], hold: bool) -> None:
+def test_changes_holds_only(world: World, gpu_containers: list[str], hold: bool) -> None:
     assert gpu_containers
     world.have({**four("1.20.0-1"), PACKAGES[0]: Package("1.20.0-1", held=True)})
     predicted = world.execute(check_mode=True, hold=hold)
@@ -239,23 +241,23 @@ def test_holds_alone(world: World, gpu_containers: list[str], hold: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    ("along", "words"),
+    ("side_effects", "message"),
     [
         (Preview(remove=("gpufleet-bystander",)), "would also remove gpufleet-bystander"),
         (Preview(remove=("nvidia-docker2:i386", "x")), "would also remove nvidia-docker2:i386, x"),
         (Preview(downgrade=(*PACKAGES, "libc6")), "would also downgrade libc6"),
     ],
 )
-def test_strangers_stay(world: World, along: Preview, words: str) -> None:
-    world.along = along
+def test_refuses_to_change_other_packages(world: World, side_effects: Preview, message: str) -> None:
+    world.side_effects = side_effects
     for check_mode in (True, False):
-        with pytest.raises(HostError, match=words):
+        with pytest.raises(HostError, match=message):
             world.execute(check_mode, version="1.20.0")
     assert world.changes == []
     assert not world.path(CONFIG_FILE).exists()
 
 
-def test_former_packages_go_along(world: World) -> None:
+def test_removes_former_packages(world: World) -> None:
     world.have({**four("1.20.0-1"), "nvidia-docker2": Package("2.13.0-1")})
     predicted = world.execute(check_mode=True)
     result = world.execute()
@@ -265,14 +267,14 @@ def test_former_packages_go_along(world: World) -> None:
     assert (result["changed"], result["origin"]) == (True, None)
 
 
-def test_former_packages_may_stay(world: World) -> None:
+def test_keeps_former_packages_without_remove_conflicts(world: World) -> None:
     world.have({**four("1.20.0-1"), "nvidia-docker2": Package("2.13.0-1")})
     result = world.execute(remove_conflicts=False)
     assert not result["changed"]
     assert result["packages"]["nvidia-docker2"] == {"version": "2.13.0-1", "held": False}
 
 
-def test_a_former_package_that_is_held(world: World) -> None:
+def test_refuses_to_remove_held_former_packages(world: World) -> None:
     world.have({**four("1.20.0-1"), "nvidia-docker2": Package("2.13.0-1", held=True)})
     with pytest.raises(HostError, match="Held packages must change: nvidia-docker2"):
         world.execute()
@@ -283,7 +285,7 @@ def test_a_former_package_that_is_held(world: World) -> None:
 # -- sources ---------------------------------------------------------------------------------------------------------
 
 
-def test_sources_in_the_way_go_first(world: World) -> None:
+def test_removes_conflicting_sources_first(world: World) -> None:
     world.write(APT_SOURCE, OUR_SOURCE)
     world.write(FORMER_LIST, FORMER_ENTRY).chmod(0o640)
     predicted = world.execute(check_mode=True, version="1.20.0")
@@ -299,7 +301,7 @@ def test_sources_in_the_way_go_first(world: World) -> None:
 
 
 @pytest.mark.parametrize("failing", ["refresh", "preview", "apply"])
-def test_sources_come_back_where_nothing_was_installed(world: World, failing: str) -> None:
+def test_restores_sources_if_nothing_was_installed(world: World, failing: str) -> None:
     world.write(APT_SOURCE, OUR_SOURCE)
     world.write(FORMER_LIST, FORMER_ENTRY).chmod(0o640)
     world.failures[failing] = "E: no"
@@ -310,13 +312,13 @@ def test_sources_come_back_where_nothing_was_installed(world: World, failing: st
     assert not world.path("/var/lib/gpufleet-nvidia").exists()
 
 
-def test_the_only_source_is_not_in_the_way(world: World) -> None:
+def test_keeps_the_only_source(world: World) -> None:
     world.write(FORMER_LIST, FORMER_ENTRY)
     assert world.execute(version="1.20.0")["removed_sources"] == []
     assert world.path(FORMER_LIST).exists()
 
 
-def test_sources_stay_away_where_something_was_installed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keeps_new_sources_if_packages_changed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.write(APT_SOURCE, OUR_SOURCE)
     world.write(FORMER_LIST, FORMER_ENTRY)
     world.break_off(monkeypatch)
@@ -325,7 +327,7 @@ def test_sources_stay_away_where_something_was_installed(world: World, monkeypat
     assert not world.path(FORMER_LIST).exists()
 
 
-def test_a_source_file_that_is_not_all_theirs(world: World) -> None:
+def test_rejects_mixed_source_files(world: World) -> None:
     world.write(APT_SOURCE, OUR_SOURCE)
     world.have(four("1.20.0-1"))
     world.write("/etc/apt/sources.list", "deb http://debian.example.com/debian trixie main\n" + FORMER_ENTRY)
@@ -339,7 +341,7 @@ def test_a_source_file_that_is_not_all_theirs(world: World) -> None:
 # -- containers ------------------------------------------------------------------------------------------------------
 
 
-def test_containers_that_would_lose_their_gpu(world: World, gpu_containers: list[str]) -> None:
+def test_running_gpu_containers(world: World, gpu_containers: list[str]) -> None:
     world.have(four("1.18.2-1"))
     for check_mode in (True, False):
         with pytest.raises(HostError, match=rf"{gpu_containers[0]} .*running_gpu_containers: warn"):
@@ -354,7 +356,7 @@ def test_containers_that_would_lose_their_gpu(world: World, gpu_containers: list
 # -- versions with known vulnerabilities -----------------------------------------------------------------------------
 
 
-def test_a_version_that_is_too_old(world: World) -> None:
+def test_minimum_version(world: World) -> None:
     for check_mode in (True, False):
         with pytest.raises(NvidiaError, match=r"Version 1.18.2 .*older than 1.19.1.*CVE-2026-24260"):
             world.execute(check_mode, version="1.18.2", minimum_version_policy="fail")
@@ -368,7 +370,7 @@ def test_a_version_that_is_too_old(world: World) -> None:
     assert world.execute(version="1.20.0", minimum_version_policy="fail")["known_cves"] == []
 
 
-def test_what_is_preferred_may_be_too_old(world: World) -> None:
+def test_minimum_version_of_preferred_version(world: World) -> None:
     world.listed = world.published = ["1.18.2-1"]
     with pytest.raises(NvidiaError, match="CVE-2026-24260"):
         world.execute(minimum_version_policy="fail")
@@ -378,7 +380,7 @@ def test_what_is_preferred_may_be_too_old(world: World) -> None:
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
-def test_files(world: World) -> None:
+def test_installs_files(world: World) -> None:
     files = world.four_files("1.19.1-1")
     predicted = world.execute(check_mode=True, source="files", files=tuple(files))
     result = world.execute(source="files", files=tuple(files))
@@ -389,22 +391,22 @@ def test_files(world: World) -> None:
     assert not world.execute(source="files", files=tuple(files))["changed"]
 
 
-def test_files_that_are_still_to_come(world: World) -> None:
+def test_check_mode_with_pending_files(world: World) -> None:
     files = tuple(f"/srv/{name}.deb" for name in PACKAGES)
     world.have(four("1.19.1-1"))
-    asked: dict[str, t.Any] = {"check_mode": True, "source": "files", "files": files, "pending": True}
-    assert world.execute(**asked)["changed"]
-    assert not world.execute(version="1.19.1", **asked)["changed"]
-    assert world.execute(version="1.20.0", **asked)["version"] == "1.20.0"
+    requested: dict[str, t.Any] = {"check_mode": True, "source": "files", "files": files, "pending": True}
+    assert world.execute(**requested)["changed"]
+    assert not world.execute(version="1.19.1", **requested)["changed"]
+    assert world.execute(version="1.20.0", **requested)["version"] == "1.20.0"
 
 
-def test_sources_do_not_matter_to_files(world: World) -> None:
+def test_files_keep_sources(world: World) -> None:
     world.write(FORMER_LIST, FORMER_ENTRY)
     world.execute(source="files", files=tuple(world.four_files("1.19.1-1")))
     assert world.path(FORMER_LIST).exists()
 
 
-def test_the_cache_keeps_what_was_installed(world: World) -> None:
+def test_cleans_the_cache(world: World) -> None:
     files = tuple(world.file(f"{PACKAGE_CACHE}/{name}.deb", name, "1.19.1-1") for name in PACKAGES)
     old = world.write(f"{PACKAGE_CACHE}/old.deb")
     options: dict[str, t.Any] = {"source": "files", "files": files, "package_cache": PACKAGE_CACHE}
@@ -422,7 +424,7 @@ def test_the_cache_keeps_what_was_installed(world: World) -> None:
 # -- what is there already -------------------------------------------------------------------------------------------
 
 
-def test_existing(world: World) -> None:
+def test_existing_version(world: World) -> None:
     world.have(four("1.19.1-1"))
     world.live = False
     before = world.snapshot()
@@ -437,7 +439,7 @@ def test_existing(world: World) -> None:
     assert world.calls == []
 
 
-def test_existing_without_packages(world: World, tmp_path: Path) -> None:
+def test_existing_without_package_manager(world: World, tmp_path: Path) -> None:
     options = InstallOptions(source="existing")
     task = Installation(options, HostFS(str(tmp_path), live=True), None, world.run)
     with pytest.raises(HostError, match=r"the NVIDIA Container Toolkit is not installed on this host"):
@@ -450,7 +452,7 @@ def test_existing_without_packages(world: World, tmp_path: Path) -> None:
 # -- config.toml -----------------------------------------------------------------------------------------------------
 
 
-def test_a_config_file_that_scripts_make_is_noted_before(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_config_file_before_scripts_create_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     host = HostFS(str(world.root), live=True)
     carry_out = world.apply
     noted = []
@@ -468,7 +470,7 @@ def test_a_config_file_that_scripts_make_is_noted_before(world: World, monkeypat
     assert load_record(host, OWNER, CONFIG_FILE) == record
 
 
-def test_a_config_file_that_is_there_is_not_ours(world: World) -> None:
+def test_does_not_record_existing_config_file(world: World) -> None:
     world.write(CONFIG_FILE, "# mine\n")
     world.execute(version="1.20.0")
     assert load_record(HostFS(str(world.root), live=True), OWNER, CONFIG_FILE) is None
@@ -478,7 +480,7 @@ def test_a_config_file_that_is_there_is_not_ours(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"source": "files"}, "source: files requires files"),
         ({"files": ("/x.deb",)}, "files requires source: files"),
@@ -488,19 +490,19 @@ def test_a_config_file_that_is_there_is_not_ours(world: World) -> None:
         ({"package_cache": "/srv/gpufleet-nvidia"}, "package_cache '/srv/gpufleet-nvidia' is not allowed"),
     ],
 )
-def test_bad_options(world: World, options: dict[str, t.Any], words: str) -> None:
-    with pytest.raises(NvidiaError, match=words):
+def test_rejects_invalid_options(world: World, options: dict[str, t.Any], message: str) -> None:
+    with pytest.raises(NvidiaError, match=message):
         world.execute(**options)
 
 
 @pytest.mark.parametrize("state", ["present", "absent"])
-def test_a_tree_has_no_package_manager(world: World, state: str) -> None:
+def test_rejects_offline_trees(world: World, state: str) -> None:
     world.live = False
     with pytest.raises(HostError, match=r"offline tree.*host_root_live: true, or set source: existing"):
         world.execute(state=state)
 
 
-def test_a_host_without_a_known_package_manager(world: World, tmp_path: Path) -> None:
+def test_rejects_unknown_package_manager(world: World, tmp_path: Path) -> None:
     task = Installation(InstallOptions(), HostFS(str(tmp_path), live=True), None, world.run)
     with pytest.raises(HostError, match=r"Unsupported package manager.*source: existing"):
         task.execute(check_mode=True)
@@ -510,7 +512,7 @@ def test_a_host_without_a_known_package_manager(world: World, tmp_path: Path) ->
     ("distribution", "files", "reboot"),
     [("apt", ["/run/reboot-required"], True), ("apt", [], False), ("dnf", [], None)],
 )
-def test_a_host_that_waits_for_a_reboot(world: World, distribution: str, files: list[str], reboot: bool | None) -> None:
+def test_reboot_required(world: World, distribution: str, files: list[str], reboot: bool | None) -> None:
     world.name = distribution
     for path in files:
         world.write(path)
@@ -522,13 +524,13 @@ def test_a_host_that_waits_for_a_reboot(world: World, distribution: str, files: 
 
 
 @pytest.mark.parametrize("minimum", ["", "newest", "v", "-1"])
-def test_a_minimum_without_a_number(world: World, minimum: str) -> None:
+def test_rejects_invalid_minimum_version(world: World, minimum: str) -> None:
     with pytest.raises(NvidiaError, match=r"Invalid minimum_version '.*'\. Use a version such as 1"):
         world.execute(minimum_version=minimum)
 
 
 @pytest.mark.parametrize(
-    ("asked", "fits"),
+    ("requested", "accepted"),
     [
         ("1.19.1", True),
         ("1.19.1-1", True),
@@ -540,18 +542,18 @@ def test_a_minimum_without_a_number(world: World, minimum: str) -> None:
         (None, True),
     ],
 )
-def test_what_exists_and_what_is_asked(world: World, asked: str | None, fits: bool) -> None:
+def test_existing_and_requested_version(world: World, requested: str | None, accepted: bool) -> None:
     world.have(four("1.19.1-1"))
-    if fits:
-        assert not world.execute(source="existing", version=asked)["changed"]
+    if accepted:
+        assert not world.execute(source="existing", version=requested)["changed"]
     else:
-        with pytest.raises(HostError, match=rf"is 1\.19\.1(-1)?, not {asked}\. Change one"):
-            world.execute(source="existing", version=asked)
-    assert len(world.execute(check_mode=True, source="existing", version=asked)["warnings"]) == int(not fits)
+        with pytest.raises(HostError, match=rf"is 1\.19\.1(-1)?, not {requested}\. Change one"):
+            world.execute(source="existing", version=requested)
+    assert len(world.execute(check_mode=True, source="existing", version=requested)["warnings"]) == int(not accepted)
 
 
 @pytest.mark.parametrize(
-    ("options", "enough"),
+    ("options", "accepted"),
     [
         ({}, True),
         ({"version": "latest"}, True),
@@ -559,14 +561,14 @@ def test_what_exists_and_what_is_asked(world: World, asked: str | None, fits: bo
         ({"minimum_version_policy": "fail"}, False),
     ],
 )
-def test_a_version_that_nobody_tells(world: World, options: dict[str, t.Any], enough: bool) -> None:
+def test_existing_with_unknown_version(world: World, options: dict[str, t.Any], accepted: bool) -> None:
     # Programs of an offline tree are not asked.
     world.live = False
     world.have(four("1.20.0-1"))
     world.packages.clear()
-    if not enough:
+    if not accepted:
         with pytest.raises(HostError, match=r"the version of the installed toolkit is unknown"):
             world.execute(source="existing", **options)
     else:
         assert not world.execute(source="existing", **options)["changed"]
-    assert len(world.execute(check_mode=True, source="existing", **options)["warnings"]) == int(not enough)
+    assert len(world.execute(check_mode=True, source="existing", **options)["warnings"]) == int(not accepted)

@@ -35,7 +35,7 @@ def world(tmp_path: Path) -> World:
 # -- transactions that fail or were cut off --------------------------------------------------------------------------
 
 
-def test_a_transaction_that_fails_before_anything(world: World) -> None:
+def test_transaction_that_changes_nothing(world: World) -> None:
     world.failures["apply"] = "E: no space"
     with pytest.raises(HostError, match=r"E: no space. The packages are unchanged"):
         world.execute(version="1.20.0")
@@ -43,7 +43,7 @@ def test_a_transaction_that_fails_before_anything(world: World) -> None:
     assert not world.path("/var/lib/gpufleet-nvidia").exists()
 
 
-def test_a_transaction_that_fails_half_way_is_ended_by_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_run_completes_a_failed_transaction(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         world.break_off(patch)
         with pytest.raises(
@@ -62,7 +62,7 @@ def test_a_transaction_that_fails_half_way_is_ended_by_the_next(world: World, mo
     assert not world.execute(version="1.20.0")["changed"]
 
 
-def test_an_interrupted_transaction_of_the_toolkit_is_completed_first(world: World) -> None:
+def test_completes_own_interrupted_transaction_first(world: World) -> None:
     world.have({**four("1.20.0-1"), PACKAGES[0]: Package("1.20.0-1", complete=False)})
     world.cut_off = True
     assert world.execute(check_mode=True)["changed"]
@@ -70,7 +70,7 @@ def test_an_interrupted_transaction_of_the_toolkit_is_completed_first(world: Wor
     assert world.calls == ["repair", "candidates"]
 
 
-def test_what_another_run_did_meanwhile_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_state_again_under_the_lock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     take = lock.host_lock
 
     def late(host: HostFS) -> t.Any:
@@ -82,7 +82,7 @@ def test_what_another_run_did_meanwhile_counts(world: World, monkeypatch: pytest
     assert world.changes == []
 
 
-def test_containers_that_started_meanwhile_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_containers_again_under_the_lock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[str] = []
     monkeypatch.setattr(gpu_containers, "legacy_gpu_containers", lambda _host: list(found))
 
@@ -100,14 +100,14 @@ def test_containers_that_started_meanwhile_count(world: World, monkeypatch: pyte
     assert len(warned["warnings"]) == 1
 
 
-def test_parts_that_do_not_go_together_after_all(world: World) -> None:
+def test_rejects_version_mismatch_after_installation(world: World) -> None:
     world.program_versions["nvidia-ctk"] = "1.17.0"
     with pytest.raises(HostError, match=r"nvidia-ctk has version 1\.17\.0"):
         world.execute(version="1.20.0")
     assert world.packages == four("1.20.0-1")
 
 
-def test_parts_that_do_not_go_together(world: World) -> None:
+def test_rejects_version_mismatch(world: World) -> None:
     world.have(four("1.20.0-1"))
     world.program_versions["nvidia-ctk"] = "1.17.0"
     with pytest.raises(HostError, match=r"have other versions: /usr/bin/nvidia-ctk has version 1\.17\.0"):
@@ -125,7 +125,7 @@ def test_parts_that_do_not_go_together(world: World) -> None:
 GONE = "E: Failed to fetch https://x/nvidia-container-toolkit_1.20.0-1_amd64.deb  404  Not Found"
 
 
-def test_packages_that_are_not_on_the_mirror_any_more(world: World) -> None:
+def test_fetches_lists_again_for_removed_packages(world: World) -> None:
     world.failures_once["apply"] = GONE
     world.published = ["1.21.0-1"]
     assert world.execute()["version"] == "1.21.0"
@@ -133,7 +133,7 @@ def test_packages_that_are_not_on_the_mirror_any_more(world: World) -> None:
     assert world.calls == [*first, "refresh", *first]
 
 
-def test_lists_are_fetched_anew_once(world: World) -> None:
+def test_fetches_lists_again_once(world: World) -> None:
     world.failures["apply"] = GONE
     with pytest.raises(HostError, match=r"404 .*unchanged"):
         world.execute(version="1.20.0")
@@ -147,7 +147,7 @@ def test_lists_are_fetched_anew_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("source", ["repository", "files"])
-def test_other_failures_are_no_reason_to_try_again(world: World, source: str) -> None:
+def test_does_not_retry_other_failures(world: World, source: str) -> None:
     files = tuple(world.four_files("1.20.0-1")) if source == "files" else ()
     world.failures["apply"] = "E: no space" if source == "repository" else GONE
     with pytest.raises(HostError):
@@ -158,7 +158,7 @@ def test_other_failures_are_no_reason_to_try_again(world: World, source: str) ->
 # -- failures that come late -------------------------------------------------------------------------------------------
 
 
-def test_a_late_failure_says_that_something_has_changed(world: World) -> None:
+def test_late_failure_reports_change(world: World) -> None:
     world.failures["hold"] = "E: apt-mark"
     with pytest.raises(HostError, match="apt-mark") as caught:
         world.execute(version="1.20.0", hold=True)
@@ -176,7 +176,7 @@ def test_a_late_failure_says_that_something_has_changed(world: World) -> None:
 # -- somebody else's interrupted transaction ---------------------------------------------------------------------------
 
 
-def test_an_interrupted_transaction_does_not_matter_where_no_package_changes(world: World) -> None:
+def test_ignores_interrupted_transaction_if_nothing_changes(world: World) -> None:
     world.have(four("1.20.0-1"))
     world.cut_off = True
     for check_mode in (True, False):
@@ -189,9 +189,7 @@ def test_an_interrupted_transaction_does_not_matter_where_no_package_changes(wor
 
 @pytest.mark.parametrize("check_mode", [False, True])
 @pytest.mark.parametrize("options", [{"version": "1.20.0"}, {"state": "absent"}])
-def test_an_interrupted_transaction_of_others_is_refused_before_any_change(
-    world: World, check_mode: bool, options: dict[str, t.Any]
-) -> None:
+def test_refuses_foreign_interrupted_transaction(world: World, check_mode: bool, options: dict[str, t.Any]) -> None:
     world.have(four("1.19.1-1"))
     world.cut_off = True
     before = world.snapshot()
@@ -200,7 +198,7 @@ def test_an_interrupted_transaction_of_others_is_refused_before_any_change(
     assert (world.calls, world.snapshot()) == ([], before)
 
 
-def test_latest_is_refused_when_a_newer_version_is_found(world: World) -> None:
+def test_refuses_foreign_interrupted_transaction_with_latest(world: World) -> None:
     world.have(four("1.19.1-1"))
     world.cut_off = True
     with pytest.raises(HostError, match="Other packages are pending"):
@@ -209,7 +207,7 @@ def test_latest_is_refused_when_a_newer_version_is_found(world: World) -> None:
     assert world.packages == four("1.19.1-1")
 
 
-def test_a_half_installed_former_package_is_completed_too(world: World) -> None:
+def test_completes_half_installed_former_package(world: World) -> None:
     world.have({"nvidia-docker2": Package("2.13.0-1", complete=False)})
     world.cut_off = True
     assert world.execute(check_mode=True, version="1.20.0")["changed"]
@@ -218,7 +216,7 @@ def test_a_half_installed_former_package_is_completed_too(world: World) -> None:
     assert (world.calls[0], world.packages) == ("repair", four("1.20.0-1"))
 
 
-def test_somebody_else_who_is_at_work_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_for_running_package_manager(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.have({**four("1.20.0-1"), PACKAGES[0]: Package("1.20.0-1", complete=False)})
 
     def interrupted() -> bool:

@@ -66,10 +66,10 @@ def put(root: Path, path: str, mode: int = 0o755) -> None:
 # -- which programs --------------------------------------------------------------------------------------------------
 
 
-def test_each_program_is_asked_once(tmp_path: Path) -> None:
+def test_runs_each_program_once(tmp_path: Path) -> None:
     for name in PROGRAMS:
         put(tmp_path, f"/usr/bin/{name}")
-    run = Runs({f"/usr/bin/{name}": (0, said, "") for name, said in SAID.items()})
+    run = Runs({f"/usr/bin/{name}": (0, error, "") for name, error in SAID.items()})
     assert programs(HostFS(str(tmp_path)), run) == THERE
     assert run.ran == [["chroot", str(tmp_path), f"/usr/bin/{name}", "--version"] for name in PROGRAMS]
 
@@ -90,13 +90,13 @@ def test_each_program_is_asked_once(tmp_path: Path) -> None:
         ((127, "", "error while loading shared libraries: libnvidia-container.so.1: cannot open"), None),
     ],
 )
-def test_what_a_program_says(tmp_path: Path, answer: tuple[int, str, str], version: str | None) -> None:
+def test_parses_program_output(tmp_path: Path, answer: tuple[int, str, str], version: str | None) -> None:
     put(tmp_path, f"/usr/bin/{RUNTIME}")
     found = programs(HostFS(str(tmp_path)), Runs({f"/usr/bin/{RUNTIME}": answer}))
     assert found == {RUNTIME: Program(f"/usr/bin/{RUNTIME}", version)}
 
 
-def test_only_programs_of_the_folder_are_run(tmp_path: Path) -> None:
+def test_runs_only_programs_of_the_directory(tmp_path: Path) -> None:
     put(tmp_path, f"/opt/toolkit/{CTK}")
     put(tmp_path, f"/usr/bin/{CTK}")
     put(tmp_path, f"/usr/local/bin/{CLI}")
@@ -107,7 +107,7 @@ def test_only_programs_of_the_folder_are_run(tmp_path: Path) -> None:
     assert len(run.ran) == 1
 
 
-def test_nothing_of_an_offline_tree_is_run(tmp_path: Path) -> None:
+def test_runs_nothing_of_an_offline_tree(tmp_path: Path) -> None:
     put(tmp_path, "/usr/bin/nvidia-cdi-hook")
     run = Runs({})
     found = programs(HostFS(str(tmp_path), live=False), run)
@@ -138,9 +138,7 @@ SILENT = {CTK: Program(f"/usr/bin/{CTK}", None)}
         ({}, {**SILENT, CLI: Program("/x", "1.19.0")}, ["CVE-2026-24260"]),
     ],
 )
-def test_what_a_toolkit_is_open_to(
-    packages: dict[str, str], there: dict[str, Program], names: list[str] | None
-) -> None:
+def test_affecting_cves(packages: dict[str, str], there: dict[str, Program], names: list[str] | None) -> None:
     found = affecting_cves(packages, there)
     assert (None if found is None else [entry.name for entry in found]) == names
 
@@ -151,7 +149,7 @@ IN_ORDER = ["none", "0.9", "1.9.12", "1.18.0~alpha.1-1", "1.18.0~rc.1-1", "1.18.
 IN_ORDER += ["1.19.1~rc.1", "1.19.1-1", "1.19.9", "1.19.10", "1.20.0", "2.0"]
 
 
-def test_the_order_of_versions() -> None:
+def test_version_order() -> None:
     for older, newer in itertools.combinations(IN_ORDER, 2):
         assert version_key(older) < version_key(newer), (older, newer)
 
@@ -168,7 +166,7 @@ def test_the_order_of_versions() -> None:
         ("1:1.19.1-1", "1.19.1"),
     ],
 )
-def test_two_spellings_of_one_version(one: str, other: str) -> None:
+def test_equal_versions(one: str, other: str) -> None:
     assert version_key(one) == version_key(other)
 
 
@@ -199,11 +197,11 @@ def test_upstream(text: str, version: str | None) -> None:
         ("1.9.0", [entry.name for entry in VULNERABILITIES]),
     ],
 )
-def test_open_vulnerabilities(version: str, names: list[str]) -> None:
+def test_known_vulnerabilities(version: str, names: list[str]) -> None:
     assert [entry.name for entry in known_vulnerabilities(version)] == names
 
 
-def test_the_newest_floor_is_open_to_nothing() -> None:
+def test_oldest_safe_version_has_no_cves() -> None:
     assert known_vulnerabilities(oldest_safe_version()) == []
     assert oldest_safe_version() in [entry.floor for entry in VULNERABILITIES]
 
@@ -215,14 +213,14 @@ def test_the_newest_floor_is_open_to_nothing() -> None:
     "packages",
     [WHOLE, {}, {**WHOLE, CLI: "0.1"}, dict.fromkeys(PACKAGES, "1.19.1"), {**WHOLE, "nvidia-docker2": "2.13.0-1"}],
 )
-def test_a_whole_toolkit(packages: dict[str, str]) -> None:
+def test_complete_toolkit(packages: dict[str, str]) -> None:
     later = {**THERE, "nvidia-cdi-hook": Program("/usr/bin/nvidia-cdi-hook", "1.19.1")}
     for found in (THERE, later):
         assert version_mismatches(packages, found) == []
         assert single_version(packages, found) == "1.19.1"
 
 
-def test_programs_that_nobody_could_ask_are_no_difference() -> None:
+def test_programs_without_version_are_no_mismatch() -> None:
     found = {name: Program(program.path, None) for name, program in THERE.items()}
     assert version_mismatches(WHOLE, found) == []
     assert single_version(WHOLE, found) == "1.19.1"
@@ -231,7 +229,7 @@ def test_programs_that_nobody_could_ask_are_no_difference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("packages", "changed", "words"),
+    ("packages", "changed", "message"),
     [
         (
             {PACKAGES[0]: "1.18.2-1"},
@@ -275,20 +273,20 @@ def test_programs_that_nobody_could_ask_are_no_difference() -> None:
         ),
     ],
 )
-def test_differences(packages: dict[str, str], changed: dict[str, Program | None], words: list[str]) -> None:
+def test_version_mismatches(packages: dict[str, str], changed: dict[str, Program | None], message: list[str]) -> None:
     found = {name: program for name, program in {**THERE, **changed}.items() if program is not None}
-    assert version_mismatches(packages, found) == words
+    assert version_mismatches(packages, found) == message
 
 
 @pytest.mark.parametrize(
     ("packages", "changed"),
     [({**WHOLE, PACKAGES[1]: "1.19.2-1"}, {}), (WHOLE, {CTK: Program("/usr/bin/nvidia-ctk", "1.19.0")})],
 )
-def test_several_versions_are_none(packages: dict[str, str], changed: dict[str, Program]) -> None:
+def test_single_version(packages: dict[str, str], changed: dict[str, Program]) -> None:
     assert single_version(packages, {**THERE, **changed}) is None
 
 
-def test_a_folder_of_its_own() -> None:
+def test_programs_in_a_directory() -> None:
     there = {name: Program(f"/opt/toolkit/{name}", "1.19.1") for name in PROGRAMS}
     assert version_mismatches({}, there, "/opt/toolkit/") == []
     assert len(version_mismatches({}, there)) == len(PROGRAMS)
@@ -301,7 +299,7 @@ def guard(policies: Policies, *containers: str) -> None:
     policies.check_containers(containers, "are hurt.", "Remove them first", "Start them again.")
 
 
-def test_containers() -> None:
+def test_container_policy() -> None:
     with pytest.raises(HostError, match=r"The containers a, b are hurt\. Remove them first, or set running"):
         guard(Policies("fail", None, "warn"), "a", "b")
     warned, ignored = Policies("warn", None, "warn"), Policies("ignore", None, "warn")
@@ -325,7 +323,7 @@ def test_containers() -> None:
         (None, "9.0.0", False),
     ],
 )
-def test_the_oldest_version(version: str | None, minimum: str | None, old: bool) -> None:
+def test_minimum_version_policy(version: str | None, minimum: str | None, old: bool) -> None:
     fails, warns, ignores = (Policies("fail", minimum, policy) for policy in ("fail", "warn", "ignore"))
     if old:
         with pytest.raises(NvidiaError, match="Choose a newer version, or set minimum_version_policy: warn"):
@@ -339,6 +337,6 @@ def test_the_oldest_version(version: str | None, minimum: str | None, old: bool)
     assert ignores.warnings == []
 
 
-def test_a_minimum_that_is_no_version() -> None:
+def test_rejects_invalid_minimum_version() -> None:
     with pytest.raises(NvidiaError, match=r"Invalid minimum_version 'newest'\. Use a version such as"):
         Policies("fail", "newest", "warn")

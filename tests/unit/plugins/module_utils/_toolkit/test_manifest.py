@@ -60,7 +60,7 @@ def read(content: bytes) -> Manifest | None:
 
 
 @pytest.mark.parametrize("manifest", [WHOLE, LEAST])
-def test_what_is_written_is_read(manifest: Manifest) -> None:
+def test_round_trip(manifest: Manifest) -> None:
     found = read(manifest.to_bytes())
     assert found == manifest
     assert found is not None
@@ -86,13 +86,13 @@ def test_what_is_written_is_read(manifest: Manifest) -> None:
         b"[" * 100000,
     ],
 )
-def test_what_is_no_manifest(content: bytes) -> None:
+def test_invalid_manifests(content: bytes) -> None:
     assert read(content) is None
 
 
 @pytest.mark.parametrize("field", ["parts", "sources", "files", "name", "version", "replaces", "components"])
 @pytest.mark.parametrize("value", [7, "x", [7], {"a": 7}])
-def test_a_field_that_cannot_be(field: str, value: t.Any) -> None:
+def test_invalid_fields(field: str, value: t.Any) -> None:
     """Nothing of what somebody has written into it breaks a run."""
     fields = json.loads(WHOLE.to_bytes().decode())
     fields[field] = value
@@ -102,13 +102,13 @@ def test_a_field_that_cannot_be(field: str, value: t.Any) -> None:
         assert found is None
 
 
-def test_a_newer_collection() -> None:
+def test_rejects_manifest_of_a_newer_collection() -> None:
     content = WHOLE.to_bytes().replace(b'"schema": 1', b'"schema": 2')
     with pytest.raises(HostError, match=r"/opt/x/\.manifest\.json was written by a newer version.* Update the"):
         read(content)
 
 
-def test_what_was_found_out_anew() -> None:
+def test_refreshed_identities() -> None:
     found = WHOLE.refreshed({"nvidia-ctk.real": OTHER, "nobody": OTHER, "libx.so.1": OTHER}, {"/srv/x": KNOWN})
     assert found.files == {**WHOLE.files, "nvidia-ctk.real": Installed(0o755, 0, 0, FileDigest(KNOWN.sha256, OTHER))}
     assert found.sources == {"/srv/x": KNOWN}
@@ -146,7 +146,7 @@ def test_modes_do_not_depend_on_the_umask(umask: int, tmp_path: Path) -> None:
     assert sha256_of(str(tmp_path / "file")) == SHA
 
 
-def test_nothing_is_written_over(tmp_path: Path) -> None:
+def test_create_refuses_existing_files(tmp_path: Path) -> None:
     target = tmp_path / "target"
     (tmp_path / "link").symlink_to("target")
     for name in ("link", "target"):
@@ -166,7 +166,7 @@ def test_unlink(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_known(tmp_path: Path) -> None:
+def test_digest_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"content")
     first = digest_file(str(path), None, thorough=False)
@@ -225,7 +225,7 @@ def a_link_to_the_same(path: Path) -> None:
         ("link", lambda path: (path.unlink(), path.write_bytes(b"content"))),
     ],
 )
-def test_harm(
+def test_verify_entry_finds_damage(
     name: str, harm: t.Callable[[Path], object], thorough: bool, entries: dict[str, Installed], tmp_path: Path
 ) -> None:
     path = tmp_path / name
@@ -234,7 +234,7 @@ def test_harm(
     assert verify_entry(str(path), entries[name], thorough) is None
 
 
-def test_no_harm(entries: dict[str, Installed], tmp_path: Path) -> None:
+def test_verify_entry_accepts_unchanged_files(entries: dict[str, Installed], tmp_path: Path) -> None:
     """Another inode, another time, but the same content."""
     path, entry = tmp_path / "file", entries["file"]
     (tmp_path / "copy").write_bytes(b"content")
@@ -268,7 +268,7 @@ def test_mount_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_mount_point(str(folder))
 
 
-def test_open_folders(tmp_path: Path) -> None:
+def test_has_folder_mode(tmp_path: Path) -> None:
     make_folder(str(tmp_path / "folder"))
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to("folder")

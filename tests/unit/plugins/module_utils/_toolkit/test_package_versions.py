@@ -40,7 +40,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.package_v
         ("1.19.1-1", "", False),
     ],
 )
-def test_which_version_is_meant(full: str, wanted: str, same: bool) -> None:
+def test_chooses_version(full: str, wanted: str, same: bool) -> None:
     assert is_version(full, wanted) is same
 
 
@@ -48,7 +48,7 @@ def four(version: str) -> dict[str, Package]:
     return {name: Package(version) for name in PACKAGES}
 
 
-def test_all_four_agree() -> None:
+def test_common_version() -> None:
     assert common_version(four("1.19.1-1")) == "1.19.1-1"
     assert common_version({}) is None
     for name in PACKAGES:
@@ -66,7 +66,7 @@ def offers(*versions: str, preferred: str = "") -> list[Candidate]:
     return [Candidate(version, "x", version == preferred) for version in versions]
 
 
-def test_a_version_that_only_some_packages_have_is_none() -> None:
+def test_rejects_version_that_some_packages_lack() -> None:
     every = {name: offers("1.20.0-1", "1.19.1-1", preferred="1.20.0-1") for name in PACKAGES}
     for name in PACKAGES:
         behind = {**every, name: offers("1.19.1-1", preferred="1.19.1-1")}
@@ -79,7 +79,7 @@ def test_a_version_that_only_some_packages_have_is_none() -> None:
         choose({}, None, {})
 
 
-def test_a_pin_decides_where_nobody_asks_for_a_version() -> None:
+def test_pin_decides_without_requested_version() -> None:
     pinned = {name: offers("1.20.0-1", "1.19.1-1", "1.18.2-1", preferred="1.19.1-1") for name in PACKAGES}
     assert choose(pinned, "latest", {}).version == "1.19.1-1"
     assert choose(pinned, "1.20.0", {}).version == "1.20.0-1"
@@ -91,7 +91,7 @@ def test_a_pin_decides_where_nobody_asks_for_a_version() -> None:
 @pytest.mark.parametrize(
     ("standing", "chosen"), [("1.20.0-1", "1.20.0-1"), ("1.18.2-1", "1.19.1-1"), ("1.19.1-2", "1.19.1-1")]
 )
-def test_latest_takes_nothing_back(standing: str, chosen: str) -> None:
+def test_latest_does_not_downgrade(standing: str, chosen: str) -> None:
     behind = {name: offers("1.19.1-1", preferred="1.19.1-1") for name in PACKAGES}
     assert choose(behind, "latest", four(standing)).version == chosen
 
@@ -100,14 +100,14 @@ def files(version: str = "1.19.1-1", architecture: str = "amd64") -> list[Packag
     return [PackageFile(f"/srv/{name}.deb", name, version, architecture) for name in PACKAGES]
 
 
-def test_files() -> None:
+def test_version_of_files() -> None:
     assert version_of_files(files(), "amd64", None) == "1.19.1-1"
     assert version_of_files(files(architecture="all"), "amd64", "1.19.1") == "1.19.1-1"
     assert version_of_files(files(architecture="noarch"), "x86_64", "1.19.1-1") == "1.19.1-1"
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted", "words"),
+    ("given", "wanted", "message"),
     [
         (files()[:2], None, "^files does not contain libnvidia-container-tools, libnvidia-container1"),
         ([*files(), files()[0]], None, f"both contain the package {PACKAGES[0]}"),
@@ -117,8 +117,8 @@ def test_files() -> None:
         (files(), "1.19.2", "files contains version 1.19.1-1, but version is 1.19.2"),
     ],
 )
-def test_files_that_are_not_the_four(given: list[PackageFile], wanted: str | None, words: str) -> None:
-    with pytest.raises(NvidiaError, match=words):
+def test_rejects_wrong_files(given: list[PackageFile], wanted: str | None, message: str) -> None:
+    with pytest.raises(NvidiaError, match=message):
         version_of_files(given, "amd64", wanted)
 
 
@@ -138,11 +138,11 @@ def test_files_that_are_not_the_four(given: list[PackageFile], wanted: str | Non
         ),
     ],
 )
-def test_below_the_minimum(version: str, floor: str, problem: str | None) -> None:
+def test_below_minimum(version: str, floor: str, problem: str | None) -> None:
     assert below_minimum(version, floor) == problem
 
 
-def test_what_has_no_number_is_not_compared() -> None:
+def test_below_minimum_with_invalid_version() -> None:
     assert below_minimum("unknown", "1.19.1") == (
         "Version 'unknown' of the toolkit cannot be compared with the minimum version 1.19.1."
     )
@@ -154,7 +154,7 @@ COMING = dict.fromkeys(PACKAGES, "1.19.1-1")
 
 
 @pytest.mark.parametrize(
-    ("preview", "words"),
+    ("preview", "message"),
     [
         (Preview(COMING, ("bystander",)), r"would also remove bystander\. Remove these packages first.*changed\.$"),
         (
@@ -172,12 +172,12 @@ COMING = dict.fromkeys(PACKAGES, "1.19.1-1")
         (Preview({}, (*PACKAGES, "bystander"), (), ("bystander",)), "also change or remove held packages: bystander"),
     ],
 )
-def test_what_nobody_asked_for(preview: Preview, words: str) -> None:
-    with pytest.raises(HostError, match=words):
+def test_refuses_unrelated_changes(preview: Preview, message: str) -> None:
+    with pytest.raises(HostError, match=message):
         refuse_unrelated_changes(preview, PACKAGES, PACKAGES)
 
 
-def test_what_was_asked_for() -> None:
+def test_accepts_requested_changes() -> None:
     former = ("nvidia-docker2",)
     refuse_unrelated_changes(Preview(COMING, former, PACKAGES, (*PACKAGES, *former)), PACKAGES, former)
     refuse_unrelated_changes(Preview({}, (f"{PACKAGES[0]}:amd64",), (), PACKAGES), PACKAGES, PACKAGES)

@@ -94,7 +94,7 @@ def _answer(argv: list[str]) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("check_mode", [True, False])
-def test_the_result_is_what_is_documented(monkeypatch: pytest.MonkeyPatch, root: Path, check_mode: bool) -> None:
+def test_result_matches_documentation(monkeypatch: pytest.MonkeyPatch, root: Path, check_mode: bool) -> None:
     from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_toolkit_install  # noqa: PLC0415
 
     ran = run_module(monkeypatch, root, check_mode)
@@ -105,7 +105,7 @@ def test_the_result_is_what_is_documented(monkeypatch: pytest.MonkeyPatch, root:
     assert {tuple(argv[1:]) for _limit, argv in ran.commands} == {("--version",)}
 
 
-def test_the_options_are_what_is_documented(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_match_documentation(monkeypatch: pytest.MonkeyPatch) -> None:
     from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_toolkit_install  # noqa: PLC0415
 
     documented = {
@@ -132,7 +132,7 @@ def _told(documented: dict[str, dict[str, t.Any]]) -> dict[str, dict[str, t.Any]
     return told
 
 
-def test_only_transactions_are_without_a_limit(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+def test_only_transactions_have_no_time_limit(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     ran = run_module(monkeypatch, root, version="1.19.1", pending=True, lock_timeout=7)
     limits = {tuple(argv[:2]): limit for limit, argv in ran.commands}
     assert limits["apt-get", "update"] == 300
@@ -141,7 +141,7 @@ def test_only_transactions_are_without_a_limit(monkeypatch: pytest.MonkeyPatch, 
     assert any("DPkg::Lock::Timeout=7" in argv for _limit, argv in ran.commands)
 
 
-def test_suse_has_only_what_exists(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+def test_suse_supports_existing(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     write_file(root, "/etc/os-release", "ID=sles\n")
     ran = run_module(monkeypatch, root)
     assert "source: existing" in ran.module.result["msg"]
@@ -153,13 +153,13 @@ def test_suse_has_only_what_exists(monkeypatch: pytest.MonkeyPatch, root: Path) 
     assert set(there.module.result["programs"]) == set(PROGRAMS)
 
 
-def test_a_debian_without_its_programs_is_no_host_without_packages(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+def test_debian_without_apt_is_an_error(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     (root / "usr/bin/dpkg").unlink()
     ran = run_module(monkeypatch, root, state="absent")
     assert "lacks dpkg" in ran.module.result["msg"]
 
 
-def test_repository_files_reach_the_host(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+def test_writes_repository_files(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     files = [{"path": APT_SOURCE, "content": "URIs: http://@PROXY@/\n", "src": None, "mode": "0600"}]
     ran = run_module(monkeypatch, root, repository_files=files, proxy="me:geheim@x.example")
     assert ran.module.result["written_files"] == [APT_SOURCE]
@@ -175,7 +175,7 @@ def host(tmp_path: Path) -> HostFS:
     return HostFS(str(tmp_path), live=True)
 
 
-def test_sources_go(host: HostFS, tmp_path: Path) -> None:
+def test_remove_sources(host: HostFS, tmp_path: Path) -> None:
     (tmp_path / "here.list").write_bytes(b"deb x\xff\n")
     (tmp_path / "here.list").chmod(0o600)
     # One that somebody else has removed meanwhile is no concern.
@@ -185,7 +185,7 @@ def test_sources_go(host: HostFS, tmp_path: Path) -> None:
     assert not (tmp_path / "here.list").exists()
 
 
-def test_a_note_is_made_once_and_taken_back(host: HostFS, tmp_path: Path) -> None:
+def test_track_and_untrack_config(host: HostFS, tmp_path: Path) -> None:
     record = track_config(host)
     assert record is not None
     assert track_config(host) is None
@@ -196,26 +196,26 @@ def test_a_note_is_made_once_and_taken_back(host: HostFS, tmp_path: Path) -> Non
     assert not (tmp_path / CONFIG_FILE[1:]).exists()
 
 
-def test_a_link_that_leads_nowhere_is_a_config_file_of_others(host: HostFS, tmp_path: Path) -> None:
+def test_dangling_link_is_a_foreign_config_file(host: HostFS, tmp_path: Path) -> None:
     (tmp_path / CONFIG_FILE[1:]).parent.mkdir(parents=True)
     (tmp_path / CONFIG_FILE[1:]).symlink_to("/srv/config.toml")
     assert track_config(host) is None
 
 
 @pytest.mark.parametrize("path", [PACKAGE_CACHE, PACKAGE_CACHE + "/", "/srv/gpufleet-nvidia/packages"])
-def test_folders_that_are_ours(host: HostFS, path: str) -> None:
+def test_accepts_own_cache(host: HostFS, path: str) -> None:
     assert check_cache(host, path) == path.rstrip("/")
 
 
 @pytest.mark.parametrize(
     "path", ["/", "/srv", "/srv/gpufleet-nvidia", "/srv/my-gpufleet-nvidia/x", PACKAGE_CACHE + "/../.."]
 )
-def test_folders_that_may_be_somebody_elses(host: HostFS, path: str) -> None:
+def test_rejects_foreign_cache(host: HostFS, path: str) -> None:
     with pytest.raises(NvidiaError, match="is not allowed, because this module deletes"):
         check_cache(host, path)
 
 
-def test_what_is_stale_in_the_cache(host: HostFS, tmp_path: Path) -> None:
+def test_stale_files(host: HostFS, tmp_path: Path) -> None:
     assert stale_files(host, None, ()) == stale_files(host, "/c", ()) == []
     (tmp_path / "c/folder").mkdir(parents=True)
     for name in ("a.deb", "b.deb"):

@@ -46,7 +46,7 @@ def test_nothing_to_remove(world: World) -> None:
     assert world.calls == []
 
 
-def test_there_and_back(world: World) -> None:
+def test_installation_and_removal(world: World) -> None:
     world.write("/etc/hostname", "x\n")
     world.write("/usr/bin/true")
     world.write("/run/other")
@@ -69,30 +69,30 @@ def test_there_and_back(world: World) -> None:
     assert not world.execute(state="absent")["changed"]
 
 
-def test_what_an_earlier_removal_left_is_purged(world: World) -> None:
+def test_purges_leftover_configuration(world: World) -> None:
     world.configured_only = [PACKAGES[0]]
     assert world.execute(state="absent")["changed"]
     assert [change.remove for change in world.changes] == [(PACKAGES[0],)]
     assert not world.execute(state="absent")["changed"]
 
 
-def test_former_packages_are_not_touched(world: World) -> None:
+def test_keeps_former_packages(world: World) -> None:
     world.have({"nvidia-docker2": Package("2.13.0-1")})
     assert not world.execute(state="absent")["changed"]
     assert "nvidia-docker2" in world.packages
 
 
 @pytest.mark.parametrize("check_mode", [True, False])
-def test_strangers_stay(world: World, check_mode: bool) -> None:
+def test_refuses_to_remove_other_packages(world: World, check_mode: bool) -> None:
     world.have(four("1.20.0-1", held=True))
-    world.along = Preview(remove=("gpufleet-bystander",))
+    world.side_effects = Preview(remove=("gpufleet-bystander",))
     with pytest.raises(HostError, match="would also remove gpufleet-bystander"):
         world.execute(check_mode, state="absent")
     assert world.packages == four("1.20.0-1", held=True)
 
 
 @pytest.mark.parametrize("check_mode", [True, False])
-def test_containers_that_would_lose_their_gpu(world: World, monkeypatch: pytest.MonkeyPatch, check_mode: bool) -> None:
+def test_running_gpu_containers(world: World, monkeypatch: pytest.MonkeyPatch, check_mode: bool) -> None:
     monkeypatch.setattr(gpu_containers, "legacy_gpu_containers", lambda _host: ["docker/0123"])
     assert not world.execute(check_mode, state="absent")["changed"]
     world.have(four("1.20.0-1"))
@@ -102,7 +102,9 @@ def test_containers_that_would_lose_their_gpu(world: World, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("check_mode", [True, False])
-def test_containers_whose_runtime_would_go(world: World, monkeypatch: pytest.MonkeyPatch, check_mode: bool) -> None:
+def test_containers_with_a_runtime_of_the_toolkit(
+    world: World, monkeypatch: pytest.MonkeyPatch, check_mode: bool
+) -> None:
     monkeypatch.setattr(gpu_containers, "run_by_toolkit", lambda _host: ["docker/4567"])
     assert not world.execute(check_mode, state="absent")["changed"]
     world.have(four("1.20.0-1"))
@@ -113,7 +115,7 @@ def test_containers_whose_runtime_would_go(world: World, monkeypatch: pytest.Mon
     assert (warned["changed"], len(warned["warnings"])) == (True, 1)
 
 
-def test_a_removal_that_fails_holds_again(world: World) -> None:
+def test_failed_removal_restores_holds(world: World) -> None:
     world.have(four("1.20.0-1", held=True))
     world.failures["apply"] = "E: prerm fails"
     with pytest.raises(HostError, match=r"E: prerm fails\. The packages are unchanged"):
@@ -121,7 +123,7 @@ def test_a_removal_that_fails_holds_again(world: World) -> None:
     assert world.packages == four("1.20.0-1", held=True)
 
 
-def test_a_removal_that_was_cut_off(world: World) -> None:
+def test_completes_interrupted_removal(world: World) -> None:
     world.have({**four("1.20.0-1"), PACKAGES[1]: Package("1.20.0-1", complete=False)})
     world.cut_off = True
     assert world.execute(check_mode=True, state="absent")["changed"]
@@ -129,7 +131,7 @@ def test_a_removal_that_was_cut_off(world: World) -> None:
     assert world.calls == ["repair", "preview", "apply"]
 
 
-def test_existing_packages_are_not_ours_to_remove(world: World) -> None:
+def test_existing_removes_no_packages(world: World) -> None:
     world.have(four("1.20.0-1"))
     world.live = False
     assert not world.execute(state="absent", source="existing")["changed"]
@@ -139,14 +141,14 @@ def test_existing_packages_are_not_ours_to_remove(world: World) -> None:
 # -- config.toml -----------------------------------------------------------------------------------------------------
 
 
-def test_a_config_file_of_others_stays(world: World) -> None:
+def test_keeps_foreign_config_file(world: World) -> None:
     world.write(CONFIG_FILE, "# mine\n")
     world.execute()
     world.execute(state="absent")
     assert world.path(CONFIG_FILE).read_text() == "# mine\n"
 
 
-def test_settings_go_first(world: World) -> None:
+def test_keeps_config_file_with_settings(world: World) -> None:
     world.execute()
     settings = world.write(record_path(TOOLKIT, CONFIG_FILE), _record_of_settings())
     result = world.execute(state="absent")
@@ -166,9 +168,7 @@ def _record_of_settings() -> str:
 
 
 @pytest.mark.parametrize("failing", ["remove_file", "_remove_record"])
-def test_a_removal_that_is_killed_is_ended_by_the_next(
-    world: World, monkeypatch: pytest.MonkeyPatch, failing: str
-) -> None:
+def test_completes_killed_removal(world: World, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     world.execute()
 
     def killed(*_arguments: t.Any) -> None:
@@ -188,7 +188,7 @@ def test_a_removal_that_is_killed_is_ended_by_the_next(
 # -- the cache -------------------------------------------------------------------------------------------------------
 
 
-def test_the_cache_goes(world: World) -> None:
+def test_removes_the_cache(world: World) -> None:
     world.write(f"{PACKAGE_CACHE}/a.deb")
     world.write("/var/cache/other")
     assert world.execute(check_mode=True, state="absent", package_cache=PACKAGE_CACHE)["changed"]
@@ -202,7 +202,7 @@ def test_the_cache_goes(world: World) -> None:
 # -- hosts whose packages are not ours to manage -----------------------------------------------------------------------
 
 
-def test_a_host_without_a_known_package_manager(world: World, tmp_path: Path) -> None:
+def test_unknown_package_manager(world: World, tmp_path: Path) -> None:
     world.write(f"{PACKAGE_CACHE}/a.deb")
     options = InstallOptions(state="absent", package_cache=PACKAGE_CACHE)
     task = Removal(options, HostFS(str(tmp_path), live=True), None, world.run)
@@ -211,7 +211,7 @@ def test_a_host_without_a_known_package_manager(world: World, tmp_path: Path) ->
     assert not task.execute(check_mode=False).changed
 
 
-def test_a_failure_behind_the_packages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_after_the_packages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.have(four("1.20.0-1"))
     world.write(f"{PACKAGE_CACHE}/a.deb")
 
@@ -228,7 +228,7 @@ def test_a_failure_behind_the_packages(world: World, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("check_mode", [True, False])
-def test_packages_of_others_stay_and_are_named(world: World, check_mode: bool) -> None:
+def test_keeps_unrecorded_packages(world: World, check_mode: bool) -> None:
     world.have(four("1.20.0-1"))
     before = world.snapshot()
     result = world.execute(check_mode, state="absent", keep_unrecorded=True)
@@ -237,7 +237,7 @@ def test_packages_of_others_stay_and_are_named(world: World, check_mode: bool) -
     assert world.execute(check_mode, state="absent")["unrecorded"] == []
 
 
-def test_what_a_run_installed_goes(world: World) -> None:
+def test_removes_recorded_packages(world: World) -> None:
     world.path("/usr/bin").mkdir(parents=True)
     world.path("/etc").mkdir()
     before = world.snapshot()
@@ -249,7 +249,7 @@ def test_what_a_run_installed_goes(world: World) -> None:
     assert not world.execute(state="absent", keep_unrecorded=True)["changed"]
 
 
-def test_packages_that_a_run_only_upgraded_stay(world: World) -> None:
+def test_keeps_upgraded_packages(world: World) -> None:
     world.have(four("1.19.0-1"))
     world.execute(version="1.20.0", remove_conflicts=False)
     assert world.packages == four("1.20.0-1")
@@ -259,18 +259,18 @@ def test_packages_that_a_run_only_upgraded_stay(world: World) -> None:
     assert not world.path("/var/lib/gpufleet-nvidia/state").exists()
 
 
-def test_a_package_of_others_is_not_removed_with_what_it_needs(world: World) -> None:
+def test_refuses_to_remove_dependent_unrecorded_packages(world: World) -> None:
     world.have({PACKAGES[0]: Package("1.20.0-1")})
     world.execute()
-    world.along = Preview(remove=(PACKAGES[0],))
+    world.side_effects = Preview(remove=(PACKAGES[0],))
     with pytest.raises(HostError, match=f"would also remove {PACKAGES[0]}"):
         world.execute(state="absent", keep_unrecorded=True)
-    world.along = Preview()
+    world.side_effects = Preview()
     assert world.execute(state="absent", keep_unrecorded=True)["unrecorded"] == [PACKAGES[0]]
     assert list(world.packages) == [PACKAGES[0]]
 
 
-def test_files_of_the_repository_record_packages_of_earlier_releases(world: World) -> None:
+def test_repository_records_imply_recorded_packages(world: World) -> None:
     world.execute()
     world.path(toolkit_packages.INSTALLED).unlink()
     assert load_record(host_of(world), OWNER, CONFIG_FILE) is not None
@@ -278,14 +278,14 @@ def test_files_of_the_repository_record_packages_of_earlier_releases(world: Worl
     assert (result["unrecorded"], world.packages) == ([], {})
 
 
-def test_a_run_that_failed_records_nothing(world: World) -> None:
+def test_failed_run_records_nothing(world: World) -> None:
     world.failures["apply"] = "E: no space"
     with pytest.raises(HostError):
         world.execute()
     assert not world.path("/var/lib/gpufleet-nvidia/state").exists()
 
 
-def test_the_record_of_packages_must_be_readable(world: World) -> None:
+def test_rejects_damaged_list_of_packages(world: World) -> None:
     world.have(four("1.20.0-1"))
     world.write(toolkit_packages.INSTALLED, "{")
     with pytest.raises(HostError, match=f"{toolkit_packages.INSTALLED} is damaged"):

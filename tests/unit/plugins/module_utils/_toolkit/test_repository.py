@@ -99,12 +99,12 @@ def without_lock(snapshot: dict[str, t.Any]) -> dict[str, t.Any]:
         ("/etc/passwd", False),
     ],
 )
-def test_what_names_are_ours(path: str, ours: bool) -> None:
+def test_is_own_file(path: str, ours: bool) -> None:
     assert is_own_file(path) is ours
 
 
 @pytest.mark.parametrize(
-    ("file", "proxy", "words"),
+    ("file", "proxy", "message"),
     [
         (RepositoryFile("/etc/apt/sources.list", "x"), None, "Path /etc/apt/sources.list is not allowed"),
         (RepositoryFile(APT_SOURCE + "/../x", "x"), None, "is not allowed"),
@@ -118,16 +118,16 @@ def test_what_names_are_ours(path: str, ours: bool) -> None:
         (RepositoryFile(APT_CONF, "@PROXY@"), "http://x\nevil=1", "proxy contains a space"),
     ],
 )
-def test_what_is_refused(world: World, file: RepositoryFile, proxy: str | None, words: str) -> None:
+def test_rejects_invalid_files(world: World, file: RepositoryFile, proxy: str | None, message: str) -> None:
     before = world.snapshot()
     for check_mode in (True, False):
-        with pytest.raises(NvidiaError, match=words) as caught:
+        with pytest.raises(NvidiaError, match=message) as caught:
             world.execute(check_mode, repository_files=(file,), proxy=proxy)
         assert "evil" not in str(caught.value).lower()
     assert (world.calls, world.snapshot()) == ([], before)
 
 
-def test_more_that_is_refused(world: World) -> None:
+def test_rejects_invalid_combinations(world: World) -> None:
     with pytest.raises(NvidiaError, match="is listed twice"):
         check_files([SOURCE, WRONG], None)
     with pytest.raises(NvidiaError, match="repository_files requires source: repository"):
@@ -137,7 +137,7 @@ def test_more_that_is_refused(world: World) -> None:
 # -- what is to be done ------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_brings_keys_before_sources(world: World) -> None:
+def test_writes_keys_before_sources(world: World) -> None:
     plan = plan_files(host_of(world), FILES, None, predicted=False)
     assert [(file.path, file.before, file.after) for file in plan.files] == [
         (KEY, None, b"key\n"),
@@ -146,7 +146,7 @@ def test_a_plan_brings_keys_before_sources(world: World) -> None:
     assert plan_files(host_of(world), None, None, predicted=False).has_changes is False
 
 
-def test_a_key_that_is_still_to_come(world: World) -> None:
+def test_key_that_is_not_fetched_yet(world: World) -> None:
     world.path(STAGED).unlink()
     before = world.snapshot()
     predicted = world.execute(check_mode=True, repository_files=FILES)
@@ -158,7 +158,7 @@ def test_a_key_that_is_still_to_come(world: World) -> None:
 
 
 @pytest.mark.parametrize("family", ["apt", "dnf"])
-def test_the_address_of_ours(world: World, family: str) -> None:
+def test_own_address(world: World, family: str) -> None:
     path, name = (APT_SOURCE, "URIs: ") if family == "apt" else (DNF_SOURCE, "[x]\nbaseurl=")
     host = host_of(world)
     assert address_of(host, None, family) is None
@@ -168,7 +168,7 @@ def test_the_address_of_ours(world: World, family: str) -> None:
     assert address_of(host, (), family) is None
 
 
-def test_another_source_with_the_address_of_ours_is_in_the_way(world: World) -> None:
+def test_removes_sources_with_the_own_address(world: World) -> None:
     world.write("/etc/apt/sources.list.d/mirror.list", "deb http://mirror.example/toolkit /\n")
     files = (RepositoryFile(APT_SOURCE, "Types: deb\nURIs: http://mirror.example/toolkit\nSuites: /\n"),)
     result = world.execute(version="1.20.0", repository_files=files)
@@ -178,7 +178,7 @@ def test_another_source_with_the_address_of_ours_is_in_the_way(world: World) -> 
 # -- with the packages -------------------------------------------------------------------------------------------------
 
 
-def test_files_come_with_the_packages_and_go_with_them(world: World) -> None:
+def test_installation_and_removal(world: World) -> None:
     before = world.snapshot()
     predicted = world.execute(check_mode=True, version="1.20.0", repository_files=FILES)
     assert (world.calls, world.snapshot()) == ([], before)
@@ -209,7 +209,7 @@ def test_files_come_with_the_packages_and_go_with_them(world: World) -> None:
     assert not world.execute(state="absent")["changed"]
 
 
-def test_what_stood_there_comes_back(world: World) -> None:
+def test_removal_restores_original_files(world: World) -> None:
     world.write(APT_SOURCE, "# mine\n").chmod(0o640)
     world.execute(version="1.20.0", repository_files=(RepositoryFile(APT_SOURCE, "URIs: right\n", mode="0600"),))
     assert (text(world, APT_SOURCE), mode(world, APT_SOURCE)) == ("URIs: right\n", 0o600)
@@ -220,7 +220,7 @@ def test_what_stood_there_comes_back(world: World) -> None:
     assert (result["changed"], world.packages) == (True, four("1.20.0-1"))
 
 
-def test_a_mode_alone(world: World) -> None:
+def test_changes_mode_only(world: World) -> None:
     world.execute(version="1.20.0", repository_files=FILES)
     world.path(KEY).chmod(0o600)
     predicted = world.execute(check_mode=True, version="1.20.0", repository_files=FILES)
@@ -231,7 +231,7 @@ def test_a_mode_alone(world: World) -> None:
     assert not world.execute(version="1.20.0", repository_files=FILES)["changed"]
 
 
-def test_what_is_not_asked_for_any_more_goes(world: World) -> None:
+def test_restores_files_that_are_no_longer_listed(world: World) -> None:
     proxied = (*FILES, RepositoryFile(APT_CONF, "Acquire::http::Proxy @PROXY@;\n", mode="0600"))
     world.execute(version="1.20.0", repository_files=proxied, proxy=PROXY)
     assert (text(world, APT_CONF), mode(world, APT_CONF)) == (f"Acquire::http::Proxy {PROXY};\n", 0o600)
@@ -248,7 +248,7 @@ def test_what_is_not_asked_for_any_more_goes(world: World) -> None:
     assert (own_files(host_of(world)), load_records(host_of(world), OWNER)) == ([], [])
 
 
-def test_no_name_appears_where_every_file_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_temporary_files_in_configuration_directories(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     replace = os.replace
 
@@ -262,7 +262,7 @@ def test_no_name_appears_where_every_file_counts(world: World, monkeypatch: pyte
     assert not [path for path in seen if "sources.list.d" in path or "keyrings" in path]
 
 
-def test_no_moment_in_which_others_may_read_a_password(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passwords_are_never_readable_for_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atomic_write, "set_access", lambda *_arguments: None)
     files = (RepositoryFile(APT_CONF, "@PROXY@", mode="0600"), RepositoryFile(APT_SOURCE, "@PROXY@", mode="0600"))
     world.write(APT_SOURCE, "# mine\n").chmod(0o644)
@@ -270,7 +270,7 @@ def test_no_moment_in_which_others_may_read_a_password(world: World, monkeypatch
     assert (mode(world, APT_CONF), mode(world, APT_SOURCE)) == (0o600, 0o600)
 
 
-def test_a_mode_comes_back(world: World) -> None:
+def test_restores_mode(world: World) -> None:
     world.write(APT_SOURCE, "# mine\n").chmod(0o644)
     with pytest.raises(HostError, match="the source is wrong"):
         world.execute(version="1.20.0", repository_files=(WRONG._replace(mode="0600"),))
@@ -281,7 +281,7 @@ def test_a_mode_comes_back(world: World) -> None:
 
 
 @pytest.mark.parametrize("failing", ["refresh", "preview", "apply", "no such version"])
-def test_a_failure_leaves_all_as_it_was(world: World, failing: str) -> None:
+def test_failure_restores_everything(world: World, failing: str) -> None:
     world.write(FORMER_LIST, FORMER_ENTRY).chmod(0o640)
     world.write(APT_SOURCE, "# mine\n").chmod(0o600)
     world.failures[failing] = "E: no"
@@ -302,7 +302,7 @@ def test_a_failure_leaves_all_as_it_was(world: World, failing: str) -> None:
     assert world.execute(version="1.20.0", repository_files=FILES)["changed"]
 
 
-def test_a_settled_host_is_not_harmed_by_a_wrong_source(world: World) -> None:
+def test_failure_on_a_configured_host(world: World) -> None:
     world.execute(version="1.20.0", repository_files=FILES)
     before = world.snapshot()
     for _run in range(2):
@@ -315,7 +315,7 @@ def test_a_settled_host_is_not_harmed_by_a_wrong_source(world: World) -> None:
     assert not world.execute(version="1.20.0", repository_files=FILES)["changed"]
 
 
-def test_files_stay_where_packages_have_come_from_them(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keeps_files_if_packages_changed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.break_off(monkeypatch)
     with pytest.raises(HostError) as caught:
         world.execute(version="1.20.0", repository_files=FILES)
@@ -325,7 +325,7 @@ def test_files_stay_where_packages_have_come_from_them(world: World, monkeypatch
     assert not world.path(MARKER).exists()
 
 
-def test_a_repository_that_cannot_be_reached(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_repository(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     peers: list[tuple[str, int]] = []
 
     def refuse(peer: tuple[str, int], _timeout: float) -> t.NoReturn:
@@ -367,14 +367,14 @@ def test_a_repository_that_cannot_be_reached(world: World, monkeypatch: pytest.M
         (None, "None"),
     ],
 )
-def test_where_an_address_leads(url: str | None, expected: str) -> None:
+def test_connection_target(url: str | None, expected: str) -> None:
     assert str(packages_sources.endpoint(url)) == expected
     if expected == "None":
         assert (packages_sources.connection_error(url, None), packages_sources.access_advice(url, None)) == (None, "")
 
 
 @pytest.mark.parametrize("host", ["mirror..example", "m" * 64 + ".example"])
-def test_a_host_name_that_cannot_be_looked_up(host: str) -> None:
+def test_invalid_host_name(host: str) -> None:
     problem = packages_sources.connection_error(f"https://{host}/toolkit", None)
     assert problem is not None
     assert problem.startswith(f"This host cannot connect to {host}:443: ")
@@ -386,7 +386,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("where", ["remove_sources", "write_files", "refresh"])
 @pytest.mark.parametrize("works", [True, False])
-def test_a_run_that_was_cut_off(world: World, monkeypatch: pytest.MonkeyPatch, where: str, works: bool) -> None:
+def test_killed_run(world: World, monkeypatch: pytest.MonkeyPatch, where: str, works: bool) -> None:
     world.write(FORMER_LIST, FORMER_ENTRY)
     before = without_lock(world.snapshot())
     wanted = FILES if works else (WRONG, FETCHED)
@@ -420,7 +420,7 @@ def test_a_run_that_was_cut_off(world: World, monkeypatch: pytest.MonkeyPatch, w
     assert not world.path(STATE_DIR).exists() or load_records(host_of(world), OWNER)
 
 
-def test_what_somebody_put_there_since_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keeps_files_written_after_a_killed_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.write(FORMER_LIST, FORMER_ENTRY)
 
     def killed(*_arguments: t.Any) -> None:
@@ -438,20 +438,20 @@ def test_what_somebody_put_there_since_stays(world: World, monkeypatch: pytest.M
     assert (text(world, FORMER_LIST), text(world, APT_SOURCE)) == (other, None)
 
 
-def test_a_removal_forgets_a_run_that_was_cut_off(world: World) -> None:
+def test_removal_after_a_killed_run(world: World) -> None:
     world.write(MARKER, '{"files": [], "directories": []}')
     assert world.execute(check_mode=True, state="absent")["changed"]
     world.execute(state="absent")
     assert not world.path(STATE_DIR).exists()
 
 
-def test_a_damaged_note(world: World) -> None:
+def test_rejects_damaged_marker(world: World) -> None:
     world.write(MARKER, '{"files": [{}]}')
     with pytest.raises(HostError, match=r"unproven-repository is damaged.*remove this file"):
         world.execute(version="1.20.0", repository_files=FILES)
 
 
-def test_what_cannot_be_put_back_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_of_the_restoration(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_arguments: t.Any) -> None:
         raise HostError("No room.")
 
@@ -462,5 +462,5 @@ def test_what_cannot_be_put_back_is_told(world: World, monkeypatch: pytest.Monke
     assert world.path(MARKER).exists()
 
 
-def test_both_families_have_a_source() -> None:
+def test_sources_of_apt_and_dnf() -> None:
     assert {APT_SOURCE, DNF_SOURCE} <= set(REPOSITORY_FILES)

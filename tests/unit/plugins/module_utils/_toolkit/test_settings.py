@@ -38,7 +38,7 @@ def settings_of(text: str) -> dict[str, t.Any]:
     return effective(TomlDocument.from_bytes(PATH, text.encode()).data)
 
 
-def test_every_setting_stands_once_and_has_a_default_that_it_may_have() -> None:
+def test_settings_are_unique_and_have_valid_defaults() -> None:
     assert len(BY_PATH) == len(SETTINGS) == len({setting.key for setting in SETTINGS})
     assert set(SAMPLES) == {setting.key for setting in SETTINGS}
     assert not TABLES & set(BY_PATH)
@@ -49,7 +49,7 @@ def test_every_setting_stands_once_and_has_a_default_that_it_may_have() -> None:
         assert all(check_value(BY_PATH[tuple(key.split("."))], value) == value for key, value in settings.items())
 
 
-def test_no_setting_has_a_name_that_hides_its_value() -> None:
+def test_no_setting_name_is_masked() -> None:
     settings = {key: values[0] for key, values in SAMPLES.items()}
     assert masked(settings) == settings
 
@@ -73,12 +73,12 @@ def test_secrets_are_hidden(value: t.Any, expected: t.Any) -> None:
     assert masked(value) == expected
 
 
-def test_no_password_is_spelled() -> None:
+def test_format_value_masks_passwords() -> None:
     assert format_value(["http://bob:x@proxy", True]) == "[http://********@proxy, true]"
 
 
 @pytest.mark.parametrize("text", ["", DEFAULT, "[nvidia-container-cli]\n", "\ufeff#debug = 1\n".lstrip("\ufeff")])
-def test_a_file_of_defaults_amounts_to_them(text: str) -> None:
+def test_defaults_are_effective(text: str) -> None:
     found = settings_of(text)
     assert list(found) == [setting.key for setting in SETTINGS]
     assert found["accept-nvidia-visible-devices-envvar-when-unprivileged"] is True
@@ -92,7 +92,7 @@ def test_a_file_of_defaults_amounts_to_them(text: str) -> None:
     assert unsafe_settings(found) == []
 
 
-def test_values_of_the_file_win_whether_or_not_they_are_known() -> None:
+def test_values_of_the_file_have_precedence() -> None:
     found = settings_of(OLD + "[nvidia-container-runtime.new]\nx = 1.5\nwhen = [2026-08-21]\n[more]\n")
     assert found["nvidia-container-runtime.runtimes"] == ["docker-runc", "runc"]
     assert found["nvidia-container-cli.ldconfig"] == "@/sbin/ldconfig.real"
@@ -102,7 +102,7 @@ def test_values_of_the_file_win_whether_or_not_they_are_known() -> None:
     assert json.loads(json.dumps(found)) == found
 
 
-def test_what_is_of_another_kind_is_told_as_it_is() -> None:
+def test_reports_values_of_other_types() -> None:
     found = settings_of("nvidia-container-cli = 5\nswarm-resource = 1\n[nvidia-ctk.path]\nx = 07:30:00\n")
     assert found["nvidia-container-cli"] == 5
     assert found["swarm-resource"] == 1
@@ -110,20 +110,20 @@ def test_what_is_of_another_kind_is_told_as_it_is() -> None:
     assert found["nvidia-ctk.path"] == "nvidia-ctk"
 
 
-def test_the_default_of_ldconfig_is_the_one_of_the_host() -> None:
+def test_default_ldconfig() -> None:
     setting = BY_PATH["nvidia-container-cli", "ldconfig"]
     assert default_of(setting, real_ldconfig=False) == "@/sbin/ldconfig"
     assert effective({}, real_ldconfig=True)[setting.key] == default_of(setting, real_ldconfig=True)
     assert effective({}, real_ldconfig=True)[setting.key] == "@/sbin/ldconfig.real"
 
 
-def test_effective_settings_are_nobody_else_s() -> None:
+def test_effective_settings_are_copies() -> None:
     effective({})["nvidia-container-cli.environment"].append("A=1")
     assert effective({})["nvidia-container-cli.environment"] == []
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "words"),
+    ("key", "value", "message"),
     [
         (
             "features.allow-ldconfig-from-container",
@@ -136,13 +136,13 @@ def test_effective_settings_are_nobody_else_s() -> None:
         ("nvidia-container-cli.no-cgroups", True, "no-cgroups is true: in legacy mode"),
     ],
 )
-def test_what_is_unsafe_is_told(key: str, value: t.Any, words: str) -> None:
+def test_unsafe_settings(key: str, value: t.Any, message: str) -> None:
     import re  # noqa: PLC0415
 
     safe = effective({})
-    (said,) = unsafe_settings({**safe, key: value})
-    assert said.startswith(key)
-    assert re.search(words, said)
+    (error,) = unsafe_settings({**safe, key: value})
+    assert error.startswith(key)
+    assert re.search(message, error)
     assert unsafe_settings({**safe, key: 1 if value is True else "@/x"}) == []
     assert unsafe_settings({}) == []
 
@@ -157,7 +157,7 @@ def check(key: str, value: t.Any) -> t.Any:
 
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in SAMPLES.items() for value in values])
-def test_what_is_right_stays_as_it_is(key: str, value: t.Any) -> None:
+def test_valid_values(key: str, value: t.Any) -> None:
     assert check(key, value) == value
     assert isinstance(check(key, value), type(value))
 
@@ -165,7 +165,7 @@ def test_what_is_right_stays_as_it_is(key: str, value: t.Any) -> None:
 @pytest.mark.parametrize(
     ("word", "value"), [("True", True), ("yes", True), ("true", True), ("False", False), ("NO", False)]
 )
-def test_words_of_templates_are_booleans(word: str, value: bool) -> None:
+def test_converts_strings_to_booleans(word: str, value: bool) -> None:
     assert check("disable-require", word) is value
 
 
@@ -187,7 +187,7 @@ RIGHT: list[tuple[str, t.Any]] = [
 
 
 @pytest.mark.parametrize(("key", "value"), RIGHT)
-def test_more_that_is_right(key: str, value: t.Any) -> None:
+def test_more_valid_values(key: str, value: t.Any) -> None:
     assert check(key, value) == value
 
 
@@ -237,23 +237,23 @@ WRONG: list[tuple[str, t.Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value", "words"), WRONG)
-def test_what_is_wrong_is_said_with_what_would_be_right(key: str, value: t.Any, words: str) -> None:
+@pytest.mark.parametrize(("key", "value", "message"), WRONG)
+def test_invalid_values(key: str, value: t.Any, message: str) -> None:
     with pytest.raises(NvidiaError) as raised:
         check(key, value)
     assert str(raised.value).startswith(f"settings: {key} is ")
-    assert words in str(raised.value)
+    assert message in str(raised.value)
     assert str(raised.value).endswith("Nothing was changed.")
 
 
 @pytest.mark.parametrize("value", ["HUNTER2", ["hunter2"], {"x": "hunter2"}, ["A=hunter2", 5], ["A=hunter2\n"]])
-def test_no_word_of_an_environment_is_told(value: t.Any) -> None:
+def test_messages_hide_the_environment(value: t.Any) -> None:
     with pytest.raises(NvidiaError) as raised:
         check(f"{CLI}.environment", value)
     assert "hunter2" not in str(raised.value).lower()
 
 
-def test_no_password_is_told() -> None:
+def test_messages_mask_passwords() -> None:
     with pytest.raises(NvidiaError) as raised:
         check(f"{CLI}.root", "http://bob:hunter2@x/")
     assert "http://********@x/" in str(raised.value)
@@ -281,28 +281,28 @@ UNFIT: list[tuple[str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("text", "words"), UNFIT)
-def test_what_a_person_wrote_wrong_is_said_with_its_place(text: str, words: str) -> None:
-    (said,) = invalid_values(TomlDocument.from_bytes("/etc/x.toml", text.encode()))
-    assert said.startswith("/etc/x.toml, line ")
-    assert words in said
-    assert "hunter2" not in said
+@pytest.mark.parametrize(("text", "message"), UNFIT)
+def test_invalid_values_in_the_file(text: str, message: str) -> None:
+    (error,) = invalid_values(TomlDocument.from_bytes("/etc/x.toml", text.encode()))
+    assert error.startswith("/etc/x.toml, line ")
+    assert message in error
+    assert "hunter2" not in error
 
 
 @pytest.mark.parametrize(
     "text",
     ["", f'[{RUNTIME}]\nlog-level = "Debug"\ndebug = ""', "[features]\nnew = 5", "swarm-resource = ''", DEFAULT, OLD],
 )
-def test_what_the_toolkit_takes_is_right(text: str) -> None:
+def test_valid_values_in_the_file(text: str) -> None:
     assert invalid_values(TomlDocument.from_bytes("/etc/x.toml", text.encode())) == []
 
 
 @pytest.mark.parametrize("value", [1, -(2**63), 1.5, True, "", "x\n", [], [1, "x", [True]], {"a": {"b": [1]}}])
-def test_an_unknown_setting_may_be_all_that_toml_has(value: t.Any) -> None:
+def test_valid_unknown_values(value: t.Any) -> None:
     assert check_unknown_value("new.key", value) == value
 
 
 @pytest.mark.parametrize("value", [None, 2**63, [1, None], [{"a": None}], {"a": b"x"}])
-def test_what_toml_has_not_is_refused(value: t.Any) -> None:
+def test_invalid_unknown_values(value: t.Any) -> None:
     with pytest.raises(NvidiaError, match=r"TOML cannot store the value of new\.key"):
         check_unknown_value("new.key", value)

@@ -78,7 +78,7 @@ def reader(host: Host, before: Manifest | None = None, thorough: bool = False) -
     return SourceReader(host.host, before, thorough=thorough)
 
 
-def test_what_is_unchanged_is_not_read_again(host: Host, digested: list[str]) -> None:
+def test_does_not_read_unchanged_files(host: Host, digested: list[str]) -> None:
     first = reader(host).from_tree(f"/srv/{NEW}", None)
     assert len(digested) == len(first.parts) == 9
     digested.clear()
@@ -89,7 +89,7 @@ def test_what_is_unchanged_is_not_read_again(host: Host, digested: list[str]) ->
     assert len(digested) == 9
 
 
-def test_only_what_has_changed_is_read(host: Host, digested: list[str]) -> None:
+def test_reads_only_changed_files(host: Host, digested: list[str]) -> None:
     first = reader(host).from_tree(f"/srv/{NEW}", None)
     ctk, cli = (host.root / f"srv/{NEW}/usr/bin/{name}" for name in ("nvidia-ctk", "nvidia-container-cli"))
     ctk.write_bytes(ctk.read_bytes() + b"\0")
@@ -101,7 +101,7 @@ def test_only_what_has_changed_is_read(host: Host, digested: list[str]) -> None:
     assert changed == ["nvidia-ctk"]
 
 
-def test_a_source_that_is_not_there(host: Host) -> None:
+def test_missing_source(host: Host) -> None:
     assert "is not a directory" in refusal(lambda: reader(host).from_tree("/srv/nothing", None))
 
 
@@ -121,7 +121,7 @@ class Packages:
         return found.from_packages([DEB], components, self), found
 
 
-def test_packages_are_unpacked_when_they_have_to_be(host: Host) -> None:
+def test_unpacks_packages_only_if_necessary(host: Host) -> None:
     packages = Packages(host)
     scratch = host.root / "tmp"
     first, opened = packages.read(None)
@@ -142,7 +142,7 @@ def test_packages_are_unpacked_when_they_have_to_be(host: Host) -> None:
 
 
 @pytest.mark.parametrize("what", ["components", "content"])
-def test_other_packages_are_unpacked_again(what: str, host: Host) -> None:
+def test_unpacks_changed_packages(what: str, host: Host) -> None:
     packages = Packages(host)
     first, opened = packages.read(None)
     opened.close()
@@ -154,12 +154,12 @@ def test_other_packages_are_unpacked_again(what: str, host: Host) -> None:
     assert len(second.parts) == (1 if what == "components" else 9)
 
 
-def test_a_package_that_is_not_there(host: Host) -> None:
+def test_missing_package(host: Host) -> None:
     (host.root / DEB[1:]).unlink()
     assert f"{DEB} cannot be read" in refusal(lambda: Packages(host).read(None))
 
 
-def test_packages_are_installed(host: Host) -> None:
+def test_installs_packages(host: Host) -> None:
     before = tree_of(host.root / "tmp")
     assert host.install(files=(DEB,)).changed
     assert not host.install(files=(DEB,)).changed
@@ -176,7 +176,7 @@ def archive_of(source: Source, path: Path, left_out: t.Collection[str] = ()) -> 
     return str(path)
 
 
-def test_what_the_controller_sends(host: Host) -> None:
+def test_source_on_the_controller(host: Host) -> None:
     offered = reader(host).from_tree(f"/srv/{NEW}", None)
     before = tree_of(host.root)
     with pytest.raises(NotSentError):
@@ -191,7 +191,7 @@ def test_what_the_controller_sends(host: Host) -> None:
 
 
 @pytest.mark.parametrize("kind", ["missing", "garbage", "folder", "other content", "nothing"])
-def test_what_is_sent_is_not_believed(kind: str, host: Host) -> None:
+def test_verifies_the_archive_of_the_controller(kind: str, host: Host) -> None:
     host.install(OLD)
     offered = reader(host).from_tree(f"/srv/{NEW}", None)
     path = host.root / "sent.tar"
@@ -212,7 +212,7 @@ def test_what_is_sent_is_not_believed(kind: str, host: Host) -> None:
 
 
 @pytest.mark.parametrize("check_mode", [True, False])
-def test_what_a_killed_run_has_unpacked_goes(
+def test_removes_files_of_a_killed_run(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check_mode: bool
 ) -> None:
     place = tmp_path / "scratch"
@@ -266,7 +266,7 @@ def move(root: Path, name: str, folder: str) -> Path:
 # -- what is found ---------------------------------------------------------------------------------------------------
 
 
-def test_a_whole_toolkit(source: Path) -> None:
+def test_complete_toolkit(source: Path) -> None:
     parts = find(source)
     assert list(parts) == EVERY_PROGRAM + BOTH_LIBRARIES
     ctk = source / "usr/bin/nvidia-ctk"
@@ -287,30 +287,30 @@ def test_a_whole_toolkit(source: Path) -> None:
         (list(COMPONENTS), EVERY_PROGRAM + BOTH_LIBRARIES),
     ],
 )
-def test_only_some_components(source: Path, components: list[str], names: list[str]) -> None:
+def test_some_components(source: Path, components: list[str], names: list[str]) -> None:
     assert list(find(source, components)) == names
 
 
-def test_older_toolkits_have_fewer_programs(source: Path) -> None:
+def test_older_toolkits(source: Path) -> None:
     remove(source, CDI_HOOK, RUNTIME + ".cdi", RUNTIME + ".legacy")
     assert list(find(source)) == [RUNTIME, HOOK, CLI, CTK, *BOTH_LIBRARIES]
     assert list(find(source, ["runtime"])) == [RUNTIME]
 
 
 @pytest.mark.parametrize("folder", ["usr/sbin", "bin", "sbin", "usr/local/bin"])
-def test_programs_lie_elsewhere(source: Path, folder: str) -> None:
+def test_program_directories(source: Path, folder: str) -> None:
     path = move(source, CTK, folder)
     assert find(source)[CTK].path == str(path)
 
 
-def test_the_first_of_several_wins(source: Path) -> None:
+def test_directory_precedence(source: Path) -> None:
     (source / "usr/local/bin").mkdir(parents=True)
     (source / "usr/local/bin/nvidia-ctk").write_bytes(program("other"))
     assert find(source)[CTK].path == str(source / "usr/bin/nvidia-ctk")
 
 
 @pytest.mark.parametrize("folder", ["usr/lib64", "usr/lib/aarch64-linux-gnu", "usr/lib"])
-def test_libraries_lie_elsewhere(source: Path, folder: str) -> None:
+def test_library_directories(source: Path, folder: str) -> None:
     # In this order: Python 3.8 does not list links that lead nowhere.
     move(source, "libnvidia-container.so.1", folder)
     move(source, BOTH_LIBRARIES[0], folder)
@@ -318,7 +318,7 @@ def test_libraries_lie_elsewhere(source: Path, folder: str) -> None:
 
 
 @pytest.mark.parametrize(("machine", "folder"), [(X86_64, "x86_64-linux-gnu"), (AARCH64, "aarch64-linux-gnu")])
-def test_the_libraries_of_the_programs_machine_come_first(tmp_path: Path, machine: int, folder: str) -> None:
+def test_prefers_libraries_of_the_machine(tmp_path: Path, machine: int, folder: str) -> None:
     for other in (X86_64, AARCH64):
         tree(tmp_path, "1.20.0", machine=other)
     for name in EVERY_PROGRAM:
@@ -328,14 +328,14 @@ def test_the_libraries_of_the_programs_machine_come_first(tmp_path: Path, machin
     assert {part.machine for part in parts.values()} == {machine}
 
 
-def test_a_library_without_a_link(source: Path) -> None:
+def test_library_without_link(source: Path) -> None:
     folder = source / "usr/lib/x86_64-linux-gnu"
     (folder / BOTH_LIBRARIES[0]).replace(folder / "libnvidia-container.so.1")
     part = find(source)["libnvidia-container.so.1"]
     assert (part.soname, part.path) == ("", str(folder / "libnvidia-container.so.1"))
 
 
-def test_links_are_followed_inside_the_tree(source: Path) -> None:
+def test_follows_links_in_the_tree(source: Path) -> None:
     # As on a system with alternatives, and with /usr/lib64 merged; seen from outside, these lead elsewhere.
     move(source, CTK, "opt/nvidia")
     (source / "usr/bin/nvidia-ctk").symlink_to("/opt/nvidia/nvidia-ctk")
@@ -347,12 +347,12 @@ def test_links_are_followed_inside_the_tree(source: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "kept"), [(0o4755, 0o755), (0o777, 0o755), (0o644, 0o644), (0o2711, 0o711)])
-def test_modes_without_what_would_be_dangerous(source: Path, mode: int, kept: int) -> None:
+def test_removes_dangerous_mode_bits(source: Path, mode: int, kept: int) -> None:
     (source / "usr/bin/nvidia-ctk").chmod(mode)
     assert find(source)[CTK].mode == kept
 
 
-def test_the_facts_agree() -> None:
+def test_components_match_constants() -> None:
     assert [name for component in COMPONENTS.values() for name in component.programs] == EVERY_PROGRAM
     assert {name for component in COMPONENTS.values() for name in component.optional} == set(EVERY_PROGRAM[1:3])
 
@@ -360,7 +360,7 @@ def test_the_facts_agree() -> None:
 # -- what is refused -------------------------------------------------------------------------------------------------
 
 
-def test_all_that_is_missing_is_named_at_once(source: Path) -> None:
+def test_lists_all_missing_files(source: Path) -> None:
     remove(source, RUNTIME, HOOK, CDI_HOOK, "libnvidia-container-go.so.1")
     assert parts_error(source) == (
         "src /opt/toolkit does not contain nvidia-container-runtime, nvidia-container-runtime-hook,"
@@ -371,7 +371,7 @@ def test_all_that_is_missing_is_named_at_once(source: Path) -> None:
     )
 
 
-def test_what_is_named_has_to_be_there(source: Path) -> None:
+def test_named_components_are_required(source: Path) -> None:
     remove(source, CDI_HOOK)
     assert parts_error(source, ["ctk", "cdi_hook"]).startswith("src /opt/toolkit does not contain nvidia-cdi-hook. ")
 
@@ -380,13 +380,13 @@ def test_what_is_named_has_to_be_there(source: Path) -> None:
     ("components", "problem"),
     [(["ctk", "cdi"], "components contains unknown names: cdi."), ([], "components is empty.")],
 )
-def test_components_that_are_none(source: Path, components: list[str], problem: str) -> None:
+def test_rejects_invalid_components(source: Path, components: list[str], problem: str) -> None:
     assert parts_error(source, components) == (
         f"{problem} Use some of runtime, hook, cli, ctk, cdi_hook, or remove the option to install all."
     )
 
 
-def test_no_directory(source: Path) -> None:
+def test_rejects_missing_directory(source: Path) -> None:
     for path in (source / "nothing", source / "usr/bin/nvidia-ctk"):
         with pytest.raises(HostError, match=r"^src /opt/toolkit is not a directory\. Set a directory that contains "):
             find(path)
@@ -406,13 +406,13 @@ WHAT_IS_NO_PROGRAM: list[tuple[bytes, str]] = [
     ("content", "problem"), WHAT_IS_NO_PROGRAM, ids=["empty", "script", "four bytes", "page", "32 bits", "truncated"]
 )
 @pytest.mark.parametrize("path", ["usr/bin/nvidia-ctk", "usr/lib/x86_64-linux-gnu/libnvidia-container.so.1"])
-def test_files_that_cannot_run(source: Path, path: str, content: bytes, problem: str) -> None:
+def test_rejects_invalid_binaries(source: Path, path: str, content: bytes, problem: str) -> None:
     (source / path).write_bytes(content)
     assert parts_error(source).startswith(f"src /opt/toolkit: {path}{problem}")
 
 
 @pytest.mark.parametrize("name", [RUNTIME, CTK])
-def test_no_regular_file(source: Path, name: str) -> None:
+def test_rejects_special_files(source: Path, name: str) -> None:
     file = source / "usr/bin" / name
     file.unlink()
     # Opening it would wait for a writer.
@@ -423,7 +423,7 @@ def test_no_regular_file(source: Path, name: str) -> None:
     assert parts_error(source).startswith(f"src /opt/toolkit: usr/bin/{name} is not a regular file. ")
 
 
-def test_a_link_out_of_the_tree(source: Path, tmp_path: Path) -> None:
+def test_rejects_links_out_of_the_tree(source: Path, tmp_path: Path) -> None:
     (tmp_path / CTK).write_bytes(program("true"))
     ctk = source / "usr/bin/nvidia-ctk"
     for target in (str(tmp_path / CTK), f"../../../{CTK}"):
@@ -435,14 +435,14 @@ def test_a_link_out_of_the_tree(source: Path, tmp_path: Path) -> None:
         )
 
 
-def test_a_loop_of_links(source: Path) -> None:
+def test_rejects_link_loops(source: Path) -> None:
     ctk = source / "usr/bin/nvidia-ctk"
     ctk.unlink()
     ctk.symlink_to(CTK)
     assert parts_error(source) == "src /opt/toolkit: /usr/bin/nvidia-ctk: too many symbolic links. Remove the loop."
 
 
-def test_several_machines(source: Path) -> None:
+def test_rejects_several_machines(source: Path) -> None:
     (source / "usr/bin/nvidia-cdi-hook").write_bytes(program("true", AARCH64))
     (source / "usr/lib/x86_64-linux-gnu/libnvidia-container.so.1").write_bytes(library("1.20.0", 243))
     assert parts_error(source, ["ctk", "cli", "cdi_hook"]) == (
@@ -460,7 +460,7 @@ def test_several_machines(source: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("place", ["/usr/bin/nvidia-ctk", "/."])
-def test_what_cannot_be_read(
+def test_unreadable_files(
     source: Path, monkeypatch: pytest.MonkeyPatch, place: str, error: OSError, advice: str
 ) -> None:
     def failing(function: t.Callable[..., t.Any]) -> t.Callable[..., t.Any]:
@@ -475,9 +475,9 @@ def test_what_cannot_be_read(
     with monkeypatch.context() as patch:
         if place == "/.":
             patch.setattr(os, "stat", failing(os.stat))
-        said = parts_error(source, ["ctk"])
+        message = parts_error(source, ["ctk"])
     named = "" if place == "/." else f": {place[1:]}"
-    assert said == f"src /opt/toolkit{named} cannot be read: {error.strerror}. {advice}"
+    assert message == f"src /opt/toolkit{named} cannot be read: {error.strerror}. {advice}"
 
 
 # -- whether it is for the host --------------------------------------------------------------------------------------
@@ -499,12 +499,12 @@ def parts_for(machine: int) -> list[Part]:
 
 @pytest.mark.parametrize("live", [True, False])
 @pytest.mark.parametrize("machine", [X86_64, AARCH64, 243])
-def test_the_hosts_own_machine(tmp_path: Path, machine: int, live: bool) -> None:
+def test_accepts_machine_of_the_host(tmp_path: Path, machine: int, live: bool) -> None:
     check_machine(parts_for(machine), host_with(tmp_path, program("true", machine), live))
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_another_machine(tmp_path: Path, live: bool) -> None:
+def test_rejects_another_machine(tmp_path: Path, live: bool) -> None:
     with pytest.raises(NvidiaError) as caught:
         check_machine(parts_for(AARCH64), host_with(tmp_path, program("true"), live))
     assert str(caught.value) == (
@@ -512,7 +512,7 @@ def test_another_machine(tmp_path: Path, live: bool) -> None:
     )
 
 
-def test_a_host_without_a_shell(tmp_path: Path) -> None:
+def test_host_without_a_shell(tmp_path: Path) -> None:
     host = host_with(tmp_path, None, live=True)
     with pytest.raises(HostError, match=r"^This host has no /bin/sh, which the toolkit's wrappers need\. "):
         check_machine(parts_for(X86_64), host)
@@ -520,11 +520,11 @@ def test_a_host_without_a_shell(tmp_path: Path) -> None:
     check_machine(parts_for(243), host._replace(live=False))
 
 
-@pytest.mark.parametrize(("kernel", "fits"), [("x86_64", True), ("aarch64", False), ("riscv64", True)])
-def test_a_shell_that_tells_nothing(tmp_path: Path, kernel: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kernel", "accepted"), [("x86_64", True), ("aarch64", False), ("riscv64", True)])
+def test_shell_that_is_not_elf(tmp_path: Path, kernel: str, accepted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "uname", lambda: types.SimpleNamespace(machine=kernel))
     host = host_with(tmp_path, b"#!/opt/shell\n", live=True)
-    if fits:
+    if accepted:
         check_machine(parts_for(X86_64), host)
     else:
         with pytest.raises(NvidiaError, match="is for x86-64, but the host is AArch64"):
@@ -541,7 +541,7 @@ def test_this_machine() -> None:
         check_machine(parts_for(243), HostFS())
 
 
-def test_a_library_whose_file_is_called_like_none(tmp_path: Path) -> None:
+def test_library_with_another_file_name(tmp_path: Path) -> None:
     tree(tmp_path, "1.20.0")
     (link,) = tmp_path.glob("usr/lib/*/libnvidia-container.so.1")
     (link.parent / "libnvidia-container.so.1.20.0").rename(link.parent / "blob-77")

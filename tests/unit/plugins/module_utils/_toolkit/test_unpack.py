@@ -82,14 +82,14 @@ def test_modes(tmp_path: Path, mode: int, kept: int) -> None:
     assert stat.S_IMODE((tmp_path / "tool").stat().st_mode) == kept
 
 
-def test_a_directory_that_must_not_be_written_to_can_be_written_to(tmp_path: Path) -> None:
+def test_directories_are_writable(tmp_path: Path) -> None:
     write(tmp_path, entry("usr", mode=DIRECTORY | 0o555), entry("usr/tool", b"x"))
     assert (tmp_path / "usr").stat().st_mode & 0o700 == 0o700
 
 
 @pytest.mark.parametrize("mode", [DIRECTORY | 0o777, REGULAR | 0o777, LINK | 0o777])
 @pytest.mark.parametrize("name", [".", "./", "././", ""])
-def test_the_folder_itself_stays_as_it_is(tmp_path: Path, name: str, mode: int) -> None:
+def test_keeps_the_target_directory(tmp_path: Path, name: str, mode: int) -> None:
     folder = tmp_path / "folder"
     folder.mkdir(mode=0o700)
     before = folder.stat()
@@ -98,13 +98,13 @@ def test_the_folder_itself_stays_as_it_is(tmp_path: Path, name: str, mode: int) 
     assert folder.stat().st_mode == before.st_mode
 
 
-def test_what_is_neither_file_nor_link_is_left_out(tmp_path: Path) -> None:
+def test_skips_special_files(tmp_path: Path) -> None:
     devices = [entry(f"dev/{kind:o}", mode=kind | 0o644) for kind in (PIPE, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK)]
     write(tmp_path, *devices, entry("tool", b"x"))
     assert content_of(tmp_path) == {"dev": None, "tool": b"x"}
 
 
-def test_a_later_package_replaces_files(tmp_path: Path) -> None:
+def test_later_packages_replace_files(tmp_path: Path) -> None:
     write(tmp_path, entry("usr/tool", b"old", REGULAR | 0o444), entry("usr/link", b"old", LINK))
     write(tmp_path, entry("usr", mode=DIRECTORY), entry("usr/tool", b"new"), entry("usr/link", b"new", LINK))
     assert content_of(tmp_path) == {"usr": None, "usr/tool": b"new", "usr/link": "new"}
@@ -114,7 +114,7 @@ NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF, blacklist_c
 
 
 @given(files=st.dictionaries(NAMES, st.binary(max_size=50)))
-def test_any_files_come_back(files: t.Mapping[str, bytes]) -> None:
+def test_writes_any_files(files: t.Mapping[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), *(entry(name, content) for name, content in files.items()))
         assert content_of(Path(folder)) == files
@@ -124,24 +124,24 @@ def test_any_files_come_back(files: t.Mapping[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../outside", "usr/../../outside", "usr/bin/..", "a\0b"])
-def test_names_that_lead_away(tmp_path: Path, name: str) -> None:
+def test_rejects_paths_outside(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    said = write_error(folder, entry("usr/bin/tool", b"x"), entry(name, b"x"))
-    assert said.startswith(f"a.rpm contains {name!r}, a path outside the directory to unpack into. Nothing ")
+    error = write_error(folder, entry("usr/bin/tool", b"x"), entry(name, b"x"))
+    assert error.startswith(f"a.rpm contains {name!r}, a path outside the directory to unpack into. Nothing ")
     assert content_of(tmp_path) == {"folder": None}
 
 
 @pytest.mark.parametrize("target", ["/", "..", "outside", "../outside"])
-def test_nothing_is_written_through_links(tmp_path: Path, target: str) -> None:
+def test_does_not_write_through_links(tmp_path: Path, target: str) -> None:
     folder = tmp_path / "folder"
     for name in ("outside", "folder/outside"):
         (tmp_path / name).mkdir(parents=True)
     link = entry("usr/lib", target.encode(), LINK | 0o777)
     # The link, and what stands below it, in one archive or in two.
-    said = write_error(folder, link, entry("usr/lib/written", b"x"))
-    assert said.startswith("a.rpm contains files below 'lib', which is a link or a file of an earlier ")
-    assert write_error(folder, entry("usr/lib/written", b"x")) == said
+    error = write_error(folder, link, entry("usr/lib/written", b"x"))
+    assert error.startswith("a.rpm contains files below 'lib', which is a link or a file of an earlier ")
+    assert write_error(folder, entry("usr/lib/written", b"x")) == error
     assert "below 'lib'" in write_error(folder, link, entry("usr/lib", mode=DIRECTORY | 0o700))
     assert not list(tmp_path.rglob("written"))
     # A file of that name takes the link's place.
@@ -152,7 +152,7 @@ def test_nothing_is_written_through_links(tmp_path: Path, target: str) -> None:
     assert (folder / "link").read_bytes() == b"ours"
 
 
-def test_files_and_directories_in_each_others_places(tmp_path: Path) -> None:
+def test_rejects_file_and_directory_conflicts(tmp_path: Path) -> None:
     assert "below 'usr', which is a link or a file" in write_error(
         tmp_path, entry("usr", b"x"), entry("usr/tool", b"x")
     )
@@ -161,21 +161,21 @@ def test_files_and_directories_in_each_others_places(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", [b"", b"a\0b"])
-def test_a_link_to_no_name(tmp_path: Path, target: bytes) -> None:
+def test_rejects_invalid_link_targets(tmp_path: Path, target: bytes) -> None:
     assert write_error(tmp_path, entry("tool", b"x"), entry("link", target, LINK)) == (
         "a.rpm cannot be unpacked: its link 'link' has an invalid target. Fetch the package again."
     )
     assert content_of(tmp_path) == {}
 
 
-def test_an_archive_that_holds_too_much(tmp_path: Path) -> None:
+def test_rejects_too_much_content(tmp_path: Path) -> None:
     # In an archive, many names may share one content.
     entries = [entry(str(number), b"x" * (1 << 20)) for number in (1, 2)] * 150
     assert write_error(tmp_path, *entries).startswith("a.rpm cannot be unpacked: it contains more than ")
     assert content_of(tmp_path) == {}
 
 
-def test_what_cannot_be_written(tmp_path: Path) -> None:
+def test_write_failure(tmp_path: Path) -> None:
     with pytest.raises(HostError, match=r"/aaaa[^ ]* cannot be written: File name too long\. Check the file system\."):
         write(tmp_path, entry("a" * 300, b"x"))
 
@@ -274,7 +274,7 @@ def test_rpm_packages(tmp_path: Path) -> None:
 
 
 @needs_dpkg_deb
-def test_the_folder_stays_as_private_as_it_is(tmp_path: Path) -> None:
+def test_keeps_mode_and_owner(tmp_path: Path) -> None:
     root, folder = tmp_path / "root", tmp_path / "folder"
     (root / "usr/bin").mkdir(parents=True)
     tool = root / "usr/bin/tool"
@@ -300,25 +300,25 @@ def test_the_folder_stays_as_private_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         (b"PK\x03\x04 a wheel", "is neither a .deb nor an .rpm package. Fetch it again, or unpack it yourself"),
         (b"!<arch>", "is neither a .deb nor an .rpm package. Fetch"),
         (b"", "is neither a .deb nor an .rpm package: it is empty. Fetch"),
     ],
 )
-def test_neither_kind(tmp_path: Path, content: bytes, words: str) -> None:
+def test_rejects_other_files(tmp_path: Path, content: bytes, message: str) -> None:
     file = tmp_path / "nvidia-container-toolkit.deb"
     file.write_bytes(content)
     run = Runs()
-    assert unpack_error(run, file, tmp_path / "folder").startswith(f"{file} {words}")
+    assert unpack_error(run, file, tmp_path / "folder").startswith(f"{file} {message}")
     # Nor is anything unpacked that stands before it.
     with pytest.raises(NvidiaError):
         run.unpack([rpm(tmp_path, "base"), file], tmp_path / "folder")
     assert run.ran == []
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_rejects_missing_files(tmp_path: Path) -> None:
     missing = tmp_path / "missing.deb"
     assert unpack_error(Runs(), missing, tmp_path / "folder") == (
         f"{missing} does not exist. Correct files, or copy the package to this path."
@@ -332,24 +332,24 @@ def test_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("on_controller", "words"),
+    ("on_controller", "message"),
     [
         (False, "is not installed on this host. Set remote_src: false to unpack on the controller, or unpack "),
         (True, "is not installed on the controller. Set remote_src: true to unpack on the host, or unpack "),
     ],
 )
-def test_a_tool_that_is_missing(tmp_path: Path, on_controller: bool, words: str) -> None:
+def test_missing_tool(tmp_path: Path, on_controller: bool, message: str) -> None:
     package = rpm(tmp_path, "base")
     run = Runs({str(package): (127, b"", "rpm2cpio cannot be run: No such file or directory")})
-    said = unpack_error(run, package, tmp_path / "folder", on_controller)
-    assert said == f"rpm2cpio {words}{package} yourself and set src."
+    error = unpack_error(run, package, tmp_path / "folder", on_controller)
+    assert error == f"rpm2cpio {message}{package} yourself and set src."
     run.archives = {str(package): (127, b"", "timeout: failed to run command 'dpkg-deb': No such file or directory")}
     package.write_bytes(b"!<arch>\ndebian-binary")
-    said = unpack_error(run, package, tmp_path / "folder", on_controller)
-    assert said == f"dpkg-deb {words}{package} yourself and set src."
+    error = unpack_error(run, package, tmp_path / "folder", on_controller)
+    assert error == f"dpkg-deb {message}{package} yourself and set src."
 
 
-def test_a_tool_that_fails(tmp_path: Path) -> None:
+def test_failing_tool(tmp_path: Path) -> None:
     package = rpm(tmp_path, "base")
     run = Runs({str(package): (1, newc(Item("tool", b"x")), "error: base: not an rpm package\n(or manifest)\n")})
     with pytest.raises(HostError) as caught:
@@ -364,17 +364,17 @@ def test_a_tool_that_fails(tmp_path: Path) -> None:
 
 
 @needs_dpkg_deb
-def test_a_package_that_is_cut(tmp_path: Path) -> None:
+def test_truncated_package(tmp_path: Path) -> None:
     root = tmp_path / "root"
     tree(root, "1.20.0")
     package = deb(tmp_path, "nvidia-container-toolkit", root)
     os.truncate(str(package), package.stat().st_size // 2)
-    said = unpack_error(Runs(), package, tmp_path / "folder")
-    assert said.startswith(f"{package} cannot be unpacked, dpkg-deb failed: ")
-    assert "dpkg-deb: error: " in said
+    error = unpack_error(Runs(), package, tmp_path / "folder")
+    assert error.startswith(f"{package} cannot be unpacked, dpkg-deb failed: ")
+    assert "dpkg-deb: error: " in error
 
 
-def test_an_archive_that_is_damaged(tmp_path: Path) -> None:
+def test_damaged_archive(tmp_path: Path) -> None:
     package = rpm(tmp_path, "base")
     run = Runs({str(package): (0, b"", "")})
     assert unpack_error(run, package, tmp_path / "folder") == (
@@ -384,7 +384,7 @@ def test_an_archive_that_is_damaged(tmp_path: Path) -> None:
 
 @needs_dpkg_deb
 @pytest.mark.parametrize("target", ["{outside}", "../../outside"])
-def test_nothing_is_written_through_links_of_another_package(tmp_path: Path, target: str) -> None:
+def test_does_not_write_through_links_of_another_package(tmp_path: Path, target: str) -> None:
     one, other, outside, folder = (tmp_path / name for name in ("one", "other", "outside", "folder"))
     for path in (one / "usr", other / "usr/bin", outside):
         path.mkdir(parents=True)
@@ -400,34 +400,34 @@ def test_nothing_is_written_through_links_of_another_package(tmp_path: Path, tar
 
 
 @pytest.mark.parametrize("archive", [b"", newc(Item("tool", b"x"))])
-def test_a_debian_package_with_another_archive(tmp_path: Path, archive: bytes) -> None:
+def test_rejects_debian_package_without_tar(tmp_path: Path, archive: bytes) -> None:
     package = tmp_path / "base.deb"
     package.write_bytes(b"!<arch>\n")
-    said = unpack_error(Runs({str(package): (0, archive, "")}), package, tmp_path / "folder")
-    assert said.startswith(f"{package} cannot be unpacked: its content is not a complete tar archive (")
+    error = unpack_error(Runs({str(package): (0, archive, "")}), package, tmp_path / "folder")
+    assert error.startswith(f"{package} cannot be unpacked: its content is not a complete tar archive (")
 
 
 # -- limits ----------------------------------------------------------------------------------------------------------
 
 
 @needs_dpkg_deb
-def test_a_small_package_with_large_content_is_refused_before_it_is_written(tmp_path: Path) -> None:
+def test_rejects_archive_bombs_before_writing(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (root / "zeros").touch()
     os.truncate(str(root / "zeros"), 200 << 20)
     package = deb(tmp_path, "bomb", root)
     assert package.stat().st_size < 1 << 20
-    said = unpack_error(Runs(), package, tmp_path / "folder")
-    assert said.startswith(f"{package} cannot be unpacked: it expands to more than ")
-    assert said.endswith("Fetch the package again.")
+    error = unpack_error(Runs(), package, tmp_path / "folder")
+    assert error.startswith(f"{package} cannot be unpacked: it expands to more than ")
+    assert error.endswith("Fetch the package again.")
     assert content_of(tmp_path / "folder") == {}
 
 
 ENDLESS = "while :; do echo 0123456789; done"
 
 
-def test_output_without_end_is_cut(tmp_path: Path) -> None:
+def test_limits_output(tmp_path: Path) -> None:
     with pytest.raises(NvidiaError, match="rpm cannot be unpacked: it expands to more than 1000 bytes"):
         run_limited(["sh", "-c", ENDLESS, "rpm"], 1000)
     # The errors that are reported are short, too.
@@ -439,7 +439,7 @@ def test_output_without_end_is_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("script", ["sleep 60", "exec >&-; sleep 60", "sleep 60 & echo x"])
-def test_a_tool_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+def test_kills_tools_after_the_time_limit(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setattr(toolkit_unpack, "_SECONDS", 1)
     start = time.monotonic()
     with pytest.raises(NvidiaError, match="sh did not end within 1 seconds"):
@@ -447,7 +447,7 @@ def test_a_tool_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, scr
     assert time.monotonic() - start < 10
 
 
-def test_no_process_is_left(tmp_path: Path) -> None:
+def test_leaves_no_process(tmp_path: Path) -> None:
     with pytest.raises(NvidiaError):
         run_limited(["sh", "-c", f"echo $$ >{tmp_path}/pid; {ENDLESS}"], 1000)
     assert not os.path.exists("/proc/" + (tmp_path / "pid").read_text().strip())

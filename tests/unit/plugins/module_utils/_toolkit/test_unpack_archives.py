@@ -55,7 +55,7 @@ def test_cpio_entries(magic: str) -> None:
     assert entries == [Entry(item.name, item.mode, item.content) for item in items]
 
 
-def test_several_names_of_one_file() -> None:
+def test_cpio_hard_links() -> None:
     archive = newc(
         Item("one", inode=7, links=2),
         Item("other", inode=8, links=2),
@@ -79,7 +79,7 @@ CPIO_NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_s
 
 
 @given(files=st.dictionaries(CPIO_NAMES, st.binary(max_size=50)), magic=st.sampled_from(["070701", "070702"]))
-def test_any_files_are_read(files: t.Mapping[str, bytes], magic: str) -> None:
+def test_any_cpio_files(files: t.Mapping[str, bytes], magic: str) -> None:
     archive = newc(*(Item(name, content) for name, content in files.items()), magic=magic)
     assert {entry.name: entry.content for entry in read_newc(archive, "a.rpm")} == files
 
@@ -135,11 +135,11 @@ LONG = "./usr/" + "long/" * 50 + "name"
 def tar_error(archive: bytes) -> str:
     with pytest.raises(NvidiaError) as caught:
         read_tar(archive, "a.deb")
-    said = str(caught.value)
+    error = str(caught.value)
     start, end = "a.deb cannot be unpacked: ", ". Fetch the package again."
-    assert said.startswith(start)
-    assert said.endswith(end)
-    return said[len(start) : -len(end)]
+    assert error.startswith(start)
+    assert error.endswith(end)
+    return error[len(start) : -len(end)]
 
 
 # -- what is read ----------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_tar_entries(form: int) -> None:
     ]
 
 
-def test_links() -> None:
+def test_tar_links() -> None:
     archive = tar(
         member("./usr/tool", b"content", mode=0o755),
         member("./usr/link", kind=tarfile.SYMTYPE, linkname="../tool", mode=0o777),
@@ -189,12 +189,12 @@ def test_links() -> None:
     ("kind", "expected"),
     [(tarfile.FIFOTYPE, stat.S_IFIFO), (tarfile.CHRTYPE, stat.S_IFCHR), (tarfile.BLKTYPE, stat.S_IFBLK)],
 )
-def test_devices_are_told_from_files(kind: bytes, expected: int) -> None:
+def test_tar_devices(kind: bytes, expected: int) -> None:
     archive = tar(member("dev", kind=kind), member("again", kind=tarfile.LNKTYPE, linkname="dev"))
     assert [stat.S_IFMT(entry.mode) for entry in read_tar(archive, "a.deb")] == [expected] * 2
 
 
-def test_long_names_and_any_bytes() -> None:
+def test_tar_long_names() -> None:
     archive = tar(member(LONG, b"x"), member("link", kind=tarfile.SYMTYPE, linkname=LONG), member("\udcff", b"y"))
     assert [(entry.name, entry.content) for entry in read_tar(archive, "a.deb")] == [
         (LONG, b"x"),
@@ -203,7 +203,7 @@ def test_long_names_and_any_bytes() -> None:
     ]
 
 
-def test_nothing_inside() -> None:
+def test_empty_tar() -> None:
     assert read_tar(tar(), "a.deb") == []
 
 
@@ -249,7 +249,7 @@ def test_damaged_tar(archive: bytes, problem: str | tuple[str, ...]) -> None:
         member("other", b"x", pax_headers={"path": "/etc/passwd"}),
     ],
 )
-def test_what_no_debian_package_has(other: bytes) -> None:
+def test_rejects_tar_extensions(other: bytes) -> None:
     assert tar_error(tar(TOOL, other)).endswith(" whose type dpkg does not support")
 
 
@@ -259,7 +259,7 @@ def test_tar_with_too_many_entries() -> None:
 
 
 @pytest.mark.parametrize("target", ["usr/bin/other", "/etc/shadow", "../../etc/shadow", "usr", ""])
-def test_a_hard_link_to_what_is_not_inside(target: str) -> None:
+def test_rejects_hard_links_to_missing_entries(target: str) -> None:
     folder = member("usr", kind=tarfile.DIRTYPE)
     found = tar_error(tar(folder, TOOL, member("link", kind=tarfile.LNKTYPE, linkname=target), OTHER))
     assert found == f"it contains 'link', a hard link to {target!r}, which is not an earlier entry"
@@ -276,6 +276,6 @@ KINDS = st.sampled_from([bytes([kind]) for kind in b"xgLKSV0125"])
 
 
 @given(st.lists(st.tuples(KINDS, st.binary(max_size=80))))
-def test_any_content_of_headers_is_read_or_refused(parts: t.Sequence[tuple[bytes, bytes]]) -> None:
+def test_any_tar_headers_are_read_or_refused(parts: t.Sequence[tuple[bytes, bytes]]) -> None:
     with contextlib.suppress(NvidiaError):
         read_tar(tar(*(member("x", content, kind) for kind, content in parts)), "a.deb")

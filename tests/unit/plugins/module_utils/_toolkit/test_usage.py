@@ -59,7 +59,7 @@ def write(root: Path, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINE_FILES)
-def test_one_engine(engine: str, tmp_path: Path) -> None:
+def test_programs_of_one_engine(engine: str, tmp_path: Path) -> None:
     host = HostFS.of(str(tmp_path), live=False)
     assert configured_programs(host, [FOLDER]) == {}
     write(tmp_path, engine)
@@ -68,7 +68,7 @@ def test_one_engine(engine: str, tmp_path: Path) -> None:
     assert configured_programs(host, ["/usr/bin"]) == {}
 
 
-def test_all_engines_and_what_cannot_be_read(tmp_path: Path) -> None:
+def test_programs_of_all_engines(tmp_path: Path) -> None:
     for engine in ENGINE_FILES:
         write(tmp_path, engine)
     host = HostFS.of(str(tmp_path), live=False)
@@ -86,7 +86,7 @@ def test_all_engines_and_what_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "spelling", ["/link/toolkit/nvidia-container-runtime", "/usr/bin/nvidia-container-runtime", "/opt/nvidia/real/x"]
 )
-def test_other_spellings(spelling: str, tmp_path: Path) -> None:
+def test_links_and_other_spellings(spelling: str, tmp_path: Path) -> None:
     (tmp_path / "opt/nvidia/real").mkdir(parents=True)
     (tmp_path / "opt/nvidia/toolkit").symlink_to("real")
     (tmp_path / "link").symlink_to("/opt/nvidia")
@@ -99,7 +99,7 @@ def test_other_spellings(spelling: str, tmp_path: Path) -> None:
     assert configured_programs(host, ["/usr/lib"]) == {}
 
 
-def test_flags_of_the_unit(tmp_path: Path) -> None:
+def test_unit_flags(tmp_path: Path) -> None:
     unit = tmp_path / "etc/systemd/system/docker.service"
     unit.parent.mkdir(parents=True)
     flag = f"--add-runtime=gpu={PROGRAM}"
@@ -116,7 +116,7 @@ class Running(NamedTuple):
 
 
 @pytest.mark.parametrize(
-    ("says", "words"),
+    ("says", "message"),
     [
         (Running({"nvidia": PROGRAM, "runc": "runc"}), ["docker.service still uses these runtimes: nvidia."]),
         (Running({"nvidia": "/usr/bin/nvidia-container-runtime"}), []),
@@ -124,8 +124,8 @@ class Running(NamedTuple):
         (None, []),
     ],
 )
-def test_a_daemon_that_runs_counts_whatever_its_file_says(
-    says: Running | None, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_running_daemons(
+    says: Running | None, message: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, "docker")
     (tmp_path / "etc/docker/daemon.json").write_text("{}")
@@ -135,10 +135,10 @@ def test_a_daemon_that_runs_counts_whatever_its_file_says(
     monkeypatch.setattr(type(docker), "live", lambda *_args: says)
     host = HostFS.of(str(tmp_path), live=True)
     assert configured_programs(host, [FOLDER]) == {}
-    assert engines_still_using(host, [FOLDER]) == words
+    assert engines_still_using(host, [FOLDER]) == message
 
 
-def test_a_restart_that_was_cut_off(tmp_path: Path) -> None:
+def test_interrupted_restart(tmp_path: Path) -> None:
     write(tmp_path, "docker")
     note = tmp_path / restart_journal_path("docker").lstrip("/")
     note.parent.mkdir(parents=True)
@@ -183,7 +183,7 @@ def tree(tmp_path: Path) -> ProcessTree:
     return ProcessTree(tmp_path)
 
 
-def test_nobody(tree: ProcessTree) -> None:
+def test_no_users(tree: ProcessTree) -> None:
     tree.process(7, f"{VERSION}-2/nvidia-ctk.real", f"7f00 {VERSION}b/libx.so.1\n", h3=VERSION + "x", h4="socket:[7]")
     tree.process(8, f"{VERSIONS}/other/nvidia-ctk.real")
     tree.file("/etc/cdi/nvidia.yaml", "path: /usr/bin/nvidia-cdi-hook\n")
@@ -221,7 +221,7 @@ def test_containers(tree: ProcessTree) -> None:
     assert tree.users() == []
 
 
-def test_a_shell_that_reads_its_script(tmp_path: Path) -> None:
+def test_shell_that_reads_its_script(tmp_path: Path) -> None:
     """As the kernel and this machine's shell really have it."""
     folder = tmp_path / "version"
     folder.mkdir()

@@ -142,31 +142,31 @@ REQUESTS: list[dict[str, t.Any]] = [
 
 # Each request meets each engine, each version and each default, but not each combination of them.
 @pytest.mark.parametrize(
-    ("case", "asked"),
+    ("case", "requested"),
     [
         (case, REQUESTS[(number + shift) % len(REQUESTS)])
         for number, case in enumerate(CASES)
         for shift in ((0,) if case.engine == "containerd" else (0, 2))
     ],
 )
-def test_the_list_is_the_same_before_and_after_our_own_change(tree: Tree, case: Case, asked: dict[str, t.Any]) -> None:
+def test_result_is_independent_of_own_configuration(tree: Tree, case: Case, requested: dict[str, t.Any]) -> None:
     engine, version, text, paths = case
-    if engine == "docker" and "config_mode" in asked:
-        asked = {name: value for name, value in asked.items() if name != "config_mode"}
+    if engine == "docker" and "config_mode" in requested:
+        requested = {name: value for name, value in requested.items() if name != "config_mode"}
     tree.write(FILES[engine], text)
     before = tree.default(engine, version)
     expected: tuple[list[str], list[str]] = ([*paths, *NAMES], [])
     assert tree.found() == expected
-    tree.configure(engine, RuntimeRequest(**asked), version)
+    tree.configure(engine, RuntimeRequest(**requested), version)
     assert tree.found() == expected
-    if asked.get("set_as_default"):
-        assert tree.default(engine, version) == asked.get("runtime_name", "nvidia")
+    if requested.get("set_as_default"):
+        assert tree.default(engine, version) == requested.get("runtime_name", "nvidia")
     # What earlier runs made the default goes on being so, and then no more.
-    tree.configure(engine, RuntimeRequest(**{**asked, "set_as_default": None}), version)
+    tree.configure(engine, RuntimeRequest(**{**requested, "set_as_default": None}), version)
     assert tree.found() == expected
-    tree.configure(engine, RuntimeRequest(**{**asked, "set_as_default": False}), version)
+    tree.configure(engine, RuntimeRequest(**{**requested, "set_as_default": False}), version)
     assert tree.found() == expected
-    tree.configure(engine, RuntimeRequest(**asked), version)
+    tree.configure(engine, RuntimeRequest(**requested), version)
     tree.configure(engine, None, version)
     assert tree.default(engine, version) == before
     assert tree.found() == expected
@@ -182,7 +182,7 @@ def test_the_list_is_the_same_before_and_after_our_own_change(tree: Tree, case: 
         ("crio", crio, [CRUN, RUNC, RUNC_OLD]),
     ],
 )
-def test_what_another_tool_made_the_default_tells_nothing(
+def test_ignores_nvidia_default_of_another_tool(
     tree: Tree, engine: str, text: t.Callable[..., str], paths: list[str], name: str
 ) -> None:
     tree.write(FILES[engine], text(name, **{name: NVIDIA, "own": RUNC_OLD, "crun": CRUN, "runc": RUNC}))
@@ -199,16 +199,16 @@ def test_what_another_tool_made_the_default_tells_nothing(
         ("crio", "1.37.0", crio("site", **ALL), "/etc/crio/crio.conf.d/zz-gpu.conf"),
     ],
 )
-def test_our_entries_are_known_in_whatever_file(tree: Tree, engine: str, version: str, text: str, drop_in: str) -> None:
+def test_ignores_own_drop_in(tree: Tree, engine: str, version: str, text: str, drop_in: str) -> None:
     tree.write(FILES[engine], text)
-    asked: dict[str, t.Any] = {"set_as_default": True, "config_mode": "drop_in", "drop_in_path": drop_in}
-    tree.configure(engine, RuntimeRequest(**asked), version)
+    requested: dict[str, t.Any] = {"set_as_default": True, "config_mode": "drop_in", "drop_in_path": drop_in}
+    tree.configure(engine, RuntimeRequest(**requested), version)
     assert tree.default(engine, version) == "nvidia"
     assert tree.host.exists(drop_in)
     assert tree.found() == ([SITE, RUNC, CRUN, RUNC_OLD, YOUKI, *NAMES], [])
 
 
-def test_with_several_files_of_others_all_runtimes_count(tree: Tree) -> None:
+def test_several_files(tree: Tree) -> None:
     imports = 'imports = ["/etc/containerd/conf.d/*.toml"]\n'
     tree.write(CONTAINERD, imports + containerd(3, None, runc=RUNC))
     tree.write("/etc/containerd/conf.d/10-site.toml", containerd(3, "site", site=SITE))
@@ -225,7 +225,7 @@ def test_with_several_files_of_others_all_runtimes_count(tree: Tree) -> None:
         ("containerd", "", ["runc", "crun"]),
     ],
 )
-def test_crun_comes_first_where_crio_is_alone(tree: Tree, engine: str, text: str, found: list[str]) -> None:
+def test_crun_is_first_if_crio_is_the_only_engine(tree: Tree, engine: str, text: str, found: list[str]) -> None:
     tree.write(FILES[engine], text)
     tree.program({"docker": "/usr/bin/dockerd"}.get(engine, f"/usr/bin/{engine}"))
     assert tree.found() == (found, [])
@@ -236,11 +236,11 @@ def test_crun_comes_first_where_crio_is_alone(tree: Tree, engine: str, text: str
     assert tree.found() == (["runc", "crun"], [])
 
 
-def test_a_host_without_engines_has_the_names(tree: Tree) -> None:
+def test_host_without_engines(tree: Tree) -> None:
     assert tree.found() == (NAMES, [])
 
 
-def test_a_program_counts_once_in_whatever_spelling(tree: Tree) -> None:
+def test_lists_each_program_once(tree: Tree) -> None:
     (tree.root / "usr/sbin").mkdir()
     os.symlink("/usr/libexec/oci/runc", tree.root / "usr/sbin/runc")
     tree.write(DAEMON_JSON, docker("a", a="/usr/sbin/runc", b=RUNC, c="crun"))
@@ -248,7 +248,7 @@ def test_a_program_counts_once_in_whatever_spelling(tree: Tree) -> None:
     assert tree.found() == (["/usr/sbin/runc", CRUN, *NAMES], [])
 
 
-def test_what_is_not_there_is_left_out_with_a_warning(tree: Tree) -> None:
+def test_warns_about_missing_programs(tree: Tree) -> None:
     tree.write(
         DAEMON_JSON, docker("gone", gone="/opt/gone/runc", bare="runc", crun="bin/crun", kata="/no/kata-runtime")
     )
@@ -286,7 +286,7 @@ def test_what_is_not_there_is_left_out_with_a_warning(tree: Tree) -> None:
     ],
 )
 @pytest.mark.parametrize("default", [None, "strange"])
-def test_what_would_call_itself_or_is_not_like_runc_is_never_called(tree: Tree, path: str, default: str | None) -> None:
+def test_skips_toolkit_and_special_runtimes(tree: Tree, path: str, default: str | None) -> None:
     for program in (
         "nvidia-container-runtime",
         "nvidia-container-runtime.real",
@@ -313,13 +313,13 @@ def test_what_would_call_itself_or_is_not_like_runc_is_never_called(tree: Tree, 
     assert tree.found() == ([RUNC, *NAMES], [])
 
 
-def test_a_runtime_with_nvidia_s_name_is_nvidia_s(tree: Tree) -> None:
+def test_skips_runtimes_with_nvidia_names(tree: Tree) -> None:
     tree.write(CRIO, crio("nvidia-site", **{"nvidia-site": SITE, "nvidia-runc": RUNC_OLD, "runc": RUNC}))
     assert tree.found() == ([RUNC, *NAMES], [])
 
 
 @pytest.mark.parametrize(
-    ("kind", "counts"),
+    ("kind", "used"),
     [
         ("oci", True),
         ("pod", True),
@@ -330,13 +330,13 @@ def test_a_runtime_with_nvidia_s_name_is_nvidia_s(tree: Tree) -> None:
         ("io.containerd.kata.v2", False),
     ],
 )
-def test_only_kinds_of_runtimes_that_call_a_program_like_runc_count(tree: Tree, kind: str, counts: bool) -> None:
+def test_runtime_types(tree: Tree, kind: str, used: bool) -> None:
     tree.write(CRIO, crio("site", site=SITE) + f'runtime_type = "{kind}"\n')
-    assert tree.found() == ([*([SITE] if counts else []), *NAMES], [])
+    assert tree.found() == ([*([SITE] if used else []), *NAMES], [])
 
 
 @pytest.mark.parametrize(
-    ("path", "text", "words"),
+    ("path", "text", "message"),
     [
         (DAEMON_JSON, "{", "daemon.json, line 1, column 2"),
         (CONTAINERD, "version = = 2\n", "config.toml, line 1, column"),
@@ -344,7 +344,7 @@ def test_only_kinds_of_runtimes_that_call_a_program_like_runc_count(tree: Tree, 
         (CRIO + "/folder/file", "", "crio.conf is not a regular file"),
     ],
 )
-def test_a_broken_file_gives_a_warning_and_the_others_count(tree: Tree, path: str, text: str, words: str) -> None:
+def test_warns_about_broken_files(tree: Tree, path: str, text: str, message: str) -> None:
     tree.write(DAEMON_JSON, docker("site", site=SITE))
     tree.write(CONTAINERD, containerd(2, None, runc=RUNC))
     if not path.startswith(CRIO):
@@ -353,17 +353,17 @@ def test_a_broken_file_gives_a_warning_and_the_others_count(tree: Tree, path: st
     kept = {DAEMON_JSON: [RUNC, CRUN], CONTAINERD: [SITE, CRUN]}.get(path, [SITE, RUNC])
     found, (warning,) = tree.found()
     assert found == [*kept, *NAMES]
-    assert words in warning
+    assert message in warning
 
 
-def test_a_file_of_other_kinds_gives_a_warning(tree: Tree) -> None:
+def test_warns_about_values_of_wrong_type(tree: Tree) -> None:
     tree.write(DAEMON_JSON, '{"default-runtime": ["site"], "runtimes": {"site": {"path": "/opt/site/bin/oci-site"}}}')
     found, (warning,) = tree.found()
     assert found == NAMES
     assert "default-runtime holds array where string is expected" in warning
 
 
-def test_a_damaged_record_gives_a_warning(tree: Tree) -> None:
+def test_warns_about_damaged_records(tree: Tree) -> None:
     tree.write(DAEMON_JSON, docker("site", site=SITE, crun=CRUN))
     tree.configure("docker", RuntimeRequest(set_as_default=True))
     (record,) = (tree.root / STATE_DIR.lstrip("/")).glob("docker-*.json")
@@ -374,7 +374,7 @@ def test_a_damaged_record_gives_a_warning(tree: Tree) -> None:
     assert "is damaged" in warning
 
 
-def test_where_nothing_of_ours_can_be_taken_out_the_rest_is_known_all_the_same(tree: Tree) -> None:
+def test_unit_that_needs_an_own_runtime(tree: Tree) -> None:
     tree.program("/usr/bin/dockerd")
     unit = "/etc/systemd/system/docker.service"
     tree.write(unit, "[Service]\nExecStart=/usr/bin/dockerd --default-runtime nvidia\n")
@@ -384,7 +384,7 @@ def test_where_nothing_of_ours_can_be_taken_out_the_rest_is_known_all_the_same(t
     assert tree.found() == ([CRUN, *NAMES], [])
 
 
-def test_a_default_in_the_unit_counts(tree: Tree) -> None:
+def test_default_runtime_in_the_unit(tree: Tree) -> None:
     unit = "[Service]\nExecStart=/usr/bin/dockerd --default-runtime site --config-file /opt/docker.json\n"
     tree.write("/etc/systemd/system/docker.service", unit)
     tree.write("/opt/docker.json", docker(None, site=SITE, crun=CRUN))
@@ -393,7 +393,7 @@ def test_a_default_in_the_unit_counts(tree: Tree) -> None:
     assert tree.found() == ([SITE, CRUN, *NAMES], [])
 
 
-def test_a_host_without_toml_does_not_pay_for_it(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_docker_needs_no_toml(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     # An import of any of these would fail.
     for room in ("_engine_containerd", "_engine_crio", "_toml_engine", "_toml_document", "_toml_reader"):
         monkeypatch.setitem(sys.modules, f"ansible_collections.gpufleet.nvidia.plugins.module_utils.{room}", None)
