@@ -27,7 +27,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers import (
     refresh_hosts,
     toolkit_configs,
 )
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._engines.docker.test_plan import REAL_FILES
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.docker_files import REAL_FILES
 
 if t.TYPE_CHECKING:
     from pathlib import Path

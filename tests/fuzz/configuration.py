@@ -39,8 +39,8 @@ from ansible_collections.gpufleet.nvidia.tests.fuzz.trees import (
     without_members,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers import containerd_configs, fake_crio
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.docker_files import REAL_FILES
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_configs import PATH, SAMPLES, VARIANTS
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._engines.docker.test_plan import REAL_FILES
 
 if t.TYPE_CHECKING:
     import random

@@ -52,7 +52,7 @@ def host(tree: Path, *marks: str) -> HostFS:
     [
         ([], []),
         (["usr/bin/dockerd"], ["docker"]),
-        # The package podman-docker brings it too.
+        # The package podman-docker has it too.
         (["usr/bin/docker"], []),
         (["etc/docker/"], ["docker"]),
         (["lib/systemd/system/docker.service"], ["docker"]),
@@ -80,21 +80,21 @@ def host(tree: Path, *marks: str) -> HostFS:
         ([f"etc/systemd/system/{SECOND}"], [f"containerd/system/{SECOND}"]),
     ],
 )
-def test_each_engine_is_known_by_what_it_leaves(tmp_path: Path, marks: list[str], expected: list[str]) -> None:
+def test_targets_on(tmp_path: Path, marks: list[str], expected: list[str]) -> None:
     assert [str(target) for target in targets_on(host(tmp_path, *marks))] == expected
 
 
-def test_a_unit_that_only_has_the_word_in_its_name_is_no_engine(tmp_path: Path) -> None:
+def test_ignores_units_of_other_programs(tmp_path: Path) -> None:
     made = host(tmp_path, "etc/systemd/system/containerd-exporter.service")
     assert targets_on(made) == []
 
 
-def test_only_those_of_one_engine(tmp_path: Path) -> None:
+def test_targets_of_one_engine(tmp_path: Path) -> None:
     made = host(tmp_path, "usr/bin/dockerd", "etc/k0s/")
     assert targets_on(made, "containerd") == [Target("containerd", "k0s")]
 
 
-def test_our_own_records_are_a_trace(tmp_path: Path) -> None:
+def test_records_are_a_trace(tmp_path: Path) -> None:
     for row in (row for row in FLAVORS.values() if row.key):
         tree = tmp_path / row.key
         made = host(tree, f"var/lib/gpufleet-nvidia/state/{row.key}-x-0123456789ab.json")
@@ -102,7 +102,7 @@ def test_our_own_records_are_a_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("marks", "words", "expected"),
+    ("marks", "options", "expected"),
     [
         ([], {}, "containerd"),
         (["etc/k0s/"], {}, "containerd/k0s"),
@@ -116,7 +116,7 @@ def test_our_own_records_are_a_trace(tmp_path: Path) -> None:
             {"service": "containerd-gpu"},
             f"containerd/system/{SECOND}",
         ),
-        # Whatever a user has is not meant unless that is said.
+        # An engine of a user is selected only by user or flavor.
         (["etc/docker/", ROOTLESS_UNIT, "etc/passwd"], {"engine": "docker"}, "docker"),
         ([ROOTLESS_UNIT, "etc/passwd"], {"engine": "docker"}, "docker"),
         (["usr/bin/containerd"], {"service": "containerd"}, "containerd"),
@@ -125,13 +125,13 @@ def test_our_own_records_are_a_trace(tmp_path: Path) -> None:
         (["etc/docker/"], {"engine": "docker", "service": "docker-gpu.service"}, "docker"),
     ],
 )
-def test_which_one_is_meant(tmp_path: Path, marks: list[str], words: dict[str, str], expected: str) -> None:
-    engine = words.pop("engine", "containerd")
-    assert str(resolve_target(host(tmp_path, *marks), engine, **words)) == expected
+def test_resolve_target(tmp_path: Path, marks: list[str], options: dict[str, str], expected: str) -> None:
+    engine = options.pop("engine", "containerd")
+    assert str(resolve_target(host(tmp_path, *marks), engine, **options)) == expected
 
 
 @pytest.mark.parametrize(
-    ("marks", "words", "complaint"),
+    ("marks", "options", "message"),
     [
         (
             ["usr/bin/containerd", "usr/local/bin/k0s", "etc/k0s/"],
@@ -147,15 +147,13 @@ def test_which_one_is_meant(tmp_path: Path, marks: list[str], words: dict[str, s
         ([], {"engine": "podman", "flavor": "rootless"}, "Unsupported flavor rootless for podman"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
-    tmp_path: Path, marks: list[str], words: dict[str, str], complaint: str
-) -> None:
-    engine = words.pop("engine", "containerd")
-    with pytest.raises(NvidiaError, match=complaint):
-        resolve_target(host(tmp_path, *marks), engine, **words)
+def test_resolve_target_errors(tmp_path: Path, marks: list[str], options: dict[str, str], message: str) -> None:
+    engine = options.pop("engine", "containerd")
+    with pytest.raises(NvidiaError, match=message):
+        resolve_target(host(tmp_path, *marks), engine, **options)
 
 
-def test_a_containerd_with_a_unit_of_its_own_has_all_of_its_own(tmp_path: Path) -> None:
+def test_second_containerd(tmp_path: Path) -> None:
     made = host(tmp_path, "usr/bin/containerd", f"etc/systemd/system/{SECOND}")
     unit = tmp_path / "etc/systemd/system" / SECOND
     unit.write_text(UNIT.format("/usr/bin/containerd --config /etc/gpu/c.toml --address /run/gpu/c.sock"))
@@ -169,20 +167,20 @@ def test_a_containerd_with_a_unit_of_its_own_has_all_of_its_own(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("command", ["/usr/bin/containerd", "/usr/bin/containerd -c /etc/containerd/config.toml"])
-def test_a_unit_with_the_file_of_the_system_is_the_system(tmp_path: Path, command: str) -> None:
+def test_unit_with_file_of_system_containerd(tmp_path: Path, command: str) -> None:
     made = host(tmp_path, "usr/bin/containerd", f"etc/systemd/system/{SECOND}")
     (tmp_path / "etc/systemd/system" / SECOND).write_text(UNIT.format(command))
     assert [str(target) for target in targets_on(made)] == ["containerd"]
 
 
-def test_another_name_of_a_unit_is_no_engine(tmp_path: Path) -> None:
+def test_alias_of_unit_is_ignored(tmp_path: Path) -> None:
     made = host(tmp_path, f"lib/systemd/system/{SECOND}")
     (tmp_path / "etc/systemd/system").mkdir(parents=True)
     (tmp_path / "etc/systemd/system/cri-containerd.service").symlink_to(f"/lib/systemd/system/{SECOND}")
     assert [str(target) for target in targets_on(made)] == [f"containerd/system/{SECOND}"]
 
 
-def test_a_unit_that_is_gone_counts_while_something_of_it_is_recorded(tmp_path: Path) -> None:
+def test_removed_unit_with_records(tmp_path: Path) -> None:
     made = host(tmp_path, "usr/bin/containerd", f"etc/systemd/system/{SECOND}")
     engine = Target("containerd", "system", SECOND).load()
     (tmp_path / "etc/containerd-gpu").mkdir()
@@ -202,3 +200,17 @@ def test_a_unit_that_is_gone_counts_while_something_of_it_is_recorded(tmp_path: 
 
 def configure(options: Options, made: HostFS) -> ConfigureResult:
     return ConfigureEngine(options, made, lambda _argv: (127, "", "")).execute(check_mode=False)
+
+
+def test_names_and_keys_of_engines() -> None:
+    loaded = {
+        place: Target(*place, "x.service" if row.by_unit else "alice" if row.by_user else "").load()
+        for place, row in FLAVORS.items()
+    }
+    assert {place: (engine.name, engine.flavor) for place, engine in loaded.items()} == {
+        place: place for place in FLAVORS
+    }
+    usual = {place: Target(*place).load().key for place, row in FLAVORS.items() if not row.by_user}
+    assert usual == {place: FLAVORS[place].key for place in usual}
+    keys = [engine.key for engine in loaded.values()]
+    assert len(set(keys)) == len(keys)

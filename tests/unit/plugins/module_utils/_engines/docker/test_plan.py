@@ -8,17 +8,12 @@ import json
 import typing as t
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError, NvidiaError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.json_document import JsonDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import (
     Action,
     ConfiguredState,
-    Context,
-    EnginePlan,
     LiveState,
     RuntimeRequest,
 )
@@ -28,89 +23,15 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.pl
     required_action,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.docker_files import (
+    DAEMON_JSON,
+    NVIDIA,
+    REAL_FILES,
+    File,
+    runtime,
+)
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_files import FakeFiles
 
-DAEMON_JSON = "/etc/docker/daemon.json"
-NVIDIA = "/usr/bin/nvidia-container-runtime"
-
-
-class File:
-    """A daemon.json with its record, as plans change it; no disk involved."""
-
-    def __init__(
-        self, content: str | bytes | None, flags: t.Sequence[str] = (), version: tuple[int, ...] | None = None
-    ) -> None:
-        self.version = version
-        self.content = content.encode() if isinstance(content, str) else content
-        self.record: OriginalFile | None = None
-        self.unit = Unit("docker.service", "/lib/docker.service", arguments=("/usr/bin/dockerd", *flags))
-
-    def context(self) -> Context:
-        return (
-            FakeFiles()
-            .context(DAEMON_JSON, self.version)
-            ._replace(content=self.content, record=self.record, unit=self.unit)
-        )
-
-    def present(self, **asked: t.Any) -> EnginePlan:
-        plan = DockerPlanner(self.context()).present(RuntimeRequest(**asked))
-        (file,) = plan.files
-        if file.changed:
-            record = self.record or OriginalFile("docker", DAEMON_JSON, file.before, 0, 0, 0o644)
-            record = record.after_write(file.before, file.after, file.keys)
-            self.record = OriginalFile.from_bytes("record", record.to_bytes())
-        self.content = file.after
-        return plan
-
-    def absent(self) -> EnginePlan:
-        plan = DockerPlanner(self.context()).absent()
-        self.content, self.record = plan.files[0].after, None
-        return plan
-
-    @property
-    def data(self) -> t.Any:
-        return json.loads((self.content or b"").strip() or b"{}")
-
-    def edit(self, **entries: t.Any) -> None:
-        """Somebody else rewrites the file with jq or the like; None removes an entry."""
-        data = {**self.data, **entries}
-        self.content = json.dumps({name: value for name, value in data.items() if value is not None}).encode()
-
-
-def runtime(path: str = NVIDIA, **more: t.Any) -> dict[str, t.Any]:
-    return {"path": path, **more}
-
-
-# Files as distributions, cloud images, Kubernetes guides and NVIDIA's own tools leave them.
-REAL_FILES = {
-    "no file": None,
-    "empty": "",
-    "only a line end": "\n",
-    "kubeadm guide": (
-        '{\n  "exec-opts": ["native.cgroupdriver=systemd"],\n  "log-driver": "json-file",\n'
-        '  "log-opts": {\n    "max-size": "100m"\n  },\n  "storage-driver": "overlay2"\n}\n'
-    ),
-    "nvidia-ctk": (
-        '{\n    "default-runtime": "runc",\n    "runtimes": {\n        "nvidia": {\n            "args": [],\n'
-        '            "path": "nvidia-container-runtime"\n        }\n    }\n}'
-    ),
-    "nvidia-docker2": (
-        '{\n    "runtimes": {\n        "nvidia": {\n            "path": "nvidia-container-runtime",\n'
-        '            "runtimeArgs": []\n        }\n    }\n}\n'
-    ),
-    "ECS GPU image": '{"default-runtime":"nvidia","runtimes":{"nvidia":{"path":"/etc/docker-runtimes.d/nvidia"}}}',
-    "DGX": (
-        '{\n\t"bip": "192.168.99.1/24",\n\t"default-shm-size": "1G",\n\t"default-ulimits": {\n\t\t"memlock": '
-        '{ "name":"memlock", "soft": -1, "hard": -1 }\n\t}\n}\n'
-    ),
-    "buildkit, mirrors, kata": (
-        '{ "features": { "buildkit": true, "containerd-snapshotter": true },\n'
-        '  "registry-mirrors": [ "https://mirror.example/" ],\n'
-        '  "runtimes": { "kata": { "runtimeType": "io.containerd.kata.v2" } } }\n'
-    ),
-    "Windows editor": '\ufeff{\r\n  "debug": true,\r\n  "hosts": ["unix:///var/run/docker.sock"]\r\n}\r\n',
-    "nulls": '{"runtimes": null, "features": null, "default-runtime": null}',
-}
 REQUESTS: dict[str, dict[str, t.Any]] = {
     "plain": {},
     "default": {"set_as_default": True},
@@ -123,9 +44,7 @@ REQUESTS: dict[str, dict[str, t.Any]] = {
 
 @pytest.mark.parametrize("content", REAL_FILES.values(), ids=REAL_FILES)
 @pytest.mark.parametrize("asked", REQUESTS.values(), ids=REQUESTS)
-def test_a_real_file_gets_what_was_asked_keeps_the_rest_and_comes_back(
-    content: str | None, asked: dict[str, t.Any]
-) -> None:
+def test_real_files(content: str | None, asked: dict[str, t.Any]) -> None:
     file = File(content)
     original = file.content
     before = json.loads((content or "").lstrip("\ufeff").strip() or "{}")
@@ -183,7 +102,7 @@ OFF, ON = '{"features": {"cdi": false}}', '{"features": {"cdi": true}}'
         ((28, 2, 0), "{}", [], None, True),
         ((29, 7, 0), None, [], None, True),
         (None, "{}", [], None, None),
-        # What others decided stays.
+        # Foreign settings are kept.
         ((26, 1, 5), OFF, [], False, False),
         ((29, 7, 0), OFF, [], False, False),
         ((26, 1, 5), ON, [], True, True),
@@ -191,7 +110,7 @@ OFF, ON = '{"features": {"cdi": false}}', '{"features": {"cdi": true}}'
         ((26, 1, 5), "{}", ["--feature", "buildkit=true"], None, False),
     ],
 )
-def test_auto_switches_cdi_on_where_it_is_off_by_default(
+def test_cdi_auto(
     version: tuple[int, ...] | None, content: str | None, flags: list[str], written: bool | None, state: bool | None
 ) -> None:
     file = File(content, flags, version)
@@ -199,13 +118,13 @@ def test_auto_switches_cdi_on_where_it_is_off_by_default(
     assert (file.data.get("features") or {}).get("cdi") is written
     assert (plan.state.cdi, plan.warnings) == (state, ())
     assert not file.present(enable_cdi="auto").files[0].changed
-    # Left out, it is left alone.
+    # Without the option, the setting is kept.
     assert not file.present().files[0].changed
     file.absent()
     assert file.content == (content.encode() if content is not None else None)
 
 
-def test_auto_follows_an_upgrade_and_replaces_an_earlier_decision_of_ours() -> None:
+def test_cdi_auto_after_upgrade() -> None:
     file = File('{"features": {"buildkit": true}}', version=(26, 1, 5))
     for version, asked, written in [
         ((26, 1, 5), False, False), ((26, 1, 5), "auto", True), (None, "auto", True), ((28, 5, 2), "auto", None),
@@ -216,18 +135,10 @@ def test_auto_follows_an_upgrade_and_replaces_an_earlier_decision_of_ours() -> N
         assert file.data["features"].get("cdi") is written
 
 
-# -- what others did since ------------------------------------------------------------------------------------------
+# -- foreign changes -------------------------------------------------------------------------------------------------
 
 
-def test_absent_keeps_what_others_added_since() -> None:
-    file = File('{"debug": true}')
-    file.present(set_as_default=True, enable_cdi=True)
-    file.edit(labels=["a=b"])
-    file.absent()
-    assert file.data == {"debug": True, "labels": ["a=b"]}
-
-
-def test_absent_keeps_an_edit_that_a_later_run_wrote_over() -> None:
+def test_absent_keeps_foreign_changes_between_two_runs() -> None:
     file = File('{"debug": true}')
     file.present()
     file.edit(labels=["a=b"])
@@ -236,15 +147,7 @@ def test_absent_keeps_an_edit_that_a_later_run_wrote_over() -> None:
     assert file.data == {"debug": True, "labels": ["a=b"]}
 
 
-def test_absent_gives_the_previous_default_back_in_a_file_that_others_changed() -> None:
-    file = File('{"default-runtime": "kata", "runtimes": {"kata": {"path": "/k"}}}')
-    file.present(set_as_default=True)
-    file.edit(debug=True)
-    file.absent()
-    assert file.data == {"default-runtime": "kata", "runtimes": {"kata": runtime("/k")}, "debug": True}
-
-
-def test_absent_restores_a_default_with_a_lone_surrogate_in_a_file_that_others_changed() -> None:
+def test_absent_restores_default_with_lone_surrogate() -> None:
     file = File(r'{"default-runtime": "\uD83d", "runtimes": {"\ud83d": {"path": "/k"}}}')
     file.present(set_as_default=True)
     file.content = (file.content or b"").replace(b"{", b'{"debug": true, ', 1)
@@ -252,7 +155,7 @@ def test_absent_restores_a_default_with_a_lone_surrogate_in_a_file_that_others_c
     assert file.content == rb'{"debug": true, "default-runtime": "\uD83d", "runtimes": {"\ud83d": {"path": "/k"}}}'
 
 
-def test_absent_never_leaves_a_default_that_is_not_defined() -> None:
+def test_absent_removes_undefined_default() -> None:
     file = File('{"default-runtime": "kata", "runtimes": {"kata": {"path": "/k"}}}')
     file.present(set_as_default=True)
     file.edit(runtimes={"nvidia": runtime()})
@@ -261,31 +164,7 @@ def test_absent_never_leaves_a_default_that_is_not_defined() -> None:
     assert "no longer defined" in plan.warnings[0]
 
 
-def test_absent_leaves_what_others_changed_in_our_entries() -> None:
-    file = File('{"features": {"buildkit": true}}')
-    file.present(enable_cdi=True)
-    file.edit(features={"buildkit": True, "cdi": False}, runtimes={"nvidia": runtime("/other")})
-    file.absent()
-    assert file.data == {"features": {"buildkit": True, "cdi": False}, "runtimes": {"nvidia": runtime("/other")}}
-
-
-def test_absent_takes_our_runtime_with_what_others_put_into_it() -> None:
-    file = File("{}")
-    file.present()
-    file.edit(runtimes={"nvidia": runtime(runtimeArgs=["-x"])})
-    file.absent()
-    assert file.data == {}
-
-
-def test_absent_gives_a_runtime_back_that_was_there_before() -> None:
-    file = File('{"runtimes": {"nvidia": {"path": "/old/nvidia-container-runtime", "runtimeArgs": []}}}')
-    file.present()
-    file.edit(debug=True)
-    file.absent()
-    assert file.data["runtimes"] == {"nvidia": runtime("/old/nvidia-container-runtime", runtimeArgs=[])}
-
-
-def test_absent_removes_a_file_that_was_ours_alone() -> None:
+def test_absent_removes_own_file() -> None:
     file = File(None)
     file.present()
     file.edit(debug=True)
@@ -294,15 +173,37 @@ def test_absent_removes_a_file_that_was_ours_alone() -> None:
     assert file.content is None
 
 
-def test_absent_keeps_a_file_that_others_filled() -> None:
-    file = File(None)
-    file.present()
-    file.edit(debug=True)
+KATA_DEFAULT = {"default-runtime": "kata", "runtimes": {"kata": runtime("/k")}}
+OLD_NVIDIA = {"runtimes": {"nvidia": runtime("/old/nvidia-container-runtime", runtimeArgs=[])}}
+CHANGED_ENTRIES = {"features": {"buildkit": True, "cdi": False}, "runtimes": {"nvidia": runtime("/other")}}
+
+
+@pytest.mark.parametrize(
+    ("before", "asked", "edit", "after"),
+    [
+        (
+            {"debug": True},
+            {"set_as_default": True, "enable_cdi": True},
+            {"labels": ["x"]},
+            {"debug": True, "labels": ["x"]},
+        ),
+        (None, {}, {"debug": True}, {"debug": True}),
+        (KATA_DEFAULT, {"set_as_default": True}, {"debug": True}, {**KATA_DEFAULT, "debug": True}),
+        (OLD_NVIDIA, {}, {"debug": True}, {**OLD_NVIDIA, "debug": True}),
+        # Entries of this collection that others changed are kept, except additions to its own runtimes.
+        ({"features": {"buildkit": True}}, {"enable_cdi": True}, CHANGED_ENTRIES, CHANGED_ENTRIES),
+        ({}, {}, {"runtimes": {"nvidia": runtime(runtimeArgs=["-x"])}}, {}),
+    ],
+)
+def test_absent_keeps_foreign_changes(before: t.Any, asked: dict[str, t.Any], edit: t.Any, after: t.Any) -> None:
+    file = File(None if before is None else json.dumps(before))
+    file.present(**asked)
+    file.edit(**edit)
     file.absent()
-    assert file.data == {"debug": True}
+    assert file.data == after
 
 
-def test_absent_does_not_bring_back_a_file_that_somebody_removed() -> None:
+def test_absent_does_not_restore_removed_file() -> None:
     file = File('{"debug": true}')
     file.present()
     file.content = None
@@ -327,7 +228,7 @@ def test_absent_does_not_bring_back_a_file_that_somebody_removed() -> None:
         ({"features": {"cdi": True}, "runtimes": {}}, None),
     ],
 )
-def test_absent_without_a_record_takes_only_nvidia_s_programs(before: t.Any, after: t.Any) -> None:
+def test_absent_without_record_removes_only_nvidia_programs(before: t.Any, after: t.Any) -> None:
     file = File(json.dumps(before))
     original = file.content
     file.absent()
@@ -338,7 +239,7 @@ def test_absent_without_a_record_takes_only_nvidia_s_programs(before: t.Any, aft
 # -- declarations ----------------------------------------------------------------------------------------------------
 
 
-def test_runtimes_no_longer_named_go() -> None:
+def test_removes_runtimes_that_are_no_longer_requested() -> None:
     file = File('{"runtimes": {"kata": {"path": "/k"}}}')
     file.present(extra_modes=("cdi", "legacy"))
     plan = file.present(extra_modes=("cdi",))
@@ -348,7 +249,7 @@ def test_runtimes_no_longer_named_go() -> None:
     assert sorted(file.data["runtimes"]) == ["gpu", "kata"]
 
 
-def test_a_default_goes_with_its_runtime() -> None:
+def test_default_of_removed_runtime() -> None:
     file = File('{"default-runtime": "kata", "runtimes": {"kata": {"path": "/k"}}}')
     file.present(set_as_default=True)
     plan = file.present(runtime_name="gpu")
@@ -357,7 +258,7 @@ def test_a_default_goes_with_its_runtime() -> None:
 
 
 @pytest.mark.parametrize("previous", [None, "kata"])
-def test_set_as_default_false_restores_what_was_recorded(previous: str | None) -> None:
+def test_set_as_default_false_restores_recorded_default(previous: str | None) -> None:
     before: dict[str, t.Any] = {"runtimes": {"kata": {"path": "/k"}}}
     if previous:
         before["default-runtime"] = previous
@@ -369,13 +270,13 @@ def test_set_as_default_false_restores_what_was_recorded(previous: str | None) -
     assert file.data.get("default-runtime") == previous
 
 
-def test_set_as_default_false_leaves_a_default_of_others() -> None:
+def test_set_as_default_false_keeps_foreign_default() -> None:
     file = File('{"default-runtime": "nvidia", "runtimes": {"nvidia": {"path": "/x"}}}')
     file.present(set_as_default=False)
     assert file.data["default-runtime"] == "nvidia"
 
 
-def test_a_path_to_the_same_program_is_left_as_it_is_spelled() -> None:
+def test_same_program_keeps_its_path() -> None:
     content = b'{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}'
     context = FakeFiles({DAEMON_JSON: content}).context(DAEMON_JSON)._replace(same_program=lambda _one, _other: True)
     assert not DockerPlanner(context).present(RuntimeRequest()).files[0].changed
@@ -406,13 +307,13 @@ def test_a_path_to_the_same_program_is_left_as_it_is_spelled() -> None:
         (None, {"features": {"cdi": True}}, {"enable_cdi": False}, Action.RESTART),
     ],
 )
-def test_the_least_that_makes_a_change_effective(
+def test_action_of_present(
     version: tuple[int, ...] | None, before: t.Any, asked: dict[str, t.Any], action: Action
 ) -> None:
     assert File(json.dumps(before), version=version).present(**asked).action is action
 
 
-def test_an_old_docker_says_that_it_knows_no_cdi() -> None:
+def test_docker_without_cdi_gets_a_warning() -> None:
     (warning,) = File(None, version=(20, 10, 24)).present(enable_cdi=True).warnings
     assert "20.10.24 does not support CDI" in warning
 
@@ -430,15 +331,13 @@ def test_an_old_docker_says_that_it_knows_no_cdi() -> None:
         ('{"runtimes": {}, "default-runtime": "runc"}', {"enable_cdi": True}, Action.RESTART),
     ],
 )
-def test_the_least_that_makes_a_removal_effective(
-    original: str | None, asked: dict[str, t.Any], action: Action
-) -> None:
+def test_action_of_absent(original: str | None, asked: dict[str, t.Any], action: Action) -> None:
     file = File(original)
     file.present(**asked)
     assert file.absent().action is action
 
 
-def test_another_default_is_reloaded_but_none_needs_a_restart() -> None:
+def test_action_of_changed_default() -> None:
     registered = {"runtimes": {"kata": runtime("/k"), "nvidia": runtime()}}
     named = File(json.dumps({**registered, "default-runtime": "kata"}))
     named.present(set_as_default=True)
@@ -471,7 +370,7 @@ def test_another_default_is_reloaded_but_none_needs_a_restart() -> None:
         ({"cdi": True}, ConfiguredState(cdi=False), Action.RESTART),
         ({"cdi": True}, ConfiguredState(), Action.NONE),
         ({"cdi": None}, ConfiguredState(cdi=True), Action.NONE),
-        # Names that are built in, or stand in the unit too, are compared where the file has them: there it wins.
+        # The file overrides built-in runtimes and those of the unit.
         (
             {"runtimes": {"io.containerd.kata.v2": "/k"}},
             ConfiguredState({"io.containerd.kata.v2": runtime("/k")}),
@@ -494,11 +393,11 @@ def test_another_default_is_reloaded_but_none_needs_a_restart() -> None:
         ),
     ],
 )
-def test_what_a_running_daemon_needs(live: dict[str, t.Any], state: ConfiguredState, action: Action) -> None:
+def test_required_action(live: dict[str, t.Any], state: ConfiguredState, action: Action) -> None:
     known: dict[str, t.Any] = {"runtimes": {}, "default_runtime": "runc", "cdi": False, **live}
     known["runtimes"] = {"runc": "runc", **known["runtimes"]}
-    said = LiveState(version="26.1.5", live_restore=False, running_containers=0, **known)
-    assert required_action(said, state) is action
+    live_state = LiveState(version="26.1.5", live_restore=False, running_containers=0, **known)
+    assert required_action(live_state, state) is action
 
 
 @pytest.mark.parametrize(
@@ -526,7 +425,7 @@ def test_what_a_running_daemon_needs(live: dict[str, t.Any], state: ConfiguredSt
         ({}, [], None, None),
     ],
 )
-def test_whether_cdi_is_on(content: t.Any, flags: list[str], version: tuple[int, ...] | None, cdi: bool | None) -> None:
+def test_configured_cdi(content: t.Any, flags: list[str], version: tuple[int, ...] | None, cdi: bool | None) -> None:
     document = JsonDocument.from_bytes(DAEMON_JSON, json.dumps(content).encode())
     unit = Unit("docker.service", "/lib/docker.service", arguments=("/usr/bin/dockerd", *flags))
     state = configured_state(document, unit, version)
@@ -539,7 +438,7 @@ def test_whether_cdi_is_on(content: t.Any, flags: list[str], version: tuple[int,
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         ('{"runtimes": []}', "line 1, column 14: runtimes has the type array, but dockerd expects object"),
         ('{\n"runtimes": {"nvidia": "x"}}', "line 2, column 24: runtimes.nvidia has the type string"),
@@ -553,21 +452,21 @@ def test_whether_cdi_is_on(content: t.Any, flags: list[str], version: tuple[int,
         ('{"a": 1,}', "comma after the last entry"),
     ],
 )
-def test_refuses_what_dockerd_would_choke_on(content: str, words: str) -> None:
+def test_refuses_invalid_files(content: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         File(content).present(enable_cdi=True)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert DAEMON_JSON in str(caught.value)
 
 
-def test_refuses_a_default_that_the_unit_also_passes() -> None:
+def test_refuses_default_in_unit_and_file() -> None:
     with pytest.raises(NvidiaError, match=r"--default-runtime kata.*Remove the flag"):
         File("{}", ["--default-runtime=kata"]).present(set_as_default=True)
     with pytest.raises(NvidiaError, match="--default-runtime nvidia"):
         File('{"default-runtime": "runc"}', ["--default-runtime", "nvidia"]).present(set_as_default=True)
 
 
-def test_a_default_that_the_unit_already_passes_is_enough() -> None:
+def test_default_of_unit_is_not_written() -> None:
     file = File("{}", ["--default-runtime=nvidia", "--add-runtime=nvidia=/usr/bin/x"])
     plan = file.present(set_as_default=True)
     assert "default-runtime" not in file.data
@@ -575,14 +474,14 @@ def test_a_default_that_the_unit_already_passes_is_enough() -> None:
     assert "the unit already starts dockerd with" in plan.warnings[0]
 
 
-def test_refuses_to_remove_the_runtime_that_the_unit_names() -> None:
+def test_refuses_to_remove_the_default_runtime_of_the_unit() -> None:
     file = File("{}", ["--default-runtime=nvidia"])
     file.present()
     with pytest.raises(NvidiaError, match="cannot be removed from"):
         file.absent()
 
 
-def test_refuses_features_that_the_unit_also_passes() -> None:
+def test_refuses_features_in_unit_and_file() -> None:
     with pytest.raises(NvidiaError, match="--feature buildkit=true"):
         File("{}", ["--feature", "buildkit=true"]).present(enable_cdi=True)
 
@@ -592,7 +491,7 @@ def test_refuses_features_that_the_unit_also_passes() -> None:
     [({"set_as_default": True}, "--default-runtime=kata", "default-runtime"),
      ({"enable_cdi": True}, "--feature=buildkit=true", "features")],
 )  # fmt: skip
-def test_a_flag_that_came_after_our_change_is_told(asked: dict[str, t.Any], flag: str, key: str) -> None:
+def test_warns_about_later_flag(asked: dict[str, t.Any], flag: str, key: str) -> None:
     file = File("{}")
     assert file.present(**asked).warnings == ()
     file.unit = file.unit._replace(arguments=("/usr/bin/dockerd", flag))
@@ -604,93 +503,7 @@ def test_a_flag_that_came_after_our_change_is_told(asked: dict[str, t.Any], flag
     assert f"Remove the flag from the unit, or {key} from the file" in warning
 
 
-def test_a_flag_that_is_not_written_does_not_matter() -> None:
+def test_ignores_other_flags() -> None:
     file = File("{}", ["--default-runtime=kata", "--add-runtime=nvidia=/x"])
     file.present()
     assert "nvidia" in file.data["runtimes"]
-
-
-# -- properties ------------------------------------------------------------------------------------------------------
-
-PATHS = st.sampled_from([NVIDIA, "nvidia-container-runtime", "/opt/kata", "/x/nvidia-container-runtime.cdi"])
-ENTRIES = st.fixed_dictionaries({"path": PATHS}, optional={"runtimeArgs": st.just(["-v"])})
-RUNTIMES = st.dictionaries(st.sampled_from(["nvidia", "nvidia-cdi", "kata", "gpu"]), ENTRIES, max_size=3)
-FILES = st.fixed_dictionaries(
-    {},
-    optional={
-        "runtimes": RUNTIMES | st.none(),
-        "default-runtime": st.sampled_from(["runc", "nvidia", "kata", "gpu"]),
-        "features": st.dictionaries(st.sampled_from(["cdi", "buildkit"]), st.booleans(), max_size=2) | st.none(),
-        "debug": st.booleans(),
-        "log-opts": st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=2),
-    },
-)
-STYLES = st.sampled_from([{}, {"indent": 2}, {"indent": "\t"}, {"indent": 4}, {"separators": (",", ":")}])
-TEXTS = st.builds(lambda data, style: json.dumps(data, **style), FILES, STYLES) | st.sampled_from([None, "", "\n"])
-ASKED = st.fixed_dictionaries(
-    {},
-    optional={
-        "runtime_name": st.sampled_from(["nvidia", "gpu", "nvidia-cdi", "nvidia-legacy"]),
-        "runtime_dir": st.sampled_from(["/usr/bin", "/usr/local/nvidia/toolkit"]),
-        "extra_modes": st.sets(st.sampled_from(["cdi", "legacy"])).map(tuple),
-        "set_as_default": st.booleans(),
-        "enable_cdi": st.sampled_from([True, False, "auto"]),
-    },
-)
-
-
-@given(TEXTS, ASKED)
-def test_property_twice_is_once(text: str | None, asked: dict[str, t.Any]) -> None:
-    file = File(text)
-    file.present(**asked)
-    once = file.content
-    assert not file.present(**asked).files[0].changed
-    assert file.content == once
-
-
-@given(TEXTS, st.lists(ASKED, min_size=1, max_size=4))
-def test_property_absent_gives_the_original_back(text: str | None, calls: list[dict[str, t.Any]]) -> None:
-    file = File(text)
-    original = file.content
-    for asked in calls:
-        file.present(**asked)
-    if file.record is not None:
-        file.absent()
-    assert file.content == original
-
-
-@given(FILES, STYLES, st.lists(ASKED, min_size=1, max_size=3), st.integers(0, 2))
-def test_property_foreign_content_survives(
-    data: dict[str, t.Any], style: dict[str, t.Any], calls: list[dict[str, t.Any]], moment: int
-) -> None:
-    file = File(json.dumps(data, **style))
-    for number, asked in enumerate(calls):
-        if number == moment:
-            file.edit(labels=["theirs"])
-        file.present(**asked)
-        after = file.data
-        assert after.get("debug") == data.get("debug")
-        assert after.get("log-opts") == data.get("log-opts")
-        assert (after.get("features") or {}).get("buildkit") == (data.get("features") or {}).get("buildkit")
-        for name, entry in (data.get("runtimes") or {}).items():
-            assert after["runtimes"][name].get("runtimeArgs") == entry.get("runtimeArgs")
-    if file.record is not None:
-        file.absent()
-        assert (file.data.get("labels") == ["theirs"]) is (moment < len(calls))
-        assert {**file.data, "labels": None} == {**data, "labels": None} or moment < len(calls)
-
-
-@given(TEXTS, ASKED)
-def test_property_the_default_is_always_defined_if_it_was(text: str | None, asked: dict[str, t.Any]) -> None:
-    file = File(text)
-
-    def dangling() -> bool:
-        default = file.data.get("default-runtime", "runc")
-        return default != "runc" and default not in (file.data.get("runtimes") or {})
-
-    assume(not dangling())
-    file.present(**asked)
-    assert not dangling()
-    file.edit(labels=["theirs"])
-    file.absent()
-    assert not dangling()

@@ -5,13 +5,17 @@
 from __future__ import annotations
 
 import json
+import os
 import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile, digest, record_path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER, DOCKER_SNAP
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.info import describe_engines
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import (
     CONTROL_GROUP,
     PID,
@@ -22,6 +26,8 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import (
 )
 
 if t.TYPE_CHECKING:
+    from pathlib import Path
+
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureResult
 
 DAEMON_JSON = "/etc/docker/daemon.json"
@@ -39,7 +45,7 @@ def configure(docker: FakeDocker, **asked: t.Any) -> ConfigureResult:
     return ConfigureEngine(options, docker.host, docker.run).execute(check_mode=False)
 
 
-# -- where it is -----------------------------------------------------------------------------------------------------
+# -- installation ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -63,13 +69,13 @@ def test_socket_and_file(docker: FakeDocker, flags: str, settings: t.Any, expect
     assert {name: getattr(installation, name) for name in expected} == expected
 
 
-def test_a_socket_unit_may_use_a_specifier(docker: FakeDocker) -> None:
+def test_specifier_in_socket_unit(docker: FakeDocker) -> None:
     docker.write("/usr/lib/systemd/system/docker.socket", "[Socket]\nListenStream=%t/docker.sock\n")
     assert DOCKER.inspect(docker.host).socket == SOCKET
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "\udcff", '{"hosts": ' + "[" * 5000, '{"pidfile": 1, "hosts": null}'])
-def test_a_broken_file_hides_no_daemon(docker: FakeDocker, text: str) -> None:
+def test_invalid_file_is_ignored(docker: FakeDocker, text: str) -> None:
     docker.path("/etc/docker").mkdir(parents=True)
     docker.path(DAEMON_JSON).write_bytes(text.encode("utf-8", "surrogateescape"))
     docker.runs("/var/run/docker.pid")
@@ -88,7 +94,7 @@ def test_a_broken_file_hides_no_daemon(docker: FakeDocker, text: str) -> None:
         ("--pidfile=/run/flag.pid", {}, "/run/flag.pid"),
     ],
 )
-def test_a_running_daemon_is_found(docker: FakeDocker, flags: str, settings: t.Any, pid_file: str | None) -> None:
+def test_process(docker: FakeDocker, flags: str, settings: t.Any, pid_file: str | None) -> None:
     docker.write(UNIT, f"[Service]\nExecStart=/usr/bin/dockerd {flags}\n")
     docker.write(DAEMON_JSON, json.dumps(settings))
     assert DOCKER.inspect(docker.host).pid is None
@@ -97,38 +103,36 @@ def test_a_running_daemon_is_found(docker: FakeDocker, flags: str, settings: t.A
     assert DOCKER.inspect(docker.host._replace(live=False)).pid is None
 
 
-def test_another_process_is_not_the_daemon(docker: FakeDocker) -> None:
+def test_pid_of_other_process(docker: FakeDocker) -> None:
     docker.runs("/var/run/docker.pid", name="sshd")
     docker.write(CONTROL_GROUP, f"{PID}\n")
     assert DOCKER.inspect(docker.host).pid is None
 
 
 @pytest.mark.parametrize(("uid", "expected"), [(0, PID), (1000, None)])
-def test_a_users_daemon_in_an_old_pid_file_is_not_the_daemon(
-    docker: FakeDocker, uid: int, expected: int | None
-) -> None:
+def test_pid_file_with_process_of_user(docker: FakeDocker, uid: int, expected: int | None) -> None:
     docker.runs("/var/run/docker.pid")
     docker.write(f"/proc/{PID}/status", f"Name:\tdockerd\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
     assert DOCKER.inspect(docker.host).pid == expected
 
 
-def test_a_shell_around_the_daemon_is_not_the_daemon(docker: FakeDocker) -> None:
+def test_wrapper(docker: FakeDocker) -> None:
     docker.write(UNIT, '[Service]\nExecStart=/bin/sh -c "exec /usr/bin/dockerd $OPTS" --config-file=/x\n')
     docker.write("/bin/sh", mode=0o755)
     docker.runs()
     installation = DOCKER.inspect(docker.host)
     assert (installation.binary, installation.config_path, installation.pid) == ("/usr/bin/dockerd", DAEMON_JSON, PID)
-    (warning,) = [words for words in configure(docker).warnings if "/bin/sh" in words]
+    (warning,) = [warning for warning in configure(docker).warnings if "/bin/sh" in warning]
     assert "flags cannot be read" in warning
     assert docker.commands[0][2:] == ["/usr/bin/dockerd", "--version"]
-    (trial,) = [argv for argv in docker.commands if "--validate" in argv]
-    assert trial[2:-1] == ["/usr/bin/dockerd", "--validate", "--config-file"]
+    (validation,) = [argv for argv in docker.commands if "--validate" in argv]
+    assert validation[2:-1] == ["/usr/bin/dockerd", "--validate", "--config-file"]
 
 
-# -- what it says ----------------------------------------------------------------------------------------------------
+# -- the running daemon -----------------------------------------------------------------------------------------------
 
 
-def test_what_a_running_daemon_says(docker: FakeDocker) -> None:
+def test_live_state(docker: FakeDocker) -> None:
     docker.runs()
     docker.info["Runtimes"]["nvidia"] = {"path": NVIDIA}
     docker.info["Runtimes"]["odd"] = None
@@ -140,11 +144,11 @@ def test_what_a_running_daemon_says(docker: FakeDocker) -> None:
     assert (live.live_restore, live.running_containers, live.runtimes_unknown) == (True, 3, False)
 
 
-@pytest.mark.parametrize(("said", "cdi"), [(None, False), (["/etc/cdi"], True), (..., None)])
-def test_what_it_says_of_cdi(docker: FakeDocker, said: t.Any, cdi: bool | None) -> None:
+@pytest.mark.parametrize(("directories", "cdi"), [(None, False), (["/etc/cdi"], True), (..., None)])
+def test_live_cdi(docker: FakeDocker, directories: t.Any, cdi: bool | None) -> None:
     docker.runs()
-    docker.info["CDISpecDirs"] = said
-    if said is ...:
+    docker.info["CDISpecDirs"] = directories
+    if directories is ...:
         del docker.info["CDISpecDirs"]
     with docker.answers():
         live = DOCKER.live(docker.host, DOCKER.inspect(docker.host))
@@ -152,13 +156,13 @@ def test_what_it_says_of_cdi(docker: FakeDocker, said: t.Any, cdi: bool | None) 
     assert live.cdi is cdi
 
 
-def test_a_stopped_daemon_is_not_asked(docker: FakeDocker) -> None:
-    """Its socket would start it."""
+def test_stopped_daemon_is_not_contacted(docker: FakeDocker) -> None:
+    """A connection to its socket would start it."""
     with docker.answers():
         assert DOCKER.live(docker.host, DOCKER.inspect(docker.host)) is None
 
 
-def test_a_daemon_that_does_not_answer(docker: FakeDocker) -> None:
+def test_daemon_that_does_not_answer(docker: FakeDocker) -> None:
     docker.runs()
     assert DOCKER.live(docker.host, DOCKER.inspect(docker.host)) is None
     outcome = configure(docker)
@@ -167,10 +171,10 @@ def test_a_daemon_that_does_not_answer(docker: FakeDocker) -> None:
     assert any("does not answer on /run/docker.sock" in warning for warning in outcome.warnings)
 
 
-# -- what it needs ---------------------------------------------------------------------------------------------------
+# -- required action -------------------------------------------------------------------------------------------------
 
 
-def test_a_change_that_the_daemon_has_not_taken_over_is_pending_until_it_has(docker: FakeDocker) -> None:
+def test_pending_action_until_reload(docker: FakeDocker) -> None:
     docker.write(NVIDIA, mode=0o755)
     docker.runs()
     with docker.answers():
@@ -185,7 +189,7 @@ def test_a_change_that_the_daemon_has_not_taken_over_is_pending_until_it_has(doc
         assert done.warnings == []
 
 
-def test_what_undoes_a_pending_change_needs_nothing(docker: FakeDocker) -> None:
+def test_pending_action_of_reverted_change(docker: FakeDocker) -> None:
     docker.runs()
     docker.info.update(CDISpecDirs=["/etc/cdi"])
     docker.info["Runtimes"]["nvidia"] = {"path": NVIDIA}
@@ -197,13 +201,13 @@ def test_what_undoes_a_pending_change_needs_nothing(docker: FakeDocker) -> None:
         assert (on.changed, on.restart_action, on.pending_action) == (True, Action.RESTART, Action.NONE)
 
 
-def test_nothing_is_pending_where_nothing_runs(docker: FakeDocker) -> None:
+def test_no_pending_action_without_daemon(docker: FakeDocker) -> None:
     with docker.answers():
         outcome = configure(docker)
     assert (outcome.restart_action, outcome.pending_action) == (Action.RELOAD, None)
 
 
-def test_a_file_that_the_daemon_does_not_read_disturbs_nobody(docker: FakeDocker) -> None:
+def test_no_action_for_unused_file(docker: FakeDocker) -> None:
     docker.runs()
     with docker.answers():
         options = Options("docker", RuntimeRequest(), config_path="/srv/other.json")
@@ -212,3 +216,97 @@ def test_a_file_that_the_daemon_does_not_read_disturbs_nobody(docker: FakeDocker
         removal = ConfigureEngine(Options("docker", None), docker.host, docker.run).execute(check_mode=False)
     assert [file.path for file in removal.files] == ["/srv/other.json"]
     assert (removal.restart_action, removal.pending_action) == (Action.NONE, Action.NONE)
+
+
+# -- the snap --------------------------------------------------------------------------------------------------------
+
+SNAP_SERVICE = "snap.docker.dockerd.service"
+SNAP_GROUP = f"/sys/fs/cgroup/system.slice/{SNAP_SERVICE}/cgroup.procs"
+SNAP_FILE = "/var/snap/docker/2932/config/daemon.json"
+SNAP_ORIGINAL = '{\n    "log-level":        "error"\n}\n'
+SNAP_RUNTIME = {"path": "/snap/docker/current/usr/bin/nvidia-container-runtime"}
+SNAP_WRITTEN = json.dumps({"log-level": "error", "runtimes": {"gpu": SNAP_RUNTIME}, "default-runtime": "gpu"})
+
+
+@pytest.fixture
+def snap(tmp_path: Path) -> FakeDocker:
+    """Revision 2932, without another Docker."""
+    snap = FakeDocker(tmp_path)
+    for path in ("/usr/bin/dockerd", "/usr/lib/systemd/system/docker.service"):
+        snap.path(path).unlink()
+    snap.write(f"/etc/systemd/system/{SNAP_SERVICE}", "[Service]\nExecStart=/usr/bin/snap run docker.dockerd\n")
+    snap.write("/snap/docker/2932/bin/dockerd", mode=0o755)
+    snap.path("/snap/docker/current").symlink_to("2932")
+    snap.write(SNAP_FILE, SNAP_ORIGINAL)
+    snap.path("/var/snap/docker/current").symlink_to("2932")
+    return snap
+
+
+def run_snap(snap: FakeDocker, request: RuntimeRequest | None, check_mode: bool = False) -> ConfigureResult:
+    return ConfigureEngine(Options("docker", request), snap.host, snap.run).execute(check_mode)
+
+
+def write_with_earlier_version(snap: FakeDocker, revision: str = "2932") -> None:
+    record = OriginalFile(
+        "docker_snap", SNAP_FILE, SNAP_ORIGINAL.encode(), os.geteuid(), os.getegid(), 0o644, main=SNAP_FILE
+    )
+    keys = {("runtimes", "gpu", "path"): SNAP_RUNTIME["path"], ("default-runtime",): "gpu"}
+    record = record.after_write(SNAP_ORIGINAL.encode(), SNAP_WRITTEN.encode(), keys)
+    snap.write(record_path("docker_snap", SNAP_FILE), record.to_bytes().decode())
+    assert digest(SNAP_WRITTEN.encode()) in record.written
+    path = f"/var/snap/docker/{revision}/config/daemon.json"
+    snap.write(path, SNAP_WRITTEN)
+    snap.path("/var/snap/docker/current").unlink()
+    snap.path("/var/snap/docker/current").symlink_to(revision)
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_snap_is_refused(snap: FakeDocker, check_mode: bool) -> None:
+    with pytest.raises(NvidiaError, match=r"^Docker is installed as a snap, which this collection"):
+        run_snap(snap, RuntimeRequest(), check_mode)
+    assert snap.path(SNAP_FILE).read_text(encoding="utf-8") == SNAP_ORIGINAL
+    assert snap.commands == []
+
+
+def test_snap_is_reported(snap: FakeDocker) -> None:
+    snap.runs(SNAP_GROUP)
+    ((entry,), _needed) = describe_engines(snap.host, snap.run)
+    assert (entry["target"], entry["flavor"], entry["installed"], entry["pid"]) == ("docker/snap", "snap", True, PID)
+    assert (entry["binary"], entry["version"], entry["service"]) == (None, None, SNAP_SERVICE)
+    assert entry["problems"][0]["message"].startswith("Docker is installed as a snap, which")
+    assert snap.commands == []
+
+
+@pytest.mark.parametrize("revision", ["2932", "3064", "x1"])
+def test_snap_restores_recorded_file(snap: FakeDocker, revision: str) -> None:
+    """snapd copies the file for each revision."""
+    write_with_earlier_version(snap, revision)
+    assert run_snap(snap, None).changed
+    assert snap.path("/var/snap/docker/current/config/daemon.json").read_text(encoding="utf-8") == SNAP_ORIGINAL
+    assert not snap.path("/var/lib/gpufleet-nvidia/state").exists()
+    assert not run_snap(snap, None).changed
+    # Its program only runs inside the snap.
+    assert snap.commands == []
+
+
+def test_snap_keeps_foreign_changes(snap: FakeDocker) -> None:
+    write_with_earlier_version(snap)
+    own = {"path": "/snap/docker/2932/usr/bin/nvidia-container-runtime"}
+    snap.write(
+        SNAP_FILE, json.dumps({"mtu": 1400, "runtimes": {"gpu": SNAP_RUNTIME, "nvidia": own}, "default-runtime": "gpu"})
+    )
+    assert run_snap(snap, None).changed
+    assert json.loads(snap.path(SNAP_FILE).read_text(encoding="utf-8")) == {"mtu": 1400, "runtimes": {"nvidia": own}}
+
+
+def test_snap_keeps_its_own_runtime(snap: FakeDocker) -> None:
+    text = json.dumps({"runtimes": {"nvidia": {"path": "/snap/docker/2932/usr/bin/nvidia-container-runtime"}}})
+    snap.write(SNAP_FILE, text)
+    assert not run_snap(snap, None).changed
+    assert snap.path(SNAP_FILE).read_text(encoding="utf-8") == text
+
+
+def test_snap_file_and_socket(snap: FakeDocker) -> None:
+    installation = DOCKER_SNAP.inspect(snap.host)
+    assert installation.config_path == "/var/snap/docker/current/config/daemon.json"
+    assert (installation.service, installation.socket) == (SNAP_SERVICE, "/var/run/docker.sock")

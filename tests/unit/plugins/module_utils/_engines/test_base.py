@@ -12,12 +12,19 @@ from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.constants import MAIN_PROGRAM, MODE_PROGRAMS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.plan import PlannedFile
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.text import parse_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import (
     MODE_NAMES,
+    Action,
+    ConfiguredState,
+    EnginePlan,
+    Installation,
     RuntimeRequest,
     is_nvidia_program,
     is_nvidia_runtime,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
 
 _MAIN = "/usr/bin/nvidia-container-runtime"
 
@@ -29,7 +36,7 @@ _MAIN = "/usr/bin/nvidia-container-runtime"
         ("gpu", (), {"gpu": _MAIN}),
         ("nvidia", ("cdi",), {"nvidia": _MAIN, "nvidia-cdi": f"{_MAIN}.cdi"}),
         ("gpu", ("legacy",), {"gpu": _MAIN, "nvidia-legacy": f"{_MAIN}.legacy"}),
-        # The order is that of the table, however it was asked for.
+        # The order is that of the table.
         (
             "nvidia",
             ("legacy", "cdi", "legacy"),
@@ -51,7 +58,7 @@ def test_runtimes(name: str, modes: tuple[str, ...], expected: dict[str, str]) -
     assert list(runtimes.items()) == list(expected.items())
 
 
-def test_defaults_ask_for_nothing_but_the_main_runtime() -> None:
+def test_default_request() -> None:
     request = RuntimeRequest()
     request.check()
     assert request.runtimes() == {"nvidia": _MAIN}
@@ -69,7 +76,7 @@ def test_directory(directory: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["nvidia", "n", "0", "NVIDIA_gpu-1.2", "nvidia-cdi", "runc2", "x.io.containerd.y"])
-def test_usable_names(name: str) -> None:
+def test_valid_names(name: str) -> None:
     RuntimeRequest(runtime_name=name).check()
     assert name in RuntimeRequest(runtime_name=name).runtimes()
 
@@ -77,13 +84,13 @@ def test_usable_names(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", " ", "-nvidia", ".nvidia", "_x", "a b", "nvidia\n", "a/b", "a=b", 'a"b', "n\u00e4me", "nvidia\0"]
 )
-def test_unusable_names(name: str) -> None:
+def test_rejects_invalid_names(name: str) -> None:
     with pytest.raises(NvidiaError, match="contains unsupported characters"):
         RuntimeRequest(runtime_name=name).check()
 
 
 @pytest.mark.parametrize("name", ["runc", "crun", "io.containerd.runc.v2", "io.containerd."])
-def test_names_of_low_level_runtimes(name: str) -> None:
+def test_rejects_names_of_low_level_runtimes(name: str) -> None:
     with pytest.raises(NvidiaError, match=f"'{name}' is the name of a low-level runtime"):
         RuntimeRequest(runtime_name=name).check()
 
@@ -92,7 +99,7 @@ def test_names_of_low_level_runtimes(name: str) -> None:
     st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,15}\Z") | st.sampled_from(["nvidia", *MODE_NAMES.values()]),
     st.lists(st.sampled_from(sorted(MODE_PROGRAMS))).map(tuple),
 )
-def test_name_asked_for_is_registered_and_the_main_runtime_is_first(name: str, modes: tuple[str, ...]) -> None:
+def test_property_runtimes(name: str, modes: tuple[str, ...]) -> None:
     runtimes = RuntimeRequest(runtime_name=name, extra_modes=modes).runtimes()
     assert name in runtimes
     assert next(iter(runtimes.values())) == f"/usr/bin/{MAIN_PROGRAM}"
@@ -153,7 +160,53 @@ def test_is_nvidia_runtime(name: str, program: t.Any, nvidia: bool) -> None:
         {"container_annotations": ("cdi.k8s.io/*",)},
     ],
 )
-def test_what_only_toml_has_is_refused_elsewhere(asked: dict[str, t.Any]) -> None:
+def test_refuse_toml_settings(asked: dict[str, t.Any]) -> None:
     with pytest.raises(NvidiaError, match=f"^Unsupported options for docker: {next(iter(asked))}"):
         RuntimeRequest(**asked).refuse_toml_settings("docker")
     RuntimeRequest(config_mode="in_place").refuse_toml_settings("docker")
+
+
+def test_action_order() -> None:
+    assert max(Action) is Action.RESTART
+    assert [str(action) for action in sorted(Action)] == ["none", "reload", "restart"]
+    # The role compares them as strings.
+    assert sorted(str(action) for action in Action) == [str(action) for action in sorted(Action)]
+    assert [bool(action) for action in sorted(Action)] == [False, True, True]
+
+
+def test_joined_plans() -> None:
+    files = PlannedFile("/a", None, b""), PlannedFile("/b", b"", b"")
+    one = EnginePlan(files[:1], ConfiguredState(default_runtime="x"), Action.RELOAD, ("w",), "/drop", 2)
+    other = EnginePlan(files[1:], ConfiguredState(), Action.RESTART, ("v",))
+    assert one.joined(other) == EnginePlan(files, one.state, Action.RESTART, ("w", "v"), "/drop", 2)
+    assert [file.changed for file in files] == [True, False]
+
+
+def test_configured_paths() -> None:
+    state = ConfiguredState({"a": {"path": "/a"}, "b": {"runtimeType": "x"}, "c": None, "d": {"path": 1}})
+    assert state.paths() == {"a": "/a"}
+
+
+@pytest.mark.parametrize(("wrapper", "count"), [("", 0), ("/bin/sh", 1)])
+def test_warning_about_wrapper(wrapper: str, count: int) -> None:
+    unit = Unit("x.service", "/lib/x.service", wrapper=wrapper)
+    installation = Installation("/usr/bin/x", unit, "x.service", "/run/x.sock", "/etc/x")
+    assert len(installation.warnings()) == count
+    assert installation._replace(unit=None).warnings() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("20.10.24+dfsg1", (20, 10, 24)),
+        ("v2.1.9", (2, 1, 9)),
+        (" 28.5.2-0ubuntu1~24.04", (28, 5, 2)),
+        ("27", (27,)),
+        ("1.6.20~ds1", (1, 6, 20)),
+        ("", None),
+        ("latest", None),
+        ("dev-26.1", None),
+    ],
+)
+def test_parse_version(text: str, version: tuple[int, ...] | None) -> None:
+    assert parse_version(text) == version

@@ -68,7 +68,7 @@ def owner(docker: Rootless, path: str) -> tuple[int, int, int]:
     return status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)
 
 
-# -- where it is -----------------------------------------------------------------------------------------------------
+# -- installation ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_socket_and_file(
     assert {name: getattr(installation, name) for name in expected} == expected
 
 
-def test_another_wrapper_keeps_its_flags_to_itself(docker: Rootless) -> None:
+def test_other_wrapper(docker: Rootless) -> None:
     docker.unit('/bin/sh -c "exec dockerd-rootless.sh" --config-file=/x')
     installation = RootlessDocker("alice").inspect(docker.host)
     assert installation.config_path == FILE
@@ -103,7 +103,7 @@ def test_another_wrapper_keeps_its_flags_to_itself(docker: Rootless) -> None:
 
 
 @pytest.mark.parametrize("user", ["bob", "root"])
-def test_another_user_is_refused(docker: Rootless, user: str) -> None:
+def test_refuses_other_users(docker: Rootless, user: str) -> None:
     with pytest.raises(NvidiaError, match=f"become: true and become_user: {user} for the task"):
         RootlessDocker(user).inspect(docker.host)
     options = Options("docker", RuntimeRequest(), user=user)
@@ -111,9 +111,11 @@ def test_another_user_is_refused(docker: Rootless, user: str) -> None:
         ConfigureEngine(options, docker.host, docker.run)
 
 
-@pytest.mark.parametrize("words", [{"user": "alice"}, {"flavor": "rootless"}, {"flavor": "rootless", "user": "alice"}])
-def test_how_a_task_of_the_user_names_it(docker: Rootless, words: dict[str, str]) -> None:
-    assert str(resolve_target(docker.host, "docker", **words)) == "docker/rootless/alice"
+@pytest.mark.parametrize(
+    "options", [{"user": "alice"}, {"flavor": "rootless"}, {"flavor": "rootless", "user": "alice"}]
+)
+def test_resolve_target(docker: Rootless, options: dict[str, str]) -> None:
+    assert str(resolve_target(docker.host, "docker", **options)) == "docker/rootless/alice"
     # Without any of them, the system's Docker is meant where there is one.
     assert str(resolve_target(docker.host, "docker")) == "docker"
 
@@ -135,20 +137,25 @@ def described(docker: Rootless) -> dict[str, t.Any]:
         (["/usr/bin/dockerd-rootless.sh"], "/usr/bin/dockerd"),
     ],
 )
-def test_the_users_own_program_is_asked(docker: Rootless, unit: list[str], program: str) -> None:
+def test_program_of_user(docker: Rootless, unit: list[str], program: str) -> None:
     for path in (f"{HOME}/bin/dockerd", f"{HOME}/bin/dockerd-rootless.sh", "/opt/dockerd"):
         docker.write(path, mode=0o755)
     docker.unit(*unit)
     installation = RootlessDocker("alice").inspect(docker.host)
     assert (installation.binary, installation.installed) == (program, True)
-    told = described(docker)
-    assert (told["installed"], told["binary"], told["version"], told["inspected"]) == (True, program, "26.1.5", True)
+    description = described(docker)
+    assert (description["installed"], description["binary"], description["version"], description["inspected"]) == (
+        True,
+        program,
+        "26.1.5",
+        True,
+    )
     docker.commands.clear()
     assert configure(docker, check_mode=True).changed
     assert {argv[2] for argv in docker.commands} == {program}
 
 
-def test_a_user_may_not_read_the_records_of_root(docker: Rootless) -> None:
+def test_unreadable_records_of_root(docker: Rootless) -> None:
     """Another user has a Docker that runs."""
     docker.path("/var/lib/gpufleet-nvidia/state").mkdir(parents=True, mode=0)
     with docker.path("/etc/passwd").open("a", encoding="utf-8") as stream:
@@ -161,7 +168,7 @@ def test_a_user_may_not_read_the_records_of_root(docker: Rootless) -> None:
     docker.path("/var/lib/gpufleet-nvidia/state").chmod(0o700)
 
 
-def test_what_is_there(docker: Rootless) -> None:
+def test_installed(docker: Rootless) -> None:
     engine = RootlessDocker("alice")
     assert engine.inspect(docker.host).installed
     docker.path("/usr/bin/dockerd").unlink()
@@ -170,27 +177,27 @@ def test_what_is_there(docker: Rootless) -> None:
     assert engine.inspect(docker.host).installed
 
 
-def test_the_systems_program_alone_is_no_docker_of_a_user(docker: Rootless) -> None:
+def test_program_without_unit(docker: Rootless) -> None:
     docker.path(UNIT).unlink()
     installation = RootlessDocker("alice").inspect(docker.host)
     assert (installation.binary, installation.installed) == ("/usr/bin/dockerd", False)
 
 
-def test_a_file_is_given_back_when_the_unit_is_gone(docker: Rootless) -> None:
+def test_restores_file_after_unit_was_removed(docker: Rootless) -> None:
     docker.write(FILE, OLD)
     configure(docker)
     docker.path(UNIT).unlink()
-    told = described(docker)
-    assert (told["installed"], told["recorded_files"]) == (False, [FILE])
+    description = described(docker)
+    assert (description["installed"], description["recorded_files"]) == (False, [FILE])
     assert str(resolve_target(docker.host, "docker", "rootless")) == "docker/rootless/alice"
     configure(docker, remove=True)
     assert docker.path(FILE).read_text() == OLD
 
 
-# -- what it says ----------------------------------------------------------------------------------------------------
+# -- the running daemon -----------------------------------------------------------------------------------------------
 
 
-def test_what_a_running_daemon_says(docker: Rootless) -> None:
+def test_live_state(docker: Rootless) -> None:
     docker.runs()
     with docker.answers(SOCKET):
         engine = RootlessDocker("alice")
@@ -201,7 +208,7 @@ def test_what_a_running_daemon_says(docker: Rootless) -> None:
         assert (live.version, live.default_runtime) == ("26.1.5", "runc")
 
 
-def test_live_restore_keeps_nothing(docker: Rootless) -> None:
+def test_live_restore_is_ignored(docker: Rootless) -> None:
     docker.runs()
     docker.write(FILE, '{"live-restore": true}')
     docker.containers.append({"Names": ["/web"]})
@@ -210,10 +217,10 @@ def test_live_restore_keeps_nothing(docker: Rootless) -> None:
         assert engine.containers_stopped_by_restart(docker.host, engine.inspect(docker.host)) == ["web"]
 
 
-# -- its file --------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_made_is_the_users(docker: Rootless) -> None:
+def test_owner_of_new_files(docker: Rootless) -> None:
     outcome = configure(docker, set_as_default=True)
     assert (outcome.changed, outcome.target) == (True, "docker/rootless/alice")
     assert json.loads(docker.path(FILE).read_text()) == {
@@ -231,7 +238,7 @@ def test_what_is_made_is_the_users(docker: Rootless) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644])
-def test_what_is_there_stays_as_it_is(docker: Rootless, mode: int) -> None:
+def test_mode_of_existing_files(docker: Rootless, mode: int) -> None:
     docker.write(FILE, OLD, mode)
     docker.path(f"{HOME}/.config/docker").chmod(0o755)
     assert configure(docker, check_mode=True).changed
@@ -250,7 +257,7 @@ def test_what_is_there_stays_as_it_is(docker: Rootless, mode: int) -> None:
     assert owner(docker, FILE) == (UID, GID, mode)
 
 
-def test_a_link_among_the_users_own_folders(docker: Rootless) -> None:
+def test_linked_file(docker: Rootless) -> None:
     docker.write(f"{HOME}/dotfiles/daemon.json", OLD)
     docker.link(FILE, "../../dotfiles/daemon.json")
     configure(docker)
@@ -276,7 +283,7 @@ def test_a_link_among_the_users_own_folders(docker: Rootless) -> None:
         ("26.1.5", {}, "--cdi-spec-dir /home/alice/cdi", False),
     ],
 )
-def test_specifications_that_it_does_not_see(
+def test_warns_about_hidden_specifications(
     docker: Rootless, version: str, settings: t.Any, flags: str, warned: bool
 ) -> None:
     docker.unit(EXEC_START + flags)
@@ -284,15 +291,15 @@ def test_specifications_that_it_does_not_see(
     options = Options("docker", RuntimeRequest(enable_cdi=True), flavor="rootless", engine_version=version)
     outcome = ConfigureEngine(options, docker.host, docker.run).execute(check_mode=False)
     assert json.loads(docker.path(FILE).read_text())["features"] == {"cdi": True}
-    assert any("cannot read the CDI specifications" in words for words in outcome.warnings) is warned
+    assert any("cannot read the CDI specifications" in warning for warning in outcome.warnings) is warned
 
 
 @pytest.mark.parametrize("enable_cdi", [None, False])
-def test_who_wants_no_cdi_is_not_warned(docker: Rootless, enable_cdi: bool | None) -> None:
-    assert not any("specifications" in words for words in configure(docker, enable_cdi=enable_cdi).warnings)
+def test_no_warning_without_cdi(docker: Rootless, enable_cdi: bool | None) -> None:
+    assert not any("specifications" in warning for warning in configure(docker, enable_cdi=enable_cdi).warnings)
 
 
-# -- taking over -----------------------------------------------------------------------------------------------------
+# -- restart ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -319,7 +326,7 @@ def restart(systemd: FakeSystemd, **options: t.Any) -> RestartResult:
 
 
 @pytest.mark.parametrize("action", ["restart", "reload"])
-def test_her_own_systemd_is_told(systemd: FakeSystemd, action: str) -> None:
+def test_restart_with_systemd_of_user(systemd: FakeSystemd, action: str) -> None:
     changes = changed(systemd, set_as_default=True)
     done = restart(systemd, action=action, rollback=changes, expect=Expectation(("nvidia",), "nvidia"))
     assert (done.state, done.mode, done.pid) == ("applied", "systemd", PID)
@@ -327,7 +334,7 @@ def test_her_own_systemd_is_told(systemd: FakeSystemd, action: str) -> None:
     assert not systemd.done("systemctl")
 
 
-def test_a_restart_that_fails_is_taken_back(systemd: FakeSystemd) -> None:
+def test_rollback(systemd: FakeSystemd) -> None:
     changes = changed(systemd)
     systemd.ends = lambda text: "failed" if "nvidia" in text else "active"
     systemd.journal = ["dockerd: no"]
@@ -340,7 +347,7 @@ def test_a_restart_that_fails_is_taken_back(systemd: FakeSystemd) -> None:
     assert journal.endswith(" --user-unit=docker.service")
 
 
-def test_containers_are_asked_for_and_no_units_of_the_host(systemd: FakeSystemd) -> None:
+def test_refuses_to_stop_containers(systemd: FakeSystemd) -> None:
     systemd.kill_mode, systemd.dependent_units = "mixed", "containerd.service"
     systemd.docker.containers.append({"Names": ["/web"]})
     with pytest.raises(RestartError, match="stop running containers: web"):
@@ -351,7 +358,7 @@ def test_containers_are_asked_for_and_no_units_of_the_host(systemd: FakeSystemd)
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_a_systemd_that_does_not_run(systemd: FakeSystemd, running: bool) -> None:
+def test_systemd_of_user_does_not_run(systemd: FakeSystemd, running: bool) -> None:
     systemd.docker.path(f"{RUNTIME}/systemd/private").unlink()
     if not running:
         systemd.docker.write(systemd.control_group, "")
@@ -360,26 +367,26 @@ def test_a_systemd_that_does_not_run(systemd: FakeSystemd, running: bool) -> Non
     assert not systemd.done("env")
 
 
-def test_a_signal_goes_to_dockerd_itself(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
     got: list[int] = []
     monkeypatch.setattr(processes, "runs_program", lambda _host, pid, _program: pid == PID)
-    monkeypatch.setattr(processes, "peer_pid", lambda *_words: pytest.fail("its process is known by its unit"))
+    monkeypatch.setattr(processes, "peer_pid", lambda *_arguments: pytest.fail("its process is known by its unit"))
 
-    def hang_up(_host: t.Any, pid: int, _program: str) -> None:
+    def send_sighup(_host: t.Any, pid: int, _program: str) -> None:
         got.append(pid)
         systemd.run(["chroot", "", *systemd.prefix.split(), "systemctl", "--user", "reload"])
 
-    monkeypatch.setattr(processes, "send_sighup", hang_up)
+    monkeypatch.setattr(processes, "send_sighup", send_sighup)
     changed(systemd)
     assert restart(systemd, action="reload", mode="signal").state == "applied"
     assert got == [PID]
     assert ROOTLESSKIT_PID not in got
 
 
-# -- records that root kept ------------------------------------------------------------------------------------------
+# -- records of root -------------------------------------------------------------------------------------------------
 
 
-def test_records_that_root_kept_are_moved_by_the_command_that_root_is_given(docker: Rootless) -> None:
+def test_migration_of_records_of_root(docker: Rootless) -> None:
     """The record of an earlier version, which ran as root, restores the file once the command has run."""
     docker.write(FILE, OLD)
     configure(docker)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# A host that nvidia-ctk has configured: whatever follows in which order, nothing of it is left after a purge.
+"""Hosts that nvidia-ctk has configured: each sequence of runs with purge_legacy removes everything of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.leftovers import (
     small_drop_in,
     snapshot,
 )
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._engines.test_legacy import Host
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._engines.test_legacy_cleanup import Host
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import Tree
@@ -88,9 +88,7 @@ SEQUENCES: dict[str, list[tuple[RuntimeRequest | None, bool]]] = {
 
 @pytest.mark.parametrize("steps", SEQUENCES.values(), ids=SEQUENCES)
 @pytest.mark.parametrize(("name", "version"), CASES)
-def test_any_order_ends_clean(
-    tree: Tree, name: str, version: str, steps: list[tuple[RuntimeRequest | None, bool]]
-) -> None:
+def test_sequences(tree: Tree, name: str, version: str, steps: list[tuple[RuntimeRequest | None, bool]]) -> None:
     engine, files, gone = HOSTS[name]
     tree.program(NVIDIA)
     for path, text in files.items():
@@ -107,7 +105,7 @@ def test_any_order_ends_clean(
 
 
 @pytest.mark.parametrize("version", VERSIONS["containerd"])
-def test_a_removal_leaves_no_copy_that_hides_later_edits(tree: Tree, version: str) -> None:
+def test_no_snapshot_after_removal(tree: Tree, version: str) -> None:
     tree.program(NVIDIA)
     tree.file(MAIN, main_file().encode())
     tree.file(DROP_IN, snapshot().encode())
@@ -117,7 +115,7 @@ def test_a_removal_leaves_no_copy_that_hides_later_edits(tree: Tree, version: st
     assert ContainerdFiles.of(host.context()).cri()["sandbox_image"] == "edited"
 
 
-def test_a_file_that_is_imported_by_its_name_is_not_removed(tree: Tree) -> None:
+def test_keeps_file_that_imports_name(tree: Tree) -> None:
     tree.program(NVIDIA)
     tree.file(MAIN, main_file(imports=f'"{DROP_IN}"').encode())
     tree.file(DROP_IN, snapshot().encode())
