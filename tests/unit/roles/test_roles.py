@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A role's variables stand in three places; they must say the same."""
+"""Rules for the files of all roles: defaults, argument specification and tasks have the same variables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.tests.unit.roles.role_files import Role
 
-# "Leave it alone" is an answer, so there is no default: these are left out of a module's parameters.
+# Variables without a default. If they are not set, the option of the module is omitted.
 OMITTED = {
     "nvidia_cdi": {
         "nvidia_cdi_path",
@@ -43,10 +43,10 @@ OMITTED = {
         "nvidia_toolkit_default_runtime_executable",
     },
 }
-# These have none either, and are asked for in other ways.
-ASKED_FOR: dict[str, set[str]] = {
+# Other variables without a default.
+OTHER_OPTIONAL: dict[str, set[str]] = {
     "nvidia_cdi": set(),
-    # Handlers are far from the place where the role was told its variables: they find these in what is noted for them.
+    # The role stores these for its handlers.
     "nvidia_runtime": {
         "nvidia_runtime_before_restart",
         "nvidia_runtime_after_restart",
@@ -60,15 +60,14 @@ ASKED_FOR: dict[str, set[str]] = {
         "nvidia_toolkit_pin_priority",
     },
 }
-# What one role knows of another, and what hooks are told.
-FOREIGN: dict[str, set[str]] = {
+# Variables that are neither specified nor set in the files of the role.
+NOT_SPECIFIED: dict[str, set[str]] = {
     "nvidia_cdi": set(),
     "nvidia_runtime": {"nvidia_runtime_restarts"},
-    # For the plays that have both roles.
     "nvidia_toolkit": set(),
 }
-# What only playbooks ask for.
-PLAYED: dict[str, set[str]] = {"nvidia_cdi": {"nvidia_cdi_enabled"}}
+# Variables that only playbooks use.
+PLAYBOOK_ONLY: dict[str, set[str]] = {"nvidia_cdi": {"nvidia_cdi_enabled"}}
 
 
 @pytest.fixture(params=sorted(OMITTED))
@@ -77,21 +76,21 @@ def role(request: pytest.FixtureRequest) -> Role:
     return Role(name)
 
 
-def test_every_default_is_specified_with_the_same_value(role: Role) -> None:
+def test_defaults_match_the_specification(role: Role) -> None:
     defaults = role.load("defaults/main.yml")
     options = role.options()
     # The documentation of a boolean cannot have a template as its default.
     templates = {f"{role.name}_{name}" for name in ("host_root_live", "remove_unrecorded")}
     specified = {name: option["default"] for name, option in options.items() if "default" in option}
     assert {name: value for name, value in defaults.items() if name not in templates} == specified
-    assert set(options) - set(defaults) == OMITTED[role.name] | ASKED_FOR[role.name]
+    assert set(options) - set(defaults) == OMITTED[role.name] | OTHER_OPTIONAL[role.name]
 
 
 @pytest.mark.parametrize(
     ("known", "expected"),
     [({}, ["/", "False"]), ({"nvidia_host_root": "/tree", "nvidia_host_root_live": True}, ["/tree", "True"])],
 )
-def test_one_variable_sets_the_host_root_of_every_role(
+def test_host_root_of_all_roles(
     role: Role, known: dict[str, t.Any], expected: list[str]
 ) -> None:
     environment = pytest.importorskip("jinja2").Environment()
@@ -100,37 +99,37 @@ def test_one_variable_sets_the_host_root_of_every_role(
     assert [environment.from_string(text).render(known) for text in texts] == expected
 
 
-def test_every_variable_used_is_specified_or_the_role_s_own(role: Role) -> None:
+def test_used_variables_are_specified(role: Role) -> None:
     own = set(role.load("vars/main.yml")) | set(re.findall(r"(?:register|loop_var): (\w+)", role.tasks()))
-    own |= FOREIGN[role.name]
+    own |= NOT_SPECIFIED[role.name]
     pattern = rf"(?<!\.)\b{role.name}_\w+"
     used = set(re.findall(pattern, role.tasks() + role.variables()))
     defaults = (role.folder / "defaults/main.yml").read_text(encoding="utf-8")
-    # One default may be made of another.
+    # A default may contain another variable.
     used |= {name for line in defaults.splitlines() for name in re.findall(pattern, line.partition(": ")[2])}
     assert used - own == set(role.options()) & used
-    assert set(role.options()) - used == PLAYED.get(role.name, set())
+    assert set(role.options()) - used == PLAYBOOK_ONLY.get(role.name, set())
 
 
-def test_every_playbook_heeds_what_only_playbooks_ask_for(role: Role) -> None:
+def test_playbooks_use_their_variables(role: Role) -> None:
     for path in sorted((role.folder.parents[1] / "playbooks").glob("*.yml")):
         text = path.read_text(encoding="utf-8")
-        asked = PLAYED.get(role.name, set()) if f"gpufleet.nvidia.{role.name}" in text else set()
-        assert all(f"{name} | default(true) | bool" in text for name in asked)
+        variables = PLAYBOOK_ONLY.get(role.name, set()) if f"gpufleet.nvidia.{role.name}" in text else set()
+        assert all(f"{name} | default(true) | bool" in text for name in variables)
 
 
-def test_variables_without_default_are_omitted_where_they_are_not_set(role: Role) -> None:
+def test_optional_variables_are_omitted(role: Role) -> None:
     for name in OMITTED[role.name]:
         assert re.search(rf"{name} \| default\(omit(, true)?\)", role.tasks())
 
 
-def test_things_are_treated_in_the_same_order_in_every_run(role: Role) -> None:
-    """These filters go by the hash of their items, which differs from one run to the next."""
+def test_order_of_lists_is_stable(role: Role) -> None:
+    """The order of these filters depends on hashes, which differ in each run."""
     text = role.tasks() + role.variables()
     assert not re.findall(r"\|\s*(union|difference|intersect|symmetric_difference)\b", text)
 
 
-def test_files_of_tasks_are_short(role: Role) -> None:
+def test_task_files_are_short(role: Role) -> None:
     paths = [*role.folder.glob("tasks/*.yml"), *role.folder.glob("handlers/*.yml")]
     long = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
     assert {name: lines for name, lines in long.items() if lines > 60} == {}
