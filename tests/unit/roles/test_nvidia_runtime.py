@@ -37,10 +37,10 @@ def test_what_the_handlers_give_an_engine(
     variables = load("vars/main.yml")
     item = {"item": "docker", "target": "docker", "pending_action": pending, "restart_action": changed}
     due = {} if earlier is None else {"/ docker": {"action": earlier}}
-    known = {"item": item, "nvidia_runtime_host_root": "/", "nvidia_runtime_unfinished": []}
-    place = jinja2.Template(variables["nvidia_runtime_place"]).render(known)
+    known = {"item": item, "nvidia_runtime_host_root": "/", "nvidia_runtime_interrupted": []}
+    place = jinja2.Template(variables["nvidia_runtime_pending_key"]).render(known)
     assert place == "/ docker"
-    known["nvidia_runtime_noted"] = due.get(place, {})
+    known["nvidia_runtime_earlier_entry"] = due.get(place, {})
     action = jinja2.Template(variables["nvidia_runtime_action"])
     assert action.render(known).strip() == expected
 
@@ -53,8 +53,8 @@ def test_what_was_cut_off_is_begun_again_by_the_means_at_hand(mode: str, signala
     jinja2 = pytest.importorskip("jinja2")
     action = jinja2.Template(load("vars/main.yml")["nvidia_runtime_action"])
     item = {"item": "docker", "target": "docker", "pending_action": "none", "restart_action": "none"}
-    known = {"nvidia_runtime_unfinished": ["docker"], "nvidia_runtime_restart_mode": mode}
-    assert action.render(item=item, nvidia_runtime_signalable=signalable, **known).strip() == expected
+    known = {"nvidia_runtime_interrupted": ["docker"], "nvidia_runtime_restart_mode": mode}
+    assert action.render(item=item, nvidia_runtime_reloadable_by_signal=signalable, **known).strip() == expected
 
 
 @pytest.mark.parametrize(("restartable", "warnings"), [([], 1), (["docker"], 0)])
@@ -65,7 +65,7 @@ def test_warns_of_an_interrupted_restart_that_the_role_may_not_repeat(restartabl
     expression = load("vars/main.yml")["nvidia_runtime_warnings"].strip()[2:-2]
     # Ansible escapes a backslash in an expression before Jinja reads it.
     found = environment.compile_expression(expression.replace("\\", "\\\\"))(
-        nvidia_runtime_targets=["docker"], nvidia_runtime_unfinished=["docker"], nvidia_runtime_outdated=[],
+        nvidia_runtime_targets=["docker"], nvidia_runtime_interrupted=["docker"], nvidia_runtime_not_restarted=[],
         nvidia_runtime_restartable=restartable, nvidia_runtime_state="present", nvidia_runtime_without_cdi=[],
     )  # fmt: skip
     assert len(found) == warnings

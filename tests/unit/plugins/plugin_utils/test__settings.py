@@ -105,7 +105,7 @@ def test_what_roles_and_playbooks_set_is_known() -> None:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
         for part in found if isinstance(found, list) else [found]:
             names |= set(part) | set(part.get("ansible.builtin.set_fact") or ()) | {part.get("register", "")}
-    assert "nvidia_runtime_refusals" in names
+    assert "nvidia_runtime_setting_errors" in names
     assert "nvidia_toolkit_info" in names
     assert name_problems(names, KNOWN, ()) == ([], [])
 
