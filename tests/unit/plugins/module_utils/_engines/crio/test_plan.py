@@ -9,68 +9,129 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError, NvidiaError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.plan import CrioPlanner
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.toml_plan import HEADER
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_crio import (
-    ASKED,
     BUNDLED,
+    DISTRIBUTION,
     DROP_IN,
     FOLDER,
-    HOSTS,
     MAIN,
     NVIDIA,
-    OLD,
     PACKAGED,
-    STOCK,
     Host,
     default,
     named,
     table,
 )
 
-# -- real configurations ---------------------------------------------------------------------------------------------
+Version = t.Optional[t.Tuple[int, ...]]
+Step = t.Callable[[Host], t.Any]
+
+LATER = f"{FOLDER}/99-other.conf"
+BOTH_MODES = pytest.mark.parametrize("mode", ["drop_in", "in_place"])
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=str)
-@pytest.mark.parametrize("content", HOSTS.values(), ids=HOSTS)
-def test_a_real_configuration_keeps_the_rest_and_comes_back(content: dict[str, str], asked: dict[str, t.Any]) -> None:
-    host = Host(content)
-    before = dict(host.files.content)
-    if asked.get("config_mode") and asked.get("set_as_default") and named_in_drop_in(content):
-        with pytest.raises(ConfigurationError, match="CRI-O reads this default_runtime"):
-            host.present(**asked)
-        asked = {**asked, "set_as_default": None}
-    plan = host.present(**asked)
-    assert plan.action is Action.RESTART
-    request = RuntimeRequest(**asked)
-    paths = plan.state.paths()
-    assert {name: paths.get(name) for name in request.runtimes()} == request.runtimes()
-    target = MAIN if asked.get("config_mode") else asked.get("drop_in_path", DROP_IN)
-    assert [file.path for file in plan.files if file.changed] == [target]
-    assert (plan.drop_in_path, plan.config_version) == (None if target == MAIN else target, None)
-    for path, text in content.items():
-        if path != target:
-            assert host.text(path) == text
-        left = iter(host.text(path).split("\n"))
-        assert all(line in left for line in text.split("\n") if line.strip() and "default_runtime" not in line)
-
-    after = dict(host.files.content)
-    again = host.present(**asked)
-    assert host.files.content == after
-    assert again.action is Action.NONE
-    assert again.state == plan.state
-
-    assert host.absent().action is Action.RESTART
-    assert host.files.content == before
-    assert host.files.records == {}
-    assert host.absent().action is Action.NONE
+def present(**asked: t.Any) -> Step:
+    return lambda host: host.present(**asked)
 
 
-def named_in_drop_in(content: t.Mapping[str, str]) -> bool:
-    return any("default_runtime =" in text for path, text in content.items() if path != MAIN)
+def absent(host: Host) -> t.Any:
+    return host.absent()
 
 
-def test_a_new_drop_in() -> None:
+def edit(path: str, old: str, new: str) -> Step:
+    return lambda host: host.edit(path, old, new)
+
+
+def append(path: str, text: str) -> Step:
+    return lambda host: host.files.put(path, host.text(path) + text)
+
+
+# -- files in, files out ---------------------------------------------------------------------------------------------
+
+SITE = "[crio.image]\nx = 1\n"
+NV_OLD = table("nvidia", runtime_path='"/old"')
+NV_OLD_MONITOR = table("nvidia", runtime_path='"/old"', monitor_path='"/site"')
+NV_ANNOTATED = table("nvidia", runtime_path=f'"{NVIDIA}"', allowed_annotations='["site"]')
+FOREIGN_GPU = """\
+# site
+[crio.runtime]
+default_runtime = "gpu"
+
+[crio.runtime.runtimes.gpu]
+runtime_path = "/opt/nvidia/nvidia-container-runtime"
+monitor_path = "/usr/bin/conmon"
+"""
+ROUNDTRIPS: dict[str, tuple[dict[str, str], tuple[Step, ...], dict[str, str]]] = {
+    "copied entries are removed although their source changed": (
+        {PACKAGED: BUNDLED},
+        (present(set_as_default=True), edit(PACKAGED, 'crio/conmon"', 'bin/conmon"'), absent),
+        {PACKAGED: BUNDLED.replace('crio/conmon"', 'bin/conmon"')},
+    ),
+    "foreign entries in an own table are removed with it": (
+        {PACKAGED: BUNDLED},
+        (present(), edit(DROP_IN, 'monitor_path = "/usr/libexec/crio/conmon"', "site = 1"), absent),
+        {PACKAGED: BUNDLED},
+    ),
+    "foreign annotations stay": (
+        {PACKAGED: BUNDLED, DROP_IN: NV_ANNOTATED},
+        (present(container_annotations=("x",)), present(container_annotations=("y",)), absent),
+        {PACKAGED: BUNDLED, DROP_IN: NV_ANNOTATED},
+    ),
+    "entries added to a foreign table stay": (
+        {PACKAGED: BUNDLED, DROP_IN: NV_OLD},
+        (present(), append(DROP_IN, "site = 1\n"), present(container_annotations=("x",)), absent),
+        {PACKAGED: BUNDLED, DROP_IN: NV_OLD + "site = 1\n"},
+    ),
+    "options are restored": (
+        {PACKAGED: BUNDLED, DROP_IN: NV_OLD_MONITOR},
+        (present(runtime_options={"monitor_path": "/asked", "runtime_root": "/asked"}), absent),
+        {PACKAGED: BUNDLED, DROP_IN: NV_OLD_MONITOR},
+    ),
+    "foreign tables stay in the main file": (
+        {MAIN: DISTRIBUTION},
+        (present(set_as_default=True, config_mode="in_place"), append(MAIN, SITE), absent),
+        {MAIN: DISTRIBUTION + SITE},
+    ),
+    "all modes": (
+        {MAIN: DISTRIBUTION, PACKAGED: "# nothing\n"},
+        (
+            present(set_as_default=True),
+            present(config_mode="in_place"),
+            present(),
+            present(drop_in_path=f"{FOLDER}/98-gpu"),
+            absent,
+        ),
+        {MAIN: DISTRIBUTION, PACKAGED: "# nothing\n"},
+    ),
+    **{
+        f"unrecorded NVIDIA runtimes in {path} stay, {mode}": (
+            {path: FOREIGN_GPU},
+            (present(config_mode=mode, extra_modes=("cdi",)), absent),
+            {path: FOREIGN_GPU},
+        )
+        for path, mode in ((MAIN, "drop_in"), (DROP_IN, "in_place"), (MAIN, "auto"))
+    },
+    "without any record, NVIDIA runtimes are removed": ({MAIN: FOREIGN_GPU}, (absent,), {MAIN: "# site\n"}),
+    "broken settings do not prevent a removal": (
+        {PACKAGED: BUNDLED},
+        (present(), edit(PACKAGED, 'runtime_path = "/usr/libexec/crio/runc"', "runtime_path = 1"), absent),
+        {PACKAGED: BUNDLED.replace('runtime_path = "/usr/libexec/crio/runc"', "runtime_path = 1")},
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "steps", "expected"), ROUNDTRIPS.values(), ids=ROUNDTRIPS)
+def test_files_after_steps(files: dict[str, str], steps: tuple[Step, ...], expected: dict[str, str]) -> None:
+    host = Host(files)
+    for step in steps:
+        step(host)
+    assert {path: host.text(path) for path in host.files.content} == expected
+
+
+def test_new_drop_in() -> None:
     host = Host({PACKAGED: BUNDLED})
     plan = host.present(set_as_default=True)
     assert plan.warnings == ()
@@ -100,122 +161,167 @@ def test_a_new_drop_in() -> None:
         ({MAIN: named("runc") + named("crun")}, (1, 30), "runc"),
         ({MAIN: named("runc") + named("crun")}, (1, 31), "crun"),
         ({MAIN: named("runc") + named("kata")}, None, "runc"),
-        # Never one of NVIDIA's, by name or by program.
+        # Never an NVIDIA runtime, by name or by program.
         ({MAIN: default("nvidia-x") + named("nvidia-x") + named("runc")}, None, "runc"),
         ({MAIN: default("x") + named("x").replace("/x", NVIDIA) + named("crun")}, None, "crun"),
-        # In use, but built in: what another says does not matter.
+        # The default runtime is built in: the tables of others have no effect.
         ({MAIN: default("crun") + named("runc")}, None, None),
-        # What is in a file that comes later than ours counts too.
+        # Files after the drop-in have effect too.
         ({f"{FOLDER}/zz": default("kata") + named("kata"), MAIN: named("crun")}, None, "kata"),
         ({MAIN: named("kata")}, None, None),
     ],
 )  # fmt: skip
-def test_whose_settings_are_taken_over(
-    content: dict[str, str], version: tuple[int, ...] | None, parent: str | None
-) -> None:
+def test_inherits_from_the_default_runtime(content: dict[str, str], version: Version, parent: str | None) -> None:
     host = Host(content, version=version)
     plan = host.present()
     assert host.runtime().get("monitor_path") == parent
-    assert bool([words for words in plan.warnings if "conmon" in words]) is (parent is None)
+    assert bool([warning for warning in plan.warnings if "conmon" in warning]) is (parent is None)
 
 
-# What packages of CRI-O 1.31 to 1.37 leave on a host: 10-crio.conf is the same for all of them
-# (templates/latest/cri-o/bundle of cri-o/packaging), and so are crun as the built-in default and /run/crun as the root
-# of a runtime without one (pkg/config/config.go and config_linux.go of 1.31.0 to 1.36.0 and of release-1.37).
-OF_BUNDLE = {"monitor_path": "/usr/libexec/crio/conmon"}
-OF_CRUN = {**OF_BUNDLE, "allowed_annotations": ["io.containers.trace-syscall", "io.kubernetes.cri-o.Devices"]}
-OF_OLD = {"default_annotations": {"example.com/zone": "a"}}
-RELEASES: dict[str, tuple[dict[str, str], str, dict[str, t.Any]]] = {
-    "package": ({PACKAGED: BUNDLED}, "crun", OF_CRUN),
-    "package and crio.conf": ({MAIN: STOCK, PACKAGED: BUNDLED}, "crun", OF_CRUN),
-    "runc as the default": ({PACKAGED: BUNDLED, f"{FOLDER}/20-runc.conf": default("runc")}, "runc", OF_BUNDLE),
-    "brought along from an older release": ({MAIN: OLD}, "runc", OF_OLD),
-    "both": ({MAIN: OLD, PACKAGED: BUNDLED}, "crun", OF_CRUN),
-    "nothing": ({}, "crun", {}),
-}
+# -- the table -------------------------------------------------------------------------------------------------------
+
+PLAIN = {"runtime_path": NVIDIA, "runtime_type": "oci"}
+CONMON = "/usr/libexec/crio/conmon"
+KNOWN = ["io.containers.trace-syscall", "io.kubernetes.cri-o.Devices"]
+ALL_KEYS = named(
+    "crun",
+    runtime_type='"oci"',
+    runtime_root='"/run/crun"',
+    monitor_cgroup='"pod"',
+    monitor_env='["A=b"]',
+    allowed_annotations='["x"]',
+    privileged_without_host_devices="true",
+    container_create_timeout="300",
+    inherit_default_runtime="false",
+    runtime_config_path='"/etc/crun"',
+    platform_runtime_paths='{ "linux/arm64" = "/crun-arm64" }',
+    default_annotations='{ "a.b/c" = "d" }',
+    of_next_year="[1, 2]",
+)
+EARLIER = table(
+    "nvidia",
+    runtime_path='"/old"',
+    runtime_type='"vm"',
+    inherit_default_runtime="true",
+    runtime_root='"/run/site"',
+    site="[1]",
+    allowed_annotations='["site"]',
+)
 
 
-@pytest.mark.parametrize("minor", range(31, 38))
-@pytest.mark.parametrize(("content", "default_runtime", "inherited"), RELEASES.values(), ids=RELEASES)
-def test_releases(content: dict[str, str], default_runtime: str, inherited: dict[str, t.Any], minor: int) -> None:
-    host = Host(content, version=(1, minor, 0))
+@pytest.mark.parametrize(
+    ("content", "calls"),
+    [
+        # Keys that belong to one program are not inherited.
+        (
+            {MAIN: default("crun") + ALL_KEYS},
+            [
+                (
+                    {},
+                    {
+                        **PLAIN,
+                        "monitor_path": "crun",
+                        "monitor_cgroup": "pod",
+                        "monitor_env": ["A=b"],
+                        "allowed_annotations": ["x"],
+                        "privileged_without_host_devices": True,
+                        "container_create_timeout": 300,
+                        "default_annotations": {"a.b/c": "d"},
+                        "of_next_year": [1, 2],
+                    },
+                )
+            ],
+        ),
+        # An undefined default is ignored.
+        ({MAIN: default("nope") + named("crun")}, [({"set_as_default": True}, {**PLAIN, "monitor_path": "crun"})]),
+        # Annotations are added once, after existing ones.
+        (
+            {PACKAGED: BUNDLED},
+            [
+                (
+                    {"container_annotations": ("x", "io.kubernetes.cri-o.Devices", "x")},
+                    {**PLAIN, "monitor_path": CONMON, "allowed_annotations": [*KNOWN, "x"]},
+                ),
+                (
+                    {"container_annotations": ("y",)},
+                    {**PLAIN, "monitor_path": CONMON, "allowed_annotations": [*KNOWN, "y"]},
+                ),
+                ({}, {**PLAIN, "monitor_path": CONMON, "allowed_annotations": KNOWN}),
+            ],
+        ),
+        (
+            {PACKAGED: default("runc"), DROP_IN: NV_ANNOTATED},
+            [
+                ({"container_annotations": ("x",)}, {**PLAIN, "allowed_annotations": ["site", "x"]}),
+                ({"container_annotations": ("y",)}, {**PLAIN, "allowed_annotations": ["site", "y"]}),
+            ],
+        ),
+        # runtime_options override foreign entries, and the next run restores them.
+        (
+            {PACKAGED: default("runc"), DROP_IN: NV_OLD_MONITOR},
+            [
+                (
+                    {"runtime_options": {"monitor_path": "/asked", "runtime_root": "/asked"}},
+                    {**PLAIN, "monitor_path": "/asked", "runtime_root": "/asked"},
+                ),
+                ({}, {**PLAIN, "monitor_path": "/site"}),
+            ],
+        ),
+        # The entries of the table that the new one replaces are copied.
+        (
+            {MAIN: BUNDLED + EARLIER, f"{FOLDER}/50-nvidia.conf": EARLIER.replace("[1]", "[2]")},
+            [
+                (
+                    {"container_annotations": ("x",)},
+                    {
+                        **PLAIN,
+                        "runtime_root": "/run/site",
+                        "site": [2],
+                        "allowed_annotations": ["site", "x"],
+                        "monitor_path": CONMON,
+                    },
+                )
+            ],
+        ),
+    ],
+)
+def test_table_after_calls(content: dict[str, str], calls: list[tuple[dict[str, t.Any], dict[str, t.Any]]]) -> None:
+    host = Host(content, version=(1, 30))
     before = dict(host.files.content)
-    plan = host.present()
-    assert plan.state.default_runtime == default_runtime
-    assert host.runtime() == {"runtime_path": NVIDIA, "runtime_type": "oci", **inherited}
-    assert host.present(set_as_default=True).state.default_runtime == "nvidia"
+    for asked, expected in calls:
+        host.present(**asked)
+        assert host.runtime() == expected
     host.absent()
-    assert host.files.content == before
-
-
-def test_a_default_that_nobody_defines_gives_nothing() -> None:
-    host = Host({MAIN: default("nope") + named("crun")})
-    host.present(set_as_default=True)
-    assert host.runtime()["monitor_path"] == "crun"
-
-
-def test_what_is_taken_over() -> None:
-    everything = named(
-        "crun",
-        runtime_type='"oci"',
-        runtime_root='"/run/crun"',
-        monitor_cgroup='"pod"',
-        monitor_env='["A=b"]',
-        allowed_annotations='["x"]',
-        privileged_without_host_devices="true",
-        container_create_timeout="300",
-        inherit_default_runtime="false",
-        runtime_config_path='"/etc/crun"',
-        platform_runtime_paths='{ "linux/arm64" = "/crun-arm64" }',
-        default_annotations='{ "a.b/c" = "d" }',
-        of_next_year="[1, 2]",
-    )
-    host = Host({MAIN: default("crun") + everything})
-    host.present()
-    assert host.runtime() == {
-        "runtime_path": NVIDIA,
-        "runtime_type": "oci",
-        "monitor_path": "crun",
-        "monitor_cgroup": "pod",
-        "monitor_env": ["A=b"],
-        "allowed_annotations": ["x"],
-        "privileged_without_host_devices": True,
-        "container_create_timeout": 300,
-        "default_annotations": {"a.b/c": "d"},
-        "of_next_year": [1, 2],
+    assert {path: text for path, text in host.files.content.items() if path != MAIN} == {
+        path: text for path, text in before.items() if path != MAIN
     }
 
 
-def test_what_was_taken_over_follows_its_source() -> None:
+def test_inherited_entries_follow_their_source() -> None:
     host = Host({PACKAGED: BUNDLED})
     host.present(set_as_default=True)
-    host.edit(PACKAGED, "/usr/libexec/crio/conmon", "/usr/bin/conmon")
+    host.edit(PACKAGED, CONMON, "/usr/bin/conmon")
     assert host.present(set_as_default=True).action is Action.RESTART
     assert host.runtime()["monitor_path"] == "/usr/bin/conmon"
-    host.absent()
-    assert DROP_IN not in host.files.content
 
 
-def test_what_others_wrote_into_our_table_does_not_follow() -> None:
+def test_foreign_entries_in_an_own_table_do_not_follow() -> None:
     host = Host({PACKAGED: BUNDLED})
     host.present()
-    host.edit(DROP_IN, 'monitor_path = "/usr/libexec/crio/conmon"', 'monitor_path = "/mine"\nof_mine = 1 # why')
-    host.edit(PACKAGED, "/usr/libexec/crio/conmon", "/usr/bin/conmon")
+    host.edit(DROP_IN, f'monitor_path = "{CONMON}"', 'monitor_path = "/site"\nsite = 1 # why')
+    host.edit(PACKAGED, CONMON, "/usr/bin/conmon")
     host.present(container_annotations=("x",))
-    assert (host.runtime()["monitor_path"], host.runtime()["of_mine"]) == ("/mine", 1)
-    assert "of_mine = 1 # why" in host.text()
-    # Without its program the rest of the table would only hide what stands elsewhere.
-    host.absent()
-    assert host.runtime() is None
+    assert (host.runtime()["monitor_path"], host.runtime()["site"]) == ("/site", 1)
+    assert "site = 1 # why" in host.text()
 
 
-def test_a_runtime_of_another_type_gives_nothing() -> None:
+def test_no_inheritance_from_another_runtime_type() -> None:
     host = Host({MAIN: default("pod") + named("pod", runtime_type='"pod"')})
     plan = host.present()
-    assert host.runtime() == {"runtime_path": NVIDIA, "runtime_type": "oci"}
+    assert host.runtime() == PLAIN
     assert "is pod, not oci" in plan.warnings[0]
     assert host.present(runtime_type="pod").warnings == ()
-    assert host.runtime() == {"runtime_path": NVIDIA, "runtime_type": "pod", "monitor_path": "pod"}
+    assert host.runtime() == {**PLAIN, "runtime_type": "pod", "monitor_path": "pod"}
 
 
 @pytest.mark.parametrize(
@@ -229,76 +335,14 @@ def test_a_runtime_of_another_type_gives_nothing() -> None:
         (default("runc") + table("runc", runtime_path='"/runc"'), (), {}, False),
     ],
 )
-def test_conmon_must_be_found(content: str, flags: tuple[str, ...], options: dict[str, str], warned: bool) -> None:
+def test_warns_about_conmon(content: str, flags: tuple[str, ...], options: dict[str, str], warned: bool) -> None:
     host = Host({MAIN: content}, *flags)
     plan = host.present(runtime_options=options)
-    assert [("searches conmon in its PATH" in words) for words in plan.warnings] == [True] * warned
+    assert ["searches conmon in its PATH" in warning for warning in plan.warnings] == [True] * warned
     assert host.runtime().get("monitor_path") == options.get("monitor_path")
 
 
-# -- the table -------------------------------------------------------------------------------------------------------
-
-
-def test_annotations_are_added_once_behind_those_that_were_there() -> None:
-    host = Host({PACKAGED: BUNDLED})
-    known = ["io.containers.trace-syscall", "io.kubernetes.cri-o.Devices"]
-    host.present(container_annotations=("x", "io.kubernetes.cri-o.Devices", "x"))
-    assert host.runtime()["allowed_annotations"] == [*known, "x"]
-    host.present(container_annotations=("y",))
-    assert host.runtime()["allowed_annotations"] == [*known, "y"]
-    host.present()
-    assert host.runtime()["allowed_annotations"] == known
-
-
-def test_annotations_of_others_in_our_table_stay() -> None:
-    text = table("nvidia", runtime_path=f'"{NVIDIA}"', allowed_annotations='["mine"]')
-    host = Host({PACKAGED: BUNDLED, DROP_IN: text})
-    host.present(container_annotations=("x",))
-    assert host.runtime()["allowed_annotations"] == ["mine", "x"]
-    host.present(container_annotations=("y",))
-    assert host.runtime()["allowed_annotations"] == ["mine", "y"]
-    host.absent()
-    assert host.text() == text
-
-
-def test_what_others_added_to_their_own_table_stays_theirs() -> None:
-    text = table("nvidia", runtime_path='"/old"')
-    host = Host({PACKAGED: BUNDLED, DROP_IN: text})
-    host.present()
-    host.files.put(DROP_IN, host.text() + "of_mine = 1\n")
-    host.present(container_annotations=("x",))
-    host.absent()
-    assert host.text() == text + "of_mine = 1\n"
-
-
-def test_options_take_precedence_and_go_again() -> None:
-    text = table("nvidia", runtime_path='"/old"', monitor_path='"/mine"')
-    host = Host({PACKAGED: BUNDLED, DROP_IN: text})
-    host.present(runtime_options={"monitor_path": "/asked", "runtime_root": "/asked"})
-    assert (host.runtime()["monitor_path"], host.runtime()["runtime_root"]) == ("/asked", "/asked")
-    host.present()
-    assert (host.runtime()["monitor_path"], host.runtime().get("runtime_root")) == ("/mine", None)
-    assert host.runtime()["runtime_path"] == NVIDIA
-    host.absent()
-    assert host.text() == text
-
-
-@pytest.mark.parametrize(
-    ("name", "parameter"),
-    [
-        ("runtime_path", "runtime_dir"),
-        ("runtime_type", "runtime_type"),
-        ("allowed_annotations", "container_annotations"),
-        ("inherit_default_runtime", "runtime_dir"),
-        ("platform_runtime_paths", "runtime_dir"),
-    ],
-)
-def test_options_that_are_parameters_are_refused(name: str, parameter: str) -> None:
-    with pytest.raises(NvidiaError, match=rf"Remove {name} from runtime_options and set {parameter} instead\."):
-        Host({}).present(runtime_options={name: True})
-
-
-def test_a_path_to_the_same_program_stays_as_it_is_spelled() -> None:
+def test_another_path_to_the_same_program_is_unchanged() -> None:
     text = table("nvidia", runtime_path='"/bin/nv"', runtime_type='"oci"')
     host = Host({PACKAGED: default("runc") + table("runc"), DROP_IN: text})
     host.same.add(frozenset(("/bin/nv", NVIDIA)))
@@ -309,46 +353,254 @@ def test_a_path_to_the_same_program_stays_as_it_is_spelled() -> None:
     assert host.runtime()["runtime_path"] == NVIDIA
 
 
-def test_what_ours_replaces_moves_in() -> None:
-    earlier = table(
-        "nvidia",
-        runtime_path='"/old"',
-        runtime_type='"vm"',
-        inherit_default_runtime="true",
-        runtime_root='"/run/theirs"',
-        of_theirs="[1]",
-        allowed_annotations='["theirs"]',
-    )
-    host = Host({MAIN: BUNDLED + earlier, f"{FOLDER}/50-nvidia.conf": earlier.replace("[1]", "[2]")})
-    host.present(container_annotations=("x",))
-    assert host.runtime() == {
-        "runtime_path": NVIDIA,
-        "runtime_type": "oci",
-        "runtime_root": "/run/theirs",
-        "of_theirs": [2],
-        "allowed_annotations": ["theirs", "x"],
-        "monitor_path": "/usr/libexec/crio/conmon",
-    }
-    host.edit(f"{FOLDER}/50-nvidia.conf", "of_theirs = [2]\n", "")
-    host.present(container_annotations=("x",))
-    assert "of_theirs" not in host.runtime()
-    host.absent()
-    assert DROP_IN not in host.files.content
+def test_removes_runtimes_that_are_no_longer_requested() -> None:
+    host = Host({PACKAGED: BUNDLED})
+    host.present(extra_modes=("cdi", "legacy"))
+    assert host.runtime("nvidia-legacy")["monitor_path"] == CONMON
+    host.present(runtime_name="gpu")
+    assert [name for name in ("nvidia", "nvidia-cdi", "nvidia-legacy", "gpu") if host.runtime(name)] == ["gpu"]
+
+
+# -- refusals --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "line", ["inherit_default_runtime = true", 'platform_runtime_paths = { "linux/amd64" = "/usr/bin/crun" }']
+    ("content", "flags", "asked", "problem"),
+    [
+        *(
+            ({}, (), {"drop_in_path": path}, f"is not below {FOLDER}, the only directory that CRI-O reads")
+            for path in ("/etc/crio/99.toml", f"{FOLDER}/../99.toml", f"{FOLDER}-old/99.toml", "/etc/crio/conf.d/99")
+        ),
+        ({}, ("--config-dir", "/opt/crio"), {"drop_in_path": DROP_IN}, "is not below /opt/crio"),
+        ({}, ("--config-dir=",), {}, "Use config_mode: in_place"),
+        *(
+            ({}, (), {"runtime_options": {name: True}}, f"Remove {name} from runtime_options and set {parameter} inste")
+            for name, parameter in (
+                ("runtime_path", "runtime_dir"),
+                ("runtime_type", "runtime_type"),
+                ("allowed_annotations", "container_annotations"),
+                ("inherit_default_runtime", "runtime_dir"),
+                ("platform_runtime_paths", "runtime_dir"),
+            )
+        ),
+        *(
+            (
+                {DROP_IN: table("nvidia", runtime_path=f'"{NVIDIA}"') + line},
+                (),
+                {},
+                f"{DROP_IN}, line 3, column 1: with {line.partition(' ')[0]}, CRI-O ignores runtime_path",
+            )
+            for line in ("inherit_default_runtime = true\n", 'platform_runtime_paths = { "linux/amd64" = "/crun" }\n')
+        ),
+        ({PACKAGED: table("x", runtime_path="1")}, (), {}, f"{PACKAGED}, line 2, column 1: "),
+        ({DROP_IN: NV_OLD}, (), {"config_mode": "in_place"}, f"{DROP_IN}, line 1"),
+        *(
+            ({MAIN: BUNDLED, LATER: default("runc")}, (), {"config_mode": mode, "set_as_default": True}, problem)
+            for mode in ("drop_in", "in_place")
+            for problem in (f"{LATER}, line 2, column 1: CRI-O reads this default_runtime",)
+        ),
+        # Flags override files.
+        ({}, ("--default-runtime", "runc"), {"set_as_default": True}, "the flag --default-runtime=runc overrides all"),
+        ({}, ("--runtimes", "nvidia-cdi:/x"), {"extra_modes": ("cdi",)}, "the flag --runtimes defines nvidia-cdi"),
+    ],
 )
-def test_what_would_run_another_program_is_refused(line: str) -> None:
-    host = Host({DROP_IN: table("nvidia", runtime_path=f'"{NVIDIA}"') + line + "\n"})
-    with pytest.raises(ConfigurationError, match="CRI-O ignores runtime_path") as caught:
-        host.present()
-    assert (caught.value.path, caught.value.line) == (DROP_IN, 3)
+def test_refusals(content: dict[str, str], flags: tuple[str, ...], asked: dict[str, t.Any], problem: str) -> None:
+    host = Host(content, *flags)
+    before = dict(host.files.content)
+    with pytest.raises(NvidiaError) as caught:
+        host.present(**asked)
+    assert problem in str(caught.value)
+    assert host.files.content == before
 
 
-def test_runtimes_no_longer_named_go() -> None:
+@pytest.mark.parametrize("folder", [FOLDER, f"{FOLDER}/99-site.d"])
+@BOTH_MODES
+def test_refuses_a_later_table_of_the_same_name(mode: str, folder: str) -> None:
+    later = f"{folder}/99-other.conf"
+    host = Host({later: "# site\n" + table("nvidia-cdi", runtime_path=f'"{NVIDIA}.cdi"')})
+    host.present(config_mode=mode)
+    with pytest.raises(ConfigurationError, match=f"{later}, line 2, column 1: .* Remove this table, or ") as caught:
+        host.present(config_mode=mode, extra_modes=("cdi",))
+    advice = {
+        "drop_in": f"set drop_in_path to a file in {folder} whose name sorts after 99-other.conf",
+        "in_place": "remove config_mode",
+    }
+    assert advice[mode] in str(caught.value)
+    host.present(drop_in_path=f"{folder}/99-z.conf", extra_modes=("cdi",))
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_another_drop_in_directory() -> None:
+    host = Host({PACKAGED: named("crun"), "/opt/crio/10": default("kata") + named("kata")}, "-d", "/opt/crio")
+    plan = host.present()
+    assert plan.drop_in_path == "/opt/crio/99-nvidia.toml"
+    assert host.runtime(path=plan.drop_in_path)["monitor_path"] == "kata"
+    host.absent()
+    assert sorted(host.files.content) == [PACKAGED, "/opt/crio/10"]
+
+
+def test_no_drop_in_directory() -> None:
+    host = Host({DROP_IN: default("x")}, "--config-dir=")
+    host.present(config_mode="in_place")
+    assert host.runtime(path=MAIN)["runtime_path"] == NVIDIA
+    host.absent()
+    assert list(host.files.content) == [DROP_IN]
+
+
+def test_change_of_mode() -> None:
+    host = Host({MAIN: DISTRIBUTION})
+    host.present(set_as_default=True)
+    first = dict(host.files.content)
+    plan = host.present(config_mode="in_place")
+    assert DROP_IN not in host.files.content
+    assert host.default(MAIN) == "nvidia"
+    assert host.runtime(path=MAIN)["monitor_cgroup"] == "system.slice"
+    # New entries are written before old ones are removed, so the runtime is always defined.
+    assert [file.path for file in plan.files] == [MAIN, DROP_IN]
+    # A foreign entry in an own table is removed with it.
+    host.edit(MAIN, f'runtime_path = "{NVIDIA}"', f'runtime_path = "{NVIDIA}"\nsite = 1')
+    plan = host.present()
+    assert [file.path for file in plan.files] == [DROP_IN, MAIN]
+    assert host.files.content == first
+    assert host.present().action is Action.NONE
+    other = f"{FOLDER}/98-gpu"
+    host.present(drop_in_path=other)
+    assert DROP_IN not in host.files.content
+    assert host.default(other) == "nvidia"
+
+
+def test_drop_in_of_another_configuration_stays() -> None:
+    host = Host({MAIN: "[crio]\n", "/etc/other/crio.conf": "[crio]\n"})
+    host.present()
+    context = host.files.context("/etc/other/crio.conf")._replace(recorded=())
+    assert not any(file.changed for file in CrioPlanner(context).absent().files)
+
+
+def test_absent_leaves_a_runtime_whose_program_was_changed() -> None:
     host = Host({PACKAGED: BUNDLED})
-    host.present(extra_modes=("cdi", "legacy"))
-    assert host.runtime("nvidia-legacy")["monitor_path"] == "/usr/libexec/crio/conmon"
-    host.present(runtime_name="gpu")
-    assert [name for name in ("nvidia", "nvidia-cdi", "nvidia-legacy", "gpu") if host.runtime(name)] == ["gpu"]
+    host.present()
+    host.edit(DROP_IN, NVIDIA, "/usr/bin/site")
+    host.absent()
+    assert host.runtime()["runtime_path"] == "/usr/bin/site"
+
+
+def test_absent_without_a_record_removes_only_nvidia_programs() -> None:
+    programs = {
+        "nvidia": "nvidia-container-runtime",
+        "a": "nvidia-container-runtime.cdi",
+        "b": "nvidia-container-runtime.legacy",
+        "nvidia-c": "nvidia-container-runtime.other",
+        "runc": "runc",
+    }
+    entries = "".join(table(name, runtime_path=f'"/opt/{program}"') for name, program in programs.items())
+    other = f"{FOLDER}/50-other"
+    host = Host({MAIN: default("nvidia") + entries, DROP_IN: entries, other: table("x", runtime_path=f'"{NVIDIA}"')})
+    plan = host.absent()
+    for path in (MAIN, DROP_IN):
+        assert list(host.data(path)["crio"]["runtime"]["runtimes"]) == ["nvidia-c", "runc"]
+    # Only the main file and the default drop-in are searched.
+    assert host.runtime("x", other) == {"runtime_path": NVIDIA}
+    assert host.default(MAIN) is None
+    assert "no longer defined" in plan.warnings[0]
+
+
+# -- the default runtime ---------------------------------------------------------------------------------------------
+
+
+@BOTH_MODES
+@pytest.mark.parametrize("asked", [{"set_as_default": None}, {"set_as_default": True}])
+def test_default_runtime(mode: str, asked: dict[str, t.Any]) -> None:
+    host = Host({MAIN: DISTRIBUTION})
+    assert host.present(config_mode=mode, set_as_default=True).state.default_runtime == "nvidia"
+    assert host.present(config_mode=mode, **asked).state.default_runtime == "nvidia"
+    assert host.present(config_mode=mode, set_as_default=False).state.default_runtime == "runc"
+    assert host.default(MAIN) == "runc"
+    host.present(config_mode=mode, set_as_default=True)
+    plan = host.present(config_mode=mode, runtime_name="gpu")
+    assert (plan.state.default_runtime, plan.warnings) == ("runc", ())
+    host.absent()
+    assert host.text(MAIN) == DISTRIBUTION
+
+
+def test_foreign_default_stays() -> None:
+    host = Host({MAIN: DISTRIBUTION, DROP_IN: default("nvidia") + table("nvidia", runtime_path=f'"{NVIDIA}"')})
+    assert host.present(set_as_default=False).state.default_runtime == "nvidia"
+    host = Host({MAIN: DISTRIBUTION})
+    host.present()
+    host.files.put(DROP_IN, default("nvidia") + host.text())
+    host.present(set_as_default=True, container_annotations=("x",))
+    assert host.present(set_as_default=False).state.default_runtime == "nvidia"
+
+
+@BOTH_MODES
+def test_later_default_without_a_request(mode: str) -> None:
+    host = Host({MAIN: BUNDLED, LATER: default("runc")})
+    assert host.present(config_mode=mode).state.default_runtime == "runc"
+    host.files.put(LATER, default("nvidia"))
+    assert host.present(config_mode=mode, set_as_default=True).state.default_runtime == "nvidia"
+
+
+@pytest.mark.parametrize(("before", "after"), [(default("runc"), "runc"), ("", None), (default("kata"), None)])
+def test_absent_repairs_an_undefined_default(before: str, after: str | None) -> None:
+    """The user made the own runtime the default by hand, and another runtime may be gone."""
+    kata = table("kata", runtime_path='"/kata"')
+    host = Host({MAIN: before + table("runc", runtime_path='"/runc"') + kata})
+    host.present(config_mode="in_place")
+    host.files.put(MAIN, default("nvidia") + host.text(MAIN).replace(before, "").replace(kata, ""))
+    plan = host.absent()
+    assert host.default(MAIN) == after
+    assert plan.state.default_runtime == (after or "crun")
+    assert f"The default runtime is now {after or 'crun'}." in plan.warnings[0]
+
+
+def test_refuses_to_remove_the_default_of_another_file() -> None:
+    host = Host({PACKAGED: BUNDLED})
+    host.present()
+    host.files.put(f"{FOLDER}/20-site", default("nvidia"))
+    for step in (absent, present(runtime_name="gpu")):
+        with pytest.raises(NvidiaError, match=rf"^{FOLDER}/20-site: the default runtime is nvidia"):
+            step(host)
+    flagged = Host({MAIN: BUNDLED}, "--default-runtime=nvidia")
+    flagged.present(set_as_default=True)
+    with pytest.raises(NvidiaError, match=r"/lib/crio\.service: the default runtime is nvidia"):
+        flagged.absent()
+
+
+@pytest.mark.parametrize("version", [None, (1, 30), (1, 31)])
+@pytest.mark.parametrize("name", ["crun", "runc", "nope"])
+def test_refuses_an_undefined_default(name: str, version: Version) -> None:
+    host = Host({MAIN: default(name)}, version=version)
+    builtin = name != "nope" and (version is None or (name == "crun") is (version >= (1, 31)))
+    if builtin:
+        assert host.present().state.default_runtime == name
+        return
+    problem = f"{MAIN}, line 2, column 1: the default runtime '{name}' has no table"
+    with pytest.raises(ConfigurationError, match=problem):
+        host.present()
+
+
+# -- CDI -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "asked", "warning"),
+    [
+        ("", True, None),
+        ("cdi_spec_dirs = []", True, f"{MAIN}: cdi_spec_dirs is empty"),
+        ("cdi_spec_dirs = []", None, None),
+        ("cdi_spec_dirs = ['/etc/cdi']", True, None),
+        ("", False, "enable_cdi: false has no effect"),
+        ("", "auto", None),
+    ],
+)
+def test_cdi_is_never_written(line: str, asked: bool | str | None, warning: str | None) -> None:
+    content = {MAIN: default("runc") + line + "\n" + table("runc")}
+    plain, host = Host(content), Host(content)
+    plain.present()
+    plan = host.present(enable_cdi=asked, cri_disabled="fail")
+    assert host.files.content == plain.files.content
+    assert len(plan.warnings) == (warning is not None)
+    assert warning is None or warning in plan.warnings[0]
+    assert plan.state.cdi is not line.endswith("[]")
