@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import CdiOptions, Request
@@ -81,15 +80,6 @@ class CdiHost(NodeTree):
         cdi_options = CdiOptions(request=request or Request(), **options)
         return SpecWriter(cdi_options, self.host(), self.run, self.pinned).execute(check_mode)
 
-    def read(self, path: str) -> bytes:
-        return (self.path / path.lstrip("/")).read_bytes()
-
-    def has(self, path: str) -> bool:
-        return os.path.lexists(self.path / path.lstrip("/"))
-
-    def mode(self, path: str) -> int:
-        return os.lstat(self.path / path.lstrip("/")).st_mode & 0o7777
-
     def document(self, path: str = SPEC_PATH) -> Data:
         """Return the parsed specification at ``path``."""
         found: Data = yaml_document.parse(path, self.read(path))
@@ -117,12 +107,3 @@ class CdiHost(NodeTree):
         self.live = True
         self.program("/usr/bin/nvidia-ctk")
         monkeypatch.setattr(self, "pinned", run)
-
-    def contents(self) -> dict[str, tuple[int, int, int, bytes]]:
-        """Return mode, owner, group and content of everything in the tree."""
-        found = {}
-        for place in sorted(self.path.rglob("*")):
-            status = place.lstat()
-            content = place.read_bytes() if place.is_file() and not place.is_symlink() else b""
-            found[str(place.relative_to(self.path))] = (status.st_mode, status.st_uid, status.st_gid, content)
-        return found

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whole hosts with NVIDIA's driver, as distributions lay them out, and their CDI specifications in short."""
+"""Hosts with NVIDIA's driver in the directories of several distributions, and summaries of CDI specifications."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if t.TYPE_CHECKING:
 Data = t.Dict[str, t.Any]
 
 DRIVER_ROOT = "/run/nvidia/driver"
-# The whole of the driver with its files for graphics, below /usr/share.
+# The driver's files for graphics below /usr/share.
 _SHARED = (
     "glvnd/egl_vendor.d/10_nvidia.json",
     "egl/egl_external_platform.d/15_nvidia_gbm.json",
@@ -39,7 +39,7 @@ _GSP = f"nvidia/{VERSION}/gsp_ga10x.bin"
 
 
 class Layout(t.NamedTuple):
-    """A host of its kind; ``root``: where the driver is, empty for the host's own."""
+    """A layout of the driver's files. ``root`` is the driver's root directory, empty for that of the host."""
 
     build: t.Callable[[Tree], None]
     devices: tuple[Gpu, ...]
@@ -48,7 +48,7 @@ class Layout(t.NamedTuple):
     node_gid: int = 0
 
     def make(self, tree: Tree, devices: t.Sequence[Gpu] = ()) -> tuple[Gpu, ...]:
-        """The whole host in ``tree``, with its own GPUs or others; those."""
+        """Write the host to ``tree``, with the layout's GPUs or ``devices``, and return them."""
         found = tuple(devices) or self.devices
         self.build(tree)
         tree.nodes(found, self.root, mode=self.node_mode, gid=self.node_gid)
@@ -56,7 +56,7 @@ class Layout(t.NamedTuple):
 
 
 def _drawing(tree: Tree, folder: str, root: str = "", machine: int = X86_64) -> None:
-    """Libraries that programs draw with; some of their versions are their own."""
+    """Write the libraries for graphics. Some have other versions than the driver."""
     for name, soname in (
         (f"libnvidia-vulkan-producer.so.{VERSION}", f"libnvidia-vulkan-producer.so.{VERSION}"),
         (f"vdpau/libvdpau_nvidia.so.{VERSION}", "libvdpau_nvidia.so.1"),
@@ -85,7 +85,7 @@ def _flat(tree: Tree) -> None:
     tree.file("/usr/share/vulkan/icd.d/nvidia_icd.json")
     tree.file(f"/usr/lib/firmware/{_GSP}")
     tree.file("/run/nvidia-persistenced/socket")
-    # The folder that MPS makes is not for containers.
+    # The directory of MPS is not mounted in containers.
     tree.folder("/tmp/nvidia-mps")
 
 
@@ -102,7 +102,7 @@ def _lib64(tree: Tree) -> None:
 
 
 def _debian(tree: Tree) -> None:
-    """Debian's own packages: links through /etc/alternatives, and nodes for a group."""
+    """Write the files of Debian's packages: links through /etc/alternatives."""
     current = f"{MULTIARCH}/nvidia/current"
     tree.driver(current)
     tree.file(f"{MULTIARCH}/libnvidia-eglcore.so.{VERSION}", elf(f"libnvidia-eglcore.so.{VERSION}"))
@@ -112,13 +112,13 @@ def _debian(tree: Tree) -> None:
     tree.link("/etc/vulkan/icd.d/nvidia_icd.json", "/etc/alternatives/nvidia_icd.json")
     tree.link("/etc/alternatives/nvidia_icd.json", "/usr/share/nvidia/current/nvidia_icd.json")
     tree.file("/usr/share/nvidia/current/nvidia_icd.json")
-    # The generator does not look here.
+    # nvidia-ctk does not search this directory.
     tree.file(f"/usr/lib/nvidia/current/libglxserver_nvidia.so.{VERSION}")
     _programs(tree)
 
 
 def _cache(tree: Tree) -> None:
-    """A driver for computing in a folder of its own, which only the loader's cache tells of."""
+    """Write a driver for compute in a directory that only the loader's cache contains."""
     tree.driver("/opt/nvidia/lib")
     names = ["/usr/lib/x86_64-linux-gnu/libc.so.6", *(f"/opt/nvidia/lib/{soname}" for _n, soname, _l in LIBRARIES)]
     tree.file("/etc/ld.so.cache", ld_cache(*names, old=3))
@@ -126,13 +126,13 @@ def _cache(tree: Tree) -> None:
 
 
 def _container(tree: Tree) -> None:
-    """The driver's container of NVIDIA's GPU operator: its root holds the driver and the nodes."""
+    """Write the driver's container of NVIDIA's GPU operator, whose root contains the driver and the nodes."""
     tree.driver("/usr/lib64", DRIVER_ROOT)
     _programs(tree, DRIVER_ROOT)
     tree.file(f"{DRIVER_ROOT}/lib/firmware/{_GSP}")
     tree.file(f"{DRIVER_ROOT}/run/nvidia-persistenced/socket")
     tree.file(f"{DRIVER_ROOT}/vulkan/icd.d/nvidia_icd.json")
-    # None of this is the driver's.
+    # The files on the host are not those of the driver.
     tree.driver()
     _programs(tree)
 
@@ -148,7 +148,7 @@ def _arm64(tree: Tree) -> None:
 
 LAYOUTS = {
     "flat": Layout(_flat, gpus(2)),
-    # The second GPU is in parts: two compute instances in one GPU instance, and one that can draw, behind a gap.
+    # The second GPU has MIG devices: two compute instances in one GPU instance, and after a gap one with graphics.
     "lib64": Layout(_lib64, (gpus(2)[0], mig_gpu(gpus(2)[1], (0, 1, 0, False), (1, 1, 1, False), (3, 5, 0, True)))),
     "debian": Layout(_debian, gpus(1), node_mode=0o660, node_gid=44),
     "cache": Layout(_cache, gpus(1)),
@@ -158,7 +158,7 @@ LAYOUTS = {
 
 
 def summary(document: Data) -> list[str]:
-    """A specification in short: a line for each thing in it, with the name of the device or "every" before it."""
+    """Return a line for each entry of a specification. It begins with the name of the device, or with "every"."""
     lines = [f"cdiVersion {document['cdiVersion']}", f"kind {document['kind']}"]
     parts = [(device["name"], device["containerEdits"]) for device in document["devices"]]
     for name, edits in [*parts, ("every", document["containerEdits"])]:
@@ -167,7 +167,7 @@ def summary(document: Data) -> list[str]:
 
 
 def difference(before: Data, after: Data) -> list[str]:
-    """What changes from one specification to the other: lines of summary() that go ("-") and come ("+")."""
+    """Return the lines of summary() that are removed ("-") and added ("+")."""
     old, new = summary(before), summary(after)
     return [*(f"- {line}" for line in old if line not in new), *(f"+ {line}" for line in new if line not in old)]
 
@@ -184,7 +184,7 @@ def _summary(edits: Data) -> t.Iterator[str]:
     for hook in edits.get("hooks", []):
         yield f"hook {' '.join(map(shlex.quote, hook['args']))}"
     for mount in edits.get("mounts", []):
-        place = "" if mount["hostPath"] == mount["containerPath"] else f" from {mount['hostPath']}"
-        yield f"mount {mount['containerPath']}{place} {mount['options'][-1]}"
+        source = "" if mount["hostPath"] == mount["containerPath"] else f" from {mount['hostPath']}"
+        yield f"mount {mount['containerPath']}{source} {mount['options'][-1]}"
     for gid in edits.get("additionalGids", []):
         yield f"gid {gid}"

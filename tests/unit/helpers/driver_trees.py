@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Directory trees of hosts with NVIDIA's driver, made of empty libraries, and of regular files for device nodes."""
+"""Directory trees of hosts with NVIDIA's driver: libraries without code, and regular files instead of device nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if t.TYPE_CHECKING:
 
 VERSION = "575.57.08"
 MULTIARCH = "/usr/lib/x86_64-linux-gnu"
-# Name, soname, and whether there is a link for the linker, too.
+# Name, soname, and whether it also has a link for the linker.
 LIBRARIES = (
     ("libGLX_nvidia", "libGLX_nvidia.so.0", False),
     ("libcuda", "libcuda.so.1", True),
@@ -36,18 +36,18 @@ X86_64, AARCH64 = 62, 183
 def elf(
     soname: str = "", machine: int = X86_64, segments: bool = True, sections: bool = True, order: str = "<"
 ) -> bytes:
-    """A library without code that has its soname in what the loader reads, or in what the linker reads, or in both."""
+    """Return a library without code, with its soname in segments (loader), sections (linker) or both."""
     strings = b"\0" + soname.encode() + b"\0"
     base, header, address = 64 + 2 * 56, 64, 0x20000
     tags = [(14, 1)] if soname else []
-    place = base + 16 * (len(tags) + 2)
-    dynamic = b"".join(struct.pack(f"{order}qQ", *tag) for tag in [*tags, (5, address + place), (0, 0)])
-    end = place + len(strings)
-    # What is loaded does not begin with the file.
+    offset = base + 16 * (len(tags) + 2)
+    dynamic = b"".join(struct.pack(f"{order}qQ", *tag) for tag in [*tags, (5, address + offset), (0, 0)])
+    end = offset + len(strings)
+    # The loaded segment does not begin at the start of the file.
     loaded = struct.pack(f"{order}2I6Q", 1, 5, base, address + base, address + base, end - base, end - base, 0x1000)
     pointer = struct.pack(f"{order}2I6Q", 2, 6, base, address + base, address + base, len(dynamic), len(dynamic), 8)
-    # Nothing, the strings, and the dynamic section, which names the strings by their number.
-    table = bytes(64) + struct.pack(f"{order}2I4Q2I2Q", 0, 3, 0, 0, place, len(strings), 0, 0, 1, 0)
+    # An empty entry, the strings, and the dynamic section, which refers to the strings by their index.
+    table = bytes(64) + struct.pack(f"{order}2I4Q2I2Q", 0, 3, 0, 0, offset, len(strings), 0, 0, 1, 0)
     table += struct.pack(f"{order}2I4Q2I2Q", 0, 6, 0, 0, base, len(dynamic), 1, 0, 8, 16)
     start = b"\x7fELF\x02" + (b"\x01" if order == "<" else b"\x02") + b"\x01" + bytes(9)
     start += struct.pack(
@@ -58,33 +58,22 @@ def elf(
     return start + loaded + pointer + dynamic + strings + table
 
 
-class Tree:
-    """A host's directory tree at ``path``, with its folders merged into /usr."""
+class Files:
+    """A host's directory tree at ``path``. Paths of the methods are paths on the host."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        for name in ("bin", "sbin", "lib", "lib64"):
-            (path / "usr" / name).mkdir(parents=True)
-            (path / name).symlink_to(f"usr/{name}")
-
-    @staticmethod
-    def at(path: Path) -> HostFS:
-        """The host whose tree is there already."""
-        return HostFS.of(str(path), live=False)
-
-    def host(self) -> HostFS:
-        return self.at(self.path)
 
     def file(self, path: str, content: bytes = b"", mode: int = 0o644) -> None:
-        place = self.path / path.lstrip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(content)
-        place.chmod(mode)
+        file = self.path / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+        file.chmod(mode)
 
     def link(self, path: str, target: str) -> None:
-        place = self.path / path.lstrip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(target)
+        link = self.path / path.lstrip("/")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
 
     def folder(self, path: str) -> None:
         (self.path / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
@@ -92,12 +81,55 @@ class Tree:
     def program(self, path: str) -> None:
         self.file(path, b"#!/bin/sh\n", 0o755)
 
+    def read(self, path: str) -> bytes:
+        return (self.path / path.lstrip("/")).read_bytes()
+
+    def text(self, path: str) -> str:
+        return self.read(path).decode("utf-8")
+
+    def has(self, path: str) -> bool:
+        return os.path.lexists(self.path / path.lstrip("/"))
+
+    def mode(self, path: str) -> int:
+        return os.lstat(self.path / path.lstrip("/")).st_mode & 0o7777
+
+    def contents(self) -> dict[str, tuple[int, int, int, bytes]]:
+        """Return mode, owner, group, and content or target of everything in the tree."""
+        found = {}
+        for path in sorted(self.path.rglob("*")):
+            status = path.lstat()
+            content = b""
+            if path.is_symlink():
+                content = os.readlink(path).encode()
+            elif path.is_file():
+                content = path.read_bytes()
+            found[str(path.relative_to(self.path))] = (status.st_mode, status.st_uid, status.st_gid, content)
+        return found
+
+
+class Tree(Files):
+    """A host's directory tree with /bin and /lib merged into /usr."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        for name in ("bin", "sbin", "lib", "lib64"):
+            (path / "usr" / name).mkdir(parents=True)
+            (path / name).symlink_to(f"usr/{name}")
+
+    @staticmethod
+    def at(path: Path) -> HostFS:
+        """Return the host of an existing tree."""
+        return HostFS.of(str(path), live=False)
+
+    def host(self) -> HostFS:
+        return self.at(self.path)
+
     def node(self, path: str, major: int, minor: int, mode: int = 0o666, gid: int = 0) -> None:
-        """A character device, for TreeLookup."""
+        """Write a regular file that TreeLookup shows as a character device."""
         self.file(path, b"%d %d %d %d" % (major, minor, mode, gid))
 
     def driver(self, folder: str = MULTIARCH, root: str = "", machine: int = X86_64) -> None:
-        """The libraries with their links."""
+        """Write the driver's libraries and their links."""
         for name, soname, linked in LIBRARIES:
             file = f"{name}.so.{VERSION}"
             self.file(f"{root}{folder}/{file}", elf(soname, machine))
@@ -107,14 +139,14 @@ class Tree:
                 self.link(f"{root}{folder}/{name}.so", soname)
 
     def control_nodes(self, root: str = "", mode: int = 0o666, gid: int = 0) -> None:
-        """Those of nvidia-uvm are for all users, whatever the others are."""
+        """Write the control nodes. ``mode`` and ``gid`` do not apply to the nodes of nvidia-uvm."""
         self.node(f"{root}/dev/nvidiactl", 195, 255, mode, gid)
         self.node(f"{root}/dev/nvidia-modeset", 195, 254, mode, gid)
         self.node(f"{root}/dev/nvidia-uvm", 510, 0)
         self.node(f"{root}/dev/nvidia-uvm-tools", 510, 1)
 
     def gpu(self, gpu: Gpu, root: str = "", drm: bool = True, mode: int = 0o666, gid: int = 0) -> None:
-        """Its nodes, and those of DRM in groups of their own."""
+        """Write the nodes of a GPU, and its DRM nodes with other groups."""
         self.node(f"{root}/dev/nvidia{gpu.minor}", 195, gpu.minor, mode, gid)
         if not drm:
             return
@@ -129,14 +161,14 @@ class Tree:
     def nodes(
         self, devices: t.Sequence[Gpu], root: str = "", drm: bool = True, mode: int = 0o666, gid: int = 0
     ) -> None:
-        """All nodes of a host with these GPUs."""
+        """Write all nodes of a host with these GPUs."""
         self.control_nodes(root, mode, gid)
         for gpu in devices:
             self.gpu(gpu, root, drm, mode, gid)
         self.mig_nodes(devices, root)
 
     def mig_nodes(self, gpus: t.Iterable[Gpu], root: str = "") -> None:
-        """The nodes of their MIG devices, and the list of their numbers."""
+        """Write the nodes of the MIG devices, and the list of their minor numbers."""
         lines, number = ["config 1", "monitor 2"], 3
         for gpu in gpus:
             # Compute instances may share a GPU instance.
@@ -149,37 +181,37 @@ class Tree:
 
 
 class NodeTree(Tree):
-    """A tree with real device nodes, for everyone's Lookup; for tests with the mark ``makes_nodes``."""
+    """A tree with real device nodes. Tests with it need the mark ``makes_nodes``."""
 
     def node(self, path: str, major: int, minor: int, mode: int = 0o666, gid: int = 0) -> None:
-        place = self.path / path.lstrip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        os.mknod(str(place), stat.S_IFCHR | mode, os.makedev(major, minor))
-        place.chmod(mode)
-        os.chown(str(place), 0, gid)
+        node = self.path / path.lstrip("/")
+        node.parent.mkdir(parents=True, exist_ok=True)
+        os.mknod(str(node), stat.S_IFCHR | mode, os.makedev(major, minor))
+        node.chmod(mode)
+        os.chown(str(node), 0, gid)
 
 
 makes_nodes = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes")
 
 
 class TreeLookup(CachedFS):
-    """Takes regular files in folders called dev for the devices that they describe: making nodes is only for root."""
+    """Shows regular files in directories named dev as the devices that they describe. Only root can create nodes."""
 
     def _status(self, here: str) -> os.stat_result | None:
         status = super()._status(here)
         if status is None or "/dev/" not in here or not stat.S_ISREG(status.st_mode):
             return status
         with open(self._outer(here), "rb") as stream:
-            words = stream.read().split()
-        if len(words) != 4 or not all(word.isdigit() for word in words):
+            fields = stream.read().split()
+        if len(fields) != 4 or not all(field.isdigit() for field in fields):
             return status
-        major, minor, mode, gid = (int(word) for word in words)
-        fields = (stat.S_IFCHR | mode, 0, 0, 1, 0, gid, 0, 0, 0, 0)
-        return os.stat_result(fields, {"st_rdev": os.makedev(major, minor)})
+        major, minor, mode, gid = map(int, fields)
+        values = (stat.S_IFCHR | mode, 0, 0, 1, 0, gid, 0, 0, 0, 0)
+        return os.stat_result(values, {"st_rdev": os.makedev(major, minor)})
 
 
 def gpus(count: int, parts: int = 0, gfx: bool = False) -> tuple[Gpu, ...]:
-    """GPUs whose minor numbers are not their indexes; with ``parts`` all are in MIG mode."""
+    """Return GPUs whose minor numbers differ from their indexes. With ``parts`` all have that many MIG devices."""
     return tuple(
         Gpu(
             index,
@@ -195,7 +227,7 @@ def gpus(count: int, parts: int = 0, gfx: bool = False) -> tuple[Gpu, ...]:
 
 
 def mig_gpu(gpu: Gpu, *parts: tuple[int, int, int, bool]) -> Gpu:
-    """``gpu`` in MIG mode with these parts: index, GPU instance, compute instance, and whether it can draw."""
+    """Return ``gpu`` with MIG devices: index, GPU instance, compute instance, and whether it supports graphics."""
     migs = tuple(MigDevice(part, f"MIG-{gpu.index:04x}{part:04x}-0000", gi, ci, gfx) for part, gi, ci, gfx in parts)
     return gpu._replace(mig=True, migs=migs)
 
@@ -205,13 +237,13 @@ def machine(*devices: Gpu) -> GpuInventory:
 
 
 def ld_cache(*paths: str, flags: int = 0x0303, old: int | None = None) -> bytes:
-    """ld.so.cache with these libraries; ``old``: behind a table of the older format with so many entries."""
+    """Return an ld.so.cache with these libraries. ``old`` is the number of entries of a preceding old table."""
     start = b"" if old is None else b"ld.so-1.7.0\0" + struct.pack("<I", old) + bytes(12 * old)
     start = start.ljust(-(-len(start) // 8) * 8, b"\0")
-    place, strings, entries = 48 + 24 * len(paths), b"", b""
+    offset, strings, entries = 48 + 24 * len(paths), b"", b""
     for path in paths:
         name = path.rpartition("/")[2]
-        entries += struct.pack("<iIIIQ", flags, place + len(strings), place + len(strings) + len(name) + 1, 0, 0)
+        entries += struct.pack("<iIIIQ", flags, offset + len(strings), offset + len(strings) + len(name) + 1, 0, 0)
         strings += name.encode() + b"\0" + path.encode() + b"\0"
     header = b"glibc-ld.so.cache1.1" + struct.pack("<2I", len(paths), len(strings))
     return start + header.ljust(48, b"\0") + entries + strings

@@ -71,7 +71,7 @@ def test_real_nodes() -> None:
         ("/", "card1", False),
         ("/run/driver", "../card1", True),
         ("/run/driver", "/run/driver/dev/dri/card1", True),
-        # The node of that name which is not below the root is another one.
+        # This path is not below the root.
         ("/run/driver", "/dev/dri/card1", False),
     ],
 )
@@ -80,7 +80,7 @@ def test_links_by_pci_address(tree: Tree, root: str, target: str, taken: bool) -
     link = f"{root.rstrip('/')}/dev/dri/by-path/pci-{GPU.bus}-card"
     (tree.path / link[1:]).unlink()
     tree.link(link, target)
-    made = [word for word in arguments(device_nodes(tree, root).gpu(GPU))[0] if word.endswith("-card")]
+    made = [argument for argument in arguments(device_nodes(tree, root).gpu(GPU))[0] if argument.endswith("-card")]
     assert made == ([f"{target}::{link}"] if taken else [])
 
 
@@ -94,7 +94,7 @@ def test_matching_nodes(tree: Tree) -> None:
 
 def test_gpu_without_drm(tree: Tree) -> None:
     tree.gpu(GPU, drm=False)
-    # The links of another card, and one to a node that is not of this GPU.
+    # A link to a node of another GPU.
     tree.link(f"/dev/dri/by-path/pci-{GPU.bus}-card", "../card0")
     tree.node("/dev/dri/card0", 226, 0)
     found = device_nodes(tree, request=CHMOD).gpu(GPU)
@@ -114,28 +114,32 @@ LIBRARY = f"{MULTIARCH}/{{}}.so.{VERSION}"
 
 
 def driver(tree: Tree, request: Request | None = None, root: str = "/") -> Edits:
-    wanted = request or Request()
-    return driver_edits(DriverFiles(CachedFS(tree.host()), root), VERSION, wanted, Hooks(wanted))
+    request = request or Request()
+    return driver_edits(DriverFiles(CachedFS(tree.host()), root), VERSION, request, Hooks(request))
 
 
 def hook(found: Edits, name: str) -> list[str]:
-    """The arguments of the hook, without its own name and its option."""
+    """Return the arguments of a hook, without its name and its flag."""
     return [
-        word for entry in found.hooks if entry.arguments[1] == name for word in entry.arguments[2:] if word != "--link"
+        argument
+        for entry in found.hooks
+        if entry.arguments[1] == name
+        for argument in entry.arguments[2:]
+        if argument != "--link"
     ]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "beside", "links"),
     [
-        # Neither a file in the place of a link nor a missing one counts; a link that leads nowhere does.
+        # A link on the host is needed, not a file. A broken link is sufficient.
         ("libx.so.{v}", elf("libx.so.1"), {}, []),
         ("libx.so.{v}", elf("libx.so.1"), {"libx.so.1": None}, []),
         ("libx.so.{v}", elf("libx.so.1"), {"libx.so.1": "lost"}, ["libx.so.{v}::{d}/libx.so.1"]),
         ("libx.so.{v}", elf("libx.so.1"), {"libx.so": "lost"}, ["libx.so.1::{d}/libx.so"]),
-        # Without a soname the file has its own.
+        # The file name is used if there is no soname.
         ("libx.so.{v}", elf(), {"libx.so": "lost", "libx.so.1": "lost"}, ["libx.so.{v}::{d}/libx.so"]),
-        # What is no library has none.
+        # The file is not a library.
         ("libx.so.{v}", b"garbled", {"libx.so": "lost", "libx.so.{v}": None}, []),
         ("libx.so.{v}", elf("libx.so.{v}"), {"libx.so.{v}": None}, []),
         ("libx.so.{v}", elf("plain"), {"plain": "lost"}, ["libx.so.{v}::{d}/plain"]),
@@ -150,22 +154,22 @@ def test_library_links(
     driver_tree: Tree, name: str, content: bytes, beside: dict[str, str | None], links: list[str]
 ) -> None:
     before = set(hook(driver(driver_tree), "create-symlinks"))
-    place = name.format(v=VERSION)
+    library = f"{MULTIARCH}/{name.format(v=VERSION)}"
     for other, target in beside.items():
         path = f"{MULTIARCH}/{other.format(v=VERSION)}"
         if target is None:
             driver_tree.file(path)
         else:
             driver_tree.link(path, target.format(v=VERSION))
-    driver_tree.file(f"{MULTIARCH}/{place}", content)
+    driver_tree.file(library, content)
     found = driver(driver_tree)
-    assert Mount(f"{MULTIARCH}/{place}", f"{MULTIARCH}/{place}") in found.mounts
+    assert Mount(library, library) in found.mounts
     made = [link for link in hook(found, "create-symlinks") if link not in before]
     assert made == [link.format(v=VERSION, d=MULTIARCH) for link in links]
 
 
 def test_ldcache_folders(driver_tree: Tree) -> None:
-    # In the eyes of ldconfig.
+    # ldconfig ignores names that do not begin with lib.
     driver_tree.file(f"{MULTIARCH}/vdpau/plugin.so.{VERSION}", elf())
     found = driver(driver_tree)
     assert f"{MULTIARCH}/vdpau/plugin.so.{VERSION}" in [mount.host_path for mount in found.mounts]
@@ -213,7 +217,7 @@ def graphics(tree: Tree, root: str = "/") -> Edits:
 
 
 def graphics_links(found: Edits) -> list[str]:
-    return [word for hook in found.hooks for word in hook.arguments[2:] if word != "--link"]
+    return [argument for hook in found.hooks for argument in hook.arguments[2:] if argument != "--link"]
 
 
 ALLOCATOR_LINK = f"../libnvidia-allocator.so.1::{MULTIARCH}/gbm/nvidia-drm_gbm.so"
@@ -253,7 +257,7 @@ def test_graphics_libraries(driver_tree: Tree) -> None:
 )
 def test_x_server_files(driver_tree: Tree, folder: str) -> None:
     extension = f"libglxserver_nvidia.so.{VERSION}"
-    # The place where Debian has them is no place of the generator's.
+    # nvidia-ctk does not search the directory of Debian.
     driver_tree.file(f"/usr/lib/nvidia/current/{extension}", elf())
     assert graphics(driver_tree).mounts == ()
     driver_tree.file(f"{folder}/{extension}", elf())

@@ -95,7 +95,7 @@ def test_common_edits_are_not_repeated() -> None:
     common = Edits(("A=1",), (NULL,), (ONE,), (Mount("/a", "/a"),), (44,))
     own = merged(common, Edits(nodes=(ZERO,), hooks=(TWO,)))
     made = to_spec(KIND, [Device("own", own), Device("same", common)], common, all_device=False)
-    # Groups stay, and so does what would leave a device without anything.
+    # Groups are repeated, and so are the edits of a device that would be empty.
     assert made["devices"][0]["containerEdits"] == Edits(nodes=(ZERO,), hooks=(TWO,), gids=(44,)).to_dict()
     assert made["devices"][1]["containerEdits"] == common.to_dict()
 
@@ -147,14 +147,14 @@ def test_all_entries_occur_once(devices: dict[str, Edits], common: Edits) -> Non
     shared = made["containerEdits"]
     for device in made["devices"]:
         name, found = device["name"], device["containerEdits"]
-        wanted = (merged(*devices.values()) if name == "all" else devices[name]).to_dict()
+        expected = (merged(*devices.values()) if name == "all" else devices[name]).to_dict()
         for field in ("env", "deviceNodes", "hooks", "mounts"):
             entries = found.get(field, [])
             assert all(entries.count(entry) == 1 for entry in entries)
-            for entry in wanted.get(field, []):
+            for entry in expected.get(field, []):
                 assert entry in entries or entry in shared.get(field, [])
-        assert found.get("additionalGids", []) == sorted(set(wanted.get("additionalGids", [])))
-    # No part is shared by two places: a writer of YAML would make references of it.
+        assert found.get("additionalGids", []) == sorted(set(expected.get("additionalGids", [])))
+    # No object occurs twice, because a YAML writer would create aliases.
     assert len(_parts(made)) == len({id(part) for part in _parts(made)})
 
 

@@ -30,7 +30,7 @@ DOCUMENT: dict[str, t.Any] = {
     "devices": [{"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}],
     "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]},
 }
-# What is always said, with what stands in the request by default.
+# The flags for the default request.
 PINNED = [
     "--output=",
     "--format=json",
@@ -46,7 +46,7 @@ NAMES = ["--device-name-strategy=index", "--device-name-strategy=uuid"]
 
 
 class Generator:
-    """A runner that answers as nvidia-ctk does, and remembers what it was asked."""
+    """A runner that returns the output of nvidia-ctk, and records its calls."""
 
     def __init__(
         self, output: str = json.dumps(DOCUMENT), errors: str = "", status: int = 0, version: str = "1.20.0"
@@ -61,7 +61,7 @@ class Generator:
 
     @property
     def flags(self) -> list[str]:
-        """Those of the last call, without the command."""
+        """The flags of the last call."""
         argv = self.calls[-1][0]
         return argv[argv.index("generate") + 1 :]
 
@@ -146,7 +146,7 @@ def test_offline_tree_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "words"),
+    ("request_", "message"),
     [
         (Request(device_name_strategies=()), "device_name_strategies is empty"),
         (Request(driver_root="run"), "driver_root 'run' is not an absolute path"),
@@ -157,9 +157,9 @@ def test_offline_tree_is_refused() -> None:
         (Request(csv_ignore_patterns=("a,b",)), "csv_ignore_patterns: "),
     ],
 )
-def test_ambiguous_values_are_refused(request_: Request, words: str) -> None:
+def test_ambiguous_values_are_refused(request_: Request, message: str) -> None:
     run = Generator()
-    with pytest.raises(NvidiaError, match=words):
+    with pytest.raises(NvidiaError, match=message):
         generate_all_with(PROGRAM, "nvml", request_, run, HOST)
     assert all("generate" not in argv for argv, _environment in run.calls)
 
@@ -192,12 +192,12 @@ def test_flags_need_versions(request_: Request, since: str, parameter: str, flag
     assert message.startswith(f"{parameter} needs nvidia-ctk {since} (--{flag})")
     assert "1.17.8" in message
     assert len(run.calls) == 1
-    assert any(word.startswith(f"--{flag}") for word in made(request_, version=f"{since}.0"))
+    assert any(argument.startswith(f"--{flag}") for argument in made(request_, version=f"{since}.0"))
 
 
 @pytest.mark.parametrize("version", ["1.16.0", "1.17.8", "1.18.2"])
 def test_older_versions_get_known_flags(version: str) -> None:
-    # Nobody got additional groups from these, nor was there a choice of devices.
+    # These versions add no groups and have no --device-id.
     assert made(Request(feature_flags=(NO_GIDS,), device_ids=("all",)), version=version) == [*PINNED, *NAMES]
 
 
@@ -215,7 +215,7 @@ def test_version_formats(version: str) -> None:
 
 def test_unknown_version() -> None:
     message = refusal(Generator(version="unknown", output=""))
-    # The commit is none.
+    # The number in the commit is not a version.
     assert message.startswith(f"The output of {PROGRAM} --version has no version.")
 
 
@@ -237,7 +237,7 @@ time="2026-01-02T03:04:05Z" level=error msg="failed to generate CDI spec: no \\"
 
 
 @pytest.mark.parametrize(
-    ("errors", "output", "words"),
+    ("errors", "output", "expected"),
     [
         (LOG, "", 'failed to generate CDI spec: no "libnvidia-ml.so.1" : not found'),
         ('time="x" level=fatal msg=boom\n', "", "boom"),
@@ -256,16 +256,16 @@ time="2026-01-02T03:04:05Z" level=error msg="failed to generate CDI spec: no \\"
         ("", "", "exit status 1"),
     ],
 )
-def test_error_contains_its_log(errors: str, output: str, words: str) -> None:
+def test_error_contains_its_log(errors: str, output: str, expected: str) -> None:
     message = refusal(Generator(output, errors, status=1))
-    assert message.startswith(f"{PROGRAM} failed to generate mode nvml: {words}")
+    assert message.startswith(f"{PROGRAM} failed to generate mode nvml: {expected}")
     assert "\n" not in message
     assert "Auto-detected" not in message
     assert "goroutine" not in message
 
 
 def test_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the driver, where it cannot even be killed: it keeps its pipes open."""
+    """A process that hangs in the driver cannot be killed and keeps its pipes open."""
     basic = pytest.importorskip("ansible.module_utils.basic")
     monkeypatch.setattr(basic, "_ANSIBLE_ARGS", b'{"ANSIBLE_MODULE_ARGS": {}}')
     # ansible-core needs this from 2.19 on.
@@ -321,7 +321,7 @@ def test_invalid_output(output: str) -> None:
 
 
 def test_variants_follow_the_specification(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Together they are no JSON, but hosts without PyYAML must do.
+    # The output is not one JSON document. It is read without PyYAML.
     monkeypatch.setitem(sys.modules, "yaml", None)
     coherent = {**DOCUMENT, "kind": "nvidia.com/gpu.coherent"}
     run = Generator(json.dumps(DOCUMENT) + json.dumps(coherent))

@@ -40,7 +40,7 @@ LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 
 
 class Status(t.NamedTuple):
-    """What os.lstat tells of a device."""
+    """The fields of os.lstat() for a device."""
 
     st_mode: int
     st_rdev: int
@@ -48,14 +48,14 @@ class Status(t.NamedTuple):
 
 
 class Tree:
-    """A host's directory tree, in which a regular file stands for a device, because not everyone may make one."""
+    """A host's directory tree with regular files instead of device nodes, which only root can create."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
         self.host = HostFS.of(str(root), live=True)
         self.devices: dict[int, Status] = {}
         lstat = os.lstat
-        monkeypatch.setattr(os, "lstat", lambda *args, **names: self.seen(lstat(*args, **names)))
+        monkeypatch.setattr(os, "lstat", lambda *args, **names: self.status_of(lstat(*args, **names)))
         for minor in range(2):
             self.device(f"/dev/nvidia{minor}", 195, minor)
         self.device("/dev/nvidiactl", 195, 255)
@@ -78,11 +78,11 @@ class Tree:
         self.devices[number] = Status(mode, os.makedev(major, minor), gid)
 
     def remove(self, inner: str) -> None:
-        # Its number may soon be that of another file.
+        # The inode number may be reused.
         self.devices.pop(os.stat(self.path(inner)).st_ino, None)
         self.path(inner).unlink()
 
-    def seen(self, status: os.stat_result) -> t.Any:
+    def status_of(self, status: os.stat_result) -> t.Any:
         return self.devices.get(status.st_ino, status)
 
 
@@ -105,7 +105,7 @@ def hook(*arguments: str) -> Data:
 
 
 def specification() -> Data:
-    """One of two GPUs, by index and by UUID, and of all."""
+    """A specification of two GPUs with the names of their index and UUID, and "all"."""
     both = [node("/dev/nvidia0"), node("/dev/nvidia1", minor=1)]
     names = {"0": both[:1], "1": both[1:], "GPU-a": both[:1], "GPU-b": both[1:], "all": both}
     return {
@@ -168,9 +168,9 @@ def test_hook_not_executable(tree: Tree) -> None:
 
 def test_allow_missing_hooks(tree: Tree) -> None:
     tree.path(HOOK).unlink()
-    verdict = check_host(specification(), tree.host, allow_missing_hooks=True)
-    assert verdict.errors == ()
-    (warning,) = verdict.warnings
+    result = check_host(specification(), tree.host, allow_missing_hooks=True)
+    assert result.errors == ()
+    (warning,) = result.warnings
     assert HOOK in warning
 
 
@@ -178,9 +178,9 @@ def test_allow_missing_hooks(tree: Tree) -> None:
 def test_missing_ldconfig(tree: Tree, arguments: tuple[str, ...]) -> None:
     document = specification()
     common(document)["hooks"] = [hook("update-ldcache", *arguments)] * 2
-    verdict = check_host(document, tree.host)
-    assert verdict.errors == ()
-    (warning,) = verdict.warnings
+    result = check_host(document, tree.host)
+    assert result.errors == ()
+    (warning,) = result.warnings
     assert warning.startswith(f"The program {LDCONFIG}, which containerEdits.hooks[0] runs, is missing.")
     tree.file(LDCONFIG, 0o755)
     assert check_host(document, tree.host).warnings == ()
@@ -206,9 +206,9 @@ def test_omitted_device_numbers(tree: Tree) -> None:
 @pytest.mark.parametrize(("mode", "gid"), [(0o660, 0), (0o666, 44)])
 def test_other_mode_or_group(tree: Tree, mode: int, gid: int) -> None:
     tree.device("/dev/nvidia-uvm", 510, 0, stat.S_IFCHR | mode, gid)
-    verdict = check_host(specification(), tree.host)
-    assert verdict.errors == ()
-    (warning,) = verdict.warnings
+    result = check_host(specification(), tree.host)
+    assert result.errors == ()
+    (warning,) = result.warnings
     assert f"/dev/nvidia-uvm has mode {mode:04o} and group {gid}" in warning
 
 
@@ -266,9 +266,9 @@ def test_invalid_paths(tree: Tree, path: str) -> None:
         **specification(),
         "containerEdits": {"deviceNodes": [node(path)], "mounts": [mount(path)], "hooks": [{**hook(), "path": path}]},
     }
-    verdict = check_host(document, tree.host)
-    assert len(verdict.errors) == 3
-    assert all(error.isprintable() for error in verdict.errors)
+    result = check_host(document, tree.host)
+    assert len(result.errors) == 3
+    assert all(error.isprintable() for error in result.errors)
     assert missing_paths(document, tree.host) == [path]
 
 
@@ -496,11 +496,11 @@ def test_why_stale_of_valid_specification(stale_host: HostFS) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "report"), [("nvidia.com/gpu", True), ("management.nvidia.com/gpu", True), ("example.com/gpu", False)]
+    ("kind", "is_nvidia"), [("nvidia.com/gpu", True), ("management.nvidia.com/gpu", True), ("example.com/gpu", False)]
 )
-def test_why_stale_after_driver_change(stale_host: HostFS, kind: str, report: bool) -> None:
+def test_why_stale_after_driver_change(stale_host: HostFS, kind: str, is_nvidia: bool) -> None:
     reason = f"It is for driver {DRIVER}, but the driver is 590.1."
-    assert why_stale(stale_document(kind), stale_host, "590.1") == ([("driver-differs", reason)] * report, [])
+    assert why_stale(stale_document(kind), stale_host, "590.1") == ([("driver-differs", reason)] * is_nvidia, [])
 
 
 def test_why_stale_with_missing_paths(stale_host: HostFS) -> None:

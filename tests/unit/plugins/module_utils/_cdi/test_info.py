@@ -153,7 +153,6 @@ def test_stale_file(host: HostFS) -> None:
 
 
 def test_gpus_in_several_files(host: HostFS) -> None:
-    """None of them is stale for what the others have."""
     devices: list[dict[str, t.Any]] = [
         {"index": number, "uuid": f"GPU-{number}", "minor": 0, "mig_enabled": False, "mig_devices": []}
         for number in (0, 1)
@@ -214,7 +213,6 @@ def test_toolkit_service(host: HostFS) -> None:
 
 
 def test_own_unit_runs_the_toolkit_command(host: HostFS) -> None:
-    """Where the toolkit's own comes too late for engines: no second owner, and no options of ours."""
     put(host, {SERVICE: SERVICE_TEXT, "etc/systemd/system/gpufleet-nvidia-cdi.service": SERVICE_TEXT})
     for name in ("nvidia-cdi-refresh.service", "gpufleet-nvidia-cdi.service"):
         put(host, {f"etc/systemd/system/multi-user.target.wants/{name}": ""})
@@ -238,7 +236,7 @@ def test_own_service(host: HostFS) -> None:
     own_service(host)
     expected = {"owner": "gpufleet", "service": "gpufleet-nvidia-cdi.service", "enabled": True, "failed": None}
     assert report(host)["refresh"] == {**expected, "output": "/etc/cdi/nvidia.yaml"}
-    # The toolkit's is there, but not enabled.
+    # The toolkit's service exists, but is disabled.
     put(host, {SERVICE: SERVICE_TEXT})
     assert report(host)["refresh"]["owner"] == "gpufleet"
     put(host, {"etc/systemd/system/multi-user.target.wants/nvidia-cdi-refresh.service": ""})
@@ -248,7 +246,6 @@ def test_own_service(host: HostFS) -> None:
 
 
 def test_own_service_of_earlier_version(host: HostFS) -> None:
-    """It ran a program of ours, whose specification is not known here."""
     own_service(host, "/usr/bin/python3 -I /usr/local/lib/gpufleet-nvidia/cdi-refresh /etc/gpufleet-nvidia/cdi.json")
     expected = {"owner": "gpufleet", "service": "gpufleet-nvidia-cdi.service", "enabled": True, "failed": None}
     assert report(host)["refresh"] == {**expected, "output": None}
@@ -364,15 +361,15 @@ ALL = device("all", "/dev/nvidia0", "/dev/nvidia1")
         ([device("0:2", "/dev/nvidia0", *CAPABILITIES)], [DIVIDED]),
         ([device("mig0:2", "/dev/nvidia0", *CAPABILITIES)], [DIVIDED]),
         ([device("MIG-5", "/dev/nvidia0", *CAPABILITIES)], [DIVIDED]),
-        # Names of a user's own.
+        # Names that follow no strategy.
         ([device("training", "/dev/nvidia0")], [FIRST]),
         # In MIG mode without MIG devices.
         ([ZERO], [FIRST, gpu(1, 1, mig_enabled=True)]),
-        # NVML was cut short: nobody knows.
+        # NVML reported only a part.
         ([ZERO], [FIRST, gpu(1, None, uuid=None, mig_enabled=None)]),
         ([ZERO, ONE], [FIRST, gpu(1, None, uuid=None, mig_enabled=None)]),
         ([device("GPU-0", "/dev/nvidia0"), device("GPU-9", "/dev/nvidia1")], [FIRST, gpu(None, 1, uuid=None)]),
-        # Another mode's specification, under the kind that the tool gives to all of them.
+        # The specification of another mode with the default kind.
         ([device("5", "/dev/nvidia-caps/nvidia-cap3")], [FIRST]),
     ],
 )
@@ -397,7 +394,7 @@ def test_unchanged_gpus(mig_host: HostFS, devices: list[dict[str, t.Any]], known
             ["It has other device nodes for 0, 1 than the driver."],
         ),
         ([device("training", "/dev/nvidia0")], [FIRST, SECOND], ["It lacks 1, which the driver reports."]),
-        # The GPU was divided after the specification had been made.
+        # MIG devices were created later.
         (
             [ZERO],
             [DIVIDED],
@@ -428,7 +425,7 @@ def test_changed_gpus_without_mig_minors(mig_host: HostFS) -> None:
 
 
 def test_changed_gpus_in_partial_file(mig_host: HostFS) -> None:
-    """The others are in another file, or nobody asked for them; but what is gone is gone."""
+    """Missing GPUs may be in another file or not selected. Removed GPUs are reported in any case."""
     both = gpus(FIRST, SECOND)
     assert changed_gpus(gpu_document(ZERO), mig_host, both, frozenset({"1"})) == []
     assert changed_gpus(gpu_document(ZERO), mig_host, both, None) == []

@@ -62,24 +62,24 @@ SHAPES = [
 # -- whole hosts -----------------------------------------------------------------------------------------------------
 
 
-def _make_pipe(place: Path) -> None:
-    os.mkfifo(str(place))
+def _make_pipe(path: Path) -> None:
+    os.mkfifo(str(path))
 
 
-def _make_folder(place: Path) -> None:
-    (place / "within").mkdir(parents=True)
+def _make_folder(path: Path) -> None:
+    (path / "within").mkdir(parents=True)
 
 
 # Replacements of a file or a directory. The first one removes it.
 OTHERS: tuple[t.Callable[[Path], t.Any], ...] = (
     lambda _place: None,
     _make_folder,
-    lambda place: place.write_bytes(b"\x7fELF\x02\x01" + bytes(70)),
-    lambda place: place.write_bytes(b"\xff" * 3000),
-    lambda place: place.symlink_to("lost"),
-    lambda place: place.symlink_to(place.name),
-    lambda place: place.symlink_to("/usr/" + "x/" * 150),
-    lambda place: place.symlink_to("y" * 3000),
+    lambda path: path.write_bytes(b"\x7fELF\x02\x01" + bytes(70)),
+    lambda path: path.write_bytes(b"\xff" * 3000),
+    lambda path: path.symlink_to("lost"),
+    lambda path: path.symlink_to(path.name),
+    lambda path: path.symlink_to("/usr/" + "x/" * 150),
+    lambda path: path.symlink_to("y" * 3000),
     _make_pipe,
 )
 HOST_GPUS = gpus(2, 2, gfx=True)
@@ -96,14 +96,14 @@ class Changed:
         self._aside = path / "aside"
         self._aside.mkdir()
         # The kernel writes the files of /proc.
-        self._paths = sorted(place for place in tree.path.rglob("*") if tree.path / "proc" not in place.parents)
+        self._paths = sorted(path for path in tree.path.rglob("*") if tree.path / "proc" not in path.parents)
 
     @contextlib.contextmanager
     def by(self, changes: t.Iterable[tuple[float, int]]) -> t.Iterator[None]:
         replaced: list[Path] = []
         try:
-            for place, kind in changes:
-                path = self._paths[int(place * (len(self._paths) - 1))]
+            for position, kind in changes:
+                path = self._paths[int(position * (len(self._paths) - 1))]
                 if path not in replaced and not {*replaced} & {*path.parents}:
                     path.rename(self._aside / str(len(replaced)))
                     replaced.append(path)
@@ -199,8 +199,8 @@ def test_yaml_and_json_bombs() -> None:
 
 def _numbers_everywhere(content: bytes) -> t.Iterator[bytes]:
     """Yield ``content`` with each of its 32-bit numbers replaced by the largest one, one at a time."""
-    for place in range(0, len(content) - 4, 4):
-        yield content[:place] + b"\xff\xff\xff\xff" + content[place + 4 :]
+    for offset in range(0, len(content) - 4, 4):
+        yield content[:offset] + b"\xff\xff\xff\xff" + content[offset + 4 :]
 
 
 class Endless(io.BytesIO):

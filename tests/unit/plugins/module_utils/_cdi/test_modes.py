@@ -93,7 +93,7 @@ def test_management(tree: Tree) -> None:
     assert "deviceNodes" not in common
 
 
-# What a former driver, or a user, leaves beside the driver; each comes first in one of the possible orders.
+# Files of another driver or of a user. Each comes first in one of the possible orders.
 STALE = ["libcuda.so.535.10", "libcuda.so.999.1", f"libcuda.so.{VERSION}.old", f"libcuda.so.{VERSION}.bak.2"]
 
 
@@ -202,7 +202,7 @@ def test_imex_channels(tree: Tree) -> None:
     assert len(node_paths(document["devices"][3]["containerEdits"])) == 3
     assert names(made(tree, "imex", Request(all_device=False))) == ["0", "10", "2"]
     assert names(made(tree, "imex", Request(device_ids=("channelall",)))) == ["0", "10", "2", "all"]
-    # One may be made later.
+    # The node of a selected channel may be missing.
     document = made(tree, "imex", Request(device_ids=("5", "channel2", "5"), dev_root="/run/driver"))
     assert names(document) == ["2", "5", "all"]
     assert document["devices"][1]["containerEdits"]["deviceNodes"] == [
@@ -210,10 +210,10 @@ def test_imex_channels(tree: Tree) -> None:
     ]
 
 
-@pytest.mark.parametrize("wanted", ["x", "-1", "1048576", "01", "channel"])
-def test_invalid_imex_channels(tree: Tree, wanted: str) -> None:
-    with pytest.raises(NvidiaError, match=f"device_ids: '{wanted}' is not an IMEX channel"):
-        made(tree, "imex", Request(device_ids=(wanted,)))
+@pytest.mark.parametrize("identifier", ["x", "-1", "1048576", "01", "channel"])
+def test_invalid_imex_channels(tree: Tree, identifier: str) -> None:
+    with pytest.raises(NvidiaError, match=f"device_ids: '{identifier}' is not an IMEX channel"):
+        made(tree, "imex", Request(device_ids=(identifier,)))
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "nvml"])
@@ -245,7 +245,7 @@ def test_missing_driver_libraries(tree: Tree) -> None:
             made(tree, mode, devices=devices)
 
 
-# The first as a whole, the second in parts.
+# The second GPU has MIG devices.
 MIXED = (gpus(2)[0], gpus(2, 2)[1])
 WHOLE, PARTS = ["0", "GPU-00000000-0000"], ["1:0", "MIG-00010000-0000", "1:1", "MIG-00010001-0000"]
 
@@ -274,7 +274,7 @@ def selected_names(
         (("0", "GPU-00000000-0000", "0"), WHOLE),
         (("1:1",), PARTS[2:]),
         (("MIG-00010000-0000", "0"), PARTS[:2] + WHOLE),
-        # Asked for by its own name a GPU comes as a whole, whatever its mode.
+        # The index of a GPU with MIG devices selects the whole GPU.
         (("1",), ["1", "GPU-00000001-0000"]),
     ],
 )
@@ -282,12 +282,12 @@ def test_device_ids(tmp_path: Path, ids: tuple[str, ...], found: list[str]) -> N
     assert selected_names(tmp_path, MIXED, ids) == found
 
 
-@pytest.mark.parametrize("wanted", ["2", "0:0", "1:2", "GPU-", "", "gpu0", "0:", "-1", "01x", "99999"])
-def test_unknown_device_ids(tmp_path: Path, wanted: str) -> None:
+@pytest.mark.parametrize("identifier", ["2", "0:0", "1:2", "GPU-", "", "gpu0", "0:", "-1", "01x", "99999"])
+def test_unknown_device_ids(tmp_path: Path, identifier: str) -> None:
     with pytest.raises(NvidiaError) as caught:
-        selected_names(tmp_path, MIXED, (wanted,))
+        selected_names(tmp_path, MIXED, (identifier,))
     assert str(caught.value) == (
-        f"device_ids: unknown device {wanted!r}. Use an index, a UUID, all or none."
+        f"device_ids: unknown device {identifier!r}. Use an index, a UUID, all or none."
         " Devices of this host: 0, 1, 1:0, 1:1."
     )
 
@@ -332,7 +332,6 @@ def test_missing_uuid_is_not_needed(tmp_path: Path) -> None:
 
 
 def test_gpu_without_nodes(tmp_path: Path) -> None:
-    # A hook alone makes no GPU.
     hooks = Hooks(Request(enabled_hooks=("chmod",)))
     nodes = DeviceNodes(TreeLookup(Tree(tmp_path).host()), "/", hooks, with_gids=True)
     with pytest.raises(HostError, match=r"^GPU 0 \(0000:10:00\.0\) has no device node: /dev/nvidia0 is missing"):

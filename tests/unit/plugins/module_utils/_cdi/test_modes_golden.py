@@ -37,7 +37,7 @@ if t.TYPE_CHECKING:
 
 Data = t.Dict[str, t.Any]
 FOLDER = Path(__file__).parents[3] / "files" / "cdi"
-# By what their GPUs are called in the golden documents; one has both names.
+# The naming strategies of the golden documents.
 BOTH, INDEX = ("index", "uuid"), ("index",)
 DOCUMENTS = [
     ("flat", "nvml", BOTH),
@@ -66,9 +66,9 @@ def test_layouts(tmp_path: Path, name: str, mode: str, strategies: tuple[str, ..
     tree = Tree(tmp_path)
     devices = LAYOUTS[name].make(tree)
     made = generated(tree, name, Request(device_name_strategies=strategies), devices, mode)
-    wanted = golden(name if mode == "nvml" else f"{name}-{mode}")
-    assert summary(made) == summary(wanted)
-    assert json.dumps(made) == json.dumps(wanted)
+    expected = golden(name if mode == "nvml" else f"{name}-{mode}")
+    assert summary(made) == summary(expected)
+    assert json.dumps(made) == json.dumps(expected)
 
 
 @makes_nodes
@@ -79,7 +79,7 @@ def test_real_nodes(tmp_path: Path, name: str) -> None:
     assert generated(tree, name, Request(device_name_strategies=INDEX), devices) == golden(name)
 
 
-# -- what differs on the host ----------------------------------------------------------------------------------------
+# -- changes of the host ---------------------------------------------------------------------------------------------
 
 
 def remove(*paths: str) -> t.Callable[[Tree], None]:
@@ -118,7 +118,7 @@ CARD = "0000:10:00.0"
 LINKS = f"hook nvidia-cdi-hook create-symlinks --link ../card0::/dev/dri/by-path/pci-{CARD}-card"
 ALLOCATOR = "hook nvidia-cdi-hook create-symlinks --link ../libnvidia-allocator.so.1::{}/gbm/nvidia-drm_gbm.so"
 HOSTS = [
-    # Nodes that are missing, that are something else, and that only some may use.
+    # Nodes that are missing, or have other modes and groups.
     ("cache", remove("/dev/nvidia-modeset"), ["- every node /dev/nvidia-modeset 195:254 666"]),
     (
         "cache",
@@ -156,12 +156,12 @@ HOSTS = [
             *(f"+ {name} {LINKS}" for name in ("0", "all")),
         ],
     ),
-    # Sockets, and MPS as an administrator may have it.
+    # Sockets and MPS.
     ("cache", file("/var/run/nvidia-fabricmanager/socket"),
      ["+ every mount /var/run/nvidia-fabricmanager/socket noexec"]),
     ("cache", file("/tmp/nvidia-mps"), ["+ every mount /tmp/nvidia-mps noexec"]),
     ("container", file("/run/nvidia-fabricmanager/socket"), []),
-    # Firmware in the folder that the kernel is told of.
+    # Firmware in the directory that is a parameter of the kernel.
     (
         "flat",
         files(
@@ -170,12 +170,12 @@ HOSTS = [
         ),
         [f"+ every mount /var/firmware/nvidia/{VERSION}/gsp_tu10x.bin rprivate"],
     ),
-    # Files of the driver's own version elsewhere are none; libraries of another version are not either.
+    # Libraries in other directories and of other versions are ignored.
     ("flat", file(f"/opt/libnvidia-new.so.{VERSION}", elf()), []),
     ("flat", file(f"{MULTIARCH}/libcuda.so.535.1", elf("libcuda.so.1")), []),
     ("flat", file(f"{MULTIARCH}/libnvidia-new.so.{VERSION}", elf()),
      [f"+ every mount {MULTIARCH}/libnvidia-new.so.{VERSION} rprivate"]),
-    # A file of one's own comes before that of the distribution, and is seen in the same place.
+    # A file in /etc has precedence over that of the distribution, and has the same path in containers.
     ("flat", file("/etc/nvidia/nvoptix.bin"), [
         "- every mount /usr/share/nvidia/nvoptix.bin rprivate",
         "+ every mount /usr/share/nvidia/nvoptix.bin from /etc/nvidia/nvoptix.bin rprivate",
@@ -184,11 +184,11 @@ HOSTS = [
         "- every mount /etc/vulkan/icd.d/nvidia_icd.json from /usr/share/vulkan/icd.d/nvidia_icd.json rprivate",
         "+ every mount /etc/vulkan/icd.d/nvidia_icd.json rprivate",
     ]),
-    # A program comes from the first folder that has it, whose file can be run.
+    # The first executable program on the search path is used.
     ("cache", program("/usr/local/bin/nvidia-smi"),
      ["- every mount /usr/bin/nvidia-smi rprivate", "+ every mount /usr/local/bin/nvidia-smi rprivate"]),
     ("cache", file("/usr/local/bin/nvidia-smi"), []),
-    # What the loader's cache does not tell of is not looked for in graphics.
+    # Libraries for graphics that are not in the loader's cache are not found.
     ("cache", file("/etc/ld.so.cache", ld_cache("/opt/nvidia/lib/libcuda.so.1", "/opt/nvidia/lib/libnvidia-ml.so.1")),
      [f"- every {ALLOCATOR.format('/opt/nvidia/lib')}"]),
     # Links to a folder of libraries are followed.
@@ -207,18 +207,18 @@ def test_host_changes(tmp_path: Path, name: str, change: t.Callable[[Tree], t.An
     assert difference(golden(name), made) == lines
 
 
-# -- what differs in the request -------------------------------------------------------------------------------------
+# -- changes of the request ------------------------------------------------------------------------------------------
 
 Lines = t.Callable[[t.List[str]], t.List[str]]
 
 
-def without(*words: str) -> Lines:
-    """Those lines go that have one of these words."""
-    return lambda lines: [f"- {line}" for line in lines if {*words} & {*line.split()}]
+def without(*fields: str) -> Lines:
+    """Lines that contain one of these fields are removed."""
+    return lambda lines: [f"- {line}" for line in lines if {*fields} & {*line.split()}]
 
 
 def only(*starts: str) -> Lines:
-    """Lines of other devices go."""
+    """Lines of other devices are removed."""
     kept = ("cdiVersion", "kind", "every", *starts)
     return lambda lines: [f"- {line}" for line in lines if line.split()[0] not in kept]
 
@@ -256,13 +256,13 @@ REQUESTS: list[tuple[str, Request, Lines]] = [
         *(f"+ {'mig' if ':' in line.split()[0] else 'gpu'}{line}" for line in lines
           if line.split()[0] in {"0", "1:0", "1:1", "1:3"}),
     ]),
-    # Some devices of all, and none.
+    # Selected devices.
     ("lib64", Request(device_ids=("1:1", "MIG-00010003-0000", "0"), all_device=False), only("0", "1:1", "1:3")),
     ("lib64", Request(device_ids=("1:0", "all")), exactly()),
     ("cache", Request(device_ids=("none",)), lambda lines: [
         "- cdiVersion 0.7.0", *only()(lines), "+ cdiVersion 0.3.0", "+ none env NVCT_EMPTY_DEVICE=",
     ]),
-    # A GPU in parts that is asked for by its own number is given as a whole.
+    # The index of a GPU with MIG devices selects the whole GPU.
     ("lib64", Request(device_ids=("1",), all_device=False), lambda lines: [
         *only()(lines),
         "+ 1 node /dev/nvidia0 195:0 666",
@@ -272,7 +272,7 @@ REQUESTS: list[tuple[str, Request, Lines]] = [
         "+ 1 gid 44",
         "+ 1 gid 105",
     ]),
-    # Feature flags: two do something, the others nothing.
+    # Feature flags. Some have no effect.
     ("debian", Request(feature_flags=("no-additional-gids-for-device-nodes",)), lambda lines: [
         "- cdiVersion 0.7.0", *(f"- {line}" for line in lines if line.split()[1] == "gid"), "+ cdiVersion 0.5.0",
     ]),
@@ -283,7 +283,7 @@ REQUESTS: list[tuple[str, Request, Lines]] = [
         "disable-multiple-csv-devices",
         "enable-coherent-annotations",
     )), exactly()),
-    # Folders of one's own: below nobody's root.
+    # Search paths.
     ("cache", Request(library_search_paths=("/opt/nvidia/lib",)), exactly()),
     ("flat", Request(config_search_paths=("/opt/share",)), lambda lines: [
         f"- {line}" for line in lines if "/usr/share" in line or "/OpenCL/" in line
@@ -343,7 +343,7 @@ def test_driver_container_with_host_nodes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("parts", [0, 2])
 def test_many_gpus(tmp_path: Path, count: int, parts: int) -> None:
     tree = Tree(tmp_path)
-    # Whole GPUs and those in parts take turns.
+    # Every other GPU has MIG devices.
     devices = tuple(whole if number % 2 else other for number, (whole, other) in enumerate(
         zip(gpus(count), gpus(count, parts))
     ))  # fmt: skip

@@ -18,7 +18,7 @@ def enabled(request: Request) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("disabled", "wanted", "mode", "names"),
+    ("disabled", "enabled_hooks", "mode", "names"),
     [
         ((), (), "toolkit", [name for name in HOOKS if name != "chmod"]),
         ((), ("chmod",), "toolkit", [*HOOKS]),
@@ -29,8 +29,8 @@ def enabled(request: Request) -> list[str]:
         ((), ("chmod",), "none", []),
     ],
 )
-def test_enabled_hooks(disabled: tuple[str, ...], wanted: tuple[str, ...], mode: str, names: list[str]) -> None:
-    assert enabled(Request(disabled_hooks=disabled, enabled_hooks=wanted, hooks=mode)) == names
+def test_enabled_hooks(disabled: tuple[str, ...], enabled_hooks: tuple[str, ...], mode: str, names: list[str]) -> None:
+    assert enabled(Request(disabled_hooks=disabled, enabled_hooks=enabled_hooks, hooks=mode)) == names
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_hook_arguments(path: str, start: tuple[str, ...]) -> None:
     )
     assert hooks.chmod(["/dev/dri"]).hooks == (Hook(path, (*start, "chmod", "--mode", "755", "--path", "/dev/dri")),)
     assert hooks.symlinks([]) == Edits()
-    # The generator does not look for folders where this hook is asked for by its name.
+    # Without a directory the hook is added too, as by nvidia-ctk.
     assert hooks.chmod([]).hooks == (Hook(path, (*start, "chmod", "--mode", "755")),)
     assert Hooks(Request()).chmod(["/dev/dri"]) == Edits()
 

@@ -38,7 +38,7 @@ DISABLED = Request(disabled_hooks=(DISABLED_HOOK,))
 
 
 def environment_of(tree: RefreshTree) -> t.Mapping[str, str]:
-    """What systemd gives the toolkit's service."""
+    """Return the environment of the toolkit's service."""
     unit = load_unit(tree.host(), SERVICE)
     assert unit is not None
     return unit.environment
@@ -58,7 +58,7 @@ def test_toolkit_units_are_enabled_and_ordered(tree: RefreshTree) -> None:
     assert result["changed"]
     assert (result["owner"], result["service"], result["path_unit"]) == ("toolkit", SERVICE, PATH)
     assert result["links_created"] == [f"{WANTS}/{SERVICE}", f"{WANTS}/{PATH}"]
-    assert tree.contents()[f"{WANTS}/{SERVICE}".lstrip("/")][1] == f"{VENDOR}/{SERVICE}".encode()
+    assert tree.contents()[f"{WANTS}/{SERVICE}".lstrip("/")][-1] == f"{VENDOR}/{SERVICE}".encode()
     assert all(engine in tree.text(DROP_IN) for engine in ENGINES)
     assert tree.text(ENVIRONMENT) == PACKAGED
     assert result["specification"] == OUTPUT
@@ -122,7 +122,7 @@ def test_options_are_environment_variables(tree: RefreshTree) -> None:
     assert tree.text(OWN_ENVIRONMENT).splitlines()[1:] == lines
     assert f"EnvironmentFile=-{OWN_ENVIRONMENT}\n" in tree.text(DROP_IN)
     assert tree.text(ENVIRONMENT) == PACKAGED
-    # What is asked for no more goes.
+    # A removed option removes its variable.
     result = tree.refresh(request=DISABLED)
     assert result["specification"] == OUTPUT
     assert "OUTPUT_FILE_PATH" not in tree.text(OWN_ENVIRONMENT)
@@ -131,14 +131,14 @@ def test_options_are_environment_variables(tree: RefreshTree) -> None:
     assert OWN_ENVIRONMENT not in tree.text(DROP_IN)
 
 
-@pytest.mark.parametrize("theirs", ["A=1 \\", "A=1 \\\n", "A='open\n", "\xff", ""])
-def test_own_environment_file_has_precedence(tree: RefreshTree, theirs: str) -> None:
-    """A last line that goes on, an open quote: systemd reads our variables from a file of their own."""
+@pytest.mark.parametrize("content", ["A=1 \\", "A=1 \\\n", "A='open\n", "\xff", ""])
+def test_own_environment_file_has_precedence(tree: RefreshTree, content: str) -> None:
+    """The last line of the other file may be continued or have an open quote."""
     tree.toolkit()
-    (tree.path / ENVIRONMENT.lstrip("/")).write_bytes(theirs.encode("latin-1"))
-    before = tree.content(ENVIRONMENT)
+    (tree.path / ENVIRONMENT.lstrip("/")).write_bytes(content.encode("latin-1"))
+    before = tree.read(ENVIRONMENT)
     tree.refresh(request=DISABLED)
-    assert tree.content(ENVIRONMENT) == before
+    assert tree.read(ENVIRONMENT) == before
     assert environment_of(tree)["NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS"] == DISABLED_HOOK
 
 
@@ -150,7 +150,7 @@ def test_overridden_variable_is_a_warning(tree: RefreshTree) -> None:
         (warning,) = tree.refresh(request=DISABLED)["warnings"]
         assert warning.startswith(f"{ENVIRONMENT} or a drop-in of {SERVICE} sets {name}")
     assert environment_of(tree)[name] == DISABLED_HOOK
-    # The same value is none.
+    # The same value gives no warning.
     tree.write(ENVIRONMENT, f"{name}={DISABLED_HOOK}\n")
     assert tree.refresh(request=DISABLED)["warnings"] == []
 
@@ -162,7 +162,7 @@ def test_output_of_the_administrator(tree: RefreshTree) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"all_device": False}, "all_device: false needs nvidia-ctk 1.19"),
         ({"device_ids": ("0",)}, "device_ids needs"),
@@ -170,11 +170,13 @@ def test_output_of_the_administrator(tree: RefreshTree) -> None:
     ],
 )
 @pytest.mark.parametrize("owner", ["toolkit", "collection"])
-def test_unsupported_options_are_refused(tree: RefreshTree, owner: str, options: dict[str, t.Any], words: str) -> None:
+def test_unsupported_options_are_refused(
+    tree: RefreshTree, owner: str, options: dict[str, t.Any], message: str
+) -> None:
     tree.toolkit()
     tree.live, tree.version = True, "1.18.2"
     before = tree.contents()
-    with pytest.raises(NvidiaError, match=words):
+    with pytest.raises(NvidiaError, match=message):
         tree.refresh(owner=owner, request=Request(**options))
     assert tree.contents() == before
     tree.version = "1.19.0"
@@ -201,13 +203,13 @@ def test_early_unit(tree: RefreshTree) -> None:
     assert "multi-user.target" not in text.partition("[Service]")[0]
     assert f"{WANTS}/{OWN_SERVICE}" in result["links_created"]
     assert result["service"] == SERVICE
-    # The next toolkit is in time by itself.
+    # The unit of a later toolkit is ordered before the engines.
     tree.toolkit(f"Before={' '.join(ENGINES)}")
     result = tree.refresh()
     assert result["links_removed"] == [f"{WANTS}/{OWN_SERVICE}"]
     assert not tree.has(f"{LOCAL}/{OWN_SERVICE}")
     assert not tree.has(DROP_IN)
-    # One that knows only some engines is not.
+    # A unit that is ordered before only some engines needs a drop-in.
     tree.toolkit("Before=docker.service containerd.service crio.service")
     tree.refresh()
     assert "k0sworker.service" in tree.text(DROP_IN)
@@ -223,7 +225,7 @@ def test_before_engines_false(tree: RefreshTree) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"cdi": {"backend": "native"}}, "backend is native"),
         ({"cdi": {"path": "/etc/cdi/nvidia.yml"}}, "engines read only files that end in .json or .yaml"),
@@ -231,10 +233,10 @@ def test_before_engines_false(tree: RefreshTree) -> None:
         ({"request": Request(disabled_hooks=("nothing",))}, "disabled_hooks: unknown value 'nothing'"),
     ],
 )
-def test_invalid_options(tree: RefreshTree, options: dict[str, t.Any], words: str) -> None:
+def test_invalid_options(tree: RefreshTree, options: dict[str, t.Any], message: str) -> None:
     tree.toolkit()
     before = tree.contents()
-    with pytest.raises(NvidiaError, match=words):
+    with pytest.raises(NvidiaError, match=message):
         tree.refresh(owner="toolkit", **options)
     assert tree.contents() == before
 
@@ -264,7 +266,7 @@ def test_host_without_toolkit(tree: RefreshTree) -> None:
         assert "run nvidia_cdi_spec again after each boot" in warning
         assert (result["changed"], result["owner"], result["specification"]) == (False, None, None)
     assert tree.contents() == before
-    # One that loses the toolkit loses the units that cannot run any more.
+    # The units are removed together with the toolkit.
     tree.generator()
     tree.refresh()
     (tree.path / GENERATOR.lstrip("/")).unlink()
@@ -341,13 +343,13 @@ def test_unit_contents(tree: RefreshTree) -> None:
     assert "RemainAfterExit=no\n" in drop_in
     tree.refresh(owner="collection")
     own = tree.text(f"{LOCAL}/{OWN_SERVICE}")
-    # A path unit fails for good with a service that was started too often.
+    # A service that is started too often makes its path unit fail.
     assert "StartLimitIntervalSec=0\n" in own.partition("[Service]")[0]
     tree.toolkit(LATE)
     tree.refresh(owner="toolkit")
     early = tree.text(f"{LOCAL}/{OWN_SERVICE}")
     for text in (drop_in, own, early):
-        # It starts kubelet and waits for that, which waits for us.
+        # This service starts the kubelet and waits for it, and the kubelet waits for the refresh service.
         assert "nvidia-mig-manager" not in text
         assert "TimeoutStartSec=120\nTimeoutStopSec=5\n" in text
 
@@ -356,7 +358,7 @@ def test_unit_contents(tree: RefreshTree) -> None:
 
 
 class Systemd:
-    """What systemctl and journalctl say of the units in a tree, which it "runs"."""
+    """Simulates systemctl and journalctl for the units in a tree."""
 
     def __init__(self, tree: RefreshTree) -> None:
         self.tree = tree
@@ -396,7 +398,7 @@ class Systemd:
         return 0, "", ""
 
     def done(self) -> list[str]:
-        """What was changed, and forget it."""
+        """Return the systemctl commands that changed something since the last call."""
         report = [" ".join(argv[1:]) for argv in self.tree.ran if argv[0] == "systemctl" and argv[1] != "show"]
         self.tree.ran.clear()
         return report
@@ -444,7 +446,7 @@ def test_no_daemon_reload_with_legacy_containers(tree: RefreshTree, monkeypatch:
     (warning,) = tree.refresh(**TOOLKIT)["warnings"]
     assert "docker/abc got their GPUs from the legacy hook" in warning
     assert "daemon-reload" not in systemd.done()
-    # That counts as not done.
+    # The next run warns again.
     assert len(tree.refresh(**TOOLKIT)["warnings"]) == 1
     tree.refresh(state="absent")
     assert "daemon-reload" not in systemd.done()
@@ -456,8 +458,8 @@ def test_unloaded_unit_is_not_started(tree: RefreshTree, monkeypatch: pytest.Mon
         gpu_containers,
     )
 
-    hurt = ["docker/abc"]
-    monkeypatch.setattr(gpu_containers, "legacy_gpu_containers", lambda _host: hurt)
+    containers = ["docker/abc"]
+    monkeypatch.setattr(gpu_containers, "legacy_gpu_containers", lambda _host: containers)
     systemd = running(tree)
     systemd.unloaded = {unknown}
     for _attempt in range(2):
@@ -468,7 +470,7 @@ def test_unloaded_unit_is_not_started(tree: RefreshTree, monkeypatch: pytest.Mon
         assert result["reasons"]
         assert not result["started"]
         assert systemd.done() == []
-    hurt.clear()
+    containers.clear()
     assert tree.refresh(**TOOLKIT)["started"]
     assert systemd.done()[0] == "daemon-reload"
 
@@ -486,10 +488,10 @@ def test_service_runs_after_failure(tree: RefreshTree, reason: str) -> None:
     assert report["changed"]
     assert not report["started"]
     assert systemd.done() == []
-    healed = tree.refresh(**TOOLKIT)
-    assert healed["changed"]
-    assert healed["started"]
-    assert healed["reasons"] == report["reasons"]
+    result = tree.refresh(**TOOLKIT)
+    assert result["changed"]
+    assert result["started"]
+    assert result["reasons"] == report["reasons"]
     assert not tree.refresh(**TOOLKIT)["changed"]
 
 
@@ -512,7 +514,7 @@ def test_failure_contains_the_log(tree: RefreshTree) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         ('{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": []}', "cannot be used"),
         ("{", "cannot be used"),
@@ -520,10 +522,10 @@ def test_failure_contains_the_log(tree: RefreshTree) -> None:
         (None, "does not exist, although the driver is loaded"),
     ],
 )
-def test_invalid_output(tree: RefreshTree, content: str | None, words: str) -> None:
+def test_invalid_output(tree: RefreshTree, content: str | None, message: str) -> None:
     running(tree).writes = content
     for _attempt in range(2):
-        with pytest.raises(HostError, match=words):
+        with pytest.raises(HostError, match=message):
             tree.refresh(**TOOLKIT)
 
 
@@ -543,7 +545,7 @@ def test_start_after_start_false(tree: RefreshTree) -> None:
     systemd = running(tree)
     tree.refresh(**TOOLKIT)
     tree.refresh(start=False, request=DISABLED, **TOOLKIT)
-    # Once is enough.
+    # The warning is given once.
     assert tree.refresh(start=False, request=DISABLED, **TOOLKIT)["warnings"] == []
     systemd.done()
     result = tree.refresh(request=DISABLED, **TOOLKIT)

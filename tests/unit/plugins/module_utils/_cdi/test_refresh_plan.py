@@ -45,7 +45,6 @@ def tree(tmp_path: Path) -> RefreshTree:
 
 
 def test_toolkit_service_writes_only_gpus(tree: RefreshTree) -> None:
-    """It would write that over the specification of the GPUs."""
     tree.toolkit()
     done = tree.refresh(**MANAGEMENT)
     assert (done["owner"], done["specification"]) == ("collection", "/etc/cdi/management.nvidia.com-gpu.yaml")
@@ -79,7 +78,7 @@ def test_format_and_path_differ(tree: RefreshTree, cdi: dict[str, str]) -> None:
         tree.refresh(owner="toolkit", cdi=cdi)
 
 
-# -- units of our own --------------------------------------------------------------------------------------------------
+# -- own units ---------------------------------------------------------------------------------------------------------
 
 
 def command_of(tree: RefreshTree) -> list[str]:
@@ -135,16 +134,16 @@ def test_driver_conditions(tree: RefreshTree, options: dict[str, t.Any], expecte
     tree.generator()
     tree.refresh(**options)
     unit = tree.text(f"{LOCAL}/{OWN_SERVICE}")
-    words = (
+    settings = (
         "ExecCondition=/usr/bin/nvidia-smi",
         "ConditionPathExists=/proc/driver/nvidia/version",
         "create-device-nod",
     )
-    assert tuple(word in unit for word in words) == expected
+    assert tuple(setting in unit for setting in settings) == expected
 
 
 def test_driver_without_nvidia_smi(tree: RefreshTree) -> None:
-    """As that of Tegra, or one of which only libraries are installed: the unit must not wait for that program."""
+    """On Tegra, and if only the driver's libraries are installed, nvidia-smi may be missing."""
     tree.generator()
     tree.live = True
     tree.refresh()
@@ -159,7 +158,7 @@ def test_own_units_with_older_nvidia_ctk(tree: RefreshTree) -> None:
     tree.live, tree.version = True, "1.17.8"
     with pytest.raises(NvidiaError, match=r"disabled_hooks needs nvidia-ctk 1\.18 .* without a refresh unit"):
         tree.refresh(request=DISABLED)
-    # Groups, which that engine does not read, came later.
+    # This nvidia-ctk adds no groups, so it needs no flag.
     tree.refresh(cdi={"for_engines": ("podman:4.9.3",)})
     assert "--feature-flag" not in " ".join(command_of(tree))
     tree.version = "1.20.0"
@@ -214,7 +213,7 @@ def test_edited_own_unit_is_replaced(tree: RefreshTree) -> None:
     tree.write(f"{LOCAL}/{OWN_SERVICE}", "[Unit]\n")
     result = tree.refresh()
     assert result["changed_files"] == [f"{LOCAL}/{OWN_SERVICE}"]
-    assert tree.text(f"{LOCAL}/{OWN_SERVICE}").encode() == before[f"{LOCAL}/{OWN_SERVICE}".lstrip("/")][1]
+    assert tree.text(f"{LOCAL}/{OWN_SERVICE}").encode() == before[f"{LOCAL}/{OWN_SERVICE}".lstrip("/")][-1]
 
 
 def test_original_file_is_restored(tree: RefreshTree) -> None:
@@ -226,7 +225,7 @@ def test_original_file_is_restored(tree: RefreshTree) -> None:
     assert tree.text(OWN_ENVIRONMENT) == "mine\n"
 
 
-# -- the specification of a unit of ours -------------------------------------------------------------------------------
+# -- the specification of an own unit ----------------------------------------------------------------------------------
 
 SPECIFICATION = "/etc/cdi/nvidia.yaml"
 WRITTEN = (
@@ -246,7 +245,7 @@ def test_specification_of_unit_is_removed(tree: RefreshTree, original: str | Non
     tree.refresh()
     tree.write(SPECIFICATION, WRITTEN)
     assert not tree.refresh()["changed"]
-    # The record survives a change of the unit, and is made again where it is lost.
+    # The record survives a change of the unit.
     tree.refresh(before_engines=False)
     tree.refresh(state="absent")
     assert tree.text(SPECIFICATION) == WRITTEN
@@ -287,7 +286,7 @@ NAME = "NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS"
 
 
 def earlier(tree: RefreshTree, path: str, before: str | None, after: str, keys: dict[str, t.Any]) -> None:
-    """A file as an earlier version wrote it, with its record."""
+    """Write a file and its record as an earlier version did."""
     text = None if before is None else before.encode()
     record = OriginalFile("cdi.refresh", path, text, 0, 0, 0o644, main=path)
     record = record.after_write(text, after.encode(), {(name,): value for name, value in keys.items()})
@@ -299,14 +298,14 @@ def earlier(tree: RefreshTree, path: str, before: str | None, after: str, keys: 
 @pytest.mark.parametrize("last", ["A=1 \\", "A=1\n", ""])
 def test_earlier_lines_are_removed(tree: RefreshTree, state: str, last: str) -> None:
     tree.toolkit()
-    ours = f"{NAME}=enable-cuda-compat\n"
+    own_line = f"{NAME}=enable-cuda-compat\n"
     output = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
     keys = {NAME: "enable-cuda-compat", output: "/etc/cdi/x.yaml"}
-    earlier(tree, ENVIRONMENT, PACKAGED + last, f"{PACKAGED}{last}\n{ours}{output}=/etc/cdi/x.yaml\n", keys)
+    earlier(tree, ENVIRONMENT, PACKAGED + last, f"{PACKAGED}{last}\n{own_line}{output}=/etc/cdi/x.yaml\n", keys)
     earlier(tree, DROP_IN, None, "[Unit]\n", {"content": digest(b"[Unit]\n")})
-    told = tree.refresh(check_mode=True, state=state, request=DISABLED)
+    predicted = tree.refresh(check_mode=True, state=state, request=DISABLED)
     done = tree.refresh(state=state, request=DISABLED)
-    assert done["changed_files"] == told["changed_files"]
+    assert done["changed_files"] == predicted["changed_files"]
     assert ENVIRONMENT in done["changed_files"]
     assert tree.text(ENVIRONMENT) == PACKAGED + last
     assert done["warnings"] == []

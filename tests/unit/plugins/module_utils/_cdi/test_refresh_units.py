@@ -137,11 +137,11 @@ def test_service_is_ordered_before_engines() -> None:
 
 
 def test_time_limits_are_nested() -> None:
-    """So that an NVML that hangs ends with a message of the task, and not with one of Ansible or of another task."""
+    """If NVML hangs, the inner limit ends first, so the task fails with its own message."""
     text = (drop_in(order=True, environment=False) or b"").decode()
     limits = dict(re.findall("^(Timeout.*Sec)=(.*)$", text, re.MULTILINE))
     assert nvml.TIMEOUT == nvidia_cdi_spec.LIMIT == int(limits["TimeoutStartSec"])
-    # After it systemd waits for the end of two signals, and of two more for what else is left of the service.
+    # After the limit systemd waits up to four times TimeoutStopSec: two signals, and two for remaining processes.
     assert int(limits["TimeoutStartSec"]) + 4 * int(limits["TimeoutStopSec"]) < nvidia_cdi_refresh.LIMIT < lock.TIMEOUT
 
 
@@ -219,7 +219,7 @@ def test_invalid_variable_values(request_: Request, message: str) -> None:
 @given(st.text(st.characters(blacklist_categories=("C", "Zl", "Zp")), max_size=20))
 def test_environment_file_quoting(value: str) -> None:
     text = environment_text({"A": value, "B": "1"}).decode("utf-8")
-    # What is within quotes, and what a backslash takes its meaning from (EnvironmentFile= in systemd.exec(5)).
+    # Quotes and backslashes as in EnvironmentFile= of systemd.exec(5).
     line = text.splitlines()[1]
     quoted = re.fullmatch(r'A="((?:[^"\\]|\\.)*)"', line)
     assert (re.sub(r'\\(["\\$`])', r"\1", quoted.group(1)) if quoted else line[2:]) == value
@@ -233,7 +233,7 @@ def test_drop_in_sections() -> None:
 
 
 def record(original: bytes | None, written: bytes, keys: dict[str, str]) -> OriginalFile:
-    """As earlier versions kept it of the toolkit's environment file."""
+    """Return the record of the toolkit's environment file as earlier versions wrote it."""
     fresh = OriginalFile("cdi.refresh", ENVIRONMENT_FILE, original, 0, 0, 0o644, main=ENVIRONMENT_FILE)
     kept = fresh.after_write(original, written, {(name,): value for name, value in keys.items()})
     return OriginalFile.from_bytes("/x", kept.to_bytes())
@@ -249,7 +249,7 @@ KEYS = {NAME: "chmod", "NVIDIA_CTK_DRIVER_ROOT": "/a b"}
 def test_earlier_lines_are_removed_byte_for_byte(original: bytes | None) -> None:
     written = (original or b"") + OURS
     assert without_own_lines(written, record(original, written, KEYS)) == original
-    # Another program has removed or restored it.
+    # Another program has removed or restored the file.
     assert without_own_lines(None, record(original, written, KEYS)) is None
     if original is not None:
         assert without_own_lines(original, record(original, written, KEYS)) == original
@@ -259,9 +259,9 @@ def test_earlier_lines_are_removed_byte_for_byte(original: bytes | None) -> None
     ("original", "content", "expected"),
     [
         (b"A=1\n", b"A=1\n" + OURS + b"B=2\n", b"A=1\nB=2\n"),
-        # In the place of a line of the user, which comes back.
+        # It replaced a line of the administrator, which is restored.
         (f" {NAME} = all\r\nA=1\n".encode(), OURS + b"A=2\n", f" {NAME} = all\r\nA=2\n".encode()),
-        # A line that the user has changed since is the user's.
+        # A line that was changed since stays.
         (b"", f"{NAME}=all\n".encode(), f"{NAME}=all\n".encode()),
     ],
 )

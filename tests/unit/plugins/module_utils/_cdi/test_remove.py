@@ -59,7 +59,7 @@ def test_original_is_restored_after_foreign_change(host: CdiHost, monkeypatch: p
     host.cdi()
     host.file(SPEC_PATH, OTHER_SPEC.replace("of them", "of these").encode())
     host.cdi()
-    # Nor does the host need a parser of YAML for that.
+    # A removal needs no YAML parser.
     monkeypatch.setattr(yaml_document, "parse", None)
     assert host.cdi(state="absent")["restored_files"] == [SPEC_PATH]
     assert host.read(SPEC_PATH) == OTHER_SPEC.encode()
@@ -94,7 +94,7 @@ def test_file_of_other_kind_stays(host: CdiHost) -> None:
 
 
 def test_files_in_run_after_reboot(host: CdiHost) -> None:
-    """What was in /run is gone, and no concern of anybody."""
+    """The files in /run are lost at a reboot, and are not restored."""
     host.folder("/run")
     host.link("/var/run", "/run")
     path = "/var/run/cdi/nvidia.yaml"
@@ -168,15 +168,15 @@ def test_moved_file_keeps_mode_and_owner(host: CdiHost) -> None:
     assert host.contents() == before
 
 
-@pytest.mark.parametrize("between", ["edited", "edited and written anew", "deleted", "broken"])
-def test_original_is_restored_in_any_case(host: CdiHost, between: str) -> None:
+@pytest.mark.parametrize("change", ["edited", "edited and rewritten", "deleted", "broken"])
+def test_original_is_restored_in_any_case(host: CdiHost, change: str) -> None:
     host.file(SPEC_PATH, OTHER_SPEC.encode())
     host.cdi()
-    if between == "deleted":
+    if change == "deleted":
         (host.path / SPEC_PATH.lstrip("/")).unlink()
     else:
-        host.file(SPEC_PATH, b"{" if between == "broken" else OTHER_SPEC.replace("0.5.0", "0.6.0").encode())
-    if between.endswith("anew"):
+        host.file(SPEC_PATH, b"{" if change == "broken" else OTHER_SPEC.replace("0.5.0", "0.6.0").encode())
+    if change.endswith("rewritten"):
         host.cdi()
     host.cdi(state="absent", purge_backups=True)
     assert host.read(SPEC_PATH) == OTHER_SPEC.encode()
@@ -193,7 +193,7 @@ def test_last_moved_file_is_restored(host: CdiHost) -> None:
 
 
 def test_specification_of_unit_is_removed(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where no task has written it; and what a user had there before comes back."""
+    """No task has written the file. The original is restored."""
     printed = host.enable_refresh(monkeypatch, OWN_SERVICE, OWN_FLAGS)
     for original in (None, OTHER_SPEC.encode()):
         if original is not None:
@@ -201,8 +201,8 @@ def test_specification_of_unit_is_removed(host: CdiHost, monkeypatch: pytest.Mon
         record_for_unit(host.host(), SPEC_PATH, "nvidia.com/gpu", original)
         host.file(SPEC_PATH, b"# the unit\n" + render(json.loads(printed), "yaml"))
         assert not host.cdi(use_nvml=False)["changed"]
-        gone = host.cdi(use_nvml=False, state="absent", purge_backups=True)
-        assert gone["changed"]
+        result = host.cdi(use_nvml=False, state="absent", purge_backups=True)
+        assert result["changed"]
         assert (host.read(SPEC_PATH) if host.has(SPEC_PATH) else None) == original
         assert not host.cdi(use_nvml=False, state="absent")["changed"]
 
@@ -211,7 +211,7 @@ def test_specification_of_unit_is_removed(host: CdiHost, monkeypatch: pytest.Mon
 def test_kill_at_every_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill_points: t.Callable[[int], list[int]], state: str
 ) -> None:
-    """After a kill at any step the next run ends the work, and its removal restores what was there before."""
+    """After a kill at any step the next run completes the change, and a removal restores the previous files."""
     steps = _changes_until(NEVER, tmp_path / "whole", monkeypatch, state)
     assert steps > 5
     for step in kill_points(steps):
@@ -223,13 +223,13 @@ NEVER = 100
 
 
 class Killed(BaseException):
-    """Stands for kill -9: nothing catches it."""
+    """Simulates SIGKILL. No code catches it."""
 
 
 def _changes_until(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch, state: str) -> int:
-    """Kill a run at ``step`` and let further runs end its work; how many changes it began."""
+    """Kill a run at ``step``, complete it with further runs, and return the number of changes that it began."""
     host = CdiHost(folder)
-    # Every host has these; a run that is killed right after making them leaves them.
+    # A run that is killed after it created these directories leaves them.
     host.folder("/run")
     host.folder("/var/lib")
     host.file(OTHER_PATH, OTHER_SPEC.encode())
@@ -238,12 +238,12 @@ def _changes_until(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch, sta
     if state == "absent":
         host.cdi(exclusive=True)
     with monkeypatch.context() as patch:
-        changes = _die_at(patch, step)
+        changes = _kill_at(patch, step)
         with contextlib.suppress(Killed):
             host.cdi(exclusive=True, state=state, purge_backups=state == "absent")
     begun = len(changes)
     for path in (SPEC_PATH, OTHER_PATH):
-        # Each file is whole.
+        # No file is incomplete.
         assert not host.has(path) or parse(path, host.read(path))["kind"] == "nvidia.com/gpu"
     if state == "present":
         host.cdi(exclusive=True)
@@ -256,8 +256,8 @@ def _changes_until(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch, sta
     return begun
 
 
-def _die_at(monkeypatch: pytest.MonkeyPatch, step: int) -> list[str]:
-    """Die just before that change of the disk; the list names the changes that were begun."""
+def _kill_at(monkeypatch: pytest.MonkeyPatch, step: int) -> list[str]:
+    """Raise Killed before the change number ``step``. The list contains the changes that were begun."""
     changes: list[str] = []
 
     def counting(name: str) -> None:

@@ -72,7 +72,7 @@ def test_invalid_device_names(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "doubts"),
+    ("kind", "warnings"),
     [
         ("nvidia.com/gpu", []),
         ("Nvidia.com/gpu", ['has the vendor "Nvidia.com", which is not a domain name in lower case']),
@@ -82,14 +82,14 @@ def test_invalid_device_names(name: str) -> None:
         ("v" * 254 + "/gpu", ["has a vendor of 254 characters; 253 are allowed"]),
     ],
 )
-def test_kind_warnings(kind: str, doubts: list[str]) -> None:
-    assert kind_warnings(kind) == doubts
+def test_kind_warnings(kind: str, warnings: list[str]) -> None:
+    assert kind_warnings(kind) == warnings
 
 
 def test_device_name_warnings() -> None:
     assert device_name_warnings("d" * 63) == []
-    (doubt,) = device_name_warnings("d" * 64)
-    assert "64 characters" in doubt
+    (warning,) = device_name_warnings("d" * 64)
+    assert "64 characters" in warning
 
 
 @pytest.mark.parametrize("key", ["a", "nvidia.com/driver", "a.b_c-d", "x9/y"])
@@ -99,8 +99,8 @@ def test_valid_annotation_keys(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["", "a b", "Example.com/x", "a/", "/a", "a/b/c", "n" * 64, "p" * 254 + "/n"])
 def test_invalid_annotation_keys(key: str) -> None:
-    (doubt,) = annotation_warnings({key: "anything"})
-    assert "not a qualified name" in doubt
+    (warning,) = annotation_warnings({key: "anything"})
+    assert "not a qualified name" in warning
 
 
 def test_large_annotations() -> None:

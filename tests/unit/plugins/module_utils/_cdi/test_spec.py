@@ -52,7 +52,7 @@ def host(tmp_path: Path) -> CdiHost:
     return CdiHost(tmp_path / "host")
 
 
-# -- written, and written again ----------------------------------------------------------------------------------------
+# -- writing and rewriting ---------------------------------------------------------------------------------------------
 
 
 def test_write_and_remove(host: CdiHost) -> None:
@@ -76,14 +76,14 @@ def test_write_and_remove(host: CdiHost) -> None:
     assert (again["changed"], again["files"], again["reasons"], again["backup_files"]) == (False, [], [], [])
 
     assert host.cdi(state="absent", check_mode=True)["changed"]
-    gone = host.cdi(state="absent", purge_backups=True)
-    assert (gone["changed"], gone["removed_files"], gone["devices"]) == (True, [SPEC_PATH], [])
+    result = host.cdi(state="absent", purge_backups=True)
+    assert (result["changed"], result["removed_files"], result["devices"]) == (True, [SPEC_PATH], [])
     assert host.contents() == before
     assert not host.cdi(state="absent")["changed"]
 
 
 def test_unchanged_file_is_not_parsed(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a host without PyYAML needs none."""
+    """A host without PyYAML does not need it."""
     host.cdi()
 
     def refuse(*_args: object) -> t.NoReturn:
@@ -138,8 +138,8 @@ def _other_driver(host: CdiHost) -> None:
 
 def _another_gpu(host: CdiHost) -> None:
     found = host.document()
-    gone = {"1", host.devices[1].uuid}
-    found["devices"] = [device for device in found["devices"] if device["name"] not in gone]
+    result = {"1", host.devices[1].uuid}
+    found["devices"] = [device for device in found["devices"] if device["name"] not in result]
     host.file(SPEC_PATH, json.dumps(found).encode().replace(b"{", b"---\n{", 1))
 
 
@@ -185,22 +185,22 @@ def test_stale_file_is_replaced(host: CdiHost, change: t.Callable[[CdiHost], Non
 
 @pytest.mark.parametrize("path", [SPEC_PATH, "/var/run/cdi/nvidia.json"])
 def test_files_are_replaced_in_their_directory(host: CdiHost, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    """Docker and containerd watch their folders, and do not see a file that is moved in from elsewhere."""
+    """Docker and containerd do not notice a file that is moved from another directory."""
     folder = os.path.dirname(path)
-    host.file(f"{folder}/theirs.json", json.dumps(parse(path, OTHER_SPEC.encode())).encode())
+    host.file(f"{folder}/other.json", json.dumps(parse(path, OTHER_SPEC.encode())).encode())
     sources: list[str] = []
     replace = os.replace
 
-    def noting(source: str, target: str) -> None:
+    def record_source(source: str, target: str) -> None:
         if os.path.dirname(target).endswith(folder):
             sources.append(os.path.dirname(source))
         replace(source, target)
 
-    monkeypatch.setattr(os, "replace", noting)
+    monkeypatch.setattr(os, "replace", record_source)
     host.cdi(path=path, exclusive=True)
     host.cdi(path=path, request=Request(all_device=False))
     host.cdi(state="absent")
-    assert host.has(f"{folder}/theirs.json")
+    assert host.has(f"{folder}/other.json")
     assert sources == [f"{host.path}{folder}"] * 3
 
 
@@ -219,7 +219,7 @@ def test_conflict_is_a_warning(host: CdiHost) -> None:
 
 
 def test_change_of_path(host: CdiHost) -> None:
-    """Two files of ours would take the devices from each other, or one of them would go stale."""
+    """The file at the previous path would collide or become stale."""
     host.cdi()
     done = host.cdi(format="json")
     assert done["removed_files"] == [SPEC_PATH]
@@ -249,7 +249,6 @@ def test_invalid_foreign_file_is_a_warning(host: CdiHost) -> None:
 
 @pytest.mark.parametrize("target", ["nvidia.yaml", "/opt/specs/gpu.yaml"])
 def test_exclusive_removes_no_links(host: CdiHost, target: str) -> None:
-    """A second name of our own file, and a file that may be of use elsewhere."""
     host.file("/opt/specs/gpu.yaml", OTHER_SPEC.encode())
     host.cdi()
     host.link("/etc/cdi/gpu.yaml", target)
@@ -264,14 +263,14 @@ def test_exclusive_removes_no_links(host: CdiHost, target: str) -> None:
 
 def test_change_of_path_of_edited_file(host: CdiHost) -> None:
     host.cdi()
-    seen = b"# seen\n" + host.read(SPEC_PATH)
-    host.file(SPEC_PATH, seen)
+    commented = b"# seen\n" + host.read(SPEC_PATH)
+    host.file(SPEC_PATH, commented)
     assert not host.cdi()["changed"]
     done = host.cdi(format="json")
     assert (done["removed_files"], host.has(SPEC_PATH)) == ([SPEC_PATH], False)
     assert any(SPEC_PATH in warning for warning in done["warnings"])
     host.cdi(state="absent")
-    assert host.read(SPEC_PATH) == seen
+    assert host.read(SPEC_PATH) == commented
 
 
 def test_other_mode_needs_other_class(host: CdiHost) -> None:
@@ -285,7 +284,7 @@ def test_other_mode_needs_other_class(host: CdiHost) -> None:
     assert not host.cdi()["changed"]
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -452,10 +451,12 @@ def test_selected_device_without_node(host: CdiHost) -> None:
     assert host.cdi(request=Request(device_ids=("1",)))["changed"]
 
 
-@pytest.mark.parametrize("odd", [{"devices": None}, {"containerEdits": None}, {"devices": ["x"]}, {"kind": "a.b/gpu"}])
-def test_invalid_output_of_nvidia_ctk(host: CdiHost, monkeypatch: pytest.MonkeyPatch, odd: Data) -> None:
+@pytest.mark.parametrize(
+    "change", [{"devices": None}, {"containerEdits": None}, {"devices": ["x"]}, {"kind": "a.b/gpu"}]
+)
+def test_invalid_output_of_nvidia_ctk(host: CdiHost, monkeypatch: pytest.MonkeyPatch, change: Data) -> None:
     host.cdi()
-    printed = json.dumps({**host.document(), **odd})
+    printed = json.dumps({**host.document(), **change})
     host.cdi(state="absent")
     host.nvidia_ctk(monkeypatch, printed)
     with pytest.raises(NvidiaError):
@@ -521,7 +522,7 @@ def test_coherent_variants(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> No
     again = host.cdi(request=FLAG)
     assert (again["changed"], again["warnings"], again["conflicts"]) == (False, [], [])
 
-    # What is not wanted any more goes, and only that.
+    # Only files of variants that are no longer needed are removed.
     _coherent(host, monkeypatch, True, True)
     done = host.cdi(request=FLAG)
     assert (done["removed_files"], host.has(NONCOHERENT), host.has(COHERENT)) == ([NONCOHERENT], False, True)
@@ -530,8 +531,8 @@ def test_coherent_variants(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> No
     assert not host.cdi()["changed"]
 
     host.cdi(request=FLAG)
-    gone = host.cdi(state="absent", purge_backups=True)
-    assert sorted(gone["removed_files"]) == [COHERENT, SPEC_PATH]
+    result = host.cdi(state="absent", purge_backups=True)
+    assert sorted(result["removed_files"]) == [COHERENT, SPEC_PATH]
     assert host.contents() == before
 
 
@@ -605,7 +606,7 @@ def test_integrated_gpu_needs_csv(host: CdiHost, name: str, integrated: bool) ->
 
 
 def test_integrated_gpu_with_incomplete_nvml(host: CdiHost, tmp_path: Path) -> None:
-    """On Orin NVML has no PCI address."""
+    """NVML reports no PCI address on Orin."""
     fake = FakeGpu("0000:01:00.0", 0, "Orin (nvgpu)")
     nvml_files(host.path, compiled(tmp_path), [fake], "fail nvmlDeviceGetPciInfo_v3 0 3", folder="usr/lib64")
     with pytest.raises(HostError, match="mode csv needs it"):
@@ -667,18 +668,18 @@ def test_file_of_toolkit_service(host: CdiHost, monkeypatch: pytest.MonkeyPatch)
     done = host.cdi(use_nvml=False)
     assert (done["path"], done["backend"]) == ("/var/run/cdi/nvidia.yaml", "nvidia-ctk")
     assert same_meaning(host.document("/run/cdi/nvidia.yaml"), parse("printed", printed.encode()))
-    # What the service writes in its own way is the same.
+    # The service writes a file with the same meaning.
     host.file("/run/cdi/nvidia.yaml", b"# the service\n" + host.read("/run/cdi/nvidia.yaml"))
     assert not host.cdi(use_nvml=False)["changed"]
-    # So it is the service's now.
-    gone = host.cdi(use_nvml=False, state="absent")
+    # The file of the service stays.
+    result = host.cdi(use_nvml=False, state="absent")
     assert host.read("/run/cdi/nvidia.yaml").startswith(b"# the service")
-    assert any("Another program has changed" in warning for warning in gone["warnings"])
+    assert any("Another program has changed" in warning for warning in result["warnings"])
     assert not host.cdi(use_nvml=False, state="absent")["changed"]
 
 
 def test_file_of_own_unit(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order of nvidia-ctk, and with another header; but not with other edits."""
+    """The order of devices and nodes and the header may differ, but not the edits."""
     found = json.loads(host.enable_refresh(monkeypatch, OWN_SERVICE, OWN_FLAGS))
     found["devices"].reverse()
     for device in found["devices"]:

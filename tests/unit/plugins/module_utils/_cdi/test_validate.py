@@ -177,8 +177,8 @@ def test_invalid_documents(data: t.Any, message: str) -> None:
 
 def test_all_errors_are_reported() -> None:
     data = document({"env": ["A"], "mounts": [{}]}, device("a+b", hooks=[{**HOOK, "path": ""}]), version="9", kind="g")
-    places = [problem.field for problem in validate(data).errors]
-    assert places == [
+    fields = [problem.field for problem in validate(data).errors]
+    assert fields == [
         "cdiVersion",
         "kind",
         "containerEdits.env[0]",
@@ -255,20 +255,20 @@ NEEDS = [
 ]
 
 
-@pytest.mark.parametrize(("data", "version", "place"), NEEDS)
-def test_version_needs(data: Data, version: str, place: str) -> None:
+@pytest.mark.parametrize(("data", "version", "field"), NEEDS)
+def test_version_needs(data: Data, version: str, field: str) -> None:
     assert minimum_version(data) == validate(data).minimum_version == version
     needs = [need for need in version_needs(data) if need.version == version]
-    assert [need.field for need in needs] == ([place] if place else [])
+    assert [need.field for need in needs] == ([field] if field else [])
 
 
-@pytest.mark.parametrize(("data", "version", "place"), [row for row in NEEDS if row[2]])
-def test_stated_version_is_too_low(data: Data, version: str, place: str) -> None:
+@pytest.mark.parametrize(("data", "version", "field"), [row for row in NEEDS if row[2]])
+def test_stated_version_is_too_low(data: Data, version: str, field: str) -> None:
     below = VERSIONS[VERSIONS.index(version) - 1]
     (problem,) = validate({**data, "cdiVersion": below}).errors
     assert problem.field == "cdiVersion"
     assert f"is {below}, but the document needs {version} for " in problem.message
-    assert f"({place})" in problem.message
+    assert f"({field})" in problem.message
     assert validate({**data, "cdiVersion": version}).errors == ()
 
 
