@@ -57,7 +57,7 @@ _ROLE = re.compile(r"(?:.*\.)?(nvidia_(?:toolkit|runtime|cdi))_")
 _NAME = re.compile(r"(?<![\w./(\-`'\"])([a-z]+(?:_[a-z]+)+)(?![\w/(\-`'\"]| = |\.\w)")
 _VALUE = re.compile(r"(?<![\w./(\-])([a-z]+)(?=(?:: | is )([a-z-]+)\b)")
 _WORD = re.compile(
-    r"(?:(?<![\s\S])|(?<=, but ))[a-z]+(?= is | has |: )"
+    r"(?:(?<![\s\S])|(?<=, but ))[a-z]+(?= is | has | contains |: )"
     r"|(?<=[Ll]eave )[a-z]+(?= out\b)|(?:(?<=[Cc]orrect )|(?<=[Gg]ive ))[a-z]+\b(?![\w(-])"
 )
 

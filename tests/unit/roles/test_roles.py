@@ -90,9 +90,7 @@ def test_defaults_match_the_specification(role: Role) -> None:
     ("known", "expected"),
     [({}, ["/", "False"]), ({"nvidia_host_root": "/tree", "nvidia_host_root_live": True}, ["/tree", "True"])],
 )
-def test_host_root_of_all_roles(
-    role: Role, known: dict[str, t.Any], expected: list[str]
-) -> None:
+def test_host_root_of_all_roles(role: Role, known: dict[str, t.Any], expected: list[str]) -> None:
     environment = pytest.importorskip("jinja2").Environment()
     defaults = role.load("defaults/main.yml")
     texts = [str(defaults[f"{role.name}_{name}"]) for name in ("host_root", "host_root_live")]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Runs the playbook ``check`` with ansible-playbook, for hosts with all kinds of variables."""
+"""Run the playbook ``check`` with ansible-playbook for hosts with correct and wrong variables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ansible.plugins.action", reason="it runs on the controller only")
+pytest.importorskip("ansible.plugins.action", reason="the action runs on the controller only")
 
 import yaml
 
@@ -25,7 +25,7 @@ from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_check_set
 from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_warn as warn_module
 
 COLLECTION = Path(__file__).resolve().parents[4]
-# The variables of each host, and what the check says of it: errors, warnings, or neither.
+# The variables of each host, and the texts of the expected errors and warnings.
 HOSTS: dict[str, tuple[dict[str, t.Any], list[str]]] = {
     "correct": ({"nvidia_runtime_set_as_default": "yes", "nvidia_runtime_verify": False, "nvidia_cdi_path": None,
                  "nvidia_toolkit_hold": "{{ omit }}", "nvidia_toolkit_src": "{{ later }}/x",
@@ -64,9 +64,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, t.A
     if not program.exists():
         pytest.skip("There is no ansible-playbook beside this Python.")
     work = tmp_path_factory.mktemp("check")
-    place = work / "ansible_collections/gpufleet/nvidia"
+    copy = work / "ansible_collections/gpufleet/nvidia"
     for name in ("playbooks", "plugins", "roles", "meta"):
-        shutil.copytree(COLLECTION / name, place / name)
+        shutil.copytree(COLLECTION / name, copy / name)
     connection = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     hosts = {name: {**variables, **connection} for name, (variables, _expected) in HOSTS.items()}
     (work / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}), encoding="utf-8")
@@ -82,7 +82,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, t.A
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_it_reports_what_is_wrong_with_a_host(answers: dict[str, dict[str, t.Any]], host: str) -> None:
+def test_reports_problems(answers: dict[str, dict[str, t.Any]], host: str) -> None:
     answer, (_variables, expected) = answers[host], HOSTS[host]
     reported = [answer.get("msg", ""), *answer.get("warnings", [])] if expected else []
     assert answer["failed"] is bool(expected), answer
@@ -93,7 +93,7 @@ def test_it_reports_what_is_wrong_with_a_host(answers: dict[str, dict[str, t.Any
 @pytest.mark.parametrize(
     ("action", "module"), [(nvidia_check_settings, check_settings_module), (nvidia_warn, warn_module)]
 )
-def test_the_documentation_lists_the_arguments(action: t.Any, module: t.Any) -> None:
+def test_arguments_match_the_documentation(action: t.Any, module: t.Any) -> None:
     documented = yaml.safe_load(module.DOCUMENTATION)["options"]
     assert {name: {key: value for key, value in option.items() if key != "description"} for name, option in
             documented.items()} == action.ARGUMENTS  # fmt: skip

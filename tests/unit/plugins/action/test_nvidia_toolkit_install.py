@@ -240,7 +240,10 @@ def test_leaves_other_arguments_to_the_module(host: Host, args: dict[str, t.Any]
         ({"files": ["a.deb"]}, "nvidia_toolkit_files (files) a.deb is not on the controller. Correct"),
         ({"files": [""]}, "nvidia_toolkit_files (files) is an empty path. Set a path on the controller."),
         ({"files": "toolkit"}, "toolkit is not a regular file."),
-        ({"src": "toolkit", "components": ["all"]}, "nvidia_toolkit_components (components) has no all."),
+        (
+            {"src": "toolkit", "components": ["all"]},
+            "nvidia_toolkit_components (components) contains unknown names: all.",
+        ),
         ({"src": "toolkit", "async_val": 60}, "remote_src: false does not work with async"),
     ],
 )

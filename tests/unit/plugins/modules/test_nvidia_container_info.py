@@ -29,9 +29,7 @@ from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_container
         (0, {"require_root": True, "host_root": "/"}, False),
     ],
 )
-def test_a_task_that_needs_root(
-    monkeypatch: pytest.MonkeyPatch, user: int, params: dict[str, t.Any], refused: bool
-) -> None:
+def test_requires_root(monkeypatch: pytest.MonkeyPatch, user: int, params: dict[str, t.Any], refused: bool) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: user)
     for name in ("load_bundled_packages", "host_from_params", "command_runner"):
         monkeypatch.setattr(_module, name, lambda _task: None)

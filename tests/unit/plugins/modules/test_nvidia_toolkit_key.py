@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The module that fetches the key, run against a proxy that answers for every address."""
+"""The module that fetches the key, with a proxy that serves every address."""
 
 from __future__ import annotations
 
@@ -72,19 +72,17 @@ def fetch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     return run
 
 
-def test_the_key_is_fetched_through_the_proxy(
-    proxy: str, fetch: t.Callable[..., dict[str, t.Any]], tmp_path: Path
-) -> None:
+def test_fetches_the_key(proxy: str, fetch: t.Callable[..., dict[str, t.Any]], tmp_path: Path) -> None:
     dest = tmp_path / "key.asc"
-    asked = {"url": URL, "dest": str(dest), "proxy": proxy}
-    assert fetch(**asked, _ansible_check_mode=True)["changed"]
+    arguments = {"url": URL, "dest": str(dest), "proxy": proxy}
+    assert fetch(**arguments, _ansible_check_mode=True)["changed"]
     assert not dest.exists()
-    assert fetch(**asked)["changed"]
+    assert fetch(**arguments)["changed"]
     assert dest.read_bytes() == Proxy.key
     assert stat.S_IMODE(dest.stat().st_mode) == 0o644
-    assert not fetch(**asked)["changed"]
+    assert not fetch(**arguments)["changed"]
     dest.write_bytes(b"another key\n")
-    assert fetch(**asked)["changed"]
+    assert fetch(**arguments)["changed"]
     assert dest.read_bytes() == Proxy.key
     authorization = "Basic " + base64.b64encode(b"bob:hunter2").decode()
     assert Proxy.seen == [(URL, authorization)] * 4
@@ -96,7 +94,7 @@ def test_the_key_is_fetched_through_the_proxy(
     [(404, b"", "cannot be fetched"), (200, b"x" * (1 << 21), "more than 1048576 bytes")],
     ids=["missing", "large"],
 )
-def test_what_is_no_key_is_not_written(
+def test_refuses_invalid_responses(
     monkeypatch: pytest.MonkeyPatch,
     proxy: str,
     fetch: t.Callable[..., dict[str, t.Any]],
@@ -114,9 +112,7 @@ def test_what_is_no_key_is_not_written(
     assert os.listdir(tmp_path) == []
 
 
-def test_a_server_that_cannot_be_reached_is_an_error(
-    fetch: t.Callable[..., dict[str, t.Any]], tmp_path: Path, proxy: str
-) -> None:
+def test_unreachable_server(fetch: t.Callable[..., dict[str, t.Any]], tmp_path: Path, proxy: str) -> None:
     result = fetch(url=URL, dest=str(tmp_path / "key.asc"), proxy=proxy.rpartition(":")[0] + ":1")
     assert result["failed"]
     assert "cannot be fetched" in result["msg"]

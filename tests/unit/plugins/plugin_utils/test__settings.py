@@ -74,7 +74,7 @@ OTHERS = [
         ("nvidia_toolkit_install", None),
     ],
 )
-def test_an_unknown_name_with_a_prefix_of_a_role_is_an_error(name: str, nearest: str | None) -> None:
+def test_unknown_variable_of_a_role(name: str, nearest: str | None) -> None:
     [error], warnings = name_problems([name, "ansible_host"], KNOWN, ())
     assert error.startswith(f"{name} is not a variable of gpufleet.nvidia.")
     assert nearest is None or f" Did you mean {nearest}? " in error
@@ -87,18 +87,18 @@ def test_an_unknown_name_with_a_prefix_of_a_role_is_an_error(name: str, nearest:
     [("nvidia_host", "nvidia_hosts"), ("nvidia_seriall", "nvidia_serial"), ("nvidia_hostroot", "nvidia_host_root"),
      ("nvidia_tolkit_version", "nvidia_toolkit_version"), ("nvidia_adit_dri", None), ("nvidia_serials_of", None)],
 )  # fmt: skip
-def test_another_name_within_two_edits_of_a_variable_is_a_warning(name: str, nearest: str | None) -> None:
+def test_warns_about_similar_names(name: str, nearest: str | None) -> None:
     errors, warnings = name_problems([name], KNOWN, ())
     assert errors == []
     assert [f"Did you mean {nearest}?" in warning for warning in warnings] == [True] * (nearest is not None)
     assert name_problems([name], KNOWN, [name]) == ([], [])
 
 
-def test_variables_of_other_roles_are_neither() -> None:
+def test_ignores_variables_of_other_roles() -> None:
     assert name_problems(OTHERS, KNOWN, ()) == ([], [])
 
 
-def test_what_roles_and_playbooks_set_is_known() -> None:
+def test_knows_variables_that_tasks_set() -> None:
     """All variables in their tasks are known, also those that they set as facts."""
     names = {"nvidia_hosts", "nvidia_serial", "nvidia_audit_seen", "nvidia_own_variables", "nvidia_host_root_live"}
     for path in COLLECTION.glob("roles/*/[dhtv]*/*.yml"):
@@ -132,7 +132,7 @@ def test_what_roles_and_playbooks_set_is_known() -> None:
         ({"nvidia_runtime_verify": "gpu"}, "Name an image that the engines have in nvidia_runtime_verify_image"),
     ],
 )
-def test_values_that_are_refused(values: dict[str, t.Any], problem: str) -> None:
+def test_refuses_values(values: dict[str, t.Any], problem: str) -> None:
     [found] = value_problems(values, lambda _path: False)
     assert problem in found
 
@@ -153,5 +153,5 @@ def test_values_that_are_refused(values: dict[str, t.Any], problem: str) -> None
         {"nvidia_runtime_verify": "gpu", "nvidia_runtime_verify_image": "cuda"},
     ],
 )
-def test_values_that_are_accepted(values: dict[str, t.Any]) -> None:
+def test_accepts_values(values: dict[str, t.Any]) -> None:
     assert value_problems(values, lambda path: path == "/hook.yml") == []

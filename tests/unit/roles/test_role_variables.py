@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The variables of the role nvidia_cdi, and the options that it passes to its two modules."""
+"""The variables of each role, and the options that it passes to its modules."""
 
 from __future__ import annotations
 
@@ -15,38 +15,29 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.procfs import detect_gpu
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import DIRECTORY
-from ansible_collections.gpufleet.nvidia.tests.unit.roles.role_files import Role
+from ansible_collections.gpufleet.nvidia.tests.unit.roles.role_files import Role, render
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-CDI, TOOLKIT = Role("nvidia_cdi"), Role("nvidia_toolkit")
+CDI, RUNTIME, TOOLKIT = Role("nvidia_cdi"), Role("nvidia_runtime"), Role("nvidia_toolkit")
+INSTALL = "gpufleet.nvidia.nvidia_toolkit_install"
 SPEC, REFRESH = "gpufleet.nvidia.nvidia_cdi_spec", "gpufleet.nvidia.nvidia_cdi_refresh"
 SETTING = "disable-cuda-compat-lib-hook"
 # Options whose variables have other names.
 RENAMED = {"cdi_hook_path": "hook_path"}
 
 
-def render(text: t.Any, known: dict[str, t.Any]) -> str:
-    jinja2 = pytest.importorskip("jinja2")
-    environment = jinja2.Environment()
-    environment.filters["bool"] = lambda value: str(value).strip().lower() in ("true", "1", "yes")
-    environment.tests["skipped"] = lambda result: result.get("skipped", False)
-    environment.tests["match"] = lambda value, pattern: re.match(pattern, value) is not None
-    rendered: str = environment.from_string(str(text)).render(known)
-    return rendered.strip()
-
-
 def variables(known: dict[str, t.Any]) -> dict[str, t.Any]:
     """Return the variables of the role, with those rendered that the tests need."""
-    made = {**CDI.load("defaults/main.yml"), **known}
-    made["nvidia_cdi_toolkit_settings"] = known.get("nvidia_toolkit_settings") or {}
+    values = {**CDI.load("defaults/main.yml"), **known}
+    values["nvidia_cdi_toolkit_settings"] = known.get("nvidia_toolkit_settings") or {}
     for name in ("nvidia_cdi_without_cuda_compat", "nvidia_cdi_offline"):
-        made[name] = render(CDI.load("vars/main.yml")[name], made)
-    return made
+        values[name] = render(CDI.load("vars/main.yml")[name], values)
+    return values
 
 
-# -- defaults that follow the role nvidia_toolkit --------------------------------------------------------------------
+# -- nvidia_cdi: defaults that depend on nvidia_toolkit ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -71,7 +62,7 @@ def variables(known: dict[str, t.Any]) -> dict[str, t.Any]:
         ({"nvidia_toolkit_source": "directory"}, f"{DIRECTORY}/nvidia-cdi-hook", "/"),
     ],
 )
-def test_paths_follow_the_toolkit(known: dict[str, str], hook: str, driver: str) -> None:
+def test_default_paths(known: dict[str, str], hook: str, driver: str) -> None:
     defaults = CDI.load("defaults/main.yml")
     assert render(defaults["nvidia_cdi_hook_path"], known) == hook
     assert render(defaults["nvidia_cdi_driver_root"], known) == driver
@@ -93,11 +84,11 @@ def test_paths_follow_the_toolkit(known: dict[str, str], hook: str, driver: str)
     ],
 )
 def test_setting_of_the_toolkit_disables_the_hook(settings: dict[str, t.Any] | None, expected: str) -> None:
-    made = variables({} if settings is None else {"nvidia_toolkit_settings": settings})
-    assert render(made["nvidia_cdi_disabled_hooks"], made) == expected
+    values = variables({} if settings is None else {"nvidia_toolkit_settings": settings})
+    assert render(values["nvidia_cdi_disabled_hooks"], values) == expected
 
 
-# -- tasks -----------------------------------------------------------------------------------------------------------
+# -- nvidia_cdi: tasks -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -167,7 +158,7 @@ def test_result_of_the_inspection(role: str) -> None:
         ({"nvidia_cdi_state": "absent", "nvidia_cdi_has_devices": False}, "absent.yml"),
     ],
 )
-def test_task_file(known: dict[str, t.Any], expected: str) -> None:
+def test_cdi_task_file(known: dict[str, t.Any], expected: str) -> None:
     defaults = {"nvidia_cdi_state": "present", "nvidia_cdi_has_devices": True}
     assert render(CDI.load("vars/main.yml")["nvidia_cdi_file"], {**defaults, **known}) == expected
     assert (CDI.folder / "tasks" / expected).is_file()
@@ -182,7 +173,7 @@ def test_offline_tree(root: str, live: bool, expected: str) -> None:
     )
 
 
-# -- options of the modules ------------------------------------------------------------------------------------------
+# -- nvidia_cdi: options of the modules --------------------------------------------------------------------------------
 
 
 def arguments_of(file: str, module: str) -> dict[str, t.Any]:
@@ -230,3 +221,120 @@ def test_refresh_is_one_task() -> None:
     assert len(CDI.load("tasks/refresh.yml")) == 1
     specs = CDI.load("meta/argument_specs.yml")["argument_specs"]
     assert specs["refresh"]["options"] == specs["main"]["options"]
+
+
+# -- nvidia_toolkit ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "state", "expected"),
+    [
+        ("directory", "present", "directory"),
+        ("directory", "absent", "directory_absent"),
+        ("repository", "present", "repository"),
+        ("files", "present", "files"),
+        ("existing", "present", "existing"),
+        ("existing", "absent", "absent"),
+    ],
+)
+def test_toolkit_task_file(source: str, state: str, expected: str) -> None:
+    variables = {"nvidia_toolkit_source": source, "nvidia_toolkit_state": state}
+    assert render(TOOLKIT.load("vars/main.yml")["nvidia_toolkit_file"], variables) == f"{expected}.yml"
+    assert (TOOLKIT.folder / "tasks" / f"{expected}.yml").is_file()
+
+
+@pytest.mark.parametrize("file", ["directory.yml", "directory_absent.yml"])
+def test_directory_is_one_task(file: str) -> None:
+    (task,) = TOOLKIT.load(f"tasks/{file}")
+    assert task[INSTALL]["source"] == "directory"
+    assert task["register"] == "nvidia_toolkit_installation"
+
+
+def test_default_directory() -> None:
+    assert TOOLKIT.load("defaults/main.yml")["nvidia_toolkit_dest"] == DIRECTORY
+    (inspection, *_tasks) = TOOLKIT.load("tasks/main.yml")
+    assert inspection["gpufleet.nvidia.nvidia_container_info"]["toolkit_dir"] == "{{ nvidia_toolkit_dest }}"
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({}, "/usr/bin"),
+        ({"nvidia_toolkit_source": "repository", "nvidia_toolkit_dest": "/opt/toolkit"}, "/usr/bin"),
+        ({"nvidia_toolkit_source": "directory", "nvidia_toolkit_dest": "/opt/toolkit"}, "/opt/toolkit"),
+        # Without the role nvidia_toolkit in the play, its defaults are unknown.
+        ({"nvidia_toolkit_source": "directory"}, DIRECTORY),
+    ],
+)
+def test_directory_of_runtimes(known: dict[str, str], expected: str) -> None:
+    assert render(RUNTIME.load("defaults/main.yml")["nvidia_runtime_dir"], known) == expected
+
+
+@pytest.mark.parametrize(
+    ("manager", "gpg", "refused"),
+    [("dnf", None, True), ("dnf", "/usr/bin/gpg", False), ("apt", None, False)],
+)
+def test_missing_gpg(manager: str, gpg: str | None, refused: bool) -> None:
+    known = {"nvidia_toolkit_manager": manager, "nvidia_toolkit_info": {"toolkit": {"gpg": gpg}}}
+    message = render(TOOLKIT.load("vars/main.yml")["nvidia_toolkit_gpg_missing"], known)
+    assert ("gnupg2" in message) is bool(message) is refused
+    assert "[nvidia_toolkit_gpg_missing]" in TOOLKIT.load("vars/main.yml")["nvidia_toolkit_errors_repository"]
+
+
+# -- nvidia_runtime ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pending", "changed", "earlier", "expected"),
+    [
+        # The engine reported what it needs.
+        ("none", "restart", "restart", "none"),
+        ("reload", "restart", None, "reload"),
+        ("restart", "none", None, "restart"),
+        # The engine reported nothing, so the strongest action of the play is used.
+        (None, "reload", None, "reload"),
+        (None, "reload", "restart", "restart"),
+        (None, "restart", "reload", "restart"),
+        (None, "none", "reload", "reload"),
+        (None, "none", None, "none"),
+    ],
+)
+def test_action_of_the_handler(pending: str | None, changed: str, earlier: str | None, expected: str) -> None:
+    variables = RUNTIME.load("vars/main.yml")
+    item = {"item": "docker", "target": "docker", "pending_action": pending, "restart_action": changed}
+    due = {} if earlier is None else {"/ docker": {"action": earlier}}
+    known = {"item": item, "nvidia_runtime_host_root": "/", "nvidia_runtime_interrupted": []}
+    key = render(variables["nvidia_runtime_pending_key"], known)
+    assert key == "/ docker"
+    known["nvidia_runtime_earlier_entry"] = due.get(key, {})
+    assert render(variables["nvidia_runtime_action"], known) == expected
+
+
+@pytest.mark.parametrize(
+    ("mode", "signalable", "expected"),
+    [("auto", [], "restart"), ("systemd", [], "restart"), ("signal", [], "reload"), ("auto", ["docker"], "reload")],
+)
+def test_repeats_an_interrupted_restart(mode: str, signalable: list[str], expected: str) -> None:
+    item = {"item": "docker", "target": "docker", "pending_action": "none", "restart_action": "none"}
+    known = {
+        "item": item,
+        "nvidia_runtime_interrupted": ["docker"],
+        "nvidia_runtime_restart_mode": mode,
+        "nvidia_runtime_reloadable_by_signal": signalable,
+    }
+    assert render(RUNTIME.load("vars/main.yml")["nvidia_runtime_action"], known) == expected
+
+
+@pytest.mark.parametrize(("restartable", "warnings"), [([], 1), (["docker"], 0)])
+def test_warns_about_an_interrupted_restart(restartable: list[str], warnings: int) -> None:
+    jinja2 = pytest.importorskip("jinja2")
+    environment = jinja2.Environment(autoescape=False)
+    environment.filters["regex_replace"] = lambda value, pattern, new: re.sub(pattern, new, value)
+    expression = RUNTIME.load("vars/main.yml")["nvidia_runtime_warnings"].strip()[2:-2]
+    # Ansible escapes a backslash in an expression before Jinja reads it.
+    found = environment.compile_expression(expression.replace("\\", "\\\\"))(
+        nvidia_runtime_targets=["docker"], nvidia_runtime_interrupted=["docker"], nvidia_runtime_not_restarted=[],
+        nvidia_runtime_restartable=restartable, nvidia_runtime_state="present", nvidia_runtime_without_cdi=[],
+    )  # fmt: skip
+    assert len(found) == warnings
+    assert all("restart of docker was interrupted" in warning for warning in found)
