@@ -41,6 +41,9 @@ class RestartMethod:
     applies = False
     restarts = False
 
+    def __init__(self, systemctl: systemd_systemctl.Systemctl | None = None) -> None:
+        self.systemctl = systemctl
+
     def trigger(self, _stop_timeout: float | None = None) -> None:
         """Make the daemon apply its files. It does not check whether the daemon did so.
 
@@ -66,17 +69,9 @@ class RestartMethod:
         """Return the running containers that lose their GPUs because of reload_units()."""
         return []
 
-    def dependent_units(self) -> list[str]:
-        """Return the units that systemd restarts together with this one."""
-        return []
-
-    def container_pids_killed(self) -> list[int]:
-        """Return the container processes that are killed by the restart."""
-        return []
-
-    def journal_tail(self, _since: float) -> list[str]:
+    def journal_tail(self, since: float) -> list[str]:
         """Return what the daemon logged since that time (seconds since 1970)."""
-        return []
+        return self.systemctl.journal_tail(since) if self.systemctl is not None else []
 
     def fallback(self) -> RestartMethod:
         """Return the method to try if this one fails; the method itself if there is no other."""
@@ -88,15 +83,10 @@ class _SystemdMethod(RestartMethod):
 
     mode = "systemd"
     applies = True
-
-    def __init__(self, systemctl: systemd_systemctl.Systemctl) -> None:
-        self.systemctl = systemctl
+    systemctl: systemd_systemctl.Systemctl
 
     def is_up(self) -> bool:
         return self.systemctl.status().active in systemd_systemctl.RUNNING_STATES
-
-    def journal_tail(self, since: float) -> list[str]:
-        return self.systemctl.journal_tail(since)
 
 
 class SystemdRestart(_SystemdMethod):
@@ -108,15 +98,15 @@ class SystemdRestart(_SystemdMethod):
         super().__init__(systemctl)
         self._previous_invocation = ""
         self._requested_at = 0.0
-        self._stop_timeout: float | None = None
+        self._kill_after: float | None = None
 
     def trigger(self, _stop_timeout: float | None = None) -> None:
         before = self.systemctl.status()
         self._previous_invocation = before.invocation
         # An active daemon needs its time for an orderly stop. A daemon that hangs while it starts has no state to save.
-        self._stop_timeout = _stop_timeout
+        self._kill_after = _stop_timeout
         if _stop_timeout is not None and before.active != "active":
-            self._stop_timeout = min(_stop_timeout, KILL_AFTER)
+            self._kill_after = min(_stop_timeout, KILL_AFTER)
         self.systemctl.restart()
         self._requested_at = time.monotonic()
 
@@ -130,8 +120,8 @@ class SystemdRestart(_SystemdMethod):
             return restart_health.ProbeResult(None, (problem,), final=True, retry=True)
         if status.runs and begun:
             return None
-        if self._stop_timeout is not None and not begun and waited > self._stop_timeout:
-            self._stop_timeout = None
+        if self._kill_after is not None and not begun and waited > self._kill_after:
+            self._kill_after = None
             self.systemctl.kill()
         return restart_health.ProbeResult(None, (f"{unit} is still {status.active} ({status.detail})",))
 
@@ -143,12 +133,6 @@ class SystemdRestart(_SystemdMethod):
 
     def containers_losing_gpus(self) -> list[str]:
         return self.systemctl.cut_off_by_reload() if self.systemctl.status().needs_reload else []
-
-    def dependent_units(self) -> list[str]:
-        return self.systemctl.dependent_units()
-
-    def container_pids_killed(self) -> list[int]:
-        return self.systemctl.container_pids_killed()
 
 
 class SystemdReload(_SystemdMethod):
@@ -175,8 +159,8 @@ class SignalReload(RestartMethod):
     applies = True
 
     def __init__(self, probe: restart_health.HealthProbe, systemctl: systemd_systemctl.Systemctl | None) -> None:
+        super().__init__(systemctl)
         self.probe = probe
-        self.systemctl = systemctl
 
     def trigger(self, _stop_timeout: float | None = None) -> None:
         program, host = self.probe.engine.program, self.probe.host
@@ -200,9 +184,6 @@ class SignalReload(RestartMethod):
         # The main process may be a shell that started the daemon, and systemd may not run it at all.
         socket_path = self.probe.host.real_path(installation.socket)
         yield processes.peer_pid(socket_path, self.probe.engine.ping_request) or 0
-
-    def journal_tail(self, since: float) -> list[str]:
-        return self.systemctl.journal_tail(since) if self.systemctl is not None else []
 
 
 def select_method(

@@ -261,10 +261,11 @@ class Restart:
 
     def _disruption_reason(self) -> str:
         """Return why the restart is refused because of running containers; empty if it is allowed."""
-        if self.options.allow_disruption or not self.method.restarts:
+        systemctl = self.method.systemctl
+        if self.options.allow_disruption or not self.method.restarts or systemctl is None:
             return ""
         return self._preflight.disruption_reason(
-            self.method.dependent_units(), self.method.container_pids_killed(), self.method.containers_losing_gpus()
+            systemctl.dependent_units(), systemctl.container_pids_killed(), self.method.containers_losing_gpus()
         )
 
     def _interrupted_run_applied_files(self) -> bool:
@@ -356,8 +357,10 @@ class Restart:
             self._fail(f"{message} The previous files could not be restored: {error}", state, self._journal_tail())
         finally:
             self.rollback.discard()
-        lost = self.rollback.without_copy()
-        message += f" No backup of the replaced content of {', '.join(lost)} could be written." if lost else ""
+        if self.rollback.without_copy:
+            message += (
+                f" No backup of the replaced content of {', '.join(self.rollback.without_copy)} could be written."
+            )
         return f"{message} The previous files are restored."
 
     def _apply_previous_files(self, message: str, journal: t.Sequence[str] = ()) -> t.NoReturn:

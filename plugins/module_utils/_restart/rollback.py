@@ -57,8 +57,8 @@ def _previous_file(host: hostfs.HostFS, path: str, change: Change) -> engines_jo
 class Rollback:
     """The rollback to ``previous`` files.
 
-    ``restored`` are the files that were restored so far, and ``created`` those of them that did not exist before. Both
-    are valid after an error too.
+    ``restored`` are the files that were restored so far, also after an error. ``without_copy`` are those whose replaced
+    content was not saved, because the disk had no space for it.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Rollback:
         # The last written file is restored first: an import before the file that it names.
         self.files = tuple(reversed(previous))
         self.restored: list[dict[str, str | None]] = []
-        self.created: list[str] = []
+        self.without_copy: list[str] = []
         self._staged: dict[str, int] = {}
 
     def stage(self) -> None:
@@ -102,11 +102,6 @@ class Rollback:
             and core_records.digest(self.host.read(file.path)) not in (file.written, core_records.digest(file.content))
         ]
 
-    def without_copy(self) -> list[str]:
-        """Return the files that were replaced without a backup, because the disk had no space for one."""
-        uncopied = [str(entry["path"]) for entry in self.restored if not entry["backup"]]
-        return [path for path in uncopied if path not in self.created]
-
     def restore(self) -> None:
         """Restore the previous files. The caller holds the host's lock. Raises HostError."""
         directories: list[str] = []
@@ -123,7 +118,10 @@ class Rollback:
     def _replace(
         self, file: engines_journal.PreviousFile, current: bytes | None, record: core_records.OriginalFile | None
     ) -> None:
-        copy = self._save_copy(file.path, current)
+        copy: str | None = None
+        if current is not None:
+            with contextlib.suppress(errors.HostError):
+                copy = apply.save_backup(self.host, self.backup_dir, file.path, current)
         try:
             self._write(file, record)
         except errors.HostError:
@@ -133,21 +131,13 @@ class Rollback:
             apply.remove_backup(self.host, copy)
             copy = None
             self._write(file, record)
-        if current is None:
-            self.created.append(file.path)
         self.restored.append({"path": file.path, "backup": copy})
+        if current is not None and copy is None:
+            self.without_copy.append(file.path)
 
     def _record(self, path: str) -> core_records.OriginalFile | None:
         try:
             return core_records.load_record(self.host, self.engine, path)
-        except errors.HostError:
-            return None
-
-    def _save_copy(self, path: str, content: bytes | None) -> str | None:
-        if content is None:
-            return None
-        try:
-            return apply.save_backup(self.host, self.backup_dir, path, content)
         except errors.HostError:
             return None
 

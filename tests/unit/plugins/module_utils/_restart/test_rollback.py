@@ -154,7 +154,7 @@ def test_removes_the_copy_if_it_uses_the_last_space(host: HostFS, monkeypatch: p
     monkeypatch.setattr(Rollback, "_write", disk_full)
     rollback.restore()
     assert host.read(MAIN) == b"old"
-    assert rollback.without_copy() == [MAIN]
+    assert rollback.without_copy == [MAIN]
 
 
 def test_restores_the_mode_and_the_record_of_a_removed_file(host: HostFS, tmp_path: Path) -> None:
