@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host's directory tree with engines that run OCI hooks, and hooks as packages and instructions leave them."""
+"""The directory tree of a host with engines that run OCI hooks, and hooks of packages and instructions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOOK = f"{USUAL}/oci-nvidia-hook.json"
 OVERRIDING = f"{OVERRIDE}/oci-nvidia-hook.json"
 PROGRAM = "/usr/bin/nvidia-container-runtime-hook"
 
-# As the packages of toolkits of 1.4 to 1.13 brought it, and instructions for Podman had it written by hand.
+# The hook of the packages of toolkit 1.4 to 1.13, and of instructions for Podman.
 PACKAGED = """\
 {
     "version": "1.0.0",
@@ -42,9 +42,9 @@ PACKAGED = """\
     "stages": ["prestart"]
 }
 """
-# In the first version of the format.
+# The first version of the format.
 FIRST = '{"hook": "/usr/bin/nvidia-container-runtime-hook", "arguments": ["prestart"], "stage": ["prestart"]}'
-# nvidia-ctk 1.20 wrote it: runtime configure --config-mode=hook.
+# The output of `nvidia-ctk runtime configure --config-mode=hook` (1.20).
 GENERATED = """\
 {
   "version": "1.0.0",
@@ -70,7 +70,7 @@ GENERATED = """\
 }
 """
 FOREIGN = json.dumps({"version": "1.0.0", "hook": {"path": "/usr/bin/oci-umount"}, "when": {}, "stages": ["prestart"]})
-# What is no hook, or none that could be understood.
+# Content that is not an NVIDIA hook.
 STRANGE: dict[str, bytes] = {
     "nothing": b"",
     "text": b"no JSON",
@@ -90,7 +90,7 @@ STRANGE: dict[str, bytes] = {
 
 
 class HookHost:
-    """A tree, and the module's work on one of its engines; programs only tell their versions."""
+    """The tree, and the module's calls for one of its engines. Programs only print their versions."""
 
     def __init__(self, root: Path, version: str = "5.8.0") -> None:
         self.root = root
@@ -129,7 +129,7 @@ class HookHost:
         return ConfigureEngine(options, self.host, self.run).execute(check_mode)
 
     def snapshot(self) -> dict[str, tuple[int, bytes | None]]:
-        """All that is on the host, but for backups and the lock."""
+        """Return everything on the host except backups and the lock."""
         found: dict[str, tuple[int, bytes | None]] = {}
         for place, folders, names in os.walk(self.root):
             for name in [*folders, *names]:

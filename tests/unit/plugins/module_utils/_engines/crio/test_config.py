@@ -64,7 +64,7 @@ def default(name: str) -> str:
         (("-d", ""), ""),
     ],
 )
-def test_the_directory_of_drop_ins(flags: tuple[str, ...], expected: str) -> None:
+def test_config_dir(flags: tuple[str, ...], expected: str) -> None:
     assert config_dir(unit(*flags)) == expected
 
 
@@ -72,17 +72,17 @@ def test_without_a_unit_the_directory_is_crio_s_own() -> None:
     assert config_dir(None) == FOLDER
 
 
-def test_every_file_counts_whatever_it_is_called_in_the_order_of_a_walk() -> None:
+def test_reads_every_file_in_order() -> None:
     names = ["10-crio.conf", "10-crio.conf.rpmsave", "20/a/z.bak", "20/b", "20.conf", ".hidden", "99-x.toml~", "README"]
     files = loaded({f"{FOLDER}/{name}": default(name) for name in names})
-    # Capitals come before small letters, a folder where its name stands, not where those of its files would.
+    # Capital letters come first, and a directory is sorted by its own name.
     order = ".hidden 10-crio.conf 10-crio.conf.rpmsave 20/a/z.bak 20/b 20.conf 99-x.toml~ README"
     assert [file.name[len(FOLDER) + 1 :] for file in files.files[1:]] == order.split()
     assert files.default_runtime() == "README"
 
 
-def test_the_order_is_that_of_the_host_s_walk(tmp_path: Path) -> None:
-    """Also for files that are only planned, and through links to files but not into linked folders."""
+def test_order_equals_that_of_the_host(tmp_path: Path) -> None:
+    """Planned files and links to files are included, linked directories are not."""
     folder = tmp_path / FOLDER[1:]
     (folder / "20").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
@@ -99,7 +99,7 @@ def test_the_order_is_that_of_the_host_s_walk(tmp_path: Path) -> None:
     assert files.missing == [f"{FOLDER}/30-nowhere"]
 
 
-def test_a_later_key_wins() -> None:
+def test_later_key_has_effect() -> None:
     files = loaded({MAIN: default("main"), f"{FOLDER}/10": default("ten"), f"{FOLDER}/20": "[crio.runtime]\n"})
     assert files.default_runtime() == "ten"
     found = files.defining_file(DEFAULT)
@@ -108,11 +108,11 @@ def test_a_later_key_wins() -> None:
 
 
 @pytest.mark.parametrize("text", ["", default("")])
-def test_no_default_means_crio_s_own(text: str) -> None:
+def test_no_default(text: str) -> None:
     assert loaded({MAIN: default("runc"), f"{FOLDER}/10": text}).default_runtime() == (None if text else "runc")
 
 
-def test_different_runtimes_add_up_and_the_same_is_replaced_whole() -> None:
+def test_later_table_replaces_earlier_one() -> None:
     files = loaded(
         {
             MAIN: runtime("runc", runtime_path="/runc", monitor_path="/conmon") + runtime("crun", runtime_path="/crun"),
@@ -127,7 +127,7 @@ def test_different_runtimes_add_up_and_the_same_is_replaced_whole() -> None:
     }
 
 
-def test_what_a_table_replaces() -> None:
+def test_overridden_table() -> None:
     texts = {
         MAIN: runtime("x", runtime_path="/main"),
         f"{FOLDER}/10": runtime("x", runtime_path="/10"),
@@ -140,13 +140,13 @@ def test_what_a_table_replaces() -> None:
     assert files.overridden_table(MAIN, "x") == files.overridden_table(f"{FOLDER}/50", "y") == {}
 
 
-def test_a_file_that_goes_and_one_that_comes() -> None:
+def test_overlay_replaces_files() -> None:
     files = loaded({f"{FOLDER}/10": default("ten")}, **{"10": None, "05": default("five")})
     assert files.default_runtime() == "five"
     assert files.missing == []
 
 
-def test_flags_take_precedence() -> None:
+def test_flags_override_files() -> None:
     fake = FakeFiles({MAIN: default("runc")}, "crio")
     flags = unit("--default-runtime", "kata", "--runtimes", "kata:/kata:/run:vm,other:/o", "--runtimes=third:/t")
     files = CrioFiles.of(fake.context(MAIN)._replace(unit=flags))
@@ -159,7 +159,7 @@ def test_flags_take_precedence() -> None:
     ("version", "expected"),
     [(None, ("crun", "runc")), ((1, 30, 9), ("runc",)), ((1, 31), ("crun",)), ((1, 37, 0), ("crun",))],
 )
-def test_what_is_built_in(version: tuple[int, ...] | None, expected: tuple[str, ...]) -> None:
+def test_builtin_runtimes(version: tuple[int, ...] | None, expected: tuple[str, ...]) -> None:
     assert builtin_runtimes(version) == expected
     assert [name for name in ("crun", "runc") if loaded({}).defines(name, version)] == sorted(expected)
 
@@ -180,17 +180,17 @@ def test_what_is_built_in(version: tuple[int, ...] | None, expected: tuple[str, 
     ],
 )
 @pytest.mark.parametrize("path", [MAIN, f"{FOLDER}/10-crio.conf"])
-def test_types(path: str, text: str, line: int, column: int, words: str) -> None:
+def test_wrong_types(path: str, text: str, line: int, column: int, words: str) -> None:
     files = CrioFiles(FakeFiles({path: text}, "crio"), MAIN, FOLDER)
     with pytest.raises(ConfigurationError, match=words) as caught:
         files.check()
     assert (caught.value.path, caught.value.line, caught.value.column) == (path, line, column)
-    # Who only looks, or takes ours out, is not stopped by it.
+    # Reading and removing work nevertheless.
     assert (files.runtimes().get("y"), files.value(CDI_DIRS)) == (None, None)
     assert files.default_runtime() is None
 
 
-def test_broken_toml_names_its_place() -> None:
+def test_error_names_the_position() -> None:
     with pytest.raises(ConfigurationError) as caught:
         loaded({f"{FOLDER}/10": "[crio]\na = \n"})
     assert (caught.value.path, caught.value.line) == (f"{FOLDER}/10", 2)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socketserver
 import time
 import typing as t
@@ -44,7 +45,7 @@ PACKAGED = f"{FOLDER}/10-crio.conf"
 NVIDIA = "/usr/bin/nvidia-container-runtime"
 PID = 4711
 
-# The unit names its options in variables, which come from a file that need not be there.
+# The unit takes its options from variables of an optional file.
 UNIT = """\
 [Service]
 Type=notify
@@ -68,7 +69,7 @@ runtime_path = "/usr/libexec/crio/runc"
 
 
 class Tree:
-    """A host's directory tree with a running CRI-O, and the module's work on it."""
+    """The directory tree of a host with a running CRI-O, and the module's calls."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -84,7 +85,7 @@ class Tree:
         return path
 
     def start(self, age: float = 60, comm: str = "crio") -> None:
-        """A process in the unit's control group, ``age`` seconds old, beside another. The uptime must be longer."""
+        """Add the process, ``age`` seconds old, to the unit's control group. The uptime must be longer."""
         self.write("/sys/fs/cgroup/system.slice/crio.service/cgroup.procs", f"99\n{PID}\n")
         self.write("/proc/99/comm", "conmon\n")
         self.write(f"/proc/{PID}/comm", comm + "\n")
@@ -92,7 +93,7 @@ class Tree:
         self.write(f"/proc/{PID}/stat", f"{PID} ({comm}) S " + "0 " * 18 + f"{int(ticks)} 0 0\n")
 
     def age(self, seconds: float = 5000) -> None:
-        """Everything was last changed so long ago."""
+        """Set the time of the last change of all files to ``seconds`` ago."""
         for path in self.root.rglob("*"):
             if not path.is_symlink():
                 os.utime(path, (time.time() - seconds,) * 2)
@@ -100,9 +101,8 @@ class Tree:
     def live(self) -> LiveState | None:
         return CRIO.live(self.host, CRIO.inspect(self.host))
 
-    # -- a stand-in for the program: merges as the documentation says, by itself ---------------------------------
-
     def run(self, argv: list[str]) -> tuple[int, str, str]:
+        """Merge the files as the documentation of `crio config` describes."""
         assert argv[:2] == ["chroot", str(self.root)]
         self.commands.append(argv[2:])
         if argv[3:] == ["--version"]:
@@ -183,15 +183,15 @@ def set_up(tree: Tree) -> Tree:
     return tree
 
 
-# -- how it is installed ---------------------------------------------------------------------------------------------
+# -- installation ----------------------------------------------------------------------------------------------------
 
 
-def test_it_is_in_the_table() -> None:
+def test_registry() -> None:
     assert Target("crio").load() is CRIO
     assert (CRIO.drop_in_path or "").rsplit("/", 1)[0] in CONFIG_DIRS
 
 
-def test_nothing_is_installed(tree: Tree) -> None:
+def test_inspect_without_crio(tree: Tree) -> None:
     found = CRIO.inspect(tree.host)
     assert found[:6] == (None, None, "crio.service", "/var/run/crio/crio.sock", MAIN, None)
     assert CRIO.live(tree.host, found) is None
@@ -207,82 +207,106 @@ def test_flags_from_an_environment_file(tree: Tree, environment: str) -> None:
     found = CRIO.inspect(tree.host)
     assert found.binary == "/opt/crio"
     assert (found.config_path, found.socket, found.pid) == ("/opt/crio.conf", "/run/x.sock", PID)
-    outcome = tree.present(options={"validate": "false"})
-    assert (outcome.config_path, outcome.drop_in_path) == ("/opt/crio.conf", "/opt/crio.d/99-nvidia.toml")
+    result = tree.present(options={"validate": "false"})
+    assert (result.config_path, result.drop_in_path) == ("/opt/crio.conf", "/opt/crio.d/99-nvidia.toml")
     assert [str(path.relative_to(tree.root)) for path in (tree.root / "opt").rglob("*.toml")] == [
         "opt/crio.d/99-nvidia.toml"
     ]
 
 
-def test_short_flags_of_which_the_last_counts(tree: Tree) -> None:
+def test_last_flag_has_effect(tree: Tree) -> None:
     program = "/usr/bin/crio -c /a -c/b -d /opt/c"
     tree.write("/etc/systemd/system/crio.service", UNIT.format(environment="/none", program=program))
     assert CRIO.inspect(tree.host).config_path == "/b"
 
 
-def test_another_process_of_the_group_is_not_the_engine(running: Tree) -> None:
+def test_ignores_other_processes_of_the_unit(running: Tree) -> None:
     running.start(comm="conmon")
     assert CRIO.inspect(running.host).pid is None
 
 
-# -- what runs -------------------------------------------------------------------------------------------------------
+# -- live state ------------------------------------------------------------------------------------------------------
 
 
-def test_it_never_says_which_runtimes_it_has(running: Tree) -> None:
-    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=False)
+def is_outdated(tree: Tree) -> bool:
+    live = tree.live()
+    assert live == LiveState("", {}, "", runtimes_unknown=True, outdated=live is not None and live.outdated)
+    return live.outdated
 
 
 @pytest.mark.parametrize(
-    "path", [MAIN, PACKAGED, FOLDER, f"{FOLDER}/sub", f"{FOLDER}/sub/deep.bak", f"{FOLDER}/sub/deep"]
+    ("path", "removed", "outdated"),
+    [
+        *((path, False, True) for path in (MAIN, PACKAGED, FOLDER)),
+        *((f"{FOLDER}/{name}", False, True) for name in ("sub", "sub/deep.bak", "sub/deep")),
+        *((path, True, True) for path in (MAIN, PACKAGED, FOLDER, f"{FOLDER}/sub")),
+        # CRI-O does not read these.
+        ("/etc/crio", False, False),
+        ("/etc/crio.conf.d", True, False),
+    ],
 )
-def test_a_change_after_the_start_is_seen(running: Tree, path: str) -> None:
-    running.write(f"{FOLDER}/sub/deep.bak")
-    running.write(f"{FOLDER}/sub/deep/er")
+def test_change_after_the_start(running: Tree, path: str, removed: bool, outdated: bool) -> None:
+    for name in (f"{FOLDER}/sub/deep.bak", f"{FOLDER}/sub/deep/er", "/etc/crio.conf.d/10"):
+        running.write(name)
     running.age()
-    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=False)
-    os.utime(running.root / path[1:])
-    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=True)
+    assert not is_outdated(running)
+    changed = running.root / path[1:]
+    if not removed:
+        os.utime(changed)
+    elif changed.is_file():
+        changed.unlink()
+    else:
+        shutil.rmtree(changed)
+    assert is_outdated(running) is outdated
     running.start(age=-1)
-    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=False)
+    assert not is_outdated(running)
 
 
-def noted(running: Tree, **started: float) -> AppliedFiles:
-    """The note that a restart leaves: the process and its files."""
+def test_change_in_another_directory(running: Tree) -> None:
+    running.write("/etc/sysconfig/crio", "CRIO_CONFIG_OPTIONS=-d /opt/crio.d\n")
+    running.write("/opt/crio.d/10")
+    running.age()
+    os.utime(running.root / FOLDER[1:])
+    assert not is_outdated(running)
+    os.utime(running.root / "opt/crio.d")
+    assert is_outdated(running)
+
+
+def record_applied(running: Tree, started: float | None = None) -> AppliedFiles:
+    """Record the process and its files, as a restart does."""
     installation = CRIO.inspect(running.host)
-    note = AppliedFiles.of(running.host, "crio")
-    running.write(note.path)
-    birth = process_start(running.host, installation.pid or 0)
-    assert birth is not None
-    note.write(started.get("started", birth), CRIO.config_files(running.host, installation))
-    return note
+    applied = AppliedFiles.of(running.host, "crio")
+    running.write(applied.path)
+    start = process_start(running.host, installation.pid or 0) if started is None else started
+    assert start is not None
+    applied.write(start, CRIO.config_files(running.host, installation))
+    return applied
 
 
 @pytest.mark.parametrize("path", [MAIN, PACKAGED, FOLDER])
-def test_a_file_that_was_only_touched_is_the_one_that_was_applied(running: Tree, path: str) -> None:
-    running.age()
-    noted(running)
+def test_touched_file_equals_the_applied_one(running: Tree, path: str) -> None:
+    record_applied(running)
     os.utime(running.root / path[1:])
-    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=False)
+    assert not is_outdated(running)
     running.write(PACKAGED, "[crio.runtime]\n")
-    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=True)
+    assert is_outdated(running)
 
 
-@pytest.mark.parametrize("change", ["another process", "a new file", "a file less", "damaged"])
-def test_what_another_process_or_other_files_were_noted_for_does_not_count(running: Tree, change: str) -> None:
-    running.age()
-    note = noted(running, **({"started": time.time() - 3000} if change == "another process" else {}))
+@pytest.mark.parametrize("change", ["another process", "a new file", "a missing file", "damaged"])
+def test_record_of_another_process_or_other_files(running: Tree, change: str) -> None:
+    applied = record_applied(running, time.time() - 3000 if change == "another process" else None)
     os.utime(running.root / MAIN[1:])
     if change == "a new file":
         running.write(f"{FOLDER}/20-new.conf")
-    if change == "a file less":
+    if change == "a missing file":
         (running.root / PACKAGED[1:]).unlink()
     if change == "damaged":
-        running.write(note.path, "[1]")
-    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=True)
+        running.write(applied.path, "[1]")
+    assert is_outdated(running)
 
 
 class Reporting(socketserver.StreamRequestHandler):
-    """What answers to `crio status config`."""
+    """The server that answers `crio status config`."""
 
     answer = b""
 
@@ -291,7 +315,7 @@ class Reporting(socketserver.StreamRequestHandler):
         self.wfile.write(self.answer)
 
 
-# CRI-O fills in what the files leave out.
+# CRI-O adds default values that the files omit.
 REPORTED = f"""\
 HTTP/1.0 200 OK\r\nContent-Type: application/toml\r\n\r\n[crio]
 log_dir = "/var/log/crio/pods"
@@ -314,65 +338,39 @@ log_dir = "/var/log/crio/pods"
         (REPORTED.partition("[crio.runtime.runtimes.runc]")[0], True),
     ],
 )
-def test_a_later_process_reports_whether_it_has_the_noted_files(answer: str, outdated: bool) -> None:
-    """After a start of the host, or a restart by others, a file that was only touched is no reason for a restart."""
+def test_later_process_reports_the_applied_files(answer: str, outdated: bool) -> None:
+    """After a reboot, or a restart by another tool, a touched file alone does not require a restart."""
     with short_folder() as root:
         tree = set_up(Tree(root))
-        noted(tree, started=time.time() - 3000)
+        record_applied(tree, time.time() - 3000)
         os.utime(root / PACKAGED[1:])
-        assert tree.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=True)
-        place = root / "var/run/crio/crio.sock"
-        place.parent.mkdir(parents=True)
+        assert is_outdated(tree)
+        path = root / "var/run/crio/crio.sock"
+        path.parent.mkdir(parents=True)
         handler = type("Handler", (Reporting,), {"answer": answer.encode()})
-        with serving(socketserver.UnixStreamServer(str(place), handler), place):
-            assert tree.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=outdated)
-            # What is reported counts for no other files: after a reload no pod could use them.
+        with serving(socketserver.UnixStreamServer(str(path), handler), path):
+            assert is_outdated(tree) is outdated
+            # The report is not used for other files: after a reload, no pod could use them.
             tree.write(PACKAGED, CONFIGURATION + "\n")
-            assert tree.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=True)
-
-
-@pytest.mark.parametrize("path", [MAIN, PACKAGED, FOLDER])
-def test_a_removal_after_the_start_is_seen(running: Tree, path: str) -> None:
-    if path == FOLDER:
-        (running.root / PACKAGED[1:]).unlink()
-        (running.root / FOLDER[1:]).rmdir()
-    else:
-        (running.root / path[1:]).unlink()
-    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=True)
-
-
-def test_what_lies_beside_does_not_matter(running: Tree) -> None:
-    os.utime(running.root / "etc/crio")
-    running.write("/etc/crio.conf.d/10")
-    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=False)
-
-
-def test_a_directory_that_the_unit_names(running: Tree) -> None:
-    running.write("/etc/sysconfig/crio", "CRIO_CONFIG_OPTIONS=-d /opt/crio.d\n")
-    running.write("/opt/crio.d/10")
-    running.age()
-    os.utime(running.root / FOLDER[1:])
-    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=False)
-    os.utime(running.root / "opt/crio.d")
-    assert running.live() == LiveState("", {}, "", runtimes_unknown=True, outdated=True)
+            assert is_outdated(tree)
 
 
 @pytest.mark.parametrize(("late", "action"), [(True, Action.RESTART), (False, Action.NONE)])
-def test_a_daemon_that_has_not_seen_the_files_is_restarted(running: Tree, late: bool, action: Action) -> None:
+def test_required_action(running: Tree, late: bool, action: Action) -> None:
     state = CRIO.configured(HostFiles(running.host, "crio").context(MAIN, None, None))
     assert state.default_runtime == "crun"
     assert state.paths()["runc"] == "/usr/libexec/crio/runc"
     assert CRIO.required_action(LiveState("", {}, "", runtimes_unknown=True, outdated=late), state) is action
 
 
-# -- its judgement ---------------------------------------------------------------------------------------------------
+# -- validation ------------------------------------------------------------------------------------------------------
 
 
 def planned(path: str, before: str | None, after: str | None) -> PlannedFile:
     return PlannedFile(path, before if before is None else before.encode(), after if after is None else after.encode())
 
 
-def test_the_trial_has_copies_of_all_files() -> None:
+def test_validates_copies_of_all_files() -> None:
     content = {MAIN: "a = 1\n", PACKAGED: "b = 1\n", f"{FOLDER}/sub/x.bak": "c = 1\n", f"{FOLDER}/gone": "d = 1\n"}
     context = FakeFiles(content, "crio").context(MAIN)
     files = [
@@ -392,7 +390,7 @@ def test_the_trial_has_copies_of_all_files() -> None:
     assert command.compare == ["/usr/bin/crio", "--config", MAIN, "--config-dir", FOLDER, "config"]
 
 
-def test_a_trial_without_a_main_file_in_another_directory() -> None:
+def test_validates_without_a_main_file_in_another_directory() -> None:
     unit = Unit("crio.service", "/lib/crio.service", arguments=("/crio", "--config-dir", "/opt"))
     context = FakeFiles({"/opt/10": "a = 1\n", PACKAGED: "x"}, "crio").context(MAIN)._replace(unit=unit)
     command = CRIO.validation_command("/crio", "/tmp/x", [planned("/opt/99", None, "b = 1\n")], context)
@@ -400,13 +398,13 @@ def test_a_trial_without_a_main_file_in_another_directory() -> None:
     assert command.compare == ["/crio", "--config", "/dev/null", "--config-dir", "/opt", "config"]
 
 
-def test_a_link_that_leads_nowhere_is_named(running: Tree) -> None:
+def test_refuses_a_dangling_link(running: Tree) -> None:
     (running.root / FOLDER[1:] / "50-gone").symlink_to("/none")
     with pytest.raises(NvidiaError, match=f"{FOLDER}/50-gone is a dangling link"):
         running.present()
 
 
-OURS = planned(
+OWN = planned(
     DROP_IN, None, '[crio.runtime]\ndefault_runtime = "nvidia"\n[crio.runtime.runtimes.nvidia]\nruntime_path = "/x"\n'
 )
 BEFORE = '[crio.runtime]\ndefault_runtime = "crun"\nx = 1\n[crio.runtime.runtimes.crun]\ny = 1\n'
@@ -422,44 +420,40 @@ BEFORE = '[crio.runtime]\ndefault_runtime = "crun"\nx = 1\n[crio.runtime.runtime
         ("x = 1\n", "x = 1\nz = 1\n", "crio.runtime.z"),
         ("y = 1", "y = 2", "crio.runtime.runtimes.crun.y"),
         ("y = 1", "y = 1\n[crio.runtime.runtimes.other]\ny = 1", "crio.runtime.runtimes.other.y"),
+        ("[crio.runtime]\n", "= broken\n", ""),
         ("x = 1", "x = 2\na = 1\nb = 1\nc = 1", "crio.runtime.a, crio.runtime.b, crio.runtime.c, crio.runtime.x"),
     ],
 )
-def test_the_verdict(old: str, new: str, lost: str) -> None:
+def test_compare_dumps(old: str, new: str, lost: str) -> None:
     assert old in BEFORE
-    complaint = CRIO.compare_dumps(BEFORE, BEFORE.replace(old, new), [OURS])
+    complaint = CRIO.compare_dumps(BEFORE, BEFORE.replace(old, new), [OWN])
     assert complaint == lost
 
 
-def test_a_default_that_the_plan_does_not_touch_is_not_ours() -> None:
+def test_compare_dumps_reports_an_unplanned_default() -> None:
     file = planned(DROP_IN, None, '[crio.runtime.runtimes.nvidia]\nruntime_path = "/x"\n')
     assert "default_runtime" in CRIO.compare_dumps(BEFORE, BEFORE.replace('"crun"', '"runc"'), [file])
 
 
-def test_what_cannot_be_read_is_not_judged() -> None:
-    assert CRIO.compare_dumps("time=now level=info\n", BEFORE, [OURS]) == ""
-    assert CRIO.compare_dumps(BEFORE, "= 1", [OURS]) == ""
+# -- on a host -------------------------------------------------------------------------------------------------------
 
 
-# -- all of it -------------------------------------------------------------------------------------------------------
-
-
-def test_there_and_back(running: Tree) -> None:
+def test_present_and_absent(running: Tree) -> None:
     before = running.etc()
-    foretold = running.present(check_mode=True, set_as_default=True)
+    predicted = running.present(check_mode=True, set_as_default=True)
     assert running.etc() == before
-    outcome = running.present(set_as_default=True, options={"validate": "true"})
-    assert foretold.changed is outcome.changed is True
-    assert (outcome.drop_in_path, outcome.config_path, outcome.config_version) == (DROP_IN, MAIN, None)
-    assert (outcome.engine_version, outcome.default_runtime, outcome.warnings) == ("1.31.2", "nvidia", [])
-    assert (outcome.restart_action, outcome.pending_action) == (Action.RESTART, Action.RESTART)
+    result = running.present(set_as_default=True, options={"validate": "true"})
+    assert predicted.changed is result.changed is True
+    assert (result.drop_in_path, result.config_path, result.config_version) == (DROP_IN, MAIN, None)
+    assert (result.engine_version, result.default_runtime, result.warnings) == ("1.31.2", "nvidia", [])
+    assert (result.restart_action, result.pending_action) == (Action.RESTART, Action.RESTART)
     assert running.etc().keys() - before.keys() == {DROP_IN[1:]}
     assert [command[-1] for command in running.commands] == ["--version", "config", "config"] * 2
     assert os.listdir(running.root / "tmp") == ["keep"]
 
     again = running.present(set_as_default=True)
     assert (again.changed, again.restart_action) == (False, Action.NONE)
-    # Nobody has restarted it.
+    # CRI-O still runs with the previous files.
     assert again.pending_action is Action.RESTART
     running.start(age=-1)
     assert running.present(set_as_default=True).pending_action is Action.NONE
@@ -469,7 +463,7 @@ def test_there_and_back(running: Tree) -> None:
     assert running.etc() == before
 
 
-def test_a_directory_of_ours_goes_and_is_missed(tree: Tree) -> None:
+def test_removed_directory_requires_a_restart(tree: Tree) -> None:
     tree.write(MAIN, CONFIGURATION)
     tree.write("/etc/systemd/system/crio.service", UNIT.format(environment="/none", program="/usr/bin/crio"))
     tree.start()
@@ -483,7 +477,7 @@ def test_a_directory_of_ours_goes_and_is_missed(tree: Tree) -> None:
     assert tree.absent().pending_action is Action.RESTART
 
 
-def test_what_would_change_something_else_is_not_written(running: Tree) -> None:
+def test_refuses_changes_of_foreign_entries(running: Tree) -> None:
     def spoil(config: dict[str, t.Any]) -> None:
         runtimes = config["crio"]["runtime"]["runtimes"]
         runtimes["crun"]["monitor_path"] = "/other" if "nvidia" in runtimes else "/usr/libexec/crio/conmon"
@@ -495,7 +489,7 @@ def test_what_would_change_something_else_is_not_written(running: Tree) -> None:
     assert running.etc() == before
 
 
-def test_what_crio_refuses_is_not_written(running: Tree) -> None:
+def test_refuses_what_the_validator_rejects(running: Tree) -> None:
     def refuse(argv: list[str]) -> tuple[int, str, str]:
         return (1, "", "invalid\n") if argv[-1] == "config" else (0, "", "")
 
@@ -506,14 +500,14 @@ def test_what_crio_refuses_is_not_written(running: Tree) -> None:
     assert running.etc() == before
 
 
-def test_the_drop_in_is_no_more_readable_than_the_main_file(running: Tree) -> None:
+def test_drop_in_has_the_mode_of_the_main_file(running: Tree) -> None:
     (running.root / MAIN[1:]).chmod(0o600)
     running.present()
     assert (running.root / DROP_IN[1:]).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("directory", [FOLDER, "/opt/crio.d"])
-def test_nothing_else_ever_lies_where_all_is_configuration(
+def test_no_temporary_files_in_the_drop_in_directory(
     running: Tree, monkeypatch: pytest.MonkeyPatch, directory: str
 ) -> None:
     running.write("/etc/sysconfig/crio", f"CRIO_CONFIG_OPTIONS=--config-dir={directory}\n")
@@ -533,13 +527,13 @@ def test_nothing_else_ever_lies_where_all_is_configuration(
     assert set(seen) == {"10-crio.conf", "99-nvidia.toml"}
 
 
-def test_an_offline_tree(tree: Tree) -> None:
+def test_offline_tree(tree: Tree) -> None:
     tree.host = HostFS(str(tree.root), live=False)
     tree.write(PACKAGED, CONFIGURATION)
-    outcome = tree.present(set_as_default=True)
-    assert (outcome.engine_version, tree.commands) == (None, [])
-    assert not outcome.pending_action
-    assert len(outcome.warnings) == 1
-    assert outcome.default_runtime == "nvidia"
+    result = tree.present(set_as_default=True)
+    assert (result.engine_version, tree.commands) == (None, [])
+    assert not result.pending_action
+    assert len(result.warnings) == 1
+    assert result.default_runtime == "nvidia"
     tree.absent(purge_backups=True)
     assert list(tree.etc()) == [PACKAGED[1:]]

@@ -44,7 +44,7 @@ if t.TYPE_CHECKING:
 
 HOOK_MODE: dict[str, t.Any] = {"config_mode": "hook"}
 PID = 4711
-THEIRS = table("nvidia", runtime_path='"/usr/bin/nvidia-container-runtime"')
+FOREIGN_TABLE = table("nvidia", runtime_path='"/usr/bin/nvidia-container-runtime"')
 
 
 def hooks_dir(*folders: str) -> str:
@@ -52,7 +52,7 @@ def hooks_dir(*folders: str) -> str:
 
 
 class Host:
-    """CRI-O's files and hooks in memory."""
+    """The files and hooks of CRI-O in memory."""
 
     def __init__(self, content: t.Mapping[str, str | bytes | None], *flags: str) -> None:
         self.files = FakeFiles({PROGRAM: "", **content}, "crio")
@@ -71,12 +71,12 @@ class Host:
         return None if content is None else content.decode()
 
 
-# -- there and back --------------------------------------------------------------------------------------------------
+# -- present and absent-----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("content", HOSTS.values(), ids=HOSTS)
 @pytest.mark.parametrize("hook", [None, PACKAGED, FIRST, GENERATED])
-def test_there_and_back(content: dict[str, str], hook: str | None) -> None:
+def test_present_and_absent(content: dict[str, str], hook: str | None) -> None:
     folder = OVERRIDE if any("hooks_dir" in text for text in content.values()) else USUAL
     path = f"/run/containers/oci/hooks.d/{os.path.basename(HOOK)}" if folder == OVERRIDE else HOOK
     host = Host({**content, path: hook})
@@ -94,13 +94,13 @@ def test_there_and_back(content: dict[str, str], hook: str | None) -> None:
 
 
 @pytest.mark.parametrize("hook", [None, PACKAGED])
-def test_from_one_mode_to_the_other_and_back(hook: str | None) -> None:
+def test_change_of_mode(hook: str | None) -> None:
     host = Host({MAIN: DISTRIBUTION, HOOK: hook})
     before = dict(host.files.content)
     host.present(set_as_default=True)
     assert host.text(DROP_IN)
     plan = host.present(**HOOK_MODE)
-    # Back to what was there before any of it, and the hook.
+    # Only the hook remains.
     assert host.files.content == {**before, HOOK: GENERATED.encode()}
     assert plan.action is Action.RESTART
     assert plan.state.default_runtime == "runc"
@@ -113,7 +113,7 @@ def test_from_one_mode_to_the_other_and_back(hook: str | None) -> None:
     assert host.files.records == {}
 
 
-def test_in_place_and_back() -> None:
+def test_change_from_in_place() -> None:
     host = Host({MAIN: DISTRIBUTION})
     before = dict(host.files.content)
     host.present(config_mode="in_place", set_as_default=True)
@@ -124,18 +124,18 @@ def test_in_place_and_back() -> None:
     assert host.files.content == before
 
 
-def test_runtimes_of_others_stay() -> None:
-    host = Host({MAIN: DISTRIBUTION + THEIRS})
+def test_foreign_runtimes_stay() -> None:
+    host = Host({MAIN: DISTRIBUTION + FOREIGN_TABLE})
     plan = host.present(**HOOK_MODE)
-    assert host.text(MAIN) == DISTRIBUTION + THEIRS
+    assert host.text(MAIN) == DISTRIBUTION + FOREIGN_TABLE
     assert any("registered NVIDIA's runtimes (nvidia)" in words for words in plan.warnings)
-    # A hook of ours tells that the runtime is not.
+    # The record of the hook proves that the runtime is foreign.
     host.absent()
-    assert host.text(MAIN) == DISTRIBUTION + THEIRS
+    assert host.text(MAIN) == DISTRIBUTION + FOREIGN_TABLE
     assert host.text(HOOK) is None
 
 
-def test_a_hook_that_says_the_same_stays_as_it_is_spelled() -> None:
+def test_equivalent_hook_is_unchanged() -> None:
     spelled = GENERATED.replace("\n", " ").replace("  ", "")
     host = Host({HOOK: spelled})
     assert not any(file.changed for file in host.present(**HOOK_MODE).files)
@@ -144,7 +144,7 @@ def test_a_hook_that_says_the_same_stays_as_it_is_spelled() -> None:
 
 
 @pytest.mark.parametrize(("now", "after"), [(PACKAGED, None), (FOREIGN, FOREIGN), (None, None)])
-def test_what_others_made_of_it(now: str | None, after: str | None) -> None:
+def test_absent_after_foreign_changes(now: str | None, after: str | None) -> None:
     host = Host({})
     host.present(**HOOK_MODE)
     host.files.put(HOOK, now)
@@ -153,7 +153,7 @@ def test_what_others_made_of_it(now: str | None, after: str | None) -> None:
     assert any("another program wrote it" in warning for warning in plan.warnings) is (now == FOREIGN)
 
 
-# -- where it goes ---------------------------------------------------------------------------------------------------
+# -- hook directories ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -170,19 +170,19 @@ def test_what_others_made_of_it(now: str | None, after: str | None) -> None:
         (("/opt/a",), ("--hooks-dir", "/opt/c", "--hooks-dir", USUAL), HOOK),
     ],
 )
-def test_folders(folders: tuple[str, ...], flags: tuple[str, ...], path: str) -> None:
+def test_hook_dirs(folders: tuple[str, ...], flags: tuple[str, ...], path: str) -> None:
     host = Host({f"{FOLDER}/50": hooks_dir(*folders)}, *flags)
     for _run in range(2):
         assert host.present(**HOOK_MODE).drop_in_path == path
         assert host.text(path) == GENERATED
 
 
-def test_a_later_file_names_the_folders() -> None:
+def test_hook_dirs_of_a_later_file() -> None:
     host = Host({MAIN: hooks_dir("/opt/a"), f"{FOLDER}/50": hooks_dir("/opt/b")})
     assert host.present(**HOOK_MODE).drop_in_path == "/opt/b/oci-nvidia-hook.json"
 
 
-def test_a_folder_that_is_no_longer_read() -> None:
+def test_moves_hook_to_new_hook_dir() -> None:
     host = Host({MAIN: hooks_dir("/opt/a")})
     host.present(**HOOK_MODE)
     host.files.put(MAIN, hooks_dir("/opt/b"))
@@ -216,20 +216,20 @@ def test_refusals(content: dict[str, str | bytes | None], asked: dict[str, t.Any
     assert host.files.content == before
 
 
-def test_an_empty_flag() -> None:
+def test_refuses_empty_flag() -> None:
     with pytest.raises(NvidiaError, match="The unit: hooks_dir contains no absolute path"):
         Host({}, "--hooks-dir=").present(**HOOK_MODE)
 
 
-def test_other_modes_do_not_care_what_the_setting_is() -> None:
+def test_other_modes_ignore_hooks_dir() -> None:
     host = Host({MAIN: "[crio.runtime]\nhooks_dir = 7\n", HOOK: PACKAGED})
     assert any(HOOK in words for words in host.present().warnings)
 
 
-# -- what is told ----------------------------------------------------------------------------------------------------
+# -- warnings --------------------------------------------------------------------------------------------------------
 
 
-def test_the_mode_is_deprecated() -> None:
+def test_warns_about_deprecation() -> None:
     host = Host({})
     for _run in range(2):
         (warning,) = host.present(**HOOK_MODE).warnings
@@ -237,7 +237,7 @@ def test_the_mode_is_deprecated() -> None:
         assert "config_mode: auto" in warning
 
 
-def test_hooks_of_others_beside_a_runtime_or_a_hook() -> None:
+def test_warns_about_duplicate_hooks() -> None:
     theirs = f"{USUAL}/theirs.json"
     host = Host({MAIN: DISTRIBUTION, theirs: PACKAGED, f"{USUAL}/other.json": FOREIGN, OVERRIDING: PACKAGED})
     for asked in ({}, HOOK_MODE):
@@ -248,7 +248,7 @@ def test_hooks_of_others_beside_a_runtime_or_a_hook() -> None:
     assert host.text(theirs) == PACKAGED
 
 
-def test_no_warning_of_a_hook_that_goes() -> None:
+def test_no_warning_about_a_removed_hook() -> None:
     host = Host({MAIN: DISTRIBUTION})
     host.present(**HOOK_MODE)
     assert host.present().warnings == ()
@@ -277,28 +277,28 @@ def start(tree: HookHost) -> None:
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_only_a_new_folder_needs_a_restart(tree: HookHost, there: bool) -> None:
+def test_new_hook_dir_requires_a_restart(tree: HookHost, there: bool) -> None:
     if there:
         tree.write(f"{USUAL}/other.json", FOREIGN)
     start(tree)
     needed = Action.NONE if there else Action.RESTART
-    foretold = tree.present("crio", check_mode=True, **HOOK_MODE)
+    predicted = tree.present("crio", check_mode=True, **HOOK_MODE)
     done = tree.present("crio", **HOOK_MODE)
-    assert (foretold.restart_action, done.restart_action, done.pending_action) == (needed,) * 3
+    assert (predicted.restart_action, done.restart_action, done.pending_action) == (needed,) * 3
     again = tree.present("crio", **HOOK_MODE)
     assert not again.changed
-    # Whoever comes later sees it too.
+    # Later runs report it too.
     assert again.pending_action is needed
     assert done.drop_in_path == HOOK
 
 
-def test_a_runtime_that_goes_needs_one_too(tree: HookHost) -> None:
+def test_removed_runtime_requires_a_restart(tree: HookHost) -> None:
     tree.write(f"{USUAL}/other.json", FOREIGN)
     tree.present("crio")
     assert tree.present("crio", **HOOK_MODE).restart_action is Action.RESTART
 
 
-def test_hooks_of_others_never_ask_for_a_restart(tree: HookHost) -> None:
+def test_foreign_hook_requires_no_restart(tree: HookHost) -> None:
     start(tree)
     tree.write(HOOK, PACKAGED)
     live = CRIO.live(tree.host, CRIO.inspect(tree.host))
@@ -306,7 +306,7 @@ def test_hooks_of_others_never_ask_for_a_restart(tree: HookHost) -> None:
     assert not live.outdated
 
 
-def test_every_byte_and_mode_comes_back(tree: HookHost) -> None:
+def test_restores_bytes_and_modes(tree: HookHost) -> None:
     tree.write(HOOK, PACKAGED, 0o640)
     before = tree.snapshot()
     assert tree.present("crio", **HOOK_MODE).changed
@@ -316,7 +316,7 @@ def test_every_byte_and_mode_comes_back(tree: HookHost) -> None:
     assert not tree.absent("crio").changed
 
 
-def test_folders_that_were_made_go_again(tree: HookHost) -> None:
+def test_removes_created_directories(tree: HookHost) -> None:
     before = tree.snapshot()
     tree.present("crio", **HOOK_MODE)
     assert (tree.root / HOOK.lstrip("/")).stat().st_mode & 0o777 == 0o644
@@ -324,7 +324,7 @@ def test_folders_that_were_made_go_again(tree: HookHost) -> None:
     assert tree.snapshot() == before
 
 
-def test_a_change_with_a_validator_that_knows_no_hooks(tree: HookHost) -> None:
+def test_validator_ignores_hooks(tree: HookHost) -> None:
     tree.present("crio", set_as_default=True)
     done = tree.present("crio", options={"validate": "true"}, **HOOK_MODE)
     assert [file.path for file in done.files] == [HOOK, DROP_IN]

@@ -16,21 +16,21 @@ if t.TYPE_CHECKING:
     from pathlib import Path
 
 SOCKET = "/var/run/crio/crio.sock"
-# As CRI-O 1.37 words it.
+# The message of CRI-O 1.37.
 UNKNOWN = "run pod sandbox: rpc error: failed to find runtime handler nvidia from runtime list map[runc:x]"
 
 
 class Crictl:
-    """The program as the host has it; ``refusals`` are what it says to pods of some runtimes."""
+    """The program on the host. ``errors`` maps runtimes to error messages for their pods."""
 
     def __init__(self, root: Path) -> None:
         self.host = HostFS(str(root))
         self.root = root
         self.calls: list[list[str]] = []
         self.pods: list[dict[str, t.Any]] = []
-        self.refusals: dict[str, str] = {}
+        self.errors: dict[str, str] = {}
         # The pods that have the label, and the commands that fail.
-        self.there: list[str] = []
+        self.existing: list[str] = []
         self.failing: tuple[str, ...] = ()
         (root / "tmp").mkdir()
         program = root / "usr/local/bin/crictl"
@@ -43,19 +43,19 @@ class Crictl:
         if argv[5] in self.failing:
             return 1, "", f"{argv[5]}: device busy."
         if argv[5:] == ["pods", "--quiet", "--label", "gpufleet.nvidia.restart=1"]:
-            return 0, "".join(f"{pod}\n" for pod in self.there), ""
+            return 0, "".join(f"{pod}\n" for pod in self.existing), ""
         if argv[5] == "rmp":
-            self.there.remove(argv[6])
+            self.existing.remove(argv[6])
         if argv[5] != "runp":
             return 0, "", ""
         self.pods.append(json.loads((self.root / argv[8].lstrip("/")).read_text()))
         assert self.pods[-1]["labels"] == {"gpufleet.nvidia.restart": "1"}
-        said = self.refusals.get(argv[7], "")
-        if not said:
-            self.there.append("abc123")
-        return int(bool(said)), "" if said else "abc123\n", said
+        message = self.errors.get(argv[7], "")
+        if not message:
+            self.existing.append("abc123")
+        return int(bool(message)), "" if message else "abc123\n", message
 
-    def try_them(self, *names: str) -> tuple[list[str], list[str]]:
+    def check(self, *names: str) -> tuple[list[str], list[str]]:
         return check_runtimes(self.host, self.run, SOCKET, names)
 
 
@@ -64,46 +64,46 @@ def crictl(tmp_path: Path) -> Crictl:
     return Crictl(tmp_path)
 
 
-def test_a_pod_through_each_runtime_is_started_and_removed(crictl: Crictl) -> None:
-    assert crictl.try_them("nvidia", "nvidia-cdi") == ([], [])
+def test_starts_and_removes_a_pod_for_each_runtime(crictl: Crictl) -> None:
+    assert crictl.check("nvidia", "nvidia-cdi") == ([], [])
     assert [call[:3] for call in crictl.calls if call[0] == "runp"] == [
         ["runp", "--runtime", "nvidia"],
         ["runp", "--runtime", "nvidia-cdi"],
     ]
     assert crictl.calls[3:5] == [["stopp", "abc123"], ["rmp", "abc123"]]
-    assert not crictl.there
-    # In the host's network, so that none has to be set up.
+    assert not crictl.existing
+    # The pod uses the network of the host.
     assert crictl.pods[0]["linux"]["security_context"]["namespace_options"] == {"network": 2}
     assert crictl.pods[0]["metadata"] != crictl.pods[1]["metadata"]
     assert not list((crictl.root / "tmp").iterdir())
 
 
-def test_a_runtime_that_it_does_not_have_is_lacking(crictl: Crictl) -> None:
-    crictl.refusals["nvidia"] = UNKNOWN
-    lacks, untried = crictl.try_them("nvidia", "nvidia-cdi")
-    assert len(lacks) == 1
-    assert lacks[0].startswith("no pod can use the runtime nvidia: ")
-    assert not untried
+def test_undefined_runtime(crictl: Crictl) -> None:
+    crictl.errors["nvidia"] = UNKNOWN
+    problems, warnings = crictl.check("nvidia", "nvidia-cdi")
+    assert len(problems) == 1
+    assert problems[0].startswith("no pod can use the runtime nvidia: ")
+    assert not warnings
 
 
-def test_other_refusals_may_have_other_causes(crictl: Crictl) -> None:
-    crictl.refusals["nvidia"] = "pulling image registry.k8s.io/pause: no route to host"
-    lacks, untried = crictl.try_them("nvidia")
-    assert not lacks
-    assert "no route to host" in untried[0]
+def test_other_errors_are_warnings(crictl: Crictl) -> None:
+    crictl.errors["nvidia"] = "pulling image registry.k8s.io/pause: no route to host"
+    problems, warnings = crictl.check("nvidia")
+    assert not problems
+    assert "no route to host" in warnings[0]
 
 
-def test_pods_that_an_interrupted_run_has_left_are_removed(crictl: Crictl) -> None:
-    crictl.there = ["left1", "left2"]
-    assert crictl.try_them("nvidia") == ([], [])
+def test_removes_pods_of_an_interrupted_run(crictl: Crictl) -> None:
+    crictl.existing = ["left1", "left2"]
+    assert crictl.check("nvidia") == ([], [])
     assert crictl.calls[1:5] == [["stopp", "left1"], ["rmp", "left1"], ["stopp", "left2"], ["rmp", "left2"]]
-    assert not crictl.there
+    assert not crictl.existing
 
 
-def test_a_refusal_of_one_runtime_does_not_stop_the_tests_of_the_others(crictl: Crictl) -> None:
-    crictl.refusals = {"nvidia": "no route to host", "nvidia-cdi": UNKNOWN}
-    lacks, (warning,) = crictl.try_them("nvidia", "nvidia-cdi")
-    assert lacks[0].startswith("no pod can use the runtime nvidia-cdi: ")
+def test_continues_after_an_error(crictl: Crictl) -> None:
+    crictl.errors = {"nvidia": "no route to host", "nvidia-cdi": UNKNOWN}
+    problems, (warning,) = crictl.check("nvidia", "nvidia-cdi")
+    assert problems[0].startswith("no pod can use the runtime nvidia-cdi: ")
     assert warning.startswith("The test pod with the runtime nvidia did not start. ")
 
 
@@ -111,41 +111,39 @@ def test_a_refusal_of_one_runtime_does_not_stop_the_tests_of_the_others(crictl: 
     ("failing", "untested"),
     [(("rmp",), "nvidia-cdi, nvidia-legacy"), (("pods",), "nvidia, nvidia-cdi, nvidia-legacy")],
 )
-def test_a_pod_that_may_still_be_there_is_a_warning_and_stops_the_tests(
-    crictl: Crictl, failing: tuple[str, ...], untested: str
-) -> None:
+def test_stops_if_a_pod_may_still_exist(crictl: Crictl, failing: tuple[str, ...], untested: str) -> None:
     crictl.failing = failing
-    lacks, (warning, rest) = crictl.try_them("nvidia", "nvidia-cdi", "nvidia-legacy")
-    assert not lacks
+    problems, (warning, rest) = crictl.check("nvidia", "nvidia-cdi", "nvidia-legacy")
+    assert not problems
     assert f"{failing[0]}: device busy" in warning
     assert failing == ("pods",) or "run `crictl rmp --force abc123` on the host" in warning
     assert rest.endswith(f": {untested}.")
 
 
-def test_after_the_last_runtime_nothing_is_untested(crictl: Crictl) -> None:
+def test_leftover_pod_of_the_last_runtime(crictl: Crictl) -> None:
     crictl.failing = ("rmp",)
-    lacks, (warning,) = crictl.try_them("nvidia")
-    assert not lacks
+    problems, (warning,) = crictl.check("nvidia")
+    assert not problems
     assert "rmp: device busy" in warning
 
 
-def test_a_pod_that_is_removed_without_being_stopped_is_no_warning(crictl: Crictl) -> None:
+def test_pod_that_cannot_be_stopped(crictl: Crictl) -> None:
     crictl.failing = ("stopp",)
-    assert crictl.try_them("nvidia", "nvidia-cdi") == ([], [])
+    assert crictl.check("nvidia", "nvidia-cdi") == ([], [])
     crictl.failing = ("stopp", "rmp")
-    lacks, warnings = crictl.try_them("nvidia")
-    assert not lacks
+    problems, warnings = crictl.check("nvidia")
+    assert not problems
     assert ["stopp: device busy" in warnings[0], "rmp: device busy" in warnings[1]] == [True, True]
 
 
-def test_without_it_nothing_is_tried(crictl: Crictl) -> None:
+def test_without_crictl(crictl: Crictl) -> None:
     (crictl.root / "usr/local/bin/crictl").unlink()
-    assert crictl.try_them("nvidia") == ([], [])
+    assert crictl.check("nvidia") == ([], [])
     assert not crictl.calls
 
 
-def test_no_room_for_the_description_of_a_pod(crictl: Crictl) -> None:
+def test_no_scratch_directory(crictl: Crictl) -> None:
     (crictl.root / "tmp").rmdir()
-    lacks, untried = crictl.try_them("nvidia")
-    assert not lacks
-    assert "cannot be created" in untried[0]
+    problems, warnings = crictl.check("nvidia")
+    assert not problems
+    assert "cannot be created" in warnings[0]
