@@ -100,7 +100,7 @@ def test_ignores_variables_of_other_roles() -> None:
 
 def test_knows_variables_that_tasks_set() -> None:
     """All variables in their tasks are known, also those that they set as facts."""
-    names = {"nvidia_hosts", "nvidia_serial", "nvidia_audit_seen", "nvidia_own_variables", "nvidia_host_root_live"}
+    names = {"nvidia_hosts", "nvidia_serial", "nvidia_audit_results", "nvidia_own_variables", "nvidia_host_root_live"}
     for path in COLLECTION.glob("roles/*/[dhtv]*/*.yml"):
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
         for part in found if isinstance(found, list) else [found]:
