@@ -40,7 +40,7 @@ grep '"hosts": 1,' new/other.json
 rm -r new
 
 # Refused before any host is inspected.
-for refused in 'nvidia_audit_fail_on=always is never, critical or warning' 'nvidia_audit_dir=/dev/null/x cannot be written'; do
+for refused in 'nvidia_audit_fail_on=always must be never, critical or warning' 'nvidia_audit_dir=/dev/null/x cannot be written'; do
     if run gpufleet.nvidia.audit --limit bare-01 --extra-vars "${refused%% *}" "$@" >"$work/output" 2>&1; then exit 1; fi
     grep "${refused#* }" "$work/output"
     if grep 'Inspect the host' "$work/output"; then exit 1; fi
