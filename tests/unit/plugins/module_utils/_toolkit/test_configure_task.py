@@ -32,6 +32,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.configure
     SettingsRequest,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.settings import BY_PATH, default_of
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.docker_trees import Tree
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_configs import (
     BY_HAND,
     DEFAULT,
@@ -40,7 +41,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_configs impo
     VARIANTS,
     Config,
 )
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._engines.test_configure import Tree
 
 if t.TYPE_CHECKING:
     from pathlib import Path
