@@ -32,7 +32,7 @@ PRINTED = {
 
 
 class Programs:
-    """A runner that answers for the programs of a host, and records what was asked."""
+    """A runner that answers for the programs of a host and records the commands."""
 
     def __init__(self, printed: t.Mapping[str, str], status: int = 0) -> None:
         self.calls: list[list[str]] = []
@@ -45,7 +45,7 @@ class Programs:
         return self._status, self._printed.get(os.path.basename(binary), ""), ""
 
 
-def nothing(argv: list[str]) -> tuple[int, str, str]:
+def refuse_to_run(argv: list[str]) -> tuple[int, str, str]:
     raise AssertionError(f"{argv} was run")
 
 
@@ -61,8 +61,8 @@ def live(root: Path) -> HostFS:
     return HostFS(str(root), True)
 
 
-def named(word: str, root: Path) -> CdiEngine:
-    return engines_for([word], HostFS(str(root), False), nothing)[0]
+def engine_of(word: str, root: Path) -> CdiEngine:
+    return engines_for([word], HostFS(str(root), False), refuse_to_run)[0]
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
@@ -109,8 +109,8 @@ def named(word: str, root: Path) -> CdiEngine:
         ("podman:6", "1.0.0"),
     ],
 )
-def test_newest_version_of_cdi(word: str, newest: str | None, tmp_path: Path) -> None:
-    engine = named(word, tmp_path)
+def test_newest_cdi_version(word: str, newest: str | None, tmp_path: Path) -> None:
+    engine = engine_of(word, tmp_path)
     assert engine.newest == newest
     assert engine.reads is (newest is not None)
     assert engine.folders == (() if newest is None else BOTH)
@@ -128,18 +128,18 @@ def test_newest_version_of_cdi(word: str, newest: str | None, tmp_path: Path) ->
     ],
 )
 def test_folders_of_podman(version: str, folders: tuple[str, ...], tmp_path: Path) -> None:
-    assert named(f"podman:{version}", tmp_path).folders == folders
+    assert engine_of(f"podman:{version}", tmp_path).folders == folders
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_every_engine_reads_a_released_version_in_the_end(name: str, tmp_path: Path) -> None:
-    assert named(f"{name}:999", tmp_path).newest in VERSIONS
+def test_table_has_released_cdi_versions(name: str, tmp_path: Path) -> None:
+    assert engine_of(f"{name}:999", tmp_path).newest in VERSIONS
 
 
 # -- the host ----------------------------------------------------------------------------------------------------------
 
 
-def test_auto_finds_and_asks_what_is_there(tmp_path: Path) -> None:
+def test_auto(tmp_path: Path) -> None:
     install(tmp_path, *PRINTED)
     run = Programs(PRINTED)
     engines = engines_for(["auto"], live(tmp_path), run)
@@ -153,16 +153,16 @@ def test_auto_finds_and_asks_what_is_there(tmp_path: Path) -> None:
     assert run.calls == [["chroot", str(tmp_path), f"/usr/bin/{name}", "--version"] for name in PRINTED]
 
 
-def test_auto_on_a_host_without_engines_finds_none(tmp_path: Path) -> None:
-    assert engines_for(["auto"], live(tmp_path), nothing) == []
+def test_auto_without_engines(tmp_path: Path) -> None:
+    assert engines_for(["auto"], live(tmp_path), refuse_to_run) == []
 
 
-def test_nobody_wanted_means_nobody(tmp_path: Path) -> None:
+def test_no_engines(tmp_path: Path) -> None:
     install(tmp_path, *PRINTED)
-    assert engines_for([], live(tmp_path), nothing) == []
+    assert engines_for([], live(tmp_path), refuse_to_run) == []
 
 
-def test_a_name_is_asked_alone(tmp_path: Path) -> None:
+def test_name(tmp_path: Path) -> None:
     install(tmp_path, *PRINTED)
     run = Programs(PRINTED)
     engines = engines_for(["podman", "podman"], live(tmp_path), run)
@@ -170,7 +170,7 @@ def test_a_name_is_asked_alone(tmp_path: Path) -> None:
     assert len(run.calls) == 1
 
 
-def test_a_named_version_takes_the_place_of_what_auto_finds(tmp_path: Path) -> None:
+def test_auto_with_named_version(tmp_path: Path) -> None:
     install(tmp_path, "podman", "crio")
     run = Programs(PRINTED)
     engines = engines_for(["auto", "podman:4.9.3", "docker:27.5"], live(tmp_path), run)
@@ -178,13 +178,13 @@ def test_a_named_version_takes_the_place_of_what_auto_finds(tmp_path: Path) -> N
     assert [argv[2] for argv in run.calls] == ["/usr/bin/crio"]
 
 
-def test_two_versions_of_one_engine_both_count(tmp_path: Path) -> None:
-    engines = engines_for(["podman:4.9.3", "podman:5.8.6"], live(tmp_path), nothing)
+def test_two_versions_of_one_engine(tmp_path: Path) -> None:
+    engines = engines_for(["podman:4.9.3", "podman:5.8.6"], live(tmp_path), refuse_to_run)
     assert [engine.newest for engine in engines] == ["0.6.0", "1.0.0"]
 
 
 @pytest.mark.parametrize("printed", ["", "podman\n", "podman version unknown, build 4af1234\n"])
-def test_a_version_that_cannot_be_told_is_a_doubt(printed: str, tmp_path: Path) -> None:
+def test_unknown_version(printed: str, tmp_path: Path) -> None:
     install(tmp_path, "podman")
     engines = engines_for(["auto"], live(tmp_path), Programs({"podman": printed}))
     assert (engines[0].version, engines[0].newest, engines[0].reads) == (None, None, True)
@@ -193,32 +193,32 @@ def test_a_version_that_cannot_be_told_is_a_doubt(printed: str, tmp_path: Path) 
     assert "podman:5.8.0" in engines[0].warning
 
 
-def test_a_program_that_fails_has_no_version(tmp_path: Path) -> None:
+def test_program_fails(tmp_path: Path) -> None:
     install(tmp_path, "podman")
     engines = engines_for(["podman"], live(tmp_path), Programs(PRINTED, status=1))
     assert engines[0].version is None
 
 
-def test_nothing_of_an_offline_tree_is_run(tmp_path: Path) -> None:
+def test_offline_tree(tmp_path: Path) -> None:
     install(tmp_path, "podman")
     host = HostFS(str(tmp_path), False)
-    engines = engines_for(["auto", "docker"], host, nothing)
+    engines = engines_for(["auto", "docker"], host, refuse_to_run)
     assert [engine.name for engine in engines] == ["docker", "podman"]
     assert [engine.newest for engine in engines] == [None, None]
     assert "docker is not installed on this host" in engines[0].warning
     assert "/usr/bin/podman must not be run in an offline tree" in engines[1].warning
 
 
-# -- words -------------------------------------------------------------------------------------------------------------
+# -- for_engines ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("word", ["", "Podman", "lxc", "lxc:1.2", "auto:1.2", ":1.2", "podman 4.9.3"])
-def test_words_that_name_no_engine_are_refused(word: str, tmp_path: Path) -> None:
+def test_rejects_unknown_engines(word: str, tmp_path: Path) -> None:
     with pytest.raises(NvidiaError, match=r"for_engines: unknown engine .* docker, containerd, crio, podman"):
-        engines_for([word], live(tmp_path), nothing)
+        engines_for([word], live(tmp_path), refuse_to_run)
 
 
 @pytest.mark.parametrize("version", ["", "latest", "4..9", "4.9.", "-4", "4.9x", "9999999999", "4.9.3 "])
-def test_versions_that_are_none_are_refused(version: str, tmp_path: Path) -> None:
+def test_rejects_invalid_versions(version: str, tmp_path: Path) -> None:
     with pytest.raises(NvidiaError, match=r"no valid version after the colon. Write it like podman:5\.8\.0\."):
-        engines_for([f"podman:{version}"], live(tmp_path), nothing)
+        engines_for([f"podman:{version}"], live(tmp_path), refuse_to_run)

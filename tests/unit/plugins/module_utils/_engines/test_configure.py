@@ -17,7 +17,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomi
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock as core_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.apply import ChangeWriter
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import Journal
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.docker_trees import DAEMON_JSON, ORIGINAL, Tree, live_tree
@@ -26,6 +25,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.restarts import conf
 if t.TYPE_CHECKING:
     from pathlib import Path
 
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureResult
     from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_systemd import FakeSystemd
 

@@ -41,12 +41,12 @@ if t.TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_text_is_that_of_the_reference() -> None:
+def test_hook_text() -> None:
     assert hook_text("/usr/bin").decode() == GENERATED
 
 
 @pytest.mark.parametrize("directory", ["/usr/local/nvidia/toolkit", "/opt/a b/ü"])
-def test_another_directory_is_searched_last(directory: str) -> None:
+def test_hook_text_with_other_directory(directory: str) -> None:
     hook = json.loads(hook_text(directory))["hook"]
     assert hook["path"] == f"{directory}/nvidia-container-runtime-hook"
     assert hook["env"] == [f"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{directory}"]
@@ -54,16 +54,16 @@ def test_another_directory_is_searched_last(directory: str) -> None:
 
 
 @pytest.mark.parametrize("content", [PACKAGED, FIRST, GENERATED, "\ufeff" + PACKAGED])
-def test_known_hooks(content: str) -> None:
+def test_is_nvidia_hook(content: str) -> None:
     assert is_nvidia_hook(content.encode())
 
 
 @pytest.mark.parametrize("content", STRANGE.values(), ids=STRANGE)
-def test_what_is_none(content: bytes) -> None:
+def test_is_not_nvidia_hook(content: bytes) -> None:
     assert not is_nvidia_hook(content)
 
 
-def mine(path: str = HOOK, text: str = GENERATED) -> PlannedFile:
+def planned_hook(path: str = HOOK, text: str = GENERATED) -> PlannedFile:
     return PlannedFile(path, None, text.encode())
 
 
@@ -73,29 +73,29 @@ def mine(path: str = HOOK, text: str = GENERATED) -> PlannedFile:
         ({}, (), []),
         ({HOOK: PACKAGED}, (), [HOOK]),
         ({f"{USUAL}/a.json": PACKAGED, f"{USUAL}/b.json": FOREIGN}, (), [f"{USUAL}/a.json"]),
-        # Only files of this kind, and only in the folder itself.
+        # Only .json files, and no subdirectories.
         ({f"{USUAL}/a.json.rpmsave": PACKAGED, f"{USUAL}/b/a.json": PACKAGED}, (), []),
-        # One in a later folder takes the place of an earlier one.
+        # A file in a later directory replaces one of the same name.
         ({HOOK: PACKAGED, OVERRIDING: FOREIGN}, (), []),
         ({HOOK: FOREIGN, OVERRIDING: PACKAGED}, (), [OVERRIDING]),
         ({HOOK: PACKAGED, OVERRIDING: PACKAGED}, (), [OVERRIDING]),
-        # As it will be.
+        # With planned changes.
         ({HOOK: PACKAGED}, [plan_hook_removal(HOOK, b"")], []),
         ({HOOK: PACKAGED, OVERRIDING: FOREIGN}, [plan_hook_removal(OVERRIDING, b"")], [HOOK]),
-        ({HOOK: FOREIGN}, [mine()], [HOOK]),
-        ({HOOK: GENERATED}, [mine(text=FOREIGN)], []),
+        ({HOOK: FOREIGN}, [planned_hook()], [HOOK]),
+        ({HOOK: GENERATED}, [planned_hook(text=FOREIGN)], []),
     ],
 )
-def test_those_that_count(content: dict[str, str], planned: t.Sequence[PlannedFile], found: list[str]) -> None:
+def test_nvidia_hooks(content: dict[str, str], planned: t.Sequence[PlannedFile], found: list[str]) -> None:
     assert nvidia_hooks(FakeFiles(content), planned=planned) == found
 
 
-def test_folders_of_ones_own() -> None:
+def test_nvidia_hooks_in_other_directories() -> None:
     files = FakeFiles({HOOK: PACKAGED, "/opt/hooks/x.json": PACKAGED})
     assert nvidia_hooks(files, ["/opt/hooks"]) == ["/opt/hooks/x.json"]
 
 
-def test_what_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
+def test_nvidia_hooks_ignores_unreadable_files(tmp_path: Path) -> None:
     folder = tmp_path / USUAL.lstrip("/")
     (folder / "directory.json").mkdir(parents=True)
     os.symlink("nowhere.json", folder / "nowhere.json")
@@ -108,7 +108,7 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
     assert nvidia_hooks(files) == [f"{USUAL}/link.json"]
 
 
-# -- giving back -----------------------------------------------------------------------------------------------------
+# -- restoring -------------------------------------------------------------------------------------------------------
 
 
 def record(original: str | None, *written: str, key: tuple[str, ...] = WRITTEN) -> OriginalFile:
@@ -122,37 +122,37 @@ def record(original: str | None, *written: str, key: tuple[str, ...] = WRITTEN) 
 
 
 @pytest.mark.parametrize(
-    ("known", "content", "after", "stays"),
+    ("known", "content", "after", "kept"),
     [
-        # Ours, untouched.
+        # The written hook, unchanged.
         (record(None, GENERATED), GENERATED, None, False),
         (record(PACKAGED, GENERATED), GENERATED, PACKAGED, False),
         (record(FOREIGN, GENERATED), GENERATED, FOREIGN, False),
-        # Ours, edited, and still NVIDIA's hook.
+        # Edited, and still NVIDIA's hook.
         (record(None, GENERATED), PACKAGED, None, False),
         (record(FIRST, GENERATED), PACKAGED, FIRST, False),
-        # Another's by now, or gone.
+        # Replaced by another program, or removed.
         (record(None, GENERATED), FOREIGN, FOREIGN, True),
         (record(PACKAGED, GENERATED), "?", "?", True),
         (record(None, GENERATED), None, None, False),
         (record(PACKAGED, GENERATED), None, None, False),
-        # Removed.
+        # A hook that was removed.
         (record(PACKAGED, key=REMOVED), None, PACKAGED, False),
         (record(PACKAGED, key=REMOVED), PACKAGED, PACKAGED, False),
         (record(PACKAGED, key=REMOVED), GENERATED, GENERATED, True),
         (record(PACKAGED, key=REMOVED), FOREIGN, FOREIGN, True),
     ],
 )
-def test_what_comes_back(known: OriginalFile, content: str | None, after: str | None, stays: bool) -> None:
-    file, doubt = restore_hook(known, None if content is None else content.encode())
+def test_restore_hook(known: OriginalFile, content: str | None, after: str | None, kept: bool) -> None:
+    file, warning = restore_hook(known, None if content is None else content.encode())
     assert (file.path, file.before) == (HOOK, None if content is None else content.encode())
     assert file.after == (None if after is None else after.encode())
     assert not file.keys
-    assert doubt.startswith(HOOK) is stays
-    assert bool(doubt) is stays
+    assert warning.startswith(HOOK) is kept
+    assert bool(warning) is kept
 
 
-def test_records_of_hooks() -> None:
+def test_hook_records() -> None:
     files = FakeFiles(engine="crio")
     files.records = {
         HOOK: record(None, GENERATED),

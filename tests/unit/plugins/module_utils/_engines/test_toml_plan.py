@@ -25,7 +25,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.toml_plan
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_files import FakeFiles
 
 MAIN, OTHER, THIRD = "/etc/main.toml", "/etc/other.toml", "/etc/third.toml"
-LONG, SHORT = b"# ours\n# at length\n", b"# ours\n"
+LONG, SHORT = b"# own\n# more\n", b"# own\n"
 
 
 class Run:
@@ -35,7 +35,7 @@ class Run:
         self.host = files
         self.files = TomlFiles(files.context(MAIN), (LONG, SHORT))
 
-    def carry_out(self) -> list[str]:
+    def apply(self) -> list[str]:
         planned = [file for file in self.files.planned() if file.changed]
         for file in planned:
             record = self.host.records.get(file.path) or OriginalFile("x", file.path, file.before, 0, 0, 0o644)
@@ -51,34 +51,35 @@ def fake(**files: str) -> FakeFiles:
 # -- several files ---------------------------------------------------------------------------------------------------
 
 
-def test_drop_ins_come_before_the_main_file_and_go_after_it() -> None:
+def test_order_of_drop_ins_and_main_file() -> None:
     host = fake(main="a = 1\n")
     run = Run(host)
     for path in (MAIN, OTHER, THIRD):
         run.files.edit(path).write(("b",), 2)
-    assert run.carry_out() == [OTHER, THIRD, MAIN]
+    assert run.apply() == [OTHER, THIRD, MAIN]
     run = Run(host)
     for path in (MAIN, OTHER, THIRD):
         revert_own_entries(run.files.edit(path))
     run.files.edit(THIRD).write(("c",), 3)
-    assert run.carry_out() == [THIRD, MAIN, OTHER]
+    assert run.files.planned_documents()[OTHER] is None
+    assert run.apply() == [THIRD, MAIN, OTHER]
     assert host.content == {MAIN: b"a = 1\n", THIRD: b"c = 3\n"}
 
 
-def test_a_main_file_that_goes_goes_before_what_it_reads() -> None:
+def test_order_of_removed_files() -> None:
     host = fake()
     run = Run(host)
     for path in (MAIN, OTHER):
         run.files.edit(path).write(("b",), 2)
-    assert run.carry_out() == [OTHER, MAIN]
+    assert run.apply() == [OTHER, MAIN]
     run = Run(host)
     for path in (MAIN, OTHER):
         revert_own_entries(run.files.edit(path))
-    assert run.carry_out() == [MAIN, OTHER]
+    assert run.apply() == [MAIN, OTHER]
     assert host.content == {}
 
 
-def test_what_is_read_is_read_once_and_seen_as_it_will_be() -> None:
+def test_overlay_and_planned_files() -> None:
     run = Run(fake(main="a = 1\n", other="b = 1\n"))
     other = run.files.edit(OTHER)
     assert run.files.edit(OTHER) is other
@@ -87,22 +88,12 @@ def test_what_is_read_is_read_once_and_seen_as_it_will_be() -> None:
     run.files.edit(THIRD)
     assert {path: doc.data for path, doc in run.files.overlay().items()} == {OTHER: {"b": 1, "c": 1}}
     assert run.files.planned_documents() == run.files.overlay()
-    # The main file is planned in any case, others only if they are or will be there.
+    # The main file is always planned, others only if they exist or will exist.
     run.files.edit(MAIN)
     assert [(file.path, file.changed) for file in run.files.planned()] == [(OTHER, True), (MAIN, False)]
 
 
-def test_the_outcome_knows_which_files_go() -> None:
-    host = fake(main="a = 1\n")
-    run = Run(host)
-    run.files.edit(OTHER).write(("b",), 2)
-    run.carry_out()
-    run = Run(host)
-    revert_own_entries(run.files.edit(OTHER))
-    assert run.files.planned_documents() == {OTHER: None}
-
-
-def test_only_files_of_ours_take_after_the_main_file() -> None:
+def test_mode_limit_of_own_files() -> None:
     host = fake(main="", other="")
     run = Run(host)
     for path in (MAIN, OTHER, THIRD):
@@ -111,11 +102,11 @@ def test_only_files_of_ours_take_after_the_main_file() -> None:
 
 
 @pytest.mark.parametrize(("text", "fresh"), [(LONG, LONG), (SHORT + b"a = 1\n", SHORT), (b"a = 1\n", b""), (b"", b"")])
-def test_our_opening_words_are_known_again(text: bytes, fresh: bytes) -> None:
+def test_header(text: bytes, fresh: bytes) -> None:
     assert TomlFiles(FakeFiles({MAIN: text}).context(MAIN), (LONG, SHORT)).edit(MAIN).header == fresh
 
 
-# -- giving back -----------------------------------------------------------------------------------------------------
+# -- reverting -------------------------------------------------------------------------------------------------------
 
 
 def changed(original: str) -> FakeFiles:
@@ -123,11 +114,11 @@ def changed(original: str) -> FakeFiles:
     run = Run(host)
     for name in ("b", "c"):
         run.files.edit(MAIN).write((name,), 2)
-    run.carry_out()
+    run.apply()
     return host
 
 
-def test_bytes_come_back_while_nobody_else_has_written() -> None:
+def test_revert_restores_bytes() -> None:
     original = "a = 1\n\n\nb   =   1 # x\n"
     edit = Run(changed(original)).files.edit(MAIN)
     revert_own_entries(edit)
@@ -135,14 +126,14 @@ def test_bytes_come_back_while_nobody_else_has_written() -> None:
 
 
 @pytest.mark.parametrize("original", ["", "a = 1\n"])
-def test_an_empty_original_is_no_missing_one(original: str) -> None:
+def test_revert_to_empty_original(original: str) -> None:
     host = changed(original)
     edit = TomlFiles(host.context(MAIN), (b"b",)).edit(MAIN)
     revert_own_entries(edit)
     assert edit.document.to_bytes() == original.encode()
 
 
-def test_entry_by_entry_where_others_have_written() -> None:
+def test_revert_keeps_foreign_entries() -> None:
     host = changed("b = 1 # x\n")
     host.content[MAIN] += b"d = 4\n"
     edit = Run(host).files.edit(MAIN)
@@ -150,7 +141,7 @@ def test_entry_by_entry_where_others_have_written() -> None:
     assert edit.document.to_bytes() == b"b = 1 # x\nd = 4\n"
 
 
-def test_what_is_wanted_or_kept_stays() -> None:
+def test_revert_keeps_requested_entries() -> None:
     edit = Run(changed("a = 1\n")).files.edit(MAIN)
     revert_own_entries(edit, lambda path: path == ("b",))
     assert edit.document.data == {"a": 1, "b": 2}
@@ -160,7 +151,7 @@ def test_what_is_wanted_or_kept_stays() -> None:
     assert edit.document.data == {"a": 1, "c": 2}
 
 
-def test_without_a_record_nothing_is_given_back() -> None:
+def test_revert_without_record() -> None:
     edit = Run(fake(main="b = 2\n")).files.edit(MAIN)
     revert_own_entries(edit)
     assert edit.document is edit.before
@@ -169,26 +160,26 @@ def test_without_a_record_nothing_is_given_back() -> None:
 # -- tables ----------------------------------------------------------------------------------------------------------
 
 
-def test_write_table_stands_beside_what_is_there() -> None:
+def test_write_table_keeps_other_entries() -> None:
     edit = Run(fake(main="[t]\nx = 1\n[t.u]\ny = 1\n")).files.edit(MAIN)
     write_table(edit, ("t",), {"x": 1, "u": {"z": [1]}, "v": {}, "w": {"s": "s"}})
     assert edit.document.data == {"t": {"x": 1, "u": {"y": 1, "z": [1]}, "w": {"s": "s"}}}
     assert edit.wanted == {("t", "x"): 1, ("t", "u", "z"): [1], ("t", "w", "s"): "s"}
 
 
-def test_write_table_tells_true_from_one() -> None:
+def test_write_table_distinguishes_true_from_one() -> None:
     edit = Run(fake(main="[t]\nx = 1\n")).files.edit(MAIN)
     write_table(edit, ("t",), {"x": True})
     assert edit.document.value("t", "x") is True
 
 
-def test_write_table_of_nothing() -> None:
+def test_write_empty_table() -> None:
     edit = Run(fake(main="")).files.edit(MAIN)
     write_table(edit, ("t",), {})
     assert edit.document is edit.before
 
 
-def test_small_tools() -> None:
+def test_table_functions() -> None:
     table = {"a": {"b": 1, "c": {}}, "d": [{}]}
     assert list(iter_leaves(table, ("x",))) == [(("x", "a", "b"), 1), (("x", "d"), [{}])]
     assert plain_copy(table) == {"a": {"b": 1}, "d": [{}]}
@@ -203,11 +194,11 @@ def test_small_tools() -> None:
     ]
 
 
-# -- refusals --------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("text", "path", "kind", "words"),
+    ("text", "path", "kind", "message"),
     [
         ("a = 1\n", "a", int, None),
         ("", "a.b", str, None),
@@ -220,22 +211,22 @@ def test_small_tools() -> None:
         ("\n[a]\nb = 1\n", "a.b.c", str, "line 3, column 1: a.b is not a table. Make it a table"),
     ],
 )
-def test_require(text: str, path: str, kind: type, words: str | None) -> None:
+def test_require(text: str, path: str, kind: type, message: str | None) -> None:
     document = TomlDocument.from_bytes(MAIN, text.encode())
     keys = tuple(path.split("."))
-    if words is None:
+    if message is None:
         assert require(document, keys, kind, "Do.") == document.value(*keys)
     else:
         with pytest.raises(ConfigurationError) as caught:
             require(document, keys, kind, "Do this.")
-        assert words in str(caught.value)
+        assert message in str(caught.value)
 
 
 RESERVED = {("type",): "runtime_type", ("options", "BinaryName"): "runtime_dir"}
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({}, None),
         ({"a": 1, "b": 1.5, "c": True, "d": ["x", 1], "e": {"f": "g"}, "h": [], "typed": 1}, None),
@@ -248,9 +239,9 @@ RESERVED = {("type",): "runtime_type", ("options", "BinaryName"): "runtime_dir"}
         ({"a": [1, {"b": 1}]}, r"runtime_options\.a has an unsupported type"),
     ],
 )
-def test_check_options(options: dict[str, t.Any], words: str | None) -> None:
-    if words is None:
+def test_check_options(options: dict[str, t.Any], message: str | None) -> None:
+    if message is None:
         check_options(options, RESERVED)
     else:
-        with pytest.raises(NvidiaError, match=words):
+        with pytest.raises(NvidiaError, match=message):
             check_options(options, RESERVED)

@@ -65,7 +65,7 @@ def docker(tmp_path: Path) -> FakeDocker:
 
 
 def opened(docker: FakeDocker, work: t.Callable[[], t.Any]) -> list[str]:
-    """What ``work`` opens, lists, connects to or changes below mallory's directories."""
+    """Return the paths below mallory's directories that ``work`` opens, lists, connects to or changes."""
     global _recorded  # noqa: PLW0603
     _recorded = []
     try:
@@ -99,7 +99,7 @@ ATTACKS = [plant_environment_file, plant_link, plant_fifo, lambda _docker: None]
 
 
 @pytest.mark.parametrize("plant", ATTACKS)
-def test_a_description_opens_nothing_of_a_user(docker: FakeDocker, plant: t.Callable[[FakeDocker], None]) -> None:
+def test_report_opens_no_user_file(docker: FakeDocker, plant: t.Callable[[FakeDocker], None]) -> None:
     plant(docker)
     found: dict[str, t.Any] = {}
     subjects = ("engines", "toolkit", "cdi", "findings")
@@ -118,9 +118,7 @@ def test_a_description_opens_nothing_of_a_user(docker: FakeDocker, plant: t.Call
 
 @pytest.mark.parametrize("plant", ATTACKS)
 @pytest.mark.parametrize("remove", [False, True])
-def test_a_change_opens_nothing_of_a_user(
-    docker: FakeDocker, plant: t.Callable[[FakeDocker], None], remove: bool
-) -> None:
+def test_change_opens_no_user_file(docker: FakeDocker, plant: t.Callable[[FakeDocker], None], remove: bool) -> None:
     plant(docker)
 
     def work() -> None:
@@ -134,7 +132,7 @@ def test_a_change_opens_nothing_of_a_user(
 
 @pytest.mark.parametrize("user", ["mallory", None])
 @pytest.mark.parametrize("plant", ATTACKS)
-def test_a_users_engine_is_refused(docker: FakeDocker, plant: t.Callable[[FakeDocker], None], user: str | None) -> None:
+def test_refuses_engine_of_user(docker: FakeDocker, plant: t.Callable[[FakeDocker], None], user: str | None) -> None:
     plant(docker)
     advice = f"become: true and become_user: {user or 'NAME'}"
 
@@ -155,7 +153,7 @@ def test_a_users_engine_is_refused(docker: FakeDocker, plant: t.Callable[[FakeDo
     assert docker.commands == []
 
 
-def test_the_hook_records(docker: FakeDocker) -> None:
-    """Otherwise the other tests could not fail."""
+def test_recorder(docker: FakeDocker) -> None:
+    """Without it, the other tests could not fail."""
     path = f"{HOME}/.config/docker/daemon.json"
     assert opened(docker, lambda: json.loads(docker.host.read(path) or b"")) == [str(docker.path(path))]

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The way from parameters to the disk for an engine with several files, containerd."""
+"""Configure engines with several files, and remove runtimes that this collection did not record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, LiveState, RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import (
     ConfigureEngine,
     Options,
@@ -19,6 +19,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.engine import CONTAINERD
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.plan import ContainerdPlanner
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import Docker
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import Journal
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import Host
@@ -34,7 +36,7 @@ CONFIG = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\nsandbox_image = "p
 BACKUPS = "var/lib/gpufleet-nvidia/backups"
 
 
-class Tree:
+class ContainerdTree:
     def __init__(self, root: Path, mode: int = 0o644) -> None:
         self.root = root
         self.live = False
@@ -57,8 +59,8 @@ class Tree:
 
 
 @pytest.mark.parametrize(("mode", "expected"), [(0o644, 0o644), (0o600, 0o600), (0o640, 0o640), (0o666, 0o666)])
-def test_a_drop_in_is_never_more_readable_than_the_main_file(tmp_path: Path, mode: int, expected: int) -> None:
-    tree = Tree(tmp_path, mode)
+def test_drop_in_is_as_private_as_main_file(tmp_path: Path, mode: int, expected: int) -> None:
+    tree = ContainerdTree(tmp_path, mode)
     before = tree.files()
     tree.present(config_mode="drop_in")
     assert tree.files()[DROP_IN][0] == expected
@@ -72,8 +74,8 @@ def test_a_drop_in_is_never_more_readable_than_the_main_file(tmp_path: Path, mod
     assert tree.files() == before
 
 
-def test_purge_takes_backups_of_a_drop_in_that_an_earlier_mode_used(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
+def test_purge_backups_of_previous_mode(tmp_path: Path) -> None:
+    tree = ContainerdTree(tmp_path)
     before = tree.files()
     tree.present(config_mode="drop_in")
     tree.present(config_mode="drop_in", extra_modes=("cdi",))
@@ -84,18 +86,16 @@ def test_purge_takes_backups_of_a_drop_in_that_an_earlier_mode_used(tmp_path: Pa
     assert tree.files() == before
 
 
-def test_what_an_answering_daemon_does_not_tell_needs_a_restart_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tree = Tree(tmp_path)
+def test_restart_for_settings_that_daemon_does_not_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = ContainerdTree(tmp_path)
     tree.present(config_mode="drop_in")
     runtimes = {
         name: {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": program}}
         for name, program in (("runc", ""), ("nvidia", "/usr/bin/nvidia-container-runtime"))
     }
-    told = {"containerd": {"defaultRuntimeName": "runc", "runtimes": runtimes}, "enableCDI": False}
+    reported = {"containerd": {"defaultRuntimeName": "runc", "runtimes": runtimes}, "enableCDI": False}
     monkeypatch.setattr(processes, "find_process", lambda *_arguments: 7)
-    monkeypatch.setattr(cri, "runtime_config", lambda _path: told)
+    monkeypatch.setattr(cri, "runtime_config", lambda _path: reported)
     monkeypatch.setattr(cri, "version", lambda _path: "1.7.24")
     monkeypatch.setattr(processes, "changed_since_start", lambda *_arguments: False)
     tree.live = True
@@ -108,8 +108,8 @@ def test_what_an_answering_daemon_does_not_tell_needs_a_restart_all_the_same(
         assert refreshed.restart_action is refreshed.pending_action is Action.RESTART
 
 
-def test_a_drop_in_is_not_more_readable_than_what_it_was_copied_from(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
+def test_snapshot_is_as_private_as_its_sources(tmp_path: Path) -> None:
+    tree = ContainerdTree(tmp_path)
     (tmp_path / MAIN).write_text('version = 2\nimports = ["/etc/containerd/site.toml"]\n')
     site = tmp_path / "etc/containerd/site.toml"
     site.write_text(CONFIG + '[plugins."io.containerd.grpc.v1.cri".registry.configs.r.auth]\npassword = "hunter2"\n')
@@ -121,7 +121,7 @@ def test_a_drop_in_is_not_more_readable_than_what_it_was_copied_from(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("said", "version"),
+    ("output", "version"),
     [
         ("containerd github.com/containerd/containerd v1.7.24 88bf19b2105c8b17560993bee28a01ddc2f97182", "1.7.24"),
         ("containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b7193e4e490e9fbdc236c0e811ccaba3376", "2.1.4"),
@@ -131,34 +131,34 @@ def test_a_drop_in_is_not_more_readable_than_what_it_was_copied_from(tmp_path: P
         ("containerd containerd.io 1.6.33 d2d58213f83a351ca8f528a95fbd145f5654e957", "1.6.33"),
         ("Docker version 20.10.24+dfsg1, build 5d6db84", "20.10.24+dfsg1"),
         ("crio version 1.31.0\nVersion:        1.31.0", "1.31.0"),
-        ("nothing of the kind", None),
+        ("no version", None),
     ],
 )
-def test_the_version_is_told_from_the_commit(tmp_path: Path, said: str, version: str | None) -> None:
+def test_ask_version(tmp_path: Path, output: str, version: str | None) -> None:
     (tmp_path / "usr/bin").mkdir(parents=True)
     program = tmp_path / "usr/bin/containerd"
     program.write_text("")
     program.chmod(0o755)
     host = HostFS(str(tmp_path))
     installation = CONTAINERD.inspect(host)
-    assert ask_version(CONTAINERD, installation, host, lambda _argv: (0, said, "")) == version
+    assert ask_version(CONTAINERD, installation, host, lambda _argv: (0, output, "")) == version
 
 
-# -- what is not ours ------------------------------------------------------------------------------------------------
+# -- foreign files --------------------------------------------------------------------------------------------------
 
 CRI = '[plugins."io.containerd.grpc.v1.cri"]\n'
 RUNTIMES = 'plugins."io.containerd.grpc.v1.cri".containerd.runtimes'
 
 
-def test_a_copy_of_all_settings_never_replaces_those_of_a_foreign_drop_in() -> None:
+def test_snapshot_does_not_replace_foreign_drop_in() -> None:
     foreign = f'version = 2\n{CRI}sandbox_image = "B"\n'
     main = f'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n{CRI}sandbox_image = "A"\n'
     host = Host({"/" + MAIN: main, "/" + DROP_IN: foreign}, (1, 7, 24))
     with pytest.raises(NvidiaError, match=r"^/etc/containerd/conf\.d/99-nvidia\.toml contains CRI settings of"):
         host.present(config_mode="drop_in")
-    host.present(config_mode="drop_in", drop_in_path="/etc/containerd/conf.d/zz-ours.toml")
+    host.present(config_mode="drop_in", drop_in_path="/etc/containerd/conf.d/zz-own.toml")
     assert host.text("/" + DROP_IN) == foreign
-    assert 'sandbox_image = "B"' in host.text("/etc/containerd/conf.d/zz-ours.toml")
+    assert 'sandbox_image = "B"' in host.text("/etc/containerd/conf.d/zz-own.toml")
 
 
 @pytest.mark.parametrize(
@@ -169,19 +169,149 @@ def test_a_copy_of_all_settings_never_replaces_those_of_a_foreign_drop_in() -> N
         f"[{RUNTIMES}.runc.options]\nBinaryName = 3\n",
     ],
 )
-def test_what_is_copied_is_checked_where_it_stands(wrong: str) -> None:
+def test_copied_settings_are_checked(wrong: str) -> None:
     host = Host("version = 2\n" + wrong)
     with pytest.raises(NvidiaError, match=r"^/etc/containerd/config\.toml, line "):
         host.present(config_mode="drop_in", set_as_default=True)
 
 
-def test_a_removal_leaves_the_drop_in_of_another_configuration() -> None:
+def test_removal_keeps_drop_in_of_other_configuration() -> None:
     host = Host({"/" + MAIN: "version = 3\n"}, (2, 1, 9))
     host.present()
     other = "/etc/other/config.toml"
     host.files.put(other, "version = 3\n")
     context = host.files.context(other, (2, 1, 9))._replace(recorded=())
     assert not any(file.changed for file in ContainerdPlanner(context).absent().files)
-    # Nor one of nobody's that it does not read.
+    # The same without a record.
     host.files.records.clear()
     assert not any(file.changed for file in ContainerdPlanner(context).absent().files)
+
+
+# -- unrecorded runtimes ---------------------------------------------------------------------------------------------
+
+NVIDIA = "/usr/bin/nvidia-container-runtime"
+DOCKER_FILE, CONTAINERD_FILE, CRIO_FILE = (
+    "/etc/docker/daemon.json",
+    "/etc/containerd/config.toml",
+    "/etc/crio/crio.conf",
+)
+CRI_TABLE = 'plugins."io.containerd.grpc.v1.cri".containerd'
+# The version of the engine, and a file that was written by hand.
+FOREIGN_FILES = {
+    "docker": (
+        "26.1.5",
+        DOCKER_FILE,
+        f'{{"runtimes": {{"nvidia": {{"path": "{NVIDIA}"}}}}, "default-runtime": "nvidia"}}',
+    ),
+    "containerd": (
+        "1.7.24",
+        CONTAINERD_FILE,
+        f'version=2\n[{CRI_TABLE}]\ndefault_runtime_name="nvidia"\n[{CRI_TABLE}.runtimes.nvidia.options]\nBinaryName="{NVIDIA}"\n',
+    ),
+    "crio": (
+        "1.31.0",
+        CRIO_FILE,
+        f'[crio.runtime]\ndefault_runtime = "nvidia"\n[crio.runtime.runtimes.nvidia]\nruntime_path = "{NVIDIA}"\n',
+    ),
+}
+
+
+class ForeignTree:
+    """One engine's file in a directory tree."""
+
+    def __init__(self, root: Path, engine: str) -> None:
+        self.root = root
+        self.engine = engine
+        self.version, self.path, self.content = FOREIGN_FILES[engine]
+        self.write(self.content)
+
+    def write(self, content: str) -> None:
+        file = self.root / self.path[1:]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content, encoding="utf-8")
+
+    def run(self, request: RuntimeRequest | None = None, check_mode: bool = False, **options: t.Any) -> ConfigureResult:
+        given: dict[str, t.Any] = {"engine_version": self.version, "validate": "false", **options}
+        host = HostFS(str(self.root))
+        return ConfigureEngine(Options(self.engine, request, **given), host, _no_command).execute(check_mode)
+
+    def files(self) -> dict[str, bytes]:
+        return {f"/{path.relative_to(self.root)}": path.read_bytes() for path in self.root.rglob("*") if path.is_file()}
+
+
+def _no_command(_argv: t.Sequence[str]) -> tuple[int, str, str]:
+    return 1, "", ""
+
+
+@pytest.fixture(params=sorted(FOREIGN_FILES))
+def tree(tmp_path: Path, request: pytest.FixtureRequest) -> ForeignTree:
+    return ForeignTree(tmp_path, request.param)
+
+
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_keep_foreign_file(tree: ForeignTree, check_mode: bool) -> None:
+    result = tree.run(None, check_mode, keep_unrecorded=True)
+    assert (result.changed, result.unrecorded) == (False, [tree.path])
+    assert "nvidia" in result.runtimes
+    assert tree.files() == {tree.path: tree.content.encode()}
+
+
+def test_removed_by_default(tree: ForeignTree) -> None:
+    result = tree.run()
+    assert (result.changed, result.unrecorded) == (True, [])
+    assert "nvidia" not in result.runtimes
+
+
+def test_recorded_runtimes_are_removed(tree: ForeignTree) -> None:
+    present = RuntimeRequest(extra_modes=("cdi",))
+    tree.run(present)
+    result = tree.run(None, keep_unrecorded=True, purge_backups=True)
+    # The first change recorded the runtime that had been there before.
+    assert (result.changed, result.unrecorded) == (True, [])
+    assert tree.files() == {tree.path: tree.content.encode()}
+
+
+def test_nothing_to_keep(tree: ForeignTree) -> None:
+    tree.write("{}" if tree.engine == "docker" else "")
+    assert tree.run(None, keep_unrecorded=True).unrecorded == []
+    (tree.root / tree.path[1:]).unlink()
+    assert tree.run(None, keep_unrecorded=True).unrecorded == []
+
+
+def test_keep_drop_in_of_nvidia_ctk_until_purge(tmp_path: Path) -> None:
+    tree = ForeignTree(tmp_path, "crio")
+    drop_in, text = "/etc/crio/crio.conf.d/99-nvidia.toml", tree.content
+    (tmp_path / drop_in[1:]).parent.mkdir()
+    (tmp_path / drop_in[1:]).write_text(text, encoding="utf-8")
+    tree.write("")
+    assert tree.run(None, keep_unrecorded=True).unrecorded == [drop_in]
+    assert tree.files()[drop_in] == text.encode()
+    assert [leftover.path for leftover in tree.run(None, keep_unrecorded=True, purge_legacy=True).leftovers] == [
+        drop_in
+    ]
+    assert drop_in not in tree.files()
+
+
+def test_keep_invalid_file(tmp_path: Path) -> None:
+    tree = ForeignTree(tmp_path, "docker")
+    tree.write('{"runtimes": []}')
+    result = tree.run(None, keep_unrecorded=True)
+    # The content of an invalid file is unknown.
+    assert (result.changed, result.unrecorded) == (False, [])
+
+
+def test_keep_file_whose_removal_would_be_refused(tmp_path: Path) -> None:
+    tree = ForeignTree(tmp_path, "crio")
+    later = tmp_path / "etc/crio/crio.conf.d/99-other.conf"
+    later.parent.mkdir()
+    later.write_text('[crio.runtime]\ndefault_runtime = "nvidia"\n', encoding="utf-8")
+    assert tree.run(None, keep_unrecorded=True).unrecorded == [tree.path]
+
+
+def test_no_pending_action_without_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Docker, "live", lambda *_arguments: LiveState("26.1.5", {}, "runc"))
+    tree = ForeignTree(tmp_path, "docker")
+    assert tree.run(None, keep_unrecorded=True).pending_action is None
+    # An earlier removal ended before its restart.
+    Journal.pending_changes(HostFS(str(tmp_path)), "docker").write(())
+    assert tree.run(None, keep_unrecorded=True).pending_action is Action.RELOAD
