@@ -245,24 +245,6 @@ class TestErrors:
         assert found.startswith(f"{path} is neither a .deb nor an .rpm package.")
         assert left(cache) == []
 
-    @pytest.mark.parametrize(("magic", "tool"), [(b"!<arch>\n", "dpkg-deb"), (b"\xed\xab\xee\xdb", "rpm2cpio")])
-    def test_controller_lacks_the_tool(
-        self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, magic: bytes, tool: str
-    ) -> None:
-        path = tmp_path / "toolkit.package"
-        path.write_bytes(magic)
-        monkeypatch.setenv("PATH", str(tmp_path))
-        found = self.error_of(lambda: toolkit_in_packages([str(path)], None, str(cache)))
-        assert found.startswith(f"{tool} is not installed on the controller. Set remote_src: true")
-
-    @needs_dpkg_deb
-    def test_truncated_package(self, source: Path, cache: Path, tmp_path: Path) -> None:
-        path = package(tmp_path, source)
-        os.truncate(str(path), path.stat().st_size // 2)
-        found = self.error_of(lambda: toolkit_in_packages([str(path)], None, str(cache)))
-        assert found.startswith(f"{path} cannot be unpacked, dpkg-deb failed: ")
-        assert left(cache) == []
-
     def test_tool_prints_english(self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "toolkit.deb"
         path.write_bytes(b"!<arch>\n")

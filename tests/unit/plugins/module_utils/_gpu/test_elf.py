@@ -26,7 +26,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import (
     read_elf,
     read_soname,
 )
-from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import library, program, tree
+from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import library, program
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import elf
 
 if t.TYPE_CHECKING:
@@ -192,44 +192,3 @@ def test_program_runs_its_script(tmp_path: Path, size: int) -> None:
         [file, "", "b c", "$d"], stdout=subprocess.PIPE, env={"WORD": "from outside"}, check=False, timeout=60
     )
     assert (done.returncode, done.stdout.decode()) == (3, f"{file}|3||b c|$d|from outside|")
-
-
-@runs
-def test_programs_of_a_tree(tmp_path: Path) -> None:
-    tree(tmp_path, "1.19.1", machine=HERE)
-    output = {
-        file.name: subprocess.run([file, "--version"], stdout=subprocess.PIPE, check=False, timeout=60).stdout.decode()
-        for file in (tmp_path / "usr/bin").iterdir()
-    }
-    assert {name: text.splitlines()[0] for name, text in output.items()} == {
-        "nvidia-container-runtime": "NVIDIA Container Runtime version 1.19.1",
-        "nvidia-container-runtime.cdi": "NVIDIA Container Runtime version 1.19.1",
-        "nvidia-container-runtime.legacy": "NVIDIA Container Runtime version 1.19.1",
-        "nvidia-container-runtime-hook": "NVIDIA Container Runtime Hook version 1.19.1",
-        "nvidia-container-cli": "cli-version: 1.19.1",
-        "nvidia-ctk": "NVIDIA Container Toolkit CLI version 1.19.1",
-        "nvidia-cdi-hook": "NVIDIA CDI Hook CLI version 1.19.1",
-    }
-
-
-@runs
-def test_runtime_records_its_call(tmp_path: Path) -> None:
-    tree(tmp_path, "1.19.1", machine=HERE)
-    (tmp_path / "runc").write_text('#!/bin/sh\necho "runc $*"\n')
-    (tmp_path / "runc").chmod(0o755)
-    calls = tmp_path / "calls"
-    environment = {"PATH": f"{tmp_path}:/bin", "GPUFLEET_CALLS": str(calls), "NVIDIA_CTK_CONFIG_FILE_PATH": "/etc/x"}
-    runtime = tmp_path / "usr/bin/nvidia-container-runtime.cdi"
-    done = subprocess.run([runtime, "create", "c1"], stdout=subprocess.PIPE, env=environment, check=True, timeout=60)
-    assert done.stdout == b"runc create c1\n"
-    assert calls.read_text() == (
-        f"1.19.1 {runtime} create c1 NVIDIA_CTK_CONFIG_FILE_PATH=/etc/x PATH={environment['PATH']}\n"
-    )
-
-
-def test_writes_a_tree_twice(tmp_path: Path) -> None:
-    tree(tmp_path, "1.19.1", size=5000, machine=AARCH64)
-    tree(tmp_path, "1.20.0", size=5000, machine=AARCH64)
-    libraries = tmp_path / "usr/lib/aarch64-linux-gnu"
-    assert os.readlink(str(libraries / "libnvidia-container.so.1")) == "libnvidia-container.so.1.20.0"
-    assert {file.stat().st_size for file in (tmp_path / "usr/bin").iterdir()} == {5000}

@@ -32,7 +32,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import (
     VERSION,
     FakeGpu,
     FakeMig,
-    compiled,
     gpu_host,
     mig_minors,
     mig_uuid,
@@ -47,11 +46,6 @@ CONTROL = {
 }
 # The vendor and the class of a GPU in /sys/bus/pci/devices.
 NVIDIA, DISPLAY = "0x10de\n", "0x030200\n"
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(tmp_path_factory.mktemp("nvml"))
 
 
 def all_nodes(*gpus: FakeGpu) -> dict[str, tuple[int, int]]:

@@ -36,7 +36,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import (
     VERSION,
     FakeGpu,
     FakeMig,
-    compiled,
     gpu_host,
     mig_minors,
     mig_uuid,
@@ -48,11 +47,6 @@ if t.TYPE_CHECKING:
     from pathlib import Path
 
 WITH_MIG = SECOND._replace(mig=1, migs=(FakeMig(1, 7, 0, ONE_SLICE), FakeMig(4, 2, 1, THREE_GFX)))
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(tmp_path_factory.mktemp("nvml"))
 
 
 def whole(fake: FakeGpu, index: int, bus: str = "") -> Gpu:

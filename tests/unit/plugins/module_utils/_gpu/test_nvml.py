@@ -45,11 +45,6 @@ WITH_MIG = FakeGpu("10000:47:00.0", 0, mig=1, migs=(FakeMig(0, 7, 0), FakeMig(2,
 SCREEN = FakeGpu("0000:c1:00.0", 4, name="DGX Display")
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(tmp_path_factory.mktemp("nvml"))
-
-
 def assert_no_children() -> None:
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
