@@ -116,6 +116,7 @@ def attempt(read: t.Callable[[], _Read]) -> _Read | None:
 
 
 def experimental_runtime(path: str) -> report.Finding:
+    """Return the finding for a file that registers the runtime nvidia-experimental."""
     message = f"{path} registers the runtime {nvidia_files.EXPERIMENTAL}. Since 1.14 the toolkit has no program for it."
     return report.warning("runtime-experimental", path, message, PURGE)
 
@@ -290,8 +291,8 @@ def gpu_operator(configs: HostConfigs) -> report.Findings:
     left = [_VALIDATIONS] if host.lexists(_VALIDATIONS) else []
     left += [toolkit_constants.DIRECTORY] if _is_directory(configs, toolkit_constants.DIRECTORY) else []
     if left:
-        message = f"The GPU operator has left {core_text.listed(left)}. Its toolkit container does not run now."
-        advice = "Remove them if no engine uses them. nvidia_toolkit_install refuses a directory of another tool."
+        message = f"The GPU operator created {core_text.listed(left)}. Its toolkit container does not run now."
+        advice = "Remove this if no engine uses the toolkit in it."
         yield report.info("gpu-operator-traces", left[-1], message, advice)
 
 
@@ -310,8 +311,8 @@ def old_hooks(configs: HostConfigs) -> report.Findings:
         hook = report.table(nvidia_files.read_hook(content)).get("hook")
         program = report.text(report.table(hook).get("path")) or report.text(hook)
         if configs.host.find_executable([program]) is None:
-            message = f"With {path}, Podman and CRI-O run {program} for every container. It is missing, so none starts."
-            yield report.critical("old-hook", path, message, PURGE)
+            message = f"With {path}, Podman and CRI-O run {program} for every container. The program is missing, so no"
+            yield report.critical("old-hook", path, f"{message} container starts.", PURGE)
         else:
             message = (
                 f"With {path}, Podman and CRI-O run NVIDIA's hook for every container. Together with CDI or NVIDIA's"
