@@ -493,7 +493,6 @@ settings:
     nvidia-container-runtime.runtimes: [/usr/bin/runc, runc, crun]
 """
 
-import json
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
@@ -697,6 +696,7 @@ def _controller_source(bundled: t.Mapping[str, str]) -> toolkit_source.Controlle
     """Return the toolkit that the action plugin describes in the option _bundled."""
     if "toolkit" not in bundled:
         return None
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data  # noqa: PLC0415
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
         manifest as toolkit_manifest,
     )
@@ -704,7 +704,7 @@ def _controller_source(bundled: t.Mapping[str, str]) -> toolkit_source.Controlle
         source as toolkit_source,
     )
 
-    parts = tuple(toolkit_manifest.PartDigest(**part) for part in json.loads(bundled["toolkit"]))
+    parts = tuple(toolkit_manifest.PartDigest(**part) for part in json_data.load(bundled["toolkit"]))
     return toolkit_source.ControllerSource(parts, bundled.get("toolkit_archive"))
 
 

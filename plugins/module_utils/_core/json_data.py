@@ -25,8 +25,10 @@ def load(content: bytes | str) -> t.Any:
 
     Raises ValueError for invalid or too deeply nested JSON.
     """
+    # Python imports the codec "utf-8-sig" from a file, which is not possible in a chroot without Python.
+    text = content if isinstance(content, str) else content.decode("utf-8")
     try:
-        return json.loads(content if isinstance(content, str) else content.decode("utf-8-sig"), parse_int=_integer)
+        return json.loads(text[1:] if text.startswith("\ufeff") else text, parse_int=_integer)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

@@ -94,7 +94,7 @@ class _Parser:
 
     def value(self, offset: int, depth: int) -> Node:
         if depth > MAX_DEPTH:
-            raise JsonSyntaxError(offset, f"nested deeper than {MAX_DEPTH} levels")
+            raise JsonSyntaxError(offset, f"objects and arrays are nested more than {MAX_DEPTH} levels deep")
         head = self.text[offset : offset + 1]
         if head == "{":
             return self.object(offset, depth)
@@ -114,7 +114,7 @@ class _Parser:
         try:
             value, end = _parse_string(self.text, offset + 1, True)  # noqa: FBT003
         except ValueError as error:
-            raise JsonSyntaxError(offset, "a string that does not end on its line or has an invalid escape") from error
+            raise JsonSyntaxError(offset, "a string is not terminated or has an invalid escape sequence") from error
         return Node(offset, end, value)
 
     def object(self, start: int, depth: int) -> Node:
@@ -151,11 +151,11 @@ class _Parser:
 
     def unexpected(self, offset: int, wanted: str) -> str:
         if offset >= len(self.text):
-            return f"the file ends where {wanted} is expected"
+            return f"the file ends, but {wanted} is expected"
         if self.text.startswith(("//", "/*", "#"), offset):
-            return f"a comment where {wanted} is expected; JSON has no comments"
+            return "a comment is not allowed in JSON"
         if self.text[offset] in "}]" and self.text[:offset].rstrip().endswith(","):
-            return "a comma after the last entry"
+            return "a comma is not allowed after the last entry"
         return f"{wanted} is expected here"
 
 
@@ -176,7 +176,7 @@ def parse(text: str) -> Node | None:
     root = parser.value(offset, 0)
     rest = parser.skip(root.end)
     if rest != len(text):
-        raise JsonSyntaxError(rest, "something stands after the end of the document")
+        raise JsonSyntaxError(rest, "unexpected text after the end of the document")
     return root
 
 
@@ -333,7 +333,9 @@ class JsonDocument:
     def _member(self, node: Node | None, name: str) -> Member | None:
         found = [member for member in (node.members if node and node.members else ()) if member.name == name]
         if len(found) > 1:
-            error = self.error(found[1], f"the name {name!r} stands twice in one object", "Keep one of the two.")
+            error = self.error(
+                found[1], f"the name {name!r} is used twice in one object", "Remove one of the two entries."
+            )
             # The code is not "file-invalid", because a daemon written in Go reads such a file and uses the last entry.
             error.code = "key-duplicated"
             raise error
@@ -395,12 +397,12 @@ def _parsed(path: str, text: str, bom: bool) -> JsonDocument:
         root = parse(text)
     except JsonSyntaxError as error:
         line, column = core_text.position(text, error.offset)
-        advice = "Correct the file; nothing was changed."
+        advice = "Correct the file. Nothing was changed."
         raise errors.ConfigurationError(path, error.problem, advice, line, column) from error
     document = JsonDocument(path, text, root, bom)
     if root is not None and not root.is_object:
-        problem = f"the file holds {_article(root.kind)} where an object is expected"
-        raise document.error(root, problem, "Wrap it in { }.")
+        problem = f"the file contains {_article(root.kind)}, but an object is expected"
+        raise document.error(root, problem, "Write all settings in one object: { }.")
     return document
 
 

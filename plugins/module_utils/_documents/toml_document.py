@@ -167,8 +167,8 @@ class TomlDocument:
         for depth in range(1, len(path)):
             around = _lookup(self.data, path[:depth])
             if around is not _MISSING and not isinstance(around, dict):
-                problem = f"{'.'.join(path[:depth])} holds {_kind(around)} where a table is expected"
-                raise self.error(path[:depth], problem, "Make it a table, or remove it.")
+                problem = f"{'.'.join(path[:depth])} is {_kind(around)}, but a table is expected"
+                raise self.error(path[:depth], problem, "Change it to a table, or remove it.")
 
     def _edited(
         self,
@@ -206,14 +206,13 @@ class TomlDocument:
         if lost:
             return self.error(
                 path,
-                f"{'.'.join(path)} cannot be changed here without losing a comment inside its value: {lost}",
-                "Nothing was changed. Move the comment above the entry, or change it by hand.",
+                f"a change of {'.'.join(path)} would delete the comment inside its value: {lost}",
+                "Nothing was changed. Move the comment above the entry.",
             )
         return self.error(
             path,
-            f"{'.'.join(path)} cannot be changed here without touching what is not ours",
-            "Nothing was changed. Write the entry as a plain table, [header] with one entry on each line, or change it"
-            " by hand.",
+            f"{'.'.join(path)} cannot be changed without a change of other entries",
+            "Nothing was changed. Write the table with its own [header] and one entry on each line.",
         )
 
 

@@ -21,35 +21,35 @@ if t.TYPE_CHECKING:
 
 # Configuration files are far below this limit. It is also far from Python's own limit, so that no edit fails halfway.
 MAX_DEPTH = 100
-_TOO_DEEP = f"tables or arrays more than {MAX_DEPTH} deep"
+_TOO_DEEP = f"tables and arrays are nested more than {MAX_DEPTH} levels deep"
 
 # The first characters of messages of tomllib and tomlkit, and the text that replaces each message. The original
 # messages may quote the file.
 _PROBLEMS = {
-    "Cannot declare": "a table that stands twice, or in two forms",
-    "Cannot overwrite": "a name that stands twice",
-    "Cannot mutate": "a name that stands twice",
-    "Cannot redefine": "a name that stands twice",
-    "Duplicate": "a name that stands twice",
-    "Key ": "a name that stands twice",
-    "Redefinition": "a table that stands twice",
-    "Expected '='": "a name without = behind it",
-    "Expected ']": "a table's header without its closing bracket",
-    "Expected newline": "something behind the end of a value",
-    "Invalid value": "a value that is not one; strings need quotes",
-    "Invalid initial character": "a line that begins with neither a name nor a table's header",
-    "Unclosed": "an array or inline table without its closing bracket",
-    "Unterminated": "a string without its closing quote",
-    "Unescaped": "a backslash in a string that needs doubling",
-    "Illegal character": "a character that does not belong there",
-    "Found invalid character": "a character that does not belong there",
+    "Cannot declare": "a table is defined twice",
+    "Cannot overwrite": "a key is defined twice",
+    "Cannot mutate": "a key is defined twice",
+    "Cannot redefine": "a key is defined twice",
+    "Duplicate": "a key is defined twice",
+    "Key ": "a key is defined twice",
+    "Redefinition": "a table is defined twice",
+    "Expected '='": "a key has no = behind it",
+    "Expected ']": "a table header has no closing bracket",
+    "Expected newline": "unexpected text after a value",
+    "Invalid value": "invalid value; strings need quotes",
+    "Invalid initial character": "a line begins with neither a key nor a table header",
+    "Unclosed": "an array or inline table has no closing bracket",
+    "Unterminated": "a string has no closing quote",
+    "Unescaped": "a backslash in a string is not escaped",
+    "Illegal character": "invalid character",
+    "Found invalid character": "invalid character",
     "TOML key nested": _TOO_DEEP,
     "TOML value nested": _TOO_DEEP,
 }
-_CORRECT = "Correct the file; nothing was changed."
+_CORRECT = "Correct the file. Nothing was changed."
 _CORRECT_FOR_TOMLKIT = (
-    "Correct the file; nothing was changed. If its program takes it as it is, put each table before the tables in it,"
-    " or let Ansible use Python 3.11 or newer on this host."
+    "Correct the file. Nothing was changed. If the engine accepts the file, put each table before its subtables"
+    " (tomlkit requires this order), or use Python 3.11 or newer for Ansible on this host."
 )
 # A key begins at the start of a line, or in an inline table.
 _KEY = r"""(?:[A-Za-z0-9_-]+|"[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\n]*')[ \t]*"""
@@ -105,7 +105,7 @@ def _unreadable(path: str, text: str, error: Exception, advice: str) -> errors.C
     if isinstance(error, RecursionError):
         return errors.ConfigurationError(path, _TOO_DEEP, advice)
     message = str(error)
-    what = next((words for start, words in _PROBLEMS.items() if message.startswith(start)), "what is not TOML")
+    what = next((problem for start, problem in _PROBLEMS.items() if message.startswith(start)), "invalid TOML")
     place = _PLACE.search(message)
     if place is not None:
         return errors.ConfigurationError(path, what, advice, int(place.group(1)), int(place.group(2)))

@@ -65,7 +65,8 @@ def json_text(document: t.Any) -> str:
         text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False)
     except ValueError as error:
         raise errors.NvidiaError(
-            "A CDI specification in JSON cannot hold an infinite number or NaN. Use format yaml, or correct the number."
+            "A CDI specification in JSON cannot contain an infinite number or NaN. Use format yaml, or correct the"
+            " number."
         ) from error
     return text.translate(_ESCAPES_OF_JSON) + "\n"
 
@@ -166,7 +167,8 @@ def render(document: t.Mapping[str, t.Any], format: str) -> bytes:  # noqa: A002
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise errors.NvidiaError(
-            "A CDI specification is written in UTF-8, but a name in it is not in UTF-8. Rename the file or the folder."
+            "A CDI specification must be in UTF-8, but the name of a file or directory in it is not. Rename this file"
+            " or directory."
         ) from error
 
 
@@ -189,9 +191,8 @@ def _json(path: str, text: str) -> t.Any:
         raise errors.ConfigurationError(path, yaml_parser.TOO_DEEP, yaml_parser.ADVICE) from None
     except ValueError:
         raise _NotJsonError from None
-    except errors.NvidiaError as error:
-        what, _stop, advice = str(error).rpartition(". ")
-        raise errors.ConfigurationError(path, what[0].lower() + what[1:], advice) from error
+    except yaml_parser.KeyProblemError as error:
+        raise errors.ConfigurationError(path, error.problem, error.advice) from error
     yaml_parser.check_escapes(path, text)
     if _is_too_deep(data):
         raise errors.ConfigurationError(path, yaml_parser.TOO_DEEP, yaml_parser.ADVICE)

@@ -23,19 +23,30 @@ if t.TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+class KeyProblemError(errors.NvidiaError):
+    """An invalid key in a mapping. ``problem`` is a part of a sentence."""
+
+    def __init__(self, problem: str, advice: str) -> None:
+        super().__init__(f"{problem[0].upper()}{problem[1:]}. {advice}")
+        self.problem = problem
+        self.advice = advice
+
+
+def _twice(key: object) -> str:
+    return f"the key {core_text.quoted(str(key))} is used twice in one mapping"
+
+
 def unique_mapping(pairs: t.Iterable[tuple[t.Any, t.Any]]) -> dict[t.Any, t.Any]:
     """Return a mapping of ``pairs``, for loaders (``json.loads(text, object_pairs_hook=unique_mapping)``).
 
-    Raises NvidiaError for a duplicate key, as the library does, and for a key that is a mapping or a list.
+    Raises KeyProblemError for a duplicate key, as the library does, and for a key that is a mapping or a list.
     """
     mapping: dict[t.Any, t.Any] = {}
     for key, value in pairs:
         if isinstance(key, (dict, list)):
-            raise errors.NvidiaError("A mapping has a key that is a mapping or a list. Write a text there.")
+            raise KeyProblemError("a mapping has a key that is a mapping or a list", "Use a string as the key.")
         if key in mapping:
-            raise errors.NvidiaError(
-                f"The key {core_text.quoted(str(key))} stands twice in one mapping. Remove one of the two."
-            )
+            raise KeyProblemError(_twice(key), "Remove one of the two entries.")
         mapping[key] = value
     return mapping
 
@@ -89,7 +100,7 @@ def scalar(tag: str | None, text: str, plain: bool) -> t.Any:
     elif name == "float" and fits:
         value = float(value)
     if not fits:
-        raise ScalarError(f"the tag !!{name} in front of what is none")
+        raise ScalarError(f"the value does not match its tag !!{name}")
     return value
 
 
@@ -156,7 +167,7 @@ def _binary(text: str) -> str:
             "utf-8", "replace"
         )
     except (binascii.Error, ValueError):
-        raise ScalarError("the tag !!binary in front of what is not base64") from None
+        raise ScalarError("the value of a tag !!binary is not base64") from None
 
 
 # A specification of 56 MIG devices has 100 kB.
@@ -164,8 +175,8 @@ MAX_BYTES = 4 << 20
 # No field of a specification is nested deeper than eight levels.
 MAX_LEVELS = 32
 
-ADVICE = "Correct the file, or remove it if nobody needs it."
-TOO_DEEP = f"lists and mappings lie in each other more than {MAX_LEVELS} levels deep"
+ADVICE = "Correct the file, or remove it if it is not needed."
+TOO_DEEP = f"lists and mappings are nested more than {MAX_LEVELS} levels deep"
 
 # Characters that YAML does not allow, in ASCII and Latin 1 (_CONTROL) and beyond (_BEYOND). One expression for all
 # takes long to compile.
@@ -188,7 +199,7 @@ def decoded(path: str, content: bytes) -> str:
     allow.
     """
     if len(content) > MAX_BYTES:
-        problem = f"the file is larger than {MAX_BYTES >> 20} MiB, which no CDI specification has to be"
+        problem = f"the file is larger than {MAX_BYTES >> 20} MiB, the limit for CDI specifications"
         raise errors.ConfigurationError(path, problem, ADVICE)
     encoding = "utf-8"
     for mark, with_mark in _BYTE_ORDER_MARKS:
@@ -199,12 +210,12 @@ def decoded(path: str, content: bytes) -> str:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
         name = "UTF-8" if encoding == "utf-8" else "UTF-16"
-        raise error_at(path, f"a byte that is not {name}", content[: error.start].decode(encoding)) from error
+        raise error_at(path, f"invalid {name}", content[: error.start].decode(encoding)) from error
     control = _CONTROL.search(text)
     places = [text.find(character) for character in _BEYOND] + ([control.start()] if control is not None else [])
     first = min((place for place in places if place >= 0), default=None)
     if first is not None:
-        raise error_at(path, f"the character U+{ord(text[first]):04X}, which is not allowed there", text[:first])
+        raise error_at(path, f"the character U+{ord(text[first]):04X} is not allowed in YAML", text[:first])
     return text
 
 
@@ -212,8 +223,8 @@ def check_escapes(path: str, text: str, start: int = 0, end: int | None = None) 
     """Raise ConfigurationError for an escape in quotes, between ``start`` and ``end``, that the library refuses."""
     for found in _ESCAPE.finditer(text, start, len(text) if end is None else end):
         if found.group(1):
-            what = found.group() if found.group(1) == "/" else "of half a character"
-            raise error_at(path, f"the escape {what}, which engines refuse", text[: found.start()])
+            what = found.group() if found.group(1) == "/" else "of a surrogate"
+            raise error_at(path, f"engines reject the escape {what}", text[: found.start()])
 
 
 def error_at(path: str, problem: str, before: str) -> errors.ConfigurationError:
@@ -247,12 +258,12 @@ def read_yaml(path: str, text: str) -> t.Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = (mark.line + 1, mark.column + 1) if mark is not None else ()
-        problem = f"the file is not YAML: {getattr(error, 'problem', None) or 'its characters cannot be read'}"
+        problem = f"invalid YAML: {getattr(error, 'problem', None) or 'unreadable characters'}"
         raise errors.ConfigurationError(path, problem, ADVICE, *place) from error
     except (ValueError, OverflowError) as error:
         # PyYAML raises these errors for the code of a character that does not exist.
         raise errors.ConfigurationError(
-            path, "the file is not YAML: an escape that stands for nothing", ADVICE
+            path, "invalid YAML: the character of an escape does not exist", ADVICE
         ) from error
     return builder.document
 
@@ -382,10 +393,10 @@ class _Builder:
         self._values += values
         self._aliased += aliased
         if self._values > MAX_VALUES:
-            self._fail(event, f"the file holds more than {MAX_VALUES} values, with those that aliases repeat")
+            self._fail(event, f"the file has more than {MAX_VALUES} values, including those of aliases")
         small = self._aliased <= _FREE_ALIASED or self._values <= _FREE_VALUES
         if not small and self._aliased > self._values * _ALIASED_SHARE:
-            self._fail(event, "nearly all of the file comes from aliases, which engines refuse")
+            self._fail(event, "nearly all values come from aliases, and engines reject such a file")
 
     def _scalar(self, event: t.Any) -> None:
         self._check_spelling(event)
@@ -412,7 +423,9 @@ class _Builder:
         elif not event.style and self._open and self._open[-1].event.flow_style:
             colon = self._text[end : end + 1] == ":" and self._text[end + 1 : end + 2] in tuple(",?[]{}")
             if colon or "?" in event.value:
-                self._fail(event, "a text without quotes in [ ] or { } with a ? in it, or a : without a blank behind")
+                self._fail(
+                    event, "a string without quotes in [ ] or { } contains a ?, or a : without a space behind it"
+                )
 
     def _expects_key(self) -> bool:
         return bool(self._open) and self._open[-1].is_mapping and self._open[-1].key is None
@@ -441,10 +454,10 @@ class _Builder:
 
     def _alias(self, event: t.Any) -> None:
         if event.anchor not in self._anchors:
-            self._fail(event, "an alias of an anchor that does not stand before it")
+            self._fail(event, "an alias refers to an anchor that is not defined before it")
         node = self._anchors[event.anchor]
         if isinstance(node, _Collection):
-            self._fail(event, "an alias of what it is itself a part of")
+            self._fail(event, "an alias refers to a list or mapping that contains it")
         self._spend(event, 1 + node.values, node.values)
         self._put(event, node._replace(values=1 + node.values))
 
@@ -460,7 +473,7 @@ class _Builder:
         parent.values += node.values
         if not parent.is_mapping:
             if parent.merged and not isinstance(node.data, dict):
-                self._fail(event, "a merge key (<<) has a list with something else than mappings in it")
+                self._fail(event, "the list of a merge key (<<) contains a value that is not a mapping")
             parent.data.append(node.data)
         elif parent.key is None:
             parent.key = node if node.merges else node._replace(data=self._key(event, node.data))
@@ -478,12 +491,12 @@ class _Builder:
         if key.merges:
             merged = data if isinstance(data, list) else [data]
             if not all(isinstance(each, dict) for each in merged):
-                self._fail(event, "a merge key (<<) has something else than mappings")
+                self._fail(event, "the value of a merge key (<<) is not a mapping")
             # The library is strict, so it refuses a duplicate key here, too.
             pairs = [pair for each in merged for pair in each.items()]
         else:
             pairs = [(key.data, data)]
         for name, value in pairs:
             if name in mapping:
-                self._fail(event, f"the key {core_text.quoted(str(name))} stands twice in one mapping")
+                self._fail(event, _twice(name))
             mapping[name] = value

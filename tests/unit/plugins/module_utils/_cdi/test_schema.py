@@ -129,7 +129,7 @@ def test_listed_and_quoted() -> None:
 
 def test_duplicate_key() -> None:
     assert json.loads('{"a": {"b": 1}, "c": 2}', object_pairs_hook=unique_mapping) == {"a": {"b": 1}, "c": 2}
-    with pytest.raises(NvidiaError, match='key "b" stands twice'):
+    with pytest.raises(NvidiaError, match='key "b" is used twice'):
         json.loads('{"a": {"b": 1, "b": 2}}', object_pairs_hook=unique_mapping)
 
 

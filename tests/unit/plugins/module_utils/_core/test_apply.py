@@ -86,7 +86,9 @@ def test_refuses_folders_in_which_others_can_write(tmp_path: Path, host: HostFS,
     if folder == "srv/b":
         (tmp_path / "srv/b").mkdir()
     (tmp_path / folder).chmod(mode)
-    with pytest.raises(HostError, match=r"^backup_dir '/srv/b': nothing .* other users, .*`(chmod go-w|mkdir -m 700) "):
+    with pytest.raises(
+        HostError, match=r"^backup_dir '/srv/b' is not safe: .* other users, .*`(chmod go-w|mkdir -m 700) "
+    ):
         check_backup_dir(host, "/srv/b", ())
     (tmp_path / folder).chmod(0o755)
     check_backup_dir(host, "/srv/b", ())

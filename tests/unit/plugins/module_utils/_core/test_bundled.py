@@ -142,7 +142,7 @@ def test_pyyaml_works_without_its_compiled_module() -> None:
         parse("x.yaml", b"a: 1")
     bundled.register({"yaml": on_controller("yaml")})
     assert parse("x.yaml", b"a:\t[0:1, {b: 'c'}]") == {"a": ["0:1", {"b": "c"}]}
-    with pytest.raises(ConfigurationError, match=r"x.yaml, line 1, column \d+: the file is not YAML"):
+    with pytest.raises(ConfigurationError, match=r"x.yaml, line 1, column \d+: invalid YAML"):
         parse("x.yaml", b"a: 'b")
     yaml: t.Any = bundled.import_bundled("yaml")
     assert yaml.__with_libyaml__ is False

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import JSON_BYTES
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.json_document import JsonDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.json_document import (
+    MAX_DEPTH,
+    JsonDocument,
+    JsonSyntaxError,
+    parse,
+    plain,
+)
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.guards import within
 
 RUNTIME = ("runtimes", "nvidia", "path")
@@ -24,7 +30,7 @@ def document(text: str | bytes) -> JsonDocument:
     return JsonDocument.from_bytes("/etc/docker/daemon.json", text if isinstance(text, bytes) else text.encode())
 
 
-# Each layout that is met in the wild, and what a person would have written into it.
+# Layouts of real files, and the same file after the edit.
 LAYOUTS = {
     "empty": ("", '{\n    "runtimes": {\n        "nvidia": {\n            "path": "P"\n        }\n    }\n}\n'),
     "blank": (" \n\n", '{\n    "runtimes": {\n        "nvidia": {\n            "path": "P"\n        }\n    }\n}\n'),
@@ -68,7 +74,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize(("before", "after"), LAYOUTS.values(), ids=LAYOUTS)
-def test_writes_in_the_manner_of_the_file(before: str, after: str) -> None:
+def test_set_follows_the_layout_of_the_file(before: str, after: str) -> None:
     assert document(before).set(RUNTIME, "P").text == after
 
 
@@ -89,11 +95,11 @@ def test_keeps_the_byte_order_mark(mark: bytes) -> None:
         ('{"a": 1}', "x", '{"a": 1}'),
     ],
 )
-def test_deletes_an_entry_with_its_comma(before: str, path: str, after: str) -> None:
+def test_delete_removes_the_entry_and_its_comma(before: str, path: str, after: str) -> None:
     assert document(before).delete((path,)).text == after
 
 
-def test_setting_the_same_value_changes_nothing() -> None:
+def test_set_of_the_same_value_changes_nothing() -> None:
     text = '{"features" : { "cdi" :true }}'
     assert document(text).set(("features", "cdi"), value=True).text == text
     assert document('{"a": 1}').set(("a",), value=True).text == '{"a": true}'
@@ -113,16 +119,16 @@ def test_setting_the_same_value_changes_nothing() -> None:
         ),
     ],
 )
-def test_restores_an_entry_and_what_stood_around_it(original: str, now: str, restored: str) -> None:
+def test_restore_of_an_entry_and_its_parents(original: str, now: str, restored: str) -> None:
     assert document(now).restore(RUNTIME, document(original)).text == restored
 
 
-# A lone surrogate has no UTF-8.  In the others, the same text has more than one spelling.
+# A lone surrogate has no UTF-8. The other strings have more than one spelling.
 SPELLINGS = [r"\ud83d", r"\uD83D", r"a\udc00b", r"\/x", r"\u00e9", "é", r"\ud83d\ude00"]
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_restores_the_spelling_of_a_text(spelling: str) -> None:
+def test_restore_keeps_the_spelling(spelling: str) -> None:
     original = document(f'{{"default-runtime": "{spelling}", "debug": true}}\n')
     drifted = document('{"default-runtime": "nvidia", "debug": false}\n')
     expected = f'{{"default-runtime": "{spelling}", "debug": false}}\n'
@@ -130,34 +136,34 @@ def test_restores_the_spelling_of_a_text(spelling: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["\ud83d", {"\ud83d": ["\udc00", {"x": "\ud83d"}]}])
-def test_writes_a_lone_surrogate_as_an_escape_sequence(value: t.Any) -> None:
+def test_set_escapes_a_lone_surrogate(value: t.Any) -> None:
     written = document('{"a": 1}').set(("\udfff", "x"), value)
     assert json.loads(written.to_bytes()) == {"a": 1, "\udfff": {"x": value}}
     assert json.loads(written.set(("a",), value).to_bytes())["a"] == value
 
 
 @pytest.mark.parametrize(
-    ("content", "place", "words"),
+    ("content", "place", "problem"),
     [
-        (b'{\n  "a": 1,\n}', (3, 1), "comma after the last entry"),
+        (b'{\n  "a": 1,\n}', (3, 1), "comma is not allowed after the last entry. Correct the file."),
         (b'{"a": "\xc3\xa9\xff"}', (1, 9), "invalid UTF-8"),
-        (b"[]", (1, 1), "an array where an object is expected"),
-        (b'\n "x"', (2, 2), "a string where an object is expected"),
-        (b"null", (1, 1), "null where an object is expected"),
+        (b"[]", (1, 1), "the file contains an array, but an object is expected"),
+        (b'\n "x"', (2, 2), "the file contains a string, but an object is expected"),
+        (b"null", (1, 1), "the file contains null, but an object is expected"),
         (b"\xff\xfe{\x00}\x00", (None, None), "UTF-16"),
     ],
 )
-def test_refuses_what_is_no_object_in_utf_8(content: bytes, place: tuple[int, int], words: str) -> None:
+def test_rejects_invalid_files(content: bytes, place: tuple[int, int], problem: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         document(content)
     assert (caught.value.line, caught.value.column) == place
-    assert words in str(caught.value)
+    assert problem in str(caught.value)
     assert "/etc/docker/daemon.json" in str(caught.value)
 
 
-def test_refuses_a_name_that_stands_twice_where_it_matters() -> None:
+def test_rejects_a_duplicate_name_only_on_the_path() -> None:
     twice = document('{"runtimes": {},\n "runtimes": {}}')
-    with pytest.raises(ConfigurationError, match=r"line 2, column 2.*stands twice"):
+    with pytest.raises(ConfigurationError, match=r"line 2, column 2.*is used twice"):
         twice.node("runtimes")
     assert twice.node("debug") is None
 
@@ -175,7 +181,7 @@ DOCUMENTS = st.dictionaries(NAMES, FOREIGN, max_size=5)
 
 
 @given(DOCUMENTS, STYLES, st.lists(NAMES, min_size=1, max_size=3), FOREIGN)
-def test_sets_one_value_and_keeps_every_other(
+def test_set_keeps_all_other_values(
     value: dict[str, t.Any], style: dict[str, t.Any], path: list[str], new: t.Any
 ) -> None:
     edited = document(json.dumps(value, **style)).set(tuple(path), new)
@@ -192,9 +198,7 @@ def test_sets_one_value_and_keeps_every_other(
 
 
 @given(DOCUMENTS.filter(bool), STYLES, FOREIGN)
-def test_an_entry_that_comes_and_goes_leaves_no_trace(
-    value: dict[str, t.Any], style: dict[str, t.Any], new: t.Any
-) -> None:
+def test_set_and_delete_restore_the_text(value: dict[str, t.Any], style: dict[str, t.Any], new: t.Any) -> None:
     value.pop("guest", None)
     if not value:
         return
@@ -203,10 +207,87 @@ def test_an_entry_that_comes_and_goes_leaves_no_trace(
 
 
 @pytest.mark.parametrize("unit", ["x", "\\\\", "[],", '"a":[],'])
-def test_the_largest_file_is_parsed_and_a_larger_one_refused(unit: str) -> None:
+def test_size_limit(unit: str) -> None:
     left, right = {"[],": ('{"a": [', "0]}"), '"a":[],': ("{", '"a":0}')}.get(unit, ('{"a": "', '"}'))
     text = left + unit * ((JSON_BYTES - 20) // len(unit)) + right
     with within(60):
         assert JsonDocument.from_bytes("/x", text.encode()).text == text
     with pytest.raises(ConfigurationError, match=r"^/x: the file is larger than 1 MiB, the limit for JSON"):
         JsonDocument.from_bytes("/x", text.encode() + b" " * 20)
+
+
+# -- the parser ------------------------------------------------------------------------------------------------------
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=20
+)
+
+
+@given(VALUES, st.sampled_from([None, 0, 1, 4, "\t"]), st.booleans())
+def test_parses_what_the_json_module_writes(value: t.Any, indent: int | str | None, ascii_only: bool) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+    assert plain(parse(text)) == value
+
+
+@given(st.text(alphabet='{}[]":,tfn0-1.eE \\u"ab/\n', max_size=30))
+def test_accepts_exactly_what_the_json_module_accepts(text: str) -> None:
+    try:
+        expected = json.loads(text)
+    except ValueError:
+        if text.strip(" \t\r\n"):
+            with pytest.raises(JsonSyntaxError):
+                parse(text)
+        return
+    assert plain(parse(text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "offset", "problem"),
+    [
+        ('{"a": 1,}', 8, "comma is not allowed after the last entry"),
+        ("[1,]", 3, "comma is not allowed after the last entry"),
+        ('{"a" 1}', 5, "':' is expected"),
+        ('{"a": 1 "b": 2}', 8, "',' or '}' is expected"),
+        ("{'a': 1}", 1, "a quoted name is expected"),
+        ('{"a": tru}', 6, "a value is expected"),
+        ('{"a": NaN}', 6, "a value is expected"),
+        ('{"a": 01}', 7, "',' or '}' is expected"),
+        ('{"a": 1', 7, "the file ends"),
+        ('{"a": "b\n"}', 6, "is not terminated"),
+        ('{"a": "\\x"}', 6, "invalid escape"),
+        ('{\n// why\n"a": 1}', 2, "a comment is not allowed in JSON"),
+        ('{"a": # why\n1}', 6, "a comment is not allowed in JSON"),
+        ("{} {}", 3, "after the end"),
+    ],
+)
+def test_error_has_offset_and_problem(text: str, offset: int, problem: str) -> None:
+    with pytest.raises(JsonSyntaxError) as caught:
+        parse(text)
+    assert caught.value.offset == offset
+    assert problem in caught.value.problem
+
+
+def test_rejects_deep_nesting() -> None:
+    with pytest.raises(JsonSyntaxError, match=f"more than {MAX_DEPTH} levels"):
+        parse("[" * 100_000)
+
+
+def test_blank_text_has_no_tree() -> None:
+    assert parse(" \n") is None
+
+
+def test_parses_numbers_of_any_length() -> None:
+    assert plain(parse("1" * 5000)) == float("inf")
+    assert plain(parse("-12")) == -12
+    assert isinstance(plain(parse("1.0")), float)
+
+
+def test_node_has_its_position() -> None:
+    text = '{ "runtimes" : {"nvidia": {"path": "/usr/bin/x"}} }'
+    root = parse(text)
+    assert root is not None
+    assert root.members is not None
+    (member,) = root.members
+    assert text[member.start : member.name_end] == '"runtimes"'
+    assert text[member.node.start : member.node.end] == '{"nvidia": {"path": "/usr/bin/x"}}'

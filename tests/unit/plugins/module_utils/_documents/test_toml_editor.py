@@ -271,5 +271,5 @@ def test_the_comment_that_would_be_lost_is_named_without_secrets() -> None:
     document = TomlDocument.from_bytes("/etc/x.toml", b"a = [\n  1, # token=hunter2\n]\n")
     with pytest.raises(ConfigurationError) as raised:
         document.set(("a",), [2])
-    assert "without losing a comment inside its value: # token=********. " in str(raised.value)
+    assert "would delete the comment inside its value: # token=********. " in str(raised.value)
     assert "Move the comment above the entry" in str(raised.value)

@@ -142,32 +142,32 @@ class TestYaml:
     @pytest.mark.parametrize(
         ("text", "place", "said"),
         [
-            ("a: 1\nb: 2\n a: 3\n", (3, 3), "the file is not YAML: "),
-            ("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n", (5, 6), 'the key "c" stands twice in one mapping'),
-            ("a: 1\n'a': 2\n", (2, 6), 'the key "a" stands twice'),
+            ("a: 1\nb: 2\n a: 3\n", (3, 3), "invalid YAML: "),
+            ("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n", (5, 6), 'the key "c" is used twice in one mapping'),
+            ("a: 1\n'a': 2\n", (2, 6), 'the key "a" is used twice'),
             ("[a]: 1", (1, 1), "a mapping has a key that is a mapping or a list"),
             ("? {a: 1}\n: 2", (1, 3), "a mapping has a key that is a mapping or a list"),
             ("a: &x [1]\n*x : 2", (2, 1), "a mapping has a key that is a mapping or a list"),
             ("~: 1", (1, 1), "a mapping has a key that is null"),
-            ("a: *x", (1, 4), "an alias of an anchor that does not stand before it"),
-            ("a: &x [*x]", (1, 8), "an alias of what it is itself a part of"),
-            ("a: &x {b: 1}\nc: {<<: *x, b: 2}", (2, 16), 'the key "b" stands twice'),
-            ("<<: [{a: 1}, {a: 2}]", (1, 5), 'the key "a" stands twice'),
-            ("a: 1\n<<: 5", (2, 5), "a merge key (<<) has something else than mappings"),
-            ("<<: [5]", (1, 6), "a merge key (<<) has a list with something else than mappings in it"),
-            ("a: !!int x", (1, 4), "the tag !!int in front of what is none"),
+            ("a: *x", (1, 4), "an alias refers to an anchor that is not defined before it"),
+            ("a: &x [*x]", (1, 8), "an alias refers to a list or mapping that contains it"),
+            ("a: &x {b: 1}\nc: {<<: *x, b: 2}", (2, 16), 'the key "b" is used twice'),
+            ("<<: [{a: 1}, {a: 2}]", (1, 5), 'the key "a" is used twice'),
+            ("a: 1\n<<: 5", (2, 5), "the value of a merge key (<<) is not a mapping"),
+            ("<<: [5]", (1, 6), "the list of a merge key (<<) contains a value that is not a mapping"),
+            ("a: !!int x", (1, 4), "the value does not match its tag !!int"),
             ("%YAML 1.2\n---\na: 1", (1, 1), "engines read YAML 1.1 only"),
-            ('a: "x\\/y"', (1, 6), "the escape \\/, which engines refuse"),
+            ('a: "x\\/y"', (1, 6), "engines reject the escape \\/"),
             ('a: &x "\\ud83d\\ude00"', None, ""),
-            ('a: "\\UFFFFFFFF"', None, "the file is not YAML: "),
-            ("a: @b", (1, 4), "the file is not YAML: "),
-            ("\ta: 1", (1, 1), "the file is not YAML: "),
-            ("a:\n\tb: 1", None, "the file is not YAML: "),
-            ("a: x\n\ty", None, "the file is not YAML: "),
-            ("-\ta", (1, 2), "the file is not YAML: "),
+            ('a: "\\UFFFFFFFF"', None, "invalid YAML: "),
+            ("a: @b", (1, 4), "invalid YAML: "),
+            ("\ta: 1", (1, 1), "invalid YAML: "),
+            ("a:\n\tb: 1", None, "invalid YAML: "),
+            ("a: x\n\ty", None, "invalid YAML: "),
+            ("-\ta", (1, 2), "invalid YAML: "),
             ("[a?b]", None, ""),
             ("[a:]", None, ""),
-            ("a: 'b", None, "the file is not YAML: "),
+            ("a: 'b", None, "invalid YAML: "),
         ],
     )  # fmt: skip
     def test_refused(self, text: str, place: tuple[int, int] | None, said: str) -> None:
@@ -176,12 +176,12 @@ class TestYaml:
         if place is not None:
             assert (error.line, error.column) == place
         assert str(error).startswith("/etc/cdi/x.yaml")
-        assert str(error).endswith(". Correct the file, or remove it if nobody needs it.")
+        assert str(error).endswith(". Correct the file, or remove it if it is not needed.")
 
     def test_neither_hangs_nor_grows_by_aliases(self) -> None:
         lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
         lines += [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 30)]
-        assert "nearly all of the file comes from aliases" in refusal("\n".join(lines)).problem
+        assert "nearly all values come from aliases" in refusal("\n".join(lines)).problem
 
     def test_the_library_leaves_small_documents_alone(self) -> None:
         # It decodes the document, the mapping, two keys, a list and its text, a list, and for each alias three values.
@@ -190,7 +190,7 @@ class TestYaml:
     @pytest.mark.parametrize("text", ["- a\n" * 1000, "a: &x [" + "b, " * 30 + "]\nc: [" + "*x, " * 40 + "]"])
     def test_too_many_values(self, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(yaml_parser, "MAX_VALUES", 1000)
-        assert refusal(text).problem.startswith("the file holds more than 1000 values")
+        assert refusal(text).problem.startswith("the file has more than 1000 values")
         assert read(text[: len(text) // 2].rstrip("*x, ") + "]" * ("[" in text)) is not None
 
     @pytest.mark.parametrize(
@@ -246,16 +246,16 @@ class TestText:
     @pytest.mark.parametrize(
         ("content", "place", "said"),
         [
-            (b"a: 1\nb: \xff\n", (2, 4), "a byte that is not UTF-8"),
-            ("é: ".encode() + b"\xc3", (1, 4), "a byte that is not UTF-8"),
-            (b"a: \xed\xa0\x80", (1, 4), "a byte that is not UTF-8"),
+            (b"a: 1\nb: \xff\n", (2, 4), "invalid UTF-8"),
+            ("é: ".encode() + b"\xc3", (1, 4), "invalid UTF-8"),
+            (b"a: \xed\xa0\x80", (1, 4), "invalid UTF-8"),
             (b"a: 1\n\x00", (2, 1), "the character U+0000"),
             (b'{"a": "\x7f"}', (1, 8), "the character U+007F"),
             ("é\n\x1b".encode(), (2, 1), "the character U+001B"),
             ("a: \ufffe".encode(), (1, 4), "the character U+FFFE"),
             ("a\ufeff".encode(), (1, 2), "the character U+FEFF"),
             ("\ufeffa: \x01".encode("utf-16-le"), (1, 4), "the character U+0001"),
-            ("\ufeffa: ".encode("utf-16-be") + b"\xd8\x00", (1, 4), "a byte that is not UTF-16"),
+            ("\ufeffa: ".encode("utf-16-be") + b"\xd8\x00", (1, 4), "invalid UTF-16"),
         ],
     )
     def test_bytes_that_are_no_text(self, content: bytes, place: tuple[int, int], said: str) -> None:
@@ -312,9 +312,9 @@ class TestWithoutPyYaml:
     @pytest.mark.parametrize(
         ("text", "place", "said"),
         [
-            ('{"a": {"b": 1, "b": 2}}', (None, None), 'the key "b" stands twice in one mapping'),
-            ('{"a":\n "x\\\\\\/"}', (2, 6), "the escape \\/, which engines refuse"),
-            ('{"a": "\\ud83d\\ude00"}', (1, 8), "the escape of half a character, which engines refuse"),
+            ('{"a": {"b": 1, "b": 2}}', (None, None), 'the key "b" is used twice in one mapping'),
+            ('{"a":\n "x\\\\\\/"}', (2, 6), "engines reject the escape \\/"),
+            ('{"a": "\\ud83d\\ude00"}', (1, 8), "engines reject the escape of a surrogate"),
             ("[" * (MAX_LEVELS + 1) + "]" * (MAX_LEVELS + 1), (None, None), "lists and mappings"),
             ("[" * 100_000 + "]" * 100_000, (None, None), "lists and mappings"),
         ],
@@ -446,13 +446,13 @@ class TestRender:
 
     @pytest.mark.parametrize("form", ["yaml", "json"])
     def test_what_is_no_utf_8(self, form: str) -> None:
-        with pytest.raises(NvidiaError, match="a name in it is not in UTF-8"):
+        with pytest.raises(NvidiaError, match="the name of a file or directory in it is not"):
             render({"a": "/usr/lib/\udcff"}, form)
 
     @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
     def test_what_json_cannot_express(self, number: float) -> None:
         """Written as Infinity, it would be read as a text."""
-        with pytest.raises(NvidiaError, match="cannot hold an infinite number"):
+        with pytest.raises(NvidiaError, match="cannot contain an infinite number"):
             render({"a": number}, "json")
 
     @both_scanners

@@ -163,7 +163,7 @@ def test_other_tags_make_texts(tag: str) -> None:
 def test_tags_that_do_not_fit(name: str, text: str) -> None:
     with pytest.raises(ScalarError) as caught:
         scalar(f"tag:yaml.org,2002:{name}", text, True)
-    assert str(caught.value).startswith(f"the tag !!{name} in front of what is no")
+    assert str(caught.value).startswith("the value ")
 
 
 @given(st.integers(-(2**63), 2**64 - 1))

@@ -351,7 +351,7 @@ def test_create_false_requires_the_file() -> None:
         ("a = 1\na = 2\n", "line 2, column"),
         (
             "nvidia-container-cli = 5\n",
-            "line 1, column 1: nvidia-container-cli holds a number where a table is expected",
+            "line 1, column 1: nvidia-container-cli is a number, but a table is expected",
         ),
         (
             "[nvidia-container-cli.debug]\nx = 1\n",
@@ -370,9 +370,7 @@ def test_rejects_invalid_files_with_position(text: str, message: str) -> None:
 def test_keeps_comments_in_values() -> None:
     text = f'[{CLI}]\nenvironment = [\n  # the proxy\n  "A=1", # one\n]\n'
     config = Config(text)
-    with pytest.raises(
-        ConfigurationError, match=r"line 2, column 1: .*environment cannot be changed here without losing a"
-    ):
+    with pytest.raises(ConfigurationError, match=r"line 2, column 1: .*environment would delete the comment"):
         config.present({f"{CLI}.environment": ["B=1"]})
     config.present({f"{CLI}.environment": ["A=1", "B=1"]})
     assert config.text == text.replace('"A=1", # one\n', '"A=1", # one\n  "B=1",\n')

@@ -485,7 +485,7 @@ def test_does_not_record_existing_config_file(world: World) -> None:
         ({"source": "files"}, "source: files requires files"),
         ({"files": ("/x.deb",)}, "files requires source: files"),
         ({"source": "files", "files": ("x.deb",)}, "files 'x.deb' is not an absolute path"),
-        ({"backup_dir": "/etc/apt/sources.list.d/x"}, "backup_dir .* lies in /etc/apt/sources.list.d"),
+        ({"backup_dir": "/etc/apt/sources.list.d/x"}, "backup_dir .* is below /etc/apt/sources.list.d"),
         ({"package_cache": "/home/me"}, "package_cache '/home/me' is not allowed"),
         ({"package_cache": "/srv/gpufleet-nvidia"}, "package_cache '/srv/gpufleet-nvidia' is not allowed"),
     ],

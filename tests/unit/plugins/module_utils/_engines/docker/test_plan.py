@@ -447,9 +447,9 @@ def test_configured_cdi(content: t.Any, flags: list[str], version: tuple[int, ..
         ('{"features": true}', "features has the type boolean, but dockerd expects object"),
         ('{"features": {"cdi": "true"}}', "features.cdi has the type string, but dockerd expects boolean"),
         ('{"runtimes": {"nvidia": {"runtimeType": "io.containerd.x.v1"}}}', "has a runtimeType"),
-        ('{"runtimes": {}, "runtimes": {}}', "stands twice"),
-        ("[]", "an array where an object is expected"),
-        ('{"a": 1,}', "comma after the last entry"),
+        ('{"runtimes": {}, "runtimes": {}}', "is used twice"),
+        ("[]", "the file contains an array, but an object is expected"),
+        ('{"a": 1,}', "comma is not allowed after the last entry"),
     ],
 )
 def test_refuses_invalid_files(content: str, message: str) -> None:

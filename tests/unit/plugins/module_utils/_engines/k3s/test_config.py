@@ -127,10 +127,10 @@ def test_overlay_replaces_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "place", "said"),
     [
-        ("default-runtime: [\n", (2, 1), "not YAML"),
-        ("a: b\n\tdefault-runtime: x\n", (2, 1), "not YAML"),
+        ("default-runtime: [\n", (2, 1), "invalid YAML"),
+        ("a: b\n\tdefault-runtime: x\n", (2, 1), "invalid YAML"),
         ("- default-runtime: nvidia\n", (None, None), "no mapping of settings"),
-        (b"default-runtime: \xff\n", (1, 18), "not UTF-8"),
+        (b"default-runtime: \xff\n", (1, 18), "invalid UTF-8"),
         ("default-runtime: a\nother: {}\ndefault-runtime: b\n", (3, 18), "twice"),
     ],
 )
