@@ -131,15 +131,9 @@ def query_nvml(
 ) -> tuple[nvml.NvmlResult | None, errors.Problem]:
     """Return what NVML reports, with failures of single GPUs, or None; and the reason why there is no result.
 
-    Args:
-        host: As in read_inventory(), like the next three.
-        driver_root: As there.
-        use_nvml: As there.
-        library_folders: As there.
-        missing_nodes: The device nodes that NVML would create, to prevent that; None lets NVML create them.
-
-    Returns:
-        The result, and an empty problem. Without a result, the problem's code is NOT_QUERIED or UNUSABLE.
+    The problem is empty if there is a result; otherwise its code is NOT_QUERIED or UNUSABLE. The first four arguments
+    are those of read_inventory(). ``missing_nodes`` are the device nodes that NVML would create, to prevent that; with
+    None, NVML may create them.
 
     Raises:
         HostError: NVML returns an error, crashes or hangs.

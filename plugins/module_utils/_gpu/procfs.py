@@ -4,7 +4,7 @@
 
 """Detect GPUs, and read what the driver reports below /proc and /sys: GPUs, modules and MIG capabilities.
 
-The files are those of the kernel module (kernel-open/nvidia/nv-c of open-gpu-kernel-modules), and of "Device
+The files are those of the kernel module (kernel-open/nvidia/nv-procfs.c of open-gpu-kernel-modules), and of "Device
 Nodes and Capabilities" in NVIDIA's MIG user guide.
 """
 
@@ -160,7 +160,7 @@ def parse_information(text: str, path: str) -> ProcGpu:
         if colon:
             values.setdefault(name.strip(), (number, value.strip()))
     if not values:
-        # The kernel module writes an empty file if the GPU does not wake up (rm_ref_dynamic_power in nv-c).
+        # The kernel module writes an empty file if the GPU does not wake up (rm_ref_dynamic_power in nv-procfs.c).
         raise errors.ConfigurationError(
             path, "the file is empty: the GPU does not answer the driver", f"{CHECK_LOG} Restart the host."
         )
@@ -169,7 +169,7 @@ def parse_information(text: str, path: str) -> ProcGpu:
     try:
         bus = normalize_address(address)
     except ValueError:
-        raise _invalid_information(path, "Bus Location is not a PCI address", line_number) from None
+        raise _invalid(path, "Bus Location is not a PCI address", line_number) from None
     # Of an excluded GPU only the address is used, and its other values may be unknown.
     return ProcGpu(bus, "", 0, "", excluded) if excluded else _parse_gpu(values, bus, path)
 
@@ -221,22 +221,22 @@ def _parse_gpu(values: t.Mapping[str, tuple[int, str]], bus: str, path: str) -> 
     if _UNKNOWN in uuid:
         uuid = ""
     elif _UUID.match(uuid) is None:
-        raise _invalid_information(path, "GPU UUID is not a UUID", line)
+        raise _invalid(path, "GPU UUID is not a UUID", line)
     line, minor = _value(values, "Device Minor", path)
     if _MINOR.match(minor) is None:
-        raise _invalid_information(path, "Device Minor is not a number", line)
+        raise _invalid(path, "Device Minor is not a number", line)
     return ProcGpu(bus, uuid, int(minor), values.get("Model", (0, ""))[1], excluded=False)
 
 
 def _value(values: t.Mapping[str, tuple[int, str]], name: str, path: str) -> tuple[int, str]:
     """Return a value with its line number."""
     if name not in values:
-        raise _invalid_information(path, f"{name} is missing", None)
+        raise _invalid(path, f"{name} is missing", None)
     return values[name]
 
 
-def _invalid_information(path: str, problem: str, line: int | None) -> errors.ConfigurationError:
-    return errors.ConfigurationError(path, problem, "Reload the NVIDIA driver, or enable NVML.", line)
+def _invalid(path: str, problem: str, line: int | None) -> errors.ConfigurationError:
+    return errors.ConfigurationError(path, problem, RELOAD, line)
 
 
 def _sort_key(bus: str) -> tuple[int, ...]:
@@ -369,9 +369,9 @@ def parse_minors(text: str, path: str = MIG_MINORS) -> dict[str, int]:
             continue
         match = _LINE.match(line)
         if match is None:
-            raise _invalid_capability(path, "is not a capability with its minor number", number)
+            raise _invalid(path, "the line is not a capability with its minor number", number)
         if match.group(1) in found:
-            raise _invalid_capability(path, "repeats a capability", number)
+            raise _invalid(path, "the line repeats a capability", number)
         found[match.group(1)] = int(match.group(2))
     return found
 
@@ -410,7 +410,3 @@ def _numbered(host: hostfs.HostFS, folder: str, kind: str) -> list[tuple[int, st
     """Return the entries of ``folder`` named ``kind`` plus a number: the number and the path."""
     matches = [(_NUMBERED[kind].match(name), name) for name in host.entries(folder)]
     return sorted((int(match.group(1)), f"{folder}/{name}") for match, name in matches if match)
-
-
-def _invalid_capability(path: str, problem: str, line: int) -> errors.ConfigurationError:
-    return errors.ConfigurationError(path, f"the line {problem}", RELOAD, line)
