@@ -10,7 +10,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.apply import ChangeWriter
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError, HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import BACKUP_DIR, STATE_DIR, load_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.text import parse_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import (
@@ -49,7 +49,7 @@ REQUEST = RuntimeRequest()
 
 
 class Host:
-    """One engine of a tree, and what this collection does to it."""
+    """One engine of a tree, and runs of this collection."""
 
     def __init__(self, tree: Tree, engine: str = "containerd", version: str = V2) -> None:
         self.tree = tree
@@ -69,14 +69,14 @@ class Host:
         files = HostFiles(self.host, self.engine.key)
         return files.context(path, installation.unit, parse_version(self.version), paths)
 
-    def purge(self, request: RuntimeRequest | None = REQUEST) -> LegacyCleanup:
+    def cleanup(self, request: RuntimeRequest | None = REQUEST) -> LegacyCleanup:
         return LegacyCleanup(self.host, self.engine, self.context(request is None), request)
 
     def plan(self, request: RuntimeRequest | None = REQUEST, purge: bool = True) -> EnginePlan:
         def make(context: Context) -> EnginePlan:
             return self.engine.absent(context) if request is None else self.engine.present(request, context)
 
-        return self.purge(request).plan(make) if purge else make(self.context(request is None))
+        return self.cleanup(request).plan(make) if purge else make(self.context(request is None))
 
     def run(self, request: RuntimeRequest | None = REQUEST, purge: bool = True) -> EnginePlan:
         """Plan and write, as the module does."""
@@ -120,7 +120,7 @@ def made(tree: Tree) -> t.Callable[..., Host]:
 Made = t.Callable[..., Host]
 
 
-# -- what is a leftover ----------------------------------------------------------------------------------------------
+# -- leftovers ------------------------------------------------------------------------------------------------------
 
 GONE = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 CRIO_GONE = f'[crio.runtime.runtimes.old]\nruntime_path = "{GONE}"\n'
@@ -156,15 +156,15 @@ CRIO_GONE = f'[crio.runtime.runtimes.old]\nruntime_path = "{GONE}"\n'
         ("docker", {HOOK: HOOK_FILE, CRIO_STRAY: CRIO_DROP_IN, STRAY: small_drop_in()}, []),
     ],
 )
-def test_leftovers_are_found(made: Made, engine: str, files: dict[str, str], expected: list[tuple[str, str]]) -> None:
+def test_leftovers(made: Made, engine: str, files: dict[str, str], expected: list[tuple[str, str]]) -> None:
     host = made(files, engine)
-    assert [(one.path, one.kind) for one in host.purge().leftovers] == expected
-    assert host.purge().warnings == ()
-    assert all(one.reason.endswith(".") for one in host.purge().leftovers)
+    assert [(one.path, one.kind) for one in host.cleanup().leftovers] == expected
+    assert host.cleanup().warnings == ()
+    assert all(one.reason.endswith(".") for one in host.cleanup().leftovers)
 
 
 @pytest.mark.parametrize(
-    ("engine", "files", "words"),
+    ("engine", "files", "message"),
     [
         ("containerd", {MAIN: main_file(), DROP_IN: snapshot() + "# mine\n"}, "contains comments"),
         ("containerd", {MAIN: main_file(), DROP_IN: snapshot() + "[grpc]\nx = 1\n"}, "also contains grpc.x"),
@@ -190,25 +190,25 @@ def test_leftovers_are_found(made: Made, engine: str, files: dict[str, str], exp
         ("crio", {HOOK: '{"hook": {"path": "/usr/bin/mine"}}'}, "does not run NVIDIA's hook"),
     ],
 )
-def test_what_others_may_have_written_stays(made: Made, engine: str, files: dict[str, str], words: str | None) -> None:
+def test_changed_files_are_kept(made: Made, engine: str, files: dict[str, str], message: str | None) -> None:
     host = made(files, engine)
-    purge = host.purge()
-    if words is None:
-        # A value that the main file has otherwise is a copy of what stood there once.
-        assert [one.path for one in purge.leftovers][:1] == [DROP_IN]
+    cleanup = host.cleanup()
+    if message is None:
+        # A value that differs from the main file is an old copy.
+        assert [one.path for one in cleanup.leftovers][:1] == [DROP_IN]
         return
-    assert purge.leftovers == ()
-    assert len(purge.warnings) == 1
-    assert words in purge.warnings[0]
+    assert cleanup.leftovers == ()
+    assert len(cleanup.warnings) == 1
+    assert message in cleanup.warnings[0]
     before = host.files()
-    host.purge(None).plan(lambda _context: host.plan(None, purge=False))
+    host.cleanup(None).plan(lambda _context: host.plan(None, purge=False))
     assert host.files() == before
 
 
 @pytest.mark.parametrize(
     ("engine", "files"),
     [
-        # Others' programs, programs that are there, and what this run registers anyway.
+        # Programs of others, programs that exist, and requested runtimes.
         ("containerd", {MAIN: main_file() + runtime("kata", "/gone/kata")}),
         ("containerd", {MAIN: main_file() + runtime("nvidia-cdi", NVIDIA)}),
         ("containerd", {MAIN: main_file() + runtime("nvidia", GONE)}),
@@ -216,36 +216,33 @@ def test_what_others_may_have_written_stays(made: Made, engine: str, files: dict
         ("crio", {CRIO_MAIN: '[crio.runtime.runtimes.runc]\nruntime_path = "/gone/runc"\n'}),
     ],
 )
-def test_what_is_no_leftover_is_not_touched(made: Made, engine: str, files: dict[str, str]) -> None:
-    purge = made(files, engine).purge()
-    assert (purge.leftovers, purge.warnings) == ((), ())
+def test_other_entries_are_ignored(made: Made, engine: str, files: dict[str, str]) -> None:
+    cleanup = made(files, engine).cleanup()
+    assert (cleanup.leftovers, cleanup.warnings) == ((), ())
 
 
-def test_a_link_is_somebodys_own(made: Made, tree: Tree) -> None:
+def test_links_and_directories_are_kept(made: Made, tree: Tree) -> None:
     host = made({MAIN: main_file(), "/srv/x.toml": small_drop_in()})
     tree.link(STRAY, "/srv/x.toml")
-    (sentence,) = host.purge().warnings
-    assert "is a symbolic link" in sentence
-    assert host.purge().leftovers == ()
-
-
-def test_a_folder_in_the_place_of_a_file_stays(made: Made, tree: Tree) -> None:
-    host = made({MAIN: main_file()})
+    (warning,) = host.cleanup().warnings
+    assert "is a symbolic link" in warning
+    tree.path.joinpath(STRAY.lstrip("/")).unlink()
     tree.folder(STRAY)
-    assert "not a regular file" in host.purge().warnings[0]
+    assert "not a regular file" in host.cleanup().warnings[0]
+    assert host.cleanup().leftovers == ()
 
 
-def test_a_hook_that_is_to_be_written_is_none(made: Made) -> None:
+def test_requested_hook_is_no_leftover(made: Made) -> None:
     host = made({HOOK: HOOK_FILE}, "crio")
-    assert host.purge(REQUEST._replace(config_mode="hook")).leftovers == ()
+    assert host.cleanup(REQUEST._replace(config_mode="hook")).leftovers == ()
 
 
-# -- removed for good ------------------------------------------------------------------------------------------------
+# -- plans -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [V2, V1])
 @pytest.mark.parametrize("drop_in", [snapshot("registry.k8s.io/pause:3.9"), snapshot(), small_drop_in(OPERATOR)])
-def test_a_snapshot_makes_way_for_ours_and_never_comes_back(made: Made, version: str, drop_in: str) -> None:
+def test_snapshot_is_replaced_and_not_restored(made: Made, version: str, drop_in: str) -> None:
     host = made({MAIN: main_file(), DROP_IN: drop_in, STRAY: small_drop_in()}, version=version)
     plan = host.run()
     assert len({file.path for file in plan.files}) == len(plan.files)
@@ -256,7 +253,7 @@ def test_a_snapshot_makes_way_for_ours_and_never_comes_back(made: Made, version:
     assert drop_in.encode() in host.backups()
     again = host.run()
     assert [file for file in again.files if file.changed] == []
-    assert host.purge().leftovers == ()
+    assert host.cleanup().leftovers == ()
     host.run(None)
     assert host.read(DROP_IN) is None
     assert host.read(STRAY) is None
@@ -264,7 +261,7 @@ def test_a_snapshot_makes_way_for_ours_and_never_comes_back(made: Made, version:
     assert host.host.readable_entries(STATE_DIR) == []
 
 
-def test_one_plan_with_and_without_ours_is_in_agreement(made: Made) -> None:
+def test_drop_in_is_planned_once(made: Made) -> None:
     host = made({MAIN: main_file(), DROP_IN: snapshot()})
     plan = host.plan()
     by_path = {file.path: file for file in plan.files}
@@ -274,14 +271,14 @@ def test_one_plan_with_and_without_ours_is_in_agreement(made: Made) -> None:
     assert purged.original is None
 
 
-def test_a_purge_of_nothing_is_the_plan_itself(made: Made) -> None:
+def test_plan_without_leftovers(made: Made) -> None:
     host = made({MAIN: main_file()})
     assert host.plan() == host.plan(purge=False)
     host.run()
     assert host.plan().action is Action.NONE
 
 
-def test_a_removal_takes_leftovers_along(made: Made) -> None:
+def test_removal_with_leftovers(made: Made) -> None:
     named = f'"{DROP_IN}"'
     host = made({MAIN: main_file(imports=named) + runtime("nvidia-cdi", GONE), DROP_IN: snapshot()})
     host.run(None)
@@ -289,16 +286,9 @@ def test_a_removal_takes_leftovers_along(made: Made) -> None:
     assert host.read(MAIN) == main_file(imports=named).replace(f"imports = [{named}]\n", "")
 
 
-def test_an_administrators_pattern_stays(made: Made) -> None:
-    host = made({MAIN: main_file(), DROP_IN: snapshot()})
-    host.run(None)
-    assert host.read(DROP_IN) is None
-    assert host.read(MAIN) == main_file()
-
-
 @pytest.mark.parametrize("purged_first", [True, False])
-def test_what_was_recorded_with_leftovers_comes_back_without(made: Made, purged_first: bool) -> None:
-    """The original that an earlier run recorded had the leftover, too."""
+def test_restored_original_has_no_leftovers(made: Made, purged_first: bool) -> None:
+    """The original that an earlier run recorded has the leftover, too."""
     text = main_file(imports='"/etc/x/*.toml"')
     host = made({MAIN: text + runtime("nvidia-experimental", GONE)}, version=V1)
     host.run(purge=purged_first)
@@ -311,7 +301,7 @@ def test_what_was_recorded_with_leftovers_comes_back_without(made: Made, purged_
     assert host.read(MAIN) == text
 
 
-def test_our_own_change_between_is_given_back_exactly(made: Made) -> None:
+def test_own_change_is_restored_exactly(made: Made) -> None:
     text = '{\n  "debug": true,\n  "runtimes": {\n    "old": {\n      "path": "' + GONE + '"\n    }\n  }\n}\n'
     host = made({DAEMON_JSON: text}, "docker", "28.5.2")
     host.run(purge=False)
@@ -324,7 +314,7 @@ def test_our_own_change_between_is_given_back_exactly(made: Made) -> None:
     assert host.read(DAEMON_JSON) == '{\n  "debug": true\n}\n'
 
 
-def test_a_default_that_goes_takes_its_name_along(made: Made) -> None:
+def test_default_of_removed_runtime_in_docker(made: Made) -> None:
     text = f'{{"default-runtime": "old", "runtimes": {{"old": {{"path": "{GONE}"}}, "x": {{"path": "/x"}}}}}}'
     host = made({DAEMON_JSON: text}, "docker", "28.5.2")
     plan = host.run(None)
@@ -333,17 +323,17 @@ def test_a_default_that_goes_takes_its_name_along(made: Made) -> None:
     assert plan.action is Action.RESTART
 
 
-def test_a_default_of_the_units_flags_stays(made: Made, tree: Tree) -> None:
+def test_default_runtime_of_unit_is_kept(made: Made, tree: Tree) -> None:
     host = made({DAEMON_JSON: f'{{"runtimes": {{"old": {{"path": "{GONE}"}}}}}}'}, "docker")
     tree.file(
         "/usr/lib/systemd/system/docker.service", b"[Service]\nExecStart=/usr/bin/dockerd --default-runtime old\n"
     )
-    purge = host.purge()
-    assert purge.leftovers == ()
-    assert "Remove the flag from the unit" in purge.warnings[0]
+    cleanup = host.cleanup()
+    assert cleanup.leftovers == ()
+    assert "Remove the flag from the unit" in cleanup.warnings[0]
 
 
-def test_a_default_of_containerd_goes_with_its_runtime(made: Made) -> None:
+def test_default_of_removed_runtime_in_containerd(made: Made) -> None:
     text = main_file().replace('"runc"\n', '"old"\n', 1) + runtime("old", GONE)
     host = made({MAIN: text}, version=V1)
     host.run()
@@ -351,7 +341,7 @@ def test_a_default_of_containerd_goes_with_its_runtime(made: Made) -> None:
     assert host.plan().state.default_runtime is None
 
 
-def test_tables_that_are_left_empty_go_too(made: Made) -> None:
+def test_empty_tables_are_removed(made: Made) -> None:
     root = 'plugins."io.containerd.grpc.v1.cri"'
     text = f'version = 2\n\n[{root}.containerd]\ndefault_runtime_name = "old"\n' + runtime("old", GONE)
     host = made({MAIN: text})
@@ -359,44 +349,44 @@ def test_tables_that_are_left_empty_go_too(made: Made) -> None:
     assert (host.read(MAIN) or "").strip() == "version = 2"
 
 
-def test_nothing_goes_that_would_leave_no_default(made: Made) -> None:
+def test_keeps_default_runtime_of_containerd(made: Made) -> None:
     text = "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd]\ndefault_runtime_name = 'old'\n"
     text += runtime("kata", "/usr/bin/kata") + runtime("old", GONE)
     host = made({MAIN: text, STRAY: small_drop_in()}, version=V1)
-    purge = host.purge(None)
-    assert [one.path for one in purge.leftovers] == [STRAY]
-    assert "no default runtime would be left" in purge.warnings[0]
-    newer = Host(host.tree, version=V2).purge(None)
+    cleanup = host.cleanup(None)
+    assert [one.path for one in cleanup.leftovers] == [STRAY]
+    assert "no default runtime would be left" in cleanup.warnings[0]
+    newer = Host(host.tree, version=V2).cleanup(None)
     assert [one.path for one in newer.leftovers] == [STRAY, MAIN]
 
 
-def test_nothing_goes_that_another_file_imports_by_its_name(made: Made) -> None:
+def test_keeps_file_that_other_file_imports(made: Made) -> None:
     other = f'version = 2\nimports = ["{DROP_IN}"]\n'
     host = made({MAIN: main_file(imports='"/etc/x/*.toml"'), "/etc/x/a.toml": other, DROP_IN: snapshot()})
-    purge = host.purge()
-    assert purge.leftovers == ()
-    assert f"imports would name the removed {DROP_IN}" in purge.warnings[0]
+    cleanup = host.cleanup()
+    assert cleanup.leftovers == ()
+    assert f"imports would name the removed {DROP_IN}" in cleanup.warnings[0]
 
 
-def test_a_drop_in_of_crio_that_it_reads_is_not_reported_as_unread(made: Made, tree: Tree) -> None:
+def test_reason_for_drop_in_that_crio_reads(made: Made, tree: Tree) -> None:
     host = made({CRIO_STRAY: CRIO_DROP_IN}, "crio")
     tree.file(
         "/usr/lib/systemd/system/crio.service", b"[Service]\nExecStart=/usr/bin/crio --config-dir /etc/crio/conf.d\n"
     )
-    (one,) = host.purge().leftovers
+    (one,) = host.cleanup().leftovers
     assert (one.path, one.kind) == (CRIO_STRAY, "drop-in")
     assert "does not read" not in one.reason
 
 
-def test_a_default_of_crio_that_a_drop_in_names_keeps_its_runtime(made: Made) -> None:
+def test_keeps_default_runtime_of_crio(made: Made) -> None:
     named = '[crio.runtime]\ndefault_runtime = "old"\n'
     host = made({CRIO_MAIN: CRIO_GONE, "/etc/crio/crio.conf.d/10.conf": named}, "crio", "1.33.0")
-    purge = host.purge(None)
-    assert purge.leftovers == ()
-    assert "the default runtime old is one of them" in purge.warnings[0]
+    cleanup = host.cleanup(None)
+    assert cleanup.leftovers == ()
+    assert "the default runtime old is one of them" in cleanup.warnings[0]
 
 
-def test_crio_forgets_strays_without_a_restart(made: Made) -> None:
+def test_no_restart_for_unread_files_of_crio(made: Made) -> None:
     host = made({CRIO_MAIN: "", CRIO_STRAY: CRIO_DROP_IN, HOOK: HOOK_FILE}, "crio", "1.33.0")
     host.run(purge=False)
     plan = host.run()
@@ -408,7 +398,7 @@ def test_crio_forgets_strays_without_a_restart(made: Made) -> None:
     assert host.files().keys().isdisjoint({CRIO_STRAY, HOOK})
 
 
-def test_a_comment_in_imports_stays(made: Made) -> None:
+def test_comment_in_imports_is_kept(made: Made) -> None:
     entries = f'\n  # mine\n  "{DROP_IN}",\n'
     host = made({MAIN: main_file(imports=entries), DROP_IN: snapshot()})
     host.run(None)
@@ -417,29 +407,29 @@ def test_a_comment_in_imports_stays(made: Made) -> None:
     assert "conf.d" not in text
 
 
-def test_an_import_that_cannot_be_taken_out_stays(made: Made) -> None:
-    """Nothing is lost, and nothing goes that would then be missing."""
+def test_import_that_cannot_be_removed(made: Made) -> None:
+    """No comment is lost, and no imported file is removed."""
     entries = f'"{DROP_IN}", # why\n'
     host = made({MAIN: main_file(imports=entries), DROP_IN: snapshot()})
-    purge = host.purge(None)
-    after = purge.plan(host.engine.absent)
+    cleanup = host.cleanup(None)
+    after = cleanup.plan(host.engine.absent)
     host.writer(None).apply(after.files)
     left = host.read(MAIN) or ""
     assert "# why" in left
     assert (DROP_IN in left) is (host.read(DROP_IN) is not None)
 
 
-def test_our_own_import_is_not_a_leftover(made: Made) -> None:
+def test_own_import_is_no_leftover(made: Made) -> None:
     host = made({MAIN: main_file(imports='"/etc/x/*.toml"')})
     host.run(purge=False)
     host.tree.file(DROP_IN, snapshot().encode())
-    assert [(one.path, one.kind) for one in host.purge().leftovers] == [(DROP_IN, "drop-in")]
+    assert [(one.path, one.kind) for one in host.cleanup().leftovers] == [(DROP_IN, "drop-in")]
     host.run()
     assert (host.read(DROP_IN) or "").startswith("# Written by gpufleet.nvidia")
 
 
-def test_a_run_that_was_cut_off_is_healed(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record is there, and the file as it was."""
+def test_interrupted_run(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record was written, but not the file."""
     host = made({MAIN: main_file(), DROP_IN: snapshot()}, version=V2)
 
     def cut(*_args: t.Any) -> None:
@@ -457,66 +447,53 @@ def test_a_run_that_was_cut_off_is_healed(made: Made, monkeypatch: pytest.Monkey
     assert host.read(DROP_IN) is None
 
 
-def test_a_write_that_fails_leaves_no_record(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = made({MAIN: main_file(), STRAY: small_drop_in()})
-
-    def fail(*_args: t.Any) -> None:
-        raise HostError("The disk is full.")
-
-    monkeypatch.setattr(ChangeWriter, "_put", fail)
-    with pytest.raises(HostError):
-        host.run(None)
-    assert host.host.readable_entries(STATE_DIR) == []
-    assert host.read(STRAY) == small_drop_in()
-
-
-def test_files_that_cannot_be_read_are_an_error_before_anything_is_written(made: Made) -> None:
+def test_invalid_file_is_an_error(made: Made) -> None:
     host = made({MAIN: "= =", STRAY: small_drop_in()})
     with pytest.raises(ConfigurationError):
-        host.purge()
+        host.cleanup()
     assert host.read(STRAY) == small_drop_in()
 
 
-def test_a_second_containerd_has_leftovers_of_its_own_only(made: Made, tree: Tree) -> None:
+def test_second_containerd_is_not_supported(made: Made, tree: Tree) -> None:
     host = made({MAIN: main_file(), STRAY: small_drop_in()})
     tree.file("/etc/systemd/system/my-containerd.service", b"[Service]\nExecStart=/usr/bin/containerd -c /srv/c.toml\n")
     host.engine = Target("containerd", "system", "my-containerd.service").load()
-    assert host.purge().leftovers == ()
-    assert "does nothing for" in host.purge().warnings[0]
+    assert host.cleanup().leftovers == ()
+    assert "does nothing for" in host.cleanup().warnings[0]
 
 
 @pytest.mark.parametrize(
-    ("target", "told"),
+    ("target", "key"),
     [
         (Target("containerd", "k3s"), "k3s"),
         (Target("docker", "snap"), "docker_snap"),
         (Target("containerd", "microk8s"), "microk8s"),
     ],
 )
-def test_engines_that_are_not_purged_are_told_of(made: Made, target: Target, told: str) -> None:
+def test_other_flavors_are_not_supported(made: Made, target: Target, key: str) -> None:
     host = made({STRAY: small_drop_in()})
     host.engine = target.load()
-    (sentence,) = host.purge().warnings
-    assert sentence.startswith("purge_legacy supports only the engines of the system and does nothing for ")
-    assert told in sentence
+    (warning,) = host.cleanup().warnings
+    assert warning.startswith("purge_legacy supports only the engines of the system and does nothing for ")
+    assert key in warning
 
 
-# -- hooks that were taken away --------------------------------------------------------------------------------------
+# -- removed hooks ---------------------------------------------------------------------------------------------------
 
 
-def test_a_removal_that_purges_brings_no_hook_back(made: Made) -> None:
+def test_removal_does_not_restore_hook(made: Made) -> None:
     host = made({HOOK: HOOK_FILE}, "podman", "5.8.0")
     host.run(purge=False)
     assert host.read(HOOK) is None
-    assert [(one.path, one.kind) for one in host.purge(None).leftovers] == [(HOOK, "hook")]
+    assert [(one.path, one.kind) for one in host.cleanup(None).leftovers] == [(HOOK, "hook")]
     host.run(None)
     assert host.read(HOOK) is None
     assert load_records(host.host, "podman") == []
-    assert host.purge(None).leftovers == ()
+    assert host.cleanup(None).leftovers == ()
     assert not host.writer(None).has_work(host.plan(None).files)
 
 
-def test_a_purge_after_a_removed_hook_is_for_good(made: Made) -> None:
+def test_cleanup_after_removed_hook(made: Made) -> None:
     host = made({HOOK: HOOK_FILE}, "podman", "5.8.0")
     host.run(purge=False)
     assert host.writer().has_work(host.plan().files)
@@ -529,17 +506,17 @@ def test_a_purge_after_a_removed_hook_is_for_good(made: Made) -> None:
     assert HOOK_FILE.encode() in host.backups()
 
 
-def test_a_removed_hook_that_somebody_else_wrote_since_stays(made: Made) -> None:
-    theirs = '{"hook": {"path": "/usr/bin/mine"}}'
+def test_recreated_hook_is_kept(made: Made) -> None:
+    foreign = '{"hook": {"path": "/usr/bin/mine"}}'
     host = made({HOOK: HOOK_FILE}, "podman", "5.8.0")
     host.run(purge=False)
-    host.tree.file(HOOK, theirs.encode())
+    host.tree.file(HOOK, foreign.encode())
     host.run(None)
-    assert host.read(HOOK) == theirs
+    assert host.read(HOOK) == foreign
     assert load_records(host.host, "podman") == []
 
 
-def test_a_hook_that_ours_replaced_does_not_come_back(made: Made, tree: Tree) -> None:
+def test_replaced_hook_is_not_restored(made: Made, tree: Tree) -> None:
     tree.program("/usr/bin/nvidia-container-runtime-hook")
     host = made({HOOK: HOOK_FILE + " "}, "crio", "1.33.0")
     request = REQUEST._replace(config_mode="hook")
