@@ -60,7 +60,7 @@ def all_nodes(*gpus: FakeGpu) -> dict[str, tuple[int, int]]:
     return nodes
 
 
-def whole(gpu: FakeGpu, index: int | None, **changes: t.Any) -> dict[str, t.Any]:
+def expected_gpu(gpu: FakeGpu, index: int | None, **changes: t.Any) -> dict[str, t.Any]:
     return {
         "index": index,
         "uuid": gpu.identity(),
@@ -75,7 +75,7 @@ def whole(gpu: FakeGpu, index: int | None, **changes: t.Any) -> dict[str, t.Any]
     }
 
 
-def mig_device(mig: FakeMig, uuid: str | None, profile: str | None, **changes: t.Any) -> dict[str, t.Any]:
+def expected_mig(mig: FakeMig, uuid: str | None, profile: str | None, **changes: t.Any) -> dict[str, t.Any]:
     return {
         "index": mig.slot if uuid else None,
         "uuid": uuid,
@@ -132,15 +132,15 @@ def test_report(make_host: t.Callable[..., GpuHost]) -> None:
             "gdrdrv": {"version": None, "refcount": 0},
         },
         "devices": [
-            whole(FIRST, 0),
-            whole(
+            expected_gpu(FIRST, 0),
+            expected_gpu(
                 WITH_MIG,
                 2,
                 mig_enabled=True,
-                mig_devices=[mig_device(first, uuids[0], "1g"), mig_device(second, uuids[1], "18g")],
+                mig_devices=[expected_mig(first, uuids[0], "1g"), expected_mig(second, uuids[1], "18g")],
             ),
             # Without MIG devices, no container can use it.
-            whole(FAR, 3, bus_id="00010000:01:00.0", mig_enabled=True),
+            expected_gpu(FAR, 3, bus_id="00010000:01:00.0", mig_enabled=True),
         ],
         "advertised": [FIRST.identity(), *uuids],
         "missing_nodes": [],
@@ -166,17 +166,17 @@ def test_offline_tree(make_host: t.Callable[..., GpuHost], monkeypatch: pytest.M
     monkeypatch.setattr(gpu_nvml, "query", lambda *_arguments: pytest.fail("NVML was queried"))
     report = make_host([FIRST, FAR], live=False).report()
     assert report["source"] == "proc"
-    assert report["devices"] == [whole(FIRST, 0), whole(FAR, 1, bus_id="00010000:01:00.0")]
+    assert report["devices"] == [expected_gpu(FIRST, 0), expected_gpu(FAR, 1, bus_id="00010000:01:00.0")]
     assert report["problems"] == []
 
 
 def test_without_nvml(make_host: t.Callable[..., GpuHost]) -> None:
     found = make_host([FIRST._replace(mig=0), WITH_MIG], nvml=False)
     report = found.report()
-    parts = [mig_device(mig, None, None) for mig in sorted(WITH_MIG.migs, key=lambda mig: mig.gi)]
+    parts = [expected_mig(mig, None, None) for mig in sorted(WITH_MIG.migs, key=lambda mig: mig.gi)]
     assert report["devices"] == [
-        whole(FIRST, 0, mig_enabled=None),
-        whole(WITH_MIG, 1, mig_enabled=True, mig_devices=parts),
+        expected_gpu(FIRST, 0, mig_enabled=None),
+        expected_gpu(WITH_MIG, 1, mig_enabled=True, mig_devices=parts),
     ]
     assert report["advertised"] == [FIRST.identity()]
     (problem,) = report["problems"]
@@ -266,7 +266,10 @@ def test_nvml_does_not_list_a_gpu(make_host: t.Callable[..., GpuHost], library: 
     nvml_files(found.root, library, [SECOND])
     message = "NVML does not list this GPU. Check the kernel's log for NVRM and Xid."
     reason = {"code": "gpu-not-listed", "message": message}
-    assert found.report()["devices"] == [whole(SECOND, 0), whole(FIRST, None, healthy=False, reasons=[reason])]
+    assert found.report()["devices"] == [
+        expected_gpu(SECOND, 0),
+        expected_gpu(FIRST, None, healthy=False, reasons=[reason]),
+    ]
 
 
 def test_gpu_does_not_answer_the_driver(make_host: t.Callable[..., GpuHost]) -> None:
@@ -275,7 +278,7 @@ def test_gpu_does_not_answer_the_driver(make_host: t.Callable[..., GpuHost]) -> 
     first, second = found.report()["devices"]
     assert (first["index"], first["bus_id"], first["minor"], first["healthy"]) == (0, FIRST.bus, None, False)
     assert "the file is empty: the GPU does not answer the driver" in first["reasons"][0]["message"]
-    assert second == whole(SECOND, 1)
+    assert second == expected_gpu(SECOND, 1)
 
 
 def test_unknown_uuid(make_host: t.Callable[..., GpuHost]) -> None:

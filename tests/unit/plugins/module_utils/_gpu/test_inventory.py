@@ -49,7 +49,7 @@ if t.TYPE_CHECKING:
 WITH_MIG = SECOND._replace(mig=1, migs=(FakeMig(1, 7, 0, ONE_SLICE), FakeMig(4, 2, 1, THREE_GFX)))
 
 
-def whole(fake: FakeGpu, index: int, bus: str = "") -> Gpu:
+def expected_gpu(fake: FakeGpu, index: int, bus: str = "") -> Gpu:
     return Gpu(index, fake.identity(), fake.minor, bus or fake.bus, fake.name, mig=False, migs=())
 
 
@@ -77,7 +77,7 @@ def test_capabilities_are_a_named_pipe(tmp_path: Path) -> None:
     host = gpu_host(tmp_path, [WITH_MIG])
     (tmp_path / "proc/driver/nvidia-caps/mig-minors").unlink()
     os.mkfifo(tmp_path / "proc/driver/nvidia-caps/mig-minors")
-    gpu = whole(WITH_MIG, 0)._replace(mig=True, migs=(MigDevice(1, "MIG-1", 7, 0, gfx=False),))
+    gpu = expected_gpu(WITH_MIG, 0)._replace(mig=True, migs=(MigDevice(1, "MIG-1", 7, 0, gfx=False),))
     with pytest.raises(HostError, match="mig-minors is not a regular file"):
         mig_nodes(host, GpuInventory(VERSION, (gpu,), "nvml", ()))
 
@@ -89,7 +89,7 @@ def test_nvml_and_proc_agree(tmp_path: Path, library: Path) -> None:
     fakes = [EXCLUDED, FIRST, SCREEN, SECOND, FAR]
     host = gpu_host(tmp_path, fakes)
     nvml_files(tmp_path, library, fakes)
-    gpus = (whole(FIRST, 0), whole(SECOND, 2), whole(FAR, 3, "00010000:01:00.0"))
+    gpus = (expected_gpu(FIRST, 0), expected_gpu(SECOND, 2), expected_gpu(FAR, 3, "00010000:01:00.0"))
     assert read_inventory(host) == GpuInventory(VERSION, gpus, "nvml", ())
     assert read_inventory(host, use_nvml=False) == GpuInventory(VERSION, gpus, "proc", ())
 
@@ -124,14 +124,14 @@ def test_when_nvml_is_used(tmp_path: Path, library: Path, live: bool, use_nvml: 
     nvml_files(tmp_path, library, [FIRST])
     found = read_inventory(host, use_nvml=use_nvml)
     assert found.source == source
-    assert found.gpus == (whole(FIRST, 0),)
+    assert found.gpus == (expected_gpu(FIRST, 0),)
 
 
 @pytest.mark.parametrize("folder", [LIBRARY_FOLDER, "usr/lib64", f"{LIBRARY_FOLDER}/nvidia/current"])
 def test_directories_of_the_library(tmp_path: Path, library: Path, folder: str) -> None:
     host = gpu_host(tmp_path, [FIRST])
     nvml_files(tmp_path / "run/driver", library, [FIRST, SECOND], folder=folder)
-    assert read_inventory(host, "/run/driver").gpus == (whole(FIRST, 0), whole(SECOND, 1))
+    assert read_inventory(host, "/run/driver").gpus == (expected_gpu(FIRST, 0), expected_gpu(SECOND, 1))
     assert read_inventory(host).source == "proc"
 
 
@@ -145,7 +145,7 @@ def test_given_directory_of_the_library(tmp_path: Path, library: Path) -> None:
 def test_unusable_library(tmp_path: Path) -> None:
     host = gpu_host(tmp_path, [FIRST])
     without = "The GPUs are listed from /proc, by their PCI addresses. There is no libnvidia-ml.so.1 below /."
-    assert read_inventory(host) == GpuInventory(VERSION, (whole(FIRST, 0),), "proc", (without,))
+    assert read_inventory(host) == GpuInventory(VERSION, (expected_gpu(FIRST, 0),), "proc", (without,))
     write(tmp_path, {f"{LIBRARY_FOLDER}/libnvidia-ml.so.1": ""})
     found = read_inventory(host)
     assert found.source == "proc"
@@ -207,7 +207,7 @@ def test_mig_mode_is_unknown_without_nvml(tmp_path: Path) -> None:
     host = gpu_host(tmp_path, [FIRST._replace(mig=0)])
     for use_nvml in (None, False):
         found = read_inventory(host, use_nvml=use_nvml)
-        assert found.gpus == (whole(FIRST, 0),)
+        assert found.gpus == (expected_gpu(FIRST, 0),)
         (warning,) = found.warnings
         assert "/proc shows neither MIG mode without MIG devices nor the UUIDs of MIG devices." in warning
 
@@ -236,7 +236,9 @@ def test_no_driver(tmp_path: Path) -> None:
 
 def inventory() -> GpuInventory:
     mig = MigDevice(4, "MIG-1", 0, 1, gfx=False)
-    return GpuInventory(VERSION, (whole(FIRST, 0), whole(SECOND, 2)._replace(mig=True, migs=(mig,))), "nvml", ())
+    return GpuInventory(
+        VERSION, (expected_gpu(FIRST, 0), expected_gpu(SECOND, 2)._replace(mig=True, migs=(mig,))), "nvml", ()
+    )
 
 
 NODES = {
@@ -294,7 +296,7 @@ def test_unusable_nodes(
 
 def test_gpu_is_off_the_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = gpu_host(tmp_path, [])
-    gpus = (whole(FIRST, 0), whole(FAR, 1, "00010000:01:00.0"))
+    gpus = (expected_gpu(FIRST, 0), expected_gpu(FAR, 1, "00010000:01:00.0"))
     FakeNodes(monkeypatch, tmp_path, {**NODES, "/dev/nvidia1": (195, 1)})
     write(tmp_path, {f"sys/bus/pci/devices/{FAR.bus}/vendor": ""})
     (found,) = unusable_devices(host, GpuInventory(VERSION, gpus, "proc", ()))

@@ -242,10 +242,10 @@ def test_candidates() -> None:
 
 
 def test_unreadable_sources(apt: Apt, programs: FakePrograms) -> None:
-    said = (
+    printed = (
         "E: Conflicting values set for option Signed-By regarding source x\nE: The list of sources could not be read.\n"
     )
-    programs.answers["policy"] = [(100, "", said)]
+    programs.answers["policy"] = [(100, "", printed)]
     with pytest.raises(CommandError, match="Conflicting values set for option Signed-By"):
         apt.candidates(["x"])
 
@@ -467,12 +467,12 @@ def test_error_contains_output_of_script(apt: Apt, programs: FakePrograms) -> No
 
 
 def test_error_contains_unmet_dependencies(apt: Apt, programs: FakePrograms) -> None:
-    said = (
+    printed = (
         "Reading package lists...\nThe following information may help to resolve the situation:\n\n"
         "The following packages have unmet dependencies:\n nvidia-container-toolkit : Depends: x (= 1) but 2 is to be"
         " installed\n"
     )
-    programs.answers["-s"] = [(100, said, "E: Unable to correct problems, you have held broken packages.\n")]
+    programs.answers["-s"] = [(100, printed, "E: Unable to correct problems, you have held broken packages.\n")]
     with pytest.raises(CommandError, match=r"nvidia-container-toolkit : Depends: x .* held broken packages"):
         apt.preview(Change({"a": "1-1"}))
 

@@ -157,8 +157,8 @@ def test_unreadable_database(dnf: Dnf, programs: FakePrograms, output: str, erro
 
 
 def test_ignores_warnings_of_rpm(dnf: Dnf, programs: FakePrograms) -> None:
-    said = "warning: Found bdb_ro Packages database while attempting sqlite backend: using bdb_ro backend.\n"
-    programs.answers["rpm"] = [(1, "package a is not installed\n", said)]
+    printed = "warning: Found bdb_ro Packages database while attempting sqlite backend: using bdb_ro backend.\n"
+    programs.answers["rpm"] = [(1, "package a is not installed\n", printed)]
     assert dnf.installed(["a"]) == {}
 
 
@@ -237,11 +237,11 @@ def test_refresh_fetches_own_lists(dnf: Dnf, programs: FakePrograms) -> None:
 
 
 def test_refresh_fails(dnf: Dnf, programs: FakePrograms) -> None:
-    said = "Error: Failed to download metadata for repo 'x': repomd.xml GPG signature verification error: Bad\n"
-    programs.answers["makecache"] = [(1, "", "Unable to detect release version (x)\n" + said)]
+    printed = "Error: Failed to download metadata for repo 'x': repomd.xml GPG signature verification error: Bad\n"
+    programs.answers["makecache"] = [(1, "", "Unable to detect release version (x)\n" + printed)]
     with pytest.raises(CommandError) as caught:
         dnf.refresh()
-    assert caught.value.output == (said.strip(),)
+    assert caught.value.output == (printed.strip(),)
 
 
 # -- files of packages -----------------------------------------------------------------------------------------------
@@ -302,8 +302,8 @@ def test_preview(dnf: Dnf, programs: FakePrograms) -> None:
 
 
 def test_error_contains_output(dnf: Dnf, programs: FakePrograms) -> None:
-    said = "Error: GPG check FAILED\nTry to add\n"
-    programs.answers["install"] = [(1, "Downloading Packages:\nError: once\n", said)]
+    printed = "Error: GPG check FAILED\nTry to add\n"
+    programs.answers["install"] = [(1, "Downloading Packages:\nError: once\n", printed)]
     with pytest.raises(CommandError, match=r"dnf install failed\. It says: Error: GPG check FAILED \| Try to add\.$"):
         dnf.apply(Change({"a": "1-1"}, remove=("b",)))
     assert [argv[0] for argv in programs.ran] == ["rpm", "dnf"]
@@ -328,9 +328,9 @@ def test_releases_locks_of_changed_packages(dnf: Dnf, programs: FakePrograms) ->
     dnf.apply(Change({"a": "1-1"}, remove=("c",), change_held=True))
     dnf.apply(Change(files=("/b.rpm",), change_held=True))
     dnf.apply(Change({"a": "1-1"}))
-    words = [argv[argv.index("versionlock") + 1 :] for argv in programs.ran if "versionlock" in argv]
+    commands = [argv[argv.index("versionlock") + 1 :] for argv in programs.ran if "versionlock" in argv]
     # The name of a package would also delete entries that exclude a version.
-    assert words == [["delete", "a-0:1-1.*", "c-0:1-1.*"], ["delete", "b-0:2-1.*"]]
+    assert commands == [["delete", "a-0:1-1.*", "c-0:1-1.*"], ["delete", "b-0:2-1.*"]]
     # Other locks stay in force.
     assert not any("--disableplugin=versionlock" in argv for argv in programs.ran)
 
@@ -464,8 +464,8 @@ def test_hold_replaces_locks(dnf: Dnf, programs: FakePrograms) -> None:
     lock(dnf, "a-0:0-1.*")
     programs.answers["rpm"] = [(0, "a\t0\t1-1\tx86_64\nb\t2\t1-1\tx86_64\n", "")]
     dnf.hold({"a": "1-1", "b": "2:1-1"})
-    words = [argv[argv.index("versionlock") + 1 :] for argv in programs.ran if "versionlock" in argv]
-    assert words == [["delete", "a-0:0-1.*"], ["add", "a-1-1", "b-2:1-1"]]
+    commands = [argv[argv.index("versionlock") + 1 :] for argv in programs.ran if "versionlock" in argv]
+    assert commands == [["delete", "a-0:0-1.*"], ["add", "a-1-1", "b-2:1-1"]]
 
 
 def test_unhold_fails(dnf: Dnf, programs: FakePrograms) -> None:
