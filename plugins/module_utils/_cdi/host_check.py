@@ -350,7 +350,7 @@ def _changed_edits(old: Edits, new: Edits) -> list[str]:
     reasons = []
     for field, key in (("mounts", "containerPath"), ("deviceNodes", "path")):
         before, after = _values(old, field, key), _values(new, field, key)
-        for change, names in (("lacks", after - before), ("has the obsolete", before - after)):
+        for change, names in (("lacks the", after - before), ("has the obsolete", before - after)):
             if names:
                 reasons.append(
                     f"It {change} {_NAMES[field]} {core_text.listed([_shown(name) for name in sorted(names)])}."

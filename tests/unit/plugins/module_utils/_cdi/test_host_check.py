@@ -25,8 +25,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.modes import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.inventory import Gpu, GpuInventory, MigDevice
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_nodes import FakeNodes
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import write
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -381,7 +379,7 @@ def add_device(document: Data) -> None:
     document["devices"].append({"name": "2", "containerEdits": {"env": ["A=b"]}})
 
 
-def former_driver(document: Data) -> None:
+def other_driver(document: Data) -> None:
     common(document)["mounts"] = [mount(f"{LIBRARIES}/libcuda.so.570.10")]
 
 
@@ -394,10 +392,10 @@ REASONS: list[tuple[t.Callable[[Data], object], list[str]]] = [
     (drop_device, ["It lacks the devices 1."]),
     (add_device, ["It has the devices 2, which no longer exist."]),
     (
-        former_driver,
+        other_driver,
         [
             "It is for driver 570.10, but the driver is 580.95.05.",
-            f"It lacks mounts {LIBRARIES}/libcuda.so.580.95.05.",
+            f"It lacks the mounts {LIBRARIES}/libcuda.so.580.95.05.",
             f"It has the obsolete mounts {LIBRARIES}/libcuda.so.570.10.",
             f"These paths no longer exist: {LIBRARIES}/libcuda.so.570.10.",
         ],
@@ -414,7 +412,7 @@ REASONS: list[tuple[t.Callable[[Data], object], list[str]]] = [
     (set_common(hooks=[]), ["The edits for all devices differ in hooks."]),
     (
         lambda document: common(document)["deviceNodes"].pop(),
-        ["It lacks device nodes /dev/nvidiactl."],
+        ["It lacks the device nodes /dev/nvidiactl."],
     ),
     (
         lambda document: common(document)["deviceNodes"][0].update(gid=44),
@@ -470,52 +468,36 @@ def test_reasons_match_differences(old: Data, new: Data) -> None:
     assert (old, new) == before
 
 
+# -- why_stale ---------------------------------------------------------------------------------------------------------
+
 DRIVER = "580.95.05"
-STALE_LIBRARY = f"/usr/lib/libcuda.so.{DRIVER}"
 
 
-@pytest.fixture
-def stale_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostFS:
-    FakeNodes(monkeypatch, tmp_path, {"/dev/nvidia0": (195, 0), "/dev/nvidiactl": (195, 255)})
-    write(tmp_path, {STALE_LIBRARY.lstrip("/"): ""})
-    return HostFS(str(tmp_path), live=False)
-
-
-def stale_document(
-    kind: str = "nvidia.com/gpu", library: str = STALE_LIBRARY, node: str = "/dev/nvidia0"
-) -> dict[str, t.Any]:
-    mounts = [{"hostPath": library, "containerPath": library}]
-    edits = {"deviceNodes": [{"path": "/dev/nvidiactl", "major": 195, "minor": 255}], "mounts": mounts}
-    devices = [{"name": "0", "containerEdits": {"deviceNodes": [{"path": node}]}}]
-    return {"cdiVersion": "0.5.0", "kind": kind, "devices": devices, "containerEdits": edits}
-
-
-def test_why_stale_of_valid_specification(stale_host: HostFS) -> None:
-    assert why_stale(stale_document(), stale_host) == ([], [])
-    assert why_stale(stale_document(), stale_host, DRIVER) == ([], [])
+def test_why_stale_of_valid_specification(tree: Tree) -> None:
+    for driver in (None, DRIVER):
+        assert why_stale(specification(), tree.host, driver) == ([], [])
 
 
 @pytest.mark.parametrize(
     ("kind", "is_nvidia"), [("nvidia.com/gpu", True), ("management.nvidia.com/gpu", True), ("example.com/gpu", False)]
 )
-def test_why_stale_after_driver_change(stale_host: HostFS, kind: str, is_nvidia: bool) -> None:
+def test_why_stale_after_driver_change(tree: Tree, kind: str, is_nvidia: bool) -> None:
     reason = f"It is for driver {DRIVER}, but the driver is 590.1."
-    assert why_stale(stale_document(kind), stale_host, "590.1") == ([("driver-differs", reason)] * is_nvidia, [])
+    found = why_stale({**specification(), "kind": kind}, tree.host, "590.1")
+    assert found == ([("driver-differs", reason)] * is_nvidia, [])
 
 
-def test_why_stale_with_missing_paths(stale_host: HostFS) -> None:
-    old = stale_document(library="/usr/lib/libcuda.so.1.2", node="/dev/nvidia7")
-    old["containerEdits"]["hooks"] = [{"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook"}]
-    missing = ["/usr/lib/libcuda.so.1.2", "/usr/bin/nvidia-cdi-hook", "/dev/nvidia7"]
-    assert why_stale(old, stale_host) == (
-        [("path-missing", f"These paths no longer exist: {', '.join(missing)}.")],
-        missing,
-    )
+def test_why_stale_with_missing_paths(tree: Tree) -> None:
+    missing = [f"{LIBRARIES}/libcuda.so.580.95.05", HOOK, "/dev/nvidia1"]
+    for path in missing:
+        tree.remove(path)
+    message = f"These paths no longer exist: {', '.join(missing)}."
+    assert why_stale(specification(), tree.host) == ([("path-missing", message)], missing)
 
 
-def test_why_stale_with_other_numbers(stale_host: HostFS) -> None:
-    old = stale_document()
-    old["containerEdits"]["deviceNodes"][0]["minor"] = 254
-    (reason,), missing = why_stale(old, stale_host)
-    assert "/dev/nvidiactl has device number 195:255" in reason.message
+def test_why_stale_with_other_numbers(tree: Tree) -> None:
+    tree.device("/dev/nvidia-uvm", 511, 0)
+    (reason,), missing = why_stale(specification(), tree.host)
+    assert reason.code == "path-differs"
+    assert "/dev/nvidia-uvm has device number 511:0" in reason.message
     assert missing == []

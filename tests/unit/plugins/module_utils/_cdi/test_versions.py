@@ -41,7 +41,7 @@ OLDER_PODMAN = engine("podman", "4.3.1", "0.5.0")
 OLDEST_PODMAN = engine("podman", "4.1.1", "0.3.0")
 OLD_CONTAINERD = engine("containerd", "1.7.2", "0.5.0")
 NEW_DOCKER = engine("docker", "28.5.2", "1.0.0")
-BLIND_DOCKER = engine("docker", "20.10.24", None, reads=False)
+DOCKER_WITHOUT_CDI = engine("docker", "20.10.24", None, reads=False)
 UNKNOWN_PODMAN = engine("podman", None, None)
 
 
@@ -56,19 +56,19 @@ def document(version: str, name: str = "gpu0", kind: str = "nvidia.com/gpu", **e
 
 
 def with_groups(version: str = "0.7.0") -> Data:
-    made = document(version, "0", additionalGids=[VIDEO])
-    made["containerEdits"]["additionalGids"] = [VIDEO]
-    return made
+    downgraded = document(version, "0", additionalGids=[VIDEO])
+    downgraded["containerEdits"]["additionalGids"] = [VIDEO]
+    return downgraded
 
 
 def with_annotations() -> Data:
-    made = document("0.6.0")
-    made["annotations"] = {"of": "all"}
-    made["devices"][0]["annotations"] = {"of": "one"}
-    return made
+    downgraded = document("0.6.0")
+    downgraded["annotations"] = {"of": "all"}
+    downgraded["devices"][0]["annotations"] = {"of": "one"}
+    return downgraded
 
 
-# -- groups ------------------------------------------------------------------------------------------------------------
+# -- downgrade_spec ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -90,126 +90,91 @@ def test_same_as_feature_flag(tree: Tree, parts: int, drm: bool, mode: int, gid:
     known, host = machine(*devices), tree.host()
     full = generate_all("nvml", Request(), known, host)[""]
     assert full["cdiVersion"] == "0.7.0" or (gid == 0 and parts)
-    made = downgrade_spec(full, [NEW_DOCKER, OLD_PODMAN])
-    assert made.document == generate_all("nvml", Request(feature_flags=(NO_GIDS,)), known, host)[""]
-    assert list(made.document) == list(full)
-    assert str(made.document).count(f"'gid': {VIDEO}") == str(full).count(f"'gid': {VIDEO}")
-    assert validate(made.document).errors == ()
+    downgraded = downgrade_spec(full, [NEW_DOCKER, OLD_PODMAN])
+    assert downgraded.document == generate_all("nvml", Request(feature_flags=(NO_GIDS,)), known, host)[""]
+    assert list(downgraded.document) == list(full)
+    assert str(downgraded.document).count(f"'gid': {VIDEO}") == str(full).count(f"'gid': {VIDEO}")
+    assert validate(downgraded.document).errors == ()
 
 
-def test_groups_are_removed() -> None:
-    full = with_groups()
-    before = copy.deepcopy(full)
-    made = downgrade_spec(full, [NEW_DOCKER, OLD_PODMAN, BLIND_DOCKER])
-    assert made.document == document("0.5.0", "0")
-    assert full == before
-    (sentence,) = made.messages
-    assert sentence.startswith(
-        "The specification has no additionalGids, because podman 4.9.3 supports CDI up to 0.6.0 only."
-    )
-    assert "groups of device nodes" in sentence
-
-
-def test_all_old_engines_are_named() -> None:
-    (sentence,) = downgrade_spec(with_groups(), [OLD_PODMAN, NEW_DOCKER, OLD_CONTAINERD]).messages
-    assert "podman 4.9.3 supports CDI up to 0.6.0 only and containerd 1.7.2 supports CDI up to 0.5.0 only" in sentence
-    assert "docker" not in sentence
+GROUPS_MESSAGE = "The specification has no additionalGids, because podman 4.9.3 supports CDI up to 0.6.0 only"
 
 
 @pytest.mark.parametrize(
-    "engines",
+    ("full", "engines", "expected", "messages"),
     [
-        [],
-        [NEW_DOCKER],
-        [engine("podman", "5.1.0", "0.7.0")],
-        [BLIND_DOCKER],
-        [UNKNOWN_PODMAN],
-        [BLIND_DOCKER, UNKNOWN_PODMAN, NEW_DOCKER],
+        # Engines without CDI and engines of unknown versions are ignored.
+        *(
+            (with_groups(), engines, with_groups(), [])
+            for engines in (
+                [],
+                [NEW_DOCKER],
+                [engine("podman", "5.1.0", "0.7.0")],
+                [DOCKER_WITHOUT_CDI, UNKNOWN_PODMAN, NEW_DOCKER],
+            )
+        ),
+        (with_groups(), [NEW_DOCKER, OLD_PODMAN, DOCKER_WITHOUT_CDI], document("0.5.0", "0"), [GROUPS_MESSAGE + "."]),
+        (
+            with_groups(),
+            [OLD_PODMAN, NEW_DOCKER, OLD_CONTAINERD],
+            document("0.5.0", "0"),
+            [f"{GROUPS_MESSAGE} and containerd 1.7.2 supports CDI up to 0.5.0 only."],
+        ),
+        # The stated version may be too high or too low.
+        (document("0.3.0"), [OLDEST_PODMAN], document("0.3.0"), []),
+        (document("1.1.0"), [OLD_PODMAN], document("0.3.0"), []),
+        (with_groups("0.3.0"), [OLD_PODMAN], document("0.5.0", "0"), [GROUPS_MESSAGE]),
+        (
+            with_annotations(),
+            [OLDER_PODMAN],
+            document("0.3.0"),
+            ["The specification has no annotations, because podman 4.3.1 supports CDI up to 0.5.0 only."],
+        ),
+        (
+            {**with_groups(), "annotations": {"of": "all"}},
+            [OLD_PODMAN, OLD_CONTAINERD],
+            document("0.5.0", "0"),
+            [GROUPS_MESSAGE, "The specification has no annotations, because containerd 1.7.2 supports"],
+        ),
+        # Podman 4.9.3 supports annotations.
+        (
+            {**with_annotations(), "cdiVersion": "0.7.0", "containerEdits": {"additionalGids": [VIDEO]}},
+            [OLD_PODMAN],
+            {**with_annotations(), "containerEdits": {}},
+            [GROUPS_MESSAGE],
+        ),
     ],
 )
-def test_engines_without_limit(engines: list[CdiEngine]) -> None:
-    full = with_groups()
-    made = downgrade_spec(full, engines)
-    assert made.document == with_groups()
-    assert made.messages == ()
-
-
-def test_stated_version_is_lowered() -> None:
-    made = downgrade_spec(document("1.1.0"), [OLD_PODMAN])
-    assert made == (document("0.3.0"), ())
-
-
-def test_understated_version() -> None:
-    assert downgrade_spec(with_groups("0.3.0"), [OLD_PODMAN]).document == document("0.5.0", "0")
-
-
-# -- annotations -------------------------------------------------------------------------------------------------------
-
-
-def test_annotations_are_removed() -> None:
-    made = downgrade_spec(with_annotations(), [OLDER_PODMAN])
-    assert made.document == document("0.3.0")
-    (sentence,) = made.messages
-    assert sentence.startswith(
-        "The specification has no annotations, because podman 4.3.1 supports CDI up to 0.5.0 only."
-    )
-
-
-def test_annotations_stay() -> None:
-    full = {**with_annotations(), "cdiVersion": "0.7.0", "containerEdits": {"additionalGids": [VIDEO]}}
-    made = downgrade_spec(full, [OLD_PODMAN]).document
-    assert (made["annotations"], made["devices"][0]["annotations"]) == ({"of": "all"}, {"of": "one"})
-    assert made["cdiVersion"] == "0.6.0"
-    assert made["containerEdits"] == {}
-
-
-def test_groups_and_annotations_are_removed() -> None:
-    full = {**with_groups(), "annotations": {"of": "all"}}
-    made = downgrade_spec(full, [OLD_PODMAN, OLD_CONTAINERD])
-    assert made.document == document("0.5.0", "0")
-    groups, annotations = made.messages
-    assert "podman 4.9.3" in groups
-    assert "podman" not in annotations
-    assert "containerd 1.7.2" in annotations
-
-
-# -- what nobody can leave out -----------------------------------------------------------------------------------------
+def test_downgrade_spec(full: Data, engines: list[CdiEngine], expected: Data, messages: list[str]) -> None:
+    before = copy.deepcopy(full)
+    downgraded = downgrade_spec(full, engines)
+    assert downgraded.document == expected
+    assert len(downgraded.messages) == len(messages)
+    assert all(found.startswith(message) for found, message in zip(downgraded.messages, messages))
+    assert full == before
 
 
 @pytest.mark.parametrize(
-    ("full", "weak", "what", "way_out"),
+    ("full", "old_engine", "reason", "advice"),
     [
-        (
-            document("0.5.0", "0"),
-            OLDEST_PODMAN,
-            "a device name that begins with a digit",
-            "device_name_strategies: [type-index]",
-        ),
+        (document("0.5.0", "0"), OLDEST_PODMAN, "begins with a digit", "device_name_strategies: [type-index]"),
         (document("0.6.0", kind="nvidia.com/gpu.all"), OLDER_PODMAN, "a dot in the class", "a class without a dot"),
         (document("0.5.0", node={"hostPath": "/x/nvidia0"}), OLDEST_PODMAN, "a different path of a device", "dev_root"),
         (document("0.7.0", intelRdt={"closID": "one"}), OLD_PODMAN, "a class of Intel RDT", "Leave out intelRdt."),
+        # The error does not mention the groups, which can be left out.
+        (with_groups(), OLDEST_PODMAN, "because it has a device name that begins with a digit (devices[0].name)", ""),
     ],
 )
-def test_required_fields_are_refused(full: Data, weak: CdiEngine, what: str, way_out: str) -> None:
+def test_required_fields_are_refused(full: Data, old_engine: CdiEngine, reason: str, advice: str) -> None:
     with pytest.raises(NvidiaError) as caught:
-        downgrade_spec(full, [NEW_DOCKER, weak])
+        downgrade_spec(full, [NEW_DOCKER, old_engine])
     message = str(caught.value)
     assert message.startswith(
-        f"podman {weak.version} supports CDI up to {weak.newest} only, but the specification needs "
+        f"podman {old_engine.version} supports CDI up to {old_engine.newest} only, but the specification needs "
     )
-    assert f"needs {full['cdiVersion']}" in message
-    assert what in message
-    assert way_out in message
-    assert "newer version of podman" in message
-    assert "for_engines" in message
-
-
-def test_error_names_only_remaining_fields() -> None:
-    with pytest.raises(
-        NvidiaError, match=r"needs 0\.5\.0, because it has a device name .* \(devices\[0\]\.name\)"
-    ) as caught:
-        downgrade_spec(with_groups(), [OLDEST_PODMAN])
-    assert "groups" not in str(caught.value)
+    for part in (reason, advice, "newer version of podman", "for_engines"):
+        assert part in message
+    assert "groups" not in message
 
 
 def test_error_names_only_oldest_engines() -> None:
@@ -221,16 +186,10 @@ def test_error_names_only_oldest_engines() -> None:
     assert "4.9.3" not in message
 
 
-# -- folders -----------------------------------------------------------------------------------------------------------
-
-
 def test_engines_not_reading() -> None:
     podman = engine("podman", "5.5.2", "0.8.0")._replace(folders=("/etc/cdi",))
-    engines = [podman, NEW_DOCKER, BLIND_DOCKER, UNKNOWN_PODMAN]
+    engines = [podman, NEW_DOCKER, DOCKER_WITHOUT_CDI, UNKNOWN_PODMAN]
     assert engines_not_reading(engines, "/etc/cdi") == []
-    (sentence,) = engines_not_reading(engines, "/var/run/cdi")
-    assert sentence.startswith("podman 5.5.2 reads specifications in /etc/cdi only")
-
-
-def test_engines_not_reading_other_folder() -> None:
-    assert len(engines_not_reading([NEW_DOCKER, BLIND_DOCKER, OLD_PODMAN], "/srv/cdi")) == 2
+    (message,) = engines_not_reading(engines, "/var/run/cdi")
+    assert message.startswith("podman 5.5.2 reads specifications in /etc/cdi only")
+    assert len(engines_not_reading(engines, "/srv/cdi")) == 3
