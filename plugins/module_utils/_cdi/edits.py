@@ -57,12 +57,7 @@ class Hook(t.NamedTuple):
     arguments: tuple[str, ...]
 
     def to_dict(self) -> Data:
-        return {
-            "hookName": _HOOK_NAME,
-            "path": self.path,
-            "args": list(self.arguments),
-            "env": list(_HOOK_ENVIRONMENT),
-        }
+        return {"hookName": _HOOK_NAME, "path": self.path, "args": list(self.arguments), "env": list(_HOOK_ENVIRONMENT)}
 
 
 class Mount(t.NamedTuple):

@@ -25,7 +25,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
-    Edits = t.Mapping[str, t.Any]
+    # A document or a part of it, as schema.read() returns it.
+    Data = t.Mapping[str, t.Any]
 
 
 # The device that has the edits of all others.
@@ -55,7 +56,7 @@ class HostCheckResult(t.NamedTuple):
 
 
 def check_host(
-    document: t.Mapping[str, t.Any],
+    document: Data,
     host: hostfs.HostFS,
     required: Required | None = None,
     allow_missing_hooks: bool = False,
@@ -75,7 +76,7 @@ def check_host(
     return HostCheckResult(tuple(check.errors), tuple(check.warnings))
 
 
-def missing_paths(document: t.Mapping[str, t.Any], host: hostfs.HostFS) -> list[str]:
+def missing_paths(document: Data, host: hostfs.HostFS) -> list[str]:
     """Return the document's paths that the host lacks: sources of mounts, device nodes and hook programs."""
     missing: dict[str, None] = {}
     for _field, edits in _all_edits(document):
@@ -87,7 +88,7 @@ def missing_paths(document: t.Mapping[str, t.Any], host: hostfs.HostFS) -> list[
     return [path for path in missing if path.startswith("/")]
 
 
-def _all_edits(document: t.Mapping[str, t.Any]) -> list[tuple[str, Edits]]:
+def _all_edits(document: Data) -> list[tuple[str, Data]]:
     devices = enumerate(document.get("devices", ()))
     return [
         (cdi_schema.EDITS, document.get(cdi_schema.EDITS, {})),
@@ -95,7 +96,7 @@ def _all_edits(document: t.Mapping[str, t.Any]) -> list[tuple[str, Edits]]:
     ]
 
 
-def _host_path(node: t.Mapping[str, t.Any]) -> str:
+def _host_path(node: Data) -> str:
     return str(node.get("hostPath") or node["path"])
 
 
@@ -129,7 +130,7 @@ class _Checker:
         self.errors: list[str] = []
         self.warnings: list[str] = []
 
-    def required(self, document: t.Mapping[str, t.Any], required: Required) -> None:
+    def required(self, document: Data, required: Required) -> None:
         nodes = [node for _field, edits in _all_edits(document) for node in edits.get("deviceNodes", ())]
         named = {node["path"] for node in nodes} | {_host_path(node) for node in nodes}
         for path in sorted(required.nodes - named):
@@ -143,7 +144,7 @@ class _Checker:
                 " /dev for missing device nodes, then generate it again."
             )
 
-    def edits(self, field: str, edits: Edits) -> None:
+    def edits(self, field: str, edits: Data) -> None:
         for index, node in enumerate(edits.get("deviceNodes", ())):
             if self._is_new("node", node):
                 self._node(f"{field}.deviceNodes[{index}]", node)
@@ -160,7 +161,7 @@ class _Checker:
         self._seen.add(text)
         return True
 
-    def _node(self, field: str, node: t.Mapping[str, t.Any]) -> None:
+    def _node(self, field: str, node: Data) -> None:
         path = _host_path(node)
         if not path.startswith("/") or path in self._missing:
             # validate() reports relative paths.
@@ -207,7 +208,7 @@ class _Checker:
         )
         return False
 
-    def _numbers(self, path: str, field: str, node: t.Mapping[str, t.Any], status: os.stat_result) -> None:
+    def _numbers(self, path: str, field: str, node: Data, status: os.stat_result) -> None:
         stated = node["major"], node.get("minor", 0)
         found = os.major(status.st_rdev), os.minor(status.st_rdev)
         if stated != found:
@@ -222,7 +223,7 @@ class _Checker:
                 f" {device_nodes.REGENERATE}."
             )
 
-    def _mount(self, field: str, mount: t.Mapping[str, t.Any]) -> None:
+    def _mount(self, field: str, mount: Data) -> None:
         path = mount["hostPath"]
         if (
             cdi_validate.is_bind(mount)
@@ -232,7 +233,7 @@ class _Checker:
         ):
             self.errors.append(f"The file {_shown(path)} ({field}) is missing. {device_nodes.REGENERATE}.")
 
-    def _hook(self, field: str, hook: t.Mapping[str, t.Any]) -> None:
+    def _hook(self, field: str, hook: Data) -> None:
         path = hook["path"]
         check = path.startswith("/") and path not in self._missing and self._is_new("program", path)
         if check and not _is_program(self._host, path):
@@ -265,7 +266,7 @@ def _device_number(numbers: tuple[int, int]) -> str:
     return f"{numbers[0]}:{numbers[1]}"
 
 
-def _device_count(document: t.Mapping[str, t.Any]) -> int:
+def _device_count(document: Data) -> int:
     """Return the number of different devices, without "all". Several names may describe the same device."""
     single = [device for device in document.get("devices", ()) if device.get("name") != ALL]
     return len({json.dumps(device.get(cdi_schema.EDITS, {}), sort_keys=True) for device in single})
@@ -274,12 +275,12 @@ def _device_count(document: t.Mapping[str, t.Any]) -> int:
 # -- comparing a document with a newer one ----------------------------------------------------------------------------
 
 
-def same_meaning(one: t.Mapping[str, t.Any], other: t.Mapping[str, t.Any]) -> bool:
+def same_meaning(one: Data, other: Data) -> bool:
     """Return whether two documents have the same effect on containers."""
     return bool(_meaning(one) == _meaning(other))
 
 
-def staleness(old: t.Mapping[str, t.Any], new: t.Mapping[str, t.Any], host: hostfs.HostFS | None = None) -> list[str]:
+def staleness(old: Data, new: Data, host: hostfs.HostFS | None = None) -> list[str]:
     """Return the reasons to replace ``old`` by ``new`` as messages; none if both have the same effect.
 
     With ``host``, the reasons include the paths of the old document that no longer exist.
@@ -308,7 +309,7 @@ def _missing(paths: t.Iterable[str]) -> str:
     return f"These paths no longer exist: {core_text.listed([_shown(path) for path in paths])}."
 
 
-def _changed_header(old: t.Mapping[str, t.Any], new: t.Mapping[str, t.Any]) -> list[str]:
+def _changed_header(old: Data, new: Data) -> list[str]:
     reasons = []
     if old.get("kind") != new.get("kind"):
         reasons.append(f"It has the kind {old.get('kind')} instead of {new.get('kind')}.")
@@ -317,7 +318,7 @@ def _changed_header(old: t.Mapping[str, t.Any], new: t.Mapping[str, t.Any]) -> l
     return reasons
 
 
-def _changed_devices(old: t.Mapping[str, t.Any], new: t.Mapping[str, t.Any]) -> list[str]:
+def _changed_devices(old: Data, new: Data) -> list[str]:
     before, after = _by_name(old), _by_name(new)
     added, removed = [name for name in after if name not in before], [name for name in before if name not in after]
     reasons = []
@@ -335,7 +336,7 @@ def _changed_devices(old: t.Mapping[str, t.Any], new: t.Mapping[str, t.Any]) -> 
     return reasons
 
 
-def _changed_numbers(old: t.Mapping[str, t.Any], new: t.Mapping[str, t.Any]) -> list[str]:
+def _changed_numbers(old: Data, new: Data) -> list[str]:
     before, after = _numbers(old), _numbers(new)
     return [
         f"It has device number {_device_number(numbers)} for {_shown(path)} instead of {_device_number(after[path])}."
@@ -344,8 +345,7 @@ def _changed_numbers(old: t.Mapping[str, t.Any], new: t.Mapping[str, t.Any]) -> 
     ]
 
 
-def _changed_edits(old: Edits, new: Edits) -> list[str]:
-    """Return the differences of the edits that all devices share."""
+def _changed_edits(old: Data, new: Data) -> list[str]:
     fields = _changed_fields(old, new)
     reasons = []
     for field, key in (("mounts", "containerPath"), ("deviceNodes", "path")):
@@ -359,43 +359,43 @@ def _changed_edits(old: Edits, new: Edits) -> list[str]:
     return [*reasons, f"The edits for all devices differ in {', '.join(fields)}."] if fields else reasons
 
 
-def _changed_fields(old: Edits, new: Edits) -> tuple[str, ...]:
+def _changed_fields(old: Data, new: Data) -> tuple[str, ...]:
     """Return the names of the fields that differ. Device numbers are ignored: _changed_numbers() reports them."""
     before, after = _normalized(old, with_numbers=False), _normalized(new, with_numbers=False)
     return tuple(name for name in {**before, **after} if before.get(name) != after.get(name))
 
 
-def _values(edits: Edits, field: str, key: str) -> frozenset[str]:
+def _values(edits: Data, field: str, key: str) -> frozenset[str]:
     return frozenset(str(item.get(key)) for item in edits.get(field, ()))
 
 
-def _numbers(document: t.Mapping[str, t.Any]) -> dict[str, tuple[int, int]]:
+def _numbers(document: Data) -> dict[str, tuple[int, int]]:
     nodes = (node for _field, edits in _all_edits(document) for node in edits.get("deviceNodes", ()))
     return {node["path"]: (node.get("major", 0), node.get("minor", 0)) for node in nodes}
 
 
-def _common(document: t.Mapping[str, t.Any]) -> Edits:
-    common: Edits = document.get(cdi_schema.EDITS, {})
+def _common(document: Data) -> Data:
+    common: Data = document.get(cdi_schema.EDITS, {})
     return common
 
 
-def _by_name(document: t.Mapping[str, t.Any]) -> dict[str, Edits]:
+def _by_name(document: Data) -> dict[str, Data]:
     return {device.get("name", ""): device.get(cdi_schema.EDITS, {}) for device in document.get("devices", ())}
 
 
-def _version(document: t.Mapping[str, t.Any]) -> str:
+def _version(document: Data) -> str:
     version = str(document.get("cdiVersion", ""))
     return version[1:] if version.startswith("v") else version
 
 
-def driver_of(document: t.Mapping[str, t.Any]) -> str:
+def driver_of(document: Data) -> str:
     """Return the version of the driver whose libraries are mounted, or an empty string."""
     names = [posixpath.basename(mount["hostPath"]) for mount in _common(document).get("mounts", ())]
     found = (pattern.fullmatch(name) for pattern in _VERSIONED_LIBRARIES for name in names)
     return next((match.group(1) for match in found if match), "")
 
 
-def _meaning(document: t.Mapping[str, t.Any]) -> t.Any:
+def _meaning(document: Data) -> t.Any:
     """Return the data to compare. Empty fields and the order of devices, nodes, mounts and groups have no effect."""
     devices = {
         device.get("name", ""): (_normalized(device.get(cdi_schema.EDITS, {})), device.get("annotations") or {})
@@ -405,7 +405,7 @@ def _meaning(document: t.Mapping[str, t.Any]) -> t.Any:
     return document.get("kind"), _version(document), devices, _normalized(_common(document)), annotations
 
 
-def _normalized(edits: Edits, with_numbers: bool = True) -> dict[str, t.Any]:
+def _normalized(edits: Data, with_numbers: bool = True) -> dict[str, t.Any]:
     normalized = {name: value for name, value in edits.items() if value or name == "intelRdt"}
     if "deviceNodes" in normalized:
         nodes = [_normalized_node(node, with_numbers) for node in normalized["deviceNodes"]]
@@ -421,7 +421,7 @@ def _normalized(edits: Edits, with_numbers: bool = True) -> dict[str, t.Any]:
     return normalized
 
 
-def _normalized_node(node: t.Mapping[str, t.Any], with_numbers: bool) -> dict[str, t.Any]:
+def _normalized_node(node: Data, with_numbers: bool) -> dict[str, t.Any]:
     # Zero is a valid owner or mode. Without these fields, the node gets those of the container's process.
     normalized = {name: value for name, value in node.items() if value or name in ("uid", "gid", "fileMode")}
     if normalized.get("hostPath") == normalized.get("path"):
@@ -434,7 +434,7 @@ def _normalized_node(node: t.Mapping[str, t.Any], with_numbers: bool) -> dict[st
 
 
 def why_stale(
-    document: t.Mapping[str, t.Any], host: hostfs.HostFS, driver: str | None = None
+    document: Data, host: hostfs.HostFS, driver: str | None = None
 ) -> tuple[list[core_errors.Problem], list[str]]:
     """Return the reasons why ``document`` does not fit ``host``, and its paths that do not exist.
 

@@ -185,7 +185,7 @@ def _own_unit(host: hostfs.HostFS) -> dict[str, t.Any] | None:
     own, toolkit = refresh_units.own_refresh(host), refresh_units.toolkit_refresh(host)
     enabled = not systemd_units.is_masked(host, path) and (
         refresh_units.is_enabled(host, refresh_units.OWN_SERVICE)
-        or refresh_units.is_enabled(host, refresh_units.OWN_PATH)
+        or refresh_units.is_enabled(host, refresh_units.OWN_PATH_UNIT)
     )
     # Without its own output, the unit runs the command of the toolkit's unit, at an earlier time.
     owner = TOOLKIT if own is None and toolkit is not None else GPUFLEET
@@ -265,7 +265,6 @@ def _file_entry(
     gpus: t.Mapping[str, t.Any] | None,
     other_devices: frozenset[str] | None,
 ) -> dict[str, t.Any]:
-    """Return the entry of a file. ``other_devices`` is as in changed_gpus(), with the kind."""
     if isinstance(data, core_errors.NvidiaError):
         return _FileEntry(file.path, valid=False, errors=file.errors)._asdict()
     result = cdi_validate.validate(data)
@@ -334,7 +333,6 @@ def _real(host: hostfs.HostFS, path: str) -> str:
 
 
 def _records(host: hostfs.HostFS, problems: list[core_errors.Problem]) -> list[cdi_records.SpecRecord]:
-    """Return the records of this collection. Reading them needs no parser."""
     try:
         return cdi_records.own_records(host)
     except core_errors.NvidiaError as error:
@@ -343,7 +341,6 @@ def _records(host: hostfs.HostFS, problems: list[core_errors.Problem]) -> list[c
 
 
 def _ignored(host: hostfs.HostFS, paths: t.Collection[str]) -> list[str]:
-    """Return paths in the directories that engines do not read as specifications."""
     found = []
     for folder in core_constants.CDI_SPEC_DIRS:
         found += [f"{folder}/{name}" for name in host.readable_entries(folder)]

@@ -40,8 +40,8 @@ class SpecLocation(t.NamedTuple):
 def location_of(
     options: cdi_options.CdiOptions,
     host: hostfs.HostFS,
-    refresh: refresh_units.Refresh | None,
-    own_refresh: refresh_units.Refresh | None = None,
+    refresh: refresh_units.RefreshUnits | None,
+    own_refresh: refresh_units.RefreshUnits | None = None,
 ) -> SpecLocation:
     """Return the location that ``options`` name, or the default one.
 
@@ -73,7 +73,7 @@ def location_of(
     return SpecLocation(path, format_, path in (unit_output, _output(own_refresh, host)))
 
 
-def _output(refresh: refresh_units.Refresh | None, host: hostfs.HostFS) -> str:
+def _output(refresh: refresh_units.RefreshUnits | None, host: hostfs.HostFS) -> str:
     """Return the file that a refresh service writes, or "". A path that systemd must expand first is unknown."""
     if refresh is None or not refresh.enabled or not posixpath.isabs(refresh.output):
         return ""

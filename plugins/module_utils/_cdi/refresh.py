@@ -220,16 +220,15 @@ class CdiRefresh:
         cdi_records.remove_records(host, unused)
 
     def _stop_path_units(self, changes: Changes) -> None:
-        """Stop the path units whose files this run removes."""
         names = {posixpath.basename(link.path) for link in changes.removed_links}
-        for name in (refresh_units.OWN_PATH, refresh_units.PATH):
+        for name in (refresh_units.OWN_PATH_UNIT, refresh_units.PATH_UNIT):
             if name in names and systemctl.Systemctl.booted(self._host):
                 systemctl.Systemctl(self._host, self._runners.run, name).stop()
 
     def _unload_removed_units(self, changes: Changes) -> None:
         """Reload systemd so that it unloads removed units, unless a container would lose its GPUs by that."""
         paths = [file.path for file in changes.restored if file.changed]
-        paths = [path for path in paths if path.startswith(refresh_units.UNITS + "/")]
+        paths = [path for path in paths if path.startswith(refresh_units.UNIT_DIR + "/")]
         if not paths or not systemctl.Systemctl.booted(self._host):
             return
         # Only a removal needs this import.
@@ -316,7 +315,6 @@ def _is_needed(plan: refresh_units.RefreshPlan | None, link: refresh_units.Link)
 
 
 def _digest_of(changes: Changes) -> str:
-    """Return a digest of all planned files that affect the service."""
     digests = {file.path: core_records.digest(file.after) for file in changes.files}
     service = None if changes.plan is None else changes.plan.service
     return core_records.digest(json.dumps([service, digests], sort_keys=True).encode("utf-8"))
@@ -357,7 +355,6 @@ def specification_problems(path: str, options: cdi_options.CdiOptions, host: hos
 
 
 def _required(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> host_check.Required | None:
-    """Return what the specification must contain, or None if that is unknown or not required."""
     if not options.require_devices or options.mode not in (cdi_options.AUTO, _NVML) or options.request.device_ids:
         return None
     # Other modes do not need these imports.

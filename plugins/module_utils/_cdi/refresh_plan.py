@@ -41,7 +41,7 @@ _GPU_MODES = (cdi_options.AUTO, "nvml", "csv", "wsl")
 # The modes that need the driver's kernel modules.
 _DRIVER_MODES = (cdi_options.AUTO, "nvml", "management", "imex")
 _SMI = "nvidia-smi"
-_DROP_IN = f"{refresh_units.UNITS}/{refresh_units.SERVICE}.d/{refresh_units.DROP_IN}"
+_DROP_IN = f"{refresh_units.UNIT_DIR}/{refresh_units.SERVICE}.d/{refresh_units.DROP_IN}"
 _NULL = "/dev/null"
 
 
@@ -66,8 +66,8 @@ def own_paths() -> list[str]:
     """Return all files that a run of this or an earlier version may have written."""
     return [
         refresh_units.OWN_ENVIRONMENT_FILE,
-        f"{refresh_units.UNITS}/{refresh_units.OWN_SERVICE}",
-        f"{refresh_units.UNITS}/{refresh_units.OWN_PATH}",
+        f"{refresh_units.UNIT_DIR}/{refresh_units.OWN_SERVICE}",
+        f"{refresh_units.UNIT_DIR}/{refresh_units.OWN_PATH_UNIT}",
         _DROP_IN,
         # Earlier versions wrote these.
         "/usr/local/lib/gpufleet-nvidia/cdi-refresh",
@@ -87,7 +87,7 @@ def own_file_path(host: hostfs.HostFS, path: str) -> str:
         return real
     target = host.resolve(real)
     name = posixpath.basename(path)
-    if target == _NULL and name in (refresh_units.OWN_SERVICE, refresh_units.OWN_PATH):
+    if target == _NULL and name in (refresh_units.OWN_SERVICE, refresh_units.OWN_PATH_UNIT):
         raise errors.HostError(
             f"{name} is masked by {path}, so it never starts. Run systemctl unmask {name}, then run this task again."
         )
@@ -171,7 +171,9 @@ def _fits_toolkit_unit(options: cdi_options.CdiOptions) -> bool:
     return options.path is not None or (options.kind == core_constants.GPU_KIND and options.mode in _GPU_MODES)
 
 
-def _required_refresh(refresh: refresh_units.Refresh | None, options: cdi_options.CdiOptions) -> refresh_units.Refresh:
+def _required_refresh(
+    refresh: refresh_units.RefreshUnits | None, options: cdi_options.CdiOptions
+) -> refresh_units.RefreshUnits:
     if refresh is None:
         raise errors.HostError(
             f"{refresh_units.SERVICE} does not exist. Install the NVIDIA Container Toolkit 1.18 or newer, or set owner:"
@@ -187,12 +189,12 @@ def _required_refresh(refresh: refresh_units.Refresh | None, options: cdi_option
 
 
 def _toolkit_plan(
-    options: RefreshOptions, host: hostfs.HostFS, runners: Runners, refresh: refresh_units.Refresh
+    options: RefreshOptions, host: hostfs.HostFS, runners: Runners, refresh: refresh_units.RefreshUnits
 ) -> refresh_units.RefreshPlan:
     cdi = _for_old_engines(_normalized(options.cdi, host), host, runners.run)
     links = refresh_systemd.missing_links(host, refresh_units.SERVICE)
     if refresh.path is not None:
-        links += refresh_systemd.missing_links(host, refresh_units.PATH)
+        links += refresh_systemd.missing_links(host, refresh_units.PATH_UNIT)
     variables = refresh_units.variables(cdi)
     # A unit without a file and a masked unit are refused before, so this is not None.
     unit = t.cast(
@@ -215,13 +217,13 @@ def _toolkit_plan(
         # The unit of toolkit 1.19.0 is ordered after multi-user.target, which waits for the engines. A drop-in cannot
         # remove an After=, and a copy of the unit would hide the unit of the toolkit's next version. So another unit
         # runs the same command earlier.
-        service = f"{refresh_units.UNITS}/{refresh_units.OWN_SERVICE}"
+        service = f"{refresh_units.UNIT_DIR}/{refresh_units.OWN_SERVICE}"
         contents[service] = _early_unit(program, unit, host)
         links += _own_links(host, refresh_units.OWN_SERVICE)
     return refresh_units.RefreshPlan(
         owner=TOOLKIT,
         service=refresh_units.SERVICE,
-        path_unit=refresh_units.PATH if refresh.path is not None else None,
+        path_unit=refresh_units.PATH_UNIT if refresh.path is not None else None,
         output=variables.get(refresh_units.OUTPUT) or _toolkit_output(unit, host),
         contents=contents,
         links=tuple(links),
@@ -231,7 +233,6 @@ def _toolkit_plan(
 
 
 def _normalized(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> cdi_options.CdiOptions:
-    """Return ``options`` with a normalized path. Raises NvidiaError for a path that engines do not read."""
     if options.path is not None:
         path = cdi_records.location_of(options, host, None).path
         if not path.endswith(cdi_registry.SUFFIXES):
@@ -256,7 +257,7 @@ def _early_unit(program: str, unit: systemd_units.Unit, host: hostfs.HostFS) -> 
         conditions=conditions,
         settings=[
             ("Environment", f"{refresh_units.OUTPUT}={refresh_units.DEFAULT_OUTPUT}"),
-            *refresh_units.toolkit_environment(refresh_units.ENVIRONMENT_FILE),
+            *refresh_units.TOOLKIT_ENVIRONMENT,
             *settings,
         ],
         nodes=True,
@@ -298,7 +299,11 @@ def _overridden_variables(
 
 
 def _own_plan(
-    options: RefreshOptions, host: hostfs.HostFS, runners: Runners, refresh: refresh_units.Refresh | None, program: str
+    options: RefreshOptions,
+    host: hostfs.HostFS,
+    runners: Runners,
+    refresh: refresh_units.RefreshUnits | None,
+    program: str,
 ) -> refresh_units.RefreshPlan:
     location = cdi_records.location_of(options.cdi, host, refresh)
     _require_same_kind(options.cdi, host)
@@ -315,13 +320,13 @@ def _own_plan(
     return refresh_units.RefreshPlan(
         owner=COLLECTION,
         service=refresh_units.OWN_SERVICE,
-        path_unit=refresh_units.OWN_PATH,
+        path_unit=refresh_units.OWN_PATH_UNIT,
         output=location.path,
         contents={
-            f"{refresh_units.UNITS}/{refresh_units.OWN_SERVICE}": service,
-            f"{refresh_units.UNITS}/{refresh_units.OWN_PATH}": refresh_units.own_path(),
+            f"{refresh_units.UNIT_DIR}/{refresh_units.OWN_SERVICE}": service,
+            f"{refresh_units.UNIT_DIR}/{refresh_units.OWN_PATH_UNIT}": refresh_units.own_path(),
         },
-        links=(*_own_links(host, refresh_units.OWN_SERVICE), *_own_links(host, refresh_units.OWN_PATH)),
+        links=(*_own_links(host, refresh_units.OWN_SERVICE), *_own_links(host, refresh_units.OWN_PATH_UNIT)),
         warnings=tuple(_second_writer(refresh, location.path)),
     )
 
@@ -331,13 +336,10 @@ def _driver_conditions(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> 
     if options.mode not in _DRIVER_MODES:
         return (), (), False
     if options.request.driver_root != "/":
-        return refresh_units.needs_loaded_driver(), (), False
+        return refresh_units.NEEDS_LOADED_DRIVER, (), False
     smi = host.find_executable([_SMI])
     # The GPUs of WSL and Tegra are not on the PCI bus.
-    ready = procfs.loaded_driver(host) is not None or procfs.detect_gpu(host).kind in (
-        procfs.WSL,
-        procfs.TEGRA,
-    )
+    ready = procfs.loaded_driver(host) is not None or procfs.detect_gpu(host).kind in (procfs.WSL, procfs.TEGRA)
     if smi is None and ready:
         return (), (), True
     return (*refresh_units.needs_driver(smi or f"/usr/bin/{_SMI}"), True)
@@ -354,13 +356,11 @@ def _require_same_kind(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> 
 
 
 def _own_links(host: hostfs.HostFS, name: str) -> list[refresh_units.Link]:
-    """Return the missing links that enable a unit of this collection."""
-    links = refresh_systemd.links_of(name, f"{refresh_units.UNITS}/{name}", (refresh_units.WANTED_BY,))
+    links = refresh_systemd.links_of(name, f"{refresh_units.UNIT_DIR}/{name}", (refresh_units.WANTED_BY,))
     return [link for link in links if not host.lexists(link.path)]
 
 
-def _second_writer(refresh: refresh_units.Refresh | None, path: str) -> t.Iterator[str]:
-    """Yield a warning if the toolkit's service is enabled too."""
+def _second_writer(refresh: refresh_units.RefreshUnits | None, path: str) -> t.Iterator[str]:
     if refresh is None or not refresh.enabled:
         return
     effect = "both units write it"
@@ -369,5 +369,5 @@ def _second_writer(refresh: refresh_units.Refresh | None, path: str) -> t.Iterat
         effect = f"for devices that both files describe, the one in {folder} has precedence"
     yield (
         f"{refresh_units.SERVICE} is also enabled and writes {refresh.output}, so {effect}. Run systemctl disable"
-        f" {refresh_units.SERVICE} {refresh_units.PATH}, or set owner: toolkit."
+        f" {refresh_units.SERVICE} {refresh_units.PATH_UNIT}, or set owner: toolkit."
     )

@@ -25,8 +25,8 @@ if t.TYPE_CHECKING:
     Settings = t.Sequence[t.Tuple[str, str]]
 
 
-SERVICE, PATH = "nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path"
-OWN_SERVICE, OWN_PATH = "gpufleet-nvidia-cdi.service", "gpufleet-nvidia-cdi.path"
+SERVICE, PATH_UNIT = "nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path"
+OWN_SERVICE, OWN_PATH_UNIT = "gpufleet-nvidia-cdi.service", "gpufleet-nvidia-cdi.path"
 PROGRAM = "nvidia-ctk"
 # The file with the administrator's options for the toolkit's service, and the variable for the specification's path.
 ENVIRONMENT_FILE = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
@@ -38,7 +38,7 @@ DEFAULT_OUTPUT = "/var/run/cdi/nvidia.yaml"
 _LINK_FOLDERS = ("wants", "requires", "upholds")
 
 
-class Refresh(t.NamedTuple):
+class RefreshUnits(t.NamedTuple):
     """A service that runs ``nvidia-ctk cdi generate``, and the unit that starts it after a change of the driver.
 
     ``path`` is the file of that unit, or None. ``at_boot`` and ``on_change`` are whether the service and that unit are
@@ -60,18 +60,18 @@ class Refresh(t.NamedTuple):
         return not self.masked and (self.at_boot or self.on_change)
 
 
-def toolkit_refresh(host: hostfs.HostFS) -> Refresh | None:
+def toolkit_refresh(host: hostfs.HostFS) -> RefreshUnits | None:
     """Return the toolkit's refresh units on ``host``, or None."""
-    return _refresh(host, SERVICE, PATH, DEFAULT_OUTPUT)
+    return _refresh(host, SERVICE, PATH_UNIT, DEFAULT_OUTPUT)
 
 
-def own_refresh(host: hostfs.HostFS) -> Refresh | None:
+def own_refresh(host: hostfs.HostFS) -> RefreshUnits | None:
     """Return the units of this collection, or None if they do not exist or only run the toolkit's command earlier."""
-    found = _refresh(host, OWN_SERVICE, OWN_PATH, "")
+    found = _refresh(host, OWN_SERVICE, OWN_PATH_UNIT, "")
     return found if found is not None and found.output and found.kind else None
 
 
-def _refresh(host: hostfs.HostFS, service: str, path: str, default: str) -> Refresh | None:
+def _refresh(host: hostfs.HostFS, service: str, path: str, default: str) -> RefreshUnits | None:
     file = systemd_units.unit_file(host, service)
     if file is None:
         return None
@@ -79,10 +79,10 @@ def _refresh(host: hostfs.HostFS, service: str, path: str, default: str) -> Refr
     on_change = path_unit is not None and not systemd_units.is_masked(host, path_unit) and is_enabled(host, path)
     unit = systemd_units.load_unit(host, service, PROGRAM)
     if unit is None:
-        return Refresh(file, path_unit, at_boot=False, on_change=on_change, masked=True, output="", kind="")
+        return RefreshUnits(file, path_unit, at_boot=False, on_change=on_change, masked=True, output="", kind="")
     flags = unit.flag_values("--output")
     kind = [values[-1] for values in (unit.flag_values("--vendor"), unit.flag_values("--class")) if values]
-    return Refresh(
+    return RefreshUnits(
         file,
         path_unit,
         at_boot=is_enabled(host, service),
@@ -106,7 +106,7 @@ class Link(t.NamedTuple):
     target: str
 
 
-UNITS = "/etc/systemd/system"
+UNIT_DIR = "/etc/systemd/system"
 # The name sorts after the drop-ins of packages and before override.conf, which systemctl edit writes.
 DROP_IN = "50-gpufleet-nvidia.conf"
 OWN_ENVIRONMENT_FILE = "/etc/gpufleet-nvidia/cdi-refresh.env"
@@ -134,7 +134,11 @@ _LIMITS = (("TimeoutStartSec", "120"), ("TimeoutStopSec", "5"))
 # its path unit fail, and then changes are no longer detected (systemd.path(5)).
 _NO_START_LIMIT = ("StartLimitIntervalSec", "0")
 _MODULES = ("modules.dep", "modules.dep.bin")
-_LOADED = "/proc/driver/nvidia/version"
+# The condition for a driver in a container, which loads its modules itself.
+NEEDS_LOADED_DRIVER = (("ConditionPathExists", "/proc/driver/nvidia/version"),)
+_OWN_ENVIRONMENT = ("EnvironmentFile", f"-{OWN_ENVIRONMENT_FILE}")
+# The settings by which a unit of this collection reads the environment of the toolkit's service.
+TOOLKIT_ENVIRONMENT = (("EnvironmentFile", f"-{ENVIRONMENT_FILE}"), _OWN_ENVIRONMENT)
 _HEADER = "# Written by gpufleet.nvidia. What is changed here is overwritten.\n"
 
 
@@ -192,16 +196,6 @@ def needs_driver(smi: str) -> tuple[Settings, Settings]:
     return [_path_condition(smi)], [("ExecCondition", _command_line([smi, "-L"]))]
 
 
-def needs_loaded_driver() -> Settings:
-    """Return the condition for a driver in a container, which loads its modules itself."""
-    return [("ConditionPathExists", _LOADED)]
-
-
-def toolkit_environment(environment_file: str) -> Settings:
-    """Return the settings by which a unit of this collection reads the environment of the toolkit's service."""
-    return [("EnvironmentFile", f"-{environment_file}"), _OWN_ENVIRONMENT]
-
-
 def own_path() -> bytes:
     """Return the unit that starts the service when depmod writes its files: kernel modules were added or removed."""
     description = "Make the CDI specification of NVIDIA GPUs after a change of the driver (gpufleet.nvidia)"
@@ -210,9 +204,6 @@ def own_path() -> bytes:
         ("Path", [("PathChanged", f"/lib/modules/%v/{name}") for name in _MODULES]),
         ("Install", [("WantedBy", WANTED_BY)]),
     )
-
-
-_OWN_ENVIRONMENT = ("EnvironmentFile", f"-{OWN_ENVIRONMENT_FILE}")
 
 
 def drop_in(order: bool, environment: bool) -> bytes | None:

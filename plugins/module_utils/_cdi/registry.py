@@ -161,7 +161,6 @@ def _read(path: str, data: t.Any) -> SpecificationFile:
 
 
 def _in_order(files: t.Iterable[str], folders: t.Sequence[str]) -> list[str]:
-    """Return the files that engines read, in the engines' order."""
     return sorted(
         (path for path in files if is_loaded_path(path, folders)), key=lambda path: (_rank(path, folders), path)
     )

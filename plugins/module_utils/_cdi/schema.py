@@ -337,7 +337,6 @@ def devices(document: t.Mapping[str, t.Any]) -> list[tuple[str, dict[str, t.Any]
 
 
 def _inner_field(field: str, key: str) -> str:
-    """Return the name of the field ``key`` in the mapping ``field``."""
     name = key if _PLAIN.fullmatch(key) else core_text.quoted(key)
     return f"{field}.{name}" if field else name
 

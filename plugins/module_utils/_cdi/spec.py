@@ -146,7 +146,6 @@ class SpecWriter:
     def _planned_file(
         self, location: cdi_records.SpecLocation, data: t.Any, document: dict[str, t.Any]
     ) -> tuple[core_plan.PlannedFile, list[str]]:
-        """Return the file at ``location``, which contains ``data`` now, and the reasons to write it."""
         content = self.host.read(location.path)
         reasons = [*self._reasons(content, data, location, document), *self._permission_reasons(location.path)]
         file = core_plan.PlannedFile(self.host.resolve(location.path), content, content)
@@ -155,7 +154,6 @@ class SpecWriter:
     def _unused_variants(
         self, records: t.Mapping[str, cdi_records.SpecRecord], written: t.Sequence[core_plan.PlannedFile]
     ) -> list[str]:
-        """Return the files of variants that an earlier run wrote and that this run does not need."""
         needed = {file.path for file in written}
         previous = [spec_record.path for spec_record in records.values() if spec_record.variant_of == self.options.kind]
         return [path for path in previous if path not in needed and self.host.read(path) is not None]
@@ -241,7 +239,6 @@ class SpecWriter:
         return reasons
 
     def _inaccessible_folder(self, path: str) -> dict[str, int]:
-        """Return the file's directory and its new mode if engines read it and not all users can."""
         folder = os.path.dirname(path)
         status = _status(self.host, folder) if cdi_registry.is_loaded_path(path) else None
         mode = 0 if status is None else status.st_mode & 0o7777

@@ -16,6 +16,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import schema
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import versions as cdi_versions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 
+if t.TYPE_CHECKING:
+    Data = t.Mapping[str, t.Any]
+
+
 _HOOK_NAMES = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 _NODE_TYPES = ("", "b", "c", "u", "p")
 # PATH_MAX of Linux, which includes the null byte at the end.
@@ -61,9 +65,7 @@ def _overlap(one: str, other: str) -> bool:
 class _Rules:
     """The checks of the library for a document that it could read, and checks that it lacks."""
 
-    def __init__(
-        self, reader: cdi_schema.Reader, document: t.Mapping[str, t.Any], needs: t.Sequence[cdi_versions.Need]
-    ) -> None:
+    def __init__(self, reader: cdi_schema.Reader, document: Data, needs: t.Sequence[cdi_versions.Need]) -> None:
         self._reader = reader
         self._document = document
         self._needs = needs
@@ -112,11 +114,11 @@ class _Rules:
         for warning in cdi_schema.kind_warnings(kind):
             self._reader.warn("kind", warning)
 
-    def _annotations(self, field: str, holder: t.Mapping[str, t.Any]) -> None:
+    def _annotations(self, field: str, holder: Data) -> None:
         for warning in cdi_schema.annotation_warnings(holder.get("annotations", {})):
             self._reader.warn(field, warning)
 
-    def _device(self, field: str, device: t.Mapping[str, t.Any]) -> None:
+    def _device(self, field: str, device: Data) -> None:
         name = device.get("name", "")
         problem = cdi_schema.device_name_problem(name)
         if problem:
@@ -129,7 +131,7 @@ class _Rules:
             self._error(f"{field}.{cdi_schema.EDITS}", "is empty. A device must change the container")
         self._edits(f"{field}.{cdi_schema.EDITS}", edits)
 
-    def _edits(self, field: str, edits: t.Mapping[str, t.Any]) -> None:
+    def _edits(self, field: str, edits: Data) -> None:
         self._environment(f"{field}.env", edits.get("env", ()))
         checks = (
             ("deviceNodes", self._node),
@@ -168,16 +170,16 @@ class _Rules:
                 )
             first.setdefault(text, index)
 
-    def _require(self, field: str, item: t.Mapping[str, t.Any], key: str) -> None:
+    def _require(self, field: str, item: Data, key: str) -> None:
         if not item.get(key, ""):
             self._error(f"{field}.{key}", "is empty")
 
-    def _warn_relative(self, field: str, item: t.Mapping[str, t.Any], key: str) -> None:
+    def _warn_relative(self, field: str, item: Data, key: str) -> None:
         text = item.get(key, "")
         if text and not text.startswith("/"):
             self._reader.warn(f"{field}.{key}", f"is the relative path {core_text.quoted(text)}. Use an absolute path")
 
-    def _node(self, field: str, node: t.Mapping[str, t.Any]) -> None:
+    def _node(self, field: str, node: Data) -> None:
         self._require(field, node, "path")
         self._warn_relative(field, node, "path")
         self._warn_relative(field, node, "hostPath")
@@ -192,7 +194,7 @@ class _Rules:
             if node.get(key, 0) < 0:
                 self._reader.warn(f"{field}.{key}", "is negative. Newer engines reject it")
 
-    def _hook(self, field: str, hook: t.Mapping[str, t.Any]) -> None:
+    def _hook(self, field: str, hook: Data) -> None:
         name = hook.get("hookName", "")
         if name not in _HOOK_NAMES:
             self._error(f"{field}.hookName", f"is {core_text.quoted(name)}. Use one of {', '.join(_HOOK_NAMES)}")
@@ -202,7 +204,7 @@ class _Rules:
         if hook.get("timeout", 0) < 0:
             self._reader.warn(f"{field}.timeout", "is negative")
 
-    def _mount(self, field: str, mount: t.Mapping[str, t.Any]) -> None:
+    def _mount(self, field: str, mount: Data) -> None:
         self._require(field, mount, "hostPath")
         self._require(field, mount, "containerPath")
         self._warn_relative(field, mount, "containerPath")
@@ -216,11 +218,11 @@ class _Rules:
                     f"{field}.options[{index}]", f"is {core_text.quoted(option)}, which is an unknown option"
                 )
 
-    def _interface(self, field: str, interface: t.Mapping[str, t.Any]) -> None:
+    def _interface(self, field: str, interface: Data) -> None:
         self._require(field, interface, "hostInterfaceName")
         self._require(field, interface, "name")
 
-    def _rdt(self, field: str, rdt: t.Mapping[str, t.Any]) -> None:
+    def _rdt(self, field: str, rdt: Data) -> None:
         name = rdt.get("closID", "")
         if name == "/":
             # The name of the root class.
@@ -230,6 +232,6 @@ class _Rules:
             self._error(f"{field}.closID", f"is {core_text.quoted(name)}, which is not a valid directory name")
 
 
-def is_bind(mount: t.Mapping[str, t.Any]) -> bool:
+def is_bind(mount: Data) -> bool:
     """Return whether a mount shows a file or a directory of the host instead of another file system."""
     return mount.get("type", "") in ("", "bind", "none")

@@ -149,7 +149,6 @@ def engines_not_reading(engines: t.Iterable[cdi_support.CdiEngine], folder: str)
 
 
 def _stated_version(document: Spec) -> tuple[int, ...]:
-    """Return the higher of the version that the document states and the version that it needs."""
     needed = version_number(minimum_version(document))
     try:
         return max(needed, version_number(str(document.get("cdiVersion", ""))))

@@ -11,7 +11,9 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh_units import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import inventory
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import load_unit
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import gpus, machine
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.refresh_hosts import (
     DROP_IN,
     ENVIRONMENT,
@@ -229,6 +231,7 @@ def test_before_engines_false(tree: RefreshTree) -> None:
     [
         ({"cdi": {"backend": "native"}}, "backend is native"),
         ({"cdi": {"path": "/etc/cdi/nvidia.yml"}}, "engines read only files that end in .json or .yaml"),
+        ({"cdi": {"path": "/srv/cdi/spec"}}, "does not end in .json or .yaml"),
         ({"cdi": {"path": "nvidia.yaml"}}, "is not an absolute path"),
         ({"request": Request(disabled_hooks=("nothing",))}, "disabled_hooks: unknown value 'nothing'"),
     ],
@@ -527,6 +530,14 @@ def test_invalid_output(tree: RefreshTree, content: str | None, message: str) ->
     for _attempt in range(2):
         with pytest.raises(HostError, match=message):
             tree.refresh(**TOOLKIT)
+
+
+def test_missing_gpu_in_output(tree: RefreshTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    running(tree)
+    found = machine(*gpus(1))
+    monkeypatch.setattr(inventory, "read_inventory", lambda *_args: found)
+    with pytest.raises(HostError, match=r"The specification lacks /dev/nvidia0\."):
+        tree.refresh(owner="toolkit")
 
 
 def test_invalid_output_after_valid_one(tree: RefreshTree) -> None:

@@ -169,6 +169,12 @@ def test_own_units_with_older_nvidia_ctk(tree: RefreshTree) -> None:
         tree.refresh()
 
 
+def test_control_character_in_an_option(tree: RefreshTree) -> None:
+    tree.generator()
+    with pytest.raises(NvidiaError, match="An option contains a control character"):
+        tree.refresh(request=Request(csv_ignore_patterns=("a\nb",)))
+
+
 def test_change_of_owner(tree: RefreshTree) -> None:
     tree.toolkit()
     tree.refresh(request=DISABLED)
