@@ -18,6 +18,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers import (
     containerd_configs,
     driver_layouts,
     driver_trees,
+    engine_trees,
     fake_crio,
     gpu_hosts,
     hook_hosts,
@@ -234,7 +235,7 @@ def _kubernetes() -> t.Iterator[Case]:
                 {"flavor": program},
             )
         settings = {f"/etc/rancher/{program}/config.yaml": "token: x # kept\r\n"}
-        found = {"nvidia": rancher_hosts.NVIDIA}
+        found = {"nvidia": engine_trees.NVIDIA}
         generated = rancher_hosts.generated(found, "nvidia", 3, f"/var/lib/rancher/{program}/x.d/*.toml")
         path = f"/var/lib/rancher/{program}/agent/etc/containerd/config.toml"
         template = path.replace("config.toml", "config-v3.toml.tmpl")

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Directory trees as k0s and MicroK8s lay them out.
+"""Directory trees of k0s and MicroK8s.
 
 k0s: `k0s install` and pkg/component/worker/containerd of 1.30 (containerd 1.7), 1.36.0 and after it (containerd 2).
 MicroK8s: microk8s-resources/default-args and wrappers/run-containerd-with-args, as of containerd 1.7 and 2.1.
@@ -11,21 +11,17 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import RuntimeRequest
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import EngineTree
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureResult
-
-NVIDIA = "/usr/bin/nvidia-container-runtime"
 UNIT = "[Service]\nExecStart=/usr/local/bin/k0s {0}\nKillMode=process\n\n[Install]\nWantedBy=multi-user.target\n"
 CGROUP = "sys/fs/cgroup/system.slice/{0}/cgroup.procs"
 HEADER = "# k0s_managed=true\n# This is a placeholder configuration for k0s managed containerd.\n"
 
-# What k0s 1.30 writes when it starts: all settings, those that are not set too (shortened).
+# The files that k0s 1.30 writes when it starts, with all settings, also unset ones (shortened).
 MAIN_2 = HEADER + 'imports = ["/run/k0s/containerd-cri.toml"]\nversion = 2\n'
 GENERATED_2 = """\
 version = 2
@@ -52,7 +48,7 @@ version = 2
             Root = ""
             SystemdCgroup = false
 """
-# What k0s 1.36.0 writes, and newer ones, which leave the merging to containerd.
+# The files of k0s 1.36.0, and of newer releases, whose containerd merges the drop-ins.
 MAIN_3 = HEADER + 'imports = ["/run/k0s/containerd-cri.toml"]\nversion = 3\n'
 GENERATED_3 = """\
 version = 3
@@ -106,60 +102,8 @@ oom_score = 0
 """
 
 
-class Tree:
-    """A host's directory tree, and the module's work on it."""
-
-    def __init__(self, root: Path, flavor: str, files: t.Mapping[str, str] | None = None) -> None:
-        self.root = root
-        self.flavor = flavor
-        self.commands: list[list[str]] = []
-        self.answers: dict[str, tuple[int, str, str]] = {}
-        self.live = False
-        (root / "tmp").mkdir(exist_ok=True)
-        for name, text in (files or {}).items():
-            self.write(name, text)
-
-    def write(self, name: str, text: str) -> None:
-        path = self.root / name.lstrip("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        if "/bin/" in name:
-            path.chmod(0o755)
-
-    def text(self, name: str) -> str:
-        return (self.root / name.lstrip("/")).read_text()
-
-    @property
-    def host(self) -> HostFS:
-        return HostFS(str(self.root), self.live)
-
-    def _run(self, argv: list[str]) -> tuple[int, str, str]:
-        self.commands.append(argv)
-        return next(
-            (answer for word, answer in self.answers.items() if any(word in given for given in argv)), (0, "", "")
-        )
-
-    def configuration(self, request: RuntimeRequest | None, **options: t.Any) -> ConfigureEngine:
-        given = {"flavor": self.flavor, **options}
-        return ConfigureEngine(Options("containerd", request, **given), self.host, self._run)
-
-    def present(
-        self, check_mode: bool = False, options: t.Mapping[str, t.Any] | None = None, **asked: t.Any
-    ) -> ConfigureResult:
-        return self.configuration(RuntimeRequest(**asked), **(options or {})).execute(check_mode)
-
-    def absent(self, check_mode: bool = False, **options: t.Any) -> ConfigureResult:
-        return self.configuration(None, **options).execute(check_mode)
-
-    def files(self) -> dict[str, tuple[int, bytes]]:
-        """All but what this collection keeps for itself."""
-        paths = [path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink()]
-        found = {str(path.relative_to(self.root)): (path.stat().st_mode & 0o777, path.read_bytes()) for path in paths}
-        return {name: value for name, value in found.items() if not name.startswith("var/lib/gpufleet-nvidia/")}
-
-
-def k0s_tree(root: Path, *command: str, **files: t.Any) -> Tree:
-    """A worker of k0s 1.30 that runs, unless other files are given; ``command`` is what the unit has k0s do."""
+def k0s_tree(root: Path, *command: str, **files: t.Any) -> EngineTree:
+    """Return a running worker of k0s 1.30, unless ``files`` differ. ``command`` is the subcommand of k0s with flags."""
     service = "k0scontroller.service" if "controller" in command else "k0sworker.service"
     given: dict[str, str | None] = {
         f"etc/systemd/system/{service}": UNIT.format(" ".join(command or ("worker",))),
@@ -172,12 +116,13 @@ def k0s_tree(root: Path, *command: str, **files: t.Any) -> Tree:
         "proc/7/comm": "containerd\n",
     }
     given.update(files.get("files", {}))
-    return Tree(root, "k0s", {name: text for name, text in given.items() if text is not None})
+    existing = {name: text for name, text in given.items() if text is not None}
+    return EngineTree(root, flavor="k0s", files=existing, live=False)
 
 
-def microk8s_tree(root: Path, text: str = TEMPLATE_TEXT, revision: str = "5000", **files: str) -> Tree:
-    """A MicroK8s with its revision of the snap, which ``current`` leads to."""
-    tree = Tree(root, "microk8s", files)
+def microk8s_tree(root: Path, text: str = TEMPLATE_TEXT, revision: str = "5000", **files: str) -> EngineTree:
+    """Return a MicroK8s with one revision of the snap, the target of the link ``current``."""
+    tree = EngineTree(root, flavor="microk8s", files=files, live=False)
     tree.write(f"var/snap/microk8s/{revision}/args/containerd-template.toml", text)
     (root / "var/snap/microk8s/current").symlink_to(revision)
     service = "snap.microk8s.daemon-containerd.service"
@@ -189,12 +134,31 @@ def microk8s_tree(root: Path, text: str = TEMPLATE_TEXT, revision: str = "5000",
     return tree
 
 
-def refresh(tree: Tree, former: str, revision: str) -> None:
-    """What snapd does: the data is copied, and ``current`` leads to the copy."""
+def refresh(tree: EngineTree, previous: str, revision: str) -> None:
+    """Copy the data and change the link ``current``, as snapd does."""
     tree.write(
         f"var/snap/microk8s/{revision}/args/containerd-template.toml",
-        tree.text(f"/var/snap/microk8s/{former}/args/containerd-template.toml"),
+        tree.text(f"/var/snap/microk8s/{previous}/args/containerd-template.toml"),
     )
     current = tree.root / "var/snap/microk8s/current"
     current.unlink()
     current.symlink_to(revision)
+
+
+DROP_IN = "/etc/k0s/containerd.d/99-nvidia.toml"
+CRI_2 = 'plugins."io.containerd.grpc.v1.cri"'
+RUNC_TYPE = "io.containerd.runc.v2"
+
+
+def document(tree: EngineTree, path: str = DROP_IN) -> dict[str, t.Any]:
+    return TomlDocument.from_bytes(path, tree.text(path).encode()).data
+
+
+def runtimes_2(tree: EngineTree) -> t.Any:
+    return document(tree)["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]
+
+
+def runtime_2(name: str, program: str, **options: str) -> str:
+    lines = "".join(f"{key} = {value}\n" for key, value in options.items())
+    table = f"{CRI_2}.containerd.runtimes.{name}"
+    return f'[{table}]\nruntime_type = "{RUNC_TYPE}"\n[{table}.options]\nBinaryName = "{program}"\n{lines}'

@@ -15,7 +15,6 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.constants import CONFIG_DIRS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError, NvidiaError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.plan import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import (
@@ -30,19 +29,18 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal i
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import start_time as process_start
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import NVIDIA, EngineTree
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_files import FakeFiles
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.serving import serving, short_folder
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureResult
 
 MAIN = "/etc/crio/crio.conf"
 FOLDER = "/etc/crio/crio.conf.d"
 DROP_IN = f"{FOLDER}/99-nvidia.toml"
 PACKAGED = f"{FOLDER}/10-crio.conf"
-NVIDIA = "/usr/bin/nvidia-container-runtime"
 PID = 4711
 
 # The unit takes its options from variables of an optional file.
@@ -68,21 +66,10 @@ runtime_path = "/usr/libexec/crio/runc"
 """
 
 
-class Tree:
-    """The directory tree of a host with a running CRI-O, and the module's calls."""
+class Tree(EngineTree):
+    """The directory tree of a host with CRI-O. ``spoil`` changes the configuration that the validator prints."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.host = HostFS(str(root), live=True)
-        self.commands: list[list[str]] = []
-        self.spoil: t.Callable[[dict[str, t.Any]], None] = lambda _config: None
-
-    def write(self, inner: str, content: str = "", mode: int = 0o644) -> Path:
-        path = self.root / inner.lstrip("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-        path.chmod(mode)
-        return path
+    spoil: t.Callable[[dict[str, t.Any]], None]
 
     def start(self, age: float = 60, comm: str = "crio") -> None:
         """Add the process, ``age`` seconds old, to the unit's control group. The uptime must be longer."""
@@ -98,7 +85,7 @@ class Tree:
             if not path.is_symlink():
                 os.utime(path, (time.time() - seconds,) * 2)
 
-    def live(self) -> LiveState | None:
+    def live_state(self) -> LiveState | None:
         return CRIO.live(self.host, CRIO.inspect(self.host))
 
     def run(self, argv: list[str]) -> tuple[int, str, str]:
@@ -122,19 +109,9 @@ class Tree:
         default = runtime.get("default_runtime", "crun")
         if default not in {"crun": None, **runtime.get("runtimes", {})}:
             return 1, "", f'default_runtime set to "{default}", but no runtime entry table found'
-        self.spoil(merged)
+        if hasattr(self, "spoil"):
+            self.spoil(merged)
         return 0, "".join(printed(merged)), 'level=info msg="Starting CRI-O"'
-
-    def present(
-        self, check_mode: bool = False, options: dict[str, t.Any] | None = None, **asked: t.Any
-    ) -> ConfigureResult:
-        return self._execute(RuntimeRequest(**asked), check_mode, options or {})
-
-    def absent(self, **options: t.Any) -> ConfigureResult:
-        return self._execute(None, False, options)
-
-    def _execute(self, request: RuntimeRequest | None, check_mode: bool, options: dict[str, t.Any]) -> ConfigureResult:
-        return ConfigureEngine(Options("crio", request, **options), self.host, self.run).execute(check_mode)
 
     def etc(self) -> dict[str, bytes]:
         files = [path for path in (self.root / "etc").rglob("*") if path.is_file()]
@@ -161,7 +138,7 @@ def printed(data: dict[str, t.Any], path: str = "") -> t.Iterator[str]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    return Tree(tmp_path)
+    return Tree(tmp_path, "crio")
 
 
 @pytest.fixture
@@ -229,7 +206,7 @@ def test_ignores_other_processes_of_the_unit(running: Tree) -> None:
 
 
 def is_outdated(tree: Tree) -> bool:
-    live = tree.live()
+    live = tree.live_state()
     assert live == LiveState("", {}, "", runtimes_unknown=True, outdated=live is not None and live.outdated)
     return live.outdated
 
@@ -341,7 +318,7 @@ log_dir = "/var/log/crio/pods"
 def test_later_process_reports_the_applied_files(answer: str, outdated: bool) -> None:
     """After a reboot, or a restart by another tool, a touched file alone does not require a restart."""
     with short_folder() as root:
-        tree = set_up(Tree(root))
+        tree = set_up(Tree(root, "crio"))
         record_applied(tree, time.time() - 3000)
         os.utime(root / PACKAGED[1:])
         assert is_outdated(tree)
@@ -528,7 +505,7 @@ def test_no_temporary_files_in_the_drop_in_directory(
 
 
 def test_offline_tree(tree: Tree) -> None:
-    tree.host = HostFS(str(tree.root), live=False)
+    tree.live = False
     tree.write(PACKAGED, CONFIGURATION)
     result = tree.present(set_as_default=True)
     assert (result.engine_version, tree.commands) == (None, [])

@@ -8,61 +8,44 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, HostFiles
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k0s.config import (
-    K0sFiles,
-    containerd_of,
-    is_managed,
-    is_release,
-)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k0s.engine import K0S
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri as rpc_cri
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import NVIDIA, EngineTree
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.k0s_hosts import (
     CGROUP,
-    HEADER,
+    CRI_2,
+    DROP_IN,
+    GENERATED_2,
+    GENERATED_3,
     MAIN_2,
     MAIN_3,
     MAIN_NATIVE,
-    NVIDIA,
+    RUNC_TYPE,
     UNIT,
-    Tree,
+    document,
     k0s_tree,
+    runtime_2,
+    runtimes_2,
 )
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
 MAIN = "/etc/k0s/containerd.toml"
-DROP_IN = "/etc/k0s/containerd.d/99-nvidia.toml"
-CRI_2, CRI_3 = 'plugins."io.containerd.grpc.v1.cri"', "plugins.'io.containerd.cri.v1.runtime'"
-RUNC_TYPE = "io.containerd.runc.v2"
+CRI_3 = "plugins.'io.containerd.cri.v1.runtime'"
 OTHER = "etc/k0s/containerd.d/{0}.toml"
 V130 = {"engine_version": "1.30.4+k0s.0"}
 
 
 @pytest.fixture(autouse=True)
-def none_met_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_running_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(K0S, "running", None)
 
 
-def document(tree: Tree, path: str = DROP_IN) -> dict[str, t.Any]:
-    return TomlDocument.from_bytes(path, tree.text(path).encode()).data
-
-
-def runtimes_2(tree: Tree) -> t.Any:
-    return document(tree)["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]
-
-
-def runtime_2(name: str, program: str, **options: str) -> str:
-    lines = "".join(f"{key} = {value}\n" for key, value in options.items())
-    table = f"{CRI_2}.containerd.runtimes.{name}"
-    return f'[{table}]\nruntime_type = "{RUNC_TYPE}"\n[{table}.options]\nBinaryName = "{program}"\n{lines}'
-
-
-# -- how it is installed ---------------------------------------------------------------------------------------------
+# -- installation and live state ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -100,7 +83,12 @@ def test_inspect(tmp_path: Path, command: tuple[str, ...], service: str) -> None
 def test_selects_unit(
     tmp_path: Path, there: tuple[str, ...], enabled: tuple[str, ...], running: str | None, expected: str
 ) -> None:
-    tree = Tree(tmp_path, "k0s", {f"etc/systemd/system/{name}": UNIT.format("worker") for name in there})
+    tree = EngineTree(
+        tmp_path,
+        flavor="k0s",
+        live=False,
+        files={f"etc/systemd/system/{name}": UNIT.format("worker") for name in there},
+    )
     for name in enabled:
         tree.write(f"etc/systemd/system/multi-user.target.wants/{name}", "")
     if running:
@@ -111,90 +99,12 @@ def test_selects_unit(
     assert K0S.inspect(tree.host, "k0sworker").service == "k0sworker.service"
 
 
-# -- which version ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("version", "release", "containerd"),
-    [
-        (None, False, None),
-        ((1, 26, 3), True, (1, 6)),
-        ((1, 27, 1), True, (1, 7)),
-        ((1, 35, 9), True, (1, 7)),
-        ((1, 36), True, (2, 0)),
-        ((1, 36, 1), True, (2, 0)),
-        # Of its containerd, as the CRI tells it.
-        ((1, 6, 28), False, (1, 6, 28)),
-        ((1, 7, 20), False, (1, 7, 20)),
-        ((2, 2, 1), False, (2, 2, 1)),
-    ],
-)
-def test_versions_of_k0s_and_containerd(
-    version: tuple[int, ...] | None, release: bool, containerd: tuple[int, ...] | None
-) -> None:
-    assert is_release(version) is release
-    assert containerd_of(version) == containerd
-
-
-@pytest.mark.parametrize(
-    ("text", "before_1_36", "since_1_36"),
-    [
-        ("", False, False),
-        (MAIN_2, True, True),
-        (MAIN_2.replace("\n", "\r\n"), True, True),
-        ("\n" + MAIN_2, True, False),
-        ("version = 2\n" + HEADER, True, False),
-        ("# mine\n" + HEADER, True, False),
-        (" # k0s_managed=true\nversion = 2\n", False, False),
-        ("# k0s_managed=false\n", False, False),
-        ("version = 2\n", False, False),
-    ],
-)
-def test_is_managed(text: str, before_1_36: bool, since_1_36: bool) -> None:
-    assert is_managed(text, None) is before_1_36
-    assert is_managed(text, containerd_of((1, 35, 7))) is before_1_36
-    assert is_managed(text, containerd_of((1, 36, 1))) is since_1_36
-
-
-@pytest.mark.parametrize(
-    ("main", "engine_version", "version"),
-    [
-        (MAIN_2, None, 2),
-        (MAIN_3, None, 3),
-        (MAIN_NATIVE, None, 3),
-        (None, None, 2),
-        (None, "1.30.4+k0s.0", 2),
-        (None, "1.36.0+k0s.0", 3),
-        (None, "1.7.20", 2),
-        (None, "2.2.1", 3),
-        # The next start of another k0s writes the main file anew.
-        (MAIN_2, "1.36.0+k0s.0", 3),
-        (MAIN_3, "1.35.1+k0s.0", 2),
-        # One that runs goes on reading what it has read so far.
-        (MAIN_2, "1.7.27", 2),
-        (MAIN_3.replace("version = 3", "version = 4"), "2.3.5", 4),
-    ],
-)
-def test_configuration_version_at_next_start(
-    tmp_path: Path, main: str | None, engine_version: str | None, version: int
-) -> None:
-    tree = k0s_tree(tmp_path, files={"etc/k0s/containerd.toml": main})
-    done = tree.present(options={"engine_version": engine_version})
-    assert done.config_version == version
-    assert document(tree)["version"] == version
-    plugin = "io.containerd.grpc.v1.cri" if version == 2 else "io.containerd.cri.v1.runtime"
-    assert list(document(tree)["plugins"]) == [plugin]
-
-
 def test_version_command(tmp_path: Path) -> None:
     tree = k0s_tree(tmp_path, files={CGROUP.format("k0sworker.service"): ""})
     tree.live = True
     tree.answers = {"k0s": (0, "v1.30.4+k0s.0\n", "")}
     assert tree.present(check_mode=True).engine_version == "1.30.4+k0s.0"
     assert ["chroot", str(tmp_path), "/usr/local/bin/k0s", "version"] in tree.commands
-
-
-# -- the running one -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -229,7 +139,7 @@ def test_required_action(tmp_path: Path, say: t.Any, config: t.Any, action: Acti
     tree.present(set_as_default=True)
     say(config)
     tree.live = True
-    # Started just now: the boot lies too far back for any file.
+    # The process is newer than all files.
     tree.write("proc/7/stat", "7 (containerd) " + " ".join(["0"] * 19 + ["99999999999"]))
     assert tree.present(options={"validate": "false"}).pending_action is action
 
@@ -262,10 +172,10 @@ def test_configuration_version_of_running_containerd(
     done = tree.present(options={"validate": "false"})
     assert (done.config_version, document(tree)["version"]) == (version, version)
     assert done.engine_version == f"{release}+k0s.0"
-    # Who names a containerd is believed.
+    # A version of containerd that the user sets is used.
     asked = {"validate": "false", "engine_version": "2.0.1" if version == 2 else "1.7.1"}
     assert tree.present(check_mode=True, options=asked).config_version == 5 - version
-    # Once it is stopped, the next start decides.
+    # After it is stopped, the version of the next start is used.
     tree.write(CGROUP.format("k0sworker.service"), "")
     assert tree.present(options={"validate": "false"}).config_version == (3 if release == "1.36.0" else 2)
 
@@ -279,39 +189,10 @@ def test_error_names_old_running_containerd(tmp_path: Path, say: t.Any) -> None:
         tree.present()
 
 
-def test_config_files(tmp_path: Path) -> None:
-    tree = k0s_tree(tmp_path, files={OTHER.format("x"): "version = 2\n"})
-    assert K0S.config_files(tree.host, K0S.inspect(tree.host)) == [
-        MAIN,
-        "/etc/k0s/containerd.d/x.toml",
-        "/run/k0s/containerd-cri.toml",
-    ]
-    tree.write(MAIN, "[")
-    assert K0S.config_files(tree.host, K0S.inspect(tree.host)) == [MAIN]
+# -- validation --------------------------------------------------------------------------------------------------------
 
 
-def test_defines_runc(tmp_path: Path) -> None:
-    tree = k0s_tree(tmp_path)
-    tree.present()
-    state = K0S.configured(HostFiles(tree.host, "k0s").as_configured(K0S.inspect(tree.host), None))
-    for version in (None, (1, 7, 20), (1, 30, 4), (1, 36), (2, 2)):
-        assert K0S.defines_runtime("runc", state, version)
-        assert K0S.defines_runtime("nvidia", state, version)
-        assert not K0S.defines_runtime("gpu", state, version)
-
-
-@pytest.mark.parametrize(("version", "known"), [((1, 35), False), ((1, 36), True), ((1, 7, 20), False), ((2, 2), True)])
-def test_defines_runc_beside_unmanaged_main_file(tmp_path: Path, version: tuple[int, ...], known: bool) -> None:
-    lone = "version = 2\n" + f'[{CRI_2}.containerd.runtimes.nvidia.options]\nBinaryName = "{NVIDIA}"\n'
-    tree = k0s_tree(tmp_path, files={"etc/k0s/containerd.toml": lone})
-    state = K0S.configured(HostFiles(tree.host, "k0s").as_configured(K0S.inspect(tree.host), None))
-    assert K0S.defines_runtime("runc", state, version) is known
-
-
-# -- the validator ---------------------------------------------------------------------------------------------------
-
-
-def judged(tree: Tree, **asked: t.Any) -> list[list[str]]:
+def validation_commands(tree: EngineTree, **asked: t.Any) -> list[list[str]]:
     tree.live = True
     tree.present(check_mode=True, **asked)
     return [argv for argv in tree.commands if "dump" in argv]
@@ -319,7 +200,7 @@ def judged(tree: Tree, **asked: t.Any) -> list[list[str]]:
 
 def test_validates_with_containerd_of_k0s(tmp_path: Path) -> None:
     tree = k0s_tree(tmp_path, "worker", "--data-dir=/data/k0s", files={CGROUP.format("k0sworker.service"): ""})
-    after, before = judged(tree, options=V130)
+    after, before = validation_commands(tree, options=V130)
     assert after[2] == before[2] == "/data/k0s/bin/containerd"
     assert after[4].endswith("/after.toml")
     assert before[4].endswith("/before.toml")
@@ -347,7 +228,7 @@ def test_refused_by_validator(tmp_path: Path) -> None:
     tree = k0s_tree(tmp_path, files={CGROUP.format("k0sworker.service"): ""})
     tree.answers = {"/after.toml": (1, "", "containerd: failed to load TOML from /x/after.toml: no")}
     with pytest.raises(NvidiaError, match="containerd refuses the new content"):
-        judged(tree, options=V130)
+        validation_commands(tree, options=V130)
 
 
 @pytest.mark.parametrize(
@@ -360,13 +241,249 @@ def test_refused_by_validator(tmp_path: Path) -> None:
 def test_no_validator_before_first_start(tmp_path: Path, said: str) -> None:
     tree = k0s_tree(tmp_path, files={CGROUP.format("k0sworker.service"): ""})
     tree.answers = {"/bin/containerd": (127, "", said)}
-    assert judged(tree, options=V130)
+    assert validation_commands(tree, options=V130)
     with pytest.raises(NvidiaError, match="validate is true, but this version of containerd has no validator"):
-        judged(tree, options={**V130, "validate": "true"})
+        validation_commands(tree, options={**V130, "validate": "true"})
 
 
-def test_files_of_an_empty_host() -> None:
-    files = K0sFiles(HostFiles(HostFS("/nonexistent", live=False), "k0s"), MAIN, None)
-    assert files.managed
-    assert files.version == 2
-    assert files.runtimes() == {"runc": {"runtime_type": RUNC_TYPE}}
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("main", [MAIN_2, MAIN_3, MAIN_NATIVE, None])
+def test_present_and_absent(tmp_path: Path, main: str | None) -> None:
+    tree = k0s_tree(tmp_path, files={"etc/k0s/containerd.toml": main})
+    before = tree.files()
+    predicted = tree.present(check_mode=True, set_as_default=True, extra_modes=("cdi",))
+    assert tree.files() == before
+    done = tree.present(set_as_default=True, extra_modes=("cdi",))
+    assert [(file.path, file.after) for file in predicted.files] == [(file.path, file.after) for file in done.files]
+    assert [file.path for file in done.files] == [DROP_IN]
+    assert done.drop_in_path == DROP_IN
+    assert (done.default_runtime, done.restart_action) == ("nvidia", Action.RESTART)
+    assert done.runtimes == {"nvidia": NVIDIA, "nvidia-cdi": NVIDIA + ".cdi"}
+    assert tree.files()[DROP_IN[1:]][0] == 0o644
+    assert set(tree.files()) - set(before) == {DROP_IN[1:]}
+    assert not tree.present(set_as_default=True, extra_modes=("cdi",)).changed
+    # The first start writes missing files, which changes no own entry.
+    tree.write("run/k0s/containerd-cri.toml", GENERATED_3 if main in (MAIN_3, MAIN_NATIVE) else GENERATED_2)
+    assert not tree.present(extra_modes=("cdi",)).changed
+    assert tree.absent().changed
+    assert tree.files() == {**before, "run/k0s/containerd-cri.toml": tree.files()["run/k0s/containerd-cri.toml"]}
+    assert not tree.absent().changed
+
+
+def test_drop_in_contains_only_own_entries(tmp_path: Path) -> None:
+    tree = k0s_tree(tmp_path)
+    tree.present(set_as_default=True)
+    assert document(tree) == {
+        "version": 2,
+        "plugins": {
+            "io.containerd.grpc.v1.cri": {
+                "containerd": {
+                    "default_runtime_name": "nvidia",
+                    "runtimes": {"nvidia": {"runtime_type": RUNC_TYPE, "options": {"BinaryName": NVIDIA}}},
+                }
+            }
+        },
+    }
+    tree.present(set_as_default=False, enable_cdi=True)
+    cri = document(tree)["plugins"]["io.containerd.grpc.v1.cri"]
+    assert (cri["enable_cdi"], list(cri["containerd"])) == (True, ["runtimes"])
+
+
+def test_upgrade_converts_drop_in(tmp_path: Path) -> None:
+    tree = k0s_tree(tmp_path)
+    tree.present(set_as_default=True, options=V130)
+    done = tree.present(options={"engine_version": "1.36.1"})
+    assert (done.changed, done.default_runtime) == (True, "nvidia")
+    assert document(tree)["version"] == 3
+    assert list(document(tree)["plugins"]) == ["io.containerd.cri.v1.runtime"]
+    tree.absent()
+    assert not (tmp_path / DROP_IN[1:]).exists()
+
+
+def test_another_drop_in_path(tmp_path: Path) -> None:
+    tree = k0s_tree(tmp_path)
+    before = tree.files()
+    tree.present()
+    done = tree.present(drop_in_path="/etc/k0s/containerd.d/nvidia.toml")
+    assert sorted(file.path for file in done.files) == [DROP_IN, "/etc/k0s/containerd.d/nvidia.toml"]
+    assert not (tmp_path / DROP_IN[1:]).exists()
+    tree.absent()
+    assert tree.files() == before
+
+
+def test_omits_entries_of_earlier_drop_ins(tmp_path: Path) -> None:
+    tree = k0s_tree(tmp_path, files={OTHER.format("10-nvidia"): "version = 2\n" + runtime_2("nvidia", NVIDIA)})
+    before = tree.files()
+    assert not tree.present().changed
+    assert tree.files() == before
+
+
+def test_overrides_entries_of_earlier_drop_ins(tmp_path: Path) -> None:
+    earlier = runtime_2("nvidia", "/old/nvidia-container-runtime", Root='"/r"')
+    tree = k0s_tree(tmp_path, files={OTHER.format("10-nvidia"): earlier})
+    done = tree.present()
+    assert done.runtimes["nvidia"] == NVIDIA
+    assert runtimes_2(tree)["nvidia"] == {"options": {"BinaryName": NVIDIA}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"config_mode": "in_place"}, r"k0s does not support config_mode: in_place.*auto, drop_in"),
+        ({"config_mode": "hook"}, r"k0s does not support config_mode: hook"),
+        ({"drop_in_path": "/etc/containerd/conf.d/x.toml"}, r"k0s does not read drop_in_path.*/etc/k0s/containerd.d"),
+        ({"drop_in_path": "/etc/k0s/containerd.d/x.conf"}, r"ends in .toml"),
+        ({"drop_in_path": "/etc/k0s/containerd.d/a/x.toml"}, r"k0s does not read drop_in_path"),
+        ({"use_legacy_config": True}, r"does not support use_legacy_config"),
+        ({"runtime_options": {"runtime_type": "x"}}, r"and set runtime_type instead"),
+    ],
+)
+def test_refuses_unsupported_options(tmp_path: Path, asked: dict[str, t.Any], words: str) -> None:
+    tree = k0s_tree(tmp_path)
+    before = tree.files()
+    with pytest.raises(NvidiaError, match=words):
+        tree.present(**asked)
+    assert tree.files() == before
+
+
+@pytest.mark.parametrize(
+    ("version", "asked", "words"),
+    [
+        ("1.26.9+k0s.0", {}, r"k0s 1.26.9 does not read /etc/k0s/containerd.d. Upgrade k0s to 1.27.1"),
+        ("1.6.28", {}, r"A k0s with containerd 1.6.28 does not read"),
+        ("1.27.4", {"set_as_default": True}, r"k0s 1.27.4 concatenates drop-ins .* Upgrade k0s to 1.27.5"),
+        ("1.27.1", {"enable_cdi": True}, r"k0s 1.27.1 concatenates drop-ins"),
+    ],
+)
+def test_refuses_old_release(tmp_path: Path, version: str, asked: dict[str, t.Any], words: str) -> None:
+    tree = k0s_tree(tmp_path)
+    with pytest.raises(NvidiaError, match=words):
+        tree.present(options={"engine_version": version}, **asked)
+    assert not (tmp_path / DROP_IN[1:]).exists()
+
+
+@pytest.mark.parametrize(
+    ("version", "asked"),
+    [("1.27.1", {}), ("1.27.1", {"enable_cdi": "auto"}), ("1.27.5", {"set_as_default": True}), ("1.7.0", {})],
+)
+def test_accepts_release(tmp_path: Path, version: str, asked: dict[str, t.Any]) -> None:
+    assert k0s_tree(tmp_path).present(options={"engine_version": version}, **asked).changed
+
+
+def test_downgrade_with_own_default(tmp_path: Path) -> None:
+    tree = k0s_tree(tmp_path)
+    tree.present(set_as_default=True, options=V130)
+    with pytest.raises(NvidiaError, match="concatenates drop-ins"):
+        tree.present(options={"engine_version": "1.27.2"})
+    assert tree.present(set_as_default=False, options={"engine_version": "1.27.2"}).changed
+
+
+def test_unmanaged_main_file(tmp_path: Path) -> None:
+    mine = "version = 2\n" + runtime_2("nvidia", NVIDIA)
+    tree = k0s_tree(tmp_path, files={"etc/k0s/containerd.toml": mine})
+    with pytest.raises(NvidiaError, match=r"k0s does not manage .*containerd.toml .*Move the file away and restart"):
+        tree.present()
+    assert not tree.absent().changed
+    assert tree.text(MAIN) == mine
+    # Its settings have effect.
+    files = HostFiles(tree.host, "k0s")
+    state = K0S.configured(files.as_configured(K0S.inspect(tree.host), "1.30.4"))
+    assert state.paths() == {"nvidia": NVIDIA}
+
+
+def test_absent_beside_unmanaged_main_file(tmp_path: Path) -> None:
+    tree = k0s_tree(tmp_path)
+    tree.present(set_as_default=True)
+    tree.write("etc/k0s/containerd.toml", "version = 2\n")
+    tree.absent()
+    assert not (tmp_path / DROP_IN[1:]).exists()
+    assert tree.text(MAIN) == "version = 2\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        (
+            "nvidia",
+            runtime_2("nvidia", "/op/nvidia-container-runtime"),
+            r"containerd.d/nvidia.toml: .*overrides the runtime",
+        ),
+        (
+            "zz",
+            f'[{CRI_2}.containerd]\ndefault_runtime_name = "runc"\n',
+            r"zz.toml: .*overrides default_runtime_name",
+        ),
+        (
+            "aa",
+            f'[{CRI_3}.containerd.runtimes.x]\nruntime_type = "y"\n',
+            r"aa.toml: .*contains \[plugins.io.containerd.cri.v1.runtime",
+        ),
+        ("aa", "version = 3\n", r"aa.toml: k0s requires version = 2, but the file contains version = 3"),
+    ],
+)
+def test_refuses_overriding_drop_ins(tmp_path: Path, name: str, text: str, words: str) -> None:
+    tree = k0s_tree(tmp_path, files={OTHER.format(name): text})
+    before = tree.files()
+    with pytest.raises(NvidiaError, match=words):
+        tree.present(set_as_default=True)
+    assert tree.files() == before
+
+
+@pytest.mark.parametrize("version", [None, "1.36.1", "2.3.3"])
+def test_refuses_drop_in_of_another_version(tmp_path: Path, version: str | None) -> None:
+    tree = k0s_tree(tmp_path, files={"etc/k0s/containerd.toml": MAIN_3, OTHER.format("x"): "version = 2\n"})
+    with pytest.raises(NvidiaError, match=r"x.toml: k0s requires version = 3, but the file contains version = 2"):
+        tree.present(options={"engine_version": version})
+
+
+@pytest.mark.parametrize("text", ["[plugins\n", "plugins = 5\n", f"[{CRI_2}]\ncontainerd = 'x'\n"])
+def test_names_broken_drop_in(tmp_path: Path, text: str) -> None:
+    tree = k0s_tree(tmp_path, files={OTHER.format("broken"): text})
+    with pytest.raises(ConfigurationError, match=r"containerd.d/broken.toml, line [12], column"):
+        tree.present()
+
+
+def test_foreign_file_at_drop_in_path(tmp_path: Path) -> None:
+    text = f"# mine\nversion = 2\n[{CRI_2}]\nmax_container_log_line_size = 5\n"
+    tree = k0s_tree(tmp_path, files={DROP_IN[1:]: text})
+    tree.present()
+    assert tree.text(DROP_IN).startswith(text)
+    tree.absent()
+    assert tree.text(DROP_IN) == text
+
+
+def test_absent_without_a_record(tmp_path: Path) -> None:
+    text = "version = 2\n" + runtime_2("nvidia", NVIDIA) + runtime_2("kata", "/k")
+    tree = k0s_tree(tmp_path, files={DROP_IN[1:]: text})
+    tree.absent()
+    assert list(runtimes_2(tree)) == ["kata"]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("worker",), ""),
+        (("worker", "--token-file=/t"), ""),
+        (("controller", "--single"), ""),
+        (("controller", "--single=true"), ""),
+        (("controller", "--enable-worker"), ""),
+        (("controller",), "k0scontroller.service runs a controller without a worker"),
+        (("controller", "--enable-worker=false"), "k0scontroller.service runs a controller without a worker"),
+        (("worker", "--cri-socket=remote:unix:///x.sock"), "uses another container runtime"),
+        (("worker", "--cri-socket", "remote:unix:///x.sock"), "uses another container runtime"),
+    ],
+)
+def test_warns_if_k0s_starts_no_containerd(tmp_path: Path, command: tuple[str, ...], words: str) -> None:
+    warnings = k0s_tree(tmp_path, *command).present().warnings
+    found = [warning for warning in warnings if "have no effect" in warning]
+    assert [words in warning for warning in found] == ([True] if words else [])
+
+
+def test_present_without_k0s(tmp_path: Path) -> None:
+    tree = EngineTree(tmp_path, flavor="k0s", live=False)
+    assert tree.present(options={"engine_version": "1.36.0"}).changed
+    assert document(tree)["version"] == 3
+    tree.absent()
+    assert tree.files() == {}

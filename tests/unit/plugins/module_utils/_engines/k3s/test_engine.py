@@ -16,10 +16,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s.engine import K3S, RKE2
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri as rpc_cri
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import NVIDIA
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_cri import SOCKET, cri_host
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rancher_hosts import (
     ENGINES,
-    NVIDIA,
     OPERATOR,
     RancherHost,
     generated,

@@ -13,8 +13,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Context, HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import generated as k3s_generated
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import NVIDIA
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rancher_hosts import (
-    NVIDIA,
     OPERATOR,
     RancherHost,
     generated,

@@ -15,8 +15,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.toml_plan import HEADER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import NVIDIA
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rancher_hosts import (
-    NVIDIA,
     RancherHost,
     node_with,
 )
@@ -45,9 +45,9 @@ def test_present_and_absent(tmp_path: Path, program: str, role: str, settings: b
     done = node.present(set_as_default=True)
     assert foretold.changed is done.changed is True
     assert foretold.files == done.files
-    assert node.ours.read_bytes() == OURS
-    assert stat.S_IMODE(node.ours.stat().st_mode) == 0o644
-    assert stat.S_IMODE(node.ours.parent.stat().st_mode) == 0o755
+    assert node.own_file.read_bytes() == OURS
+    assert stat.S_IMODE(node.own_file.stat().st_mode) == 0o644
+    assert stat.S_IMODE(node.own_file.parent.stat().st_mode) == 0o755
     assert done.default_runtime == "nvidia"
     assert done.runtimes == {"nvidia": NVIDIA}
     assert done.restart_action is foretold.restart_action is Action.RESTART
@@ -85,7 +85,7 @@ def test_removes_own_default(tmp_path: Path) -> None:
     node.present(set_as_default=True)
     outcome = node.present(set_as_default=False)
     assert (outcome.changed, outcome.restart_action, outcome.default_runtime) == (True, Action.RESTART, "runc")
-    assert not node.ours.parent.exists()
+    assert not node.own_file.parent.exists()
     node.absent(purge_backups=True)
     assert node.bytes_and_modes() == before
 
@@ -95,7 +95,7 @@ def test_changes_own_default(tmp_path: Path) -> None:
     node.write(NVIDIA + ".cdi", mode=0o755)
     node.present(set_as_default=True)
     outcome = node.present(set_as_default=True, runtime_name="nvidia-cdi")
-    assert node.ours.read_bytes() == HEADER + b"default-runtime: nvidia-cdi\n"
+    assert node.own_file.read_bytes() == HEADER + b"default-runtime: nvidia-cdi\n"
     assert outcome.runtimes == {"nvidia": NVIDIA, "nvidia-cdi": NVIDIA + ".cdi"}
     assert node.present().default_runtime == "nvidia-cdi"
 
@@ -114,7 +114,7 @@ def test_keeps_existing_directory(tmp_path: Path) -> None:
     node.settings("token: x\n", "a.yaml")
     node.present(set_as_default=True)
     node.absent(purge_backups=True)
-    assert [path.name for path in node.ours.parent.iterdir()] == ["a.yaml"]
+    assert [path.name for path in node.own_file.parent.iterdir()] == ["a.yaml"]
 
 
 def test_own_file_without_a_record(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_own_file_without_a_record(tmp_path: Path) -> None:
     assert not node.present(set_as_default=True).changed
     assert not node.present().changed
     assert node.absent().changed
-    assert not node.ours.exists()
+    assert not node.own_file.exists()
 
 
 def test_absent_after_change_of_unrecorded_own_file(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_absent_after_change_of_unrecorded_own_file(tmp_path: Path) -> None:
     node.write(NVIDIA + "-experimental", mode=0o755)
     assert node.present(set_as_default=True, runtime_name="nvidia-experimental").changed
     assert node.absent().changed
-    assert not node.ours.exists()
+    assert not node.own_file.exists()
     assert not node.absent().changed
 
 
@@ -148,11 +148,11 @@ def test_path_beside_another_config_file(tmp_path: Path, program: str) -> None:
     # Another file is read by now.
     node.unit("server", "--data-dir=/srv/data")
     node.present(set_as_default=True)
-    assert node.ours.read_bytes() == OURS
+    assert node.own_file.read_bytes() == OURS
     assert not node.path("/srv/node.yaml.d").exists()
     node.unit("server", "--config", "/srv/node.yaml")
     node.absent()
-    assert not node.ours.exists()
+    assert not node.own_file.exists()
 
 
 # -- others' hands ---------------------------------------------------------------------------------------------------
@@ -161,11 +161,11 @@ def test_path_beside_another_config_file(tmp_path: Path, program: str) -> None:
 def test_foreign_settings_in_own_file_stay(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.present(set_as_default=True)
-    node.ours.write_bytes(OURS + b"node-label: [gpu=yes]\n")
+    node.own_file.write_bytes(OURS + b"node-label: [gpu=yes]\n")
     assert not node.present(set_as_default=True).changed
     assert not node.present().changed
     node.absent()
-    assert node.ours.read_bytes() == b"node-label: [gpu=yes]\n"
+    assert node.own_file.read_bytes() == b"node-label: [gpu=yes]\n"
 
 
 def test_refuses_foreign_file(tmp_path: Path) -> None:
@@ -175,27 +175,27 @@ def test_refuses_foreign_file(tmp_path: Path) -> None:
         node.present(set_as_default=True)
     assert not node.present().changed
     assert not node.absent().changed
-    assert node.ours.read_text() == "default-runtime: crun\n"
+    assert node.own_file.read_text() == "default-runtime: crun\n"
 
 
 def test_changed_default_is_foreign(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.present(set_as_default=True)
-    node.ours.write_bytes(HEADER + b"default-runtime: crun # mine\n")
+    node.own_file.write_bytes(HEADER + b"default-runtime: crun # mine\n")
     assert not node.present().changed
     with pytest.raises(NvidiaError, match="contains settings of another tool"):
         node.present(set_as_default=True)
     node.absent()
-    assert node.ours.read_bytes() == b"default-runtime: crun # mine\n"
+    assert node.own_file.read_bytes() == b"default-runtime: crun # mine\n"
 
 
 def test_removed_own_file(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     node.present(set_as_default=True)
-    node.ours.unlink()
+    node.own_file.unlink()
     assert not node.present().changed
     assert node.present(set_as_default=True).changed
-    node.ours.unlink()
+    node.own_file.unlink()
     node.absent(purge_backups=True)
     assert not node.path("/var/lib/gpufleet-nvidia").exists()
 
@@ -207,7 +207,7 @@ def test_no_validator(tmp_path: Path) -> None:
     node = node_with(tmp_path)
     with pytest.raises(NvidiaError, match=r"validate is true, but .* Set validate: auto"):
         node.present(options={"validate": "true"}, set_as_default=True)
-    assert not node.ours.exists()
+    assert not node.own_file.exists()
     assert node.present(options={"validate": "auto"}, set_as_default=True).changed
     # Nothing of it is run but the question for its version, and a command that only fails.
     assert {tuple(argv[2:]) for argv in node.commands} == {("/usr/local/bin/k3s", "--version"), ("false",)}

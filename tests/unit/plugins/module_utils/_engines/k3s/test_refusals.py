@@ -10,10 +10,9 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import NVIDIA
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rancher_hosts import (
-    NVIDIA,
     OPERATOR,
     node_with,
 )
@@ -85,7 +84,7 @@ def test_names_broken_settings(tmp_path: Path, text: str | bytes) -> None:
     node.write("/etc/rancher/k3s/config.yaml", text)
     with pytest.raises(NvidiaError, match=r"/etc/rancher/k3s/config\.yaml"):
         node.present(set_as_default=True)
-    assert not node.ours.exists()
+    assert not node.own_file.exists()
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------
@@ -171,7 +170,7 @@ def test_refuses_own_default_without_program(tmp_path: Path) -> None:
     with pytest.raises(NvidiaError, match="would not start"):
         node.present()
     node.present(set_as_default=False)
-    assert not node.ours.exists()
+    assert not node.own_file.exists()
 
 
 @pytest.mark.parametrize(("release", "fits"), [("1.28.4", False), ("1.28.5", True), ("1.25.16", False), ("", True)])
@@ -179,7 +178,7 @@ def test_refuses_default_on_old_release(tmp_path: Path, release: str, fits: bool
     node = node_with(tmp_path, release=release or "1.30.6")
     if not release:
         # Nobody can be asked in an offline tree.
-        node.host = HostFS.of(str(tmp_path), live=False)
+        node.live = False
     assert not node.present().changed
     if fits:
         assert node.present(set_as_default=True).changed
@@ -243,7 +242,7 @@ def test_foreign_template(tmp_path: Path, name: str) -> None:
         assert node.bytes_and_modes() == before
     with pytest.raises(NvidiaError, match=rf"^{path}: this file overrides"):
         node.present(set_as_default=True)
-    assert not node.ours.exists()
+    assert not node.own_file.exists()
 
 
 @pytest.mark.parametrize(

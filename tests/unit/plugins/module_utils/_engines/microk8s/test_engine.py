@@ -14,12 +14,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_do
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.microk8s.engine import MICROK8S
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri as rpc_cri
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import NVIDIA, EngineTree
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.k0s_hosts import (
     ARGUMENTS,
-    NVIDIA,
     TEMPLATE,
     TEMPLATE_TEXT,
-    Tree,
     microk8s_tree,
     refresh,
 )
@@ -34,17 +33,17 @@ RUNC_TYPE = "io.containerd.runc.v2"
 SHIPPED = "nvidia-container-runtime"
 
 
-def cri(tree: Tree) -> dict[str, t.Any]:
+def cri(tree: EngineTree) -> dict[str, t.Any]:
     data = TomlDocument.from_bytes(TEMPLATE, tree.text(TEMPLATE).encode()).data
     found: dict[str, t.Any] = data["plugins"]["io.containerd.grpc.v1.cri"]
     return found
 
 
-def state_of(tree: Tree) -> ConfiguredState:
+def state_of(tree: EngineTree) -> ConfiguredState:
     return MICROK8S.configured(HostFiles(tree.host, "microk8s").as_configured(MICROK8S.inspect(tree.host), "1.7.20"))
 
 
-def generate(tree: Tree, runtime: str = "runc", kind: str = RUNC_TYPE) -> None:
+def generate(tree: EngineTree, runtime: str = "runc", kind: str = RUNC_TYPE) -> None:
     """What the start script makes of the template."""
     text = tree.text(TEMPLATE)
     for name, value in {"RUNTIME": runtime, "RUNTIME_TYPE": kind, "SNAPSHOTTER": "overlayfs"}.items():
@@ -213,7 +212,7 @@ def test_refuses_unsupported_options(tmp_path: Path, asked: dict[str, t.Any], wo
 
 
 def test_refuses_missing_template(tmp_path: Path) -> None:
-    tree = Tree(tmp_path, "microk8s")
+    tree = EngineTree(tmp_path, flavor="microk8s", live=False)
     with pytest.raises(NvidiaError, match=r"containerd-template.toml does not exist. Install MicroK8s"):
         tree.present()
     assert not tree.absent().changed
