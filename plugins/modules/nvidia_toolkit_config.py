@@ -58,10 +58,10 @@ options:
   profile:
     description:
       - A set of settings for a purpose. O(settings) has precedence over it. When left out, none is applied.
-      - V(kubernetes_hardened) lets unprivileged pods get GPUs only from the device plugin, and not by an environment
-        variable of an image or a pod. The device plugin must then use the strategy C(volume-mounts) or CDI.
+      - V(kubernetes_hardened) gives unprivileged pods only the GPUs of the device plugin, and ignores the environment
+        variables of images and pods. The device plugin must then use the strategy C(volume-mounts) or CDI.
       - V(rootless) sets C(nvidia-container-cli.no-cgroups), for engines that do not run as root and use the legacy
-        mode. Containers of engines that run as root may then be unable to open their GPUs, and a warning says so.
+        mode. Containers of engines that run as root may then be unable to open their GPUs. The module warns about this.
     type: str
     choices: [kubernetes_hardened, rootless]
   debug:
@@ -129,36 +129,36 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: See why containers do not start on one host
+- name: Write debug logs
   gpufleet.nvidia.nvidia_toolkit_config:
     debug: true
 
-- name: Enough seen
+- name: Stop writing debug logs
   gpufleet.nvidia.nvidia_toolkit_config:
     debug: false
 
-- name: Let pods have only the GPUs that the device plugin gives them
+- name: Give pods only the GPUs of the device plugin
   gpufleet.nvidia.nvidia_toolkit_config:
     profile: kubernetes_hardened
 
-- name: Use CDI, and wrap the low-level runtime of CRI-O wherever PATH leads
+- name: Use CDI, and the low-level runtimes of CRI-O
   gpufleet.nvidia.nvidia_toolkit_config:
     settings:
       nvidia-container-runtime:
         mode: cdi
         runtimes: [/usr/libexec/crio/crun, /usr/libexec/crio/runc]
 
-- name: Close CVE-2025-23266 where an older toolkit has to stay for now
+- name: Mitigate CVE-2025-23266 with an older toolkit
   gpufleet.nvidia.nvidia_toolkit_config:
     settings:
       features.disable-cuda-compat-lib-hook: true
 
-- name: Have one setting as the packages have it
+- name: Reset one setting to its default
   gpufleet.nvidia.nvidia_toolkit_config:
     settings:
       nvidia-container-runtime.mode: null
 
-- name: Configure an image that is being built, and be the only owner of its settings
+- name: Configure an image, and reset all settings that the task does not name
   gpufleet.nvidia.nvidia_toolkit_config:
     host_root: /srv/images/gpu-node
     exclusive: true
@@ -166,7 +166,7 @@ EXAMPLES = r"""
       nvidia-container-cli:
         no-cgroups: false
 
-- name: Put everything back as it was
+- name: Restore the original file
   gpufleet.nvidia.nvidia_toolkit_config:
     state: absent
 """
@@ -246,11 +246,11 @@ def configure(module: AnsibleModule) -> dict[str, object]:
     """
     params = module.params
     _module.load_bundled_packages(module)
-    asked = [name for name in ("settings", "profile", "debug") if params[name] not in (None, {})]
-    if params["state"] == "absent" and asked:
+    given = [name for name in ("settings", "profile", "debug") if params[name] not in (None, {})]
+    if params["state"] == "absent" and given:
         raise errors.NvidiaError(
-            f"state is absent, which takes everything back and goes with no {' or '.join(asked)}. Leave that out, or"
-            " state; nothing was changed."
+            f"state: absent does not support these options: {', '.join(given)}. Remove them, or set state: present."
+            " Nothing was changed."
         )
     request = toolkit_configure.SettingsRequest(
         settings=params["settings"],
@@ -269,15 +269,15 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         purge_backups=params["purge_backups"],
     )
     host = _module.host_from_params(module)
-    outcome = toolkit_configure.ConfigTask(options, host).execute(module.check_mode)
+    result = toolkit_configure.ConfigTask(options, host).execute(module.check_mode)
     return {
-        "changed": outcome.changed,
-        "diff": _module.diff_of(outcome.files, "toml"),
-        "path": outcome.path,
-        "settings": outcome.settings,
-        "changed_keys": outcome.changed_keys,
-        "backup_files": outcome.backup_files,
-        "warnings": outcome.warnings,
+        "changed": result.changed,
+        "diff": _module.diff_of(result.files, "toml"),
+        "path": result.path,
+        "settings": result.settings,
+        "changed_keys": result.changed_keys,
+        "backup_files": result.backup_files,
+        "warnings": result.warnings,
     }
 
 

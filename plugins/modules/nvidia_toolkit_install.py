@@ -72,7 +72,7 @@ options:
     default: present
   source:
     description:
-      - Where the toolkit comes from.
+      - The source of the toolkit.
       - V(repository) installs the packages from the host's package sources.
       - V(files) installs the packages in O(files), downloads nothing, and needs no package source.
       - V(existing) changes no package. The installed toolkit, from any source, must be complete, have one version, and
@@ -232,7 +232,7 @@ EXAMPLES = r"""
     version: 1.19.1
     hold: true
 
-- name: Install it from a mirror, which is forgotten again if it does not work
+- name: Install the toolkit from a mirror
   gpufleet.nvidia.nvidia_toolkit_install:
     version: 1.19.1
     repository_files:
@@ -245,7 +245,7 @@ EXAMPLES = r"""
           Suites: /
           Signed-By: /usr/share/keyrings/gpufleet-nvidia-container-toolkit-ddcae044f796ecb0.asc
 
-- name: Install it from packages that lie on the host
+- name: Install packages that are on the host
   gpufleet.nvidia.nvidia_toolkit_install:
     source: files
     files:
@@ -254,7 +254,7 @@ EXAMPLES = r"""
       - /srv/packages/nvidia-container-toolkit-base_1.19.1-1_amd64.deb
       - /srv/packages/nvidia-container-toolkit_1.19.1-1_amd64.deb
 
-- name: Fail on a host whose toolkit is open to a known vulnerability, whoever installed it
+- name: Fail if the installed toolkit has a known vulnerability
   gpufleet.nvidia.nvidia_toolkit_install:
     source: existing
     minimum_version_policy: fail
@@ -263,7 +263,7 @@ EXAMPLES = r"""
   gpufleet.nvidia.nvidia_toolkit_install:
     state: absent
 
-- name: Install it into a directory, from packages on the controller that are only unpacked
+- name: Install the toolkit into a directory, from packages on the controller
   gpufleet.nvidia.nvidia_toolkit_install:
     source: directory
     remote_src: false
@@ -273,7 +273,7 @@ EXAMPLES = r"""
       - nvidia-container-toolkit-base_1.19.1-1_amd64.deb
       - nvidia-container-toolkit_1.19.1-1_amd64.deb
 
-- name: Install it into an image that is being built, for a driver that a container brings
+- name: Install the toolkit into an image, for a driver that runs in a container
   gpufleet.nvidia.nvidia_toolkit_install:
     source: directory
     src: /srv/nvidia-container-toolkit-1.19.1
@@ -284,7 +284,7 @@ EXAMPLES = r"""
     config:
       nvidia-container-runtime.mode: cdi
 
-- name: Have only what CDI needs in a directory, and read every byte of it again
+- name: Install only the components for CDI into a directory, and verify all checksums
   gpufleet.nvidia.nvidia_toolkit_install:
     source: directory
     src: /srv/nvidia-container-toolkit-1.19.1
@@ -352,7 +352,7 @@ programs:
       type: str
       sample: /usr/bin/nvidia-ctk
     version:
-      description: The version that the program reports, null if it could not be asked.
+      description: The version that the program reports, null if it is unknown.
       type: str
       sample: 1.19.1
   sample:
@@ -531,10 +531,8 @@ def install(module: AnsibleModule) -> dict[str, t.Any]:
     if not of_directory and not module.params["remote_src"]:
         given.append("remote_src: false")
     if given:
-        kind = "source: directory takes no" if of_directory else "Only source: directory takes"
-        raise errors.NvidiaError(
-            f"{kind} {' and no '.join(given) if of_directory else ' and '.join(given)}. Leave it out."
-        )
+        problem = "source: directory does not support" if of_directory else "Only source: directory supports"
+        raise errors.NvidiaError(f"{problem} these options: {', '.join(given)}. Remove them, or change source.")
     return _install_directory(module) if of_directory else _install_packages(module)
 
 

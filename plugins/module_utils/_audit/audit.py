@@ -166,7 +166,7 @@ def _lacks_only_toolkit(pair: _Pair) -> bool:
     if other.id == "cdi-stale":
         spec = next((spec for spec in facts.specs if spec.get("path") == other.subject), {})
         codes = {reason.code for reason in report.problems_in(spec.get("reasons"))}
-        programs = (*toolkit_constants.PROGRAMS, *toolkit_constants.LATER_PROGRAMS)
+        programs = toolkit_constants.ALL_PROGRAMS
         missing = [posixpath.basename(path) for path in report.texts(spec.get("missing_paths"))]
         return codes == {host_check.PATH_MISSING} and all(name in programs for name in missing)
     if other.id == "runtime-program-gone":

@@ -221,7 +221,7 @@ class ConfigResult(t.NamedTuple):
 
 
 class ConfigTask:
-    """The task that brings config.toml of one host to the state in ``options``."""
+    """The task that changes config.toml of one host as ``options`` request."""
 
     def __init__(self, options: ConfigOptions, host: hostfs.HostFS) -> None:
         self.options = options

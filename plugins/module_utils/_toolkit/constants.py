@@ -27,6 +27,7 @@ PROGRAMS = (
 )
 # Only newer toolkits have these programs. They are optional, but must be of the same version.
 LATER_PROGRAMS = ("nvidia-cdi-hook",)
+ALL_PROGRAMS = (*PROGRAMS, *LATER_PROGRAMS)
 
 CONFIG_FILE = "/etc/nvidia-container-runtime/config.toml"
 # Relative to the directory of the programs, if the toolkit is installed into a directory of its own.

@@ -101,6 +101,7 @@ class DirectoryTask(toolkit_installed.Policies):
         dest = host.check_path("dest", options.dest)
         directory_layout.check_dest(dest)
         self.store = directory_versions.VersionReader(host, dest)
+        self.config_path = f"{dest}/{toolkit_constants.OWN_CONFIG_FILE}"
         self.backup_dir = host.check_path("backup_dir", options.backup_dir)
         apply.check_backup_dir(host, self.backup_dir, (*core_constants.CONFIG_DIRS, dest, self.store.folder))
 
@@ -127,9 +128,7 @@ class DirectoryTask(toolkit_installed.Policies):
     def module_result(self, result: DirectoryResult) -> dict[str, t.Any]:
         """Return the module's result as documented, without the diff of config.toml."""
         version, dest = result.version, self.store.dest
-        installed = [
-            name for name in (*toolkit_constants.PROGRAMS, *toolkit_constants.LATER_PROGRAMS) if name in result.programs
-        ]
+        installed = [name for name in toolkit_constants.ALL_PROGRAMS if name in result.programs]
         return {
             "changed": result.changed,
             "version": version,
@@ -172,16 +171,12 @@ class DirectoryTask(toolkit_installed.Policies):
         content = self.read_config(path) if edited else None
         if content is None:
             return []
-        backup = apply.save_backup(
-            self.host, self.backup_dir, f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE}", content
-        )
+        backup = apply.save_backup(self.host, self.backup_dir, self.config_path, content)
         self.warn(
-            f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE} was edited, or may have been. Its backup is"
+            f"{self.config_path} was edited, or may have been. Its backup is"
             f" {backup}. Set the settings with config instead."
         )
-        return [
-            {"path": f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE}", "backup": backup, "checksum": "absent"}
-        ]
+        return [{"path": self.config_path, "backup": backup, "checksum": "absent"}]
 
 
 def diff_lines(

@@ -145,7 +145,8 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         build = before is None or integrity is None or integrity.is_damaged or layout_differs(wanted, before)
         # The current version stays as the previous one when a new version is built.
         stay = {name} if build or before is None else {name, before.replaces}
-        used = {other: self._users(other) for other in self.store.names() if other not in stay}
+        others = [other for other in self.store.names() if other not in stay]
+        used = {other: toolkit_usage.users(self.host, self.store.path(other)) for other in others}
         return Plan(
             before,
             integrity,
@@ -155,15 +156,8 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             stale=tuple(other for other, users in used.items() if not users),
             kept={other: users for other, users in used.items() if users},
             nodes=tuple(self._missing_device_nodes()) if self.options.create_device_nodes else (),
-            previous_config=self.read_config(f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE}")
-            if build and before
-            else None,
+            previous_config=self.read_config(self.config_path) if build and before else None,
         )
-
-    def _users(self, name: str) -> list[str]:
-        # Called only for a third or older version, which most hosts do not have.
-
-        return toolkit_usage.users(self.host, self.store.path(name))
 
     def _missing_device_nodes(self) -> list[device_nodes.Node]:
         # On most hosts the driver has created the device nodes already.
@@ -268,10 +262,66 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         return self._result(plan, after)._replace(backups=tuple(backups))
 
     def _build(self, store: directory_store.VersionStore, source: toolkit_source.Source) -> toolkit_manifest.Manifest:
-        """Return the manifest of the new version, which is complete and tested, but not the current one yet."""
+        """Return the manifest of the new version, which is complete and tested, but not the current one yet.
 
-        builder = VersionBuilder(store, self.tools, source, self._spec, self.options.components)
-        return builder.build(self._check_final_version)
+        If a step raises NvidiaError, the new version is removed.
+        """
+        contents = source.fetch()
+        try:
+            store.prepare_build()
+            new = directory_layout.build_layout(source.parts, self._spec, store.building_path)
+            for name, entry in new.entries.items():
+                if entry.part:
+                    store.copy_part(name, entry, contents[entry.part])
+            version = (
+                self._run_programs(store.building_path, new) if self.host.live else toolkit_source.version_of(source)
+            )
+            self._check_final_version(version)
+            return self._finish(store, source, version)
+        except errors.NvidiaError:
+            with contextlib.suppress(errors.NvidiaError):
+                store.remove_leftovers()
+                store.remove_folder()
+            raise
+
+    def _finish(
+        self, store: directory_store.VersionStore, source: toolkit_source.Source, version: str | None
+    ) -> toolkit_manifest.Manifest:
+        """Write the texts and the manifest of the new version."""
+        name = store.new_name(toolkit_source.name_of(source, self._spec, version))
+        final = directory_layout.build_layout(source.parts, self._spec, store.path(name))
+        for each, entry in final.entries.items():
+            if not entry.part:
+                store.write_entry(each, entry)
+        manifest = toolkit_manifest.Manifest(
+            name, version, store.current(), self.options.components, source.parts, source.sources, {}
+        )
+        return store.finish(manifest, final.entries, self.tools.label)
+
+    def _run_programs(self, folder: str, new: directory_layout.DirectoryLayout) -> str | None:
+        """Return the version that the new programs report. Raises NvidiaError if one does not run or if they differ."""
+        found = {}
+        for name, entry in new.entries.items():
+            if not entry.part or entry.part.startswith("lib"):
+                continue
+            argv = [f"{folder}/{name}"]
+            if entry.part == directory_layout.CLI:
+                # env(1) would read a path that contains "=" as a variable.
+                argv = ["/bin/sh", "-c", 'export LD_LIBRARY_PATH="$0"; exec "$@"', folder, *argv]
+            reported = toolkit_installed.run_version(argv, self.host, self.tools.run)
+            if reported.version is None and reported.status:
+                raise errors.HostError(
+                    f"The new {entry.part} does not run on this host: {reported.output or reported.status}. Use a"
+                    f" toolkit for this host. {self.store.dest} is unchanged."
+                )
+            found[entry.part] = reported.version
+        versions = {version for version in found.values() if version is not None}
+        if len(versions) > 1:
+            each = ", ".join(f"{name} {version}" for name, version in found.items())
+            raise errors.NvidiaError(
+                f"The source contains parts of several versions: {each}. Use parts of one version. Nothing was changed."
+            )
+        return versions.pop() if versions else None
 
     def _save_config(self, plan: Plan, current: str | None) -> list[dict[str, str | None]]:
         if current is None:
@@ -314,9 +364,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         if toolkit_source.version_of(source) is None:
             self.warn("Check mode does not run the new programs, so their version is unknown and not checked.")
         if plan.integrity is not None and toolkit_constants.OWN_CONFIG_FILE in plan.integrity.changed:
-            self.warn(
-                f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE} was edited. The task would make a backup of it."
-            )
+            self.warn(f"{self.config_path} was edited. The task would make a backup of it.")
         path = self.store.path(self.writable_store().new_name(toolkit_source.name_of(source, self._spec)))
         result = result._replace(version=toolkit_source.version_of(source), path=path)
         return self._with_new_files(result, directory_layout.build_layout(source.parts, self._spec, path), plan)
@@ -349,14 +397,13 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         self, result: toolkit_directory.DirectoryResult, new: directory_layout.DirectoryLayout, plan: Plan
     ) -> toolkit_directory.DirectoryResult:
         """Return the result with the new files and config.toml for the diff."""
-        path = f"{self.store.dest}/{toolkit_constants.OWN_CONFIG_FILE}"
         return result._replace(
             after=tuple(
                 toolkit_directory.diff_line(name, each.mode, each.sha256, each.target)
                 for name, each in sorted(new.entries.items())
             ),
             settings=new.settings,
-            config=core_plan.PlannedFile(path, plan.previous_config, new.config.encode()),
+            config=core_plan.PlannedFile(self.config_path, plan.previous_config, new.config.encode()),
         )
 
 
@@ -367,70 +414,3 @@ def layout_differs(wanted: directory_layout.DirectoryLayout, before: toolkit_man
         for name, entry in before.files.items()
     }
     return recorded != {name: (entry.mode, entry.sha256, entry.target) for name, entry in wanted.entries.items()}
-
-
-class VersionBuilder(t.NamedTuple):
-    """A builder of one version of ``source`` in ``store``."""
-
-    store: directory_store.VersionStore
-    tools: toolkit_directory.Tools
-    source: toolkit_source.Source
-    spec: directory_layout.DirectorySpec
-    components: tuple[str, ...] | None
-
-    def build(self, check_version: t.Callable[[str | None], None]) -> toolkit_manifest.Manifest:
-        """Return the manifest of the new version.
-
-        If ``check_version`` or another step raises NvidiaError, the new version is removed.
-        """
-        contents = self.source.fetch()
-        try:
-            self.store.prepare_build()
-            entries = directory_layout.build_layout(self.source.parts, self.spec, self.store.building_path)
-            for name, entry in entries.entries.items():
-                if entry.part:
-                    self.store.copy_part(name, entry, contents[entry.part])
-            version = self._run_programs(entries) if self.store.host.live else toolkit_source.version_of(self.source)
-            check_version(version)
-            return self._finish(version)
-        except errors.NvidiaError:
-            with contextlib.suppress(errors.NvidiaError):
-                self.store.remove_leftovers()
-                self.store.remove_folder()
-            raise
-
-    def _finish(self, version: str | None) -> toolkit_manifest.Manifest:
-        name = self.store.new_name(toolkit_source.name_of(self.source, self.spec, version))
-        final = directory_layout.build_layout(self.source.parts, self.spec, self.store.path(name))
-        for each, entry in final.entries.items():
-            if not entry.part:
-                self.store.write_entry(each, entry)
-        manifest = toolkit_manifest.Manifest(
-            name, version, self.store.current(), self.components, self.source.parts, self.source.sources, {}
-        )
-        return self.store.finish(manifest, final.entries, self.tools.label)
-
-    def _run_programs(self, new: directory_layout.DirectoryLayout) -> str | None:
-        """Return the version that the new programs report. Raises NvidiaError if one does not run or if they differ."""
-        folder, found = self.store.building_path, {}
-        for name, entry in new.entries.items():
-            if not entry.part or entry.part.startswith("lib"):
-                continue
-            argv = [f"{folder}/{name}"]
-            if entry.part == directory_layout.CLI:
-                # env(1) would read a path that contains "=" as a variable.
-                argv = ["/bin/sh", "-c", 'export LD_LIBRARY_PATH="$0"; exec "$@"', folder, *argv]
-            reported = toolkit_installed.run_version(argv, self.store.host, self.tools.run)
-            if reported.version is None and reported.status:
-                raise errors.HostError(
-                    f"The new {entry.part} does not run on this host: {reported.output or reported.status}. Use a"
-                    f" toolkit for this host. {self.store.dest} is unchanged."
-                )
-            found[entry.part] = reported.version
-        versions = {version for version in found.values() if version is not None}
-        if len(versions) > 1:
-            each = ", ".join(f"{name} {version}" for name, version in found.items())
-            raise errors.NvidiaError(
-                f"The source contains parts of several versions: {each}. Use parts of one version. Nothing was changed."
-            )
-        return versions.pop() if versions else None

@@ -178,15 +178,10 @@ class _ToolkitReport:
         folder = own.fields["path"]
         if own.manifest is None or own.version is None:
             return toolkit_installed.programs(self._host, self._run, folder)
-        names = [
-            name
-            for name in (*toolkit_constants.PROGRAMS, *toolkit_constants.LATER_PROGRAMS)
-            if name in own.manifest.files
-        ]
         return {
             name: toolkit_installed.Program(f"{folder}/{name}", own.version)
-            for name in names
-            if self._host.is_executable(f"{folder}/{name}")
+            for name in toolkit_constants.ALL_PROGRAMS
+            if name in own.manifest.files and self._host.is_executable(f"{folder}/{name}")
         }
 
     def _version_mismatches(

@@ -55,28 +55,30 @@ class Installation(toolkit_packages.PackageTask):
 
     # The packages that earlier runs installed.
     _recorded: tuple[str, ...] = ()
+    # The requested version. With files this is their full version, or None while they are not on the host yet.
+    _requested: str | None = None
 
     def execute(self, check_mode: bool) -> toolkit_packages.TaskResult:
         """Install the missing packages unless ``check_mode``. Raises NvidiaError."""
         if self.options.source == "existing":
             return self._check_existing(check_mode)
-        requested = self._requested_version(check_mode)
+        self._requested = self._requested_version(check_mode)
         state = self.installed_state()
-        changes = self._pending_changes(state, requested, predicted=check_mode)
+        changes = self._pending_changes(state, predicted=check_mode)
         if not changes.has_changes:
             if not check_mode:
                 self._test_source(changes)
             self._check_versions(state)
             return toolkit_packages.TaskResult(changed=False, before=state, after=state)
-        self._check_preconditions(state, changes, requested)
+        self._check_preconditions(state, changes)
         if check_mode:
-            return self._check_mode_result(state, changes, requested)
+            return self._check_mode_result(state, changes)
         with lock.host_lock(self.host):
             # Another run may have changed packages since, and containers may have started.
             state = self.installed_state()
-            changes = self._pending_changes(state, requested)
-            self._check_preconditions(state, changes, requested)
-            return self._apply(state, changes, requested)
+            changes = self._pending_changes(state)
+            self._check_preconditions(state, changes)
+            return self._apply(state, changes)
 
     # -- Requested and installed state ---------------------------------------------------------------------------------
 
@@ -97,8 +99,11 @@ class Installation(toolkit_packages.PackageTask):
         self.check_minimum(version)
         return toolkit_packages.TaskResult(changed=False, before=state, after=state)
 
+    @property
+    def _wants_latest(self) -> bool:
+        return self._requested == package_versions.LATEST
+
     def _requested_version(self, check_mode: bool) -> str | None:
-        """Return the requested version. With files, this is their full version if the files are on the host already."""
         options = self.options
         if options.source != "files":
             return options.version
@@ -107,13 +112,11 @@ class Installation(toolkit_packages.PackageTask):
         manager = self.manager
         return package_versions.version_of_files(manager.describe(self.files), manager.architecture(), options.version)
 
-    def _pending_changes(
-        self, state: toolkit_packages.State, requested: str | None, *, predicted: bool = False
-    ) -> PendingChanges:
+    def _pending_changes(self, state: toolkit_packages.State, *, predicted: bool = False) -> PendingChanges:
         options = self.options
-        packages = not package_versions.satisfies(state.packages, requested)
+        packages = not package_versions.satisfies(state.packages, self._requested)
         # The newest version, and the version of files that are not on the host yet, are unknown here.
-        packages = packages or requested == package_versions.LATEST or (options.source == "files" and requested is None)
+        packages = packages or self._wants_latest or (options.source == "files" and self._requested is None)
         hold = options.hold is not None and any(p.held != options.hold for p in state.packages.values())
         keep = self.files if options.source == "files" else ()
         return PendingChanges(
@@ -154,20 +157,17 @@ class Installation(toolkit_packages.PackageTask):
 
     # -- Refusals ------------------------------------------------------------------------------------------------------
 
-    def _check_preconditions(
-        self, state: toolkit_packages.State, changes: PendingChanges, requested: str | None
-    ) -> None:
+    def _check_preconditions(self, state: toolkit_packages.State, changes: PendingChanges) -> None:
         """Raise an error, or warn, for every problem that is known before the host is changed."""
         if self.options.hold:
             self.manager.require_holds()
-        known = requested if requested != package_versions.LATEST else None
+        known = self._requested if not self._wants_latest else None
         self.check_minimum(known)
         if known is not None:
             self._refuse_held(state, changes, known)
         # With "latest" the packages may stay unchanged. This is checked again when the version is known.
         if changes.former or (
-            changes.packages
-            and not (requested == package_versions.LATEST and package_versions.common_version(state.packages))
+            changes.packages and not (self._wants_latest and package_versions.common_version(state.packages))
         ):
             self.check_gpu_containers()
             if self.manager.interrupted():
@@ -183,24 +183,18 @@ class Installation(toolkit_packages.PackageTask):
 
     # -- Check mode ----------------------------------------------------------------------------------------------------
 
-    def _check_mode_result(
-        self, state: toolkit_packages.State, changes: PendingChanges, requested: str | None
-    ) -> toolkit_packages.TaskResult:
+    def _check_mode_result(self, state: toolkit_packages.State, changes: PendingChanges) -> toolkit_packages.TaskResult:
         current = (
-            package_versions.common_version(state.packages)
-            if not changes.packages or requested == package_versions.LATEST
-            else None
+            package_versions.common_version(state.packages) if not changes.packages or self._wants_latest else None
         )
-        target = package_versions.Target(
-            current or (requested if requested not in (None, package_versions.LATEST) else None) or _UNKNOWN
-        )
+        target = package_versions.Target(current or (None if self._wants_latest else self._requested) or _UNKNOWN)
         unpredictable = (
             self.options.pending or changes.sources or changes.repository.needs_test or self.manager.interrupted()
         )
         if changes.transaction and not unpredictable:
             try:
-                target = self._choose_version(state, changes, requested, offline=True)
-                self._preview(state, changes, target, requested, offline=True)
+                target = self._choose_version(state, changes, offline=True)
+                self._preview(state, changes, target, offline=True)
             except (packages_base.CommandError, package_versions.NotOfferedError):
                 # The lists on the host may be old or missing. Only a real run fetches lists.
                 self.warnings.append(
@@ -223,12 +217,10 @@ class Installation(toolkit_packages.PackageTask):
 
     # -- Changes under the lock ----------------------------------------------------------------------------------------
 
-    def _apply(
-        self, before: toolkit_packages.State, changes: PendingChanges, requested: str | None
-    ) -> toolkit_packages.TaskResult:
+    def _apply(self, before: toolkit_packages.State, changes: PendingChanges) -> toolkit_packages.TaskResult:
         saved = toolkit_repository.SavedSources(self.host, self.backup_dir)
         try:
-            return self._change_host(before, changes, requested, saved)
+            return self._change_host(before, changes, saved)
         except errors.NvidiaError as error:
             with contextlib.suppress(errors.NvidiaError):
                 changed = saved.changed or self.installed_state() != before
@@ -239,7 +231,6 @@ class Installation(toolkit_packages.PackageTask):
         self,
         before: toolkit_packages.State,
         changes: PendingChanges,
-        requested: str | None,
         saved: toolkit_repository.SavedSources,
     ) -> toolkit_packages.TaskResult:
         state = before
@@ -255,7 +246,7 @@ class Installation(toolkit_packages.PackageTask):
         self._recorded = toolkit_packages.recorded_packages(self.host)
         try:
             backups = self._write_sources(changes, saved)
-            target = self._change_packages(state, changes, requested)
+            target = self._change_packages(state, changes)
             self._set_holds()
             after = self.installed_state()
             self._check_versions(after)
@@ -303,19 +294,17 @@ class Installation(toolkit_packages.PackageTask):
             tried = [f for f in self.repository_files or () if every or self.host.resolve(f.path) in concerned]
             toolkit_repository.remove_fetched_keys(self.host, tried)
 
-    def _change_packages(
-        self, state: toolkit_packages.State, changes: PendingChanges, requested: str | None
-    ) -> package_versions.Target:
+    def _change_packages(self, state: toolkit_packages.State, changes: PendingChanges) -> package_versions.Target:
         """Find the version, preview the change, and apply it. Returns the version that the packages now have."""
         if not changes.transaction:
             self._test_source(changes)
             return package_versions.Target(package_versions.common_version(state.packages) or "")
-        target = self._find_version(state, changes, requested)
+        target = self._find_version(state, changes)
         failure = self._execute_transaction(state, changes, target)
         if failure is not None and self._lists_may_be_outdated(failure) and self.installed_state() == state:
             # If a package is still missing, the first failure is the one to report.
             with contextlib.suppress(packages_base.CommandError):
-                target = self._find_version(state, changes, requested, again=True)
+                target = self._find_version(state, changes, again=True)
                 failure = self._execute_transaction(state, changes, target)
         if failure is not None:
             raise toolkit_packages.explain_failure(failure, state, self.installed_state()) from failure
@@ -345,7 +334,7 @@ class Installation(toolkit_packages.PackageTask):
         return None
 
     def _find_version(
-        self, state: toolkit_packages.State, changes: PendingChanges, requested: str | None, *, again: bool = False
+        self, state: toolkit_packages.State, changes: PendingChanges, *, again: bool = False
     ) -> package_versions.Target:
         """Return the target, from lists that are as new as necessary.
 
@@ -353,7 +342,7 @@ class Installation(toolkit_packages.PackageTask):
         version, or a package that it depends on, is not found without them.
         """
         changed = self.options.pending or changes.sources or changes.repository.needs_test
-        fresh = [False] if changed or requested == package_versions.LATEST else [None, False]
+        fresh = [False] if changed or self._wants_latest else [None, False]
         if again:
             # If the first attempt fetched the list of this collection's repository, this one fetches all lists.
             # Otherwise it fetches that list.
@@ -369,8 +358,8 @@ class Installation(toolkit_packages.PackageTask):
                     raise
                 break
             try:
-                target = self._choose_version(state, changes, requested)
-                self._preview(state, changes, target, requested)
+                target = self._choose_version(state, changes)
+                self._preview(state, changes, target)
             except (packages_base.CommandError, package_versions.NotOfferedError) as error:
                 problem = error
             else:
@@ -378,7 +367,7 @@ class Installation(toolkit_packages.PackageTask):
         raise problem or errors.HostError("No package list could be read.")
 
     def _test_source(self, changes: PendingChanges) -> None:
-        """Fetch the list of a source that has just changed, to test it, although no package comes from it now."""
+        """Fetch the list of a changed source to test it, even if this run installs no package from it."""
         if self.options.source == "repository" and (self.options.pending or changes.repository.needs_test):
             self._refresh()
 
@@ -399,14 +388,14 @@ class Installation(toolkit_packages.PackageTask):
             raise
 
     def _choose_version(
-        self, state: toolkit_packages.State, changes: PendingChanges, requested: str | None, offline: bool = False
+        self, state: toolkit_packages.State, changes: PendingChanges, offline: bool = False
     ) -> package_versions.Target:
         if self.options.source == "files":
-            return package_versions.Target(requested or _UNKNOWN, "files")
+            return package_versions.Target(self._requested or _UNKNOWN, "files")
         if not changes.packages:
             return package_versions.Target(package_versions.common_version(state.packages) or "")
         return package_versions.choose(
-            self.manager.candidates(packages_base.PACKAGES, offline), requested, state.packages
+            self.manager.candidates(packages_base.PACKAGES, offline), self._requested, state.packages
         )
 
     def _preview(
@@ -414,7 +403,6 @@ class Installation(toolkit_packages.PackageTask):
         state: toolkit_packages.State,
         changes: PendingChanges,
         target: package_versions.Target,
-        requested: str | None,
         offline: bool = False,
     ) -> None:
         """Raise NvidiaError if this collection refuses ``target``, CommandError if the package manager does."""
@@ -422,7 +410,7 @@ class Installation(toolkit_packages.PackageTask):
         if package_versions.common_version(state.packages) == target.version and not changes.former:
             return
         self._refuse_held(state, changes, target.version)
-        if requested == package_versions.LATEST:
+        if self._wants_latest:
             self.check_gpu_containers()
         if not offline and self.manager.interrupted():
             self.manager.refuse_interrupted(())

@@ -44,7 +44,7 @@ def programs(host: hostfs.HostFS, run: core_plan.Runner, folder: str = FOLDER) -
     Only programs in ``folder`` are run.
     """
     found = {}
-    for name in (*toolkit_constants.PROGRAMS, *toolkit_constants.LATER_PROGRAMS):
+    for name in toolkit_constants.ALL_PROGRAMS:
         path = host.find_executable([posixpath.join(folder, name), name])
         if path is not None:
             reported = _reported_version(path, host, run) if posixpath.dirname(path) == folder.rstrip("/") else None

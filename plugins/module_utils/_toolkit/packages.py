@@ -112,8 +112,8 @@ def remove_config(
 
 def _remove_record(host: hostfs.HostFS, record: core_records.OriginalFile) -> None:
     atomic_write.remove_file(host, core_records.record_path(record.engine, record.path))
-    ours = [posixpath.dirname(core_records.STATE_DIR), core_records.STATE_DIR]
-    atomic_write.remove_empty_directories(host, sorted({*record.created_directories, *ours}, key=len))
+    own = [posixpath.dirname(core_records.STATE_DIR), core_records.STATE_DIR]
+    atomic_write.remove_empty_directories(host, sorted({*record.created_directories, *own}, key=len))
 
 
 # -- packages that this collection installed -------------------------------------------------------------------------

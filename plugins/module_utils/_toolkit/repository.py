@@ -267,12 +267,12 @@ def remove_fetched_keys(host: hostfs.HostFS, files: t.Iterable[RepositoryFile]) 
 class SavedFile(t.NamedTuple):
     """The previous state of a file.
 
-    ``content`` and ``record`` are None if they did not exist. ``ours`` says that only this collection writes the
+    ``content`` and ``record`` are None if they did not exist. ``own`` is true if only this collection writes the
     file.
     """
 
     path: str
-    ours: bool
+    own: bool
     content: bytes | None
     mode: int
     owner: tuple[int, int]
@@ -305,18 +305,18 @@ class SavedSources:
         self._directories: list[str] = []
         self._backups: set[str] = set()
 
-    def save(self, ours: t.Iterable[str], others: t.Iterable[str]) -> None:
+    def save(self, own: t.Iterable[str], others: t.Iterable[str]) -> None:
         """Read and save the state of the files that are about to change. Raises HostError.
 
-        ``ours`` are the files of this collection and ``others`` the source files that it removes.
+        ``own`` are the files of this collection and ``others`` the source files that it removes.
         """
-        now = [self._read_file(path, ours=True) for path in ours]
-        now += [self._read_file(self.host.resolve(path), ours=False) for path in others]
+        now = [self._read_file(path, own=True) for path in own]
+        now += [self._read_file(self.host.resolve(path), own=False) for path in others]
         earlier, made = self._read_marker()
         self._saved = {saved.path: saved for saved in now}
         for saved in earlier:
             # A file that another program wrote in place of a removed one stays.
-            if saved.ours or self.host.read(saved.path) is None:
+            if saved.own or self.host.read(saved.path) is None:
                 self._saved[saved.path] = saved
         folders = [*(posixpath.dirname(path) for path in self._saved), self.backup_dir, core_records.STATE_DIR]
         missing = [path for folder in folders for path in atomic_write.missing_directories(self.host, folder)]
@@ -344,13 +344,13 @@ class SavedSources:
         atomic_write.remove_empty_directories(self.host, sorted(self._directories, key=len))
         self.changed = False
 
-    def _read_file(self, path: str, *, ours: bool) -> SavedFile:
+    def _read_file(self, path: str, *, own: bool) -> SavedFile:
         record = self.host.read(core_records.record_path(apply.REPOSITORY, path))
         content = self.host.read(path)
         if content is None:
-            return SavedFile(path, ours, None, 0, (0, 0), record)
+            return SavedFile(path, own, None, 0, (0, 0), record)
         status = os.stat(self.host.real_path(path))
-        return SavedFile(path, ours, content, status.st_mode & 0o7777, (status.st_uid, status.st_gid), record)
+        return SavedFile(path, own, content, status.st_mode & 0o7777, (status.st_uid, status.st_gid), record)
 
     def _restore(self, saved: SavedFile) -> None:
         if saved.content is None:
@@ -379,8 +379,11 @@ class SavedSources:
     def _to_bytes(self) -> bytes:
         files = [
             {
-                **saved._asdict(),
+                "path": saved.path,
+                "ours": saved.own,
                 "content": json_data.encode_bytes(saved.content),
+                "mode": saved.mode,
+                "owner": saved.owner,
                 "record": json_data.encode_bytes(saved.record),
             }
             for saved in self._saved.values()

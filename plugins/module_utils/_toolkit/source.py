@@ -70,16 +70,6 @@ class Part(t.NamedTuple):
     soname: str = ""
 
 
-class BinaryInfo(t.Protocol):
-    """The properties that check_machine reads: a file's ``name``, and the e_machine of its header."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def machine(self) -> int: ...
-
-
 class _FoundFile(t.NamedTuple):
     """A file requested by ``name``, and its path below the root."""
 
@@ -112,7 +102,7 @@ def find_parts(root: hostfs.HostFS, components: t.Sequence[str] | None, label: s
     return parts
 
 
-def check_machine(parts: t.Sequence[BinaryInfo], host: hostfs.HostFS) -> None:
+def check_machine(parts: t.Sequence[Part | toolkit_manifest.PartDigest], host: hostfs.HostFS) -> None:
     """Raise NvidiaError if ``parts`` cannot run on ``host``, HostError if the host has no shell for the wrappers.
 
     The machine is that of the shell, since a kernel may run programs of two machines.

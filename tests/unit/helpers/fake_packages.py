@@ -29,6 +29,11 @@ if t.TYPE_CHECKING:
     import pytest
 
 ORIGIN = "https://packages.example/stable"
+VERSIONS = ["1.20.0-1", "1.19.10-1", "1.19.1-2", "1.19.1-1", "1.18.2-1"]
+# A source file of NVIDIA's previous instructions.
+FORMER_LIST = "/etc/apt/sources.list.d/nvidia-docker.list"
+FORMER_ENTRY = "deb https://nvidia.github.io/nvidia-docker/debian10/amd64 /\n"
+ANYTHING: dict[str, t.Any] = {"minimum_version_policy": "ignore"}
 
 
 def four(version: str, held: bool = False) -> dict[str, Package]:

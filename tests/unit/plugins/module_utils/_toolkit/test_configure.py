@@ -252,17 +252,6 @@ def test_removes_only_the_setting_from_an_edited_file() -> None:
 # -- taking back -----------------------------------------------------------------------------------------------------
 
 
-def test_resets_each_setting_after_a_package_script() -> None:
-    config = Config(BY_HAND)
-    config.present({f"{CLI}.no-cgroups": True, f"{RUNTIME}.mode": "cdi", "disable-require": True, FEATURE: True})
-    config.rewrite()
-    config.absent()
-    assert config.record is None
-    assert config.settings[f"{CLI}.no-cgroups"] is False
-    assert "disable-require = false" in config.text
-    assert FEATURE.partition(".")[2] not in config.text
-
-
 NEWER = {"nvidia-ctk.path": "/opt/ctk", f"{RUNTIME}.modes.legacy.cuda-compat-mode": "mount", f"{CLI}.user": "1000:44"}
 
 
@@ -300,14 +289,6 @@ def test_resets_settings_in_another_layout(before: str, key: str, value: t.Any) 
     assert config.record is None
 
 
-def test_keeps_foreign_values() -> None:
-    config = Config()
-    config.present({f"{RUNTIME}.mode": "cdi", f"{CLI}.debug": "/a"})
-    config.content = (config.content or b"").replace(b'mode = "cdi"', b'mode = "csv"')
-    config.absent()
-    assert config.text == DEFAULT.replace('mode = "auto"', 'mode = "csv"')
-
-
 def test_creates_and_removes_own_file() -> None:
     config = Config(None)
     plan = config.present({f"{CLI}.no-cgroups": True, "disable-require": False})
@@ -324,12 +305,6 @@ def test_does_not_recreate_a_removed_file() -> None:
     assert not config.file.present(SettingsRequest({}, exclusive=True)).file.changed
     plan = config.absent()
     assert (config.content, config.record, plan.file.changed) == (None, None, False)
-
-
-def test_absent_without_record_changes_nothing() -> None:
-    config = Config(BY_HAND)
-    plan = config.absent()
-    assert (plan.file.changed, plan.changed_keys) == (False, ())
 
 
 # -- what is refused, and what is told -------------------------------------------------------------------------------
@@ -438,15 +413,6 @@ CGROUPS = ("nvidia-container-cli", "no-cgroups")
 def test_nested_and_dotted_settings_are_equal(settings: dict[str, t.Any]) -> None:
     requested = SettingsRequest(settings).values()
     assert requested == {LEVEL: "debug", ("nvidia-container-runtime", "modes", "cdi", "spec-dirs"): ["/etc/cdi"]}
-
-
-def test_converts_strings_to_booleans() -> None:
-    assert SettingsRequest(
-        {"features": {"disable-cuda-compat-lib-hook": "yes"}, "disable-require": "False"}
-    ).values() == {
-        ("features", "disable-cuda-compat-lib-hook"): True,
-        ("disable-require",): False,
-    }
 
 
 def test_no_settings_by_default() -> None:

@@ -96,12 +96,6 @@ def test_warns_about_cdi_specifications(host: Host) -> None:
     assert any("/etc/cdi/nvidia.yaml. Generate the files again" in warning for warning in host.warnings)
 
 
-def test_ignores_engines_with_other_directories(host: Host) -> None:
-    docker(host, "/usr/bin")
-    assert host.remove().changed
-    assert not host.warnings
-
-
 def test_keeps_a_foreign_link(host: Host) -> None:
     host.dest.unlink()
     host.dest.symlink_to("/usr")

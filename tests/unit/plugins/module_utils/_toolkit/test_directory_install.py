@@ -212,16 +212,6 @@ def test_damaged_manifest(content: bytes, host: Host) -> None:
     same_but(host, before)
 
 
-def test_rejects_the_manifest_of_a_newer_collection(host: Host) -> None:
-    host.install(OLD)
-    path = host.current() / ".manifest.json"
-    path.write_bytes(path.read_bytes().replace(b'"schema": 1', b'"schema": 2'))
-    before = tree_of(host.root)
-    assert "newer version of this collection" in refusal(lambda: host.install(OLD))
-    assert "newer version of this collection" in refusal(host.remove)
-    assert tree_of(host.root) == before
-
-
 def test_keeps_versions_in_use(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.install("1.18.0")
     oldest = f"{VERSIONS}/{host.current().name}"
@@ -459,16 +449,6 @@ def test_keeps_a_version_that_an_engine_names(host: Host) -> None:
     assert host.install(NEW).removed == (oldest,)
 
 
-def test_keeps_foreign_directories(host: Host) -> None:
-    host.install(OLD)
-    shutil.copytree(str(host.current()), str(host.versions / "mybackup"), symlinks=True)
-    (host.versions / "notes").mkdir()
-    host.install(NEW)
-    host.install(OLD)
-    assert {"mybackup", "notes"} <= set(os.listdir(host.versions))
-    assert not host.install(OLD).changed
-
-
 @pytest.mark.parametrize("where", ["", "..", ".config"])
 def test_repairs_directory_modes(where: str, host: Host) -> None:
     host.install(OLD)
@@ -496,17 +476,6 @@ def test_rejects_an_unknown_version_if_one_is_required(options: dict[str, t.Any]
     same_but(host, before)
     host.install(OLD, check=True, components=components, **options)
     assert any("their version is unknown" in warning for warning in host.warnings)
-
-
-def test_library_with_another_file_name(host: Host) -> None:
-    folder = next((host.root / host.source(OLD)[1:]).glob("usr/lib/*/libnvidia-container.so.1")).parent
-    (folder / f"libnvidia-container.so.{OLD}").rename(folder / "blob-77")
-    (folder / "libnvidia-container.so.1").unlink()
-    (folder / "libnvidia-container.so.1").symlink_to("blob-77")
-    host.install(OLD)
-    names = os.listdir(host.current())
-    assert "libnvidia-container.so.1" in names
-    assert not [name for name in names if "blob" in name]
 
 
 @pytest.mark.parametrize("folder", [DEST, VERSIONS])

@@ -159,11 +159,6 @@ def test_source_that_changes_while_it_is_read(host: Host, monkeypatch: pytest.Mo
     refused(host, "changed while it was read")
 
 
-def test_host_without_a_shell(host: Host) -> None:
-    (host.root / "bin/sh").unlink()
-    refused(host, "has no /bin/sh")
-
-
 def test_fapolicyd(host: Host) -> None:
     assert host.install(NEW, check=True).changed
     assert not host.warnings

@@ -15,21 +15,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gp
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import World, four
 
 if t.TYPE_CHECKING:
-    from pathlib import Path
-
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-
-
-FORMER_LIST = "/etc/apt/sources.list.d/nvidia-docker.list"
-FORMER_ENTRY = "deb https://nvidia.github.io/nvidia-docker/debian10/amd64 /\n"
-ANYTHING: dict[str, t.Any] = {"minimum_version_policy": "ignore"}
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    found = World(tmp_path)
-    found.listed = found.published = ["1.20.0-1", "1.19.10-1", "1.19.1-2", "1.19.1-1", "1.18.2-1"]
-    return found
 
 
 # -- transactions that fail or were cut off --------------------------------------------------------------------------

@@ -30,13 +30,6 @@ if t.TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    found = World(tmp_path)
-    found.listed = ["1.20.0-1"]
-    return found
-
-
 def host_of(world: World) -> HostFS:
     return HostFS(str(world.root), live=True)
 

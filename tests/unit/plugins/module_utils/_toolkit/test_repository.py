@@ -34,7 +34,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.repositor
     is_own_file,
     plan_files,
 )
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import World, four
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import FORMER_ENTRY, FORMER_LIST, World, four
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -43,8 +43,6 @@ DIGITS = "ddcae044f796ecb0"
 KEY = f"/usr/share/keyrings/gpufleet-nvidia-container-toolkit-{DIGITS}.asc"
 STAGED = f"/var/cache/gpufleet-nvidia-key-{DIGITS}.asc"
 APT_CONF = REPOSITORY_FILES[2]
-FORMER_LIST = "/etc/apt/sources.list.d/nvidia-docker.list"
-FORMER_ENTRY = "deb https://nvidia.github.io/nvidia-docker/debian10/amd64 /\n"
 PROXY = "http://me:geheim@proxy.example:3128"
 
 SOURCE = RepositoryFile(APT_SOURCE, "URIs: right\n")

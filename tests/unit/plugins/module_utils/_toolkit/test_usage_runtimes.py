@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import typing as t
 
 import pytest
@@ -339,6 +338,7 @@ def test_runtime_types(tree: Tree, kind: str, used: bool) -> None:
     ("path", "text", "message"),
     [
         (DAEMON_JSON, "{", "daemon.json, line 1, column 2"),
+        (DAEMON_JSON, '{"default-runtime": ["site"]}', "default-runtime has the type array"),
         (CONTAINERD, "version = = 2\n", "config.toml, line 1, column"),
         (CRIO, "[crio\n", "crio.conf, line 1"),
         (CRIO + "/folder/file", "", "crio.conf is not a regular file"),
@@ -354,13 +354,6 @@ def test_warns_about_broken_files(tree: Tree, path: str, text: str, message: str
     found, (warning,) = tree.found()
     assert found == [*kept, *NAMES]
     assert message in warning
-
-
-def test_warns_about_values_of_wrong_type(tree: Tree) -> None:
-    tree.write(DAEMON_JSON, '{"default-runtime": ["site"], "runtimes": {"site": {"path": "/opt/site/bin/oci-site"}}}')
-    found, (warning,) = tree.found()
-    assert found == NAMES
-    assert "default-runtime holds array where string is expected" in warning
 
 
 def test_warns_about_damaged_records(tree: Tree) -> None:
@@ -391,11 +384,3 @@ def test_default_runtime_in_the_unit(tree: Tree) -> None:
     assert tree.found() == ([SITE, CRUN, *NAMES], [])
     tree.configure("docker", RuntimeRequest())
     assert tree.found() == ([SITE, CRUN, *NAMES], [])
-
-
-def test_docker_needs_no_toml(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    # An import of any of these would fail.
-    for room in ("_engine_containerd", "_engine_crio", "_toml_engine", "_toml_document", "_toml_reader"):
-        monkeypatch.setitem(sys.modules, f"ansible_collections.gpufleet.nvidia.plugins.module_utils.{room}", None)
-    tree.write(DAEMON_JSON, docker("site", site=SITE))
-    assert tree.found() == ([SITE, *NAMES], [])
