@@ -53,12 +53,13 @@ EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
 }
 _ROLE = re.compile(r"(?:.*\.)?(nvidia_(?:toolkit|runtime|cdi))_")
 # In a message, a name with an underscore is always an option. A single word is an option only before one of its values
-# ("source: directory"), as the subject ("dest is ..."), and in an advice ("Leave version out", "Correct files").
+# ("source: directory"), as the subject ("dest is ..."), and in an advice ("Correct files", "Set version").
 _NAME = re.compile(r"(?<![\w./(\-`'\"])([a-z]+(?:_[a-z]+)+)(?![\w/(\-`'\"]| = |\.\w)")
 _VALUE = re.compile(r"(?<![\w./(\-])([a-z]+)(?=(?:: | is )([a-z-]+)\b)")
 _WORD = re.compile(
-    r"(?:(?<![\s\S])|(?<=, but ))[a-z]+(?= is | has | contains |: )"
-    r"|(?<=[Ll]eave )[a-z]+(?= out\b)|(?:(?<=[Cc]orrect )|(?<=[Gg]ive ))[a-z]+\b(?![\w(-])"
+    r"(?:(?<![\s\S])|(?<=, but ))[a-z]+(?= is | has | contains | requires | does |: )"
+    r"|(?<=[Ll]eave )[a-z]+(?= out\b)"
+    r"|(?:(?<=[Cc]orrect )|(?<=[Gg]ive )|(?<=[Ss]et )|(?<=[Rr]emove )|(?<=[Cc]hange ))[a-z]+\b(?![\w(-]|:| that | = )"
 )
 
 
