@@ -13,6 +13,10 @@ import types
 import typing as t
 
 
+# The label of a program's output in messages. Text behind it is not changed when options get the names of variables.
+PROGRAM_OUTPUT = " Program output: "
+
+
 class NvidiaError(Exception):
     """An error with a message for an operator: what failed, and what to do about it.
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+
 # Options whose variable is not named after role and option. None: the role has no variable for the option.
 _ALL_ROLES: t.Mapping[str, str | None] = {
     "host_root": "nvidia_host_root",
@@ -90,7 +92,7 @@ def with_variables(text: str, module: str, options: t.Mapping[str, t.Mapping[str
         values = ("true", "false") if option.get("type") == "bool" else option.get("choices", ())
         return named(match[1]) if match[2] in values else match[1]
 
-    # What a program printed may contain the same names with another meaning.
-    own, says, printed = text.partition(" says: ")
+    # The output of a program may contain the same names with another meaning.
+    own, label, output = text.partition(errors.PROGRAM_OUTPUT)
     own = _NAME.sub(lambda match: named(match[1]), own)
-    return _WORD.sub(lambda match: named(match[0]), _VALUE.sub(before_value, own)) + says + printed
+    return _WORD.sub(lambda match: named(match[0]), _VALUE.sub(before_value, own)) + label + output

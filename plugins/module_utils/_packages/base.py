@@ -177,7 +177,8 @@ class CommandError(core_errors.HostError):
 
     def __init__(self, action: str, output: t.Sequence[str], advice: str) -> None:
         text = " | ".join(output).rstrip(".") or "nothing"
-        super().__init__(f"{action} failed. It says: {text}{'' if text[-1] in '!?' else '.'} {advice}".rstrip())
+        end = "" if text[-1] in "!?" else "."
+        super().__init__(f"{action} failed.{core_errors.PROGRAM_OUTPUT}{text}{end} {advice}".rstrip())
         self.output = tuple(output)
 
 

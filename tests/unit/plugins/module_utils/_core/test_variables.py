@@ -59,7 +59,7 @@ MODULES = {
         ("a.lock_timeout", "a.lock_timeout"), ("nvidia_toolkit_dest (dest) is", "nvidia_toolkit_dest (dest) is"),
         ("Set nvidia_host_root, or host_root", "Set nvidia_host_root, or nvidia_host_root (host_root)"),
         # What a program printed, and code.
-        ("It failed. It says: lock_timeout is 1.", "It failed. It says: lock_timeout is 1."),
+        ("It failed. Program output: lock_timeout is 1.", "It failed. Program output: lock_timeout is 1."),
         ("lock_timeout = 1", "lock_timeout = 1"), ("`lock_timeout` is", "`lock_timeout` is"),
         ("", ""),
     ],

@@ -304,7 +304,9 @@ def test_preview(dnf: Dnf, programs: FakePrograms) -> None:
 def test_error_contains_output(dnf: Dnf, programs: FakePrograms) -> None:
     printed = "Error: GPG check FAILED\nTry to add\n"
     programs.answers["install"] = [(1, "Downloading Packages:\nError: once\n", printed)]
-    with pytest.raises(CommandError, match=r"dnf install failed\. It says: Error: GPG check FAILED \| Try to add\.$"):
+    with pytest.raises(
+        CommandError, match=r"dnf install failed\. Program output: Error: GPG check FAILED \| Try to add\.$"
+    ):
         dnf.apply(Change({"a": "1-1"}, remove=("b",)))
     assert [argv[0] for argv in programs.ran] == ["rpm", "dnf"]
 
