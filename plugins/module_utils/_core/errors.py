@@ -12,7 +12,6 @@ from __future__ import annotations
 import types
 import typing as t
 
-
 # The label of a program's output in messages. Text behind it is not changed when options get the names of variables.
 PROGRAM_OUTPUT = " Program output: "
 

@@ -305,7 +305,7 @@ def test_error_contains_output(dnf: Dnf, programs: FakePrograms) -> None:
     printed = "Error: GPG check FAILED\nTry to add\n"
     programs.answers["install"] = [(1, "Downloading Packages:\nError: once\n", printed)]
     with pytest.raises(
-        CommandError, match=r"dnf install failed\. Program output: Error: GPG check FAILED \| Try to add\.$"
+        CommandError, match=r"install failed\. Program output: Error: GPG check FAILED \| Try to add\.$"
     ):
         dnf.apply(Change({"a": "1-1"}, remove=("b",)))
     assert [argv[0] for argv in programs.ran] == ["rpm", "dnf"]
