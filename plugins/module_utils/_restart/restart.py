@@ -208,7 +208,10 @@ class Restart:
         """Check the health and change nothing. Raises RestartError if the engine is not healthy."""
         result = self.loop.wait_until_healthy(self.options.expect, time.monotonic() + self.options.timeout)
         if result.problems:
-            message = f"{self.engine.name} does not meet the expectations: {result.reasons}. Nothing was changed."
+            message = (
+                f"The check of {self.engine.name} failed: {result.reasons}. mode is none, so it was not restarted. Use"
+                " mode: auto to restart or reload it."
+            )
             raise RestartError(self._redact(message), self._result("unknown"))
         return self._result("applied")
 

@@ -40,7 +40,7 @@ class _Handler(socketserver.StreamRequestHandler):
 
 
 class FakeDocker:
-    """The tree; ``info`` is what the daemon answers."""
+    """The directory tree. ``info`` is the daemon's answer about itself."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -70,7 +70,7 @@ class FakeDocker:
         path.chmod(mode)
 
     def runs(self, pid_file: str | None = None, name: str = "dockerd") -> None:
-        """The process is there, found by its pid file or else by its control group."""
+        """Add the process, found by its pid file or else by its control group."""
         self.write(f"/proc/{PID}/comm", f"{name}\n")
         self.write(pid_file or CONTROL_GROUP, f"{PID}\n")
 

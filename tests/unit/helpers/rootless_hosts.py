@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host on which alice has a rootless Docker, as dockerd-rootless-setuptool.sh of Docker 20.10 to 29 sets it up."""
+"""A host with the rootless Docker of alice, as dockerd-rootless-setuptool.sh of Docker 20.10 to 29 installs it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.serving import short
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-# The code imports these late. A test that has become alice may not read the directory in which they are.
+# The code imports these modules late. A test that runs as alice may not read their directory.
 for _name in ("_engines.docker.engine", "_engines.journal", "_engines.validator", "_systemd.rootless"):
     importlib.import_module(f"ansible_collections.gpufleet.nvidia.plugins.module_utils.{_name}")
 
-# Tests that run as root become alice, all others run as themselves.
+# Tests that run as root become alice. All others run as their own user.
 UID = 1234 if os.geteuid() == 0 else os.geteuid()
 GID = 2345 if os.geteuid() == 0 else os.getegid()
 HOME = "/home/alice"
@@ -37,7 +37,7 @@ ROOTLESSKIT_PID = 4242
 
 @contextlib.contextmanager
 def alices_host() -> t.Iterator[Rootless]:
-    """The tree, as alice sees it in a task that runs as her: all of it is hers."""
+    """The directory tree for a task that runs as alice. She owns all of it."""
     root_runs = os.geteuid() == 0
     with short_folder() as folder:
         if root_runs:
@@ -53,7 +53,7 @@ def alices_host() -> t.Iterator[Rootless]:
 
 
 class Rootless(FakeDocker):
-    """The tree, with alice's unit."""
+    """The directory tree with alice's unit."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -74,7 +74,7 @@ class Rootless(FakeDocker):
 
 
 def alices_systemd(docker: Rootless) -> FakeSystemd:
-    """Her systemd, which runs her Docker."""
+    """The systemd of alice, which runs her Docker."""
     systemd = FakeSystemd(docker)
     systemd.file, systemd.control_group, systemd.main_pid = FILE, GROUP, ROOTLESSKIT_PID
     environment = f"XDG_RUNTIME_DIR={RUNTIME} DBUS_SESSION_BUS_ADDRESS=unix:path={RUNTIME}/bus"

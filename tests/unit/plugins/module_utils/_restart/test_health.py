@@ -104,10 +104,7 @@ def test_refuses_to_stop_running_containers(busy: FakeSystemd, check_mode: bool)
     assert "would stop running containers: 0123456789ab, db, web." in message
     assert (result.state, result.changed, busy.text) == ("rolled_back", False, text)
     assert not busy.done("systemctl restart")
-
-
-def test_stops_running_containers_if_allowed(busy: FakeSystemd) -> None:
-    assert restart(busy, allow_disruption=True).state == "applied"
+    assert restart(busy, check_mode, rollback=changes, allow_disruption=True).changed
 
 
 def test_lists_only_some_of_many_containers(busy: FakeSystemd) -> None:

@@ -373,21 +373,6 @@ def test_rolls_back_to_a_missing_file(systemd: FakeSystemd) -> None:
     assert not systemd.docker.path("/etc/docker").exists()
 
 
-def test_rolls_back_to_the_content_before_the_first_of_several_changes(systemd: FakeSystemd) -> None:
-    changes = configure(systemd) + configure(systemd, extra_modes=("cdi",))
-    systemd.ends = ends_with("nvidia", "failed")
-    failure(systemd, rollback=changes)
-    assert systemd.text == OLD
-
-
-def test_fails_before_the_restart_if_a_backup_is_missing(systemd: FakeSystemd) -> None:
-    changes = configure(systemd)
-    systemd.docker.path(str(changes[0].backup)).unlink()
-    with pytest.raises(NvidiaError, match=r"does not exist, so /etc/docker/daemon\.json could not be restored"):
-        restart(systemd, rollback=changes)
-    assert not systemd.done("systemctl re")
-
-
 def test_the_state_is_unknown_if_the_engine_does_not_work_with_the_previous_files(systemd: FakeSystemd) -> None:
     changes = configure(systemd)
     systemd.ends = lambda _text: "failed"
