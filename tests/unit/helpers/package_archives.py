@@ -17,7 +17,7 @@ BLOCK = 512
 
 
 class Item(t.NamedTuple):
-    """What goes into an archive; ``inode`` is that of all names of one file, ``links`` how many these are."""
+    """An entry of an archive. All names of one file have the same ``inode``, and ``links`` is their number."""
 
     name: str
     content: bytes = b""
@@ -27,7 +27,7 @@ class Item(t.NamedTuple):
 
 
 def newc(*items: Item, magic: str = "070701", end: bool = True) -> bytes:
-    """An archive; with ``magic`` 070702 it has checksums."""
+    """Return a cpio archive. With ``magic`` 070702 it has checksums."""
     archive = b""
     for item in (*items, *([Item("TRAILER!!!", mode=0)] if end else [])):
         name = item.name.encode() + b"\0"
@@ -40,7 +40,7 @@ def newc(*items: Item, magic: str = "070701", end: bool = True) -> bytes:
 
 
 def member(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, **fields: t.Any) -> bytes:
-    """One member as it stands in an archive; ``fields`` as those of TarInfo."""
+    """Return one member of a tar archive. ``fields`` are those of TarInfo."""
     info = tarfile.TarInfo(name)
     info.type, info.size = kind, len(content)
     for field, value in fields.items():
@@ -54,13 +54,13 @@ def tar(*members: bytes) -> bytes:
 
 
 def with_size(header: bytes, size: bytes) -> bytes:
-    """A header that says another size, with the checksum that belongs to it."""
+    """Return the header with another size and a correct checksum."""
     header = header[:124] + size + header[136:148] + b" " * 8 + header[156:]
     return header[:148] + b"%06o\0 " % sum(header[:BLOCK]) + header[156:]
 
 
 def content_of(folder: Path) -> dict[str, bytes | str | None]:
-    """By name: a file's content, a link's target, None for a directory."""
+    """Return by name: a file's content, a link's target, None for a directory."""
     found: dict[str, bytes | str | None] = {}
     for path in folder.rglob("*"):
         name = str(path.relative_to(folder))

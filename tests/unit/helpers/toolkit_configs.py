@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""config.toml of the toolkit as hosts have it, and as package scripts leave it."""
+"""Variants of config.toml on hosts, before and after package scripts."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def toml(value: t.Any) -> str:
 
 
 def written(explicit: t.Mapping[str, t.Any] | None = None, faulty: bool = False, gap: str = "") -> str:
-    """The file as ``nvidia-ctk config`` writes it, with these values beside the defaults.
+    """Return the file as ``nvidia-ctk config`` writes it, with ``explicit`` values.
 
-    ``faulty``: as before 1.20.0, where a value that is the same as a default in a comment became that comment.
+    ``faulty``: as before 1.20.0, which replaced a value by a comment if it was equal to the default in the comment.
     """
     explicit = explicit or {}
     lines: list[str] = []
@@ -86,7 +86,7 @@ def written(explicit: t.Mapping[str, t.Any] | None = None, faulty: bool = False,
 
 DEFAULT = written()
 
-# As the packages before 1.14 had it.
+# From packages before 1.14.
 OLD = """\
 disable-require = false
 #swarm-resource = "DOCKER_RESOURCE_GPU"
@@ -174,7 +174,7 @@ VARIANTS: dict[str, bytes | None] = {
 
 
 class Config:
-    """The file in memory, and what is recorded of it; what is planned is written as `ChangeWriter` does."""
+    """The file in memory and its record. Planned changes are applied as by `ChangeWriter`."""
 
     def __init__(self, content: str | bytes | None = DEFAULT, real_ldconfig: bool = False) -> None:
         self.content = content.encode() if isinstance(content, str) else content
@@ -200,7 +200,7 @@ class Config:
         return self._carry_out(self.file.absent(), removal=True)
 
     def rewrite(self, faulty: bool = False) -> None:
-        """What the packages' scripts do to the file."""
+        """Change the file like the packages' scripts."""
         there = TomlDocument.from_bytes(PATH, self.content or b"")
         explicit = {s.key: there.value(*s.path) for s in SETTINGS if there.has(*s.path)}
         self.content = written(explicit, faulty).encode()

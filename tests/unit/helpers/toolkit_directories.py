@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A host that gets the toolkit into a directory: a tree with sources in it, tasks, and what becomes of the tree."""
+"""A host with a toolkit in a directory: a tree with sources, tasks, and helpers to compare trees."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ CONFIG = ".config/nvidia-container-runtime/config.toml"
 OLD, NEW = "1.19.1", "1.20.0"
 MACHINE = KERNEL_MACHINES.get(os.uname().machine, X86_64)
 
-# Where a name is taken, a version gets a number.
+# The number of a version whose name exists already.
 _NUMBER = re.compile(r"(-[0-9a-f]{12})-[0-9]+")
-# What tells when it was written, or what is only there if a folder was made.
+# Files that contain times, or exist only if a directory was created.
 _PARTICULAR = (".manifest.json", ".created.json")
 Tree = t.Dict[str, t.Tuple[t.Any, ...]]
 
 
 def tree_of(root: Path) -> Tree:
-    """Kind, mode, and content of everything below ``from_tree``."""
+    """Return the type, mode and content of each entry below ``root``."""
     found: Tree = {}
     for path in sorted(root.rglob("*")):
         status, name = path.lstat(), str(path.relative_to(root))
@@ -63,7 +63,7 @@ def tree_of(root: Path) -> Tree:
 
 
 def plain_tree(root: Path) -> Tree:
-    """The same without what differs between two runs that come to the same."""
+    """Return the tree without the parts that differ between equivalent runs."""
 
     def plain(value: t.Any) -> t.Any:
         if isinstance(value, bytes):
@@ -76,7 +76,7 @@ def plain_tree(root: Path) -> Tree:
 
 
 def stamps_of(root: Path) -> dict[str, tuple[int, ...]]:
-    """What changes if anything below ``from_tree`` is written, made, moved, or touched."""
+    """Return the status of each entry below ``root``, which changes if the entry is written or moved."""
     found: dict[str, tuple[int, ...]] = {}
     for path in sorted([root, *root.rglob("*")]):
         status = path.lstat()
@@ -85,7 +85,7 @@ def stamps_of(root: Path) -> dict[str, tuple[int, ...]]:
 
 
 class Host:
-    """A host below ``from_tree`` with sources in /srv, each called by its version."""
+    """A host below ``root`` with sources in /srv, named by their versions."""
 
     def __init__(self, root: Path, live: bool = False) -> None:
         self.root = root
@@ -93,7 +93,7 @@ class Host:
         self.labelled: list[tuple[str, str]] = []
         self.ran: list[list[str]] = []
         self.warnings: list[str] = []
-        # What commands answer instead of being run, by the name of the program.
+        # The results of commands, by the name of the program. Such commands are not run.
         self.answers: dict[str, tuple[int, str, str]] = {}
         for folder in ("run", "tmp", "bin", "opt/nvidia", "srv", "var/lib"):
             (root / folder).mkdir(parents=True)
@@ -117,17 +117,17 @@ class Host:
         return self.root / VERSIONS[1:]
 
     def current(self) -> Path:
-        """The directory that dest leads to."""
+        """Return the directory that dest links to."""
         target = os.readlink(str(self.dest))
         assert target.startswith("toolkit.versions/")
         return self.dest.parent / target
 
     def names(self) -> list[str]:
-        """What is beside dest, but for how it came to be."""
+        """Return the names in the directory of the versions."""
         return sorted(path.name for path in self.versions.iterdir() if path.name != ".created.json")
 
     def source(self, version: str) -> str:
-        """A toolkit of a version; its path on the host."""
+        """Create the source of a version. Return its path on the host."""
         path = self.root / "srv" / version
         if not path.exists():
             tree(path, version, machine=MACHINE)
@@ -157,12 +157,12 @@ class Host:
         return result
 
     def _unpack(self, files: list[str], folder: str) -> None:
-        """Packages are folders here."""
+        """Copy a directory in place of a package."""
         for file in files:
             shutil.copytree(f"{file}.content", f"{folder}/usr", symlinks=True)
 
     def _run(self, argv: list[str]) -> tuple[int, str, str]:
-        """Run a program of the tree without a change of the root."""
+        """Run a program of the tree without chroot."""
         assert argv[:2] == ["chroot", str(self.root)]
         self.ran.append(argv[2:])
         message = [f"{self.root}{word}" if word.startswith("/") else word for word in argv[2:]]
@@ -174,18 +174,18 @@ class Host:
 
 
 class Killed(BaseException):
-    """The process ends here; nobody catches that."""
+    """Ends the process. No code catches it."""
 
 
-# By what a process changes a file system.
+# Functions that change a file system.
 _CHANGES = ("mkdir", "chmod", "fchmod", "fchown", "symlink", "rename", "replace", "unlink", "rmdir", "ftruncate")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 class Killer:
-    """Lets a process end just before its ``last`` change of a file system; ``done`` counts them.
+    """Ends a process just before its ``last`` change of a file system. ``done`` counts the changes.
 
-    What it would still do on its way out is not done either.
+    Changes during the cleanup of the process are prevented too.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,10 +193,10 @@ class Killer:
         self.done = 0
         for name in _CHANGES:
             monkeypatch.setattr(os, name, self._counted(getattr(os, name)))
-        # Nothing of it is lost here, and it takes long.
+        # fsync is slow and not needed here.
         monkeypatch.setattr(os, "fsync", lambda _handle: None)
         monkeypatch.setattr(directory_store, "rename_exchange", self._counted(rename_exchange))
-        # A run that ended holds no lock.
+        # A killed run holds no lock.
         monkeypatch.setattr(lock, "TIMEOUT", 0.0)
         really_open = os.open
 
@@ -208,7 +208,7 @@ class Killer:
         monkeypatch.setattr(os, "open", counted_open)
 
     def kills(self, last: int, work: t.Callable[[], object]) -> bool:
-        """Whether ``work`` ended so."""
+        """Return whether ``work`` was killed."""
         self.last, self.done = last, 0
         try:
             work()
@@ -232,7 +232,7 @@ class Killer:
 
 
 def refusal(work: t.Callable[[], object]) -> str:
-    """Why ``work`` is not done."""
+    """Return the error of ``work``."""
     try:
         work()
     except NvidiaError as error:

@@ -31,7 +31,7 @@ def difference(before: str, after: str) -> str:
     return "\n".join(line for line in list(lines)[2:] if not line.startswith("@@"))
 
 
-# The file, what is asked, and the lines that change.
+# The file, the settings, and the changed lines.
 CHANGES: dict[str, tuple[str, dict[str, t.Any], str]] = {
     "a default in a comment": (DEFAULT, {f"{CLI}.no-cgroups": True}, "+no-cgroups = true"),
     "the same value as in the comment": (
@@ -90,7 +90,7 @@ CHANGES: dict[str, tuple[str, dict[str, t.Any], str]] = {
 def test_present_then_absent_restores_the_file(before: str, requested: dict[str, t.Any], expected: str) -> None:
     config = Config(before)
     config.present(requested)
-    # Which quotes a new string gets is for the file to say.
+    # The file determines the quotes of a new string.
     assert difference(before, config.text).replace("'", '"') == expected.replace("'", '"')
     config.absent()
     assert config.text == before
@@ -167,7 +167,7 @@ def test_debug_false_resets_own_values() -> None:
     assert (config.text, config.record) == (before, None)
 
 
-# -- one owner among several -----------------------------------------------------------------------------------------
+# -- exclusive ---------------------------------------------------------------------------------------------------------
 
 
 def test_exclusive_resets_unnamed_settings() -> None:
@@ -185,7 +185,7 @@ def test_exclusive_keeps_foreign_settings() -> None:
     before = written({f"{CLI}.user": "x:y"})
     config = Config(before)
     config.present({f"{CLI}.root": "/x", f"{CLI}.debug": "/a"})
-    # Somebody changes one of ours, which is theirs from then on.
+    # A value that was changed since is foreign.
     config.content = (config.content or b"").replace(b'"/a"', b'"/b"')
     config.present({}, exclusive=True)
     assert config.text == before.replace('toolkit.log"\n', 'toolkit.log"\ndebug = "/b"\n', 1)
@@ -225,7 +225,7 @@ def test_reset_settings_are_recorded() -> None:
     assert config.text.startswith("# theirs\n")
 
 
-# Earlier releases of the collection removed the # of a setting instead of writing it below its comment.
+# Earlier releases of the collection uncommented a setting instead of writing it below its comment.
 UNCOMMENTED = OLD.replace("#no-cgroups = false", "no-cgroups = true")
 
 
@@ -249,7 +249,7 @@ def test_removes_only_the_setting_from_an_edited_file() -> None:
     assert config.text == "# theirs\n" + OLD.replace("#no-cgroups = false\n", "")
 
 
-# -- taking back -----------------------------------------------------------------------------------------------------
+# -- absent ------------------------------------------------------------------------------------------------------------
 
 
 NEWER = {"nvidia-ctk.path": "/opt/ctk", f"{RUNTIME}.modes.legacy.cuda-compat-mode": "mount", f"{CLI}.user": "1000:44"}
@@ -307,7 +307,7 @@ def test_does_not_recreate_a_removed_file() -> None:
     assert (config.content, config.record, plan.file.changed) == (None, None, False)
 
 
-# -- what is refused, and what is told -------------------------------------------------------------------------------
+# -- errors and warnings -----------------------------------------------------------------------------------------------
 
 
 def test_create_false_requires_the_file() -> None:
@@ -459,7 +459,7 @@ def test_settings_have_precedence() -> None:
     assert request.values() == {CGROUPS: None, CLI_DEBUG: "/data/cli.log", DEBUG: None, LEVEL: "debug"}
 
 
-# What is asked, and what is said of it.
+# The settings and the error.
 REFUSED: dict[str, tuple[dict[t.Any, t.Any], str]] = {
     "misspelled": (
         {"nvidia-container-runtime.log-levl": "debug"},

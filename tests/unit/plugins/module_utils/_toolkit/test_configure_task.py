@@ -53,12 +53,12 @@ MODE = "nvidia-container-runtime.mode"
 
 
 class Toolkit(Tree):
-    """A host's directory tree, and the module's work on it."""
+    """A host's directory tree, and tasks on it."""
 
     def toolkit(
         self, settings: dict[str, t.Any] | None = None, check_mode: bool = False, **options: t.Any
     ) -> ConfigResult:
-        """``settings`` None: take everything back."""
+        """``settings`` None: remove all settings."""
         request = None if settings is None else SettingsRequest(settings)
         host = HostFS.of(str(self.root), live=False)
         return ConfigTask(ConfigOptions(request, **options), host).execute(check_mode)
@@ -218,7 +218,7 @@ def test_last_owner_removes_the_directories(tree: Toolkit) -> None:
 
 
 def test_records_directories_that_packages_created(tree: Toolkit) -> None:
-    """What is recorded in the packages' name counts for the folders that others use."""
+    """Records of the packages apply to directories that other tasks use too."""
     folder = os.path.dirname(PATH)
     tree.write(PATH, DEFAULT)
     brought = OriginalFile(PACKAGES, PATH, None, 0, 0, 0o644, created_directories=(folder,), main=PATH)
@@ -228,15 +228,15 @@ def test_records_directories_that_packages_created(tree: Toolkit) -> None:
     assert folder in OriginalFile.from_bytes("record", content).created_directories
 
 
-# -- killed ----------------------------------------------------------------------------------------------------------
+# -- killed runs -------------------------------------------------------------------------------------------------------
 
 
 class Killed(BaseException):
-    """Stands for kill -9: nothing catches it."""
+    """Stands for kill -9. No code catches it."""
 
 
 def _killed(tree: Toolkit, settings: dict[str, t.Any] | None, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """Die just before the given write to the disk, counted over replacements and removals."""
+    """End the run just before the given replacement or removal of a file."""
     count = 0
 
     def counting(function: t.Callable[..., None]) -> t.Callable[..., None]:
@@ -297,7 +297,7 @@ MINE = "# somebody's own line\n"
 
 @st.composite
 def request(draw: t.Any, nulls: bool = True) -> dict[str, t.Any]:
-    """Some settings, flat or nested."""
+    """Return some settings, flat or nested."""
     flat = {}
     for name in draw(names):
         value = draw(st.sampled_from([*SAMPLES[name], *([None] if nulls else [])]))
@@ -353,7 +353,7 @@ def test_keeps_the_order_of_foreign_lines(content: bytes | None, requested: dict
     config.present(requested)
     names = [key.rpartition(".")[2] for key in flat(requested)]
     lines = [line for line in (content or b"").decode().splitlines() if line.strip()]
-    # Lines of arrays, the table in one line, and headers in comments that may be turned on have their own tests.
+    # Arrays, inline tables and commented headers have their own tests.
     foreign = [line for line in lines if not any(f"{name} =" in line for name in names)]
     foreign = [line for line in foreign if "= {" not in line and not re.match(r" *#[ #]*\[| +\"| *\]", line)]
     remaining = iter(config.text.splitlines())
@@ -381,7 +381,7 @@ def test_removal_restores_all_bytes(
     config = Config(content)
     for requested, exclusive in runs:
         config.present(requested, debug=debug, exclusive=exclusive)
-        # Nothing is forgotten as long as anything is different.
+        # The record exists while the file differs from the original.
         assert config.record is not None or config.content == content
     if removal:
         config.absent()
@@ -405,7 +405,7 @@ def test_removal_keeps_foreign_lines(content: bytes | None, runs: list[dict[str,
     before = Config(content).settings
     config.absent()
     assert config.settings == before
-    # A line that went altogether comes back at another place.
+    # A removed line is restored at another position.
     if all(value is not None for requested in runs for value in flat(requested).values()):
         assert config.content == disturbed(content or b"")
 
@@ -419,7 +419,7 @@ def test_exclusive_result_is_independent_of_earlier_runs(
     config.present(requested, exclusive=True)
     fresh.present(requested, exclusive=True)
     assert config.settings == fresh.settings
-    # In the packages' layout in the same words too, whatever their order; elsewhere a line may come back as another.
+    # In the layout of the packages the lines are equal too, in any order.
     set_only = all(value is not None for request in (former, requested) for value in flat(request).values())
     if set_only and content in (VARIANTS["packages"], VARIANTS["packages, with values"]):
         assert words_of(config) == words_of(fresh)

@@ -112,7 +112,7 @@ def test_removes_versions_without_a_link(host: Host) -> None:
 
 
 def test_checks_again_under_the_lock(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another run was faster, while this one waited for the lock."""
+    """Another run removed the toolkit while this one waited for the lock."""
     answers = [True, False]
     monkeypatch.setattr(toolkit_directory.DirectoryRemoval, "_needs_removal", lambda _self: answers.pop(0))
     before = tree_of(host.root)

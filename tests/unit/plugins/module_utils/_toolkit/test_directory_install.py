@@ -47,12 +47,12 @@ def host(tmp_path: Path) -> Host:
 
 
 def same_but(host: Host, before: dict[str, t.Any]) -> None:
-    """Nothing is left but the sources."""
+    """Check that the tree is unchanged, except for the sources."""
     found = {name: entry for name, entry in tree_of(host.root).items() if not name.startswith("srv")}
     assert found == {name: entry for name, entry in before.items() if not name.startswith("srv")}
 
 
-# -- versions come and go ------------------------------------------------------------------------------------------
+# -- versions ----------------------------------------------------------------------------------------------------------
 
 
 def test_first_installation(host: Host) -> None:
@@ -202,7 +202,7 @@ def test_damaged_manifest(content: bytes, host: Host) -> None:
     before = tree_of(host.root)
     host.install(OLD)
     (host.current() / ".manifest.json").write_bytes(content)
-    # Nobody knows any more whether config.toml is what was written.
+    # Without a manifest it is unknown whether config.toml was edited.
     (kept,) = host.install(OLD).backups
     assert str(kept["backup"]).startswith("/var/lib/gpufleet-nvidia/backups/")
     assert not host.install(OLD).changed
@@ -238,7 +238,7 @@ def test_keeps_foreign_files(name: str, host: Host) -> None:
     path.write_text("mine")
     host.install(OLD)
     host.install(NEW)
-    # Under another name, so that it is nobody's for good.
+    # A directory with this name is never treated as a version again.
     left = oldest.with_name(oldest.name + ".left")
     path = left / name
     assert not oldest.exists()
@@ -252,7 +252,7 @@ def test_keeps_foreign_files(name: str, host: Host) -> None:
     assert not host.remove().changed
 
 
-# -- what stood at dest --------------------------------------------------------------------------------------------
+# -- the original entry at dest ----------------------------------------------------------------------------------------
 
 
 def installers(host: Host) -> None:
@@ -361,9 +361,9 @@ def test_check_mode_predicts_the_result(start: str, live: bool, tmp_path: Path) 
 
 
 def test_programs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here the root is this machine's, so that wrappers lead to what is there."""
+    """Use the root of this machine, so that wrappers find their programs."""
     monkeypatch.setattr(lock, "LOCK_FILE", str(tmp_path / "gpufleet-nvidia/lock"))
-    # The same for an ordinary user.
+    # The lock file of a user without root privileges.
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     tree(tmp_path / "source", NEW, machine=MACHINE)
     dest = tmp_path / "it's a dest/toolkit"
@@ -403,7 +403,7 @@ def test_sets_labels_of_final_paths_before_the_switch(host: Host, monkeypatch: p
 
 
 def test_sources_determine_the_version(host: Host) -> None:
-    """Another content of the same version is another version."""
+    """A version with other content is another version."""
     host.install(OLD)
     name = host.current().name
     ctk = host.root / f"srv/{OLD}/usr/bin/nvidia-ctk"
@@ -418,7 +418,7 @@ def test_sources_determine_the_version(host: Host) -> None:
     assert f"{DEST}.versions" == VERSIONS
 
 
-# -- what engines, and others, need of it ------------------------------------------------------------------------------
+# -- engines and other users -------------------------------------------------------------------------------------------
 
 
 def engine(host: Host, program: str) -> None:

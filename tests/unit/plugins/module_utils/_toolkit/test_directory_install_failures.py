@@ -42,7 +42,7 @@ CTK = "usr/bin/nvidia-ctk"
 
 @pytest.fixture(params=["nothing", "old"])
 def host(request: pytest.FixtureRequest, tmp_path: Path) -> Host:
-    """A live one, without and with a version that has to go on working."""
+    """Return a live host, with and without an installed version."""
     host = Host(tmp_path, live=True)
     if request.param == "old":
         host.install(OLD)
@@ -55,7 +55,7 @@ def rest(host: Host) -> Tree:
 
 
 def refused(host: Host, message: str, **options: t.Any) -> None:
-    """The installation of another version is refused, and nothing is left of it."""
+    """Check that the installation fails and changes nothing."""
     before = rest(host)
     assert message in refusal(lambda: host.install(NEW, **options))
     assert rest(host) == before
@@ -204,9 +204,9 @@ def test_rejects_device_nodes_in_an_offline_tree(tmp_path: Path) -> None:
 
 # -- Killed runs -----------------------------------------------------------------------------------------------------
 
-# Few files, but of every kind: a program, its wrapper, a link, and config.toml.
+# Few files of all types: a program, its wrapper, a link, and config.toml.
 FEW: dict[str, t.Any] = {"components": ("hook",)}
-# No run has so many changes.
+# More changes than a run makes.
 MANY = 500
 
 CutOff = t.Callable[..., t.Iterator[t.Tuple[int, Host]]]
@@ -252,28 +252,28 @@ FIRSTS = [nothing, directory, foreign_link]
 
 
 def view(host: Host) -> Tree | str | None:
-    """What a container start sees behind dest; None for nothing."""
+    """Return the content of dest as a container start finds it, or None."""
     if not host.dest.exists():
         return "dangling" if host.dest.is_symlink() else None
     return plain_tree(host.dest.resolve())
 
 
 def left(host: Host) -> Tree:
-    """The tree without what is gone with the next start of the host."""
+    """Return the tree without files that a reboot removes."""
     return {
         name: entry for name, entry in plain_tree(host.root).items() if name.partition("/")[0] not in ("run", "srv")
     }
 
 
 class Scene:
-    """One tree, made anew for each try; ``original`` is what it is before anything of ours."""
+    """A tree that is created again for each try. ``original`` is its content before the installation."""
 
     def __init__(self, folder: Path, start: t.Callable[[Host], None]) -> None:
         self._folder = folder
         self._start = start
 
     def host(self) -> Host:
-        # The sources are the same each time.
+        # The sources are reused.
         sources, kept = self._folder / "srv", self._folder.with_name("sources")
         if sources.exists():
             sources.rename(kept)
@@ -290,7 +290,7 @@ class Scene:
 
 @pytest.fixture
 def cut_off(monkeypatch: pytest.MonkeyPatch, kill_points: t.Callable[..., list[int]]) -> CutOff:
-    """Gives hosts on which a run was killed, each just before another one of its changes."""
+    """Yields hosts on which a run was killed, each before another change."""
     killer = Killer(monkeypatch)
 
     def hosts(scene: Scene, work: t.Callable[[Host], object], offset: int = 0) -> t.Iterator[tuple[int, Host]]:
@@ -321,7 +321,7 @@ def removed_tree(scene: Scene) -> Tree:
 
 @pytest.mark.parametrize("start", STARTS)
 def test_killed_installation(start: t.Callable[[Host], None], tmp_path: Path, cut_off: CutOff) -> None:
-    """Behind dest is what was there or the whole new version; the next run ends as if there had been no other."""
+    """dest has the previous content or the complete new version, and the next run has the usual result."""
     scene = Scene(tmp_path / "host", start)
     host = scene.host()
     before = view(host)
@@ -358,7 +358,7 @@ def test_killed_removal(
     tmp_path: Path,
     cut_off: CutOff,
 ) -> None:
-    """Behind dest is the whole version or what was there before it."""
+    """dest has the complete version or the original content."""
 
     def installed(host: Host) -> None:
         start(host)
@@ -380,7 +380,7 @@ def test_killed_removal(
 
 
 def test_killed_run_leaves_at_most_empty_directories(tmp_path: Path, cut_off: CutOff) -> None:
-    """Who made them is only known once that is written down."""
+    """Created directories without a list may remain, but they are empty."""
 
     def no_folder(host: Host) -> None:
         host.dest.parent.rmdir()

@@ -99,7 +99,7 @@ def test_links_and_unwrapped_programs() -> None:
     ],
 )
 def test_modes(mode: int, program: int, script: int, library: int) -> None:
-    """Everybody may run and load, nobody else may write, and nothing gets another user's rights."""
+    """All users may run and load the files. Only the owner may write, and no file has set-user-ID."""
     found = plan([part("nvidia-ctk", mode), part("nvidia-cdi-hook", mode), part("libx.so.1", mode)]).entries
     assert found["nvidia-ctk.real"].mode == found["nvidia-cdi-hook"].mode == program
     assert found["nvidia-ctk"].mode == script
@@ -295,7 +295,7 @@ def script(path: Path, text: str = REAL) -> Path:
 
 
 class Wrapped:
-    """One program and its wrapper in a directory; without the driver unless ``modules`` says so."""
+    """A program and its wrapper in a directory. ``modules`` are the loaded kernel modules."""
 
     def __init__(
         self, tmp_path: Path, program: str, name: str = "version", runtimes: t.Sequence[str] = ("runc",)
@@ -313,7 +313,7 @@ class Wrapped:
         self.script = script(self.folder / program, text)
 
     def run(self, *arguments: str, shell: str = "/bin/sh", **environment: str) -> tuple[int, list[str], str]:
-        """Status, what the last program was given, and what was said."""
+        """Return the status, the arguments of the last program, and the output."""
         done = subprocess.run(
             [shell, str(self.script), *arguments], capture_output=True, text=True, check=False, env=environment
         )
@@ -339,7 +339,7 @@ def test_wrapper_runs_its_own_version(program: str, name: str, shell: str, tmp_p
     [
         *((name, "folder", False, True) for name in (*RUNTIMES, HOOK)),
         (CLI, "folder", True, False),
-        # What it finds in its PATH goes into CDI specifications.
+        # nvidia-ctk writes the programs in its PATH into CDI specifications.
         (CTK, "dest", False, False),
     ],
 )
@@ -357,10 +357,10 @@ def test_variables(program: str, path: str, libraries: bool, config: bool, tmp_p
 
 @pytest.mark.parametrize("empty", [{}, {"PATH": "", "LD_LIBRARY_PATH": ""}])
 def test_variables_have_no_empty_entry(empty: dict[str, str], tmp_path: Path) -> None:
-    """An empty one is the working directory."""
+    """An empty entry would be the working directory."""
     told = Wrapped(tmp_path, CLI).run(**empty)[1]
     assert told[2] == str(tmp_path / "version")
-    # Shells have a PATH of their own where there is none.
+    # Without PATH, shells use a default.
     assert not any(not entry for entry in told[1].split(":"))
     assert told[1].split(":")[0] == str(tmp_path / "version")
 
@@ -378,7 +378,7 @@ def test_variables_have_no_empty_entry(empty: dict[str, str], tmp_path: Path) ->
     ],
 )
 def test_wrapper_checks_the_driver(modules: str | None, loaded: bool, shell: str, tmp_path: Path) -> None:
-    """A last line that does not end is none of the kernel's."""
+    """Ignore an incomplete last line."""
     runc = script(tmp_path / "runc")
     wrapped = Wrapped(tmp_path, RUNTIMES[1], runtimes=[str(runc)])
     if modules is None:
@@ -392,7 +392,7 @@ def test_wrapper_checks_the_driver(modules: str | None, loaded: bool, shell: str
     assert ("a low-level runtime takes over" in error) is not loaded
     assert error.count("\n") == (0 if loaded else 1)
     if not loaded:
-        # The other runtime gets the environment as it was.
+        # The other runtime gets the unchanged environment.
         assert told[:4] == [str(runc), "/usr/bin:/bin", "unset", "unset"]
 
 
@@ -433,7 +433,7 @@ def test_wrapper_fails_without_runtime(runtimes: list[str], tmp_path: Path) -> N
 
 
 def test_wrapper_is_valid_shell_code(tmp_path: Path) -> None:
-    """As posix shells read it, without running it."""
+    """Check the syntax without running the script."""
     for program in (*RUNTIMES, HOOK, CLI, CTK):
         wrapped = Wrapped(tmp_path, program, "it's")
         for shell in SHELLS:

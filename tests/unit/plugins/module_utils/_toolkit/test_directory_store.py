@@ -153,7 +153,7 @@ def test_damaged_list_of_created_directories(content: str, host: Host) -> None:
 
 
 def test_linked_versions_directory(tmp_path: Path) -> None:
-    """The folder of all versions may be a link."""
+    """The directory of the versions may be a link."""
     host = Host(tmp_path)
     (tmp_path / "var/lib/big").mkdir()
     host.versions.symlink_to("/var/lib/big")
@@ -210,7 +210,7 @@ def test_exchange_requires_both_names(missing: str, tmp_path: Path) -> None:
 
 
 class OldLibrary:
-    """A C library from before renameat2."""
+    """A C library without renameat2."""
 
     def __init__(self, library: t.Any) -> None:
         self.syscall = library.syscall

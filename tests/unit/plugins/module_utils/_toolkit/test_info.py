@@ -65,7 +65,7 @@ EVERYTHING = {
 
 
 class Tree:
-    """A host of Debian; its programs tell ``version``."""
+    """A Debian host. Its programs report ``version``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -92,7 +92,7 @@ class Tree:
     def install_into_directory(
         self, version: str | None = "1.20.0", names: t.Sequence[str] = PROGRAMS, folder: str = DIRECTORY
     ) -> str:
-        """What nvidia_toolkit_install does with source: directory, in short; the name of the version."""
+        """Install a version like nvidia_toolkit_install with source: directory. Return its name."""
         store = VersionStore(HostFS(str(self.root), live=False), folder)
         store.prepare_build()
         entries = {name: Entry(0o755, text=f"{version}".encode()) for name in names}
@@ -205,7 +205,7 @@ def test_parts_of_several_versions(tree: Tree) -> None:
     (tree.root / "usr/bin/nvidia-ctk").unlink()
     found = tree.describe()
     assert found["version"] is None
-    # The oldest part counts: the packages.
+    # The packages are the oldest part.
     assert [entry["name"] for entry in found["known_cves"]] == ["CVE-2026-24260"]
     assert found["version_mismatches"][0] == "The program nvidia-ctk is not installed."
     assert len(found["version_mismatches"]) == len(PROGRAMS)
@@ -315,7 +315,7 @@ def test_directory_reports_its_version(tree: Tree) -> None:
     assert (found["version_mismatches"], found["problems"]) == ([], [])
     assert found["config_path"] == f"{DIRECTORY}/{OWN_CONFIG_FILE}"
     assert found["settings"]["disable-require"] is True
-    # A program that is run costs more than all of this.
+    # Programs are not run.
     assert tree.ran == []
 
 
@@ -434,7 +434,7 @@ def test_reports_half_installed_packages(tree: Tree) -> None:
 
 
 class _Silent:
-    """A package manager that cannot tell."""
+    """A package manager that cannot list packages."""
 
     name = "dnf"
 

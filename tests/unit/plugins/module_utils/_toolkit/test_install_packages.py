@@ -50,7 +50,7 @@ def versions(result: dict[str, t.Any]) -> set[str]:
     return {package["version"] for package in result["packages"].values()}
 
 
-# -- what is already as asked ------------------------------------------------------------------------------------------
+# -- unchanged hosts ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("check_mode", [False, True])
@@ -226,7 +226,7 @@ def test_changes_holds_only(world: World, gpu_containers: list[str], hold: bool)
     assert not world.execute(hold=hold)["changed"]
 
 
-# -- what else would go ----------------------------------------------------------------------------------------------
+# -- other packages ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -405,12 +405,12 @@ def test_cleans_the_cache(world: World) -> None:
     assert not old.exists()
     assert all(world.path(path).exists() for path in files)
     assert not world.execute(**options)["changed"]
-    # Where packages come from elsewhere by now, none is needed.
+    # Packages from another source need no cache.
     assert world.execute(package_cache=PACKAGE_CACHE)["changed"]
     assert not world.path("/var/cache/gpufleet-nvidia").exists()
 
 
-# -- what is there already -------------------------------------------------------------------------------------------
+# -- existing ----------------------------------------------------------------------------------------------------------
 
 
 def test_existing_version(world: World) -> None:
@@ -465,7 +465,7 @@ def test_does_not_record_existing_config_file(world: World) -> None:
     assert load_record(HostFS(str(world.root), live=True), OWNER, CONFIG_FILE) is None
 
 
-# -- what is refused at once -----------------------------------------------------------------------------------------
+# -- invalid options ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -509,7 +509,7 @@ def test_reboot_required(world: World, distribution: str, files: list[str], rebo
     assert world.execute()["reboot_required"] is reboot
 
 
-# -- versions that cannot be compared ----------------------------------------------------------------------------------
+# -- unknown versions --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -545,7 +545,7 @@ def test_existing_and_requested_version(world: World, requested: str | None, acc
     ],
 )
 def test_existing_with_unknown_version(world: World, options: dict[str, t.Any], accepted: bool) -> None:
-    # Programs of an offline tree are not asked.
+    # Programs of an offline tree are not run.
     world.live = False
     world.have(four("1.20.0-1"))
     world.packages.clear()

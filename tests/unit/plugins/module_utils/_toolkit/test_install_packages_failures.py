@@ -18,14 +18,14 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 
 
-# -- transactions that fail or were cut off --------------------------------------------------------------------------
+# -- failed and interrupted transactions -------------------------------------------------------------------------------
 
 
 def test_transaction_that_changes_nothing(world: World) -> None:
     world.failures["apply"] = "E: no space"
     with pytest.raises(HostError, match=r"E: no space. The packages are unchanged"):
         world.execute(version="1.20.0")
-    # Nothing of ours is left where nothing came to be.
+    # No record remains if nothing was installed.
     assert not world.path("/var/lib/gpufleet-nvidia").exists()
 
 
@@ -102,11 +102,11 @@ def test_rejects_version_mismatch(world: World) -> None:
         HostError, match=r"incomplete or has several versions: /usr/bin/nvidia-ctk has version 1\.17\.0"
     ):
         world.execute(source="existing")
-    # What earlier tasks of the play would put right is not right yet in check mode.
+    # In check mode, earlier tasks of the play have not fixed the problem yet.
     assert len(world.execute(check_mode=True, source="existing")["warnings"]) == 1
 
 
-# -- lists that are older than the mirror ------------------------------------------------------------------------------
+# -- outdated package lists --------------------------------------------------------------------------------------------
 
 GONE = "E: Failed to fetch https://x/nvidia-container-toolkit_1.20.0-1_amd64.deb  404  Not Found"
 
@@ -125,7 +125,7 @@ def test_fetches_lists_again_once(world: World) -> None:
         world.execute(version="1.20.0")
     assert world.calls.count("apply") == 2
     world.calls.clear()
-    # Ours is fresh by then.
+    # The list of the own repository was fetched already.
     world.failures["refresh everything"] = "E: another source is broken"
     with pytest.raises(HostError, match=r"404 .*unchanged"):
         world.execute(version="1.20.0", pending=True)
@@ -141,7 +141,7 @@ def test_does_not_retry_other_failures(world: World, source: str) -> None:
     assert world.calls.count("apply") == 1
 
 
-# -- failures that come late -------------------------------------------------------------------------------------------
+# -- late failures -----------------------------------------------------------------------------------------------------
 
 
 def test_late_failure_reports_change(world: World) -> None:
@@ -159,7 +159,7 @@ def test_late_failure_reports_change(world: World) -> None:
     assert caught.value.details == {"changed": True}
 
 
-# -- somebody else's interrupted transaction ---------------------------------------------------------------------------
+# -- interrupted transactions of others --------------------------------------------------------------------------------
 
 
 def test_ignores_interrupted_transaction_if_nothing_changes(world: World) -> None:

@@ -35,7 +35,7 @@ WHOLE = dict.fromkeys(PACKAGES, "1.19.1-1")
 THERE = {name: Program(f"/usr/bin/{name}", "1.19.1") for name in PROGRAMS}
 EACH = ", ".join(f"/usr/bin/{name} 1.19.1" for name in PROGRAMS)
 
-# As the programs print them.
+# The output of the programs.
 SAID = {
     RUNTIME: "NVIDIA Container Runtime version 1.19.1\ncommit: 0d8a2ad\nspec: 1.2.1\n\nrunc version 1.1.12\n",
     HOOK: "NVIDIA Container Runtime Hook version 1.19.1\ncommit: 0d8a2ad\n",
@@ -45,7 +45,7 @@ SAID = {
 
 
 class Runs:
-    """Answers as the programs, by path."""
+    """Runs programs by path, with the given output."""
 
     def __init__(self, answers: dict[str, tuple[int, str, str]]) -> None:
         self.answers = answers
@@ -78,11 +78,11 @@ def test_runs_each_program_once(tmp_path: Path) -> None:
     ("answer", "version"),
     [
         ((0, SAID[RUNTIME], ""), "1.19.1"),
-        # Without a low-level runtime it tells its own version all the same.
+        # It reports its own version without a low-level runtime too.
         ((1, "NVIDIA Container Runtime version 1.19.1\n", "no runtime binary found from candidate list"), "1.19.1"),
         ((0, "", "NVIDIA Container Runtime version v1.17.8\n"), "1.17.8"),
         ((0, "NVIDIA Container Runtime version 1.18.0-rc.2\n", "0.5.0"), "1.18.0-rc.2"),
-        # A wrapper on a host without a driver.
+        # The output of a wrapper on a host without a driver.
         ((0, "runc version 1.1.12\nspec: 1.0.2-dev\n", ""), None),
         ((0, "crun version 1.14.1\n", "The module nvidia is not loaded.\n"), None),
         ((0, "", ""), None),
@@ -127,7 +127,7 @@ SILENT = {CTK: Program(f"/usr/bin/{CTK}", None)}
         ({}, {}, []),
         (WHOLE, THERE, []),
         ({"nvidia-docker2": "2.13.0-1"}, {}, []),
-        # The oldest part counts, wherever it is.
+        # The oldest part determines the vulnerabilities.
         (WHOLE, OLD_PART, ["CVE-2025-23266", "CVE-2025-23267", "CVE-2026-24260"]),
         ({**WHOLE, PACKAGES[3]: "1.19.0-1"}, THERE, ["CVE-2026-24260"]),
         (WHOLE, SILENT, []),
@@ -206,7 +206,7 @@ def test_oldest_safe_version_has_no_cves() -> None:
     assert oldest_safe_version() in [entry.floor for entry in VULNERABILITIES]
 
 
-# -- one toolkit -----------------------------------------------------------------------------------------------------
+# -- mismatches --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_invalid_manifests(content: bytes) -> None:
 @pytest.mark.parametrize("field", ["parts", "sources", "files", "name", "version", "replaces", "components"])
 @pytest.mark.parametrize("value", [7, "x", [7], {"a": 7}])
 def test_invalid_fields(field: str, value: t.Any) -> None:
-    """Nothing of what somebody has written into it breaks a run."""
+    """Invalid values do not break a run."""
     fields = json.loads(WHOLE.to_bytes().decode())
     fields[field] = value
     found = read(json.dumps(fields).encode())
@@ -235,7 +235,7 @@ def test_verify_entry_finds_damage(
 
 
 def test_verify_entry_accepts_unchanged_files(entries: dict[str, Installed], tmp_path: Path) -> None:
-    """Another inode, another time, but the same content."""
+    """The inode and the time differ, the content is the same."""
     path, entry = tmp_path / "file", entries["file"]
     (tmp_path / "copy").write_bytes(b"content")
     (tmp_path / "copy").chmod(0o644)
@@ -247,7 +247,7 @@ def test_verify_entry_accepts_unchanged_files(entries: dict[str, Installed], tmp
 
 
 def test_mount_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Of one file system, so that only the kernel's list tells (mount --bind).
+    # A bind mount of the same file system, which only mountinfo shows.
     folder, table = tmp_path / "a folder", tmp_path / "mountinfo"
     folder.mkdir()
     (tmp_path / "link").symlink_to(folder)

@@ -148,7 +148,7 @@ def test_below_minimum_with_invalid_version() -> None:
     )
 
 
-# -- what a change takes along ---------------------------------------------------------------------------------------
+# -- unrelated changes -------------------------------------------------------------------------------------------------
 
 COMING = dict.fromkeys(PACKAGES, "1.19.1-1")
 
@@ -161,7 +161,7 @@ COMING = dict.fromkeys(PACKAGES, "1.19.1-1")
             Preview(COMING, ("nvidia-docker2:amd64", "bystander")),
             r"also remove nvidia-docker2:amd64, bystander\..* Set remove_conflicts: true to remove former packages",
         ),
-        # A removal has no such option, nor are all of NVIDIA's packages former ones of the toolkit.
+        # A removal has no such option, and other packages of NVIDIA are not former packages.
         (Preview({}, ("nvidia-docker2",)), r"remove nvidia-docker2\. .*Nothing was changed\.$"),
         (Preview(COMING, ("nvidia-driver",)), r"remove nvidia-driver\. .*Nothing was changed\.$"),
         (Preview(COMING, (), ("libseccomp2",)), "also downgrade libseccomp2"),

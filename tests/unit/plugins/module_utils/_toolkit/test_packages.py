@@ -57,7 +57,7 @@ def root(tmp_path: Path) -> Path:
 
 
 class Ran(t.NamedTuple):
-    """The module, and what it ran, each with its limit in seconds."""
+    """The module and its commands, each with its limit in seconds."""
 
     module: DummyModule
     commands: list[tuple[int | None, list[str]]]
@@ -178,7 +178,7 @@ def host(tmp_path: Path) -> HostFS:
 def test_remove_sources(host: HostFS, tmp_path: Path) -> None:
     (tmp_path / "here.list").write_bytes(b"deb x\xff\n")
     (tmp_path / "here.list").chmod(0o600)
-    # One that somebody else has removed meanwhile is no concern.
+    # A file that was removed meanwhile is ignored.
     (backup,) = remove_sources(host, ["/here.list", "/gone.list"], BACKUP_DIR)
     assert (backup["path"], backup["checksum"]) == ("/here.list", "absent")
     assert host.read(str(backup["backup"])) == b"deb x\xff\n"

@@ -150,7 +150,7 @@ def test_keeps_config_file_with_settings(world: World) -> None:
     assert len(result["warnings"]) == 1
     assert "nvidia_toolkit_config" in result["warnings"][0]
     settings.unlink()
-    # Packages are gone by now, what they made goes nevertheless.
+    # The packages are removed already, and the config file is removed now.
     assert world.execute(state="absent")["changed"]
     assert not world.path("/etc/nvidia-container-runtime").exists()
 
@@ -192,7 +192,7 @@ def test_removes_the_cache(world: World) -> None:
     assert world.path("/var/cache/other").exists()
 
 
-# -- hosts whose packages are not ours to manage -----------------------------------------------------------------------
+# -- existing and unknown package managers -----------------------------------------------------------------------------
 
 
 def test_unknown_package_manager(world: World, tmp_path: Path) -> None:

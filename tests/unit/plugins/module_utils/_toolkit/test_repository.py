@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The repository's files, by themselves and as a part of what is done to the packages."""
+"""The files of the repository, alone and together with the packages."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def world(tmp_path: Path) -> World:
     found = World(tmp_path)
     found.published = ["1.20.0-1"]
     found.write(STAGED, "key\n")
-    # What is there on every host.
+    # Directories of every host.
     for folder in ("/etc/apt/sources.list.d", "/etc/apt/apt.conf.d", "/usr/share/keyrings", "/usr/bin", "/run"):
         found.path(folder).mkdir(parents=True, exist_ok=True)
     found.path("/var/lib").mkdir()
@@ -79,7 +79,7 @@ def without_lock(snapshot: dict[str, t.Any]) -> dict[str, t.Any]:
     return {path: content for path, content in snapshot.items() if not path.startswith("run/gpufleet-nvidia")}
 
 
-# -- what is asked -----------------------------------------------------------------------------------------------------
+# -- requested files ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_rejects_invalid_combinations(world: World) -> None:
         world.execute(source="files", files=tuple(world.four_files("1.20.0-1")), repository_files=FILES)
 
 
-# -- what is to be done ------------------------------------------------------------------------------------------------
+# -- plans -------------------------------------------------------------------------------------------------------------
 
 
 def test_writes_keys_before_sources(world: World) -> None:
@@ -191,7 +191,7 @@ def test_installation_and_removal(world: World) -> None:
     settled = world.snapshot()
     for check_mode in (True, False):
         assert not world.execute(check_mode, version="1.20.0", repository_files=FILES)["changed"]
-        # Whoever does not speak of them leaves them alone.
+        # Without the option the files stay.
         assert not world.execute(check_mode, version="1.20.0")["changed"]
     assert (world.calls, world.snapshot()) == ([], settled)
     predicted = world.execute(check_mode=True, state="absent")
@@ -275,7 +275,7 @@ def test_restores_mode(world: World) -> None:
     assert (text(world, APT_SOURCE), mode(world, APT_SOURCE)) == ("# mine\n", 0o644)
 
 
-# -- what goes wrong ---------------------------------------------------------------------------------------------------
+# -- failures ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("failing", ["refresh", "preview", "apply", "no such version"])
@@ -290,7 +290,7 @@ def test_failure_restores_everything(world: World, failing: str) -> None:
         with pytest.raises(HostError) as caught:
             world.execute(version=version, repository_files=FILES)
         assert caught.value.details == {"changed": False}
-        # The key may be what is wrong.
+        # The key may be wrong, so it is fetched again.
         del before[STAGED[1:]]
         assert without_lock(world.snapshot()) == before
         assert (mode(world, FORMER_LIST), mode(world, APT_SOURCE)) == (0o640, 0o600)
@@ -346,7 +346,7 @@ def test_unreachable_repository(world: World, monkeypatch: pytest.MonkeyPatch) -
         assert "geheim" not in message
         assert caught.value.details == {"code": "repository-unreachable", "changed": False}
         assert peers.pop() == peer
-    # A host that can connect has another problem.
+    # A host that can connect reports only the original error.
     monkeypatch.setattr(socket, "create_connection", lambda *_peer: io.BytesIO())
     with pytest.raises(HostError, match=r"is on mirror\.example") as caught:
         world.execute(version="1.20.0", repository_files=files)
@@ -379,7 +379,7 @@ def test_invalid_host_name(host: str) -> None:
 
 
 class Killed(BaseException):
-    """As if the process were."""
+    """Stands for kill -9."""
 
 
 @pytest.mark.parametrize("where", ["remove_sources", "write_files", "refresh"])
@@ -399,7 +399,7 @@ def test_killed_run(world: World, monkeypatch: pytest.MonkeyPatch, where: str, w
             world.execute(version="1.20.0", repository_files=wanted)
     assert world.path(MARKER).exists()
     assert mode(world, MARKER) == 0o600
-    # Even where nothing else is to be done, it has to be tried.
+    # The source is tested even if nothing else changes.
     world.have(four("1.20.0-1"))
     if works:
         world.execute(version="1.20.0", repository_files=wanted)

@@ -54,7 +54,7 @@ def test_no_setting_name_is_masked() -> None:
     assert masked(settings) == settings
 
 
-# A value, and how a result holds it.
+# A value and the masked value.
 SHOWN: list[tuple[t.Any, t.Any]] = [
     (["API_TOKEN=a b;c", "B=1"], ["API_TOKEN=********", "B=1"]),
     ("https_proxy=http://bob:x@proxy:1", "https_proxy=http://********@proxy:1"),
@@ -85,7 +85,7 @@ def test_defaults_are_effective(text: str) -> None:
     assert found["accept-nvidia-visible-devices-as-volume-mounts"] is False
     assert found["features.allow-ldconfig-from-container"] is False
     assert found["nvidia-container-runtime.runtimes"] == ["runc", "crun"]
-    # A log that is commented out is not written.
+    # A commented log file is not used.
     assert found["nvidia-container-cli.debug"] is None
     assert found["swarm-resource"] is None
     assert found["nvidia-container-cli.ldconfig"] == "@/sbin/ldconfig"
@@ -191,7 +191,7 @@ def test_more_valid_values(key: str, value: t.Any) -> None:
     assert check(key, value) == value
 
 
-# Key, value, and what is said of it.
+# Key, value, and error.
 WRONG: list[tuple[str, t.Any, str]] = [
     ("disable-require", "maybe", "'maybe', but must be true or false"),
     ("disable-require", "", "'', but must be true or false"),
@@ -262,7 +262,7 @@ def test_messages_mask_passwords() -> None:
     assert "[password=********]" in str(raised.value)
 
 
-# What a person wrote, and what is said of it.
+# The file and the warning.
 UNFIT: list[tuple[str, str]] = [
     (f"{CLI} = 5", f"line 1, column 1: {CLI} is 5, but must be a table. Correct the value"),
     (f'{CLI} = ""', f"{CLI} is '', but must be a table."),

@@ -47,7 +47,7 @@ DEB = "/srv/toolkit.deb"
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
-    """With a source, and a package, for which a folder beside it stands."""
+    """A host with a source, and with a directory in place of a package."""
     host = Host(tmp_path)
     host.source(NEW)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
@@ -58,7 +58,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 
 @pytest.fixture
 def digested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files whose content was read, by their names."""
+    """Return the names of the files whose content was read."""
     found: list[str] = []
     really = toolkit_manifest.sha256_of
 
@@ -106,7 +106,7 @@ def test_missing_source(host: Host) -> None:
 
 
 class Packages:
-    """Unpacks, and counts how often."""
+    """Unpacks packages and counts the calls."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -186,7 +186,7 @@ def test_source_on_the_controller(host: Host) -> None:
     assert host.install(sent=sent, check=True).changed
     assert host.install(sent=sent).changed
     assert not list((host.root / "tmp").iterdir())
-    # What is there need not be sent.
+    # The controller need not send files that the host has.
     assert not host.install(sent=ControllerSource(offered.parts)).changed
 
 
@@ -218,7 +218,7 @@ def test_removes_files_of_a_killed_run(
     place = tmp_path / "scratch"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
-    # No process has a number that long.
+    # No process has such a high number.
     (place / "gpufleet-toolkit-99999999-x").mkdir()
     (place / "gpufleet-toolkit-99999999-x/file").write_text("")
     host.install(check=check_mode)
@@ -235,7 +235,7 @@ BOTH_LIBRARIES = ["libnvidia-container.so.1.20.0", "libnvidia-container-go.so.1.
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A toolkit of 1.20.0 for x86-64."""
+    """Return a toolkit 1.20.0 for x86-64."""
     root = tmp_path / "source"
     tree(root, "1.20.0")
     return root
@@ -258,12 +258,12 @@ def remove(root: Path, *names: str) -> None:
 
 
 def move(root: Path, name: str, folder: str) -> Path:
-    """Put what has that name into another folder."""
+    """Move the file with this name into another directory."""
     (root / folder).mkdir(parents=True, exist_ok=True)
     return next(root.rglob(name)).replace(root / folder / name)
 
 
-# -- what is found ---------------------------------------------------------------------------------------------------
+# -- found files -------------------------------------------------------------------------------------------------------
 
 
 def test_complete_toolkit(source: Path) -> None:
@@ -311,7 +311,7 @@ def test_directory_precedence(source: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["usr/lib64", "usr/lib/aarch64-linux-gnu", "usr/lib"])
 def test_library_directories(source: Path, folder: str) -> None:
-    # In this order: Python 3.8 does not list links that lead nowhere.
+    # In this order, because Python 3.8 does not list dangling links.
     move(source, "libnvidia-container.so.1", folder)
     move(source, BOTH_LIBRARIES[0], folder)
     assert find(source)[BOTH_LIBRARIES[0]].path == str(source / folder / BOTH_LIBRARIES[0])
@@ -336,7 +336,7 @@ def test_library_without_link(source: Path) -> None:
 
 
 def test_follows_links_in_the_tree(source: Path) -> None:
-    # As on a system with alternatives, and with /usr/lib64 merged; seen from outside, these lead elsewhere.
+    # Absolute links, as with update-alternatives or a merged /usr/lib64.
     move(source, CTK, "opt/nvidia")
     (source / "usr/bin/nvidia-ctk").symlink_to("/opt/nvidia/nvidia-ctk")
     (source / "usr/lib/x86_64-linux-gnu").replace(source / "libraries")
@@ -357,7 +357,7 @@ def test_components_match_constants() -> None:
     assert {name for component in COMPONENTS.values() for name in component.optional} == set(EVERY_PROGRAM[1:3])
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 
 def test_lists_all_missing_files(source: Path) -> None:
@@ -415,7 +415,7 @@ def test_rejects_invalid_binaries(source: Path, path: str, content: bytes, probl
 def test_rejects_special_files(source: Path, name: str) -> None:
     file = source / "usr/bin" / name
     file.unlink()
-    # Opening it would wait for a writer.
+    # Opening a pipe would wait for a writer.
     os.mkfifo(str(file))
     assert parts_error(source).startswith(f"src /opt/toolkit: usr/bin/{name} is not a regular file. ")
     file.unlink()
@@ -480,11 +480,11 @@ def test_unreadable_files(
     assert message == f"src /opt/toolkit{named} cannot be read: {error.strerror}. {advice}"
 
 
-# -- whether it is for the host --------------------------------------------------------------------------------------
+# -- machine of the host -----------------------------------------------------------------------------------------------
 
 
 def host_with(root: Path, shell: bytes | None, live: bool) -> HostFS:
-    """A host whose /bin/sh is a link, as on most."""
+    """Return a host whose /bin/sh is a link."""
     (root / "usr/bin").mkdir(parents=True)
     (root / "bin").symlink_to("usr/bin")
     (root / "usr/bin/sh").symlink_to("/bin/busybox")
@@ -516,7 +516,7 @@ def test_host_without_a_shell(tmp_path: Path) -> None:
     host = host_with(tmp_path, None, live=True)
     with pytest.raises(HostError, match=r"^This host has no /bin/sh, which the toolkit's wrappers need\. "):
         check_machine(parts_for(X86_64), host)
-    # A tree to which the shell is added later.
+    # An offline tree may get the shell later.
     check_machine(parts_for(243), host._replace(live=False))
 
 

@@ -55,7 +55,7 @@ def write_error(folder: Path, *entries: Entry) -> str:
     return str(caught.value)
 
 
-# -- what is written -------------------------------------------------------------------------------------------------
+# -- written files -----------------------------------------------------------------------------------------------------
 
 
 def test_files_directories_and_links(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_writes_any_files(files: t.Mapping[str, bytes]) -> None:
         assert content_of(Path(folder)) == files
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../outside", "usr/../../outside", "usr/bin/..", "a\0b"])
@@ -138,13 +138,13 @@ def test_does_not_write_through_links(tmp_path: Path, target: str) -> None:
     for name in ("outside", "folder/outside"):
         (tmp_path / name).mkdir(parents=True)
     link = entry("usr/lib", target.encode(), LINK | 0o777)
-    # The link, and what stands below it, in one archive or in two.
+    # The link and the file below it, in one archive or in two.
     error = write_error(folder, link, entry("usr/lib/written", b"x"))
     assert error.startswith("a.rpm contains files below 'lib', which is a link or a file of an earlier ")
     assert write_error(folder, entry("usr/lib/written", b"x")) == error
     assert "below 'lib'" in write_error(folder, link, entry("usr/lib", mode=DIRECTORY | 0o700))
     assert not list(tmp_path.rglob("written"))
-    # A file of that name takes the link's place.
+    # A file with the name of the link replaces it.
     outside = tmp_path / "outside/file"
     outside.write_text("theirs")
     write(folder, entry("link", bytes(outside), LINK), entry("link", b"ours"))
@@ -169,7 +169,7 @@ def test_rejects_invalid_link_targets(tmp_path: Path, target: bytes) -> None:
 
 
 def test_rejects_too_much_content(tmp_path: Path) -> None:
-    # In an archive, many names may share one content.
+    # Many names of an archive may share one content.
     entries = [entry(str(number), b"x" * (1 << 20)) for number in (1, 2)] * 150
     assert write_error(tmp_path, *entries).startswith("a.rpm cannot be unpacked: it contains more than ")
     assert content_of(tmp_path) == {}
@@ -194,7 +194,7 @@ TOOLKIT = [
 
 
 class Runs:
-    """Runs dpkg-deb, and is rpm2cpio: for each package, what it gives."""
+    """Runs dpkg-deb, and returns prepared results of rpm2cpio by package."""
 
     def __init__(self, archives: t.Mapping[str, tuple[int, bytes, str]] | None = None) -> None:
         self.archives = archives or {}
@@ -219,12 +219,12 @@ def unpack_error(run: Runs, package: Path, folder: Path, on_controller: bool = F
 
 
 def deb(folder: Path, name: str, root: Path, keep_owners: bool = False) -> Path:
-    """A package with the files of ``from_tree``, which belong to root in it unless ``keep_owners``."""
+    """Return a package with the files of ``root``, owned by root unless ``keep_owners``."""
     (root / "DEBIAN").mkdir()
     (root / "DEBIAN/control").write_text(
         f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: nobody <nobody@localhost>\nDescription: a test\n"
     )
-    # The name says nothing of the kind.
+    # The name does not determine the type.
     file = folder / f"{name}.package"
     argv = ["dpkg-deb", *([] if keep_owners else ["--root-owner-group"]), "-Zgzip", "-z1", "--build"]
     subprocess.run([*argv, str(root), str(file)], check=True, stdout=subprocess.DEVNULL, timeout=60)
@@ -237,7 +237,7 @@ def rpm(folder: Path, name: str) -> Path:
     return file
 
 
-# -- what is unpacked ------------------------------------------------------------------------------------------------
+# -- unpacked files ----------------------------------------------------------------------------------------------------
 
 
 @needs_dpkg_deb
@@ -296,7 +296,7 @@ def test_keeps_mode_and_owner(tmp_path: Path) -> None:
         assert (found.st_mode & 0o7777, found.st_uid, found.st_gid) == (0o755, os.geteuid(), before.st_gid)
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_rejects_other_files(tmp_path: Path, content: bytes, message: str) -> No
     file.write_bytes(content)
     run = Runs()
     assert unpack_error(run, file, tmp_path / "folder").startswith(f"{file} {message}")
-    # Nor is anything unpacked that stands before it.
+    # Packages before it are not unpacked either.
     with pytest.raises(NvidiaError):
         run.unpack([rpm(tmp_path, "base"), file], tmp_path / "folder")
     assert run.ran == []
@@ -430,7 +430,7 @@ ENDLESS = "while :; do echo 0123456789; done"
 def test_limits_output(tmp_path: Path) -> None:
     with pytest.raises(NvidiaError, match="rpm cannot be unpacked: it expands to more than 1000 bytes"):
         run_limited(["sh", "-c", ENDLESS, "rpm"], 1000)
-    # The errors that are reported are short, too.
+    # Reported errors are limited too.
     script = "echo out; head -c 1000000 /dev/zero | tr '\\0' x >&2; exit 3"
     status, output, errors = run_limited(["sh", "-c", script], 4)
     assert (status, output, set(errors)) == (3, b"out\n", {"x"})

@@ -38,7 +38,7 @@ def cpio_error(archive: bytes) -> str:
     return str(caught.value)
 
 
-# -- what is read ----------------------------------------------------------------------------------------------------
+# -- entries -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("magic", ["070701", "070702"])
@@ -62,7 +62,7 @@ def test_cpio_hard_links() -> None:
         Item("two", b"content", inode=7, links=2),
         Item("another", b"else", inode=8, links=2),
         Item("nothing", inode=9, links=2),
-        # Directories have several links, too.
+        # Directories have several links too.
         Item("usr", mode=DIRECTORY | 0o755, inode=7, links=2),
     )
     assert [(entry.name, entry.content) for entry in read_newc(archive, "a.rpm")] == [
@@ -84,7 +84,7 @@ def test_any_cpio_files(files: t.Mapping[str, bytes], magic: str) -> None:
     assert {entry.name: entry.content for entry in read_newc(archive, "a.rpm")} == files
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 
 CPIO = newc(Item("usr/bin/tool", b"content"), Item("usr/bin/other", b"more"), magic="070702")
@@ -102,7 +102,7 @@ def test_truncated_cpio(length: int) -> None:
         (newc(Item("tool", b"x"), magic="07070X"), "its content is not a cpio archive in the newc format"),
         (CPIO.replace(b"content", b"contexx"), "a checksum is wrong"),
         (CPIO[:6] + b"x" * 8 + CPIO[14:], "its content has an invalid header"),
-        # The size of the first file; what follows would be read again, for ever.
+        # A negative size of the first file, which would cause an endless loop.
         (CPIO[:54] + b"-0000080" + CPIO[62:], "its content has an invalid header"),
         (CPIO[:94] + b"00000000" + CPIO[102:], "it ends too early"),
     ],
@@ -112,7 +112,7 @@ def test_damaged_cpio(archive: bytes, problem: str) -> None:
 
 
 def test_cpio_with_too_many_entries() -> None:
-    # Reading stops there: the damage behind them is not reached.
+    # Reading stops at the limit, before the damage.
     archive = newc(Item("a"), end=False) * 10_001 + b"x" * 200
     assert (
         cpio_error(archive) == "a.rpm cannot be unpacked: it contains more than 10000 entries. Fetch the package again."
@@ -142,7 +142,7 @@ def tar_error(archive: bytes) -> str:
     return error[len(start) : -len(end)]
 
 
-# -- what is read ----------------------------------------------------------------------------------------------------
+# -- entries -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
@@ -207,7 +207,7 @@ def test_empty_tar() -> None:
     assert read_tar(tar(), "a.deb") == []
 
 
-# -- what is refused -------------------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------------------
 
 TOOL, OTHER = member("usr/bin/tool", b"content"), member("usr/bin/other", b"more")
 TAR = tar(TOOL, OTHER)
@@ -216,7 +216,7 @@ TOO_EARLY, NO_HEADER = "it ends too early", "its content has an invalid header"
 
 @pytest.mark.parametrize("length", [513, 1000, 1024, 1025, 1536, 1537, 2048, 2049, 2559])
 def test_truncated_tar(length: int) -> None:
-    # At a block's end, too, where tarfile sees nothing wrong.
+    # Also at the end of a block, where tarfile reports no error.
     assert tar_error(TAR[:length]).startswith((TOO_EARLY, "its content is not a complete tar archive ("))
 
 
@@ -228,7 +228,7 @@ def test_truncated_tar(length: int) -> None:
         (TOOL + OTHER.replace(b"other", b"othex") + bytes(1024), NO_HEADER),
         (TOOL + OTHER, TOO_EARLY),
         (tar(TOOL, with_size(OTHER, b"77777777777\0")), TOO_EARLY),
-        # Below zero: Python 3.11.2 refuses the header, others would begin anew. And more than any file can have.
+        # Negative sizes, which Python 3.11.2 rejects, and sizes above all limits.
         (tar(TOOL, with_size(OTHER, b"\xff" * 10 + b"\xfc\x00")), (TOO_EARLY, NO_HEADER)),
         (tar(with_size(OTHER, b"\x80" + b"\xff" * 11)), TOO_EARLY),
         (tar(with_size(member("x", kind=tarfile.DIRTYPE), b"\xff" * 12)), TOO_EARLY),
@@ -254,7 +254,7 @@ def test_rejects_tar_extensions(other: bytes) -> None:
 
 
 def test_tar_with_too_many_entries() -> None:
-    # Reading stops there: the damage behind them is not reached.
+    # Reading stops at the limit, before the damage.
     assert tar_error(member("a") * 10_001 + b"x" * 2 * BLOCK) == "it contains more than 10000 entries"
 
 

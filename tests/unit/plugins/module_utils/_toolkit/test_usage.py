@@ -74,7 +74,7 @@ def test_programs_of_all_engines(tmp_path: Path) -> None:
     host = HostFS.of(str(tmp_path), live=False)
     assert set(configured_programs(host, [FOLDER])) == set(ENGINE_FILES)
     (tmp_path / "etc/docker/daemon.json").write_text("{")
-    # It may name any.
+    # A broken file may name any program.
     ((name, program),) = configured_programs(host, [FOLDER])["docker"].items()
     assert name.startswith("unknown: /etc/docker/daemon.json, line 1")
     assert program is None
@@ -109,7 +109,7 @@ def test_unit_flags(tmp_path: Path) -> None:
 
 
 class Running(NamedTuple):
-    """What a daemon says."""
+    """The configuration of a running daemon."""
 
     runtimes: dict[str, str]
     outdated: bool = False
@@ -154,7 +154,7 @@ VERSION = f"{VERSIONS}/1.19.1-0123456789ab"
 
 
 class ProcessTree:
-    """A host whose processes are texts and links."""
+    """A host whose processes are files and links."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -222,7 +222,7 @@ def test_containers(tree: ProcessTree) -> None:
 
 
 def test_shell_that_reads_its_script(tmp_path: Path) -> None:
-    """As the kernel and this machine's shell really have it."""
+    """Use a real process of this machine's shell."""
     folder = tmp_path / "version"
     folder.mkdir()
     script = folder / "wrapper"

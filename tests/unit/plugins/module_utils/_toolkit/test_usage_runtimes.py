@@ -32,7 +32,7 @@ EXISTING = (NVIDIA, SITE, RUNC, CRUN, YOUKI, RUNC_OLD, RUNSC, KATA, "/usr/bin/pl
 
 
 class Tree:
-    """A host's directory tree with all the programs that are named here, but those of engines."""
+    """A host's directory tree with all programs except engines."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -98,7 +98,7 @@ def crio(default: str | None = None, **programs: str) -> str:
 
 FILES = {"docker": DAEMON_JSON, "containerd": CONTAINERD, "crio": CRIO}
 ALL = {"old": RUNC_OLD, "site": SITE, "crun": CRUN, "runc": RUNC, "youki": YOUKI, "gvisor": RUNSC, "kata": KATA}
-# dockerd refuses a runtime of the name runc.
+# dockerd rejects a runtime with the name runc.
 DOCKERS = {**ALL, "own-runc": RUNC}
 del DOCKERS["runc"]
 
@@ -139,7 +139,7 @@ REQUESTS: list[dict[str, t.Any]] = [
 ]
 
 
-# Each request meets each engine, each version and each default, but not each combination of them.
+# Each request is tested with each engine, version and default, but not with each combination.
 @pytest.mark.parametrize(
     ("case", "requested"),
     [
@@ -160,7 +160,7 @@ def test_result_is_independent_of_own_configuration(tree: Tree, case: Case, requ
     assert tree.found() == expected
     if requested.get("set_as_default"):
         assert tree.default(engine, version) == requested.get("runtime_name", "nvidia")
-    # What earlier runs made the default goes on being so, and then no more.
+    # The default of earlier runs stays, and is then reset.
     tree.configure(engine, RuntimeRequest(**{**requested, "set_as_default": None}), version)
     assert tree.found() == expected
     tree.configure(engine, RuntimeRequest(**{**requested, "set_as_default": False}), version)
@@ -177,7 +177,7 @@ def test_result_is_independent_of_own_configuration(tree: Tree, case: Case, requ
     [
         ("docker", docker, [RUNC, CRUN, RUNC_OLD]),
         ("containerd", lambda *args, **programs: containerd(2, *args, **programs), [RUNC, CRUN, RUNC_OLD]),
-        # Whose own default is crun.
+        # The built-in default of CRI-O is crun.
         ("crio", crio, [CRUN, RUNC, RUNC_OLD]),
     ],
 )
@@ -228,7 +228,7 @@ def test_crun_is_first_if_crio_is_the_only_engine(tree: Tree, engine: str, text:
     tree.write(FILES[engine], text)
     tree.program({"docker": "/usr/bin/dockerd"}.get(engine, f"/usr/bin/{engine}"))
     assert tree.found() == (found, [])
-    # What is left of an engine, or configured before it comes, is none yet.
+    # A configuration without its engine is not an engine.
     tree.configure("docker", RuntimeRequest())
     assert tree.found() == (found, [])
     tree.write("/usr/lib/systemd/system/containerd.service", "[Service]\nExecStart=/usr/bin/containerd\n")
@@ -252,7 +252,7 @@ def test_warns_about_missing_programs(tree: Tree) -> None:
         DAEMON_JSON, docker("gone", gone="/opt/gone/runc", bare="runc", crun="bin/crun", kata="/no/kata-runtime")
     )
     tree.write("/opt/plain/runc", "")
-    # In the PATH only bare names are looked up.
+    # Only bare names are searched in PATH.
     tree.program("/usr/bin/bin/crun")
     tree.write(CRIO, crio(None, runc="/opt/plain/runc", crun=CRUN))
     found, warnings = tree.found()
@@ -307,7 +307,7 @@ def test_skips_toolkit_and_special_runtimes(tree: Tree, path: str, default: str 
     assert tree.host.is_executable(path)
     tree.write(CRIO, crio(default, strange=path, runc=RUNC))
     assert tree.found() == ([RUNC, *NAMES], [])
-    # The same of a runtime that would be tried by its name.
+    # The same for a runtime with the name crun.
     tree.write(CRIO, crio(default, strange=path, crun=path, runc=RUNC))
     assert tree.found() == ([RUNC, *NAMES], [])
 
