@@ -57,7 +57,7 @@ cp "$daemon" "$work/daemon.json"
 printf '{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}' >"$daemon"
 contents >"$work/by_hand"
 run gpufleet.nvidia.remove --limit packages "$@" | tee "$work/output"
-grep 'did not record the following, so it stays: /etc/docker/daemon.json' "$work/output"
+grep 'was not recorded by this collection, so it stays: /etc/docker/daemon.json' "$work/output"
 grep -E '^packages +: .* changed=0 +unreachable=0 +failed=0' "$work/output"
 contents | diff "$work/by_hand" -
 run gpufleet.nvidia.remove --extra-vars 'nvidia_hosts=packages nvidia_remove_unrecorded=true' --extra-vars "$purge" "$@"
