@@ -103,10 +103,10 @@ options:
     description:
       - Whether the engine's own support of CDI is on. For Docker this is C(features.cdi), for containerd C(enable_cdi).
       - Some versions have no such setting, because they have no CDI (containerd 1.6) or always use it (CRI-O). For
-        these nothing is written, and a warning says so if the state is not the requested one.
+        these nothing is written, and a warning is printed if the state is not the requested one.
       - V(auto) switches CDI on where the version of the engine has it off by default, that is Docker from 25.0 on and
         before 28.2, and containerd 1.7. In other versions it writes nothing, and removes what an earlier run wrote.
-      - V(auto) does not change a C(features.cdi) of others, in C(daemon.json) or as a flag of the unit. It changes
+      - V(auto) keeps a C(features.cdi) that is already set in C(daemon.json) or in the unit. It changes
         C(enable_cdi = false) in a file of containerd 1.7, because C(containerd config default) prints it there, but not
         in a file of containerd 2.0 or newer. If the version is not known, it changes nothing.
       - When left out, the setting is not changed.
@@ -244,7 +244,7 @@ EXAMPLES = r"""
     engine: docker
   register: docker_runtime
 
-- name: Let Docker take it over, or have it as it was
+- name: Restart Docker, and roll back if it does not become healthy
   gpufleet.nvidia.nvidia_runtime_restart:
     engine: docker
     action: "{{ docker_runtime.pending_action }}"
@@ -253,14 +253,14 @@ EXAMPLES = r"""
     rollback: "{{ docker_runtime.backup_files }}"
   when: docker_runtime.restart_required
 
-- name: Make it the default, and register the runtime that only uses CDI beside it
+- name: Make the runtime the default, and register the runtime that only uses CDI
   gpufleet.nvidia.nvidia_runtime_config:
     engine: docker
     extra_modes: [cdi]
     set_as_default: true
     enable_cdi: true
 
-- name: Give the default back, keep the runtime
+- name: Restore the previous default, and keep the runtime
   gpufleet.nvidia.nvidia_runtime_config:
     engine: docker
     set_as_default: false
@@ -271,31 +271,31 @@ EXAMPLES = r"""
     host_root: /srv/images/gpu-node
     runtime_dir: /usr/local/nvidia/toolkit
 
-- name: Register the runtime nvidia with containerd, in the way that suits its version
+- name: Register the runtime nvidia with containerd and make it the default
   gpufleet.nvidia.nvidia_runtime_config:
     engine: containerd
     set_as_default: true
     container_annotations: ["cdi.k8s.io/*"]
 
-- name: Use systemd's control groups whatever the low-level runtime does
+- name: Set an option of the runtime in containerd
   gpufleet.nvidia.nvidia_runtime_config:
     engine: containerd
     runtime_options:
       options:
         SystemdCgroup: true
 
-- name: Keep everything in CRI-O's main file
+- name: Write the runtime to the main file of CRI-O
   gpufleet.nvidia.nvidia_runtime_config:
     engine: crio
     config_mode: in_place
 
-- name: Have k3s make the runtime its default
+- name: Make the runtime the default of K3s
   gpufleet.nvidia.nvidia_runtime_config:
     engine: containerd
     flavor: k3s
     set_as_default: true
 
-- name: Let a user's rootless Docker use GPUs
+- name: Configure the rootless Docker of a user
   gpufleet.nvidia.nvidia_runtime_config:
     engine: docker
     flavor: rootless
@@ -303,12 +303,12 @@ EXAMPLES = r"""
   become: true
   become_user: alice
 
-- name: Remove what a former GPU operator left on the host
+- name: Remove what a previous GPU operator left on the host
   gpufleet.nvidia.nvidia_runtime_config:
     engine: containerd
     purge_legacy: true
 
-- name: Put everything back as it was
+- name: Restore the previous configuration
   gpufleet.nvidia.nvidia_runtime_config:
     engine: docker
     state: absent
@@ -381,7 +381,7 @@ cdi:
   sample: true
 restart_action:
   description:
-    - The least action that applies this change, one of V(none), V(reload), and V(restart). It depends only on the
+    - The smallest action that applies this change, one of V(none), V(reload), and V(restart). It depends only on the
       change, not on whether the engine runs. For a file that the engine does not read it is V(none).
     - If RV(pending_action) is not null, use that instead. It includes earlier changes that were not applied, and
       excludes those that this task reverts.
@@ -392,8 +392,8 @@ restart_required:
   description:
     - Whether the running engine differs from the file. It is also true if this task did not change the file, for
       example because an earlier play ended before its handlers. V(false) if RV(pending_action) is null.
-    - A containerd whose CRI does not answer cannot be asked, and after a reload CRI-O reports runtimes that no pod can
-      use. These engines differ if a file changed after they were started.
+    - A containerd whose CRI does not answer cannot report its settings, and after a reload CRI-O reports runtimes that
+      no pod can use. These engines differ if a file changed after they were started.
     - For CRI-O a file that was only touched is not a difference. Its content must be that of the last
       M(gpufleet.nvidia.nvidia_runtime_restart), and a CRI-O that was started since must report the runtimes, the
       default, and the CDI directories of the files. A CRI-O that was started with other files is not recognized if the
@@ -403,7 +403,7 @@ restart_required:
   sample: true
 pending_action:
   description:
-    - The least action that makes the running engine use the files, one of V(none), V(reload), and V(restart).
+    - The smallest action that makes the running engine use the files, one of V(none), V(reload), and V(restart).
     - Null if the engine does not run, does not answer, or reads another file, and if O(unrecorded=keep) finds no record
       for it.
   returned: success
@@ -504,29 +504,27 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         require_runtime=params["require_runtime"],
     )
     host = _module.host_from_params(module)
-    outcome = engines_configure.ConfigureEngine(options, host, _module.command_runner(module)).execute(
-        module.check_mode
-    )
+    result = engines_configure.ConfigureEngine(options, host, _module.command_runner(module)).execute(module.check_mode)
     return {
-        "changed": outcome.changed,
-        "diff": _module.diff_of(outcome.files, outcome.syntax),
-        "config_path": outcome.config_path,
-        "drop_in_path": outcome.drop_in_path,
-        "config_version": outcome.config_version,
-        "engine_version": outcome.engine_version,
-        "runtimes": outcome.runtimes,
-        "default_runtime": outcome.default_runtime,
-        "cdi": outcome.cdi,
-        "backup_files": outcome.backup_files,
-        "restart_action": str(outcome.restart_action),
-        "restart_required": bool(outcome.pending_action),
-        "pending_action": None if outcome.pending_action is None else str(outcome.pending_action),
-        "target": outcome.target,
-        "purged": [leftover._asdict() for leftover in outcome.leftovers],
-        "unrecorded": outcome.unrecorded,
-        "service": outcome.service,
-        "socket": outcome.socket,
-        "warnings": outcome.warnings,
+        "changed": result.changed,
+        "diff": _module.diff_of(result.files, result.syntax),
+        "config_path": result.config_path,
+        "drop_in_path": result.drop_in_path,
+        "config_version": result.config_version,
+        "engine_version": result.engine_version,
+        "runtimes": result.runtimes,
+        "default_runtime": result.default_runtime,
+        "cdi": result.cdi,
+        "backup_files": result.backup_files,
+        "restart_action": str(result.restart_action),
+        "restart_required": bool(result.pending_action),
+        "pending_action": None if result.pending_action is None else str(result.pending_action),
+        "target": result.target,
+        "purged": [leftover._asdict() for leftover in result.leftovers],
+        "unrecorded": result.unrecorded,
+        "service": result.service,
+        "socket": result.socket,
+        "warnings": result.warnings,
     }
 
 

@@ -30,7 +30,7 @@ _NAMED = re.compile(rf"v?({_NUMBER}(?:\.{_NUMBER})*)(?=\Z|[-+~])")
 
 
 class CdiEngine(t.NamedTuple):
-    """One engine as a reader of CDI specifications.
+    """One engine and its support of CDI specifications.
 
     - ``newest``: the highest CDI version that it accepts. None if that is unknown, or if it reads no specifications.
     - ``reads``: whether it reads CDI specifications.
@@ -143,10 +143,10 @@ _ROWS = {
 ENGINES = tuple(_ROWS)
 
 
-def engines_for(wanted: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Runner) -> list[CdiEngine]:
-    """Return the engines that ``wanted`` names.
+def engines_for(entries: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Runner) -> list[CdiEngine]:
+    """Return the engines that ``entries`` name.
 
-    Each entry of ``wanted`` is one of:
+    Each entry is one of:
 
     - ``auto``: all engines whose programs are on the host, except those that another entry names.
     - NAME: that engine, with the version that its program prints.
@@ -154,8 +154,8 @@ def engines_for(wanted: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Run
 
     No program of an offline tree is run. Raises NvidiaError for any other entry.
     """
-    named = list(dict.fromkeys(_parse_entry(entry) for entry in wanted if entry != AUTO))
-    if AUTO in wanted:
+    named = list(dict.fromkeys(_parse_entry(entry) for entry in entries if entry != AUTO))
+    if AUTO in entries:
         names = {name for name, _version in named}
         named += [
             (name, None) for name, row in _ROWS.items() if name not in names and host.find_executable(row.programs)

@@ -29,7 +29,7 @@ class ConfigureResult(t.NamedTuple):
     """What was found and changed, or would be changed in check mode.
 
     - ``restart_action``: the action that the change of this task needs.
-    - ``pending_action``: the action that the running daemon needs, None if it could not be asked.
+    - ``pending_action``: the action that the running daemon needs, None if the daemon does not answer.
     - ``unrecorded``: files with NVIDIA runtimes that a removal kept.
     """
 

@@ -4,7 +4,7 @@
 
 """Journal entries for the next run: unconfirmed changes, a restart in progress, and the files that a daemon has read.
 
-An entry contains the previous files, because backups may be gone when the next run needs them.
+An entry contains the previous files, because backups may be deleted before the next run needs them.
 """
 
 from __future__ import annotations

@@ -476,12 +476,12 @@ class LegacyCleanup:
 
         Raises NvidiaError.
         """
-        wanted = () if request is None else tuple(request.runtimes())
+        requested = () if request is None else tuple(request.runtimes())
         self._engine = engine
         self._context = context
         self._removal = request is None
         writes_hook = request is not None and request.config_mode == _HOOK_MODE
-        self._scan = LegacyScan(host, context, wanted, writes_hook, removal=self._removal)
+        self._scan = LegacyScan(host, context, requested, writes_hook, removal=self._removal)
         cleaner = SCANS.get(engine.key)
         if cleaner is not None:
             cleaner(self._scan)

@@ -181,7 +181,7 @@ def containerd_drop_in(document: toml_document.TomlDocument, main: toml_document
         if owned and inner[: len(containerd_config.RUNTIMES)] == containerd_config.RUNTIMES:
             names.append(inner[len(containerd_config.RUNTIMES)])
         if not owned:
-            in_main = next((main.value(*place) for place in _places(path, inner) if main.has(*place)), None)
+            in_main = next((main.value(*key) for key in _keys_in_main_file(path, inner) if main.has(*key)), None)
             found["foreign" if in_main is None else "copied"].append(".".join(inner or path))
             if in_main not in (None, value, [value]):
                 found["drifted"].append(".".join(inner))
@@ -190,7 +190,7 @@ def containerd_drop_in(document: toml_document.TomlDocument, main: toml_document
     return DropIn(tuple(dict.fromkeys(names)), *(tuple(found[kind]) for kind in ("copied", "drifted", "foreign")))
 
 
-def _places(path: KeyPath, inner: KeyPath) -> list[KeyPath]:
+def _keys_in_main_file(path: KeyPath, inner: KeyPath) -> list[KeyPath]:
     """Return where the main file may have the setting ``path`` of a drop-in, in any version of the format."""
     if not inner:
         return []

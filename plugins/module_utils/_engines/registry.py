@@ -99,12 +99,12 @@ def _containerd_units(host: hostfs.HostFS) -> list[str]:
 
     Units that no longer exist are included while this collection has records of them.
     """
-    known = {service for row in flavors.FLAVORS.values() if row.engine == "containerd" for service in row.services}
+    services = {service for row in flavors.FLAVORS.values() if row.engine == "containerd" for service in row.services}
     names = {
         name
         for folder in systemd_units.UNIT_DIRS
         for name in host.readable_entries(folder)
-        if "containerd" in name and name.endswith(".service") and name not in known and "@" not in name
+        if "containerd" in name and name.endswith(".service") and name not in services and "@" not in name
     }
     recorded = _recorded_units(host)
     if not names:

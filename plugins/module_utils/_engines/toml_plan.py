@@ -94,8 +94,8 @@ class TomlFiles:
 
     def overlay(self) -> dict[str, toml_document.TomlDocument]:
         """Return the documents after all edits so far, of files that exist or will exist."""
-        there = {path: edit for path, edit in self.edits.items() if edit.content is not None or edit.wanted}
-        return {path: edit.document for path, edit in there.items()}
+        existing = {path: edit for path, edit in self.edits.items() if edit.content is not None or edit.wanted}
+        return {path: edit.document for path, edit in existing.items()}
 
     def planned_documents(self) -> dict[str, toml_document.TomlDocument | None]:
         """Return the same documents as ``overlay``, with None for files that are removed."""
@@ -112,7 +112,7 @@ class TomlFiles:
         main = self.context.path
         like = tuple(dict.fromkeys([main, *read]))
         files = [
-            edit.planned(_after(edit), like if _made_by_us(edit) and path != main else ())
+            edit.planned(_after(edit), like if _is_own_file(edit) and path != main else ())
             for path, edit in self.edits.items()
             if edit.content is not None or edit.wanted or path == main
         ]
@@ -124,7 +124,7 @@ class TomlFiles:
         return tuple(sorted(files, key=turn))
 
 
-def _made_by_us(edit: TomlEdit) -> bool:
+def _is_own_file(edit: TomlEdit) -> bool:
     return edit.content is None or (edit.record is not None and edit.record.created)
 
 
@@ -133,7 +133,7 @@ def _after(edit: TomlEdit) -> bytes | None:
 
     A file that this collection created is removed with the last entry of this collection.
     """
-    if edit.removed or (_made_by_us(edit) and (edit.emptied or (edit.content is None and not edit.wanted))):
+    if edit.removed or (_is_own_file(edit) and (edit.emptied or (edit.content is None and not edit.wanted))):
         return None
     return edit.document.to_bytes()
 

@@ -350,7 +350,7 @@ class RootlessDocker(Docker):
             config_path=config_path,
             pid=pid,
             user=account,
-            # The system's program alone does not make an engine of the user's.
+            # The program of the system alone is not an installation of the user.
             detected=pid is not None or (unit is not None and binary is not None),
         )
 

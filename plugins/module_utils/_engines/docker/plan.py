@@ -294,8 +294,10 @@ def _action(before: engines_base.ConfiguredState, after: engines_base.Configured
     """
     actions = [engines_base.Action.NONE]
     if before.runtimes != after.runtimes:
-        gone = set(before.runtimes) - set(after.runtimes)
-        actions.append(engines_base.Action.RESTART if gone and not after.lists_runtimes else engines_base.Action.RELOAD)
+        removed = set(before.runtimes) - set(after.runtimes)
+        actions.append(
+            engines_base.Action.RESTART if removed and not after.lists_runtimes else engines_base.Action.RELOAD
+        )
     if before.default_runtime != after.default_runtime:
         actions.append(engines_base.Action.RELOAD if after.default_runtime else engines_base.Action.RESTART)
     if before.cdi != after.cdi:
@@ -314,14 +316,14 @@ def required_action(live: engines_base.LiveState, state: engines_base.Configured
         for name, path in live.runtimes.items()
         if (not is_builtin(name) or name in state.runtimes) and name not in foreign
     }
-    wanted = {name: {"path": paths[name]} if name in paths else entry for name, entry in state.runtimes.items()}
+    configured = {name: {"path": paths[name]} if name in paths else entry for name, entry in state.runtimes.items()}
     default = state.default_runtime or BUILTIN_DEFAULT
     return _action(
         engines_base.ConfiguredState(
             running, state.default_runtime if live.default_runtime == default else "", live.cdi
         ),
         engines_base.ConfiguredState(
-            wanted,
+            configured,
             state.default_runtime,
             live.cdi if state.cdi is None or live.cdi is None else state.cdi,
             lists_runtimes=state.lists_runtimes,

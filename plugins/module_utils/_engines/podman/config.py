@@ -94,7 +94,7 @@ class ContainersConf:
                 found = found.after(document.value(*CDI_DIRS))
         return found
 
-    def hiding(self, path: str) -> str | None:
+    def overriding_file(self, path: str) -> str | None:
         """Return the file that is read instead of ``path``, None if there is none."""
         name = posixpath.basename(path)
         others = (file.path for file in self.files if file.path != path)

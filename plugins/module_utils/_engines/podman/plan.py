@@ -110,8 +110,8 @@ class PodmanPlanner:
                 edit.document = toml_document.TomlDocument.from_bytes(edit.path, toml_plan.HEADER)
             before = others.cdi_dirs(before=podman_config.DROP_IN)
             missing = self._missing(before.folders)
-            wanted = missing if before.appends else _in_order(before.folders, missing)
-            toml_plan.write_table(edit, podman_config.CDI_DIRS[:1], {podman_config.CDI_DIRS[1]: wanted})
+            folders = missing if before.appends else _in_order(before.folders, missing)
+            toml_plan.write_table(edit, podman_config.CDI_DIRS[:1], {podman_config.CDI_DIRS[1]: folders})
             self._check_effective_config(podman_config.ContainersConf(self.files, version, default, edit.document))
         toml_plan.revert_own_entries(edit)
 
@@ -123,11 +123,11 @@ class PodmanPlanner:
     def _check_effective_config(self, after: podman_config.ContainersConf) -> None:
         """Raise NvidiaError if another file has precedence over the drop-in of this collection."""
         missing = self._missing(after.cdi_dirs().folders)
-        hiding = after.hiding(podman_config.DROP_IN)
-        if missing and hiding is not None:
+        overriding = after.overriding_file(podman_config.DROP_IN)
+        if missing and overriding is not None:
             raise errors.NvidiaError(
-                f"Podman reads {hiding} instead of {podman_config.DROP_IN}, because both have the same name. Rename"
-                f" {hiding}, then run this task again."
+                f"Podman reads {overriding} instead of {podman_config.DROP_IN}, because both have the same name. Rename"
+                f" {overriding}, then run this task again."
             )
         for _path, document in reversed(after.files if missing else []):
             if document.has(*podman_config.CDI_DIRS):

@@ -314,6 +314,18 @@ def test_own_change_is_restored_exactly(made: Made) -> None:
     assert host.read(DAEMON_JSON) == '{\n  "debug": true\n}\n'
 
 
+def test_leftover_in_own_file(made: Made) -> None:
+    host = made({}, "docker", "28.5.2")
+    host.run(purge=False)
+    text = (host.read(DAEMON_JSON) or "").replace('"runtimes": {', f'"runtimes": {{"old": {{"path": "{GONE}"}},')
+    host.tree.file(DAEMON_JSON, text.encode())
+    host.run()
+    assert '"old"' in text
+    assert '"old"' not in (host.read(DAEMON_JSON) or "")
+    host.run(None, purge=False)
+    assert host.read(DAEMON_JSON) is None
+
+
 def test_default_of_removed_runtime_in_docker(made: Made) -> None:
     text = f'{{"default-runtime": "old", "runtimes": {{"old": {{"path": "{GONE}"}}, "x": {{"path": "/x"}}}}}}'
     host = made({DAEMON_JSON: text}, "docker", "28.5.2")
