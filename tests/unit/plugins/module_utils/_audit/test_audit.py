@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.audit impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import MissingPackageError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 
+DOCUMENTATION = (Path(__file__).parents[5] / "docs/audit.md").read_text(encoding="utf-8")
 NVIDIA = "/usr/bin/nvidia-container-runtime"
 SPEC = "/etc/cdi/nvidia.yaml"
 
@@ -251,6 +252,7 @@ def test_each_rule(host: HostFS, parts: dict[str, t.Any], name: str, severity: s
     assert found[0]["text"].endswith((".", ")"))
     assert found[0]["advice"].endswith(".")
     assert list(found[0]) == ["severity", "id", "subject", "text", "advice"]
+    assert f"`{name}`" in DOCUMENTATION
 
 
 @pytest.mark.parametrize(

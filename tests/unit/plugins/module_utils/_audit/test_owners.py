@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-import os
 import random
 import typing as t
+from pathlib import Path
 
 import pytest
 
@@ -39,7 +39,8 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.report import Finding
     from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import Tree
 
-FILES = os.path.join(*([os.path.dirname(__file__)] + [os.pardir] * 3), "files")
+DOCUMENTATION = (Path(__file__).parents[5] / "docs/audit.md").read_text(encoding="utf-8")
+FILES = Path(__file__).parents[3] / "files"
 UNIT = "/usr/lib/systemd/system/docker.service"
 K3S = "/var/lib/rancher/k3s/agent/etc/containerd"
 OVERRIDE = "/etc/systemd/system/docker.service.d/docker-override.conf"
@@ -50,8 +51,7 @@ HOOK_PROGRAM = "/usr/bin/nvidia-container-runtime-hook"
 
 
 def example(name: str) -> str:
-    with open(os.path.join(FILES, name), encoding="utf-8") as stream:
-        return stream.read()
+    return (FILES / name).read_text(encoding="utf-8")
 
 
 def found(tree: Tree, parts: t.Any = None) -> list[Finding]:
@@ -126,6 +126,7 @@ def test_each_rule(tree: Tree, files: dict[str, str | None], name: str, severity
     assert [(one.severity, one.subject) for one in hits] == [(severity, subject)]
     assert hits[0].text.endswith(".")
     assert hits[0].advice.endswith(".")
+    assert f"`{name}`" in DOCUMENTATION
 
 
 @pytest.mark.parametrize(
