@@ -51,8 +51,8 @@ class CachedFS:
 
     def own_status(self, path: str) -> os.stat_result | None:
         """Return the result of lstat(2) on the host; None if nothing exists at ``path``."""
-        here = self._here(path)
-        return None if here is None else self._status(here)
+        real = self._resolve_parent(path)
+        return None if real is None else self._status(real)
 
     def is_file(self, path: str) -> bool:
         """Return whether something other than a directory exists at ``path``, which NVIDIA's tools call a file."""
@@ -69,13 +69,11 @@ class CachedFS:
 
     def link(self, path: str) -> str | None:
         """Return the target of a symbolic link; None for everything else."""
-        here = self._here(path)
-        if here is None:
+        real = self._resolve_parent(path)
+        status = None if real is None else self._status(real)
+        if real is None or status is None or not stat.S_ISLNK(status.st_mode):
             return None
-        status = self._status(here)
-        return (
-            hostfs.read_link(self._outer(here), here) if status is not None and stat.S_ISLNK(status.st_mode) else None
-        )
+        return hostfs.read_link(self._process_path(real), real)
 
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in a directory; empty if there is none."""
@@ -84,7 +82,7 @@ class CachedFS:
             return []
         if real not in self._names:
             try:
-                self._names[real] = sorted(os.listdir(self._outer(real)))
+                self._names[real] = sorted(os.listdir(self._process_path(real)))
             except (FileNotFoundError, NotADirectoryError):
                 self._names[real] = []
             except OSError as error:
@@ -114,7 +112,7 @@ class CachedFS:
         """Open a file for reading. Raises HostError if it cannot be read, even if that fails only later."""
         real = self.real(path)
         try:
-            with hostfs.open_regular(self._outer(path if real is None else real), path) as stream:
+            with hostfs.open_regular(self._process_path(path if real is None else real), path) as stream:
                 yield stream
         except OSError as error:
             raise atomic_write.os_error(path, "read", error) from error
@@ -127,7 +125,7 @@ class CachedFS:
         candidates = itertools.islice(names, bisect.bisect_left(names, start), None)
         return [name for name in itertools.takewhile(lambda name: name.startswith(start), candidates) if matches(name)]
 
-    def _here(self, path: str) -> str | None:
+    def _resolve_parent(self, path: str) -> str | None:
         """Return ``path`` with all links but the last one resolved."""
         folder, name = posixpath.split(path)
         parent = self._resolve(folder, 0, 0)
@@ -150,28 +148,31 @@ class CachedFS:
             return parent
         if name == "..":
             return posixpath.dirname(parent)
-        here = posixpath.join(parent, name)
-        status = self._status(here)
+        entry = posixpath.join(parent, name)
+        status = self._status(entry)
         if status is None or not stat.S_ISLNK(status.st_mode):
-            return here
-        return self._resolve(posixpath.join(parent, hostfs.read_link(self._outer(here), here)), links + 1, depth)
+            return entry
+        target = hostfs.read_link(self._process_path(entry), entry)
+        return self._resolve(posixpath.join(parent, target), links + 1, depth)
 
-    def _status(self, here: str) -> os.stat_result | None:
-        if here not in self._statuses:
+    def _status(self, path: str) -> os.stat_result | None:
+        """Return the result of lstat(2) for ``path``, whose directories are resolved."""
+        if path not in self._statuses:
             try:
-                self._statuses[here] = os.lstat(self._outer(here))
+                self._statuses[path] = os.lstat(self._process_path(path))
             except OSError as error:
                 if error.errno not in _DOES_NOT_EXIST:
-                    raise atomic_write.os_error(here, "read", error) from error
-                self._statuses[here] = None
+                    raise atomic_write.os_error(path, "read", error) from error
+                self._statuses[path] = None
             except ValueError as error:
                 # The path contains a null byte.
                 raise errors.HostError(
-                    f"{here!r} is not a path, because it contains a null byte. Correct the configuration."
+                    f"{path!r} is not a path, because it contains a null byte. Correct the configuration."
                 ) from error
-        return self._statuses[here]
+        return self._statuses[path]
 
-    def _outer(self, path: str) -> str:
+    def _process_path(self, path: str) -> str:
+        """Return the path for this process."""
         return path if self.host.root == "/" else self.host.root + path
 
 

@@ -310,14 +310,14 @@ def preview_of(output: str) -> packages_base.Preview:
     return packages_base.Preview(install, tuple(remove), tuple(block.group(1).split()) if block else ())
 
 
-def _locked_by(outer: str) -> int | None:
-    """Return the process that holds a POSIX lock on a file, 0 if it is not visible here, or None if there is no lock.
+def _locked_by(path: str) -> int | None:
+    """Return the process that holds a POSIX lock on a file, 0 if it is not visible, or None if there is no lock.
 
     The lock is only queried, because a lock by this collection, however short, could make another program fail.
     """
     query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
-        with open(outer, "rb") as stream:
+        with open(path, "rb") as stream:
             kind, _whence, _start, _length, pid = struct.unpack(_FLOCK, fcntl.fcntl(stream, fcntl.F_GETLK, query))
     except OSError:
         return None

@@ -129,7 +129,7 @@ def _noise(line: str) -> bool:
 # Locked packages are installed, so no list of any repository is needed.
 _VERSIONLOCK = ("dnf", "-q", "--disablerepo=*", "versionlock")
 _TAGS = "%{NAME}\\t%{EPOCHNUM}\\t%{VERSION}-%{RELEASE}\\t%{ARCH}\\n"
-_OFFER = "%{name}\\t%{epoch}\\t%{version}-%{release}\\t%{repoid}\\n"
+_CANDIDATE_TAGS = "%{name}\\t%{epoch}\\t%{version}-%{release}\\t%{repoid}\\n"
 _ABSENT = re.compile(r"^package (\S+) is not installed$", re.MULTILINE)
 # The options of transactions and previews.
 _OPTIONS = ("--setopt=exit_on_lock=1", "--setopt=install_weak_deps=0", "--setopt=clean_requirements_on_remove=0")
@@ -215,7 +215,7 @@ class Dnf:
     def candidates(self, names: t.Sequence[str], offline: bool = False) -> dict[str, list[packages_base.Candidate]]:
         cached = ["-C", "--setopt=*.skip_if_unavailable=1"] if offline else []
         # Without -y, dnf asks whether the repository's key may be used, and takes a missing answer as no.
-        argv = ["dnf", "-q", "-y", *cached, "repoquery", "--qf", _OFFER, *names]
+        argv = ["dnf", "-q", "-y", *cached, "repoquery", "--qf", _CANDIDATE_TAGS, *names]
         found = candidates_of(self._read("Reading the available versions", argv, self.commands.fetch))
         # Priorities matter only if there is more than one repository.
         if len({candidate.origin for entries in found.values() for candidate in entries}) > 1:

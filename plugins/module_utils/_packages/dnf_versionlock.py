@@ -46,10 +46,10 @@ def snapshot_files(host: hostfs.HostFS, paths: t.Iterable[str]) -> list[SavedFil
     """
     saved = []
     for path in paths:
-        outer = host.real_path(path, last=False)
+        real = host.real_path(path, last=False)
         try:
-            status = os.lstat(outer)
-            target = os.readlink(outer) if stat.S_ISLNK(status.st_mode) else None
+            status = os.lstat(real)
+            target = os.readlink(real) if stat.S_ISLNK(status.st_mode) else None
         except FileNotFoundError:
             continue
         except OSError as error:

@@ -197,11 +197,11 @@ makes_nodes = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make d
 class TreeLookup(CachedFS):
     """Shows regular files in directories named dev as the devices that they describe. Only root can create nodes."""
 
-    def _status(self, here: str) -> os.stat_result | None:
-        status = super()._status(here)
-        if status is None or "/dev/" not in here or not stat.S_ISREG(status.st_mode):
+    def _status(self, path: str) -> os.stat_result | None:
+        status = super()._status(path)
+        if status is None or "/dev/" not in path or not stat.S_ISREG(status.st_mode):
             return status
-        with open(self._outer(here), "rb") as stream:
+        with open(self._process_path(path), "rb") as stream:
             fields = stream.read().split()
         if len(fields) != 4 or not all(field.isdigit() for field in fields):
             return status
