@@ -188,10 +188,10 @@ def generate_all(
 ) -> dict[str, cdi_edits.Data]:
     """Return the specification of ``mode`` by the empty name, and the variants that the request and the GPUs have.
 
-    Specifications are plain data with keys in the generator's order. VARIANTS has the names of the variants.
+    Specifications are plain data with keys in the order of nvidia-ctk. VARIANTS has the names of the variants.
 
     mode: one of MODES.
-    machine: required for nvml. Without it, management uses the version of the loaded driver on a live host, and the
+    gpu_inventory: required for nvml. Without it, management uses the version of the loaded driver on a live host, and the
     version of libcuda in an offline tree.
 
     Raises NvidiaError for a request that cannot be generated, and HostError if the host lacks what the specification

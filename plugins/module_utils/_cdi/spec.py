@@ -36,7 +36,7 @@ class CdiPlan(t.NamedTuple):
     """The present files and the planned ones. The first of ``files`` is the specification.
 
     ``reasons`` say why the file is replaced. ``changed_records`` are removed files that have changed since they were
-    recorded. ``folder`` is a directory that not all users can read, with its new mode.
+    recorded. ``folder_modes`` are the new modes of directories that not all users can read.
     """
 
     location: cdi_records.SpecLocation
@@ -44,7 +44,7 @@ class CdiPlan(t.NamedTuple):
     generated: cdi_generate.Generated
     reasons: tuple[str, ...]
     conflicts: tuple[cdi_registry.ConflictingSpec, ...]
-    folder: t.Mapping[str, int]
+    folder_modes: t.Mapping[str, int]
     warnings: tuple[str, ...]
     changed_records: tuple[str, ...] = ()
 
@@ -108,8 +108,10 @@ class SpecWriter:
         removed = self._without_links(conflicts) if self.options.exclusive else previous
         unused = self._unused_variants(records, written)
         removals, changed_records = self._removals([*map(self._recorded_path, removed), *unused], records)
-        folder = self._inaccessible_folder(location.path)
-        folder_path = os.path.dirname(location.path)
+        folder_modes = self._folder_modes(location.path)
+        reasons += [f"Unprivileged users cannot read the directory {folder}." for folder in folder_modes]
+        obsolete = [*(conflict.path for conflict in previous), *unused]
+        kept = [conflict for conflict in conflicts if conflict not in removed]
         return CdiPlan(
             location=location,
             # The new file is written first. Old files in another directory stay usable until then, and old files in the
@@ -117,31 +119,33 @@ class SpecWriter:
             files=(*written, *removals),
             changed_records=changed_records,
             generated=generated,
-            reasons=(*reasons, *(f"Unprivileged users cannot read the directory {path}." for path in folder)),
+            reasons=tuple(reasons),
             conflicts=tuple(conflicts),
-            folder=folder,
-            warnings=(
-                *(
-                    cdi_versions.engines_not_reading(generated.engines, folder_path)
-                    if cdi_registry.is_loaded_path(location.path)
-                    else [f"Engines do not read {folder_path} unless their configuration names it."]
-                ),
-                *(
-                    f"{path} is removed, because an earlier run of this module wrote it."
-                    for path in [*(conflict.path for conflict in previous), *unused]
-                ),
-                *(
-                    f"Engines skip {path}. {data}"
-                    for path, data in files.items()
-                    if isinstance(data, errors.NvidiaError) and path != location.path
-                ),
-                *(
-                    f"{conflict.sentence} Set exclusive: true to remove it."
-                    for conflict in conflicts
-                    if conflict not in removed and conflict.effect in cdi_registry.HARMFUL
-                ),
-            ),
+            folder_modes=folder_modes,
+            warnings=tuple(self._warnings(location.path, generated, files, obsolete, kept)),
         )
+
+    def _warnings(
+        self,
+        path: str,
+        generated: cdi_generate.Generated,
+        files: t.Mapping[str, t.Any],
+        obsolete: t.Iterable[str],
+        kept: t.Iterable[cdi_registry.ConflictingSpec],
+    ) -> t.Iterator[str]:
+        folder = os.path.dirname(path)
+        if cdi_registry.is_loaded_path(path):
+            yield from cdi_versions.engines_not_reading(generated.engines, folder)
+        else:
+            yield f"Engines do not read {folder} unless their configuration names it."
+        for other in obsolete:
+            yield f"{other} is removed, because an earlier run of this module wrote it."
+        for other, data in files.items():
+            if isinstance(data, errors.NvidiaError) and other != path:
+                yield f"Engines skip {other}. {data}"
+        for conflict in kept:
+            if conflict.effect in cdi_registry.HARMFUL:
+                yield f"{conflict.sentence} Set exclusive: true to remove it."
 
     def _planned_file(
         self, location: cdi_records.SpecLocation, data: t.Any, document: dict[str, t.Any]
@@ -238,7 +242,7 @@ class SpecWriter:
             reasons.append(f"It belongs to user {status.st_uid}.")
         return reasons
 
-    def _inaccessible_folder(self, path: str) -> dict[str, int]:
+    def _folder_modes(self, path: str) -> dict[str, int]:
         folder = os.path.dirname(path)
         status = _status(self.host, folder) if cdi_registry.is_loaded_path(path) else None
         mode = 0 if status is None else status.st_mode & 0o7777
@@ -265,7 +269,7 @@ class SpecWriter:
             for file in plan.files if plan.changed and cdi_registry.is_loaded_path(plan.location.path) else ():
                 if file.after is not None:
                     atomic_write.set_access(host, file.path, _FILE_MODE, (os.geteuid(), os.getegid()))
-            for folder, mode in plan.folder.items():
+            for folder, mode in plan.folder_modes.items():
                 atomic_write.set_access(host, folder, mode)
         return plan, backups
 

@@ -66,7 +66,7 @@ class Generator:
         return argv[argv.index("generate") + 1 :]
 
 
-def made(request: Request | None = None, mode: str = "nvml", version: str = "1.20.0") -> list[str]:
+def flags_of(request: Request | None = None, mode: str = "nvml", version: str = "1.20.0") -> list[str]:
     run = Generator(version=version)
     assert generate_all_with(PROGRAM, mode, request or Request(), run, HOST) == {"": DOCUMENT}
     return run.flags
@@ -124,11 +124,11 @@ def test_pinned_environment_and_arguments() -> None:
 def test_flags_of_options(request_: Request, flags: list[str]) -> None:
     changed = {flag.partition("=")[0] for flag in flags}
     expected = [flag for flag in [*PINNED, *NAMES] if flag.partition("=")[0] not in changed]
-    assert sorted(made(request_)) == sorted([*expected, *flags])
+    assert sorted(flags_of(request_)) == sorted([*expected, *flags])
 
 
 def test_order_of_repeated_flags() -> None:
-    flags = made(Request(device_name_strategies=("uuid", "index")))
+    flags = flags_of(Request(device_name_strategies=("uuid", "index")))
     assert [flag for flag in flags if "strategy" in flag] == NAMES[::-1]
 
 
@@ -192,13 +192,13 @@ def test_flags_need_versions(request_: Request, since: str, parameter: str, flag
     assert message.startswith(f"{parameter} needs nvidia-ctk {since} (--{flag})")
     assert "1.17.8" in message
     assert len(run.calls) == 1
-    assert any(argument.startswith(f"--{flag}") for argument in made(request_, version=f"{since}.0"))
+    assert any(argument.startswith(f"--{flag}") for argument in flags_of(request_, version=f"{since}.0"))
 
 
 @pytest.mark.parametrize("version", ["1.16.0", "1.17.8", "1.18.2"])
 def test_older_versions_get_known_flags(version: str) -> None:
     # These versions add no groups and have no --device-id.
-    assert made(Request(feature_flags=(NO_GIDS,), device_ids=("all",)), version=version) == [*PINNED, *NAMES]
+    assert flags_of(Request(feature_flags=(NO_GIDS,), device_ids=("all",)), version=version) == [*PINNED, *NAMES]
 
 
 @pytest.mark.parametrize("version", ["1.15.0", "1.14.3", "1.12.0-rc.4"])
@@ -210,7 +210,7 @@ def test_too_old_version(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["v1.20.0", "1.20.0-rc.2", "1.20.1~dev", "2.0"])
 def test_version_formats(version: str) -> None:
-    assert made(version=version) == [*PINNED, *NAMES]
+    assert flags_of(version=version) == [*PINNED, *NAMES]
 
 
 def test_unknown_version() -> None:

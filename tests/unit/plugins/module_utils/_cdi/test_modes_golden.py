@@ -65,10 +65,10 @@ def generated(tree: Tree, name: str, request: Request, devices: tuple[Gpu, ...],
 def test_layouts(tmp_path: Path, name: str, mode: str, strategies: tuple[str, ...]) -> None:
     tree = Tree(tmp_path)
     devices = LAYOUTS[name].make(tree)
-    made = generated(tree, name, Request(device_name_strategies=strategies), devices, mode)
+    result = generated(tree, name, Request(device_name_strategies=strategies), devices, mode)
     expected = golden(name if mode == "nvml" else f"{name}-{mode}")
-    assert summary(made) == summary(expected)
-    assert json.dumps(made) == json.dumps(expected)
+    assert summary(result) == summary(expected)
+    assert json.dumps(result) == json.dumps(expected)
 
 
 @makes_nodes
@@ -203,8 +203,8 @@ def test_host_changes(tmp_path: Path, name: str, change: t.Callable[[Tree], t.An
     devices = LAYOUTS[name].make(tree)
     change(tree)
     strategies = BOTH if name == "flat" else INDEX
-    made = generated(tree, name, Request(device_name_strategies=strategies), devices)
-    assert difference(golden(name), made) == lines
+    result = generated(tree, name, Request(device_name_strategies=strategies), devices)
+    assert difference(golden(name), result) == lines
 
 
 # -- changes of the request ------------------------------------------------------------------------------------------
@@ -331,9 +331,9 @@ def test_driver_container_with_host_nodes(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     devices = LAYOUTS["container"].make(tree)
     tree.nodes(devices)
-    made = generated(tree, "container", Request(device_name_strategies=INDEX, dev_root="/"), devices)
+    result = generated(tree, "container", Request(device_name_strategies=INDEX, dev_root="/"), devices)
     before = summary(golden("container"))
-    assert summary(made) == [
+    assert summary(result) == [
         line.partition(f" from {DRIVER_ROOT}/dev/")[0].replace(f"::{DRIVER_ROOT}/dev/", "::/dev/") for line in before
     ]
 
