@@ -191,8 +191,8 @@ def generate_all(
     Specifications are plain data with keys in the order of nvidia-ctk. VARIANTS has the names of the variants.
 
     mode: one of MODES.
-    gpu_inventory: required for nvml. Without it, management uses the version of the loaded driver on a live host, and the
-    version of libcuda in an offline tree.
+    gpu_inventory: required for nvml. Without it, management uses the version of the loaded driver on a live host, and
+    the version of libcuda in an offline tree.
 
     Raises NvidiaError for a request that cannot be generated, and HostError if the host lacks what the specification
     describes. Like nvidia-ctk, this leaves out single device nodes that are missing. The caller must check the nodes
