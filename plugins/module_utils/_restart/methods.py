@@ -35,23 +35,21 @@ class RestartMethod:
     """The base of all restart methods, and the method of mode none, which does nothing.
 
     ``applies``: whether trigger() makes the engine apply its files. ``restarts``: whether it does so by a restart.
+    ``stop_timeout``: seconds after which a daemon that does not stop is killed; None for no limit.
     """
 
     mode = "none"
     applies = False
     restarts = False
+    stop_timeout: float | None = None
 
     def __init__(self, systemctl: systemd_systemctl.Systemctl | None = None) -> None:
         self.systemctl = systemctl
 
-    def trigger(self, _stop_timeout: float | None = None) -> None:
+    def trigger(self) -> None:
         """Make the daemon apply its files. It does not check whether the daemon did so.
 
-        Args:
-            _stop_timeout: Seconds after which a daemon that does not stop is killed; None for no limit.
-
-        Raises:
-            HostError: The restart, reload or signal failed.
+        Raises HostError if the restart, reload or signal failed.
         """
 
     def not_ready_reason(self) -> restart_health.ProbeResult | None:
@@ -100,13 +98,13 @@ class SystemdRestart(_SystemdMethod):
         self._requested_at = 0.0
         self._kill_after: float | None = None
 
-    def trigger(self, _stop_timeout: float | None = None) -> None:
+    def trigger(self) -> None:
         before = self.systemctl.status()
         self._previous_invocation = before.invocation
         # An active daemon needs its time for an orderly stop. A daemon that hangs while it starts has no state to save.
-        self._kill_after = _stop_timeout
-        if _stop_timeout is not None and before.active != "active":
-            self._kill_after = min(_stop_timeout, KILL_AFTER)
+        self._kill_after = self.stop_timeout
+        if self.stop_timeout is not None and before.active != "active":
+            self._kill_after = min(self.stop_timeout, KILL_AFTER)
         self.systemctl.restart()
         self._requested_at = time.monotonic()
 
@@ -138,7 +136,7 @@ class SystemdRestart(_SystemdMethod):
 class SystemdReload(_SystemdMethod):
     """The method in which systemd runs the unit's reload command."""
 
-    def trigger(self, _stop_timeout: float | None = None) -> None:
+    def trigger(self) -> None:
         self.systemctl.reload()
 
     def not_ready_reason(self) -> restart_health.ProbeResult | None:
@@ -162,7 +160,7 @@ class SignalReload(RestartMethod):
         super().__init__(systemctl)
         self.probe = probe
 
-    def trigger(self, _stop_timeout: float | None = None) -> None:
+    def trigger(self) -> None:
         program, host = self.probe.engine.program, self.probe.host
         for pid in self._candidates():
             if processes.runs_program(host, pid, program):
@@ -280,28 +278,26 @@ class RestartLoop:
         self.retries = retries
         self.attempts = 0
 
-    def execute(
-        self, expectation: restart_health.Expectation, stop_timeout: float | None = None
-    ) -> restart_health.ProbeResult:
+    def execute(self, expectation: restart_health.Expectation) -> restart_health.ProbeResult:
         """Trigger the restart method, at most retries + 1 times, and return the last probe result."""
         deadline = time.monotonic() + self.timeout
         left = self.retries
         while True:
-            result = self._attempt(expectation, stop_timeout, deadline, left)
+            result = self._attempt(expectation, deadline, left)
             retry = result.retry or (not self.method.restarts and not _only_unmet(result))
             if not result.problems or not left or not retry or time.monotonic() >= deadline:
                 return result
             left -= 1
 
     def _attempt(
-        self, expectation: restart_health.Expectation, stop_timeout: float | None, deadline: float, left: int
+        self, expectation: restart_health.Expectation, deadline: float, left: int
     ) -> restart_health.ProbeResult:
         # A restart may use the whole timeout. A signal without effect is sent again, so each one gets a share.
         share = 1 if self.method.restarts else left + 1
         now = time.monotonic()
         end = now + (deadline - now) / share
         try:
-            self.method.trigger(stop_timeout)
+            self.method.trigger()
             self.attempts += 1
             result = self.wait_until_healthy(expectation, end)
             if self.method.restarts and not result.problems:

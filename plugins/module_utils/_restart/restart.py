@@ -373,18 +373,18 @@ class Restart:
         """
         name = self.engine.name
         self.started_at = time.time()
-        stop_timeout = self.options.timeout / 2
         if self.method.restarts and not self._may_restart():
             message += (
                 f" {name} was not restarted with them, because that would stop containers that were started meanwhile."
                 " Stop these containers, then restart it."
             )
             self._fail(message, "unknown", journal)
-        result = self.loop.execute(restart_health.Expectation(), stop_timeout)
         fallback = self.method.fallback()
+        self.method.stop_timeout = fallback.stop_timeout = self.options.timeout / 2
+        result = self.loop.execute(restart_health.Expectation())
         if result.problems and not self._failed_before(result) and fallback is not self.method and self._may_restart():
             self.loop.method = fallback
-            result = self.loop.execute(restart_health.Expectation(), stop_timeout)
+            result = self.loop.execute(restart_health.Expectation())
         if not result.problems:
             self._remove_journals()
             self._fail(f"{message} {name} works with them.", "rolled_back", journal)
