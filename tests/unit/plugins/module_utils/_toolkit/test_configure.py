@@ -415,27 +415,36 @@ def test_nested_and_dotted_settings_are_equal(settings: dict[str, t.Any]) -> Non
     assert requested == {LEVEL: "debug", ("nvidia-container-runtime", "modes", "cdi", "spec-dirs"): ["/etc/cdi"]}
 
 
-def test_no_settings_by_default() -> None:
-    assert SettingsRequest({}).values() == {}
-    assert SettingsRequest({"features": {}}).values() == {}
+_ALL_LOGS = {
+    CLI_DEBUG: "/var/log/nvidia-container-toolkit.log", DEBUG: "/var/log/nvidia-container-runtime.log", LEVEL: "debug",
+}  # fmt: skip
+_HARDENED = {
+    ("accept-nvidia-visible-devices-as-volume-mounts",): True,
+    ("accept-nvidia-visible-devices-envvar-when-unprivileged",): False,
+}
+_OWN_VALUES = {
+    "nvidia-container-cli": {"no-cgroups": None, "debug": "/data/cli.log"}, "nvidia-container-runtime.debug": None,
+}  # fmt: skip
 
 
-def test_profiles() -> None:
-    assert SettingsRequest({}, profile="rootless").values() == {CGROUPS: True}
-    assert SettingsRequest({}, profile="kubernetes_hardened").values() == {
-        ("accept-nvidia-visible-devices-as-volume-mounts",): True,
-        ("accept-nvidia-visible-devices-envvar-when-unprivileged",): False,
-    }
-
-
-def test_debug() -> None:
-    assert SettingsRequest({}, debug=True).values() == {
-        CLI_DEBUG: "/var/log/nvidia-container-toolkit.log",
-        DEBUG: "/var/log/nvidia-container-runtime.log",
-        LEVEL: "debug",
-    }
-    assert SettingsRequest({}, debug=True).debug_settings_to_reset() == {}
-    assert SettingsRequest({}).debug_settings_to_reset() == {}
+@pytest.mark.parametrize(
+    ("requested", "expected"),
+    [
+        (SettingsRequest({}), {}),
+        (SettingsRequest({"features": {}}), {}),
+        (SettingsRequest({}, profile="rootless"), {CGROUPS: True}),
+        (SettingsRequest({}, profile="kubernetes_hardened"), _HARDENED),
+        (SettingsRequest({}, debug=True), _ALL_LOGS),
+        # Named settings have precedence.
+        (
+            SettingsRequest(_OWN_VALUES, profile="rootless", debug=True),
+            {CGROUPS: None, CLI_DEBUG: "/data/cli.log", DEBUG: None, LEVEL: "debug"},
+        ),
+    ],
+)
+def test_requested_values(requested: SettingsRequest, expected: dict[tuple[str, ...], t.Any]) -> None:
+    assert requested.values() == expected
+    assert requested.debug_settings_to_reset() == {}
 
 
 def test_debug_false_resets_debug_settings() -> None:
@@ -445,18 +454,6 @@ def test_debug_false_resets_debug_settings() -> None:
         CLI_DEBUG: ("/var/log/nvidia-container-toolkit.log",),
         LEVEL: ("debug", "trace"),
     }
-
-
-def test_settings_have_precedence() -> None:
-    request = SettingsRequest(
-        {
-            "nvidia-container-cli": {"no-cgroups": None, "debug": "/data/cli.log"},
-            "nvidia-container-runtime.debug": None,
-        },
-        profile="rootless",
-        debug=True,
-    )
-    assert request.values() == {CGROUPS: None, CLI_DEBUG: "/data/cli.log", DEBUG: None, LEVEL: "debug"}
 
 
 # The settings and the error.

@@ -319,11 +319,6 @@ def test_directory_reports_its_version(tree: Tree) -> None:
     assert tree.ran == []
 
 
-def test_directory_reports_cves(tree: Tree) -> None:
-    tree.install_into_directory("1.19.0")
-    assert [entry["name"] for entry in tree.describe(live=False)["known_cves"]] == ["CVE-2026-24260"]
-
-
 def test_runs_programs_without_recorded_version(tree: Tree) -> None:
     tree.install_into_directory(None)
     assert tree.describe()["version"] == "1.19.0"

@@ -413,21 +413,6 @@ def test_cleans_the_cache(world: World) -> None:
 # -- existing ----------------------------------------------------------------------------------------------------------
 
 
-def test_existing_version(world: World) -> None:
-    world.have(four("1.19.1-1"))
-    world.live = False
-    before = world.snapshot()
-    assert not world.execute(source="existing", version="1.19.1-1", minimum_version_policy="fail")["changed"]
-    for check_mode, result in ((True, None), (False, "1.19.1, not 1.20.0")):
-        if result is None:
-            assert len(world.execute(check_mode, source="existing", version="1.20.0")["warnings"]) == 1
-        else:
-            with pytest.raises(HostError, match=result):
-                world.execute(check_mode, source="existing", version="1.20.0")
-    assert world.snapshot() == before
-    assert world.calls == []
-
-
 def test_existing_without_package_manager(world: World, tmp_path: Path) -> None:
     options = InstallOptions(source="existing")
     task = Installation(options, HostFS(str(tmp_path), live=True), None, world.run)
@@ -495,18 +480,6 @@ def test_rejects_unknown_package_manager(world: World, tmp_path: Path) -> None:
     task = Installation(InstallOptions(), HostFS(str(tmp_path), live=True), None, world.run)
     with pytest.raises(HostError, match=r"Unsupported package manager.*source: existing"):
         task.execute(check_mode=True)
-
-
-@pytest.mark.parametrize(
-    ("distribution", "files", "reboot"),
-    [("apt", ["/run/reboot-required"], True), ("apt", [], False), ("dnf", [], None)],
-)
-def test_reboot_required(world: World, distribution: str, files: list[str], reboot: bool | None) -> None:
-    world.name = distribution
-    for path in files:
-        world.write(path)
-    world.have(four("1.20.0-1"))
-    assert world.execute()["reboot_required"] is reboot
 
 
 # -- unknown versions --------------------------------------------------------------------------------------------------

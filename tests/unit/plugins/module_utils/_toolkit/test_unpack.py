@@ -364,25 +364,6 @@ def test_failing_tool(tmp_path: Path) -> None:
 
 
 @needs_dpkg_deb
-def test_truncated_package(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    tree(root, "1.20.0")
-    package = deb(tmp_path, "nvidia-container-toolkit", root)
-    os.truncate(str(package), package.stat().st_size // 2)
-    error = unpack_error(Runs(), package, tmp_path / "folder")
-    assert error.startswith(f"{package} cannot be unpacked, dpkg-deb failed: ")
-    assert "dpkg-deb: error: " in error
-
-
-def test_damaged_archive(tmp_path: Path) -> None:
-    package = rpm(tmp_path, "base")
-    run = Runs({str(package): (0, b"", "")})
-    assert unpack_error(run, package, tmp_path / "folder") == (
-        f"{package} cannot be unpacked: it ends too early. Fetch the package again."
-    )
-
-
-@needs_dpkg_deb
 @pytest.mark.parametrize("target", ["{outside}", "../../outside"])
 def test_does_not_write_through_links_of_another_package(tmp_path: Path, target: str) -> None:
     one, other, outside, folder = (tmp_path / name for name in ("one", "other", "outside", "folder"))
