@@ -58,14 +58,6 @@ def test_runtimes(name: str, modes: tuple[str, ...], expected: dict[str, str]) -
     assert list(runtimes.items()) == list(expected.items())
 
 
-def test_default_request() -> None:
-    request = RuntimeRequest()
-    request.check()
-    assert request.runtimes() == {"nvidia": _MAIN}
-    assert request.set_as_default is None
-    assert request.enable_cdi is None
-
-
 @pytest.mark.parametrize("directory", ["/usr/local/nvidia/toolkit", "/usr/local/nvidia/toolkit/"])
 def test_directory(directory: str) -> None:
     runtimes = RuntimeRequest(runtime_dir=directory, extra_modes=("cdi",)).runtimes()

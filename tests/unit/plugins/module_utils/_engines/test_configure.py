@@ -26,7 +26,6 @@ if t.TYPE_CHECKING:
     from pathlib import Path
 
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureResult
     from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_systemd import FakeSystemd
 
 
@@ -163,11 +162,11 @@ def test_warns_about_other_file_than_that_of_unit(tree: Tree) -> None:
 
 def test_absent_covers_all_recorded_files(tree: Tree) -> None:
     tree.write("/srv/one.json", ORIGINAL)
+    before = tree.bytes_and_modes()
     tree.present(options={"config_path": "/srv/one.json"})
     tree.present()
-    assert len(tree.absent().files) == 2
-    assert tree.path("/srv/one.json").read_bytes() == ORIGINAL
-    assert not tree.path(DAEMON_JSON).exists()
+    assert len(tree.absent(purge_backups=True).files) == 2
+    assert tree.bytes_and_modes() == before
     assert not tree.absent().changed
 
 
@@ -185,34 +184,16 @@ def test_purge_backups_of_named_file(tree: Tree) -> None:
     assert _backups(tree) == ["etc~docker~daemon"]
 
 
-def test_purge_backups_of_all_recorded_files(tree: Tree) -> None:
-    tree.write(DAEMON_JSON, ORIGINAL)
-    tree.write("/srv/other.json", ORIGINAL)
-    before = tree.bytes_and_modes()
-    tree.present()
-    tree.present(options={"config_path": "/srv/other.json"})
-    tree.absent(purge_backups=True)
-    assert _backups(tree) == []
-    assert tree.bytes_and_modes() == before
-
-
 @pytest.mark.parametrize("existing", [None, "/srv", "/srv/a/backups"])
-def test_purge_removes_created_backup_directories(installed: Tree, existing: str | None) -> None:
-    installed.write(DAEMON_JSON, ORIGINAL)
+@pytest.mark.parametrize("first", ["/srv/a/backups", None])
+def test_purge_removes_created_backup_directories(installed: Tree, existing: str | None, first: str | None) -> None:
+    # Without a file, the first run makes no backup.
+    if first is not None:
+        installed.write(DAEMON_JSON, ORIGINAL)
     if existing is not None:
         installed.path(existing).mkdir(parents=True)
     before = installed.bytes_and_modes()
-    options: dict[str, t.Any] = {"backup_dir": "/srv/a/backups"}
-    installed.present(options=options)
-    installed.present(options=options, extra_modes=("cdi",))
-    assert len(list(installed.path("/srv/a/backups").iterdir())) == 3
-    installed.absent(purge_backups=True, **options)
-    assert installed.bytes_and_modes() == before
-
-
-def test_purge_removes_backup_directories_of_later_run(installed: Tree) -> None:
-    before = installed.bytes_and_modes()
-    installed.present()
+    installed.present(options={"backup_dir": first})
     installed.present(options={"backup_dir": "/srv/a/backups"}, extra_modes=("cdi",))
     assert installed.path("/srv/a/backups").is_dir()
     installed.absent(purge_backups=True, backup_dir="/srv/a/backups")
@@ -327,48 +308,28 @@ def _kill_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
 
 
 @pytest.mark.parametrize("content", [None, ORIGINAL], ids=["no file", "foreign keys"])
-@pytest.mark.parametrize("step", range(1, 4))
-def test_killed_present(installed: Tree, monkeypatch: pytest.MonkeyPatch, content: bytes | None, step: int) -> None:
-    if content is not None:
-        installed.write(DAEMON_JSON, content)
-    before = installed.bytes_and_modes()
-    _killed(installed.present, monkeypatch, step)
-    assert not list(installed.root.rglob("*.tmp"))
-    installed.present()
-    assert b"nvidia" in installed.path(DAEMON_JSON).read_bytes()
-    installed.absent(purge_backups=True)
-    assert installed.bytes_and_modes() == before
-
-
-@pytest.mark.parametrize("content", [None, ORIGINAL], ids=["no file", "foreign keys"])
-@pytest.mark.parametrize("step", range(1, 4))
-def test_killed_update(installed: Tree, monkeypatch: pytest.MonkeyPatch, content: bytes | None, step: int) -> None:
-    if content is not None:
-        installed.write(DAEMON_JSON, content)
-    before = installed.bytes_and_modes()
-    installed.present()
-    _killed(lambda: installed.present(set_as_default=True), monkeypatch, step)
-    installed.absent(purge_backups=True)
-    assert installed.bytes_and_modes() == before
-
-
-@pytest.mark.parametrize("content", [None, ORIGINAL], ids=["no file", "foreign keys"])
 @pytest.mark.parametrize("step", range(1, 5))
-def test_killed_absent(installed: Tree, monkeypatch: pytest.MonkeyPatch, content: bytes | None, step: int) -> None:
+@pytest.mark.parametrize("killed", ["present", "update", "absent"])
+def test_killed_run(
+    installed: Tree, monkeypatch: pytest.MonkeyPatch, content: bytes | None, step: int, killed: str
+) -> None:
     if content is not None:
         installed.write(DAEMON_JSON, content)
     before = installed.bytes_and_modes()
-    installed.present()
-    _killed(installed.absent, monkeypatch, step)
+    if killed != "present":
+        installed.present()
+    with monkeypatch.context() as patched, contextlib.suppress(Killed):
+        _kill_at(patched, step)
+        if killed == "absent":
+            installed.absent()
+        else:
+            installed.present(set_as_default=killed == "update")
+    assert not list(installed.root.rglob("*.tmp"))
+    if killed == "present":
+        installed.present()
+        assert b"nvidia" in installed.path(DAEMON_JSON).read_bytes()
     installed.absent(purge_backups=True)
     assert installed.bytes_and_modes() == before
-
-
-def _killed(work: t.Callable[[], ConfigureResult], monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    with monkeypatch.context() as patched:
-        _kill_at(patched, step)
-        with contextlib.suppress(Killed):
-            work()
 
 
 def test_failed_write_leaves_no_record(installed: Tree, monkeypatch: pytest.MonkeyPatch) -> None:

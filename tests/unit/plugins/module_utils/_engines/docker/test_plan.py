@@ -459,11 +459,17 @@ def test_refuses_invalid_files(content: str, message: str) -> None:
     assert DAEMON_JSON in str(caught.value)
 
 
-def test_refuses_default_in_unit_and_file() -> None:
-    with pytest.raises(NvidiaError, match=r"--default-runtime kata.*Remove the flag"):
-        File("{}", ["--default-runtime=kata"]).present(set_as_default=True)
-    with pytest.raises(NvidiaError, match="--default-runtime nvidia"):
-        File('{"default-runtime": "runc"}', ["--default-runtime", "nvidia"]).present(set_as_default=True)
+@pytest.mark.parametrize(
+    ("content", "flags", "asked", "message"),
+    [
+        ("{}", ["--default-runtime=kata"], {"set_as_default": True}, r"--default-runtime kata.*Remove the flag"),
+        ('{"default-runtime": "runc"}', ["--default-runtime", "nvidia"], {"set_as_default": True}, "runtime nvidia"),
+        ("{}", ["--feature", "buildkit=true"], {"enable_cdi": True}, "--feature buildkit=true"),
+    ],
+)
+def test_refuses_setting_in_unit_and_file(content: str, flags: list[str], asked: t.Any, message: str) -> None:
+    with pytest.raises(NvidiaError, match=message):
+        File(content, flags).present(**asked)
 
 
 def test_default_of_unit_is_not_written() -> None:
@@ -479,11 +485,6 @@ def test_refuses_to_remove_the_default_runtime_of_the_unit() -> None:
     file.present()
     with pytest.raises(NvidiaError, match="cannot be removed from"):
         file.absent()
-
-
-def test_refuses_features_in_unit_and_file() -> None:
-    with pytest.raises(NvidiaError, match="--feature buildkit=true"):
-        File("{}", ["--feature", "buildkit=true"]).present(enable_cdi=True)
 
 
 @pytest.mark.parametrize(
