@@ -8,10 +8,12 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh_systemd
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh_units import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import inventory
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import load_unit
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import gpus, machine
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.refresh_hosts import (
@@ -185,16 +187,6 @@ def test_unsupported_options_are_refused(
     assert tree.refresh(owner=owner, request=Request(**options))["changed"]
 
 
-@pytest.mark.parametrize(
-    ("engine", "flagged"), [("podman:4.9.3", True), ("podman:5.4", False), ("docker:20.10", False)]
-)
-def test_old_engine_gets_no_groups(tree: RefreshTree, engine: str, flagged: bool) -> None:
-    tree.toolkit()
-    result = tree.refresh(cdi={"for_engines": (engine,)})
-    flags = result["variables"].get("NVIDIA_CTK_CDI_GENERATE_FEATURE_FLAGS")
-    assert flags == ("no-additional-gids-for-device-nodes" if flagged else None)
-
-
 def test_early_unit(tree: RefreshTree) -> None:
     tree.toolkit(LATE)
     result = tree.refresh()
@@ -215,33 +207,6 @@ def test_early_unit(tree: RefreshTree) -> None:
     tree.toolkit("Before=docker.service containerd.service crio.service")
     tree.refresh()
     assert "k0sworker.service" in tree.text(DROP_IN)
-
-
-def test_before_engines_false(tree: RefreshTree) -> None:
-    tree.toolkit()
-    tree.refresh()
-    assert tree.has(DROP_IN)
-    tree.refresh(before_engines=False)
-    assert not tree.has(DROP_IN)
-    assert not tree.has(f"{DROP_IN.rpartition('/')[0]}")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"cdi": {"backend": "native"}}, "backend is native"),
-        ({"cdi": {"path": "/etc/cdi/nvidia.yml"}}, "engines read only files that end in .json or .yaml"),
-        ({"cdi": {"path": "/srv/cdi/spec"}}, "does not end in .json or .yaml"),
-        ({"cdi": {"path": "nvidia.yaml"}}, "is not an absolute path"),
-        ({"request": Request(disabled_hooks=("nothing",))}, "disabled_hooks: unknown value 'nothing'"),
-    ],
-)
-def test_invalid_options(tree: RefreshTree, options: dict[str, t.Any], message: str) -> None:
-    tree.toolkit()
-    before = tree.contents()
-    with pytest.raises(NvidiaError, match=message):
-        tree.refresh(owner="toolkit", **options)
-    assert tree.contents() == before
 
 
 def test_masked_toolkit_unit(tree: RefreshTree) -> None:
@@ -439,10 +404,6 @@ def test_no_daemon_reload_without_need(tree: RefreshTree) -> None:
 
 
 def test_no_daemon_reload_with_legacy_containers(tree: RefreshTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import (  # noqa: PLC0415
-        gpu_containers,
-    )
-
     monkeypatch.setattr(gpu_containers, "legacy_gpu_containers", lambda _host: ["docker/abc"])
     systemd = running(tree)
     systemd.stale = {SERVICE}
@@ -457,10 +418,6 @@ def test_no_daemon_reload_with_legacy_containers(tree: RefreshTree, monkeypatch:
 
 @pytest.mark.parametrize("unknown", [SERVICE, PATH])
 def test_unloaded_unit_is_not_started(tree: RefreshTree, monkeypatch: pytest.MonkeyPatch, unknown: str) -> None:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import (  # noqa: PLC0415
-        gpu_containers,
-    )
-
     containers = ["docker/abc"]
     monkeypatch.setattr(gpu_containers, "legacy_gpu_containers", lambda _host: containers)
     systemd = running(tree)
@@ -566,10 +523,6 @@ def test_start_after_start_false(tree: RefreshTree) -> None:
 
 
 def test_start_after_killed_run(tree: RefreshTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import (  # noqa: PLC0415
-        refresh_systemd,
-    )
-
     systemd = running(tree)
     tree.refresh(**TOOLKIT)
     with monkeypatch.context() as killed:

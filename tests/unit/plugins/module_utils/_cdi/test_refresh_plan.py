@@ -78,6 +78,43 @@ def test_format_and_path_differ(tree: RefreshTree, cdi: dict[str, str]) -> None:
         tree.refresh(owner="toolkit", cdi=cdi)
 
 
+@pytest.mark.parametrize(
+    ("engine", "flagged"), [("podman:4.9.3", True), ("podman:5.4", False), ("docker:20.10", False)]
+)
+def test_old_engine_gets_no_groups(tree: RefreshTree, engine: str, flagged: bool) -> None:
+    tree.toolkit()
+    result = tree.refresh(cdi={"for_engines": (engine,)})
+    flags = result["variables"].get("NVIDIA_CTK_CDI_GENERATE_FEATURE_FLAGS")
+    assert flags == ("no-additional-gids-for-device-nodes" if flagged else None)
+
+
+def test_before_engines_false(tree: RefreshTree) -> None:
+    tree.toolkit()
+    tree.refresh()
+    assert tree.has(DROP_IN)
+    tree.refresh(before_engines=False)
+    assert not tree.has(DROP_IN)
+    assert not tree.has(f"{DROP_IN.rpartition('/')[0]}")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cdi": {"backend": "native"}}, "backend is native"),
+        ({"cdi": {"path": "/etc/cdi/nvidia.yml"}}, "engines read only files that end in .json or .yaml"),
+        ({"cdi": {"path": "/srv/cdi/spec"}}, "does not end in .json or .yaml"),
+        ({"cdi": {"path": "nvidia.yaml"}}, "is not an absolute path"),
+        ({"request": Request(disabled_hooks=("nothing",))}, "disabled_hooks: unknown value 'nothing'"),
+    ],
+)
+def test_invalid_options(tree: RefreshTree, options: dict[str, t.Any], message: str) -> None:
+    tree.toolkit()
+    before = tree.contents()
+    with pytest.raises(NvidiaError, match=message):
+        tree.refresh(owner="toolkit", **options)
+    assert tree.contents() == before
+
+
 # -- own units ---------------------------------------------------------------------------------------------------------
 
 
