@@ -144,7 +144,7 @@ class Containerd(toml_plan.TomlEngine):
         return containerd_plan.configured_state(containerd_config.ContainerdFiles.of(context))
 
     def required_action(self, live: engines_base.LiveState, state: engines_base.ConfiguredState) -> engines_base.Action:
-        """Return RESTART or NONE. ``no_reload`` says why there is no reload."""
+        """Return RESTART or NONE. ``no_reload`` contains the reason."""
         if not state.lists_runtimes:
             return engines_base.Action.NONE
         if live.runtimes_unknown or live.outdated:

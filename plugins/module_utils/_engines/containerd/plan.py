@@ -186,7 +186,7 @@ class ContainerdPlanner:
             writer.write_setting(containerd_runtimes.CDI, enable)
 
     def _own_value(self, path: toml_plan.KeyPath) -> t.Any:
-        """Return the value of a setting that this collection wrote, from whichever file holds it, or None."""
+        """Return the value of a setting that this collection wrote, in any file, or None."""
         for name in (self.main.path, *self.context.recorded):
             edit = self.files.edit(name)
             for root in containerd_config.CRI_TABLE.values():
@@ -442,7 +442,7 @@ def _check_settings(document: toml_document.TomlDocument, root: toml_plan.KeyPat
 def _set_header(edit: toml_plan.TomlEdit, header: bytes) -> None:
     """Set the comment at the beginning of a drop-in of this collection."""
     text = edit.document.to_bytes()
-    previous = next((known for known in (SNAPSHOT_HEADER, toml_plan.HEADER) if text.startswith(known)), b"")
+    previous = next((other for other in (SNAPSHOT_HEADER, toml_plan.HEADER) if text.startswith(other)), b"")
     if (previous or not text) and previous != header:
         edit.header = header
         edit.document = toml_document.TomlDocument.from_bytes(edit.path, header + text[len(previous) :])

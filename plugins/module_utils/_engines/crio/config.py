@@ -123,8 +123,8 @@ class CrioFiles:
         if not self.directory:
             return []
         names = {name: self._reader.resolve(name) for name in self._reader.walk(self.directory)}
-        known = set(names.values())
-        planned = [path for path, document in self._overlay.items() if document is not None and path not in known]
+        existing = set(names.values())
+        planned = [path for path, document in self._overlay.items() if document is not None and path not in existing]
         names.update((path, path) for path in planned if path.startswith(self.directory + "/"))
         # A directory walk sorts the names in each directory, so the directory a comes before the file a.conf.
         return sorted(names.items(), key=lambda item: item[0].split("/"))

@@ -154,7 +154,7 @@ class CrioPlanner:
         toml_plan.write_table(target, path, toml_plan.plain_copy(_difference(entries, foreign)))
 
     def _own_default(self) -> str | None:
-        """Return the default runtime that this collection wrote, from whichever file holds it, or None."""
+        """Return the default runtime that this collection wrote, in any file, or None."""
         for path in (self.main.path, *self.context.recorded):
             edit = self.files.edit(path)
             if edit.owns(crio_config.DEFAULT):
@@ -408,10 +408,10 @@ def _table(files: crio_config.CrioFiles, path: str, entry: toml_plan.KeyPath) ->
     return found if isinstance(found, dict) else {}
 
 
-def _difference(table: t.Mapping[str, t.Any], known: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """Return the entries of ``table`` that are missing in ``known`` or differ there."""
+def _difference(table: t.Mapping[str, t.Any], base: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Return the entries of ``table`` that are missing in ``base`` or differ there."""
     found: dict[str, t.Any] = {}
     for path, value in toml_parser.iter_leaves(table):
-        if not toml_parser.equal(toml_plan.lookup(known, path), value):
+        if not toml_parser.equal(toml_plan.lookup(base, path), value):
             toml_plan.put(found, path, value)
     return found

@@ -111,7 +111,7 @@ class K0s(containerd_engine.EmbeddedContainerd):
 
     def validator_missing(self, output: str) -> bool:
         """Return whether containerd could not be started. A k0s that never started has not unpacked it."""
-        return any(words in output for words in _NOT_STARTED)
+        return any(part in output for part in _NOT_STARTED)
 
     def _files(self, context: engines_base.Context, overlay: t.Any = None) -> k0s_config.K0sFiles:
         return k0s_config.K0sFiles(

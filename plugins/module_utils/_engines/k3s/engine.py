@@ -81,10 +81,10 @@ class K3sFamily(containerd_engine.EmbeddedContainerd):
         if not state.lists_runtimes:
             return engines_base.Action.NONE
         programs = state.paths()
-        wanted = _nvidia_runtimes({name: programs.get(name, "") for name in state.runtimes})
-        known = _nvidia_runtimes(live.runtimes)
+        configured = _nvidia_runtimes({name: programs.get(name, "") for name in state.runtimes})
+        reported = _nvidia_runtimes(live.runtimes)
         default = state.default_runtime or containerd_runtimes.BUILTIN_DEFAULT
-        same = wanted == known and (live.default_runtime or containerd_runtimes.BUILTIN_DEFAULT) in (
+        same = configured == reported and (live.default_runtime or containerd_runtimes.BUILTIN_DEFAULT) in (
             default,
             containerd_runtimes.LEGACY_NAME,
         )

@@ -82,7 +82,7 @@ class MicroK8s(containerd_engine.Containerd):
         return files.filled_state(containerd_plan.configured_state(files))
 
     def validator_missing(self, output: str) -> bool:
-        return any(words in output for words in _NOT_STARTED)
+        return any(part in output for part in _NOT_STARTED)
 
 
 def placeholders(files: engines_base.Files, path: str) -> dict[str, str]:

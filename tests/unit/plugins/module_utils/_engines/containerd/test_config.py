@@ -41,7 +41,7 @@ def read(
     links: t.Mapping[str, str] | None = None,
     overlay: t.Mapping[str, str | None] | None = None,
 ) -> ContainerdFiles:
-    """What containerd reads of ``files``; relative paths are below /etc/containerd, as "main" is config.toml."""
+    """Return the configuration. Relative paths are below /etc/containerd, and "main" is config.toml."""
     given = {"main": files} if isinstance(files, str) else files
     full = {path(name): text for name, text in given.items()}
     fake = LinkedFiles(full, "containerd")
@@ -58,7 +58,7 @@ def imports(*patterns: str) -> str:
     return f"imports = {list(patterns)}\n"
 
 
-# -- which files -----------------------------------------------------------------------------------------------------
+# -- which files -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -67,17 +67,17 @@ def imports(*patterns: str) -> str:
         ({"main": ""}, ["main"], []),
         ({"main": imports("b", "a"), "a": "", "b": ""}, ["main", "b", "a"], []),
         ({"main": imports("/x/*.toml"), "/x/b.toml": "", "/x/a.toml": "", "/x/c.conf": ""}, None, []),
-        # The imports of an import come behind all of its own kind.
+        # Nested imports come after all imports of the level above.
         ({"main": imports("a", "b"), "a": imports("c"), "b": "", "c": ""}, ["main", "a", "b", "c"], []),
         ({"main": imports("a", "b", "a"), "a": "", "b": ""}, ["main", "a", "b"], []),
         ({"main": imports("a"), "a": imports("config.toml", "b"), "b": imports("a")}, ["main", "a", "b"], []),
         ({"main": imports("*.toml"), "a.toml": "", "z.toml": ""}, ["main", "a.toml", "z.toml"], []),
         ({"main": imports("./sub/../a"), "a": ""}, ["main", "a"], []),
         ({"main": imports("/x/a"), "/x/a": imports("b"), "/x/b": "", "b": ""}, ["main", "/x/a", "/x/b"], []),
-        # Without a * it is a name, whatever else is in it.
+        # Only * makes an entry a pattern.
         ({"main": imports("a?", "a[x]"), "a?": "", "ab": "", "ax": ""}, ["main", "a?"], [HERE + "a[x]"]),
         ({"main": imports("gone", "/none/*")}, ["main"], [HERE + "gone"]),
-        # No part of a pattern reaches beyond one name.
+        # A wildcard does not match a slash.
         ({"main": imports("/x/*"), "/x/a/b": "", "/x/c": ""}, ["main", "/x/c"], []),
         ({"main": imports("/x/*/a"), "/x/1/a": "", "/x/2/a": "", "/x/a": ""}, ["main", "/x/1/a", "/x/2/a"], []),
         ({"a": ""}, ["main"], []),
@@ -133,7 +133,7 @@ def test_imports_path(patterns: list[str], covered: bool) -> None:
     assert read(imports(*patterns)).imports_path(HERE + "conf.d/99-nvidia.toml") is covered
 
 
-# -- versions --------------------------------------------------------------------------------------------------------
+# -- versions ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_version_of_the_main_file(files: t.Any, engine: tuple[int, ...] | None, 
 
 
 @pytest.mark.parametrize(
-    ("text", "engine", "words"),
+    ("text", "engine", "problem"),
     [
         (
             V3,
@@ -183,18 +183,18 @@ def test_version_of_the_main_file(files: t.Any, engine: tuple[int, ...] | None, 
         ("version = 1\n", None, None),
     ],
 )
-def test_supported_versions(text: str, engine: tuple[int, ...] | None, words: str | None) -> None:
+def test_supported_versions(text: str, engine: tuple[int, ...] | None, problem: str | None) -> None:
     files = read(text, engine)
-    if words is None:
+    if problem is None:
         check_version(files)
     else:
         with pytest.raises(NvidiaError) as caught:
             check_version(files)
         assert MAIN in str(caught.value)
-        assert words in str(caught.value)
+        assert problem in str(caught.value)
 
 
-# -- the settings of the CRI -----------------------------------------------------------------------------------------
+# -- the settings of the CRI -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_later_table_replaces_or_merges(
 
 
 @pytest.mark.parametrize(
-    ("main", "later", "cri", "strangers"),
+    ("main", "later", "cri", "mismatched"),
     [
         (V2, V2 + CRI_2 + "x = 1\n", {"x": 1}, False),
         (V2, CRI_2 + "x = 1\n", {"x": 1}, False),
@@ -237,10 +237,10 @@ def test_later_table_replaces_or_merges(
         (V2, V2 + "[plugins.cri]\nx = 1\n", {}, False),
     ],
 )
-def test_tables_of_other_versions_have_no_effect(main: str, later: str, cri: dict[str, int], strangers: bool) -> None:
+def test_tables_of_other_versions_have_no_effect(main: str, later: str, cri: dict[str, int], mismatched: bool) -> None:
     files = read({"main": imports("a") + main, "a": later})
     assert files.cri() == cri
-    assert files.mismatched_versions() == ([path("a")] if strangers else [])
+    assert files.mismatched_versions() == ([path("a")] if mismatched else [])
 
 
 @pytest.mark.parametrize("engine", [V23, V24])
@@ -258,7 +258,7 @@ def test_tables_of_other_versions_have_no_effect(main: str, later: str, cri: dic
         (V3, V2 + "[plugins.cri]\nx = 1\n", {}),
         ("[plugins.cri]\nx = 1\n", "y = 1\n" + CRI_2 + "x = 2\n", {"x": 2}),
         (V3 + CRI_3 + "x = 1\ny = 1\n", V2 + CRI_2 + "x = 2\n", {"x": 2, "y": 1}),
-        # In one file the newer name takes precedence, and runtimes of two names are not merged.
+        # In one file the newer name has precedence, and runtimes of two names are not merged.
         (V2 + CRI_2 + "x = 1\ny = 1\n" + CRI_3 + "x = 2\n", "", {"x": 2, "y": 1}),
         (
             V2 + runtime("a") + default("a") + CRI_3.replace("]", ".containerd.runtimes.b]") + "x = 1\n",
@@ -314,7 +314,7 @@ def test_program_of(entry: t.Any, program: str | None) -> None:
     assert program_of(entry) == program
 
 
-# -- the CRI switched off --------------------------------------------------------------------------------------------
+# -- disabled CRI ------------------------------------------------------------------------------------------------------
 
 GRPC, RUNTIME = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
 
@@ -327,7 +327,7 @@ GRPC, RUNTIME = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
         (1, V20, ["cri", GRPC, RUNTIME]),
         (2, V21, ["cri", GRPC, RUNTIME]),
         (3, V21, ["cri", GRPC, RUNTIME]),
-        # Whatever might switch it off does.
+        # An unknown version: all names that any version uses.
         (1, None, ["cri", GRPC, RUNTIME]),
         (2, None, ["cri", GRPC, RUNTIME]),
     ],
@@ -341,11 +341,11 @@ def test_disabled_plugins(version: int, engine: tuple[int, ...] | None, off: lis
         assert read({"main": main, "a": entry}, engine).cri_disabled_in() == (path("a") if expected else None)
 
 
-# -- refusals --------------------------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("files", "words"),
+    ("files", "problem"),
     [
         ("a = 1\na = = 2\n", f"{MAIN}, line 2"),
         ("imports = 'x'\n", f"{MAIN}, line 1, column 1: imports is not an array"),
@@ -365,13 +365,13 @@ def test_disabled_plugins(version: int, engine: tuple[int, ...] | None, off: lis
         (V2 + "disabled_plugins = [{ cri = 1 }]\n", None),
     ],
 )
-def test_errors_name_the_position(files: t.Any, words: str | None) -> None:
-    if words is None:
+def test_errors_name_the_position(files: t.Any, problem: str | None) -> None:
+    if problem is None:
         assert read(files).cri_disabled_in() is None
         return
     with pytest.raises(ConfigurationError) as caught:
         look(files)
-    assert words in str(caught.value)
+    assert problem in str(caught.value)
 
 
 def look(files: t.Any) -> None:

@@ -43,7 +43,7 @@ SOCKET = "/run/containerd/containerd.sock"
 
 
 def tree(root: Path, command: str | None = "/usr/bin/containerd", files: t.Mapping[str, str] | None = None) -> HostFS:
-    """A host with containerd as process 7; ``command`` is what its unit starts."""
+    """Return a host with containerd as process 7. ``command`` is the command of its unit."""
     given = {"proc/7/comm": "containerd\n", "usr/bin/containerd": "", "usr/local/bin/containerd": ""}
     given["sys/fs/cgroup/system.slice/containerd.service/cgroup.procs"] = "7\n"
     if command is not None:
@@ -57,7 +57,7 @@ def tree(root: Path, command: str | None = "/usr/bin/containerd", files: t.Mappi
     return HostFS(str(root))
 
 
-# -- how it is installed ---------------------------------------------------------------------------------------------
+# -- installation ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_inspect(tmp_path: Path, command: str | None, binary: str, config_path: 
         # The flag has precedence.
         ('version = 2\n[grpc]\n  address = "/run/gpu.sock"\n', "--address /run/flag.sock", "/run/flag.sock"),
         ('version = 2\nimports = ["/etc/more.toml"]\n[grpc]\n  address = "/run/gpu.sock"\n', "", "/run/more.sock"),
-        # Version 4 has another place for it; the old one counts no more (config dump of 2.3.4).
+        # Version 4 has another key. The old one has no effect (config dump of 2.3.4).
         ("version = 4\n[plugins.'io.containerd.server.v1.grpc']\naddress = '/run/4.sock'\n", "", "/run/4.sock"),
         ("version = 4\n[grpc]\n  address = '/run/gpu.sock'\n", "", SOCKET),
         (
@@ -103,7 +103,7 @@ def test_inspect(tmp_path: Path, command: str | None, binary: str, config_path: 
         ("version = 2\n[grpc]\n  uid = 0\n", "", SOCKET),
         ("version = 2\n[grpc]\n  address = 7\n", "", SOCKET),
         ('version = 2\n[grpc]\n  address = "relative"\n', "", SOCKET),
-        # It starts with neither.
+        # containerd starts with neither.
         ("version = 2\n[grpc]\n  address = \n", "", SOCKET),
         ('version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n  address = "/run/none.sock"\n', "", SOCKET),
     ],
@@ -125,7 +125,7 @@ def test_inspect_without_containerd(tmp_path: Path) -> None:
     [
         ("/opt/bin/containerd\0--config\0/x.toml\0--address\0/s.sock\0", "/x.toml", "/s.sock", ""),
         ("containerd\0", MAIN, SOCKET, ""),
-        # It has just ended.
+        # The process has just ended.
         ("", MAIN, SOCKET, "/bin/sh"),
     ],
 )
@@ -160,12 +160,12 @@ def test_second_containerd_has_its_own_drop_in(tmp_path: Path, asked: str | None
     assert plan.drop_in_path == drop_in
 
 
-# -- what it says of itself ------------------------------------------------------------------------------------------
+# -- live state --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def say(monkeypatch: pytest.MonkeyPatch) -> t.Callable[[t.Any], list[str]]:
-    """Has the CRI answer with a configuration, or not at all (None); returns the sockets that are asked."""
+def report(monkeypatch: pytest.MonkeyPatch) -> t.Callable[[t.Any], list[str]]:
+    """Set the configuration that the CRI reports (None: no answer). Return the sockets that are used."""
 
     def prepare(config: t.Any) -> list[str]:
         asked: list[str] = []
@@ -210,17 +210,17 @@ def say(monkeypatch: pytest.MonkeyPatch) -> t.Callable[[t.Any], list[str]]:
         ({}, LiveState("", {}, "")),
     ],
 )
-def test_live(tmp_path: Path, say: t.Any, config: t.Any, live: LiveState) -> None:
+def test_live(tmp_path: Path, report: t.Any, config: t.Any, live: LiveState) -> None:
     host = tree(tmp_path)
-    asked = say(config)
+    asked = report(config)
     found = CONTAINERD.live(host, CONTAINERD.inspect(host))
     assert found is not None
     assert found._replace(entries={}) == live._replace(entries={}, version="1.7.24")
     assert asked == [str(tmp_path) + SOCKET]
 
 
-def test_live_without_a_process(tmp_path: Path, say: t.Any) -> None:
-    asked = say({})
+def test_live_without_a_process(tmp_path: Path, report: t.Any) -> None:
+    asked = report({})
     assert CONTAINERD.live(HostFS(str(tmp_path)), CONTAINERD.inspect(HostFS(str(tmp_path)))) is None
     assert asked == []
 
@@ -228,11 +228,11 @@ def test_live_without_a_process(tmp_path: Path, say: t.Any) -> None:
 @pytest.mark.parametrize(
     ("young", "late"), [(None, False), (MAIN, True), ("/x/imported.toml", True), ("/x/other.toml", False)]
 )
-def test_live_without_an_answer(tmp_path: Path, say: t.Any, young: str | None, late: bool) -> None:
+def test_live_without_an_answer(tmp_path: Path, report: t.Any, young: str | None, late: bool) -> None:
     main = 'version = 2\nimports = ["/x/i*.toml"]\n'
     files = {MAIN: main, "/x/imported.toml": "version = 2\n", "/x/other.toml": ""}
     host = tree(tmp_path, files={**files, "proc/7/stat": f"7 (containerd) S {' '.join(['0'] * 18)} 100 0\n"})
-    say(None)
+    report(None)
     for name in files:
         age = 2**31 if name == young else 0
         os.utime(str(tmp_path) + name, (age, age))
@@ -240,31 +240,31 @@ def test_live_without_an_answer(tmp_path: Path, say: t.Any, young: str | None, l
     assert live == LiveState("", {}, "", runtimes_unknown=True, outdated=late)
 
 
-@pytest.mark.parametrize(("ours", "edited", "late"), [(True, "", True), (False, "", False), (True, "# edited", False)])
-def test_live_compares_age_with_own_files(tmp_path: Path, say: t.Any, ours: bool, edited: str, late: bool) -> None:
+@pytest.mark.parametrize(("own", "edited", "late"), [(True, "", True), (False, "", False), (True, "# edited", False)])
+def test_live_compares_age_with_own_files(tmp_path: Path, report: t.Any, own: bool, edited: str, late: bool) -> None:
     drop_in = "/etc/containerd/conf.d/99-nvidia.toml"
-    record = OriginalFile("containerd", drop_in, None, 0, 0, 0o644, created=ours, main=MAIN, written=(digest(b""),))
+    record = OriginalFile("containerd", drop_in, None, 0, 0, 0o644, created=own, main=MAIN, written=(digest(b""),))
     stat = f"7 (containerd) S {' '.join(['0'] * 18)} 100 0\n"
     files = {drop_in: edited, record_path("containerd", drop_in): record.to_bytes().decode(), "proc/7/stat": stat}
     host = tree(tmp_path, files=files)
     os.utime(str(tmp_path) + drop_in, (2**31, 2**31))
-    say({"containerd": {"defaultRuntimeName": "runc"}})
+    report({"containerd": {"defaultRuntimeName": "runc"}})
     live = CONTAINERD.live(host, CONTAINERD.inspect(host))
     assert live is not None
     assert live.outdated is late
     assert CONTAINERD.required_action(live, state()) is (Action.RESTART if late else Action.NONE)
 
 
-def test_live_without_an_answer_and_with_a_broken_file(tmp_path: Path, say: t.Any) -> None:
+def test_live_without_an_answer_and_with_a_broken_file(tmp_path: Path, report: t.Any) -> None:
     host = tree(tmp_path, files={MAIN: "= broken", "proc/7/stat": f"7 (x) S {' '.join(['0'] * 18)} 100 0\n"})
-    say(None)
+    report(None)
     os.utime(str(tmp_path) + MAIN, (2**31, 2**31))
     live = CONTAINERD.live(host, CONTAINERD.inspect(host))
     assert live is not None
     assert live.outdated
 
 
-# -- what it needs ---------------------------------------------------------------------------------------------------
+# -- required action ---------------------------------------------------------------------------------------------------
 
 
 def state(
@@ -286,7 +286,7 @@ def state(
         ({"runc": ""}, state({"nvidia": NVIDIA}), Action.RESTART),
         ({"nvidia": "/old"}, state({"nvidia": NVIDIA}), Action.RESTART),
         ({"nvidia": ""}, state({"nvidia": NVIDIA}), Action.RESTART),
-        # One of ours that is no longer wanted; others may be built in.
+        # An NVIDIA runtime that is no longer configured. Other runtimes may be built in.
         ({"nvidia": NVIDIA}, state(), Action.RESTART),
         ({"nvidia-x": ""}, state(), Action.RESTART),
         ({"gpu": NVIDIA}, state(), Action.RESTART),
@@ -300,7 +300,7 @@ def test_required_action_for_runtimes(live: dict[str, str], wanted: ConfiguredSt
 
 
 @pytest.mark.parametrize(
-    ("told", "written", "action"),
+    ("reported", "written", "action"),
     [
         ({"runtimeType": "v2", "PodAnnotations": None}, {"runtime_type": "v2"}, Action.NONE),
         ({"options": {"SystemdCgroup": False}}, {}, Action.NONE),
@@ -312,17 +312,17 @@ def test_required_action_for_runtimes(live: dict[str, str], wanted: ConfiguredSt
         ({"ContainerAnnotations": ["a/*"]}, {"container_annotations": ["a/*", "b/*"]}, Action.RESTART),
         ({"PodAnnotations": ["a/*"]}, {}, Action.RESTART),
         ({"privileged_without_host_devices": True}, {}, Action.RESTART),
-        # What it does not tell cannot be compared.
+        # Entries that the CRI does not report are not compared.
         ({"snapshotter": "x"}, {"base_runtime_spec": "/etc/x.json"}, Action.NONE),
     ],
 )
 def test_required_action_for_settings_of_a_runtime(
-    tmp_path: Path, say: t.Any, told: dict[str, t.Any], written: dict[str, t.Any], action: Action
+    tmp_path: Path, report: t.Any, reported: dict[str, t.Any], written: dict[str, t.Any], action: Action
 ) -> None:
     host = tree(tmp_path)
     program = {"BinaryName": NVIDIA}
-    entry = {**told, "options": {**program, **told.get("options", {})}}
-    say({"containerd": {"defaultRuntimeName": "runc", "runtimes": {"nvidia": entry}}})
+    entry = {**reported, "options": {**program, **reported.get("options", {})}}
+    report({"containerd": {"defaultRuntimeName": "runc", "runtimes": {"nvidia": entry}}})
     live = CONTAINERD.live(host, CONTAINERD.inspect(host))
     assert live is not None
     options = {**program, **written.get("options", {})}
@@ -336,13 +336,13 @@ def test_required_action_for_settings_of_a_runtime(
         (LiveState("", {}, "runc"), state(default_name="runc"), Action.NONE),
         (LiveState("", {}, "nvidia"), state(), Action.RESTART),
         (LiveState("", {}, "runc"), state(default_name="nvidia"), Action.RESTART),
-        # The name that 1.x gives the old table's.
+        # containerd 1.x reports this name for the table default_runtime.
         (LiveState("", {}, "default"), state(), Action.NONE),
         (LiveState("", {}, "runc", cdi=False), state(cdi=True), Action.RESTART),
         (LiveState("", {}, "runc", cdi=True), state(cdi=True), Action.NONE),
         (LiveState("", {}, "runc", cdi=True), state(cdi=None), Action.NONE),
         (LiveState("", {}, "runc"), state(cdi=True), Action.NONE),
-        # Where the files switch the CRI off nothing of it matters.
+        # The files disable the CRI.
         (LiveState("", {}, "nvidia"), state(lists_runtimes=False), Action.NONE),
         (LiveState("", {}, "", runtimes_unknown=True, outdated=True), state(lists_runtimes=False), Action.NONE),
         (LiveState("", {}, "", runtimes_unknown=True, outdated=True), state(), Action.RESTART),
@@ -353,7 +353,7 @@ def test_required_action(live: LiveState, wanted: ConfiguredState, action: Actio
     assert CONTAINERD.required_action(live, wanted) is action
 
 
-# -- the rest --------------------------------------------------------------------------------------------------------
+# -- configured state --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -428,7 +428,7 @@ def test_validates_all_files_in_order() -> None:
 
 
 def test_imports_with_comments() -> None:
-    main = V2 + 'imports = [\n  # ours\n  "/x/*", # all of it\n]\n[debug]\nlevel = "info"\n'
+    main = V2 + 'imports = [\n  # site\n  "/x/*", # all of it\n]\n[debug]\nlevel = "info"\n'
     found = staged(Host({MAIN: main, "/x/a": V2}))
     assert b'"/tmp/scratch/after1-a"' in found.files["after0-config.toml"]
     assert b'level = "info"' in found.files["after0-config.toml"]

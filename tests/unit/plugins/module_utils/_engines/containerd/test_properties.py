@@ -28,7 +28,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.containerd_configs i
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import NVIDIA, Host
 
-# -- real files ----------------------------------------------------------------------------------------------------
+# -- real files --------------------------------------------------------------------------------------------------------
 
 ASKED: dict[str, dict[str, t.Any]] = {
     "plain": {},
@@ -185,7 +185,7 @@ Asked = t.Dict[str, t.Any]
 OWN_NAMES = ("nvidia", "gpu", "nvidia-cdi", "nvidia-legacy")
 ROOTS = {1: "plugins.cri", 2: 'plugins."io.containerd.grpc.v1.cri"', 3: "plugins.'io.containerd.cri.v1.runtime'"}
 ENGINE_VERSIONS = st.sampled_from([None, (1, 6, 20), (1, 7, 24), (2, 0, 0), (2, 1, 9), (2, 4, 0)])
-NOTES = st.sampled_from(["", "", " # theirs", "\n# a line of its own", "\n\n"])
+NOTES = st.sampled_from(["", "", " # site", "\n# a line of its own", "\n\n"])
 ENTRIES = st.lists(
     st.sampled_from(
         ["SystemdCgroup = true", 'Root = "/r"', "NoPivotRoot = false", 'BinaryName = "/usr/bin/x"', "shimCgroup = ''"]
@@ -332,7 +332,7 @@ def test_property_foreign_content_is_unchanged(
     entries = {name: entry for name, entry in host.runtimes.items() if name in names}
     for number, asked in enumerate(calls):
         if number == moment and MAIN in host.files.content:
-            host.files.put(MAIN, host.files.content[MAIN].rstrip(b"\r\n") + b"\n[theirs]\nx = 1 # since\n")
+            host.files.put(MAIN, host.files.content[MAIN].rstrip(b"\r\n") + b"\n[site]\nx = 1 # since\n")
         rest = host.everything_else(names)
         if ask(host, **asked):
             assert host.everything_else(names) == rest

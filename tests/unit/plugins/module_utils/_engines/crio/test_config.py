@@ -165,7 +165,7 @@ def test_builtin_runtimes(version: tuple[int, ...] | None, expected: tuple[str, 
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "column", "words"),
+    ("text", "line", "column", "problem"),
     [
         ("crio = 1\n", 1, 1, "crio is not a table"),
         ("[crio]\nruntime = 1\n", 2, 1, "crio.runtime is not a table"),
@@ -180,9 +180,9 @@ def test_builtin_runtimes(version: tuple[int, ...] | None, expected: tuple[str, 
     ],
 )
 @pytest.mark.parametrize("path", [MAIN, f"{FOLDER}/10-crio.conf"])
-def test_wrong_types(path: str, text: str, line: int, column: int, words: str) -> None:
+def test_wrong_types(path: str, text: str, line: int, column: int, problem: str) -> None:
     files = CrioFiles(FakeFiles({path: text}, "crio"), MAIN, FOLDER)
-    with pytest.raises(ConfigurationError, match=words) as caught:
+    with pytest.raises(ConfigurationError, match=problem) as caught:
         files.check()
     assert (caught.value.path, caught.value.line, caught.value.column) == (path, line, column)
     # Reading and removing work nevertheless.

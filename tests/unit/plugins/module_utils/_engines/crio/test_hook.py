@@ -128,7 +128,7 @@ def test_foreign_runtimes_stay() -> None:
     host = Host({MAIN: DISTRIBUTION + FOREIGN_TABLE})
     plan = host.present(**HOOK_MODE)
     assert host.text(MAIN) == DISTRIBUTION + FOREIGN_TABLE
-    assert any("registered NVIDIA's runtimes (nvidia)" in words for words in plan.warnings)
+    assert any("registered NVIDIA's runtimes (nvidia)" in warning for warning in plan.warnings)
     # The record of the hook proves that the runtime is foreign.
     host.absent()
     assert host.text(MAIN) == DISTRIBUTION + FOREIGN_TABLE
@@ -153,7 +153,7 @@ def test_absent_after_foreign_changes(now: str | None, after: str | None) -> Non
     assert any("another program wrote it" in warning for warning in plan.warnings) is (now == FOREIGN)
 
 
-# -- hook directories ------------------------------------------------------------------------------------------------
+# -- hook directories --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -223,10 +223,10 @@ def test_refuses_empty_flag() -> None:
 
 def test_other_modes_ignore_hooks_dir() -> None:
     host = Host({MAIN: "[crio.runtime]\nhooks_dir = 7\n", HOOK: PACKAGED})
-    assert any(HOOK in words for words in host.present().warnings)
+    assert any(HOOK in warning for warning in host.present().warnings)
 
 
-# -- warnings --------------------------------------------------------------------------------------------------------
+# -- warnings ----------------------------------------------------------------------------------------------------------
 
 
 def test_warns_about_deprecation() -> None:
@@ -238,14 +238,14 @@ def test_warns_about_deprecation() -> None:
 
 
 def test_warns_about_duplicate_hooks() -> None:
-    theirs = f"{USUAL}/theirs.json"
-    host = Host({MAIN: DISTRIBUTION, theirs: PACKAGED, f"{USUAL}/other.json": FOREIGN, OVERRIDING: PACKAGED})
+    foreign = f"{USUAL}/foreign.json"
+    host = Host({MAIN: DISTRIBUTION, foreign: PACKAGED, f"{USUAL}/other.json": FOREIGN, OVERRIDING: PACKAGED})
     for asked in ({}, HOOK_MODE):
-        (told,) = [words for words in host.present(**asked).warnings if "twice" in words]
+        (warning,) = [warning for warning in host.present(**asked).warnings if "twice" in warning]
         # CRI-O does not read the other folder.
-        assert told.startswith(theirs)
-        assert "purge_legacy" in told
-    assert host.text(theirs) == PACKAGED
+        assert warning.startswith(foreign)
+        assert "purge_legacy" in warning
+    assert host.text(foreign) == PACKAGED
 
 
 def test_no_warning_about_a_removed_hook() -> None:
@@ -255,7 +255,7 @@ def test_no_warning_about_a_removed_hook() -> None:
     assert host.text() is None
 
 
-# -- on a host -------------------------------------------------------------------------------------------------------
+# -- on a host ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

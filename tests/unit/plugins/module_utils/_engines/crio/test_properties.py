@@ -131,7 +131,7 @@ SNIPPETS = [
     default("runc") + table("runc"),
     'crio.runtime.runtimes.runc.runtime_path = "/runc"\ncrio.runtime.default_runtime = "runc"',
     'crio = { runtime = { default_runtime = "crun" } }\n',
-    table("nvidia", runtime_path='"/theirs"', of_theirs="1") + table("gpu", monitor_path='"/theirs"'),
+    table("nvidia", runtime_path='"/site"', of_theirs="1") + table("gpu", monitor_path='"/site"'),
     "[[array]]\nx = 1\n[[array]]\n",
 ]
 CONTENTS = st.dictionaries(

@@ -108,7 +108,7 @@ def test_version_command(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def say(monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., None]:
+def report(monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., None]:
     def prepare(config: t.Any, containerd: str = "1.7.20") -> None:
         monkeypatch.setattr(rpc_cri, "runtime_config", lambda _path: config)
         monkeypatch.setattr(rpc_cri, "version", lambda _path: containerd)
@@ -116,7 +116,7 @@ def say(monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., None]:
     return prepare
 
 
-def _told(default: str, **programs: str) -> dict[str, t.Any]:
+def _config(default: str, **programs: str) -> dict[str, t.Any]:
     runtimes = {
         name: {"runtimeType": RUNC_TYPE, "options": {"BinaryName": program, "SystemdCgroup": False}}
         for name, program in programs.items()
@@ -127,17 +127,17 @@ def _told(default: str, **programs: str) -> dict[str, t.Any]:
 @pytest.mark.parametrize(
     ("config", "action"),
     [
-        (_told("nvidia", runc="", nvidia=NVIDIA), Action.NONE),
-        (_told("runc", runc="", nvidia=NVIDIA), Action.RESTART),
-        (_told("nvidia", runc=""), Action.RESTART),
-        (_told("nvidia", runc="", nvidia="/old/nvidia-container-runtime"), Action.RESTART),
-        (_told("nvidia", runc="", nvidia=NVIDIA, gone=NVIDIA), Action.RESTART),
+        (_config("nvidia", runc="", nvidia=NVIDIA), Action.NONE),
+        (_config("runc", runc="", nvidia=NVIDIA), Action.RESTART),
+        (_config("nvidia", runc=""), Action.RESTART),
+        (_config("nvidia", runc="", nvidia="/old/nvidia-container-runtime"), Action.RESTART),
+        (_config("nvidia", runc="", nvidia=NVIDIA, gone=NVIDIA), Action.RESTART),
     ],
 )
-def test_required_action(tmp_path: Path, say: t.Any, config: t.Any, action: Action) -> None:
+def test_required_action(tmp_path: Path, report: t.Any, config: t.Any, action: Action) -> None:
     tree = k0s_tree(tmp_path)
     tree.present(set_as_default=True)
-    say(config)
+    report(config)
     tree.live = True
     # The process is newer than all files.
     tree.write("proc/7/stat", "7 (containerd) " + " ".join(["0"] * 19 + ["99999999999"]))
@@ -145,9 +145,9 @@ def test_required_action(tmp_path: Path, say: t.Any, config: t.Any, action: Acti
 
 
 @pytest.mark.parametrize("asked", [{"set_as_default": True}, {"enable_cdi": True}])
-def test_checks_release_of_running_k0s(tmp_path: Path, say: t.Any, asked: dict[str, t.Any]) -> None:
+def test_checks_release_of_running_k0s(tmp_path: Path, report: t.Any, asked: dict[str, t.Any]) -> None:
     tree = k0s_tree(tmp_path)
-    say(_told("runc", runc=""), "1.7.2")
+    report(_config("runc", runc=""), "1.7.2")
     tree.live = True
     tree.answers = {"k0s": (0, "v1.27.4+k0s.0\n", "")}
     before = tree.files()
@@ -163,10 +163,10 @@ def test_checks_release_of_running_k0s(tmp_path: Path, say: t.Any, asked: dict[s
     ids=["a program that is newer", "one that is older", "it does not tell"],
 )
 def test_configuration_version_of_running_containerd(
-    tmp_path: Path, say: t.Any, release: str, containerd: str, version: int
+    tmp_path: Path, report: t.Any, release: str, containerd: str, version: int
 ) -> None:
     tree = k0s_tree(tmp_path)
-    say(_told("runc", runc=""), containerd)
+    report(_config("runc", runc=""), containerd)
     tree.live = True
     tree.answers = {"k0s": (0, f"v{release}+k0s.0\n", "")}
     done = tree.present(options={"validate": "false"})
@@ -180,9 +180,9 @@ def test_configuration_version_of_running_containerd(
     assert tree.present(options={"validate": "false"}).config_version == (3 if release == "1.36.0" else 2)
 
 
-def test_error_names_old_running_containerd(tmp_path: Path, say: t.Any) -> None:
+def test_error_names_old_running_containerd(tmp_path: Path, report: t.Any) -> None:
     tree = k0s_tree(tmp_path)
-    say(_told("runc", runc=""), "1.6.18")
+    report(_config("runc", runc=""), "1.6.18")
     tree.live = True
     tree.answers = {"k0s": (0, "v1.30.4+k0s.0\n", "")}
     with pytest.raises(NvidiaError, match=r"A k0s with containerd 1.6.18 does not read"):
@@ -232,15 +232,15 @@ def test_refused_by_validator(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         "/var/lib/k0s/bin/containerd cannot be run: No such file or directory",
         "chroot: failed to run command '/var/lib/k0s/bin/containerd': No such file or directory",
     ],
 )
-def test_no_validator_before_first_start(tmp_path: Path, said: str) -> None:
+def test_no_validator_before_first_start(tmp_path: Path, output: str) -> None:
     tree = k0s_tree(tmp_path, files={CGROUP.format("k0sworker.service"): ""})
-    tree.answers = {"/bin/containerd": (127, "", said)}
+    tree.answers = {"/bin/containerd": (127, "", output)}
     assert validation_commands(tree, options=V130)
     with pytest.raises(NvidiaError, match="validate is true, but this version of containerd has no validator"):
         validation_commands(tree, options={**V130, "validate": "true"})
@@ -329,7 +329,7 @@ def test_overrides_entries_of_earlier_drop_ins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("asked", "problem"),
     [
         ({"config_mode": "in_place"}, r"k0s does not support config_mode: in_place.*auto, drop_in"),
         ({"config_mode": "hook"}, r"k0s does not support config_mode: hook"),
@@ -340,16 +340,16 @@ def test_overrides_entries_of_earlier_drop_ins(tmp_path: Path) -> None:
         ({"runtime_options": {"runtime_type": "x"}}, r"and set runtime_type instead"),
     ],
 )
-def test_refuses_unsupported_options(tmp_path: Path, asked: dict[str, t.Any], words: str) -> None:
+def test_refuses_unsupported_options(tmp_path: Path, asked: dict[str, t.Any], problem: str) -> None:
     tree = k0s_tree(tmp_path)
     before = tree.files()
-    with pytest.raises(NvidiaError, match=words):
+    with pytest.raises(NvidiaError, match=problem):
         tree.present(**asked)
     assert tree.files() == before
 
 
 @pytest.mark.parametrize(
-    ("version", "asked", "words"),
+    ("version", "asked", "problem"),
     [
         ("1.26.9+k0s.0", {}, r"k0s 1.26.9 does not read /etc/k0s/containerd.d. Upgrade k0s to 1.27.1"),
         ("1.6.28", {}, r"A k0s with containerd 1.6.28 does not read"),
@@ -357,9 +357,9 @@ def test_refuses_unsupported_options(tmp_path: Path, asked: dict[str, t.Any], wo
         ("1.27.1", {"enable_cdi": True}, r"k0s 1.27.1 concatenates drop-ins"),
     ],
 )
-def test_refuses_old_release(tmp_path: Path, version: str, asked: dict[str, t.Any], words: str) -> None:
+def test_refuses_old_release(tmp_path: Path, version: str, asked: dict[str, t.Any], problem: str) -> None:
     tree = k0s_tree(tmp_path)
-    with pytest.raises(NvidiaError, match=words):
+    with pytest.raises(NvidiaError, match=problem):
         tree.present(options={"engine_version": version}, **asked)
     assert not (tmp_path / DROP_IN[1:]).exists()
 
@@ -403,7 +403,7 @@ def test_absent_beside_unmanaged_main_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "words"),
+    ("name", "text", "problem"),
     [
         (
             "nvidia",
@@ -423,10 +423,10 @@ def test_absent_beside_unmanaged_main_file(tmp_path: Path) -> None:
         ("aa", "version = 3\n", r"aa.toml: k0s requires version = 2, but the file contains version = 3"),
     ],
 )
-def test_refuses_overriding_drop_ins(tmp_path: Path, name: str, text: str, words: str) -> None:
+def test_refuses_overriding_drop_ins(tmp_path: Path, name: str, text: str, problem: str) -> None:
     tree = k0s_tree(tmp_path, files={OTHER.format(name): text})
     before = tree.files()
-    with pytest.raises(NvidiaError, match=words):
+    with pytest.raises(NvidiaError, match=problem):
         tree.present(set_as_default=True)
     assert tree.files() == before
 
@@ -462,7 +462,7 @@ def test_absent_without_a_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "words"),
+    ("command", "problem"),
     [
         (("worker",), ""),
         (("worker", "--token-file=/t"), ""),
@@ -475,10 +475,10 @@ def test_absent_without_a_record(tmp_path: Path) -> None:
         (("worker", "--cri-socket", "remote:unix:///x.sock"), "uses another container runtime"),
     ],
 )
-def test_warns_if_k0s_starts_no_containerd(tmp_path: Path, command: tuple[str, ...], words: str) -> None:
+def test_warns_if_k0s_starts_no_containerd(tmp_path: Path, command: tuple[str, ...], problem: str) -> None:
     warnings = k0s_tree(tmp_path, *command).present().warnings
     found = [warning for warning in warnings if "have no effect" in warning]
-    assert [words in warning for warning in found] == ([True] if words else [])
+    assert [problem in warning for warning in found] == ([True] if problem else [])
 
 
 def test_present_without_k0s(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ MAIN = "/etc/rancher/k3s/config.yaml"
 
 
 def host_with(root: Path, **files: str | bytes) -> HostFS:
-    """A host whose settings are ``main``, and by their names with _ for . those in the folder beside it."""
+    """Return a host with the settings file ``main`` and drop-ins by name, with _ for the dot."""
     for name, text in files.items():
         path = root / MAIN[1:] if name == "main" else root / f"{MAIN[1:]}.d" / name.replace("_", ".")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,12 +63,12 @@ def default_of(root: Path, **files: str | bytes) -> str:
         ({"main": "default-runtime: 5\n"}, "5"),
         ({"main": "# default-runtime: nvidia\n"}, ""),
         ({"main": "node-label: ['default-runtime: nvidia']\n"}, ""),
-        # The last file counts, whatever the main one says.
+        # The last file has effect.
         ({"main": "default-runtime: a", "a_yaml": "default-runtime: b", "z_yml": "default-runtime: c"}, "c"),
         ({"main": "default-runtime: a", "b_yaml": "default-runtime: b", "a_yml": "default-runtime: c"}, "b"),
         ({"a_YAML": "default-runtime: b"}, "b"),
         ({"a_yaml.bak": "default-runtime: b", "b_txt": "default-runtime: c"}, ""),
-        # A plus adds, and the last word counts.
+        # A plus appends, and the last value has effect.
         ({"main": "default-runtime: a", "a_yaml": "default-runtime+: b"}, "b"),
         ({"main": "default-runtime: a", "a_yaml": "default-runtime+: []"}, "a"),
         ({"a_yaml": "default-runtime+: b"}, "b"),
@@ -125,7 +125,7 @@ def test_overlay_replaces_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "said"),
+    ("text", "position", "problem"),
     [
         ("default-runtime: [\n", (2, 1), "invalid YAML"),
         ("a: b\n\tdefault-runtime: x\n", (2, 1), "invalid YAML"),
@@ -134,10 +134,12 @@ def test_overlay_replaces_files(tmp_path: Path) -> None:
         ("default-runtime: a\nother: {}\ndefault-runtime: b\n", (3, 18), "twice"),
     ],
 )
-def test_errors_name_the_position(tmp_path: Path, text: str | bytes, place: tuple[t.Any, t.Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said) as caught:
+def test_errors_name_the_position(
+    tmp_path: Path, text: str | bytes, position: tuple[t.Any, t.Any], problem: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=problem) as caught:
         default_of(tmp_path, a_yaml=text)
-    assert (caught.value.line, caught.value.column) == place
+    assert (caught.value.line, caught.value.column) == position
     assert caught.value.path == f"{MAIN}.d/a.yaml"
     assert "read it at every start" in str(caught.value)
 
@@ -162,7 +164,7 @@ def test_missing_pyyaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(MissingPackageError) as caught:
         Settings(K3S, host, None)
     assert caught.value.details == {"needed": "yaml"}
-    # What only wants to know where files are is not stopped by that.
+    # The data directory is found nevertheless.
     assert data_dir(K3S, host, unit_with("server")) == "/var/lib/rancher/k3s"
     assert data_dir(K3S, host, unit_with("server", "-d", "/given/")) == "/given"
 
@@ -208,7 +210,7 @@ def test_drop_ins_of_another_config_file(tmp_path: Path) -> None:
     (tmp_path / "srv/k3s.yml.d/a.yaml").write_text("default-runtime: other")
     unit = unit_with("server", K3S_CONFIG_FILE="/srv/k3s.yml")
     assert Settings(K3S, host, unit).value("default-runtime") == "other"
-    # A name on the network, and one in a folder that nobody knows.
+    # A URL, and a relative path.
     for name in ("https://host/k3s.yaml", "srv/k3s.yml"):
         assert Settings(K3S, host, unit_with("server", "-c", name)).files() == []
 

@@ -39,7 +39,7 @@ def test_registry() -> None:
     assert RKE2.config_path == "/var/lib/rancher/rke2/agent/etc/containerd/config.toml"
 
 
-# -- how it is installed ---------------------------------------------------------------------------------------------
+# -- installation ------------------------------------------------------------------------------------------------------
 
 
 @BOTH
@@ -68,7 +68,7 @@ def test_selects_unit(tmp_path: Path) -> None:
     assert node.inspect().service == "rke2-server.service"
     agent = node.unit("agent", enabled=True)
     assert node.inspect().service == agent
-    # The shims of containers outlive their engine, in its control group.
+    # Shims of containers stay in the control group of a stopped engine.
     node.runs("rke2-server.service", "containerd-shim-runc-v2")
     assert node.inspect().service == agent
     node.runs("rke2-server.service", "rke2")
@@ -91,7 +91,7 @@ def test_inspect_without_distribution(tmp_path: Path) -> None:
         ([], {"/etc/rancher/k3s/config.yaml": "token: x\ndata-dir: /data/k3s\n"}, "/data/k3s"),
         ([], {"/etc/default/k3s": "K3S_DATA_DIR='/data/k3s'\n"}, "/data/k3s"),
         ([], {"/etc/systemd/system/k3s.service.env": "K3S_DATA_DIR=/data/k3s\n"}, "/data/k3s"),
-        # That of the installer comes last.
+        # The file of the installer is read last.
         (
             [],
             {"/etc/default/k3s": "K3S_DATA_DIR=/a\n", "/etc/systemd/system/k3s.service.env": "K3S_DATA_DIR=/b\n"},
@@ -112,16 +112,16 @@ def test_inspect_another_data_dir(tmp_path: Path, flags: list[str], files: dict[
 
 
 @pytest.mark.parametrize(
-    ("program", "said", "version"),
+    ("program", "output", "version"),
     [
         ("k3s", "k3s version v1.30.4+k3s1 (98262b5d)\ngo version go1.22.5\n", "1.30.4+k3s1"),
         ("rke2", "rke2 version v1.32.5+rke2r1 (3a4ad1d2a4)\ngo version go1.23.8 X:boringcrypto\n", "1.32.5+rke2r1"),
     ],
 )
-def test_version(tmp_path: Path, program: str, said: str, version: str) -> None:
+def test_version(tmp_path: Path, program: str, output: str, version: str) -> None:
     node = RancherHost(tmp_path, program)
     node.unit()
-    assert ask_version(node.engine, node.inspect(), node.host, lambda _argv: (0, said, "")) == version
+    assert ask_version(node.engine, node.inspect(), node.host, lambda _argv: (0, output, "")) == version
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_version(tmp_path: Path, program: str, said: str, version: str) -> None:
     [
         ("runc", None, True),
         ("runc", "nvidia", True),
-        # Only what it has found may be named there.
+        # The setting accepts only runtimes that were found.
         ("runc", "runc", False),
         ("nvidia", "nvidia", True),
         ("nvidia-cdi", "nvidia-cdi", False),
@@ -141,7 +141,7 @@ def test_defines_runtime(runtime: str, default: str | None, known: bool) -> None
     assert K3S.defines_runtime(runtime, state, (1, 30, 4)) is known
 
 
-# -- what it says of itself ------------------------------------------------------------------------------------------
+# -- live state --------------------------------------------------------------------------------------------------------
 
 
 def running(root: Path, **given: t.Any) -> RancherHost:
@@ -150,12 +150,12 @@ def running(root: Path, **given: t.Any) -> RancherHost:
     return node
 
 
-def say(monkeypatch: pytest.MonkeyPatch, config: t.Any) -> None:
+def set_report(monkeypatch: pytest.MonkeyPatch, config: t.Any) -> None:
     monkeypatch.setattr(rpc_cri, "runtime_config", lambda _path: config)
     monkeypatch.setattr(rpc_cri, "version", lambda _path: "v1.7.21-k3s2")
 
 
-def told(default: str = "runc", **programs: str) -> dict[str, t.Any]:
+def report(default: str = "runc", **programs: str) -> dict[str, t.Any]:
     runtimes = {name.replace("_", "-"): {"options": {"BinaryName": path}} for name, path in programs.items()}
     return {"containerd": {"defaultRuntimeName": default, "runtimes": {"runc": {"options": {}}, **runtimes}}}
 
@@ -163,14 +163,14 @@ def told(default: str = "runc", **programs: str) -> dict[str, t.Any]:
 def test_live() -> None:
     with cri_host() as cri:
         node = running(cri.root)
-        cri.config = told("nvidia", nvidia=NVIDIA)
+        cri.config = report("nvidia", nvidia=NVIDIA)
         installation = node.inspect()._replace(socket=SOCKET)
         with cri.answers():
             live = K3S.live(node.host, installation)
     assert live is not None
     assert live.runtimes == {"runc": "", "nvidia": NVIDIA}
     assert (live.default_runtime, live.runtimes_unknown) == ("nvidia", False)
-    # A version of containerd would be taken for one of K3s.
+    # A version of containerd must not be used as one of K3s.
     assert live.version == ""
 
 
@@ -182,7 +182,7 @@ def test_live_without_a_process(tmp_path: Path) -> None:
 
 def test_live_without_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = running(tmp_path)
-    say(monkeypatch, None)
+    set_report(monkeypatch, None)
     node.generate("nvidia", version=3, default="nvidia")
     live = node.engine.live(node.host, node.inspect())
     assert live == LiveState("", {"nvidia": NVIDIA}, "nvidia", cdi=True, runtimes_unknown=True)
@@ -199,26 +199,26 @@ def test_live_without_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("config", "settings", "action"),
     [
-        (told(nvidia=NVIDIA), "", Action.NONE),
-        (told("default", nvidia=NVIDIA), "", Action.NONE),
-        (told("", nvidia=NVIDIA), "", Action.NONE),
-        # Found since its start, lost since, moved since.
-        (told(), "", Action.RESTART),
-        (told(nvidia=NVIDIA, nvidia_cdi=NVIDIA + ".cdi"), "", Action.RESTART),
-        (told(nvidia=NVIDIA, mine="/gone/nvidia-container-runtime"), "", Action.RESTART),
-        (told(nvidia=OPERATOR), "", Action.RESTART),
-        (told(nvidia=NVIDIA), "default-runtime: nvidia\n", Action.RESTART),
-        (told("nvidia", nvidia=NVIDIA), "default-runtime: nvidia\n", Action.NONE),
-        (told("nvidia", nvidia=NVIDIA), "", Action.RESTART),
-        # What is others' does not matter.
-        (told(nvidia=NVIDIA, crun="/usr/bin/crun"), "", Action.NONE),
+        (report(nvidia=NVIDIA), "", Action.NONE),
+        (report("default", nvidia=NVIDIA), "", Action.NONE),
+        (report("", nvidia=NVIDIA), "", Action.NONE),
+        # Added, removed, or moved since the start.
+        (report(), "", Action.RESTART),
+        (report(nvidia=NVIDIA, nvidia_cdi=NVIDIA + ".cdi"), "", Action.RESTART),
+        (report(nvidia=NVIDIA, mine="/gone/nvidia-container-runtime"), "", Action.RESTART),
+        (report(nvidia=OPERATOR), "", Action.RESTART),
+        (report(nvidia=NVIDIA), "default-runtime: nvidia\n", Action.RESTART),
+        (report("nvidia", nvidia=NVIDIA), "default-runtime: nvidia\n", Action.NONE),
+        (report("nvidia", nvidia=NVIDIA), "", Action.RESTART),
+        # Runtimes of other tools have no influence.
+        (report(nvidia=NVIDIA, crun="/usr/bin/crun"), "", Action.NONE),
     ],
 )
 def test_required_action(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: t.Any, settings: str, action: Action
 ) -> None:
     node = running(tmp_path)
-    say(monkeypatch, config)
+    set_report(monkeypatch, config)
     node.settings(settings)
     live = node.engine.live(node.host, node.inspect())
     assert live is not None
@@ -235,7 +235,7 @@ def test_another_path_to_the_same_program(
     node.path("/usr/sbin").symlink_to("bin")
     node.path("/bin").symlink_to("usr/bin")
     program = f"{folder}/nvidia-container-runtime"
-    say(monkeypatch, told(nvidia=program))
+    set_report(monkeypatch, report(nvidia=program))
     node.write(f"{node.data}/agent/etc/containerd/config.toml", generated({"nvidia": program}))
     again = node.present()
     assert (again.changed, again.pending_action, again.runtimes) == (False, Action.NONE, {"nvidia": program})
@@ -249,7 +249,7 @@ def test_path_before_first_start(tmp_path: Path) -> None:
 
 def test_required_action_for_missing_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = running(tmp_path)
-    say(monkeypatch, told(nvidia=OPERATOR))
+    set_report(monkeypatch, report(nvidia=OPERATOR))
     node.write(f"{node.data}/agent/etc/containerd/config.toml", generated({"nvidia": OPERATOR}))
     assert node.present().pending_action is Action.RESTART
 
@@ -271,14 +271,14 @@ def test_required_action_without_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtimes: tuple[str, ...], action: Action
 ) -> None:
     node = running(tmp_path)
-    say(monkeypatch, None)
+    set_report(monkeypatch, None)
     node.generate(*runtimes)
     live = node.engine.live(node.host, node.inspect())
     assert live is not None
     assert node.engine.required_action(live, node.state()) is action
 
 
-# -- the rest --------------------------------------------------------------------------------------------------------
+# -- others ------------------------------------------------------------------------------------------------------------
 
 
 def test_config_files(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ if t.TYPE_CHECKING:
 
 CRI = 'plugins."io.containerd.grpc.v1.cri"'
 RUNC_TYPE = "io.containerd.runc.v2"
-SHIPPED = "nvidia-container-runtime"
+BUNDLED = "nvidia-container-runtime"
 
 
 def cri(tree: EngineTree) -> dict[str, t.Any]:
@@ -44,14 +44,14 @@ def state_of(tree: EngineTree) -> ConfiguredState:
 
 
 def generate(tree: EngineTree, runtime: str = "runc", kind: str = RUNC_TYPE) -> None:
-    """What the start script makes of the template."""
+    """Generate the file from the template, as the start script does."""
     text = tree.text(TEMPLATE)
     for name, value in {"RUNTIME": runtime, "RUNTIME_TYPE": kind, "SNAPSHOTTER": "overlayfs"}.items():
         text = text.replace(f"${{{name}}}", value)
     tree.write(f"{tree.host.resolve(ARGUMENTS)}/containerd.toml", text)
 
 
-# -- how it is installed ---------------------------------------------------------------------------------------------
+# -- installation ------------------------------------------------------------------------------------------------------
 
 
 def test_inspect(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_inspect(tmp_path: Path) -> None:
     assert (found.binary, found.pid) == ("/snap/microk8s/current/bin/containerd", 9)
     assert found.service == "snap.microk8s.daemon-containerd.service"
     assert (found.socket, found.config_path) == ("/var/snap/microk8s/common/run/containerd.sock", TEMPLATE)
-    # What `snap run` starts is known.
+    # The script of `snap run` is known.
     assert found.warnings() == []
     assert MICROK8S.config_files(tree.host, found) == ["/var/snap/microk8s/5000/args/containerd-template.toml"]
     generate(tree)
@@ -76,7 +76,7 @@ def test_version_command(tmp_path: Path) -> None:
     assert tree.present(check_mode=True).engine_version == "1.7.20"
 
 
-# -- the template ----------------------------------------------------------------------------------------------------
+# -- the template ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("engine_version", [None, "1.6.28", "1.7.20", "2.1.3"])
@@ -84,17 +84,17 @@ def test_present_and_absent(tmp_path: Path, engine_version: str | None) -> None:
     tree = microk8s_tree(tmp_path)
     before = tree.files()
     options: dict[str, t.Any] = {"engine_version": engine_version}
-    foretold = tree.present(check_mode=True, options=options, set_as_default=True, extra_modes=("cdi",))
+    predicted = tree.present(check_mode=True, options=options, set_as_default=True, extra_modes=("cdi",))
     assert tree.files() == before
     done = tree.present(options=options, set_as_default=True, extra_modes=("cdi",))
-    assert [(file.path, file.after) for file in foretold.files] == [(file.path, file.after) for file in done.files]
+    assert [(file.path, file.after) for file in predicted.files] == [(file.path, file.after) for file in done.files]
     assert [file.path for file in done.files] == ["/var/snap/microk8s/5000/args/containerd-template.toml"]
     assert (done.drop_in_path, done.default_runtime, done.restart_action) == (None, "nvidia", Action.RESTART)
     containerd = cri(tree)["containerd"]
     assert containerd["default_runtime_name"] == "nvidia"
     assert containerd["runtimes"]["nvidia"] == {"runtime_type": "${RUNTIME_TYPE}", "options": {"BinaryName": NVIDIA}}
     assert containerd["snapshotter"] == "${SNAPSHOTTER}"
-    # All that was there still is, line by line.
+    # All lines of the template stay.
     lines = iter(tree.text(TEMPLATE).splitlines())
     kept = [line for line in TEMPLATE_TEXT.splitlines() if "${RUNTIME}" not in line]
     assert all(line in lines for line in kept)
@@ -110,7 +110,7 @@ def test_restores_placeholder_of_default(tmp_path: Path) -> None:
     tree.write(TEMPLATE, tree.text(TEMPLATE) + "# mine\n")
     done = tree.present(set_as_default=False)
     assert cri(tree)["containerd"]["default_runtime_name"] == "${RUNTIME}"
-    # That is not what was generated while ours was the default.
+    # The generated file still contains the own default.
     assert done.default_runtime == "runc"
     tree.absent()
     assert tree.text(TEMPLATE) == TEMPLATE_TEXT + "# mine\n"
@@ -127,10 +127,10 @@ def test_keeps_placeholder_without_default(tmp_path: Path) -> None:
     ("generated", "lock", "default", "kind"),
     [
         (None, False, "runc", RUNC_TYPE),
-        (None, True, SHIPPED, RUNC_TYPE),
+        (None, True, BUNDLED, RUNC_TYPE),
         (("runc", "io.containerd.runc.v1"), True, "runc", "io.containerd.runc.v1"),
-        ((SHIPPED, RUNC_TYPE), False, SHIPPED, RUNC_TYPE),
-        # Of somebody's edit of what is generated.
+        ((BUNDLED, RUNC_TYPE), False, BUNDLED, RUNC_TYPE),
+        # The generated file was edited.
         (("kata", "${RUNTIME_TYPE}"), False, "runc", RUNC_TYPE),
     ],
 )
@@ -157,13 +157,13 @@ def test_ignores_broken_generated_file(tmp_path: Path, text: str) -> None:
 def test_placeholders_in_paths(tmp_path: Path) -> None:
     text = TEMPLATE_TEXT.replace('BinaryName = "nvidia', 'BinaryName = "${SNAP}/x/${SNAP_DATA}/${OTHER}/nvidia')
     path = "/snap/microk8s/5000/x//var/snap/microk8s/5000/${OTHER}/nvidia-container-runtime"
-    assert state_of(microk8s_tree(tmp_path, text)).paths()[SHIPPED] == path
+    assert state_of(microk8s_tree(tmp_path, text)).paths()[BUNDLED] == path
 
 
 def test_inherits_the_options_of_runc(tmp_path: Path) -> None:
     options = f"    [{CRI}.containerd.runtimes.runc.options]\n      SystemdCgroup = true\n"
     tree = microk8s_tree(tmp_path, TEMPLATE_TEXT.replace("  [" + CRI + ".cni]", options + "  [" + CRI + ".cni]"))
-    generate(tree, SHIPPED)
+    generate(tree, BUNDLED)
     tree.present()
     assert cri(tree)["containerd"]["runtimes"]["nvidia"]["options"] == {"SystemdCgroup": True, "BinaryName": NVIDIA}
 
@@ -176,27 +176,27 @@ def test_inherits_runtime_type(tmp_path: Path) -> None:
 
 def test_replaces_and_restores_bundled_runtime(tmp_path: Path) -> None:
     tree = microk8s_tree(tmp_path)
-    tree.present(runtime_name=SHIPPED, set_as_default=True)
-    assert cri(tree)["containerd"]["runtimes"][SHIPPED]["options"]["BinaryName"] == NVIDIA
+    tree.present(runtime_name=BUNDLED, set_as_default=True)
+    assert cri(tree)["containerd"]["runtimes"][BUNDLED]["options"]["BinaryName"] == NVIDIA
     tree.absent()
     assert tree.text(TEMPLATE) == TEMPLATE_TEXT
 
 
 def test_absent_without_a_record(tmp_path: Path) -> None:
-    theirs = (
+    foreign = (
         f'[{CRI}.containerd.runtimes.nvidia]\n[{CRI}.containerd.runtimes.nvidia.options]\nBinaryName = "{NVIDIA}"\n'
     )
-    tree = microk8s_tree(tmp_path, TEMPLATE_TEXT.replace("${RUNTIME}", "nvidia") + theirs)
+    tree = microk8s_tree(tmp_path, TEMPLATE_TEXT.replace("${RUNTIME}", "nvidia") + foreign)
     tree.absent()
     assert tree.text(TEMPLATE) == TEMPLATE_TEXT
     assert not tree.absent().changed
 
 
-# -- refused ---------------------------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("asked", "problem"),
     [
         ({"config_mode": "drop_in"}, r"MicroK8s does not support config_mode: drop_in.*auto, in_place"),
         ({"config_mode": "hook"}, r"MicroK8s does not support config_mode: hook"),
@@ -204,9 +204,9 @@ def test_absent_without_a_record(tmp_path: Path) -> None:
         ({"use_legacy_config": True}, r"does not support use_legacy_config"),
     ],
 )
-def test_refuses_unsupported_options(tmp_path: Path, asked: dict[str, t.Any], words: str) -> None:
+def test_refuses_unsupported_options(tmp_path: Path, asked: dict[str, t.Any], problem: str) -> None:
     tree = microk8s_tree(tmp_path)
-    with pytest.raises(NvidiaError, match=words):
+    with pytest.raises(NvidiaError, match=problem):
         tree.present(**asked)
     assert tree.text(TEMPLATE) == TEMPLATE_TEXT
 
@@ -226,7 +226,7 @@ def test_warns_about_strict_confinement(tmp_path: Path, confinement: str, warned
     assert any("strictly confined" in warning for warning in tree.present().warnings) is warned
 
 
-# -- a refresh of the snap -------------------------------------------------------------------------------------------
+# -- a refresh of the snap ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_stable_snap_path(path: str, expected: str) -> None:
 def test_refresh_of_the_snap(tmp_path: Path, gone: bool) -> None:
     tree = microk8s_tree(tmp_path)
     tree.present(set_as_default=True)
-    former = tree.text("/var/snap/microk8s/5000/args/containerd-template.toml")
+    previous = tree.text("/var/snap/microk8s/5000/args/containerd-template.toml")
     refresh(tree, "5000", "5100")
     if gone:
         (tmp_path / "var/snap/microk8s/5000/args/containerd-template.toml").unlink()
@@ -262,9 +262,9 @@ def test_refresh_of_the_snap(tmp_path: Path, gone: bool) -> None:
     tree.absent()
     assert tree.text(TEMPLATE) == TEMPLATE_TEXT
     assert not load_records(tree.host, "microk8s")
-    # The data of the former revision is what `snap revert` goes back to.
+    # `snap revert` uses the data of the previous revision.
     if not gone:
-        assert tree.text("/var/snap/microk8s/5000/args/containerd-template.toml") == former
+        assert tree.text("/var/snap/microk8s/5000/args/containerd-template.toml") == previous
 
 
 def test_refresh_with_a_changed_template(tmp_path: Path) -> None:
@@ -277,11 +277,11 @@ def test_refresh_with_a_changed_template(tmp_path: Path) -> None:
     assert tree.text(TEMPLATE) == TEMPLATE_TEXT.replace("pause:3.10", "pause:3.11")
 
 
-# -- the running one -------------------------------------------------------------------------------------------------
+# -- live state and validation -----------------------------------------------------------------------------------------
 
 
-def _told(default: str, nvidia: str, kind: str = RUNC_TYPE) -> dict[str, t.Any]:
-    programs = {"runc": "", SHIPPED: SHIPPED, "nvidia": nvidia}
+def _config(default: str, nvidia: str, kind: str = RUNC_TYPE) -> dict[str, t.Any]:
+    programs = {"runc": "", BUNDLED: BUNDLED, "nvidia": nvidia}
     runtimes = {name: {"runtimeType": kind, "options": {"BinaryName": path}} for name, path in programs.items()}
     return {"containerd": {"defaultRuntimeName": default, "runtimes": runtimes}}
 
@@ -289,10 +289,10 @@ def _told(default: str, nvidia: str, kind: str = RUNC_TYPE) -> dict[str, t.Any]:
 @pytest.mark.parametrize(
     ("config", "action"),
     [
-        (_told("nvidia", NVIDIA), Action.NONE),
-        (_told("runc", NVIDIA), Action.RESTART),
-        (_told("nvidia", "/old/nvidia-container-runtime"), Action.RESTART),
-        (_told("nvidia", NVIDIA, "io.containerd.runc.v1"), Action.RESTART),
+        (_config("nvidia", NVIDIA), Action.NONE),
+        (_config("runc", NVIDIA), Action.RESTART),
+        (_config("nvidia", "/old/nvidia-container-runtime"), Action.RESTART),
+        (_config("nvidia", NVIDIA, "io.containerd.runc.v1"), Action.RESTART),
     ],
 )
 def test_required_action(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: t.Any, action: Action) -> None:
@@ -317,13 +317,13 @@ def test_validates_with_containerd_of_the_snap(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     ["/snap/x: error while loading shared libraries: libx.so", "/snap/x cannot be run: Permission denied"],
 )
-def test_no_validator_outside_the_snap(tmp_path: Path, said: str) -> None:
+def test_no_validator_outside_the_snap(tmp_path: Path, output: str) -> None:
     tree = microk8s_tree(tmp_path)
     tree.live = True
-    tree.answers = {"bin/containerd": (127, "", said)}
+    tree.answers = {"bin/containerd": (127, "", output)}
     assert tree.present(check_mode=True).changed
     with pytest.raises(NvidiaError, match="validate is true, but this version of containerd has no validator"):
         tree.present(options={"validate": "true"})
