@@ -50,7 +50,7 @@ def location_of(
     """
     problem = cdi_schema.kind_problem(options.kind)
     if problem:
-        raise errors.NvidiaError(f"vendor and class: the kind {problem}.")
+        raise errors.NvidiaError(f"vendor and class: {options.kind} is not a valid kind. It {problem}.")
     unit_output = _output(refresh, host)
     if options.path is None and unit_output and options.kind == core_constants.GPU_KIND:
         if options.format is not None and not unit_output.endswith(f".{options.format}"):
