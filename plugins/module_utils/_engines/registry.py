@@ -28,70 +28,54 @@ _SYSTEM_CONTAINERD_FILE = "/etc/containerd/config.toml"
 
 
 # Each engine is imported on demand: a task for one engine need not import the others.
-def _docker(_instance: str) -> engines_base.Engine:
+def _load_docker(flavor: str, user: str) -> engines_base.Engine:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import engine  # noqa: PLC0415
 
-    return engine.DOCKER
+    if flavor == "rootless":
+        return engine.RootlessDocker(user)
+    return engine.DOCKER_SNAP if flavor == "snap" else engine.DOCKER
 
 
-def _docker_snap(_instance: str) -> engines_base.Engine:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import engine  # noqa: PLC0415
+def _load_containerd(flavor: str, service: str) -> engines_base.Engine:
+    if flavor in ("k3s", "rke2"):
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import (  # noqa: PLC0415
+            engine as k3s_engine,
+        )
 
-    return engine.DOCKER_SNAP
+        return k3s_engine.K3S if flavor == "k3s" else k3s_engine.RKE2
+    if flavor == "k0s":
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k0s import (  # noqa: PLC0415
+            engine as k0s_engine,
+        )
+
+        return k0s_engine.K0S
+    if flavor == "microk8s":
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.microk8s import (  # noqa: PLC0415
+            engine as microk8s_engine,
+        )
+
+        return microk8s_engine.MICROK8S
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import engine  # noqa: PLC0415
+
+    return engine.ContainerdOfUnit(service) if service else engine.CONTAINERD
 
 
-def _docker_rootless(user: str) -> engines_base.Engine:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import engine  # noqa: PLC0415
+def _load_crio(_flavor: str, _instance: str) -> engines_base.Engine:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import engine  # noqa: PLC0415
 
-    return engine.RootlessDocker(user)
+    return engine.CRIO
+
+
+def _load_podman(_flavor: str, _instance: str) -> engines_base.Engine:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import engine  # noqa: PLC0415
+
+    return engine.PODMAN
 
 
 def _own_users(host: hostfs.HostFS) -> list[str]:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import rootless  # noqa: PLC0415
 
     return rootless.own_users(host)
-
-
-def _containerd(service: str) -> engines_base.Engine:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import engine  # noqa: PLC0415
-
-    return engine.ContainerdOfUnit(service) if service else engine.CONTAINERD
-
-
-def _k3s(_instance: str) -> engines_base.Engine:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import engine  # noqa: PLC0415
-
-    return engine.K3S
-
-
-def _rke2(_instance: str) -> engines_base.Engine:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import engine  # noqa: PLC0415
-
-    return engine.RKE2
-
-
-def _k0s(_instance: str) -> engines_base.Engine:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k0s import engine  # noqa: PLC0415
-
-    return engine.K0S
-
-
-def _microk8s(_instance: str) -> engines_base.Engine:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.microk8s import engine  # noqa: PLC0415
-
-    return engine.MICROK8S
-
-
-def _crio(_instance: str) -> engines_base.Engine:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import engine  # noqa: PLC0415
-
-    return engine.CRIO
-
-
-def _podman(_instance: str) -> engines_base.Engine:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import engine  # noqa: PLC0415
-
-    return engine.PODMAN
 
 
 def _containerd_units(host: hostfs.HostFS) -> list[str]:
@@ -145,18 +129,12 @@ def _recorded_units(host: hostfs.HostFS) -> list[str]:
     )
 
 
-# By engine and flavor: creates the engine, given the name of an instance ("" is the usual one).
-_LOADERS: dict[tuple[str, str], t.Callable[[str], engines_base.Engine]] = {
-    ("docker", core_constants.SYSTEM): _docker,
-    ("docker", "snap"): _docker_snap,
-    ("docker", "rootless"): _docker_rootless,
-    ("containerd", core_constants.SYSTEM): _containerd,
-    ("containerd", "k3s"): _k3s,
-    ("containerd", "rke2"): _rke2,
-    ("containerd", "k0s"): _k0s,
-    ("containerd", "microk8s"): _microk8s,
-    ("crio", core_constants.SYSTEM): _crio,
-    ("podman", core_constants.SYSTEM): _podman,
+# Creates an engine, given its flavor and the name of an instance ("" is the usual one).
+_LOADERS: dict[str, t.Callable[[str, str], engines_base.Engine]] = {
+    "docker": _load_docker,
+    "containerd": _load_containerd,
+    "crio": _load_crio,
+    "podman": _load_podman,
 }
 # Finds other instances than the usual one: the user who runs the task, and units.
 _INSTANCES: dict[tuple[str, str], t.Callable[[hostfs.HostFS], list[str]]] = {
@@ -187,7 +165,7 @@ class Target(t.NamedTuple):
 
     def load(self) -> engines_base.Engine:
         """Return the engine. This imports its package."""
-        return _LOADERS[self.engine, self.flavor](self.instance)
+        return _LOADERS[self.engine](self.flavor, self.instance)
 
 
 def targets_on(host: hostfs.HostFS, engine: str | None = None) -> list[Target]:
