@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Configurations of containerd in the manner of distributions, installers, clouds and careless hands."""
+"""Configurations of containerd from distributions, installers, clouds and manual edits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EKS = """\
 version = 2
 root = "/var/lib/containerd"
 state = "/run/containerd"
-# Administrators put theirs here
+# Files of administrators
 imports = ["/etc/containerd/config.d/*.toml"]
 
 [grpc]
@@ -111,7 +111,7 @@ oom_score = -999
   address = "0.0.0.0:10257"
 """
 
-# In the manner of `containerd config migrate`, with the literal strings that the newer encoder writes.
+# Similar to the output of `containerd config migrate`, with the literal strings of the newer encoder.
 VERSION_3 = """\
 version = 3
 imports = []
@@ -139,7 +139,7 @@ imports = []
 VERSION_4 = "version = 4\n\n[plugins.'io.containerd.cri.v1.runtime']\nenable_selinux = true\n"
 
 VERSION_1 = """\
-# Older than clusters here remember
+# The first format
 [plugins.cri]
   sandbox_image = "k8s.gcr.io/pause:3.1"
   [plugins.cri.containerd.runtimes.runc]
@@ -188,7 +188,7 @@ version = 2
       runtime_type = "io.containerd.runc.v2"
 """
 
-# A site's own file, written for containerd 1.7 and kept after the upgrade.
+# A file of a site, written for containerd 1.7 and kept after the upgrade.
 SITE_DROP_IN = """\
 version = 2
 [plugins."io.containerd.grpc.v1.cri".containerd]
@@ -304,7 +304,7 @@ VERSIONS: tuple[Version, ...] = (
     (2, 4, 0),
 )
 MODES = ("auto", "in_place", "drop_in")
-# What no containerd of a version reads is refused, in these words.
+# The first containerd version that supports the format of a file. Older ones are refused.
 FIRST_READ_BY: dict[str, tuple[int, ...]] = {
     "k3s": (2, 0),
     "version 3": (2, 0),
@@ -319,7 +319,7 @@ FIRST_READ_BY: dict[str, tuple[int, ...]] = {
 def expected_refusal(
     name: str, version: Version, mode: str = "auto", asked: t.Mapping[str, t.Any] = types.MappingProxyType({})
 ) -> str | None:
-    """What a plan for one of FILES must complain about, None where it must succeed."""
+    """Return the expected error for one of FILES as a pattern, None if the plan must succeed."""
     if version is not None and version < FIRST_READ_BY.get(name, ()):
         return "does not support configuration version"
     if name == "version 1" and version is not None and (2, 0) <= version < (2, 3):

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A CRI that keeps images and pods, behind a socket that speaks as much gRPC as it takes."""
+"""A fake CRI with images and pods, behind a socket with the required part of gRPC."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def literal(name: bytes, value: bytes) -> bytes:
-    """A header as it is, with a size that takes more than one byte where it must."""
+    """Return a header without compression. Long values need a size of more than one byte."""
     size = bytes((len(value),)) if len(value) < 127 else b"\x7f" + _rest(len(value) - 127)
     return b"\x40" + bytes((len(name),)) + name + size + value
 
@@ -47,7 +47,7 @@ class _Handler(socketserver.StreamRequestHandler):
     server: _Server
 
     def handle(self) -> None:
-        # Whoever only tries whether somebody listens sends nothing.
+        # A client that only tests the socket sends nothing.
         with contextlib.suppress(OSError, IndexError):
             self.rfile.read(PREFACE)
             method, message = "", b""
@@ -64,7 +64,7 @@ class _Handler(socketserver.StreamRequestHandler):
 
 
 class FakeCri:
-    """The CRI in a directory tree; its containers end at once, with ``status``, and say ``log``."""
+    """The CRI in a directory tree. Its containers end at once with ``status`` and write ``log``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -156,13 +156,13 @@ def _label(pod: bytes) -> bytes:
 
 
 def network_of(pod: bytes) -> int:
-    """The NamespaceMode of a pod's network."""
+    """Return the NamespaceMode of a pod's network."""
     linux = dict(fields(dict(fields(dict(fields(pod))[1]))[8]))
     return dict(numbers(dict(fields(linux[2]))[1]))[1]
 
 
 def parent_of(pod: bytes) -> str:
-    """The parent of a pod's control groups."""
+    """Return the parent of a pod's control groups."""
     return dict(fields(dict(fields(dict(fields(pod))[1]))[8])).get(1, b"").decode()
 
 

@@ -68,10 +68,10 @@ class ContainerdPlanner:
         writer = self._writer(request)
         containerd_runtimes.check_legacy(request, writer.others, self.warnings)
         self._write_version(writer)
-        writer.runtimes(request)
-        self._default(request, writer)
-        self._cdi(request, writer)
-        writer.finish(request)
+        writer.write_runtimes(request)
+        self._write_default(request, writer)
+        self._write_cdi(request, writer)
+        writer.remove_unwanted(request)
         in_place = writer.mode == "in_place"
         self._import(writer.target.path if not in_place and writer.target.wanted else None)
         self._repair_default()
@@ -96,7 +96,7 @@ class ContainerdPlanner:
             raise errors.NvidiaError(
                 f"drop_in_path {drop_in} is the main file. Set another drop_in_path, or use config_mode: in_place."
             )
-        others = self._others(None if mode == "in_place" else drop_in)
+        others = self._foreign_files(None if mode == "in_place" else drop_in)
         containerd_config.check_version(others)
         target = self.files.edit(others.target_path() if mode == "in_place" else drop_in)
         # The writer identifies the entries of this collection in it one by one.
@@ -111,7 +111,7 @@ class ContainerdPlanner:
         self._check_types(target, others)
         return self.writer_class(self.context, others, target, mode)
 
-    def _others(self, drop_in: str | None) -> containerd_config.ContainerdFiles:
+    def _foreign_files(self, drop_in: str | None) -> containerd_config.ContainerdFiles:
         """Return all files without the entries of this collection, and without ``drop_in``."""
         for path in self.context.recorded:
             _revert_own_entries(self.files.edit(path))
@@ -148,7 +148,9 @@ class ContainerdPlanner:
             return "in_place"
         return "drop_in" if merges else "snapshot"
 
-    def _default(self, request: engines_base.RuntimeRequest, writer: containerd_runtimes.RuntimeTableWriter) -> None:
+    def _write_default(
+        self, request: engines_base.RuntimeRequest, writer: containerd_runtimes.RuntimeTableWriter
+    ) -> None:
         name = request.default(self.own_values[containerd_config.DEFAULT])
         if name is None:
             return
@@ -162,11 +164,11 @@ class ContainerdPlanner:
             )
         writer.write_setting(containerd_config.DEFAULT, name)
 
-    def _cdi(self, request: engines_base.RuntimeRequest, writer: containerd_runtimes.RuntimeTableWriter) -> None:
+    def _write_cdi(self, request: engines_base.RuntimeRequest, writer: containerd_runtimes.RuntimeTableWriter) -> None:
         version, enable = self.context.version, request.enable_cdi
         if enable == engines_base.CDI_AUTO and version is not None:
             # `containerd config default` of 1.7 prints enable_cdi = false, so false in a file is not a decision of the
-            # user. Later versions print true. finish() removes what an earlier run wrote and this run does not.
+            # user. Later versions print true. remove_unwanted() removes a value that only an earlier run wrote.
             if CDI_SINCE <= version < CDI_BY_DEFAULT_SINCE:
                 writer.write_setting(containerd_runtimes.CDI, value=True)
             return

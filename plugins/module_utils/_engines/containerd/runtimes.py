@@ -70,7 +70,7 @@ class RuntimeTableWriter:
         if self.mode != "in_place":
             self.target.write(VERSION, self.version)
 
-    def runtimes(self, request: engines_base.RuntimeRequest) -> None:
+    def write_runtimes(self, request: engines_base.RuntimeRequest) -> None:
         present = self.others.runtimes()
         if self.mode == "snapshot":
             toml_plan.write_table(self.target, self.root, self.others.cri())
@@ -193,7 +193,7 @@ class RuntimeTableWriter:
                 toml_plan.put(table, _existing_spelling(existing if isinstance(existing, dict) else {}, leaf), value)
         toml_plan.write_table(self.target, path, table)
 
-    def finish(self, request: engines_base.RuntimeRequest) -> None:
+    def remove_unwanted(self, request: engines_base.RuntimeRequest) -> None:
         """Remove the entries that earlier runs wrote and this run does not want.
 
         Settings that the request leaves open stay.
