@@ -179,7 +179,7 @@ class SpecGenerator:
 
         program = find_program(self._host, options.request.cdi_hook_path)
         if program is None:
-            reason = f"mode {mode} needs it"
+            reason = f"mode: {mode} needs it"
             if options.backend == cdi_options.NVIDIA_CTK:
                 reason = "backend is nvidia-ctk"
             elif mode in cdi_modes.MODES:
@@ -194,7 +194,7 @@ class SpecGenerator:
 def _backend(backend: str, mode: str, owned_by_unit: bool) -> str:
     if backend == cdi_options.NATIVE and mode not in cdi_modes.MODES:
         raise core_errors.NvidiaError(
-            f"backend native does not support mode {mode}. Set backend to auto or nvidia-ctk."
+            f"backend: native does not support mode: {mode}. Set backend to auto or nvidia-ctk."
         )
     if backend != cdi_options.AUTO:
         return backend

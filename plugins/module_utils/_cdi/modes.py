@@ -219,7 +219,7 @@ def generate_all(
 def _nvml(inputs: _Inputs) -> dict[str, cdi_edits.Data]:
     request, gpu_inventory = inputs.request, inputs.gpu_inventory
     if gpu_inventory is None:
-        raise errors.NvidiaError("mode nvml needs the list of the host's GPUs. Use another mode.")
+        raise errors.NvidiaError("mode: nvml needs the list of the host's GPUs. Use another mode.")
     if cdi_options.NONE in request.device_ids:
         devices = [_NONE_DEVICE]
     else:
@@ -325,4 +325,4 @@ def _spec(
 
 def _no_nodes(mode: str, root: str, patterns: t.Sequence[str], advice: str) -> errors.HostError:
     paths = " and ".join(file_lookup.under(root, pattern) for pattern in patterns)
-    return errors.HostError(f"mode {mode} needs device nodes, but there is no {paths}. {advice}")
+    return errors.HostError(f"mode: {mode} needs device nodes, but there is no {paths}. {advice}")

@@ -67,7 +67,7 @@ def location_of(
     _check_path(path, format_, host)
     if options.exclusive and not cdi_registry.is_loaded_path(path):
         raise errors.NvidiaError(
-            f"exclusive needs a path in {' or '.join(core_constants.CDI_SPEC_DIRS)}, because engines read only"
+            f"exclusive requires a path in {' or '.join(core_constants.CDI_SPEC_DIRS)}, because engines read only"
             f" these directories, but path is {path}."
         )
     return SpecLocation(path, format_, path in (unit_output, _output(own_refresh, host)))
@@ -108,7 +108,7 @@ def _check_path(path: str, format_: str, host: hostfs.HostFS) -> None:
     suffix = next((suffix for suffix in cdi_registry.SUFFIXES if name.endswith(suffix)), f".{format_}")
     if suffix != f".{format_}":
         raise errors.NvidiaError(
-            f"path ends in {suffix}, but format is {format_}. Remove one of the two options, or make them match."
+            f"path has the suffix {suffix}, but format is {format_}. Remove one of the two options, or make them match."
         )
 
 

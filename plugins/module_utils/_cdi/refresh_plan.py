@@ -238,7 +238,7 @@ def _normalized(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> cdi_opt
         if not path.endswith(cdi_registry.SUFFIXES):
             suffixes = " or ".join(cdi_registry.SUFFIXES)
             raise errors.NvidiaError(
-                f"path {path} does not end in {suffixes}, so nvidia-ctk would write a different file. Change the name."
+                f"path is {path}, which does not end in {suffixes}: nvidia-ctk would write another file. Change path."
             )
         return options._replace(path=path)
     if options.format not in (None, cdi_options.YAML):

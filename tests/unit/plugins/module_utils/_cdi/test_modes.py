@@ -211,7 +211,7 @@ def test_invalid_imex_channels(tree: Tree, identifier: str) -> None:
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "nvml"])
 def test_missing_nodes(tree: Tree, mode: str) -> None:
     tree.driver(root="/run/driver")
-    with pytest.raises(HostError, match=f"^mode {mode} needs device nodes, but there is no /run/driver/dev/"):
+    with pytest.raises(HostError, match=f"^mode: {mode} needs device nodes, but there is no /run/driver/dev/"):
         generate(tree, mode, Request(driver_root="/run/driver"))
 
 
@@ -219,7 +219,7 @@ def test_missing_nodes(tree: Tree, mode: str) -> None:
     ("mode", "request_", "message"),
     [
         ("csv", Request(), "mode: unknown value 'csv'. Use one of nvml, management, gds, "),
-        ("nvml", Request(), "mode nvml needs the list of the host's GPUs"),
+        ("nvml", Request(), "mode: nvml needs the list of the host's GPUs"),
         ("gds", Request(hooks="x"), "hooks: unknown value 'x'"),
     ],
 )

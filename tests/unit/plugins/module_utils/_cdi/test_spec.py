@@ -384,7 +384,7 @@ def test_missing_hook_in_check_mode(tmp_path: Path) -> None:
         ({"request": Request(vendor="-x")}, "vendor"),
         ({"request": Request(class_="a/../b")}, "class"),
         ({"request": Request(device_ids=("7",))}, "7"),
-        ({"mode": "csv", "backend": "native"}, "does not support mode csv"),
+        ({"mode": "csv", "backend": "native"}, "does not support mode: csv"),
         ({"mode": "csv"}, "no nvidia-ctk"),
         ({"backend": "nvidia-ctk"}, "no nvidia-ctk"),
         ({"for_engines": ("rkt",)}, "rkt"),

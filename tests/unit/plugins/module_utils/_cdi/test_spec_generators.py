@@ -156,7 +156,7 @@ def test_integrated_gpu_needs_csv(host: CdiHost, name: str, integrated: bool) ->
     if not integrated:
         assert host.cdi()["mode"] == "nvml"
         return
-    with pytest.raises(HostError, match="mode csv needs it"):
+    with pytest.raises(HostError, match="mode: csv needs it"):
         host.cdi()
     assert host.cdi(mode="nvml")["mode"] == "nvml"
 
@@ -165,7 +165,7 @@ def test_integrated_gpu_with_incomplete_nvml(host: CdiHost, tmp_path: Path) -> N
     """NVML reports no PCI address on Orin."""
     fake = FakeGpu("0000:01:00.0", 0, "Orin (nvgpu)")
     nvml_files(host.path, compiled(tmp_path), [fake], "fail nvmlDeviceGetPciInfo_v3 0 3", folder="usr/lib64")
-    with pytest.raises(HostError, match="mode csv needs it"):
+    with pytest.raises(HostError, match="mode: csv needs it"):
         host.cdi(use_nvml=True)
     with pytest.raises(HostError, match="nvmlDeviceGetPciInfo_v3 returned 3"):
         host.cdi(use_nvml=True, mode="nvml")
