@@ -166,7 +166,7 @@ class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
     def _keys(self, final: toml_document.TomlDocument) -> dict[KeyPath, t.Any]:
         """Return the entries of this collection in ``final``.
 
-        A setting that already had the wanted value before this collection wrote the file is not one of them.
+        A setting that already had the requested value before this collection wrote the file is not one of them.
         """
         recorded = (self.record.keys or {}) if self.record is not None else {}
         written = {
@@ -436,8 +436,8 @@ def _similar_key(path: KeyPath) -> str | None:
     last = path[-1].replace("_", "-").lower()
     same_name = [setting.key for setting in toolkit_settings.SETTINGS if setting.path[-1] == last]
     keys = same_name if len(same_name) > 0 else [setting.key for setting in toolkit_settings.SETTINGS]
-    wanted = toolkit_settings.dotted(path).replace("_", "-").lower()
-    found = difflib.get_close_matches(wanted, keys, 1, 0.0 if same_name else 0.6)
+    key = toolkit_settings.dotted(path).replace("_", "-").lower()
+    found = difflib.get_close_matches(key, keys, 1, 0.0 if same_name else 0.6)
     if not found:
         names = {setting.path[-1]: setting.key for setting in toolkit_settings.SETTINGS}
         found = [names[name] for name in difflib.get_close_matches(last, list(names), 1, 0.75)]

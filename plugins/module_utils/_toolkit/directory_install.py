@@ -106,11 +106,11 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         elif not runtimes:
             raise errors.NvidiaError("low_level_runtimes is empty. Add a runtime such as runc, or remove the option.")
         real_ldconfig = self.host.exists(posixpath.join(driver_root, "sbin/ldconfig.real"))
-        wanted = directory_layout.ConfigInputs(
+        config = directory_layout.ConfigInputs(
             driver_root, runtimes, options.settings, options.profile, options.debug, real_ldconfig,
             options.allow_unknown,
         )  # fmt: skip
-        return directory_layout.DirectorySpec(dest, wanted, options.default_runtime)
+        return directory_layout.DirectorySpec(dest, config, options.default_runtime)
 
     def _check_runtime(self, parameter: str, runtime: str) -> None:
         for folder in (self.store.dest, self.host.resolve(self.store.folder)):
@@ -139,10 +139,10 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
     def _plan(self, source: toolkit_source.Source) -> Plan:
         name, before = self.store.current(), self.current()
         integrity = None if before is None else self.store.check_integrity(before, self.options.thorough)
-        wanted = directory_layout.build_layout(
+        layout = directory_layout.build_layout(
             source.parts, self._spec, self.store.path(name or toolkit_source.name_of(source, self._spec))
         )
-        build = before is None or integrity is None or integrity.is_damaged or layout_differs(wanted, before)
+        build = before is None or integrity is None or integrity.is_damaged or layout_differs(layout, before)
         # The current version stays as the previous one when a new version is built.
         stay = {name} if build or before is None else {name, before.replaces}
         others = [other for other in self.store.names() if other not in stay]
@@ -150,7 +150,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         return Plan(
             before,
             integrity,
-            wanted,
+            layout,
             build,
             leftovers=tuple(self.store.leftovers()),
             stale=tuple(other for other, users in used.items() if not users),
@@ -168,7 +168,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             self.warn(warning)
         return found
 
-    # -- Refusals ------------------------------------------------------------------------------------------------------
+    # -- Preconditions -------------------------------------------------------------------------------------------------
 
     def _check_preconditions(self, plan: Plan, source: toolkit_source.Source) -> None:
         """Raise an error, or warn, for every problem that is known before the host is changed."""
@@ -222,10 +222,10 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             )
 
     def _check_version(self, version: str | None) -> None:
-        wanted = self.options.version
-        if wanted is not None and version is not None and toolkit_installed.upstream_version(wanted) != version:
+        requested = self.options.version
+        if requested is not None and version is not None and toolkit_installed.upstream_version(requested) != version:
             raise errors.NvidiaError(
-                f"The source contains version {version} of the toolkit, but version is {wanted}. Change one of them."
+                f"The source contains version {version} of the toolkit, but version is {requested}. Change one of them."
                 " Nothing was changed."
             )
         self.check_minimum(version)
@@ -407,10 +407,10 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         )
 
 
-def layout_differs(wanted: directory_layout.DirectoryLayout, before: toolkit_manifest.Manifest) -> bool:
-    """Return whether a version has other names, modes or contents than the wanted directory."""
+def layout_differs(layout: directory_layout.DirectoryLayout, before: toolkit_manifest.Manifest) -> bool:
+    """Return whether a version has other names, modes or contents than ``layout``."""
     recorded = {
         name: (entry.mode, entry.known.sha256 if entry.known is not None else "", entry.target)
         for name, entry in before.files.items()
     }
-    return recorded != {name: (entry.mode, entry.sha256, entry.target) for name, entry in wanted.entries.items()}
+    return recorded != {name: (entry.mode, entry.sha256, entry.target) for name, entry in layout.entries.items()}

@@ -158,16 +158,16 @@ class VersionStore(directory_versions.VersionReader):
             else:
                 toolkit_manifest.create(path, entry.mode, [entry.text])
 
-    def new_name(self, wanted: str) -> str:
-        """Return ``wanted``, or ``wanted`` with the first free number if that name is taken."""
+    def new_name(self, name: str) -> str:
+        """Return ``name``, or ``name`` with the first free number if that name is taken."""
         taken = set(self.host.entries(self.folder))
         stem, end = (
-            (wanted[: -len(directory_versions.FOREIGN_SUFFIX)], directory_versions.FOREIGN_SUFFIX)
-            if wanted.endswith(directory_versions.FOREIGN_SUFFIX)
-            else (wanted, "")
+            (name[: -len(directory_versions.FOREIGN_SUFFIX)], directory_versions.FOREIGN_SUFFIX)
+            if name.endswith(directory_versions.FOREIGN_SUFFIX)
+            else (name, "")
         )
-        names = [wanted, *(f"{stem}-{number}{end}" for number in range(2, len(taken) + 3))]
-        return next(name for name in names if name not in taken)
+        names = [name, *(f"{stem}-{number}{end}" for number in range(2, len(taken) + 3))]
+        return next(each for each in names if each not in taken)
 
     def finish(
         self, manifest: toolkit_manifest.Manifest, entries: t.Mapping[str, toolkit_manifest.Entry], label: Label

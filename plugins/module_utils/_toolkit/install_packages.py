@@ -155,7 +155,7 @@ class Installation(toolkit_packages.PackageTask):
             )
         return tuple(found.files)
 
-    # -- Refusals ------------------------------------------------------------------------------------------------------
+    # -- Preconditions -------------------------------------------------------------------------------------------------
 
     def _check_preconditions(self, state: toolkit_packages.State, changes: PendingChanges) -> None:
         """Raise an error, or warn, for every problem that is known before the host is changed."""

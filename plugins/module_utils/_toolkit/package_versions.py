@@ -55,7 +55,7 @@ def choose(
 ) -> Target:
     """Return the newest offered version that matches ``requested`` and exists for all four packages.
 
-    Without a wanted version, this is the version that the package manager prefers. The installed version is kept if
+    Without a requested version, this is the version that the package manager prefers. The installed version is kept if
     the sources offer only older ones. Raises NotOfferedError.
     """
     common = [

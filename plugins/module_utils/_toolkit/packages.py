@@ -58,7 +58,7 @@ def track_config(host: hostfs.HostFS) -> core_records.OriginalFile | None:
     if host.lexists(toolkit_constants.CONFIG_FILE) or core_records.load_record(host, apply.PACKAGES, path) is not None:
         return None
     folders = (posixpath.dirname(path), core_records.STATE_DIR)
-    made = [folder for wanted in folders for folder in atomic_write.missing_directories(host, wanted)]
+    created = [folder for wanted in folders for folder in atomic_write.missing_directories(host, wanted)]
     record = core_records.OriginalFile(
         apply.PACKAGES,
         path,
@@ -66,7 +66,7 @@ def track_config(host: hostfs.HostFS) -> core_records.OriginalFile | None:
         os.geteuid(),
         os.getegid(),
         0o644,
-        created_directories=tuple(dict.fromkeys(made)),
+        created_directories=tuple(dict.fromkeys(created)),
         written=(core_records.digest(None),),
         created=True,
         main=path,

@@ -55,7 +55,7 @@ class RepositoryPlan(t.NamedTuple):
     """The required changes.
 
     ``files`` are written, and the original content of the files in ``restored`` is restored. ``modes`` are the present
-    and the wanted mode of files whose mode changes. ``is_fetched_key`` are fetched keys that are no longer needed.
+    and the requested mode of files whose mode changes. ``unused_keys`` are fetched keys that are no longer needed.
     ``untested`` says that an earlier run wrote the files and was interrupted before it tested them.
     """
 
@@ -163,12 +163,12 @@ def plan_files(
     for file in sorted(files, key=lambda file: file.path in (packages_sources.APT_SOURCE, packages_sources.DNF_SOURCE)):
         path = host.resolve(file.path)
         before, after = host.read(path), _content(host, file, proxy, predicted)
-        wanted, mode = int(file.mode, 8), _mode(host, path)
-        if mode is not None and mode != wanted:
-            modes[path] = (mode, wanted)
+        requested, mode = int(file.mode, 8), _mode(host, path)
+        if mode is not None and mode != requested:
+            modes[path] = (mode, requested)
         if before != after or path in modes:
             planned.append(
-                core_plan.PlannedFile(path, before, after, {("content",): core_records.digest(after)}, mode=wanted)
+                core_plan.PlannedFile(path, before, after, {("content",): core_records.digest(after)}, mode=requested)
             )
     kept = [host.resolve(file.path) for file in files]
     unused = set(host.glob(packages_sources.STAGED_KEYS)) - {file.source for file in files}
@@ -312,7 +312,7 @@ class SavedSources:
         """
         now = [self._read_file(path, own=True) for path in own]
         now += [self._read_file(self.host.resolve(path), own=False) for path in others]
-        earlier, made = self._read_marker()
+        earlier, created = self._read_marker()
         self._saved = {saved.path: saved for saved in now}
         for saved in earlier:
             # A file that another program wrote in place of a removed one stays.
@@ -320,7 +320,7 @@ class SavedSources:
                 self._saved[saved.path] = saved
         folders = [*(posixpath.dirname(path) for path in self._saved), self.backup_dir, core_records.STATE_DIR]
         missing = [path for folder in folders for path in atomic_write.missing_directories(self.host, folder)]
-        self._directories = list(dict.fromkeys([*made, *missing]))
+        self._directories = list(dict.fromkeys([*created, *missing]))
         self._backups = set(self._all_backups())
         atomic_write.make_directories(self.host, core_records.STATE_DIR, 0o700)
         self.saved = True

@@ -79,7 +79,7 @@ class _FoundFile(t.NamedTuple):
 
 
 def find_parts(root: hostfs.HostFS, components: t.Sequence[str] | None, label: str) -> list[Part]:
-    """Return the files of ``components`` below ``from_tree``. None: all that this version of the toolkit has.
+    """Return the files of ``components`` below ``root``. None: all that this version of the toolkit has.
 
     ``label`` is the name of the root in messages. Raises NvidiaError unless the files are a complete toolkit for one
     machine, HostError for a file that cannot be read.

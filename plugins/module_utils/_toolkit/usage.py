@@ -155,7 +155,7 @@ def low_level_runtimes(host: hostfs.HostFS) -> tuple[list[str], list[str]]:
     cannot be read. Raises MissingPackageError if the package that reads them is missing.
     """
     engines = engines_registry.engines_on(host)
-    found = [_of_engine(engine, host) for engine in engines]
+    found = [_runtimes_of(engine, host) for engine in engines]
     paths: list[str] = []
     for path in (path for runtimes in found for path in runtimes.paths):
         if not any(host.same_program(path, known) for known in paths):
@@ -168,11 +168,11 @@ def low_level_runtimes(host: hostfs.HostFS) -> tuple[list[str], list[str]]:
     return [*paths, *names], [warning for runtimes in found for warning in runtimes.warnings]
 
 
-def _of_engine(engine: engines_base.Engine, host: hostfs.HostFS) -> _EngineRuntimes:
+def _runtimes_of(engine: engines_base.Engine, host: hostfs.HostFS) -> _EngineRuntimes:
     installation = engine.inspect(host)
     installed = installation.binary is not None or installation.unit is not None
     try:
-        state, notes = _state_without_nvidia(engine, host, installation)
+        state, engine_warnings = _state_without_nvidia(engine, host, installation)
     except errors.MissingPackageError:
         # The controller may have the missing package and send it.
         raise
@@ -180,7 +180,7 @@ def _of_engine(engine: engines_base.Engine, host: hostfs.HostFS) -> _EngineRunti
         return _EngineRuntimes(installed, (), (f"The runtimes of {engine.name} are unknown: {error}",))
     candidates = _Candidates(host, state)
     paths: list[str] = []
-    warnings = list(notes)
+    warnings = list(engine_warnings)
     for name in candidates.names(engine.default_runtime):
         path = _program(host, candidates.paths[name])
         if path is None:
@@ -210,7 +210,7 @@ def _state_without_nvidia(
         context = files.context(path, installation.unit, _NEWEST, recorded)
         return engine.absent(context).state, ()
     except (errors.ConfigurationError, errors.HostError) as error:
-        warnings = (f"The runtimes of {engine.name} may be incomplete: {error}",)
+        warnings = (f"The list of runtimes of {engine.name} may be incomplete: {error}",)
     except errors.NvidiaError:
         # A unit or another file needs the runtimes of this collection. The other runtimes are not affected.
         warnings = ()

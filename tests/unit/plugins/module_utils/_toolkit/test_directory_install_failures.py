@@ -266,7 +266,7 @@ def left(host: Host) -> Tree:
 
 
 class Scene:
-    """A tree that is created again for each try. ``original`` is its content before the installation."""
+    """A tree that is created again for each try."""
 
     def __init__(self, folder: Path, start: t.Callable[[Host], None]) -> None:
         self._folder = folder
