@@ -74,7 +74,7 @@ def runtime_config(socket_path: str) -> dict[str, t.Any] | None:
     makes sure that the daemon runs, because the connection alone would start it under socket activation.
     """
     try:
-        return _status(grpc.call(socket_path, _SERVICE + "Status", _VERBOSE))
+        return _decode_config(grpc.call(socket_path, _SERVICE + "Status", _VERBOSE))
     except (OSError, ValueError):
         return None
 
@@ -88,12 +88,12 @@ def version(socket_path: str) -> str:
         return ""
 
 
-def _status(answer: bytes) -> dict[str, t.Any] | None:
-    told = list(grpc.fields(answer))
+def _decode_config(message: bytes) -> dict[str, t.Any] | None:
+    reply = list(grpc.fields(message))
     # Every valid reply contains a status.
-    if not any(number == _STATUS for number, _content in told):
+    if not any(number == _STATUS for number, _content in reply):
         return None
-    entries = (dict(grpc.fields(content)) for number, content in told if number == _INFO)
+    entries = (dict(grpc.fields(content)) for number, content in reply if number == _INFO)
     information = {entry.get(_KEY, b""): entry.get(_VALUE, b"") for entry in entries}
     config = json_data.load(information.get(b"config", b"{}"))
     return config if isinstance(config, dict) else None

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import re
-import socket
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import unix_socket
@@ -24,7 +23,7 @@ TIMEOUT = 5.0
 LIMIT = 1 << 20
 
 # Maximum size of all frames in bytes, because a daemon may send any number of frames without a part of the reply.
-_MOST = 4 * LIMIT
+_MAX_RECEIVED = 4 * LIMIT
 # RFC 9113: the preface (3.4), the types of frames and their flags (6), settings (6.5.2), sizes (6.5.2, 6.9.2).
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PUSH_PROMISE, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 5, 6, 7, 8
@@ -43,7 +42,7 @@ _REQUEST_HEADERS = (
     ("te", "trailers"),
 )
 # The header in which gRPC gives the reason of a failed call.
-_WORDS = "grpc-message"
+_ERROR_HEADER = "grpc-message"
 
 
 class CallError(ValueError):
@@ -56,11 +55,9 @@ def call(socket_path: str, method: str, message: bytes, timeout: float | None = 
     Raises OSError or ValueError if there is no valid reply, and CallError for an error that the service reports. The
     caller makes sure that the daemon runs, because the connection alone would start it under socket activation.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        wire = unix_socket.Connection(connection, TIMEOUT if timeout is None else timeout, _MOST)
-        wire.open(socket_path)
-        wire.send(_request(method, message))
-        return _answer(wire)
+    with unix_socket.connect(socket_path, TIMEOUT if timeout is None else timeout, _MAX_RECEIVED) as connection:
+        connection.send(_request(method, message))
+        return _read_reply(connection)
 
 
 # -- HTTP/2 --------------------------------------------------------------------------------------------------------
@@ -88,7 +85,7 @@ def _request(method: str, message: bytes) -> bytes:
     return _PREFACE + b"".join(frames)
 
 
-def _answer(wire: unix_socket.Connection) -> bytes:
+def _read_reply(connection: unix_socket.Connection) -> bytes:
     """Return the message of the reply.
 
     Raises ValueError if there is none, as after a gRPC error. The headers are decoded only in that case, because they
@@ -96,38 +93,37 @@ def _answer(wire: unix_socket.Connection) -> bytes:
     """
     body = bytearray()
     while True:
-        head = wire.read(9)
+        head = connection.read(9)
         size, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
         if size > _FRAME_LIMIT:
-            raise ValueError("this is not HTTP/2")
-        payload = wire.read(size)
+            raise ValueError("the reply is not HTTP/2")
+        payload = connection.read(size)
         if kind == _DATA:
             body += _unpadded(payload) if flags & _PADDED else payload
             length = int.from_bytes(body[1:5], "big")
             if body[:1] == b"\1" or 5 + length > LIMIT:
-                raise ValueError("the answer is compressed or too long")
+                raise ValueError("the reply is compressed or too long")
             if len(body) >= 5 + length:
                 return bytes(body[5 : 5 + length])
         elif kind in (_SETTINGS, _PING) and not flags & _ACK:
-            wire.send(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
+            connection.send(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
         # A daemon that stops sends the number of the last stream that it still answers.
         gone = kind == _GOAWAY and int.from_bytes(payload[:4], "big") & 0x7FFFFFFF < _STREAM
         ended = kind in (_DATA, _HEADERS) and flags & _END_STREAM
         if gone or ended or kind in (_RST_STREAM, _PUSH_PROMISE):
-            raise _refusal(payload if kind == _HEADERS and not flags & (_PADDED | _PRIORITY) else b"")
+            raise _error_of(payload if kind == _HEADERS and not flags & (_PADDED | _PRIORITY) else b"")
 
 
-def _refusal(headers: bytes) -> ValueError:
+def _error_of(headers: bytes) -> ValueError:
     """Return the error for a reply without a message, with the reason from the last headers if they contain one."""
-
     try:
-        words = header(headers, _WORDS)
+        message = header(headers, _ERROR_HEADER)
     except ValueError:
-        words = None
-    if not words:
-        return ValueError("the answer ends without a message")
+        message = None
+    if not message:
+        return ValueError("the reply has no message")
     # gRPC encodes % and all characters other than printable ASCII as %XX.
-    plain = re.sub(rb"%([0-9A-Fa-f]{2})", lambda found: bytes.fromhex(found.group(1).decode()), words.encode("utf-8"))
+    plain = re.sub(rb"%([0-9A-Fa-f]{2})", lambda found: bytes.fromhex(found.group(1).decode()), message.encode("utf-8"))
     return CallError(plain.decode("utf-8", "replace"))
 
 
@@ -154,41 +150,41 @@ def numbers(message: bytes) -> t.Iterator[tuple[int, int]]:
 def _entries(message: bytes) -> t.Iterator[tuple[int, bytes | int]]:
     position = 0
     while position < len(message):
-        key, position = _varint(message, position)
+        key, position = _decode_integer(message, position)
         if key & 7 == 2:
-            size, start = _varint(message, position)
+            size, start = _decode_integer(message, position)
             position = start + size
             yield key >> 3, message[start:position]
         elif key & 7 == 0:
-            number, position = _varint(message, position)
+            number, position = _decode_integer(message, position)
             yield key >> 3, number
         elif key & 7 in (1, 5):
             position += 8 if key & 7 == 1 else 4
         else:
-            raise ValueError("this is not protobuf")
+            raise ValueError("the message is not protobuf")
         if position > len(message):
-            raise ValueError("a field ends in the middle")
+            raise ValueError("a field is cut off")
 
 
-def _varint(message: bytes, position: int) -> tuple[int, int]:
+def _decode_integer(message: bytes, position: int) -> tuple[int, int]:
     """Return a number in groups of seven bits, the lowest first, and the position after it."""
     number = 0
     for shift, byte in enumerate(message[position : position + 10]):
         number |= (byte & 0x7F) << 7 * shift
         if not byte & 0x80:
             return number, position + shift + 1
-    raise ValueError("a number ends in the middle")
+    raise ValueError("a number is cut off")
 
 
 def field(number: int, value: str | bytes | int) -> bytes:
     """Return one encoded field of a message: an integer, a string or a message."""
     if isinstance(value, int):
-        return _encoded(number << 3) + _encoded(value)
+        return _encode_integer(number << 3) + _encode_integer(value)
     content = value.encode("utf-8") if isinstance(value, str) else value
-    return _encoded(number << 3 | 2) + _encoded(len(content)) + content
+    return _encode_integer(number << 3 | 2) + _encode_integer(len(content)) + content
 
 
-def _encoded(number: int) -> bytes:
+def _encode_integer(number: int) -> bytes:
     groups = bytearray()
     while number > 0x7F:
         groups.append(number & 0x7F | 0x80)
@@ -242,17 +238,17 @@ def _integer(block: bytes, position: int, bits: int) -> tuple[int, int]:
         number += (byte & 0x7F) << 7 * shift
         if not byte & 0x80:
             return number, position + shift + 2
-    raise ValueError("a number ends in the middle")
+    raise ValueError("a number is cut off")
 
 
 def _string(block: bytes, position: int) -> tuple[bytes, int]:
     if position >= len(block):
-        raise ValueError("a header ends in the middle")
+        raise ValueError("a header is cut off")
     is_coded = block[position] & 0x80
     size, start = _integer(block, position, 7)
     content = block[start : start + size]
     if len(content) < size:
-        raise ValueError("a string ends in the middle")
+        raise ValueError("a string is cut off")
     return _decoded(content) if is_coded else content, start + size
 
 
@@ -265,7 +261,7 @@ def _decoded(content: bytes) -> bytes:
             code, length = code << 1 | byte >> shift & 1, length + 1
             symbol = codes.get((length, code))
             if symbol == _END:
-                raise ValueError("a string holds its own end")
+                raise ValueError("a string contains the end marker")
             if symbol is not None:
                 text.append(symbol)
                 code, length = 0, 0

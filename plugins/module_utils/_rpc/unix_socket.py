@@ -9,6 +9,7 @@ A whole exchange has one deadline and one size limit.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
@@ -27,25 +28,22 @@ _CHUNK = 65536
 class Connection:
     """A connection that ends at its deadline, even if the daemon sends its reply slowly.
 
-    All methods raise OSError if the daemon does not answer in time.
+    All methods raise OSError if the daemon does not reply in time.
     """
 
-    def __init__(self, connection: socket.socket, timeout: float, most: int) -> None:
+    def __init__(self, connection: socket.socket, timeout: float, limit: int) -> None:
         """Set the timeout in seconds, and the maximum number of bytes to receive."""
         self._connection = connection
         self._deadline = time.monotonic() + timeout
-        self._left = most
+        self._left = limit
         self._buffer = bytearray()
 
     def _timed(self) -> socket.socket:
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise socket.timeout("the answer is too slow")
+            raise socket.timeout("the daemon does not reply in time")
         self._connection.settimeout(left)
         return self._connection
-
-    def open(self, path: str) -> None:
-        self._timed().connect(path)
 
     def send(self, content: bytes) -> None:
         self._timed().sendall(content)
@@ -58,7 +56,7 @@ class Connection:
         chunk = self._timed().recv(_CHUNK)
         self._left -= len(chunk)
         if self._left < 0:
-            raise ValueError("the answer does not end")
+            raise ValueError("the reply is too long")
         return chunk
 
     def read(self, size: int) -> bytes:
@@ -69,11 +67,24 @@ class Connection:
         while len(self._buffer) < size:
             chunk = self.receive()
             if not chunk:
-                raise ValueError("the answer ends in the middle")
+                raise ValueError("the reply ends early")
             self._buffer += chunk
         content = bytes(self._buffer[:size])
         del self._buffer[:size]
         return content
+
+
+@contextlib.contextmanager
+def connect(path: str, timeout: float, limit: int) -> t.Iterator[Connection]:
+    """Connect to the socket ``path``, and close the connection at the end of the context.
+
+    Raises OSError if that is not possible within ``timeout`` seconds.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as opened:
+        opened.settimeout(timeout)
+        connection = Connection(opened, timeout, limit)
+        opened.connect(path)
+        yield connection
 
 
 class HttpResponse(t.NamedTuple):
@@ -122,16 +133,14 @@ def http_request(
     ``timeout`` in seconds is for the whole exchange. Raises OSError or ValueError if there is no HTTP response, or if
     it does not end.
 
-    This is HTTP/1.0, which ends a response by closing the connection. The standard library's client supports more, but
-    its import would be the greatest single cost of an unchanged task.
+    This is HTTP/1.0, which ends a response by closing the connection. The import of the standard library's client
+    would take longer than everything else in an unchanged task.
     """
     content = b"" if body is None else json.dumps(body).encode("utf-8")
-    about = f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n" if method == "POST" else ""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        wire = Connection(connection, HTTP_TIMEOUT if timeout is None else timeout, _MAX_RESPONSE)
-        wire.open(socket_path)
-        wire.send(f"{method} {request} HTTP/1.0\r\nHost: docker\r\n{about}\r\n".encode("ascii") + content)
-        response = b"".join(iter(wire.receive, b""))
+    headers = f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n" if method == "POST" else ""
+    with connect(socket_path, HTTP_TIMEOUT if timeout is None else timeout, _MAX_RESPONSE) as connection:
+        connection.send(f"{method} {request} HTTP/1.0\r\nHost: docker\r\n{headers}\r\n".encode("ascii") + content)
+        response = b"".join(iter(connection.receive, b""))
     head, separator, found = response.partition(b"\r\n\r\n")
     status_line = head.split(None, 2)
     is_http = len(status_line) >= 2 and status_line[0].startswith(b"HTTP/") and status_line[1].isdigit()

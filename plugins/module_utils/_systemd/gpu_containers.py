@@ -79,7 +79,7 @@ def legacy_gpu_containers(host: hostfs.HostFS) -> list[str]:
     engines show them. A container is running unless its process is known to have ended. A bundle that cannot be read is
     skipped. The list is empty for an offline tree, in which nothing runs.
     """
-    return _where(host, lambda folder: _has_gpu(host.read_text(f"{folder}/config.json")))
+    return _running_containers(host, lambda folder: _has_gpu(host.read_text(f"{folder}/config.json")))
 
 
 def run_by_toolkit(host: hostfs.HostFS) -> list[str]:
@@ -88,7 +88,9 @@ def run_by_toolkit(host: hostfs.HostFS) -> list[str]:
     The names have the same form as in legacy_gpu_containers(). containerd's shim runs that program again to stop or to
     enter the container, by the path in its file ``runtime`` (1.6 to 2.1).
     """
-    return _where(host, lambda folder: posixpath.basename(host.read_text(f"{folder}/runtime").strip()) in _RUNTIMES)
+    return _running_containers(
+        host, lambda folder: posixpath.basename(host.read_text(f"{folder}/runtime").strip()) in _RUNTIMES
+    )
 
 
 def bundles_referencing(host: hostfs.HostFS, text: str) -> list[str]:
@@ -96,17 +98,19 @@ def bundles_referencing(host: hostfs.HostFS, text: str) -> list[str]:
 
     The names have the same form as in legacy_gpu_containers().
     """
-    return _where(host, lambda folder: any(text in host.read_text(f"{folder}/{name}") for name in _BUNDLE_FILES))
+    return _running_containers(
+        host, lambda folder: any(text in host.read_text(f"{folder}/{name}") for name in _BUNDLE_FILES)
+    )
 
 
-def _where(host: hostfs.HostFS, concerned: t.Callable[[str], bool]) -> list[str]:
+def _running_containers(host: hostfs.HostFS, matches: t.Callable[[str], bool]) -> list[str]:
     # The key is the pid file, because two bundles with the same pid file belong to one container.
     found: dict[str, str] = {}
     for bundles in _BUNDLES if host.live else ():
         for folder in host.glob(f"{bundles.root}/{bundles.pattern}"):
             below = folder[len(bundles.root) :]
             pid_file = f"{bundles.pid_root or bundles.root}{below}/{bundles.pid_file}"
-            if concerned(folder) and _runs(host, pid_file, bool(bundles.pid_root)):
+            if matches(folder) and _is_running(host, pid_file, bool(bundles.pid_root)):
                 found.setdefault(pid_file, _name(bundles, below))
     return list(found.values())
 
@@ -122,7 +126,7 @@ def _short(name: str) -> str:
     return name[:12] if _LONG_ID.fullmatch(name) else name
 
 
-def _runs(host: hostfs.HostFS, pid_file: str, needs_pid: bool) -> bool:
+def _is_running(host: hostfs.HostFS, pid_file: str, needs_pid: bool) -> bool:
     pid = host.read_text(pid_file).strip()
     if not pid.isdigit():
         return not needs_pid
@@ -140,17 +144,17 @@ def _has_gpu(text: str) -> bool:
         return False
     try:
         specification = json_data.load(text)
-        return _is_hooked(specification) and _asks_for_devices(specification)
+        return _has_hook(specification) and _requests_devices(specification)
     except (AttributeError, KeyError, TypeError, ValueError):
         return False
 
 
-def _is_hooked(specification: t.Any) -> bool:
+def _has_hook(specification: t.Any) -> bool:
     stages = (specification.get("hooks") or {}).values()
     return any(posixpath.basename(hook["path"]) in _HOOKS for stage in stages for hook in stage or ())
 
 
-def _asks_for_devices(specification: t.Any) -> bool:
+def _requests_devices(specification: t.Any) -> bool:
     environment = dict(pair.partition("=")[::2] for pair in specification["process"].get("env") or ())
     mounts = [mount["destination"] for mount in specification.get("mounts") or ()]
     if any(path.startswith(_DEVICE_MOUNTS) for path in mounts) or any(name.startswith(_SWARM) for name in environment):

@@ -73,8 +73,8 @@ def start_time(host: hostfs.HostFS, pid: int) -> float | None:
 
 def changed_since_start(host: hostfs.HostFS, pid: int, paths: t.Iterable[str]) -> bool:
     """Return whether any of ``paths`` changed after the process started."""
-    birth = start_time(host, pid)
-    return birth is not None and any(host.mtime(path) > birth for path in paths)
+    started = start_time(host, pid)
+    return started is not None and any(host.mtime(path) > started for path in paths)
 
 
 def _slice_path(name: str) -> str:
@@ -94,8 +94,8 @@ def active_unit(host: hostfs.HostFS, services: t.Sequence[str], program: str, co
     enabled = [
         name for name in services if host.lexists(f"{systemd_units.UNIT_DIRS[0]}/multi-user.target.wants/{name}")
     ]
-    there = [name for name in services if systemd_units.unit_file(host, name) is not None]
-    return [*running, *enabled, *there, *services][0]
+    existing = [name for name in services if systemd_units.unit_file(host, name) is not None]
+    return [*running, *enabled, *existing, *services][0]
 
 
 def _runs(host: hostfs.HostFS, name: str, program: str, containerd: str) -> bool:
@@ -168,7 +168,9 @@ def send_sighup(host: hostfs.HostFS, pid: int, program: str) -> None:
         handle = _handle(pid)
         try:
             if not runs_program(host, pid, program):
-                raise errors.HostError(f"Process {pid} is not {program} of this host, so it gets no signal.")
+                raise errors.HostError(
+                    f"Process {pid} is not {program} of this host. No signal was sent. Run the task again."
+                )
             if handle is not None and hasattr(signal, "pidfd_send_signal"):
                 signal.pidfd_send_signal(handle, signal.SIGHUP)
             else:
@@ -178,6 +180,6 @@ def send_sighup(host: hostfs.HostFS, pid: int, program: str) -> None:
                 os.close(handle)
     except OSError as error:
         raise errors.HostError(
-            f"Process {pid} cannot be sent a signal: {error.strerror}. Run the task as root, where the processes of the"
-            " host are seen under their own numbers."
+            f"SIGHUP cannot be sent to process {pid}: {error.strerror}. Run the task as root, in the PID namespace of"
+            " the host."
         ) from error

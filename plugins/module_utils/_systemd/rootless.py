@@ -28,10 +28,10 @@ UNIT = "docker.service"
 # contrib/dockerd-rootless.sh, from 20.10 on).
 SCRIPT = "dockerd-rootless.sh"
 _PROGRAMS = ("rootlesskit", "dockerd")
-_NUMBER = re.compile(r"[0-9]{1,10}\Z")
+_PID = re.compile(r"[0-9]{1,10}\Z")
 # A user's systemd puts services into app.slice. Before systemd 246 it put them directly into the control group of
 # user@UID.service.
-_GROUPS = ("app.slice/", "")
+_CONTROL_GROUPS = ("app.slice/", "")
 
 
 # -- for a task of the user ------------------------------------------------------------------------------------------
@@ -45,13 +45,13 @@ def own_users(host: hostfs.HostFS) -> list[str]:
     account = core_accounts.own_account(host)
     if account is None:
         return []
-    places = [f"{account.home}/.config/systemd/user/{UNIT}"]
-    places += [f"{account.runtime_dir}/{name}" for name in ("docker.pid", "docker.sock")]
+    paths = [f"{account.home}/.config/systemd/user/{UNIT}"]
+    paths += [f"{account.runtime_dir}/{name}" for name in ("docker.pid", "docker.sock")]
     recorded = (
         name.startswith(f"{core_accounts.ROOTLESS_PREFIX}{account.name}-")
         for name in host.readable_entries(f"{account.data_dir}/state")
     )
-    return [account.name] if any(host.lexists(place) for place in places) or any(recorded) else []
+    return [account.name] if any(host.lexists(path) for path in paths) or any(recorded) else []
 
 
 def user_unit(host: hostfs.HostFS, account: core_accounts.Account, name: str) -> systemd_units.Unit | None:
@@ -95,14 +95,14 @@ def user_process(
         return None
     candidates: list[int | None] = []
     if unit is not None:
-        for group in _GROUPS:
-            place = f"user@{account.uid}.service/{group}{unit.name}"
+        for group in _CONTROL_GROUPS:
+            path = f"user@{account.uid}.service/{group}{unit.name}"
             candidates.append(
-                processes.find_process(host, unit._replace(name=place, slice=f"user-{account.uid}.slice"), name)
+                processes.find_process(host, unit._replace(name=path, slice=f"user-{account.uid}.slice"), name)
             )
     for path in pid_files:
         text = host.read_text(path).strip()
-        if _NUMBER.match(text) and host.read_text(f"/proc/{text}/comm").strip() == name:
+        if _PID.match(text) and host.read_text(f"/proc/{text}/comm").strip() == name:
             candidates.append(int(text))
     return next((pid for pid in candidates if pid is not None and processes.uid_of(host, pid) == account.uid), None)
 
@@ -118,7 +118,7 @@ def running_engines(host: hostfs.HostFS) -> dict[str, int]:
     """
     found: dict[int, dict[str, int]] = {}
     for pid in host.readable_entries("/proc") if host.live else ():
-        program = host.read_text(f"/proc/{pid}/comm").strip() if _NUMBER.match(pid) else ""
+        program = host.read_text(f"/proc/{pid}/comm").strip() if _PID.match(pid) else ""
         uid = processes.uid_of(host, pid) if program in _PROGRAMS else None
         if uid:
             found.setdefault(uid, {})[program] = int(pid)
@@ -152,8 +152,11 @@ def migration_advice(host: hostfs.HostFS, user: str) -> str:
     if user not in recorded_users(host):
         return ""
     paths = [record.path for record in core_records.load_readable_records(host) if record.engine == key]
-    notes = [f"{core_records.STATE_DIR}/{kind}-{key}.json" for kind in ("restart", "changes")]
-    files = [*(core_records.record_path(key, path) for path in paths), *(note for note in notes if host.lexists(note))]
+    journals = [f"{core_records.STATE_DIR}/{kind}-{key}.json" for kind in ("restart", "changes")]
+    files = [
+        *(core_records.record_path(key, path) for path in paths),
+        *(journal for journal in journals if host.lexists(journal)),
+    ]
     names = " ".join(shlex.quote(posixpath.basename(file)) for file in files)
     home = core_accounts.home_of(host, user) or f"~{user}"
     target = shlex.quote(f"{home}/.local/state/gpufleet-nvidia/state")

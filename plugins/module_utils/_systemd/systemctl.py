@@ -31,7 +31,7 @@ _PROPERTIES = (
 _ENDS_ALL = ("control-group", "mixed")
 _SHIM = ("containerd-shim", "conmon")
 _LINES_READ = 200
-_LAST_WORDS = 15
+_JOURNAL_LINES = 15
 # The level of log lines that are not problems (logrus, in all three engines).
 _INFORMATION = re.compile(r"\blevel=(info|debug|trace)\b")
 
@@ -90,7 +90,7 @@ class Systemctl(t.NamedTuple):
 
         Raises HostError if systemctl fails.
         """
-        shown = self._tell("show", *(f"--property={name}" for name in _PROPERTIES), "--", self.unit)
+        shown = self._checked("show", *(f"--property={name}" for name in _PROPERTIES), "--", self.unit)
         values = dict(line.partition("=")[::2] for line in shown.splitlines())
         pid = values.get("MainPID", "0")
         return UnitStatus(
@@ -110,7 +110,7 @@ class Systemctl(t.NamedTuple):
         if self.user is not None:
             return []
         properties = ("RequiredBy", "BoundBy", "ConsistsOf")
-        shown = self._tell("show", "--value", *(f"--property={name}" for name in properties), "--", self.unit)
+        shown = self._checked("show", "--value", *(f"--property={name}" for name in properties), "--", self.unit)
         return shown.split()
 
     def container_pids_killed(self) -> list[int]:
@@ -121,7 +121,7 @@ class Systemctl(t.NamedTuple):
         """
         if self.user is not None:
             return []
-        mode = self._tell("show", "--value", "--property=KillMode", "--", self.unit).strip()
+        mode = self._checked("show", "--value", "--property=KillMode", "--", self.unit).strip()
         return (
             processes.find_processes(self.host, systemd_units.load_unit(self.host, self.unit), _SHIM)
             if mode in _ENDS_ALL
@@ -135,24 +135,24 @@ class Systemctl(t.NamedTuple):
         without limit.
         """
         self._run("reset-failed", "--", self.unit, *self.companions)
-        self._tell("restart", "--no-block", "--", self.unit)
+        self._checked("restart", "--no-block", "--", self.unit)
 
     def start_oneshot(self) -> None:
         """Start a oneshot unit, even if its last start failed, and wait until it ends."""
         self._run("reset-failed", "--", self.unit)
-        self._tell("restart", "--", self.unit)
+        self._checked("restart", "--", self.unit)
 
     def start(self) -> None:
-        self._tell("start", "--", self.unit)
+        self._checked("start", "--", self.unit)
 
     def stop(self) -> None:
-        self._tell("stop", "--", self.unit)
+        self._checked("stop", "--", self.unit)
 
     def reload(self) -> None:
-        self._tell("reload", "--no-block", "--", self.unit)
+        self._checked("reload", "--no-block", "--", self.unit)
 
     def daemon_reload(self) -> None:
-        self._tell("daemon-reload")
+        self._checked("daemon-reload")
 
     def cut_off_by_reload(self) -> list[str]:
         """Return the running containers that daemon_reload() cuts off from the GPUs that the legacy hook gave them."""
@@ -179,20 +179,21 @@ class Systemctl(t.NamedTuple):
         unit = [f"--unit={self.unit}" if self.user is None else f"--user-unit={self.unit}"]
         status, output, _errors = self.run(self.host.argv([*argv, f"--since=@{int(since)}", *unit]))
         lines = output.splitlines() if not status else []
-        telling = [line for line in lines if not _INFORMATION.search(line)]
-        own = [line for line in telling if self.unit not in line]
-        return (own or telling or lines)[-_LAST_WORDS:]
+        problems = [line for line in lines if not _INFORMATION.search(line)]
+        own = [line for line in problems if self.unit not in line]
+        return (own or problems or lines)[-_JOURNAL_LINES:]
 
-    def _run(self, *words: str) -> tuple[int, str, str]:
-        argv = ["systemctl", *words] if self.user is None else self.user.argv(["systemctl", "--user", *words])
+    def _run(self, *arguments: str) -> tuple[int, str, str]:
+        argv = ["systemctl", *arguments] if self.user is None else self.user.argv(["systemctl", "--user", *arguments])
         return self.run(self.host.argv(argv))
 
-    def _tell(self, *words: str) -> str:
-        status, output, errors = self._run(*words)
+    def _checked(self, *arguments: str) -> str:
+        status, output, errors = self._run(*arguments)
         if status:
-            said = (errors.strip() or output.strip() or f"it ended with status {status}").rstrip(".")
+            reason = (errors.strip() or output.strip() or f"exit status {status}").rstrip(".")
             systemctl = "systemctl" if self.user is None else "systemctl --user"
             raise core_errors.HostError(
-                f"{systemctl} {words[0]} {self.unit} failed: {said}. Check the unit with systemctl status."
+                f"{systemctl} {arguments[0]} {self.unit} failed: {reason}. Run `{systemctl} status {self.unit}` to see"
+                " why."
             )
         return output

@@ -245,7 +245,7 @@ def _drop_ins(host: hostfs.HostFS, name: str, folders: t.Sequence[str]) -> list[
                 found.setdefault(entry, f"{folder}/{entry}")
     if len(found) > hostfs.DROP_INS:
         raise errors.HostError(
-            f"The unit {name} has more than {hostfs.DROP_INS} drop-ins. Remove those that are not needed."
+            f"The unit {name} has more than {hostfs.DROP_INS} drop-ins. Remove drop-ins that you do not need."
         )
     return [found[entry] for entry in sorted(found)]
 
@@ -323,7 +323,9 @@ def _arguments(path: str, command: str, environment: t.Mapping[str, str], specif
     if ":" in prefixes:
         return words
     if sum(len(environment.get(name, "")) for word in words for name in _REFERENCE.findall(word)) > _COMMAND_CHARACTERS:
-        raise errors.HostError(f"{path}: the variables in ExecStart make its command line too long. Correct the unit.")
+        raise errors.HostError(
+            f"{path}: the command line of ExecStart is too long with its variables. Correct the unit."
+        )
     return [word for given in words for word in _expand(given, environment)]
 
 

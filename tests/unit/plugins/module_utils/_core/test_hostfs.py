@@ -29,7 +29,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A small tree beside a file that lies outside of it."""
+    """A small tree, beside a file outside of it."""
     (tmp_path / "secret").write_text("outside")
     tree = tmp_path / "tree"
     (tree / "etc/docker").mkdir(parents=True)
@@ -46,22 +46,22 @@ def host(root: Path) -> HostFS:
 
 
 @pytest.mark.parametrize("root", ["", ".", "etc", "/no/such/directory", "/dev/null"])
-def test_of_refuses_what_is_no_absolute_directory(root: str) -> None:
+def test_of_rejects_a_path_that_is_no_absolute_directory(root: str) -> None:
     with pytest.raises(HostError, match=f"host_root '{root}' is not a"):
         HostFS.of(root, live=True)
 
 
 @pytest.mark.parametrize(("spelling", "live"), [("/", True), ("//", True), ("/usr/..", True)])
-def test_the_running_system_is_always_live(spelling: str, live: bool) -> None:
+def test_root_directory_is_always_live(spelling: str, live: bool) -> None:
     assert HostFS.of(spelling, live=False) == HostFS("/", live)
 
 
-def test_another_directory_is_live_only_if_the_user_says_so(tmp_path: Path) -> None:
+def test_another_directory_is_live_only_on_request(tmp_path: Path) -> None:
     assert not HostFS.of(str(tmp_path), live=False).live
     assert HostFS.of(str(tmp_path), live=True).live
 
 
-def test_root_that_is_a_link_is_resolved_once(tmp_path: Path, root: Path) -> None:
+def test_of_resolves_a_link(tmp_path: Path, root: Path) -> None:
     (tmp_path / "link").symlink_to(root)
     assert HostFS.of(str(tmp_path / "link"), live=False).root == str(root)
 
@@ -82,18 +82,18 @@ def test_check_path_normalises(host: HostFS, path: str, normal: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "daemon.json", "./etc", "~/daemon.json"])
-def test_check_path_refuses_relative_paths(host: HostFS, path: str) -> None:
+def test_check_path_rejects_relative_paths(host: HostFS, path: str) -> None:
     with pytest.raises(NvidiaError, match=r"config_path .* is not an absolute path"):
         host.check_path("config_path", path)
 
 
 @pytest.mark.parametrize("below", ["", "/", "/etc/docker/daemon.json", "/../tree/etc"])
-def test_check_path_refuses_the_root_in_front(host: HostFS, below: str) -> None:
+def test_check_path_rejects_paths_that_begin_with_the_root(host: HostFS, below: str) -> None:
     with pytest.raises(NvidiaError, match=r"backup_dir .* begins with host_root"):
         host.check_path("backup_dir", host.root + below)
 
 
-def test_check_path_takes_a_name_that_merely_begins_like_the_root(host: HostFS) -> None:
+def test_check_path_accepts_a_name_that_begins_like_the_root(host: HostFS) -> None:
     assert host.check_path("backup_dir", host.root + "-backups") == host.root + "-backups"
 
 
@@ -122,14 +122,16 @@ def test_check_path_takes_a_name_that_merely_begins_like_the_root(host: HostFS) 
         ({"etc/dangling": "nowhere"}, "/etc/dangling/below", "/etc/nowhere/below"),
     ],
 )
-def test_resolve_stays_inside(root: Path, host: HostFS, links: dict[str, str], path: str, resolved: str) -> None:
+def test_resolve_stays_inside_the_root(
+    root: Path, host: HostFS, links: dict[str, str], path: str, resolved: str
+) -> None:
     for link, target in links.items():
         (root / link).symlink_to(target)
     assert host.resolve(path) == resolved
     assert host.real_path(path).rstrip("/") == (host.root + resolved).rstrip("/")
 
 
-def test_resolve_may_leave_the_last_link(root: Path, host: HostFS) -> None:
+def test_resolve_can_keep_the_last_link(root: Path, host: HostFS) -> None:
     (root / "a").symlink_to("/etc")
     (root / "etc/b").symlink_to("docker")
     assert host.resolve("/a/b", last=False) == "/etc/b"
@@ -137,7 +139,7 @@ def test_resolve_may_leave_the_last_link(root: Path, host: HostFS) -> None:
 
 
 @pytest.mark.parametrize("links", [{"a": "a"}, {"a": "/a"}, {"a": "b", "b": "/a"}, {"a": "a/b"}])
-def test_loop_of_links(root: Path, host: HostFS, links: dict[str, str]) -> None:
+def test_rejects_a_loop_of_links(root: Path, host: HostFS, links: dict[str, str]) -> None:
     for link, target in links.items():
         (root / link).symlink_to(target)
     for read in (host.resolve, host.read, host.entries):
@@ -150,7 +152,7 @@ def test_loop_of_links(root: Path, host: HostFS, links: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("call", ["resolve", "real_path", "read", "entries"])
-def test_a_link_that_changes_while_it_is_resolved(
+def test_rejects_a_link_that_changes_while_it_is_resolved(
     root: Path, host: HostFS, monkeypatch: pytest.MonkeyPatch, change: str, call: str
 ) -> None:
     (root / "a").symlink_to("etc")
@@ -160,7 +162,7 @@ def test_a_link_that_changes_while_it_is_resolved(
     assert host.read_text("/a/x") == ""
 
 
-def test_a_link_that_may_not_be_read(root: Path, host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_for_a_link_without_permission(root: Path, host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
     def readlink(path: str) -> t.NoReturn:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
@@ -171,7 +173,7 @@ def test_a_link_that_may_not_be_read(root: Path, host: HostFS, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("length", "fine"), [(40, True), (41, False)])
-def test_longest_chain_of_links_is_the_kernels(tmp_path: Path, length: int, fine: bool) -> None:
+def test_follows_as_many_links_as_the_kernel(tmp_path: Path, length: int, fine: bool) -> None:
     (tmp_path / "0").write_text("end")
     for number in range(length):
         (tmp_path / str(number + 1)).symlink_to(str(number))
@@ -192,7 +194,7 @@ _LINKS = st.dictionaries(st.sampled_from(["c", "a/a", "a/b", "b/a", "b/b", "b/c"
 
 
 @given(_LINKS, _PATHS)
-def test_resolve_does_what_the_kernel_does(links: dict[str, str], path: str) -> None:
+def test_resolve_agrees_with_the_kernel(links: dict[str, str], path: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder, "tree")
         for made in (root, root / "a", root / "b"):
@@ -214,7 +216,7 @@ def test_resolve_does_what_the_kernel_does(links: dict[str, str], path: str) -> 
 
 
 def _kernel_in(root: Path, path: str) -> str:
-    """What ``path`` is under ``root``: its inode or the name of the error."""
+    """Return the inode of ``path`` under ``root``, or the name of the error."""
 
     def ask() -> str:
         try:
@@ -228,7 +230,7 @@ def _kernel_in(root: Path, path: str) -> str:
 # -- the running system --------------------------------------------------------------------------------------------
 
 
-def test_the_running_system_resolves_as_the_kernel_does(tmp_path: Path) -> None:
+def test_resolve_on_the_running_system(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     (tmp_path / "link").symlink_to(tmp_path / "file")
     host = HostFS()
@@ -266,14 +268,14 @@ def test_read(root: Path, host: HostFS) -> None:
     assert host.entries("/etc/none") == host.entries("/etc/docker/latin") == []
 
 
-def test_is_there(root: Path, host: HostFS) -> None:
+def test_exists_and_lexists(root: Path, host: HostFS) -> None:
     (root / "a").symlink_to("/none")
     (root / "b").symlink_to("b")
     assert [host.lexists(path) for path in ("/etc", "/a", "/b", "/a/x", "/b/x", "/c")] == [True] * 3 + [False] * 3
     assert [host.exists(path) for path in ("/etc", "/a", "/b")] == [True, False, False]
 
 
-def test_read_refuses_what_is_no_regular_file(root: Path, host: HostFS) -> None:
+def test_read_rejects_special_files(root: Path, host: HostFS) -> None:
     # A pipe without a writer would block for ever.
     os.mkfifo(root / "etc/pipe")
     for path in ("/etc", "/etc/pipe"):
@@ -291,8 +293,8 @@ def test_read_below_a_file(host: HostFS) -> None:
 def test_read_without_permission(root: Path) -> None:
     (root / "etc/docker/daemon.json").chmod(0o600)
     path = "/etc/docker/daemon.json"
-    said = chrooted(root, lambda: str(HostFS().read(path)), uid=65534)
-    assert said == f"{path} cannot be read: Permission denied. Run the task as root (become: true)."
+    error = chrooted(root, lambda: str(HostFS().read(path)), uid=65534)
+    assert error == f"{path} cannot be read: Permission denied. Run the task as root (become: true)."
     assert chrooted(root, lambda: HostFS().read_text(path) + "-", uid=65534) == "-"
     assert chrooted(root, lambda: str(HostFS().read(path))) == "b'{}'"
 
@@ -312,7 +314,7 @@ def test_is_executable(root: Path, host: HostFS, mode: int, executable: bool) ->
     assert host.is_executable("/usr/bin/tool") is executable
 
 
-def test_neither_folders_nor_dangling_links_are_programs(root: Path, host: HostFS) -> None:
+def test_directories_and_broken_links_are_not_executable(root: Path, host: HostFS) -> None:
     _program(root, "/usr/bin/real")
     (root / "usr/bin/dangling").symlink_to("/usr/bin/none")
     (root / "usr/bin/absolute").symlink_to("/usr/bin/real")
@@ -321,7 +323,7 @@ def test_neither_folders_nor_dangling_links_are_programs(root: Path, host: HostF
     assert host.is_executable("/usr/bin/absolute")
 
 
-def test_find_executable_goes_by_name_then_by_folder(root: Path, host: HostFS) -> None:
+def test_find_executable_searches_by_name_then_by_directory(root: Path, host: HostFS) -> None:
     for folder in reversed(SERVICE_PATH):
         _program(root, f"{folder}/dockerd")
         assert host.find_executable(["none", "dockerd"]) == f"{folder}/dockerd"
@@ -358,9 +360,7 @@ def test_same_program_with_a_loop_of_links(root: Path, host: HostFS) -> None:
 
 
 @pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError(5, "Input/output error")])
-def test_a_directory_that_cannot_be_read_is_not_an_empty_one(
-    monkeypatch: pytest.MonkeyPatch, host: HostFS, error: OSError
-) -> None:
+def test_entries_of_an_unreadable_directory(monkeypatch: pytest.MonkeyPatch, host: HostFS, error: OSError) -> None:
     def listdir(_path: str) -> list[str]:
         raise error
 
@@ -371,7 +371,7 @@ def test_a_directory_that_cannot_be_read_is_not_an_empty_one(
 
 
 @pytest.mark.parametrize("path", ["/a" * 100_000, "/" + "a" * 4095])
-def test_a_path_that_is_too_long_is_refused_at_once(tmp_path: Path, path: str) -> None:
+def test_rejects_a_path_that_is_too_long(tmp_path: Path, path: str) -> None:
     host = HostFS(str(tmp_path), live=False)
     with pytest.raises(HostError, match="is not a valid path") as caught:
         host.read(path)
@@ -380,7 +380,7 @@ def test_a_path_that_is_too_long_is_refused_at_once(tmp_path: Path, path: str) -
 
 
 @pytest.mark.parametrize("path", ["/etc/a\0b", "/a\ud800b", "\0"])
-def test_what_is_no_path_is_said_and_nothing_is_there(tmp_path: Path, path: str) -> None:
+def test_rejects_an_invalid_path(tmp_path: Path, path: str) -> None:
     host = HostFS(str(tmp_path), live=False)
     with pytest.raises(HostError, match="is not a valid path"):
         host.read(path)
@@ -393,7 +393,7 @@ def test_what_is_no_path_is_said_and_nothing_is_there(tmp_path: Path, path: str)
 
 
 @pytest.mark.parametrize("most", [hostfs.UNIT_BYTES, hostfs.FILE_BYTES])
-def test_a_file_above_its_limit_is_not_read(tmp_path: Path, most: int) -> None:
+def test_read_rejects_a_file_above_its_limit(tmp_path: Path, most: int) -> None:
     host = HostFS(str(tmp_path), live=False)
     with (tmp_path / "sparse").open("wb") as stream:
         stream.truncate(most)
@@ -403,18 +403,14 @@ def test_a_file_above_its_limit_is_not_read(tmp_path: Path, most: int) -> None:
     with pytest.raises(HostError, match=rf"^/sparse is larger than {most >> 10} KiB"):
         host.read("/sparse", most)
     assert host.read_text("/sparse", most) == ""
-
-
-def test_the_limit_of_a_file_is_the_usual_one(tmp_path: Path) -> None:
-    with (tmp_path / "sparse").open("wb") as stream:
-        stream.truncate(hostfs.FILE_BYTES + 1)
-    with pytest.raises(HostError, match=r"^/sparse is larger than 16384 KiB"):
-        HostFS(str(tmp_path), live=False).read("/sparse")
+    if most == hostfs.FILE_BYTES:
+        with pytest.raises(HostError, match=r"^/sparse is larger than 16384 KiB"):
+            host.read("/sparse")
 
 
 @pytest.mark.parametrize("target", ["/proc/kmsg", "/sys/kernel/tracing/trace_pipe", "/../proc/kmsg"])
-def test_a_link_to_a_file_of_the_kernel_is_not_read(root: Path, host: HostFS, target: str) -> None:
-    """Such a file is a regular one, and a read of it may wait for ever."""
+def test_read_rejects_a_link_to_a_kernel_file(root: Path, host: HostFS, target: str) -> None:
+    """Such a file is regular, but reading it may block."""
     kernel = root / target.replace("..", "").lstrip("/")
     kernel.parent.mkdir(parents=True, exist_ok=True)
     kernel.write_text("<6>message")
@@ -424,12 +420,12 @@ def test_a_link_to_a_file_of_the_kernel_is_not_read(root: Path, host: HostFS, ta
     assert host.read_text("/etc/docker/link.json") == ""
     with pytest.raises(HostError, match=r"leads to the kernel file"):
         host.read("/proc/../" + target)
-    # Only what the code itself names is meant.
+    # A path that the code itself names is read.
     assert host.read_text(target.replace("/..", "")) == "<6>message"
 
 
 @needs_root
-def test_the_log_of_the_kernel_does_not_block(tmp_path: Path) -> None:
+def test_kernel_log_does_not_block(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/proc/kmsg")
     with within(5), pytest.raises(HostError, match="leads to the kernel file /proc/kmsg"):
         HostFS().read(str(tmp_path / "link"))
@@ -438,7 +434,7 @@ def test_the_log_of_the_kernel_does_not_block(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [HostFS.read, HostFS.read_text])
-def test_a_pipe_that_takes_the_place_of_a_file(
+def test_read_does_not_block_on_a_pipe_that_replaces_the_file(
     root: Path, host: HostFS, monkeypatch: pytest.MonkeyPatch, read: t.Callable[[HostFS, str], t.Any]
 ) -> None:
     """The file is replaced between stat(2) and open(2)."""
@@ -461,7 +457,7 @@ def test_a_pipe_that_takes_the_place_of_a_file(
                 host.read("/etc/docker/daemon.json")
 
 
-def test_no_handle_stays_open(root: Path, host: HostFS) -> None:
+def test_read_closes_all_files(root: Path, host: HostFS) -> None:
     os.mkfifo(root / "etc/pipe")
     before = len(os.listdir("/proc/self/fd"))
     for path in ("/etc/pipe", "/etc", "/etc/docker/daemon.json", "/none"):
@@ -469,7 +465,7 @@ def test_no_handle_stays_open(root: Path, host: HostFS) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_walk_refuses_endless_directories(root: Path, host: HostFS) -> None:
+def test_walk_rejects_too_many_files(root: Path, host: HostFS) -> None:
     for number in range(hostfs.DROP_INS - 2):
         (root / f"etc/docker/{number}").write_text("")
     # With daemon.json and their directory.
@@ -479,7 +475,69 @@ def test_walk_refuses_endless_directories(root: Path, host: HostFS) -> None:
         host.walk("/etc")
 
 
-def test_walk_refuses_what_is_nested_deeply(root: Path, host: HostFS) -> None:
+def test_walk_rejects_deep_nesting(root: Path, host: HostFS) -> None:
     (root / ("etc/" + "d/" * 110)).mkdir(parents=True)
     with pytest.raises(HostError, match=r"^/etc contains more than 100 files"):
         host.walk("/etc")
+
+
+# -- glob, walk, mtime ------------------------------------------------------------------------------------------------
+
+
+def _fill(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("/c/*.toml", ["/c/.hidden.toml", "/c/10.toml", "/c/9.toml"]),
+        ("/c/1*", ["/c/10.toml"]),
+        ("/c/?.toml", ["/c/9.toml"]),
+        ("/c/[0-9]*.toml", ["/c/10.toml", "/c/9.toml"]),
+        ("/c/[^.1]*.toml", ["/c/9.toml"]),
+        ("/c/*", ["/c/.hidden.toml", "/c/10.toml", "/c/9.toml", "/c/d.toml~", "/c/sub"]),
+        ("/*/sub/a.toml", ["/c/sub/a.toml"]),
+        ("/c/*/*.toml", ["/c/sub/a.toml"]),
+        ("//c/./9.*", ["/c/9.toml"]),
+        ("/c/9.toml", ["/c/9.toml"]),
+        ("/c/TOML*", []),
+        ("/c/none", []),
+        ("/none/*", []),
+        ("/c/9.toml/*", []),
+    ],
+)
+def test_glob(root: Path, host: HostFS, pattern: str, found: list[str]) -> None:
+    _fill(root, "c/10.toml", "c/9.toml", "c/.hidden.toml", "c/d.toml~", "c/sub/a.toml")
+    assert host.glob(pattern) == found
+
+
+def test_glob_and_links(root: Path, host: HostFS) -> None:
+    _fill(root, "real/a.toml", "real/b.toml")
+    (root / "c").symlink_to("/real")
+    (root / "real/dangling.toml").symlink_to("/none")
+    (root / "real/out.toml").symlink_to("../../secret")
+    (root / "real/in.toml").symlink_to("/real/a.toml")
+    assert host.glob("/c/*.toml") == ["/c/a.toml", "/c/b.toml", "/c/in.toml"]
+
+
+def test_walk(root: Path, host: HostFS) -> None:
+    _fill(root, "w/a/x", "w/a.conf", "w/b/c/y", "w/.z")
+    (root / "w/empty").mkdir()
+    (root / "w/link").symlink_to("/w/b")
+    (root / "w/dangling").symlink_to("/none")
+    # The order is by component. Links are not followed.
+    assert host.walk("/w") == ["/w/.z", "/w/a/x", "/w/a.conf", "/w/b/c/y", "/w/dangling", "/w/link"]
+    assert host.walk("/w/") == host.walk("/w")
+    assert host.walk("/w/a.conf") == host.walk("/none") == []
+
+
+def test_mtime(root: Path, host: HostFS) -> None:
+    _fill(root, "m/file")
+    os.utime(root / "m/file", (5, 1000.25))
+    (root / "m/link").symlink_to("/m/file")
+    (root / "m/loop").symlink_to("loop")
+    assert host.mtime("/m/file") == host.mtime("/m/link") == 1000.25
+    assert host.mtime("/m/none") == host.mtime("/m/loop") == 0.0

@@ -472,5 +472,5 @@ def test_the_largest_unit_is_read_in_linear_time(tmp_path: Path, line: str) -> N
 @pytest.mark.parametrize("reference", ["$A ", "${A}"])
 def test_variables_that_multiply(tmp_path: Path, reference: str) -> None:
     service = f"Environment='A={'a ' * 50_000}'\nExecStart=/bin/d " + reference * 40_000
-    with within(30), pytest.raises(HostError, match=r"ExecStart make its command line too long"):
+    with within(30), pytest.raises(HostError, match=r"the command line of ExecStart is too long"):
         _command(tmp_path, service, {})
