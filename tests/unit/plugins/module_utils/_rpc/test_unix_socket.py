@@ -76,7 +76,7 @@ def test_reply_ends_too_early(pair: tuple[socket.socket, socket.socket]) -> None
 
 def test_deadline_covers_sending(pair: tuple[socket.socket, socket.socket]) -> None:
     started = time.monotonic()
-    with within(20), pytest.raises(OSError, match=r"timed out"):
+    with within(20), pytest.raises(OSError, match=r"does not reply in time|timed out"):
         Connection(pair[0], 0.2, 10).send(b"x" * (16 << 20))
     assert time.monotonic() - started >= 0.2
 
