@@ -52,7 +52,7 @@ def document(mode: str, request: Any) -> Any:
     host = HostFS("/", live=True)
     # Old loaders do not survive a library without code.
     nvml = machine.now().parts > 0
-    found = inventory.machine(host, request.driver_root, nvml, request.library_search_paths)
+    found = inventory.read_inventory(host, request.driver_root, nvml, request.library_search_paths)
     return cdi_modes.generate_all("nvml" if mode == "auto" else mode, request, found, host)[""]
 
 

@@ -8,26 +8,15 @@ Private to this collection. module_utils/_core/bundled.py imports the packages o
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import importlib.util
-import io
-import json
-import os
 import re
-import tempfile
-import tokenize
 import typing as t
-import zlib
-from importlib import metadata
-from pathlib import Path
 
 from ansible import constants
 from ansible.errors import AnsibleAction, AnsibleConnectionFailure, AnsibleError
 from ansible.module_utils import basic
 from ansible.plugins.action.normal import ActionModule as NormalActionModule
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _packing
 
 # The module option in which everything is sent, as in module_utils/_module.py.
 OPTION = "_bundled"
@@ -70,8 +59,6 @@ _CORE_MINIMUM: object = getattr(basic, "_PY_MIN", None)
 _OLDEST_PYTHON: tuple[int, ...] = max((3, 8), _CORE_MINIMUM if isinstance(_CORE_MINIMUM, tuple) else (0,))
 _PRINT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 _NEVER_RETURNED = ("ansible_facts", "add_host", "add_group")
-# A string between one of these tokens and the end of a line is a statement: a docstring, or a string without effect.
-_BEFORE_STATEMENT = (tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT)
 
 
 class BundledAction(NormalActionModule):
@@ -158,69 +145,5 @@ class BundledAction(NormalActionModule):
 
     def bundle(self, names: t.Iterable[str]) -> dict[str, str]:
         """Return the texts to send for those of the packages that the controller has."""
-        packages = {name: packed(name, constants.DEFAULT_LOCAL_TMP) for name in names}  # type: ignore[attr-defined]
+        packages = {name: _packing.packed(name, constants.DEFAULT_LOCAL_TMP) for name in names}  # type: ignore[attr-defined]
         return {name: text for name, text in packages.items() if text is not None}
-
-
-def packed(name: str, cache: str) -> str | None:
-    """Return pack() of ``name``, executed once for all processes that share the directory ``cache``.
-
-    Ansible forks for every host and task, so a result in memory would be lost.
-    """
-    path = Path(cache, f"gpufleet-bundled-{name}")
-    try:
-        return path.read_text("ascii") or None
-    except OSError:
-        text = pack(name)
-    with contextlib.suppress(OSError):
-        handle, temporary = tempfile.mkstemp(dir=cache)
-        with os.fdopen(handle, "w", encoding="ascii") as stream:
-            stream.write(text or "")
-        os.replace(temporary, path)
-    return text
-
-
-def pack(name: str) -> str | None:
-    """Return the installed package ``name`` as a text for the host, or None if there is no suitable package.
-
-    The result is one compressed JSON text, which is a quarter smaller than a zip. The same package gives the same text.
-    """
-    package = bundled.PACKAGES[name]
-    try:
-        distribution = metadata.distribution(package.distribution)
-        spec = importlib.util.find_spec(name)
-        if not package.accepts(distribution.version) or spec is None or spec.origin is None:
-            return None
-        folder = Path(spec.origin).parent
-        sources = {path.relative_to(folder.parent).as_posix(): _source(path) for path in folder.rglob("*.py")}
-    except (ImportError, OSError, SyntaxError, ValueError, tokenize.TokenError):
-        return None
-    python = re.search(r">=\s*(\d+)\.(\d+)", distribution.metadata["Requires-Python"] or "")
-    content = {
-        "version": distribution.version,
-        "python": [int(part) for part in python.groups()] if python is not None else [],
-        "sources": sources,
-    }
-    text = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-    return base64.b64encode(zlib.compress(text.encode("utf-8"), 9)).decode("ascii")
-
-
-def _source(path: Path) -> str:
-    with tokenize.open(path) as stream:
-        return without_comments(stream.read())
-
-
-def without_comments(source: str) -> str:
-    """Return Python source without comments and docstrings, a third smaller; every statement keeps its line number."""
-    lines = list(io.StringIO(source))
-    tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
-    for before, token, after in reversed(list(zip([tokens[0], *tokens], tokens, [*tokens[1:], tokens[-1]]))):
-        is_statement = before is token or before.type in _BEFORE_STATEMENT
-        # Columns are not used: Python 3.12.1 reports wrong ones behind a non-ASCII string of several lines.
-        first, last = token.start[0] - 1, token.end[0]
-        if token.type == tokenize.COMMENT:
-            lines[first] = lines[first][: lines[first].rindex(token.string)].rstrip(" \t") + "\n"
-        elif token.type == tokenize.STRING and is_statement and after.type == tokenize.NEWLINE:
-            indentation = lines[first][: -len(lines[first].lstrip(" \t\f"))]
-            lines[first:last] = [indentation + '""\n', *["\n"] * (last - first - 1)]
-    return "".join(lines)

@@ -241,7 +241,7 @@ def archives(folder: Path, files: Files, _rng: random.Random) -> None:
     try:
         find_parts(HostFS(str(target), False), None, "the archive")
     except NvidiaError as error:
-        if "lacks" not in str(error):
+        if "does not contain" not in str(error):
             raise
     after = snapshot(folder)
     made = {path for path in after if path.startswith("/unpacked/")}

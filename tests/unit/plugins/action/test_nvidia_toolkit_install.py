@@ -19,7 +19,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpufleet.nvidia.plugins.action.nvidia_toolkit_install import ActionModule
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _bundled, _controller_source
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _controller_source, _packing
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import tree
 
 if t.TYPE_CHECKING:
@@ -90,7 +90,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     cache = tmp_path / "cache"
     cache.mkdir()
     monkeypatch.setattr(constants, "DEFAULT_LOCAL_TMP", str(cache))
-    monkeypatch.setattr(_bundled, "packed", lambda name, _cache: f"<{name}>")
+    monkeypatch.setattr(_packing, "packed", lambda name, _cache: f"<{name}>")
 
     def execute(_self: ActionBase, **call: t.Any) -> dict[str, t.Any]:
         assert call["task_vars"] == host.variables

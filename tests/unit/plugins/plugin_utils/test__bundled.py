@@ -25,7 +25,7 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.bundled import PACKAGES, Package
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _bundled
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _bundled, _packing
 
 PLUGINS = "ansible_collections.gpufleet.nvidia.plugins.action"
 RESULT = {"changed": True, "diff": [{"before": "", "after": "x"}], "invocation": {"module_args": {"a": 1}}}
@@ -88,7 +88,7 @@ class Calls:
         self.sent: list[dict[str, t.Any]] = []
         self.packed: list[str] = []
         self._monkeypatch = monkeypatch
-        monkeypatch.setattr(_bundled, "packed", self._pack)
+        monkeypatch.setattr(_packing, "packed", self._pack)
 
     def _pack(self, name: str, _cache: str) -> str:
         self.packed.append(name)
@@ -152,7 +152,7 @@ def test_task_without_packages_sends_nothing(calls: Calls) -> None:
 
 
 def test_controller_without_packages(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_bundled, "packed", lambda *_args: None)
+    monkeypatch.setattr(_packing, "packed", lambda *_args: None)
     assert calls.run(NEEDED) == FAILED
     assert calls.sent == [{"engine": "containerd"}]
 
@@ -275,8 +275,8 @@ def statements(source: str) -> list[str]:
     ],
 )
 def test_removes_comments(source: str, expected: str) -> None:
-    assert _bundled.without_comments(source) == expected
-    assert statements(_bundled.without_comments(source)) == statements(source)
+    assert _packing.without_comments(source) == expected
+    assert statements(_packing.without_comments(source)) == statements(source)
 
 
 OTHER_CODE = [Path(ast.__file__).parent / name for name in ("dataclasses.py", "json/decoder.py", "tokenize.py")]
@@ -285,15 +285,15 @@ OTHER_CODE = [Path(ast.__file__).parent / name for name in ("dataclasses.py", "j
 @pytest.mark.parametrize("path", files_of("tomlkit") + files_of("yaml") + OTHER_CODE, ids=lambda path: path.name)
 def test_code_without_comments_has_the_same_statements(path: Path) -> None:
     source = path.read_text("utf-8")
-    short = _bundled.without_comments(source)
+    short = _packing.without_comments(source)
     assert statements(short) == statements(source)
-    assert _bundled.without_comments(short) == short
+    assert _packing.without_comments(short) == short
 
 
 @pytest.fixture(scope="module")
 def tomlkit() -> str:
     """Packing the real package takes long."""
-    text = _bundled.pack("tomlkit")
+    text = _packing.pack("tomlkit")
     assert text is not None
     return text
 
@@ -309,14 +309,14 @@ def install_tomlkit(folder: Path, content: bytes, monkeypatch: pytest.MonkeyPatc
 def test_pack(tomlkit: str) -> None:
     for name, text, distribution, size in (
         ("tomlkit", tomlkit, "tomlkit", 44_000),
-        ("yaml", _bundled.pack("yaml"), "PyYAML", 40_000),
+        ("yaml", _packing.pack("yaml"), "PyYAML", 40_000),
     ):
         content = unpacked(text)
         assert content["version"] == metadata.version(distribution)
         assert [3, 6] <= content["python"] < [4]
         assert set(content["sources"]) == {f"{name}/{path.name}" for path in files_of(name)}
         assert len(text or "") < size
-    assert _bundled.pack("tomlkit") == tomlkit
+    assert _packing.pack("tomlkit") == tomlkit
 
 
 @pytest.mark.parametrize(
@@ -334,23 +334,23 @@ def test_minimum_python_of_package(
         Distribution.metadata["Requires-Python"] = requires
     monkeypatch.setattr(metadata, "distribution", lambda _name: Distribution)
     install_tomlkit(tmp_path, b"x = 1\n", monkeypatch)
-    assert unpacked(_bundled.pack("tomlkit"))["python"] == python
+    assert unpacked(_packing.pack("tomlkit"))["python"] == python
 
 
 def test_packs_no_missing_or_old_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PACKAGES, "missing", Package("Made-Up-And-Absent", (1,), {}))
-    assert _bundled.pack("missing") is None
+    assert _packing.pack("missing") is None
     monkeypatch.setitem(PACKAGES, "yaml", Package("PyYAML", (99,), {}))
-    assert _bundled.pack("yaml") is None
+    assert _packing.pack("yaml") is None
     # Only the metadata of this package is installed.
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    assert _bundled.pack("tomlkit") is None
+    assert _packing.pack("tomlkit") is None
 
 
 @pytest.mark.parametrize("content", [b"x = (", b"# coding: nonsense\n", b"\xff = 1\n"])
 def test_packs_no_damaged_package(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_tomlkit(tmp_path, content, monkeypatch)
-    assert _bundled.pack("tomlkit") is None
+    assert _packing.pack("tomlkit") is None
 
 
 @pytest.mark.parametrize("text", ["cGFja2VkCg==", None])
@@ -361,9 +361,9 @@ def test_packs_once_for_all_processes(text: str | None, tmp_path: Path, monkeypa
         names.append(name)
         return text
 
-    monkeypatch.setattr(_bundled, "pack", pack)
-    assert [_bundled.packed("tomlkit", str(tmp_path)) for _call in range(2)] == [text, text]
+    monkeypatch.setattr(_packing, "pack", pack)
+    assert [_packing.packed("tomlkit", str(tmp_path)) for _call in range(2)] == [text, text]
     assert names == ["tomlkit"]
     assert [path.name for path in tmp_path.iterdir()] == ["gpufleet-bundled-tomlkit"]
     # The directory does not have to exist.
-    assert _bundled.packed("tomlkit", str(tmp_path / "missing")) == text
+    assert _packing.packed("tomlkit", str(tmp_path / "missing")) == text

@@ -22,7 +22,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import parse
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import load_bundled_packages
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._bundled import pack
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._packing import pack
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
