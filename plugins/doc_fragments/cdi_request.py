@@ -97,15 +97,17 @@ options:
     type: path
   library_search_paths:
     description:
-      - Directories in O(driver_root) in which to search for the driver's libraries, instead of all others. An empty
-        list searches the usual ones.
+      - Directories in which to search for the driver's libraries. They are paths on the host, so they begin with
+        O(driver_root).
+      - An empty list searches the usual directories of libraries, then the cache of the dynamic linker.
     type: list
     elements: path
     default: []
   config_search_paths:
     description:
-      - Directories in O(driver_root) in which to search for the driver's configuration files, instead of the usual
-        ones. An empty list searches the usual ones.
+      - Directories in which to search for the driver's configuration files. They are paths on the host, so they begin
+        with O(driver_root).
+      - An empty list searches C(/etc), C(/usr/local/share), and C(/usr/share) below O(driver_root).
     type: list
     elements: path
     default: []
@@ -148,7 +150,8 @@ options:
     default: toolkit
   enabled_hooks:
     description:
-      - Hooks that are added in any case.
+      - Hooks that the specification contains even if they are off by default or O(disabled_hooks) names them. With
+        O(hooks=none) this option has no effect.
       - V(chmod) is off by default, and so is V(disable-device-node-modification) with O(mode=management).
     type: list
     elements: str
@@ -162,7 +165,7 @@ options:
     default: []
   disabled_hooks:
     description:
-      - Hooks that are left out. V(all) leaves out all hooks that O(enabled_hooks) does not name.
+      - Hooks that the specification does not contain. V(all) means all hooks that O(enabled_hooks) does not name.
       - V(enable-cuda-compat) is the hook of CVE-2025-23266 in toolkits before 1.17.8.
     type: list
     elements: str
