@@ -4,7 +4,8 @@
 
 """The files of this collection's package repository, package sources that conflict with it, and access to its server.
 
-apt refuses all sources of one address if they name different keys (Signed-By). dnf may use any of them.
+If two sources have the same address but different keys (Signed-By), apt refuses both. dnf accepts both and may use
+either.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# The names of source files that NVIDIA's old and new instructions create.
+# The names, without suffix, of the source files that NVIDIA's old and new installation instructions create.
 NVIDIA_SOURCE_NAMES = (
     "nvidia-docker",
     "libnvidia-container",
     "nvidia-container-runtime",
     "nvidia-container-toolkit",
 )
-# The first part of the addresses in them, without the scheme.
+# The first part of the addresses in these files, without the scheme.
 NVIDIA_ADDRESSES = (
     "nvidia.github.io/libnvidia-container",
     "nvidia.github.io/nvidia-docker",
@@ -50,7 +51,7 @@ KEY_PATTERNS = (
 # The role stores fetched keys here until it installs them.
 STAGED_KEYS = f"/var/cache/gpufleet-nvidia-key-{_SHORT_FINGERPRINT}.asc"
 
-# The problem code in the result of a failed task.
+# The problem code of a task that fails because this host cannot connect to the repository.
 UNREACHABLE = "repository-unreachable"
 _CONNECT_SECONDS = 5
 _PORTS = {"https": 443}
@@ -63,10 +64,10 @@ _APT_NAME = re.compile(r"[A-Za-z0-9_.-]+\.(?:list|sources)")
 
 _ONE_LINE = re.compile(r"(?:deb|deb-src)\s+(?:\[[^]]*\]\s*)?([^\s[]\S*)(?:\s+(\S+))?")
 _OPTIONS_OR_COMMENT = re.compile(r"(\[[^]]*\])|#.*")
-# Scheme ("https", "mirror+http"), user and password, host, port.
+# Scheme ("https", "mirror+http"), user and password, host, port, path. The groups are the host and the path.
 _ADDRESS = re.compile(r"(?:[a-z0-9.+-]+:/*)?(?:[^/@]*@)?([^/:]*)(?::[0-9]+)?(/.*)?", re.IGNORECASE)
-# The values for false of apt (sources.list(5), apt.conf(5)) and dnf (dnf.conf(5)).
-_NO = ("no", "false", "without", "off", "disable", "0")
+# The values that mean false for apt (sources.list(5), apt.conf(5)) or dnf (dnf.conf(5)).
+_FALSE = ("no", "false", "without", "off", "disable", "0")
 # Architectures in addresses, and the variables that apt and dnf replace with an architecture.
 _ARCHITECTURES = ("$(ARCH)", "$basearch", "$arch", "amd64", "arm64", "x86_64", "aarch64", "ppc64el", "ppc64le")
 _ADDRESS_KEYS = ("baseurl", "mirrorlist", "metalink")
@@ -75,8 +76,8 @@ _ADDRESS_KEYS = ("baseurl", "mirrorlist", "metalink")
 class Entry(t.NamedTuple):
     """One address of a source. ``line`` counts from 1.
 
-    ``flat`` is true for a source without suites, such as NVIDIA's. apt treats the same address with another suite as
-    another source.
+    ``flat`` is true for a repository without suites, such as NVIDIA's. apt treats two suites of one address as two
+    sources.
     """
 
     line: int
@@ -85,7 +86,10 @@ class Entry(t.NamedTuple):
 
 
 class MixedSourceFile(t.NamedTuple):
-    """An entry for NVIDIA's packages in a file that has other entries, too. ``address`` has no user and password."""
+    """A file that has entries for NVIDIA's packages and also other entries.
+
+    ``line`` and ``address`` are those of the first entry for NVIDIA's packages. ``address`` has no user and password.
+    """
 
     path: str
     line: int
@@ -152,7 +156,10 @@ def is_nvidia_address(address: str) -> bool:
 
 
 def _is_same(entry: Entry, address: str | None) -> bool:
-    """Return whether two addresses have the same host and path. Architectures in the path are not compared."""
+    """Return whether a flat entry has the host and the path of ``address``.
+
+    Different architectures in the paths are treated as equal.
+    """
     return entry.flat and bool(address) and _comparable(entry.address) == _comparable(str(address))
 
 
@@ -188,7 +195,7 @@ def parse_deb822(text: str) -> t.Iterator[Entry]:
     """Yield the active entries of a ``.sources`` file: one for each address of each stanza."""
     for stanza in _stanzas(text):
         fields = {name: " ".join(value for _line, value in values).strip() for name, values in stanza.items()}
-        if fields.get("enabled", "").lower() not in _NO:
+        if fields.get("enabled", "").lower() not in _FALSE:
             flat = all(suite.endswith("/") for suite in fields.get("suites", "").split())
             for line, value in stanza.get("uris", ()):
                 yield from (Entry(line, address, flat) for address in value.split())
@@ -201,6 +208,7 @@ _Stanza = t.Dict[str, t.List[t.Tuple[int, str]]]
 def _stanzas(text: str) -> t.Iterator[_Stanza]:
     stanza: _Stanza = {}
     values: list[tuple[int, str]] = []
+    # The added empty line ends the last stanza.
     for number, line in enumerate([*text.splitlines(), ""], 1):
         if line.startswith("#"):
             continue
@@ -220,6 +228,7 @@ def parse_repo(text: str) -> t.Iterator[Entry]:
     pending: list[Entry] = []
     enabled = True
     key = ""
+    # The added section header ends the last section.
     for number, line in enumerate([*text.splitlines(), "[end]"], 1):
         if line.startswith("["):
             yield from pending if enabled else ()
@@ -232,7 +241,7 @@ def parse_repo(text: str) -> t.Iterator[Entry]:
             if key in _ADDRESS_KEYS:
                 pending += [Entry(number, address) for address in value.replace(",", " ").split()]
             elif key == "enabled":
-                enabled = value.strip().lower() not in _NO
+                enabled = value.strip().lower() not in _FALSE
 
 
 # -- connections -------------------------------------------------------------------------------------------------------
@@ -249,7 +258,7 @@ class Endpoint(t.NamedTuple):
 
 
 def endpoint(url: str | None) -> Endpoint | None:
-    """Return the host and the port of ``url``, without user and password, or None if it names no host."""
+    """Return the host and the port of ``url``, without user and password, or None if it contains no host name."""
     try:
         parts = urlsplit(url or "")
         return Endpoint(parts.hostname, parts.port or _PORTS.get(parts.scheme, 80)) if parts.hostname else None
@@ -260,7 +269,8 @@ def endpoint(url: str | None) -> Endpoint | None:
 def connection_error(url: str | None, proxy: str | None) -> str | None:
     """Return why this host cannot connect to the proxy or, without one, to the host of ``url``; None if it can.
 
-    The exit status of apt-get and dnf does not distinguish an unreachable host from a wrong signature.
+    This is checked after apt-get or dnf has failed, because their exit status is the same for an unreachable host and
+    for a wrong signature.
     """
     # Only a failed task needs this import.
     import socket  # noqa: PLC0415
@@ -271,13 +281,14 @@ def connection_error(url: str | None, proxy: str | None) -> str | None:
     try:
         socket.create_connection(peer, _CONNECT_SECONDS).close()
     except (OSError, UnicodeError) as error:
-        # A name with an empty label, or with one of more than 63 characters, is a UnicodeError, which has no strerror.
+        # Python raises UnicodeError, which has no strerror, for a host name with an empty label or with a label of more
+        # than 63 characters.
         return f"This host cannot connect to {peer}: {getattr(error, 'strerror', None) or error}."
     return None
 
 
 def access_advice(url: str | None, proxy: str | None) -> str:
-    """Return advice with the settings for a host without access to ``url``; empty if ``url`` names no host."""
+    """Return the advice for a host without access to ``url``; empty if ``url`` contains no host name."""
     peer = endpoint(url)
     if peer is None:
         return ""
@@ -285,5 +296,6 @@ def access_advice(url: str | None, proxy: str | None) -> str:
     return (
         f"The repository is on {peer.host}; nvidia_toolkit_proxy (proxy) is {used or ('set' if proxy else 'not set')}."
         f" If this host has no access to {peer.host}, set nvidia_toolkit_proxy to a proxy or nvidia_toolkit_base_url to"
-        " a mirror, or install without a repository: nvidia_toolkit_source (source) files, directory or existing."
+        " a mirror. To install without a repository, set nvidia_toolkit_source (source) to files, directory or"
+        " existing."
     )
