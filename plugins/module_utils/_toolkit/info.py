@@ -31,10 +31,11 @@ if t.TYPE_CHECKING:
 _Value = t.TypeVar("_Value")
 
 
-class _Installed(t.NamedTuple):
-    """An installation of this collection in a directory.
+class _DirectoryInstallation(t.NamedTuple):
+    """A toolkit that nvidia_toolkit_install has installed in a directory.
 
-    ``fields`` are the fields of the result. ``changed_names`` are the names that differ from the manifest.
+    ``fields`` are its fields in the report. ``manifest`` is None if the installation is incomplete. ``changed_names``
+    are the files that are missing or differ from the manifest.
     """
 
     fields: dict[str, t.Any]
@@ -45,21 +46,21 @@ class _Installed(t.NamedTuple):
     def version(self) -> str | None:
         return self.manifest.version if self.manifest is not None else None
 
-    def version_mismatches(self) -> list[str]:
-        """Return a message for each problem of the installation."""
+    def integrity_problems(self) -> list[str]:
+        """Return a message for each file that is missing or was modified."""
         path = self.fields["path"]
         if self.manifest is None:
-            return [f"{path} is a link to {self.fields['installed_path']}, whose installation is incomplete."]
+            return [f"The installation in {self.fields['installed_path']}, to which {path} links, is incomplete."]
         return [f"{path}/{name} is missing or was modified." for name in self.changed_names]
 
 
 def describe_toolkit(
     host: hostfs.HostFS, run: core_plan.Runner, directory: str = toolkit_constants.DIRECTORY
 ) -> dict[str, t.Any]:
-    """Return everything about the toolkit on ``host``. A problem with the toolkit is reported in the result.
+    """Return the report of the toolkit on ``host``. Errors become problems in the report.
 
-    ``directory`` is the path of an installation that does not come from packages. Raises NvidiaError only if this is
-    not an absolute path.
+    ``directory`` is the path of an installation that does not come from packages. Raises NvidiaError only if this path
+    is invalid.
     """
     return _ToolkitReport(host, run, host.check_path("toolkit_dir", directory)).describe()
 
@@ -78,22 +79,28 @@ class _ToolkitReport:
         manager = self._try(lambda: packages_detect.detect_package_manager(host, self._run), None)
         installed = self._installed(manager)
         versions = {name: package.version for name, package in installed.items() if name in packages_base.PACKAGES}
-        in_directory = self._try(self._in_directory, None)
-        folder = self._folder(in_directory)
-        in_use = in_directory if folder == self._directory else None
-        found = toolkit_installed.programs(host, self._run, folder) if in_use is None else self._programs(in_use)
-        vulnerabilities = toolkit_installed.affecting_cves(versions, found)
-        config_path = toolkit_constants.config_file(host, folder)
+        in_directory = self._try(self._directory_installation, None)
+        program_dir = self._program_dir(in_directory)
+        in_use = in_directory if program_dir == self._directory else None
+        programs = (
+            toolkit_installed.programs(host, self._run, program_dir)
+            if in_use is None
+            else self._directory_programs(in_use)
+        )
+        vulnerabilities = toolkit_installed.affecting_cves(versions, programs)
+        config_path = toolkit_constants.config_file(host, program_dir)
         recorded: list[str] = self._try(self._recorded, [])
-        settings: dict[str, t.Any] = self._try(lambda: self._settings(config_path, bool(versions or found)), {})
+        settings: dict[str, t.Any] = self._try(lambda: self._settings(config_path, bool(versions or programs)), {})
         return {
             "gpu": {"present": gpu.present, "kind": gpu.kind, "evidence": gpu.evidence, "driver_version": gpu.driver},
             "package_manager": None if manager is None else manager.name,
             "gpg": host.find_executable(["gpg"]),
-            "packages": {name: {"version": own.version, "held": own.held} for name, own in installed.items()},
-            "programs": {name: program._asdict() for name, program in found.items()},
-            "version": toolkit_installed.single_version(versions, found),
-            "version_mismatches": self._version_mismatches(versions, found, folder, in_use),
+            "packages": {
+                name: {"version": package.version, "held": package.held} for name, package in installed.items()
+            },
+            "programs": {name: program._asdict() for name, program in programs.items()},
+            "version": toolkit_installed.single_version(versions, programs),
+            "version_mismatches": self._version_mismatches(versions, programs, program_dir, in_use),
             "known_cves": None if vulnerabilities is None else [entry._asdict() for entry in vulnerabilities],
             "directory": None if in_directory is None else in_directory.fields,
             "config_path": config_path,
@@ -134,8 +141,8 @@ class _ToolkitReport:
             self._problems.append(errors.Problem("package-half-installed", message))
         return found
 
-    def _folder(self, in_directory: _Installed | None) -> str:
-        """Return the directory of the toolkit's programs, or where they would be installed."""
+    def _program_dir(self, in_directory: _DirectoryInstallation | None) -> str:
+        """Return the directory of the toolkit's programs, or the one in which they would be installed."""
         names = [
             f"{toolkit_installed.FOLDER}/{core_constants.MAIN_PROGRAM}",
             f"{self._directory}/{core_constants.MAIN_PROGRAM}",
@@ -144,11 +151,11 @@ class _ToolkitReport:
         main = self._host.find_executable(names)
         if main is not None:
             return posixpath.dirname(main)
-        # An installation in a directory may lack a runtime.
+        # An installation in a directory need not include nvidia-container-runtime.
         return toolkit_installed.FOLDER if in_directory is None else self._directory
 
-    def _in_directory(self) -> _Installed | None:
-        """Return the installation of nvidia_toolkit_install in the directory, or None."""
+    def _directory_installation(self) -> _DirectoryInstallation | None:
+        """Return the toolkit that nvidia_toolkit_install has installed in the directory, or None."""
         host, path = self._host, self._directory
         if not host.lexists(path + toolkit_constants.VERSIONS_SUFFIX):
             return None
@@ -164,37 +171,39 @@ class _ToolkitReport:
         manifest = reader.manifest(name)
         fields = {"path": path, "installed_path": reader.path(name)}
         if manifest is None:
-            return _Installed({**fields, "previous_path": None, "components": None, "sources": []})
+            return _DirectoryInstallation({**fields, "previous_path": None, "components": None, "sources": []})
         previous = None if manifest.replaces is None else reader.path(manifest.replaces)
-        more = {
+        details = {
             "previous_path": previous if previous is not None and host.exists(previous) else None,
             "components": None if manifest.components is None else list(manifest.components),
             "sources": sorted(manifest.sources),
         }
-        return _Installed({**fields, **more}, manifest, reader.check_integrity(manifest, thorough=False).changed)
+        return _DirectoryInstallation(
+            {**fields, **details}, manifest, reader.check_integrity(manifest, thorough=False).changed
+        )
 
-    def _programs(self, own: _Installed) -> dict[str, toolkit_installed.Program]:
-        """Return the programs of such an installation. They are run only if the manifest lacks their version."""
-        folder = own.fields["path"]
-        if own.manifest is None or own.version is None:
+    def _directory_programs(self, installation: _DirectoryInstallation) -> dict[str, toolkit_installed.Program]:
+        """Return the programs of ``installation``. They are run only if its manifest has no version."""
+        folder = installation.fields["path"]
+        if installation.manifest is None or installation.version is None:
             return toolkit_installed.programs(self._host, self._run, folder)
         return {
-            name: toolkit_installed.Program(f"{folder}/{name}", own.version)
+            name: toolkit_installed.Program(f"{folder}/{name}", installation.version)
             for name in toolkit_constants.ALL_PROGRAMS
-            if name in own.manifest.files and self._host.is_executable(f"{folder}/{name}")
+            if name in installation.manifest.files and self._host.is_executable(f"{folder}/{name}")
         }
 
     def _version_mismatches(
         self,
         versions: t.Mapping[str, str],
-        found: t.Mapping[str, toolkit_installed.Program],
-        folder: str,
-        own: _Installed | None,
+        programs: t.Mapping[str, toolkit_installed.Program],
+        program_dir: str,
+        installation: _DirectoryInstallation | None,
     ) -> list[str]:
-        if own is not None:
-            return own.version_mismatches()
+        if installation is not None:
+            return installation.integrity_problems()
         # Nothing is missing on a host without the toolkit.
-        return toolkit_installed.version_mismatches(versions, found, folder) if versions or found else []
+        return toolkit_installed.version_mismatches(versions, programs, program_dir) if versions or programs else []
 
     def _settings(self, path: str, has_toolkit: bool) -> dict[str, t.Any]:
         content = self._host.read(path)

@@ -358,7 +358,7 @@ def test_reports_incomplete_version(tree: Tree) -> None:
     (tree.root / f"{DIRECTORY[1:]}.versions/{name}/{NAME}").unlink()
     found = tree.describe()
     path = f"{DIRECTORY}.versions/{name}"
-    assert found["version_mismatches"] == [f"{DIRECTORY} is a link to {path}, whose installation is incomplete."]
+    assert found["version_mismatches"] == [f"The installation in {path}, to which {DIRECTORY} links, is incomplete."]
     assert found["directory"]["sources"] == []
     assert found["version"] == "1.19.0"
 
