@@ -76,7 +76,7 @@ class DeviceNodes:
 
     def _node(self, path: str) -> cdi_edits.DeviceNode | None:
         host_path = file_lookup.under(self.root, path)
-        status = self._lookup.own_status(host_path)
+        status = self._lookup.lstat(host_path)
         if status is None or not stat.S_ISCHR(status.st_mode):
             return None
         return cdi_edits.DeviceNode(
@@ -96,7 +96,7 @@ class DeviceNodes:
         links = []
         for kind in ("card", "render"):
             path = file_lookup.under(self.root, f"{_BY_PATH}/pci-{bus}-{kind}")
-            target = self._lookup.link(path)
+            target = self._lookup.link_target(path)
             if target is not None and posixpath.normpath(posixpath.join(posixpath.dirname(path), target)) in paths:
                 links.append(f"{target}::{path}")
         return self._hooks.symlinks(links)
@@ -209,7 +209,9 @@ def _linker_name(soname: str) -> str:
 
 def _is_link_beside(files: driver_files.DriverFiles, library: driver_files.Found, name: str) -> bool:
     # Only a damaged file has a soname with a slash.
-    return "/" not in name and files.lookup.link(posixpath.join(posixpath.dirname(library.host), name)) is not None
+    return (
+        "/" not in name and files.lookup.link_target(posixpath.join(posixpath.dirname(library.host), name)) is not None
+    )
 
 
 def _cache_hook(

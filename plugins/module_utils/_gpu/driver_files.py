@@ -271,7 +271,7 @@ class DriverFiles:
         chain: dict[str, str] = {}
         while path not in chain:
             chain[path] = file_lookup.under(self.root, path)
-            target = self.lookup.link(chain[path])
+            target = self.lookup.link_target(chain[path])
             if target is not None:
                 path = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
         return [host for host in chain.values() if self.lookup.is_file(host)]

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A file system with cached lookups, for searches that read the same directories many times. It writes nothing."""
+"""Look up files of a host and cache what was read, for searches that read the same directories many times.
+
+It writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,18 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, hostfs
 
 _MAGIC = re.compile(r"[*?[]")
-# The kernel's limit of links (path_resolution(7)), and a depth that no path of a driver reaches.
+# The kernel's limit of links (path_resolution(7)), and a limit of path components that no path of a driver reaches.
 _MAX_LINKS, _MAX_DEPTH = 40, 200
-# With these errors nothing can exist at the path: it is too long, or has too many links.
+# Errors that mean that nothing exists at the path: a name in it does not exist, it is too long, or it has too many
+# links.
 _DOES_NOT_EXIST = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP})
 
 
 class CachedFS:
     """The files of ``host``. All paths are absolute paths on the host.
 
-    Methods raise HostError for a file that exists but may not be read. A missing permission must not look like a
-    missing file.
+    What was read once is not read again. Methods raise HostError for a file that this process has no permission to
+    read, so that it is not mistaken for a missing file.
     """
 
     def __init__(self, host: hostfs.HostFS) -> None:
@@ -49,13 +53,13 @@ class CachedFS:
         real = self.real(path)
         return None if real is None else self._status(real)
 
-    def own_status(self, path: str) -> os.stat_result | None:
+    def lstat(self, path: str) -> os.stat_result | None:
         """Return the result of lstat(2) on the host; None if nothing exists at ``path``."""
         real = self._resolve_parent(path)
         return None if real is None else self._status(real)
 
     def is_file(self, path: str) -> bool:
-        """Return whether something other than a directory exists at ``path``, which NVIDIA's tools call a file."""
+        """Return whether ``path`` exists and is not a directory. NVIDIA's tools use the same definition of a file."""
         status = self.status(path)
         return status is not None and not stat.S_ISDIR(status.st_mode)
 
@@ -67,7 +71,7 @@ class CachedFS:
         status = self.status(path)
         return status is not None and not stat.S_ISDIR(status.st_mode) and bool(status.st_mode & 0o111)
 
-    def link(self, path: str) -> str | None:
+    def link_target(self, path: str) -> str | None:
         """Return the target of a symbolic link; None for everything else."""
         real = self._resolve_parent(path)
         status = None if real is None else self._status(real)
@@ -90,7 +94,7 @@ class CachedFS:
         return self._names[real]
 
     def glob(self, folder: str, pattern: str) -> list[str]:
-        """Return the files below ``folder`` that match a relative pattern, sorted, without resolving links."""
+        """Return the files below ``folder`` that match a relative pattern, in sorted order. Links stay unresolved."""
         found = [folder]
         for part in pattern.split("/"):
             found = [
@@ -101,7 +105,7 @@ class CachedFS:
         return [path for path in found if self.is_file(path)]
 
     def pattern(self, pattern: str) -> t.Pattern[str]:
-        """Return the compiled form of a shell pattern for one name."""
+        """Return the regular expression of a shell pattern for one name."""
         # fnmatch caches only the last few patterns, and normalizes each name.
         if pattern not in self._patterns:
             self._patterns[pattern] = re.compile(fnmatch.translate(pattern))
@@ -109,7 +113,7 @@ class CachedFS:
 
     @contextlib.contextmanager
     def open(self, path: str) -> t.Iterator[t.BinaryIO]:
-        """Open a file for reading. Raises HostError if it cannot be read, even if that fails only later."""
+        """Open a file for reading. Raises HostError if it cannot be opened, or if the caller cannot read from it."""
         real = self.real(path)
         try:
             with hostfs.open_regular(self._process_path(path if real is None else real), path) as stream:
@@ -120,19 +124,22 @@ class CachedFS:
     def _matching(self, folder: str, pattern: str) -> list[str]:
         names = self.names(folder)
         matches = self.pattern(pattern).match
-        # A library directory has thousands of names, of which few have the fixed beginning of a pattern.
+        # A library directory has thousands of names, of which few begin like the pattern. Only these are compared.
         start = _MAGIC.split(pattern, 1)[0]
         candidates = itertools.islice(names, bisect.bisect_left(names, start), None)
         return [name for name in itertools.takewhile(lambda name: name.startswith(start), candidates) if matches(name)]
 
     def _resolve_parent(self, path: str) -> str | None:
-        """Return ``path`` with all links but the last one resolved."""
+        """Return ``path`` with the links of its directory resolved. A link in the last component stays."""
         folder, name = posixpath.split(path)
         parent = self._resolve(folder, 0, 0)
         return None if parent is None else posixpath.join(parent, name)
 
     def _resolve(self, path: str, links: int, depth: int) -> str | None:
-        """Return ``path`` resolved; ``links`` were followed so far, and ``depth`` calls wait for the result."""
+        """Return ``path`` with all links resolved; None if it has too many links or components.
+
+        ``links`` is the number of links followed so far, and ``depth`` is the depth of the recursion.
+        """
         if path in {"", "/"}:
             return "/"
         if path not in self._real:
@@ -156,7 +163,7 @@ class CachedFS:
         return self._resolve(posixpath.join(parent, target), links + 1, depth)
 
     def _status(self, path: str) -> os.stat_result | None:
-        """Return the result of lstat(2) for ``path``, whose directories are resolved."""
+        """Return the result of lstat(2) for ``path``, in whose directory all links are resolved."""
         if path not in self._statuses:
             try:
                 self._statuses[path] = os.lstat(self._process_path(path))

@@ -4,7 +4,7 @@
 
 """The GPUs and MIG devices of a host, from NVML or from /proc.
 
-It raises an error if a GPU does not answer. ``info`` also reports such GPUs.
+read_inventory() raises an error if a GPU does not answer. The report in `info.py` also contains such GPUs.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml
 
 
-_SKIPPED = "NVML was not queried, because the host is an offline tree or use_nvml is false."
+_NOT_QUERIED_MESSAGE = "NVML was not queried, because the host is an offline tree or use_nvml is false."
 # The codes of query_nvml() if there is no result.
 NOT_QUERIED, UNUSABLE = "nvml-not-asked", "nvml-unusable"
 # The problem codes for the device nodes of a MIG device, and for the device node of a GPU.
 MIG_NODE, NODE = "mig-node-unusable", "node-unusable"
 _PCI = "/sys/bus/pci/devices"
-# The second name is known since toolkit 1.17.7 (IsIntegratedGPUName in pkg/nvlib/info/property-extractor.go of
-# go-nvlib).
+# Parts of the names of integrated GPUs. The toolkit recognizes the second one since 1.17.7 (IsIntegratedGPUName in
+# pkg/nvlib/info/property-extractor.go of go-nvlib).
 _INTEGRATED = ("(nvgpu)", "NVIDIA Thor")
 
 
 class MigDevice(t.NamedTuple):
     """A MIG device: its number on its GPU, and the numbers of its GPU instance and its compute instance.
 
-    ``gfx`` says that it supports graphics.
+    ``gfx`` is true if it supports graphics.
     """
 
     # Hides tuple.index on purpose.
@@ -50,10 +50,10 @@ class MigDevice(t.NamedTuple):
 class Gpu(t.NamedTuple):
     """A GPU.
 
-    ``index`` is NVML's. ``minor`` is the minor number of its device node. ``bus`` is its PCI address as from
-    normal_bus(): in lower case, with a domain of four digits, or of eight if four are not enough. ``uuid`` is empty if
-    the driver does not know it yet. ``mig`` says that MIG mode is on, even without MIG devices. ``coherent`` is as in
-    NvmlGpu, and has no meaning in a GpuInventory from /proc.
+    ``index`` is its position in NVML's order. ``minor`` is the minor number of its device node. ``bus`` is its PCI
+    address as normalize_address() returns it: in lower case, with a domain of four digits, or of eight if four are not
+    enough. ``uuid`` is empty if the driver has not read it yet. ``mig`` is true if MIG mode is on, even without MIG
+    devices. ``coherent`` is as in NvmlGpu, and has no meaning in a GpuInventory from /proc.
     """
 
     # Hides tuple.index on purpose.
@@ -92,8 +92,8 @@ def read_inventory(
 ) -> GpuInventory:
     """Return the GPUs of ``host`` from NVML, or from /proc if NVML cannot be used.
 
-    Excluded GPUs and display adapters (SKIPPED_NAMES) are omitted; the latter leave a gap in the indices. An NVML that
-    cannot be used gives a warning.
+    The result omits GPUs that the driver's configuration excludes, and display adapters (SKIPPED_NAMES). A display
+    adapter leaves a gap in the indices. If NVML is wanted but cannot be used, the result has a warning.
 
     Args:
         host: The host.
@@ -103,7 +103,7 @@ def read_inventory(
 
     Raises:
         HostError: NVML returns an error, a GPU does not answer, no driver is loaded, or there are MIG devices and NVML
-            cannot be used. The result never has fewer GPUs than the host.
+            cannot be used. An incomplete list of GPUs is never returned.
         ConfigurationError: A file of the driver is invalid.
     """
     result, reason = query_nvml(host, driver_root, use_nvml, library_folders)
@@ -129,17 +129,17 @@ def query_nvml(
     library_folders: t.Sequence[str] = (),
     missing_nodes: t.Sequence[str] | None = None,
 ) -> tuple[nvml.NvmlResult | None, errors.Problem]:
-    """Return what NVML reports, with failures of single GPUs, or None; and the reason why there is no result.
+    """Return NVML's result and an empty problem, or None and the reason why there is no result.
 
-    The problem is empty if there is a result; otherwise its code is NOT_QUERIED or UNUSABLE. The first four arguments
-    are those of read_inventory(). ``missing_nodes`` are the device nodes that NVML would create, to prevent that; with
-    None, NVML may create them.
+    The result includes GPUs that do not answer. The code of the reason is NOT_QUERIED or UNUSABLE. The first four
+    arguments are those of read_inventory(). ``missing_nodes`` are missing device nodes that NVML must not create; with
+    None, NVML may create nodes.
 
     Raises:
         HostError: NVML returns an error, crashes or hangs.
     """
     if not (host.live if use_nvml is None else use_nvml):
-        return None, errors.Problem(NOT_QUERIED, _SKIPPED)
+        return None, errors.Problem(NOT_QUERIED, _NOT_QUERIED_MESSAGE)
     # Callers that do not use NVML do not need this import.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml  # noqa: PLC0415
 
@@ -162,9 +162,10 @@ def mig_nodes(host: hostfs.HostFS, found: GpuInventory) -> list[str]:
 
 
 def unusable_devices(host: hostfs.HostFS, found: GpuInventory) -> list[GpuProblem]:
-    """Return the GPUs and MIG devices of ``found`` that no container can use, with the reasons. It wakes no GPU.
+    """Return the GPUs and MIG devices of ``found`` that no container can use, with the reasons.
 
-    It checks the device nodes, including those of MIG capabilities, and whether the GPU is still on the PCI bus.
+    It checks the device nodes, including those of MIG capabilities, and whether the GPU is still on the PCI bus. It
+    opens no device node, so it does not wake up a suspended GPU.
     """
     problems: list[GpuProblem] = []
     capabilities = procfs.Capabilities(host)
@@ -226,7 +227,8 @@ def _refuse_mig(host: hostfs.HostFS, reason: str) -> None:
         first = found[0]
         raise errors.HostError(
             f"This host has MIG devices ({procfs.CAPABILITIES}/gpu{first.minor}/mig/gi{first.gi}), which only NVML can"
-            f" list. {reason} Install libnvidia-ml.so.1 in the loaded driver's version, and do not disable NVML."
+            f" list. {reason} Install the libnvidia-ml.so.1 of the loaded driver's version, and do not set use_nvml to"
+            " false."
         )
 
 
@@ -241,9 +243,9 @@ def _warnings(host: hostfs.HostFS, gpus: t.Iterable[Gpu], reason: errors.Problem
 
 
 def listed_from_proc(mig_capable: bool, reason: errors.Problem) -> str:
-    """Return the message about a list from /proc. ``reason`` is why NVML was not queried."""
+    """Return the message about GPUs that are listed from /proc. ``reason`` is why NVML has no result."""
     limit = " /proc shows neither MIG mode without MIG devices nor the UUIDs of MIG devices." if mig_capable else ""
-    return f"The GPUs are listed from /proc, by their PCI addresses.{limit} {reason.message}"
+    return f"The GPUs are listed from /proc, sorted by PCI address.{limit} {reason.message}"
 
 
 def unknown_uuid(indices: t.Sequence[str]) -> str:
