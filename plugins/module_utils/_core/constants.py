@@ -6,17 +6,17 @@
 
 from __future__ import annotations
 
-# Use the flavor that the host has.
+# The flavor that the host has.
 AUTO = "auto"
-# The engine as the packages of the operating system install it.
+# The flavor of an engine that the packages of the operating system or of the vendor install.
 SYSTEM = "system"
-# Prefix of the owner name under which records of a unit other than the default one are kept. The unit name follows.
+# The records of an engine whose unit is not the default one belong to the owner UNIT_PREFIX + name of the unit.
 UNIT_PREFIX = "unit-"
 
 
-# Directories in which programs read every file as configuration. This collection writes nothing else there; in
-# particular, it keeps no backups there. The names of temporary files (_core/atomic_write.py) begin with .gpufleet- and
-# end in .tmp. How programs treat such a name:
+# CONFIG_DIRS, below, are the directories in which programs read all files, or all files with certain endings, as
+# configuration. This collection writes only configuration there, and never backups. The names of temporary files
+# (_core/atomic_write.py) begin with .gpufleet- and end in .tmp. How programs treat such a name:
 #
 # - CRI-O reads every file below crio.conf.d, whatever its name, and does not start if one disappears meanwhile
 #   (UpdateFromPath in pkg/config/config.go, 1.31 to 1.36).
@@ -28,8 +28,8 @@ UNIT_PREFIX = "unit-"
 # - The CDI library reads *.json and *.yaml (pkg/cdi/spec-dirs.go).
 # - systemd reads *.conf in drop-in directories (systemd.unit(5)), apt reads *.list and *.sources (sources.list(5)).
 #
-# No temporary files are created there either. If such a directory is a separate mount, a temporary file is created in
-# it without a name.
+# In these directories no temporary file gets a name. It is created in a parent directory, or without a name if the
+# directory is a separate mount.
 STRICT_CONFIG_DIRS = (
     "/etc/containerd/conf.d",
     "/etc/crio/crio.conf.d",
@@ -37,23 +37,23 @@ STRICT_CONFIG_DIRS = (
     "/etc/containers/oci/hooks.d",
     "/usr/share/containers/oci/hooks.d",
 )
-# Temporary files are created in these directories themselves. Docker and containerd cache what they have read, and read
-# again after a file of the directory was written, renamed or removed. They do not notice a file that is moved in from
-# elsewhere. A temporary name ends neither in .json nor in .yaml, so they ignore it (CDI project's library,
+# Temporary files are created in these directories themselves. Docker and containerd cache the files, and read them
+# again after a file in the directory was written, renamed or removed. They do not notice a file that is moved in from
+# another directory. A temporary name ends neither in .json nor in .yaml, so they ignore it (CDI project's library,
 # pkg/cdi/cache.go).
 INOTIFY_DIRS = ("/etc/cdi", "/var/run/cdi", "/run/cdi")
 
-# In these directories programs read only files with certain endings, so they ignore a temporary name.
-_DISTRIBUTIONS_FOLDERS = (
+# K3s, RKE2 and k0s read only files with certain endings in these directories, so they ignore a temporary name.
+_DISTRIBUTION_DIRS = (
     "/etc/k0s/containerd.d",
     "/etc/rancher/k3s/config.yaml.d",
     "/etc/rancher/rke2/config.yaml.d",
 )
 
-CONFIG_DIRS = (*STRICT_CONFIG_DIRS, *INOTIFY_DIRS, *_DISTRIBUTIONS_FOLDERS)
+CONFIG_DIRS = (*STRICT_CONFIG_DIRS, *INOTIFY_DIRS, *_DISTRIBUTION_DIRS)
 
 
-# NVIDIA Container Toolkit 1.20: one program per mode, with the name under which it is registered beside the main one.
+# The main runtime program of the NVIDIA Container Toolkit 1.20, and by mode the programs that have only that mode.
 MAIN_PROGRAM = "nvidia-container-runtime"
 MODE_PROGRAMS = {"cdi": MAIN_PROGRAM + ".cdi", "legacy": MAIN_PROGRAM + ".legacy"}
 
