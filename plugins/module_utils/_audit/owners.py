@@ -298,8 +298,8 @@ def gpu_operator(configs: HostConfigs) -> report.Findings:
 
 def _is_directory(configs: HostConfigs, path: str) -> bool:
     """Return whether ``path`` is a real directory. This collection installs several versions behind a link."""
-    outer = attempt(lambda: configs.host.real_path(path, last=False))
-    return outer is not None and os.path.isdir(outer) and not os.path.islink(outer)
+    process_path = attempt(lambda: configs.host.real_path(path, last=False))
+    return process_path is not None and os.path.isdir(process_path) and not os.path.islink(process_path)
 
 
 def old_hooks(configs: HostConfigs) -> report.Findings:

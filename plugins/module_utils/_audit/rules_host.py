@@ -143,14 +143,14 @@ def _paths(facts: report.HostFacts) -> list[str]:
 def is_denied(host: hostfs.HostFS, path: str) -> bool:
     """Return whether the task's user may not use ``path``, or may not find out whether it exists."""
     try:
-        outer = host.real_path(path)
-        mode = os.stat(outer).st_mode
+        process_path = host.real_path(path)
+        mode = os.stat(process_path).st_mode
     except (PermissionError, errors.PermissionDeniedError):
         return True
     except (errors.HostError, OSError, ValueError):
         return False
     needed = os.R_OK | os.X_OK if stat.S_ISDIR(mode) else os.W_OK if stat.S_ISSOCK(mode) else os.R_OK
-    return not os.access(outer, needed, effective_ids=True)
+    return not os.access(process_path, needed, effective_ids=True)
 
 
 # -- GPUs and driver -------------------------------------------------------------------------------------------------

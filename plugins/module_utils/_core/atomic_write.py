@@ -56,7 +56,7 @@ def os_error(path: str, doing: str, error: OSError) -> errors.HostError:
 
 
 def _target(host: hostfs.HostFS, path: str) -> str:
-    """Return the path at which this process reaches ``path`` with its links resolved, for writing.
+    """Return the process path of ``path`` with its links resolved, for writing.
 
     Raises HostError for root if a directory or a link on the way belongs to another user. That user could replace it,
     and so choose which file root overwrites.
@@ -67,16 +67,17 @@ def _target(host: hostfs.HostFS, path: str) -> str:
     trusted = (0, os.stat(host.root).st_uid)
 
     def require_trusted(here: str, final: bool) -> None:
-        outer = host.root.rstrip("/") + here
+        process_path = host.root.rstrip("/") + here
         try:
-            status = os.lstat(outer)
+            status = os.lstat(process_path)
         except OSError:
             # The write itself reports the error.
             return
         if status.st_uid not in trusted and (not final or stat.S_ISLNK(status.st_mode)):
             raise errors.HostError(
                 f"{path} is not written: {here} belongs to user {status.st_uid}, who could replace it during the write."
-                f" Change its owner (chown -h root {shlex.quote(outer)}), or run the task as that user (become_user)."
+                f" Change its owner (chown -h root {shlex.quote(process_path)}), or run the task as that user"
+                " (become_user)."
             )
 
     return host.root.rstrip("/") + host.follow(path, require_trusted)
@@ -95,10 +96,10 @@ def make_directories(host: hostfs.HostFS, path: str, mode: int) -> list[str]:
     while missing:
         folder = missing.pop(0)
         try:
-            outer = _target(host, folder)
-            os.mkdir(outer)
-            os.chmod(outer, 0o755 if missing else mode)
-            _label(host, outer, outer)
+            process_path = _target(host, folder)
+            os.mkdir(process_path)
+            os.chmod(process_path, 0o755 if missing else mode)
+            _label(host, process_path, process_path)
             created.append(folder)
         except FileExistsError:
             continue
@@ -156,28 +157,28 @@ def replace_file(
     folders = [host.real_path(name) for name in config_dirs]
 
     def copy_metadata(handle: int, stage: str) -> None:
-        _copy_metadata(handle, stage, outer, mode, owner, host=host)
+        _copy_metadata(handle, stage, process_path, mode, owner, host=host)
         if max_mode != _ANY_MODE:
             os.fchmod(handle, os.fstat(handle).st_mode & max_mode)
 
     def create(stage: str) -> None:
-        _create_and_rename(stage, outer, content, copy_metadata, _is_config_dir(stage, folders))
+        _create_and_rename(stage, process_path, content, copy_metadata, _is_config_dir(stage, folders))
 
     try:
-        outer = _target(host, path)
-        _require_file(path, outer, "written")
-        _remove_stale_temp_files(os.path.dirname(outer))
-        _in_staging_dir(outer, folders, create)
+        process_path = _target(host, path)
+        _require_file(path, process_path, "written")
+        _remove_stale_temp_files(os.path.dirname(process_path))
+        _in_staging_dir(process_path, folders, create)
     except OSError as error:
         raise os_error(path, "written", error) from error
 
 
-def _in_staging_dir(outer: str, config_dirs: t.Sequence[str], work: t.Callable[[str], None]) -> None:
-    """Call ``work`` with the staging directory, or with that of ``outer`` if no file can be moved from there.
+def _in_staging_dir(process_path: str, config_dirs: t.Sequence[str], work: t.Callable[[str], None]) -> None:
+    """Call ``work`` with the staging directory, or with that of ``process_path`` if no file can be moved from there.
 
     Raises OSError.
     """
-    folder = os.path.dirname(outer)
+    folder = os.path.dirname(process_path)
     stage = _staging_dir(folder, config_dirs)
     try:
         work(stage)
@@ -196,9 +197,9 @@ def prepare_file(host: hostfs.HostFS, path: str, content: bytes, mode: int, owne
     closed or this process ends.
     """
     try:
-        outer = _target(host, path)
-        _require_file(path, outer, "prepared")
-        folder = os.path.dirname(outer)
+        process_path = _target(host, path)
+        _require_file(path, process_path, "prepared")
+        folder = os.path.dirname(process_path)
         handle = _create_unnamed(folder)
         if handle is None:
             raise errors.HostError(
@@ -208,7 +209,7 @@ def prepare_file(host: hostfs.HostFS, path: str, content: bytes, mode: int, owne
         try:
             with os.fdopen(handle, "wb", closefd=False) as stream:
                 stream.write(content)
-            _copy_metadata(handle, folder, outer, mode, owner, host=host)
+            _copy_metadata(handle, folder, process_path, mode, owner, host=host)
             os.fsync(handle)
         except OSError:
             os.close(handle)
@@ -222,9 +223,9 @@ def use_prepared_file(host: hostfs.HostFS, handle: int, path: str, *, config_dir
     """Put the prepared file at ``path`` in one step and close its handle; return whether this succeeded."""
     folders = [host.real_path(name) for name in config_dirs]
     try:
-        outer = _target(host, path)
-        _in_staging_dir(outer, folders, lambda stage: _link_unnamed(handle, stage, outer))
-        sync_folder(os.path.dirname(outer))
+        process_path = _target(host, path)
+        _in_staging_dir(process_path, folders, lambda stage: _link_unnamed(handle, stage, process_path))
+        sync_folder(os.path.dirname(process_path))
     except (OSError, errors.HostError):
         return False
     finally:
@@ -247,29 +248,29 @@ def _create_unnamed(folder: str) -> int | None:
         raise
 
 
-def _link_unnamed(handle: int, stage: str, outer: str) -> None:
-    """Link a file without a name to ``outer``; if ``outer`` exists, replace it through a name in ``stage``.
+def _link_unnamed(handle: int, stage: str, process_path: str) -> None:
+    """Give a file without a name the name ``process_path``; replace an existing file through a name in ``stage``.
 
     Raises OSError.
     """
     source = f"{_OPEN_FILES}/{handle}"
     # os.link() follows this link only if it gets a directory handle, which linkat(2) ignores for an absolute path.
     with contextlib.suppress(FileExistsError):
-        os.link(source, outer, src_dir_fd=handle)
+        os.link(source, process_path, src_dir_fd=handle)
         return
     temporary = os.path.join(stage, f"{_PREFIX}{os.getpid()}-{handle}{_SUFFIX}")
     os.link(source, temporary, src_dir_fd=handle)
     try:
-        os.replace(temporary, outer)
+        os.replace(temporary, process_path)
     except OSError:
         os.unlink(temporary)
         raise
 
 
-def _require_file(path: str, outer: str, doing: str) -> None:
+def _require_file(path: str, process_path: str, doing: str) -> None:
     """Raise HostError if ``path`` is a special file, such as /dev/null, to which the link of a masked unit leads."""
     try:
-        mode = os.lstat(outer).st_mode
+        mode = os.lstat(process_path).st_mode
     except OSError:
         # The write itself reports the error.
         return
@@ -288,9 +289,9 @@ def _kind(mode: int) -> str:
 
 
 def _create_and_rename(
-    stage: str, outer: str, content: bytes, copy_metadata: t.Callable[[int, str], None], unnamed: bool
+    stage: str, process_path: str, content: bytes, copy_metadata: t.Callable[[int, str], None], unnamed: bool
 ) -> None:
-    """Create the new file in ``stage`` and replace ``outer`` by it; with ``unnamed``, create it without a name.
+    """Create the new file in ``stage`` and replace ``process_path`` by it; with ``unnamed``, create it without a name.
 
     Raises OSError.
     """
@@ -305,10 +306,10 @@ def _create_and_rename(
             copy_metadata(stream.fileno(), stage)
             os.fsync(stream.fileno())
             if not temporary:
-                _link_unnamed(stream.fileno(), stage, outer)
+                _link_unnamed(stream.fileno(), stage, process_path)
         if temporary:
-            os.replace(temporary, outer)
-        sync_folder(os.path.dirname(outer))
+            os.replace(temporary, process_path)
+        sync_folder(os.path.dirname(process_path))
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -348,12 +349,12 @@ def set_access(host: hostfs.HostFS, path: str, mode: int, owner: tuple[int, int]
 
     Raises HostError if the operating system refuses.
     """
-    outer = host.real_path(path)
+    process_path = host.real_path(path)
     try:
-        status = os.stat(outer)
+        status = os.stat(process_path)
         if owner is not None and (status.st_uid, status.st_gid) != owner:
-            os.chown(outer, *owner)
-        os.chmod(outer, mode)
+            os.chown(process_path, *owner)
+        os.chmod(process_path, mode)
     except OSError as error:
         raise os_error(path, "given its mode", error) from error
 
@@ -361,10 +362,10 @@ def set_access(host: hostfs.HostFS, path: str, mode: int, owner: tuple[int, int]
 def remove_file(host: hostfs.HostFS, path: str) -> None:
     """Remove ``path`` (the target of a link, not the link). A missing file is no error."""
     try:
-        outer = _target(host, path)
-        _require_file(path, outer, "removed")
-        os.unlink(outer)
-        sync_folder(os.path.dirname(outer))
+        process_path = _target(host, path)
+        _require_file(path, process_path, "removed")
+        os.unlink(process_path)
+        sync_folder(os.path.dirname(process_path))
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -372,43 +373,43 @@ def remove_file(host: hostfs.HostFS, path: str) -> None:
 
 
 def _copy_metadata(
-    handle: int, stage: str, outer: str, mode: int, owner: tuple[int, int] | None, *, host: hostfs.HostFS
+    handle: int, stage: str, process_path: str, mode: int, owner: tuple[int, int] | None, *, host: hostfs.HostFS
 ) -> None:
-    """Copy owner, mode and extended attributes of the old file at ``outer`` to the new one, created in ``stage``.
+    """Copy owner, mode and extended attributes of the old file ``process_path`` to the new one, created in ``stage``.
 
     A new file without a predecessor gets ``mode``, ``owner`` and the label of the policy. The owner is set first,
     because changing it clears the set-id bits. All calls use the handle: the owner of the directory could replace the
     name by a link to a file of root at any moment.
     """
-    folder = os.path.dirname(outer)
+    folder = os.path.dirname(process_path)
     if stage != folder:
         _apply_directory_defaults(handle, folder)
     try:
         # lstat does not follow links: a link that a user puts here now would select the mode of a file of root.
-        status = os.lstat(outer)
+        status = os.lstat(process_path)
     except FileNotFoundError:
         if owner is not None and owner != (os.geteuid(), os.getegid()):
             os.fchown(handle, *owner)
         os.fchmod(handle, mode)
-        _label(host, handle, outer)
+        _label(host, handle, process_path)
         return
     if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
         os.fchown(handle, status.st_uid, status.st_gid)
     os.fchmod(handle, status.st_mode & 0o7777)
     # The file is written even if the file system has no attributes, or if only a higher privilege may set them.
     with contextlib.suppress(OSError):
-        attributes = os.listxattr(outer, follow_symlinks=False)
+        attributes = os.listxattr(process_path, follow_symlinks=False)
         for name in attributes:
             with contextlib.suppress(OSError):
-                os.setxattr(handle, name, os.getxattr(outer, name, follow_symlinks=False))
+                os.setxattr(handle, name, os.getxattr(process_path, name, follow_symlinks=False))
         # The default access list of the directory applies only to new files.
         if _ACCESS_LIST not in attributes and _ACCESS_LIST in os.listxattr(handle):
             os.removexattr(handle, _ACCESS_LIST)
 
 
-def _label(host: hostfs.HostFS, new: int | str, outer: str) -> None:
-    """Give ``new`` (a path or a handle) the SELinux label that the policy has for ``outer``."""
-    label = None if host.label_of is None else host.label_of(outer)
+def _label(host: hostfs.HostFS, new: int | str, process_path: str) -> None:
+    """Give ``new`` (a path or a handle) the SELinux label that the policy has for ``process_path``."""
+    label = None if host.label_of is None else host.label_of(process_path)
     # A mount may have one label for all of its files.
     with contextlib.suppress(OSError):
         if label is not None:

@@ -24,23 +24,29 @@ _MAGIC = re.compile(r"[*?[]")
 
 # The limit of the Linux kernel (path_resolution(7)).
 _MAX_LINKS = 40
-# Bytes of a path with its final null (PATH_MAX). The time to resolve a path is quadratic in its length.
+# The limit for a path in bytes, including the final null (PATH_MAX). The time to resolve a path is quadratic in its
+# length.
 _PATH_BYTES = 4096
-# Size limits in bytes. A file of another program may have any size, and a sparse file occupies no space. In this order:
-# units, their drop-ins, environment files and pid files; daemon.json; configurations in TOML; dpkg's list of packages;
-# all other files, such as records, which contain the content of a file.
+# Size limits for files in bytes. Another program may write files of any size, and a sparse file may be larger than the
+# disk.
+# Units, their drop-ins, environment files and pid files.
 UNIT_BYTES = 256 << 10
+# daemon.json.
 JSON_BYTES = 1 << 20
+# Configurations in TOML.
 TOML_BYTES = 4 << 20
+# The list of packages of dpkg.
 PACKAGES_BYTES = 64 << 20
+# All other files, such as records, which contain the content of a file.
 FILE_BYTES = 16 << 20
-# Number of drop-ins of a unit, or of files of one configuration.
+# The maximum number of drop-ins of a unit, or of files of one configuration.
 DROP_INS = 100
 
-# These file systems report regular files, but reading some of them blocks until the next event.
+# Files below these directories look like regular files, but reading some of them blocks until the next kernel event.
 _KERNEL = ("/proc/", "/sys/")
 
-# The search path that systemd gives a service (systemd.exec(5)). An engine searches it for a runtime without a path.
+# The variable PATH that systemd sets for services (systemd.exec(5)). An engine searches these directories for a runtime
+# that is configured without a path.
 SERVICE_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
@@ -48,10 +54,11 @@ class HostFS(t.NamedTuple):
     """The host whose file system is at ``root``.
 
     ``live`` permits use of the programs, processes and sockets of the host. It is always true for ``/``. For another
-    directory it is true only if the user says that a running system is mounted there. ``label_of`` returns the SELinux
-    label that the policy of the host has for a path. It is None if the host is not this machine or has no SELinux.
+    directory it is true only if the user has set host_root_live. ``label_of`` returns the SELinux label that the policy
+    of the host has for a path. It is None if the host is not this machine or has no SELinux.
 
-    All methods take and return paths on the host, without ``root``, unless a name contains ``outer``.
+    All methods take and return paths on the host, without ``root``. A process path, which real_path() returns, is the
+    path that this process uses for the same file: it begins with ``root``.
     """
 
     root: str = "/"
@@ -74,8 +81,8 @@ class HostFS(t.NamedTuple):
     def check_path(self, parameter: str, path: str) -> str:
         """Return ``path`` normalized.
 
-        Raises NvidiaError if it is relative or begins with ``root``. ``parameter`` is the option that the message
-        names.
+        Raises NvidiaError if it is relative or begins with ``root``. ``parameter`` is the name of the option, for the
+        message.
         """
         if not os.path.isabs(path):
             raise errors.NvidiaError(
@@ -91,16 +98,16 @@ class HostFS(t.NamedTuple):
         return normal
 
     def resolve(self, path: str, last: bool = True) -> str:
-        """Return ``path`` with every link resolved inside the root; ``last`` includes the final component.
+        """Return ``path`` with every link resolved inside the root; without ``last``, a link at the end stays.
 
         Missing components stay as they are. Raises HostError for a loop of links, or for text that cannot be a path.
         """
         return self.follow(path, lambda _here, _final: None, last)
 
     def follow(self, path: str, visit: t.Callable[[str, bool], None], last: bool = True) -> str:
-        """Return the same as resolve(), and call ``visit`` with each component and link on the way.
+        """Return the same as resolve(), and call ``visit`` for each component before a link in it is followed.
 
-        The second argument of ``visit`` is true for the final component.
+        The arguments of ``visit`` are the path up to the component, and whether the component is the final one.
         """
         if not _is_valid_path(path):
             raise errors.HostError(
@@ -119,11 +126,11 @@ class HostFS(t.NamedTuple):
                 continue
             here = "/" + "/".join([*done, part])
             visit(here, not pending)
-            if (pending or last) and os.path.islink(self._outer(here)):
+            if (pending or last) and os.path.islink(self._process_path(here)):
                 links += 1
                 if links > _MAX_LINKS:
                     raise errors.HostError(f"{path}: too many symbolic links. Remove the loop.")
-                target = read_link(self._outer(here), here)
+                target = read_link(self._process_path(here), here)
                 if target.startswith("/"):
                     done = []
                 pending = [piece for piece in target.split("/") if piece] + pending
@@ -132,8 +139,8 @@ class HostFS(t.NamedTuple):
         return "/" + "/".join(done)
 
     def real_path(self, path: str, last: bool = True) -> str:
-        """Return the path at which this process reaches ``path`` with its links resolved."""
-        return self._outer(self.resolve(path, last))
+        """Return the process path of ``path``, with its links resolved."""
+        return self._process_path(self.resolve(path, last))
 
     def read(self, path: str, limit: int = FILE_BYTES) -> bytes | None:
         """Return the content of a regular file of at most ``limit`` bytes; None if it does not exist.
@@ -143,7 +150,8 @@ class HostFS(t.NamedTuple):
         real = self.resolve(path)
         if real.startswith(_KERNEL):
             raise errors.HostError(
-                f"{path} leads to the kernel file {real}, which is no configuration. Remove or correct the link."
+                f"{path} leads to the kernel file {real}, which is not a configuration file. Remove or correct the"
+                " link."
             )
         return self._read(path, real, limit)
 
@@ -162,7 +170,7 @@ class HostFS(t.NamedTuple):
 
     def _read(self, path: str, real: str, limit: int) -> bytes | None:
         try:
-            with open_regular(self._outer(real), path) as stream:
+            with open_regular(self._process_path(real), path) as stream:
                 # read() returns None if a kernel file has no data yet.
                 content = stream.read(limit + 1) or b""
         except FileNotFoundError:
@@ -241,11 +249,11 @@ class HostFS(t.NamedTuple):
         return [path for path, is_directory in found if not is_directory]
 
     def _walk(self, folder: str) -> t.Iterator[tuple[str, bool]]:
-        """Return every path below ``folder``, and whether it is a directory."""
+        """Yield every path below ``folder``, and whether it is a directory."""
         for name in self.entries(folder):
             path = f"{folder.rstrip('/')}/{name}"
-            outer = self.real_path(path, last=False)
-            is_directory = os.path.isdir(outer) and not os.path.islink(outer)
+            process_path = self.real_path(path, last=False)
+            is_directory = os.path.isdir(process_path) and not os.path.islink(process_path)
             yield path, is_directory
             if is_directory:
                 yield from self._walk(path)
@@ -288,33 +296,33 @@ class HostFS(t.NamedTuple):
         """Return the command line that runs ``argv`` on this host."""
         return list(argv) if self.root == "/" else ["chroot", self.root, *argv]
 
-    def _outer(self, path: str) -> str:
+    def _process_path(self, path: str) -> str:
         return path if self.root == "/" else self.root + path
 
 
-def open_regular(outer: str, path: str) -> t.BinaryIO:
-    """Open the regular file ``path``, which this process reaches at ``outer``, without blocking.
+def open_regular(process_path: str, path: str) -> t.BinaryIO:
+    """Open the regular file ``path``, whose process path is given, without blocking.
 
     Raises OSError, or HostError if it is not a regular file.
     """
     # The type is checked by name first, because opening a device may have an effect. It is checked by handle again,
     # because the file may have been replaced. O_NONBLOCK avoids waiting for another program on a named pipe or a leased
     # file.
-    if stat.S_ISREG(os.stat(outer).st_mode):
-        handle = os.open(outer, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    if stat.S_ISREG(os.stat(process_path).st_mode):
+        handle = os.open(process_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         if stat.S_ISREG(os.fstat(handle).st_mode):
             return os.fdopen(handle, "rb")
         os.close(handle)
     raise errors.HostError(f"{path} is not a regular file. Move it away, or use another path.")
 
 
-def read_link(outer: str, path: str) -> str:
-    """Return the target of the link ``path``, which this process reaches at ``outer``.
+def read_link(process_path: str, path: str) -> str:
+    """Return the target of the link ``path``, whose process path is given.
 
     Raises HostError, also if another program has removed or replaced the link since it was found.
     """
     try:
-        return os.readlink(outer)
+        return os.readlink(process_path)
     except OSError as error:
         raise _unreadable(
             f"The link {path}", error, "Another program may have changed it. Run the task again."
@@ -322,7 +330,7 @@ def read_link(outer: str, path: str) -> str:
 
 
 def _is_valid_path(text: str) -> bool:
-    """Return whether a file could have this name; a configuration may contain any text."""
+    """Return whether ``text`` can be a path. A path from a configuration file may contain any characters."""
     try:
         name = os.fsencode(text)
         return b"\0" not in name and len(name) < _PATH_BYTES
@@ -330,11 +338,11 @@ def _is_valid_path(text: str) -> bool:
         return False
 
 
-def _unreadable(path: str, error: OSError, advice: str = "Check the file system.") -> errors.HostError:
+def _unreadable(subject: str, error: OSError, advice: str = "Check the file system.") -> errors.HostError:
     if isinstance(error, PermissionError):
-        denied = f"{path} cannot be read: {error.strerror}. Run the task as root (become: true)."
+        denied = f"{subject} cannot be read: {error.strerror}. Run the task as root (become: true)."
         return errors.PermissionDeniedError(denied)
-    return errors.HostError(f"{path} cannot be read: {error.strerror}. {advice}")
+    return errors.HostError(f"{subject} cannot be read: {error.strerror}. {advice}")
 
 
 def command_line(host: HostFS, pid: int) -> tuple[str, ...]:

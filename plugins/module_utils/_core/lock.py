@@ -117,11 +117,11 @@ def _open_folder(host: hostfs.HostFS, folder: str, created: list[str]) -> int:
     """Return a handle of the lock's directory, which only this user may enter; create it if it is missing."""
     resolved = host.resolve(folder, last=False)
     created += atomic_write.make_directories(host, os.path.dirname(resolved), 0o755)
-    outer = host.real_path(resolved, last=False)
-    above = _open_directory(host.root, os.path.dirname(outer))
+    process_path = host.real_path(resolved, last=False)
+    above = _open_directory(host.root, os.path.dirname(process_path))
     try:
         with contextlib.suppress(FileExistsError):
-            os.mkdir(os.path.basename(outer), 0o700, dir_fd=above)
+            os.mkdir(os.path.basename(process_path), 0o700, dir_fd=above)
             created.append(resolved)
         handle = _open_own(folder, os.O_RDONLY | os.O_DIRECTORY, above)
     finally:
@@ -224,17 +224,17 @@ def temp_directory(host: hostfs.HostFS, purpose: str) -> t.Iterator[tuple[str, s
     Raises HostError if it cannot be created.
     """
     try:
-        outer = tempfile.mkdtemp(prefix=f"{TEMP_PREFIX}{os.getpid()}-", dir=host.real_path(TEMP_DIR))
+        process_path = tempfile.mkdtemp(prefix=f"{TEMP_PREFIX}{os.getpid()}-", dir=host.real_path(TEMP_DIR))
     except OSError as error:
         raise atomic_write.os_error(f"A directory for {purpose} in {TEMP_DIR}", "created", error) from error
-    handle = os.open(outer, os.O_RDONLY | os.O_DIRECTORY)
+    handle = os.open(process_path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         # A run in another container does not see this process, but finds the directory locked.
         fcntl.flock(handle, fcntl.LOCK_SH)
-        yield outer, f"{TEMP_DIR}/{os.path.basename(outer)}"
+        yield process_path, f"{TEMP_DIR}/{os.path.basename(process_path)}"
     finally:
         os.close(handle)
-        shutil.rmtree(outer, ignore_errors=True)
+        shutil.rmtree(process_path, ignore_errors=True)
 
 
 def remove_stale_directories(host: hostfs.HostFS, place: str | None = None, prefix: str = TEMP_PREFIX) -> None:

@@ -48,10 +48,10 @@ def require_trusted_folder(host: hostfs.HostFS, parameter: str, folder: str) -> 
     host.follow(folder, lambda here, _final: places.append(host.root.rstrip("/") + here))
     found = _first_untrusted(places, _owners(host.live))
     if found is not None:
-        outer, problem, command = found
+        process_path, problem, command = found
         raise errors.HostError(
-            f"{parameter} {folder!r} is not safe: {outer} {problem}, so another user could replace files there. Choose"
-            f" another directory, or run `{command}`."
+            f"{parameter} {folder!r} is not safe: {process_path} {problem}, so another user could replace files there."
+            f" Choose another directory, or run `{command}`."
         )
 
 

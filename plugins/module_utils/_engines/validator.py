@@ -128,10 +128,10 @@ class ConfigValidator(t.NamedTuple):
         If the files are valid, the dumps before and after are compared. ``compared`` names the files in the error
         message. None: there is no comparison.
         """
-        with lock.temp_directory(self.host, "the validator") as (outer, folder):
+        with lock.temp_directory(self.host, "the validator") as (process_path, folder):
             command = self.engine.validation_command(binary, folder, files, context)
             for name, content in command.files.items():
-                _put(outer, name, content)
+                _put(process_path, name, content)
             status, output, errors = self.run(self.host.argv(command.argv))
             if not status:
                 if compared is not None:

@@ -102,16 +102,16 @@ class VersionStore(directory_versions.VersionReader):
         """
         (staging,), outermost = self._staging_paths(), self.host.real_path(missing[0])
         with self._path_errors("created", missing[0]):
-            outer = self.host.real_path(staging, last=False)
-            if os.path.lexists(outer):
-                shutil.rmtree(outer)
-            folders = [outer + self.host.real_path(path)[len(outermost) :] for path in missing]
+            process_path = self.host.real_path(staging, last=False)
+            if os.path.lexists(process_path):
+                shutil.rmtree(process_path)
+            folders = [process_path + self.host.real_path(path)[len(outermost) :] for path in missing]
             for folder in folders:
                 toolkit_manifest.make_folder(folder)
             toolkit_manifest.create(
                 os.path.join(folders[-1], directory_versions.CREATED), 0o644, [json.dumps(list(missing)).encode()]
             )
-            os.rename(outer, outermost)
+            os.rename(process_path, outermost)
 
     @property
     def building(self) -> str:
@@ -292,13 +292,13 @@ class VersionStore(directory_versions.VersionReader):
 
         Those files stay in a directory with another name. Returns their paths.
         """
-        manifest, outer = self.manifest(name), self._real_path(name)
+        manifest, process_path = self.manifest(name), self._real_path(name)
         foreign = []
         # The manifest is removed last, so that the next run recognizes the files of an interrupted run.
-        names = sorted(toolkit_manifest.walk(outer), key=lambda each: each == toolkit_manifest.NAME)
+        names = sorted(toolkit_manifest.walk(process_path), key=lambda each: each == toolkit_manifest.NAME)
         with self._path_errors("removed"):
             for each in names:
-                path = os.path.join(outer, each)
+                path = os.path.join(process_path, each)
                 if toolkit_manifest.is_folder(path):
                     continue
                 own = directory_versions.TOOLKIT_NAME.match(each) if manifest is None else each in manifest.files
@@ -308,13 +308,13 @@ class VersionStore(directory_versions.VersionReader):
                     foreign.append(each)
         for folder in (*reversed(names), ""):
             with contextlib.suppress(OSError):
-                os.rmdir(os.path.join(outer, folder))
+                os.rmdir(os.path.join(process_path, folder))
         if not foreign:
             return []
         # A directory with this name is never treated as a version again.
         kept = self.new_name(f"{name}{directory_versions.FOREIGN_SUFFIX}")
         with self._path_errors("moved"):
-            os.rename(outer, self._real_path(kept))
+            os.rename(process_path, self._real_path(kept))
         return [f"{self.path(kept)}/{each}" for each in foreign]
 
     def remove_folder(self) -> None:

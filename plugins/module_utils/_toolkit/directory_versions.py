@@ -129,11 +129,11 @@ class VersionReader:
 
         A file's content is read if ``thorough`` is true or if the status of the file has changed.
         """
-        outer = self._real_path(manifest.name)
+        process_path = self._real_path(manifest.name)
         with self._path_errors("read"):
             found = {
                 name
-                for name in toolkit_manifest.walk(outer)
+                for name in toolkit_manifest.walk(process_path)
                 if name != toolkit_manifest.NAME and not atomic_write.is_temporary(name)
             }
         owner = next(((entry.uid, entry.gid) for entry in manifest.files.values()), None)
@@ -142,7 +142,9 @@ class VersionReader:
         with self._path_errors("read"):
             for name, entry in manifest.files.items():
                 identity = (
-                    toolkit_manifest.verify_entry(os.path.join(outer, name), entry, thorough) if name in found else None
+                    toolkit_manifest.verify_entry(os.path.join(process_path, name), entry, thorough)
+                    if name in found
+                    else None
                 )
                 if identity is None:
                     changed.append(name)
@@ -151,7 +153,7 @@ class VersionReader:
             changed += [
                 f"{name}/"
                 for name in ("..", "", *folders)
-                if not toolkit_manifest.has_folder_mode(os.path.join(outer, name), owner)
+                if not toolkit_manifest.has_folder_mode(os.path.join(process_path, name), owner)
             ]
         return IntegrityReport(tuple(changed), tuple(sorted(found.difference(folders, manifest.files))), fresh)
 

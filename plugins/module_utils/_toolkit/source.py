@@ -199,8 +199,8 @@ def _machine_of(root: hostfs.HostFS, files: t.Sequence[_FoundFile]) -> int | Non
 def _head_of(root: hostfs.HostFS, path: str) -> bytes:
     """Return the first bytes of a regular file. Empty if it cannot be read."""
     try:
-        outer = root.real_path(path)
-        return _head(outer) if stat.S_ISREG(os.stat(outer).st_mode) else b""
+        process_path = root.real_path(path)
+        return _head(process_path) if stat.S_ISREG(os.stat(process_path).st_mode) else b""
     except (errors.HostError, OSError):
         return b""
 
@@ -214,9 +214,9 @@ def _part(root: hostfs.HostFS, file: _FoundFile, label: str) -> Part:
     """Return a part. Raises NvidiaError for a file that cannot be run or loaded, HostError for an unreadable one."""
     file_label = f"{label}: {file.path[1:]}"
     try:
-        outer = root.real_path(file.path)
-        status = os.stat(outer)
-        head = _head(outer) if stat.S_ISREG(status.st_mode) else None
+        process_path = root.real_path(file.path)
+        status = os.stat(process_path)
+        head = _head(process_path) if stat.S_ISREG(status.st_mode) else None
     except FileNotFoundError:
         raise errors.NvidiaError(
             f"{file_label} is a link to a file that does not exist. Links must lead to files in the same directory"
@@ -235,7 +235,7 @@ def _part(root: hostfs.HostFS, file: _FoundFile, label: str) -> Part:
     # A library whose real file has another kind of name is installed with the name that programs load.
     name = name if name.startswith("lib") or not file.library else file.name
     soname = file.name if file.library and name != file.name else ""
-    return Part(name, outer, stat.S_IMODE(status.st_mode) & 0o755, status.st_size, machine, soname)
+    return Part(name, process_path, stat.S_IMODE(status.st_mode) & 0o755, status.st_size, machine, soname)
 
 
 def _advice(error: OSError) -> str:
@@ -321,12 +321,12 @@ class SourceReader:
 
     def from_tree(self, src: str, components: t.Sequence[str] | None) -> Source:
         """Return the source in a directory tree on the host. Raises NvidiaError."""
-        outer = self._host.real_path(src)
-        if not os.path.isdir(outer):
+        process_path = self._host.real_path(src)
+        if not os.path.isdir(process_path):
             raise errors.HostError(
                 f"src {src} is not a directory on the host. Set a directory that contains usr/bin and usr/lib."
             )
-        return self._read_tree(hostfs.HostFS.of(outer, live=False), components, src)
+        return self._read_tree(hostfs.HostFS.of(process_path, live=False), components, src)
 
     def from_packages(
         self, files: t.Sequence[str], components: t.Sequence[str] | None, unpack: t.Callable[[list[str], str], None]
@@ -336,16 +336,16 @@ class SourceReader:
         ``unpack`` gets the packages and a directory as paths of this process.
         """
         sources: dict[str, toolkit_manifest.FileDigest] = {}
-        outers = {path: self._host.real_path(path) for path in files}
-        for path, outer in outers.items():
+        process_paths = {path: self._host.real_path(path) for path in files}
+        for path, process_path in process_paths.items():
             try:
-                sources[path] = toolkit_manifest.digest_file(outer, self._known.get(path), self._thorough)
+                sources[path] = toolkit_manifest.digest_file(process_path, self._known.get(path), self._thorough)
             except OSError as error:
                 raise atomic_write.os_error(path, "read", error) from error
 
         def unpacked() -> Source:
             folder = self._folder()
-            unpack([outers[path] for path in files], folder)
+            unpack([process_paths[path] for path in files], folder)
             return self._read_tree(hostfs.HostFS.of(folder, live=False), components, "The toolkit in the packages")
 
         before = self._before

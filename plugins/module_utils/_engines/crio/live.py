@@ -70,8 +70,8 @@ class _Crictl(t.NamedTuple):
     def start_pod(self, runtime: str) -> str:
         """Start a pod with the runtime. Return the error message, empty if the pod started."""
         try:
-            with lock.temp_directory(self.host, "the pod") as (outer, folder):
-                with open(os.path.join(outer, "pod.json"), "w", encoding="utf-8") as stream:
+            with lock.temp_directory(self.host, "the pod") as (process_path, folder):
+                with open(os.path.join(process_path, "pod.json"), "w", encoding="utf-8") as stream:
                     json.dump(_pod(runtime), stream)
                 return self._call("runp", "--runtime", runtime, f"{folder}/pod.json")[1]
         except (core_errors.HostError, OSError) as error:

@@ -205,14 +205,14 @@ def test_resolve_agrees_with_the_kernel(links: dict[str, str], path: str) -> Non
         host = HostFS(str(root), live=False)
         kernel = _kernel_in(root, path) if os.geteuid() == 0 else ""
         try:
-            outer = host.real_path(path)
+            process_path = host.real_path(path)
         except HostError:
             assert not kernel.isdigit()
             return
-        assert (outer + "/").startswith(host.root + "/")
-        assert os.path.realpath(outer) == outer.rstrip("/")
+        assert (process_path + "/").startswith(host.root + "/")
+        assert os.path.realpath(process_path) == process_path.rstrip("/")
         assert kernel != "ELOOP"
-        assert not kernel.isdigit() or str(os.stat(outer).st_ino) == kernel
+        assert not kernel.isdigit() or str(os.stat(process_path).st_ino) == kernel
 
 
 def _kernel_in(root: Path, path: str) -> str:

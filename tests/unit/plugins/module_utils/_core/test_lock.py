@@ -471,10 +471,10 @@ def _names(host: HostFS) -> list[str]:
 
 
 def test_temp_directory_is_private_and_removed(temp_host: HostFS) -> None:
-    with temp_directory(temp_host, "the test") as (outer, inner):
-        assert outer == temp_host.real_path(inner)
-        assert os.stat(outer).st_mode & 0o777 == 0o700
-        Path(outer, "file").touch()
+    with temp_directory(temp_host, "the test") as (process_path, inner):
+        assert process_path == temp_host.real_path(inner)
+        assert os.stat(process_path).st_mode & 0o777 == 0o700
+        Path(process_path, "file").touch()
         # Another run does not remove it.
         with temp_directory(temp_host, "the test"):
             assert len(_names(temp_host)) == 2
@@ -484,8 +484,8 @@ def test_temp_directory_is_private_and_removed(temp_host: HostFS) -> None:
 def test_removes_the_directory_of_a_killed_run_under_the_lock(temp_host: HostFS) -> None:
     child = os.fork()
     if not child:
-        with temp_directory(temp_host, "the test") as (outer, _inner):
-            Path(outer, "file").touch()
+        with temp_directory(temp_host, "the test") as (process_path, _inner):
+            Path(process_path, "file").touch()
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     (left,) = _names(temp_host)
