@@ -21,9 +21,10 @@ description:
     module again after each boot and change of the driver.
   - systemd does not notice a change of MIG devices. After such a change, restart the unit (C(systemctl restart) with
     RV(service)), or run M(gpufleet.nvidia.nvidia_cdi_spec) again.
-  - The module enables units with the links that C(systemctl enable) would create, but does not make systemd reload its
-    units. Such a reload takes the GPUs from running containers that got them from the toolkit's legacy hook. The module
-    reloads only if systemd has loaded an older version of a unit that this module has changed, and never while such
+  - The module enables units by creating the links that C(systemctl enable) would create. It does not run that command,
+    which also makes systemd reload all units. After such a reload, running containers that got their GPUs from the
+    toolkit's legacy hook can no longer use them. The module makes systemd reload only if systemd has not loaded the
+    current version of a unit that this module wrote, or to unload a unit that it removed, and never while such
     containers run.
   - The units and M(gpufleet.nvidia.nvidia_cdi_spec) without O(backend) generate the same specification, because both
     then run C(nvidia-ctk).
@@ -51,9 +52,9 @@ options:
   state:
     description:
       - V(present) installs and enables the units.
-      - V(absent) removes the units, links, drop-in, and environment file that this module wrote, and what earlier
-        versions of it wrote, which is a program and lines in the toolkit's environment file. Other lines and links, and
-        the units of the toolkit, stay.
+      - V(absent) removes the units, links, drop-in, and environment file that this module wrote. It also removes what
+        earlier versions of this module wrote, which are a program and lines in the toolkit's environment file. Other
+        lines, other links, and the units of the toolkit stay.
     type: str
     choices: [present, absent]
     default: present
@@ -61,13 +62,16 @@ options:
     description:
       - Which units generate the specification.
       - V(toolkit) uses C(nvidia-cdi-refresh.service) and C(nvidia-cdi-refresh.path) of the NVIDIA Container Toolkit.
-        They write C(/var/run/cdi/nvidia.yaml) unless O(path) is set. A drop-in makes the service read
-        C(/etc/gpufleet-nvidia/cdi-refresh.env) after the toolkit's environment file, which is not changed. Where both
-        set a variable, the value of this task has precedence, and a warning names the variable.
+        They write C(/var/run/cdi/nvidia.yaml) unless O(path) or the toolkit's environment file sets another path. A
+        drop-in makes the service read C(/etc/gpufleet-nvidia/cdi-refresh.env) after the toolkit's environment file,
+        which this module does not change. If both files set a variable, the value of this task has precedence, and a
+        warning names the variable.
       - V(collection) uses C(gpufleet-nvidia-cdi.service) and C(gpufleet-nvidia-cdi.path), which run C(nvidia-ctk) with
         these options. It fails on a host without C(nvidia-ctk).
-      - V(auto) is V(toolkit) where the toolkit's units exist and are not masked, else V(collection) where C(nvidia-ctk)
-        exists. Elsewhere no unit is installed, and a warning says so.
+      - V(auto) is V(toolkit) if the toolkit's service exists, is not masked, and may write this specification. It may
+        do so if O(path) is set, or if the kind is C(nvidia.com/gpu) and O(mode) is V(auto), V(nvml), V(csv), or V(wsl).
+        Otherwise it is V(collection) if C(nvidia-ctk) exists. Without C(nvidia-ctk), the module installs no unit and
+        prints a warning.
     type: str
     choices: [auto, toolkit, collection]
     default: auto
@@ -75,10 +79,11 @@ options:
     description:
       - Whether engines wait at boot until the specification exists, for at most two minutes. With V(false), containers
         that start at boot may find no specification or a stale one.
-      - The units of all engines that this collection configures wait, including those of k0s and MicroK8s.
-      - For the toolkit's unit this is a drop-in. The unit of the toolkit 1.19.0 is ordered after C(multi-user.target),
-        and so after the engines, which no drop-in can change. There a unit of this collection runs the same command
-        earlier.
+      - The units of all engines that this collection configures wait, including those of k0s and MicroK8s, and so do
+        the units of Podman and the kubelet.
+      - The toolkit's service gets a drop-in for this. The service of the toolkit 1.19.0 is ordered after
+        C(multi-user.target), and so after the engines. A drop-in cannot change that, so a unit of this collection runs
+        the same command earlier.
     type: bool
     default: true
   start:
@@ -91,7 +96,9 @@ options:
     type: bool
     default: true
   backup_dir:
-    description: Directory for copies of files from before each change. The newest five of each file are kept.
+    description:
+      - Directory for backups. A backup is the content of a file before this module changed it. The newest five backups
+        of each file are kept.
     type: path
     default: /var/lib/gpufleet-nvidia/backups
   purge_backups:
@@ -107,12 +114,12 @@ EXAMPLES = r"""
 - name: Refresh the specification with the toolkit's units, if they exist
   gpufleet.nvidia.nvidia_cdi_refresh:
 
-- name: Refresh a specification in a directory that Podman 4 reads
+- name: Refresh a specification that Podman 4 can also load
   gpufleet.nvidia.nvidia_cdi_refresh:
     path: /etc/cdi/nvidia.yaml
     for_engines: [podman:4.9.3]
 
-- name: Refresh it with the nvidia-ctk of a toolkit in a directory
+- name: Refresh the specification with the nvidia-ctk of a toolkit in a directory
   gpufleet.nvidia.nvidia_cdi_refresh:
     cdi_hook_path: /usr/local/nvidia/toolkit/nvidia-cdi-hook
 
@@ -167,7 +174,7 @@ specification:
   type: str
   sample: /var/run/cdi/nvidia.yaml
 present:
-  description: Whether that file exists.
+  description: Whether the file RV(specification) exists.
   returned: success
   type: bool
   sample: true
@@ -247,7 +254,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
-# Seconds for a command. The service may wait for the driver.
+# The time limit of a command in seconds. It is longer than that of the service (TimeoutStartSec in
+# _cdi/refresh_units.py), which may wait for the driver.
 LIMIT = 150
 
 
@@ -267,7 +275,7 @@ def refresh(module: AnsibleModule) -> dict[str, object]:
     try:
         result = cdi_refresh.CdiRefresh(options, host, runners).execute(module.check_mode)
     except errors.MissingPackageError as error:
-        # The action plugin then sends PyYAML.
+        # The action plugin then runs the module again and sends PyYAML with it.
         error.details = {"needed": "yaml"}
         raise
     files = result.pop("files")
