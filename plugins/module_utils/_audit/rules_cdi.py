@@ -22,11 +22,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman im
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import plan as podman_plan
 
 _WRITE = "Write it again with nvidia_cdi_spec."
-# The version of any other flavor is that of the distribution and not that of its engine.
-_OWN_VERSION = ("", "system", "rootless", "snap")
+# The flavors whose version is that of the engine. The others, such as k3s, report the version of the Kubernetes
+# distribution.
+_WITH_ENGINE_VERSION = ("", "system", "rootless", "snap")
 # Everything below these directories is lost when the host restarts.
 _VOLATILE = ("/var/run/", "/run/")
-# Since this release --gpus selects CDI devices if there are any (moby #50228).
+# Since this release, Docker's option --gpus selects CDI devices if there are any (moby #50228).
 _DOCKER_PREFERS_CDI = (29,)
 
 
@@ -43,7 +44,7 @@ def faulty(facts: report.HostFacts) -> report.Findings:
             message = f"{path} could not be read, because no YAML parser is available."
             yield report.info("cdi-unread", path, message, "Install PyYAML for Ansible on the controller.")
         for message in report.texts(spec.get("warnings")):
-            yield report.info("cdi-odd", path, message, "Nothing is needed if this is intended.")
+            yield report.info("cdi-odd", path, message, "No action is needed if this is intended.")
 
 
 def stale(facts: report.HostFacts) -> report.Findings:
@@ -60,14 +61,20 @@ def conflicts(facts: report.HostFacts) -> report.Findings:
     """Yield findings for devices that several files define."""
     conflicting = report.table(facts.cdi.get("conflicts"))
     for paths, names in _by_paths(conflicting.get("unresolvable")).items():
-        message = f"Engines reject {core_text.listed(names)}, because {' and '.join(paths)} in one directory define it."
+        message = (
+            f"{' and '.join(paths)} are in the same directory and define the same devices, so engines find none of"
+            f" these devices: {core_text.listed(names)}."
+        )
         advice = "Remove all but one of these files, for example with nvidia_cdi_spec and exclusive: true."
         yield report.critical("cdi-unresolvable", paths[-1], message, advice)
     for paths, names in _by_paths(conflicting.get("shadowed")).items():
         message = (
-            f"Engines ignore {core_text.listed(names)} in {' and '.join(paths)}. A later directory also defines it."
+            f"Engines ignore these devices in {' and '.join(paths)}: {core_text.listed(names)}. A file in a directory"
+            " with precedence also defines them."
         )
-        advice = "Keep one of the files. nvidia_cdi_spec with exclusive: true removes the others."
+        advice = (
+            "Keep one of the files, for example with nvidia_cdi_spec and exclusive: true, which removes the others."
+        )
         yield report.warning("cdi-shadowed", paths[-1], message, advice)
 
 
@@ -105,14 +112,17 @@ def _too_new(facts: report.HostFacts, target: str, support: cdi_support.CdiEngin
             continue
         if is_newer:
             path = report.text(spec.get("path"))
-            message = f"{support} skips {path}, which has CDI version {version}. It supports up to {support.newest}."
+            message = f"{support} supports CDI up to {support.newest}, so it skips {path} with CDI version {version}."
             advice = "Write it with nvidia_cdi_spec, which uses a version that all engines of the host support."
             severity = report.CRITICAL if spec.get("kind") == core_constants.GPU_KIND else report.WARNING
             yield report.Finding(severity, "cdi-too-new", target, message, advice)
 
 
 def unread_directories(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findings:
-    """Yield findings for GPUs in directories that an engine does not read. Podman's own configuration is used too."""
+    """Yield findings for engines that read none of the directories with a specification of the GPUs.
+
+    The directories are the defaults of the engine's release, and for Podman those of its configuration.
+    """
     directories = {_real(host, posixpath.dirname(path)) for path in facts.gpu_specs}
     for engine, support in _engines(facts):
         configured = _podman_directories(host, support) if support.name == "podman" else None
@@ -124,8 +134,8 @@ def unread_directories(facts: report.HostFacts, host: hostfs.HostFS) -> report.F
             report.WARNING if configured is None else report.CRITICAL,
             "cdi-folder-not-read",
             report.target_of(engine),
-            f"{support} reads specifications only in {' and '.join(read) or 'no directory'}{unless}. The GPUs are in"
-            f" {core_text.listed(sorted(facts.gpu_specs))}.",
+            f"{support} reads specifications only in {' and '.join(read) or 'no directory'}{unless}. The"
+            f" specifications of the GPUs are {core_text.listed(sorted(facts.gpu_specs))}.",
             "Write the specification to a directory that this engine reads, with nvidia_cdi_spec.",
         )
 
@@ -153,15 +163,15 @@ def _real(host: hostfs.HostFS, directory: str) -> str:
     return real[len("/var") :] if f"{real}/".startswith("/var/run/") else real
 
 
-# The version is always given, so no host is asked for it.
+# For calls in which every engine has a version, so that no file of the host is read and no program is run.
 _NO_HOST = hostfs.HostFS("/nonexistent", live=False)
 
 
 def _engines(facts: report.HostFacts) -> t.Iterator[tuple[dict[str, t.Any], cdi_support.CdiEngine]]:
-    """Yield the engines whose own version is known, with what their release supports of CDI. No command is run."""
+    """Yield the engines whose version is known, with what this version supports of CDI. No command is run."""
     for engine in facts.engines:
         name, version = report.text(engine.get("engine")), report.text(engine.get("version"))
-        if name in cdi_support.ENGINES and version and report.text(engine.get("flavor")) in _OWN_VERSION:
+        if name in cdi_support.ENGINES and version and report.text(engine.get("flavor")) in _WITH_ENGINE_VERSION:
             try:
                 found = cdi_support.engines_for([f"{name}:{version}"], _NO_HOST, lambda _argv: (1, "", ""))
             except errors.NvidiaError:
@@ -170,15 +180,19 @@ def _engines(facts: report.HostFacts) -> t.Iterator[tuple[dict[str, t.Any], cdi_
 
 
 def docker_without_cdi(facts: report.HostFacts) -> report.Findings:
-    """Yield a finding for a Docker that maps --gpus to CDI devices while no valid and fresh specification exists."""
+    """Yield a finding for a Docker that uses CDI devices for --gpus, if no valid and fresh specification exists."""
     fresh = {report.text(spec.get("path")) for spec in facts.specs if spec.get("stale") is False}
     if not facts.cdi or not facts.has_gpu or (facts.gpu_specs and facts.gpu_specs <= fresh):
         return
     for engine, support in _engines(facts):
         version = tuple(int(part) for part in (support.version or "").split(".") if part)
         if support.name == "docker" and version >= _DOCKER_PREFERS_CDI:
-            state = "none of the GPUs' specifications is valid and fresh" if facts.gpu_specs else "there is none"
-            message = f"{support} uses CDI specifications for --gpus, and {state}."
+            problem = (
+                "none of the GPUs' specifications is valid and fresh"
+                if facts.gpu_specs
+                else "this host has no specification of its GPUs"
+            )
+            message = f"{support} uses CDI specifications for --gpus, but {problem}."
             severity = report.CRITICAL if facts.gpu_specs else report.WARNING
             advice = "Write a specification with nvidia_cdi_spec."
             yield report.Finding(severity, "docker-needs-cdi", report.target_of(engine), message, advice)
@@ -213,7 +227,7 @@ def _lacks_nvidia_ctk(facts: report.HostFacts) -> bool:
 
 
 def refresh_precedence(facts: report.HostFacts) -> report.Findings:
-    """Yield a finding for a refresh service whose file has precedence over the files of other tools."""
+    """Yield a finding for a refresh service whose file has precedence over other specifications."""
     output = report.text(facts.refresh.get("output"))
     shadowed = report.table(report.table(facts.cdi.get("conflicts")).get("shadowed"))
     others = {path for paths in shadowed.values() for path in report.texts(paths)} - {output}
@@ -222,8 +236,8 @@ def refresh_precedence(facts: report.HostFacts) -> report.Findings:
             "cdi-refresh-undoes",
             facts.refresh_service,
             f"{facts.refresh_service} writes {output}, which has precedence over {core_text.listed(sorted(others))}."
-            " Engines ignore the devices in the latter.",
-            "Give the service the same options with nvidia_cdi_refresh, or let it write the other file.",
+            f" For devices that several of these files define, engines use those of {output}.",
+            "Run nvidia_cdi_refresh with the options with which the other files were written, or with their path.",
         )
 
 

@@ -350,8 +350,8 @@ def test_messages_name_files_and_devices(host: HostFS) -> None:
     source = {"path": "/etc/apt/sources.list", "line": 12, "address": "nvidia.github.io/x"}
     parts = healthy_host(cdi__conflicts={"shadowed": shadowed}, cdi__refresh={}, toolkit__conflicting_sources=[source])
     found = {(one["id"], one["subject"]): one["text"] for one in findings_of(host, parts)}
-    assert "ignore nvidia.com/gpu=1 in /etc/cdi/a.json." in found["cdi-shadowed", "/etc/cdi/a.json"]
-    assert "gpu=0 in /etc/cdi/a.json and /etc/cdi/b.json." in found["cdi-shadowed", "/etc/cdi/b.json"]
+    assert "ignore these devices in /etc/cdi/a.json: nvidia.com/gpu=1." in found["cdi-shadowed", "/etc/cdi/a.json"]
+    assert "in /etc/cdi/a.json and /etc/cdi/b.json: nvidia.com/gpu=0." in found["cdi-shadowed", "/etc/cdi/b.json"]
     text = found["conflicting-source", "/etc/apt/sources.list"]
     assert text.startswith("/etc/apt/sources.list, line 12 (nvidia.github.io/x), conflicts with")
 
