@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Check whether a specification is right for its host: files, device numbers, driver version.
+"""Compare a specification with its host (files, device numbers, driver version), and with a newer specification.
 
-The rules of the CDI library are in `validate.py`.
+`validate.py` checks the rules of the CDI library, which do not depend on the host.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if t.TYPE_CHECKING:
     Data = t.Mapping[str, t.Any]
 
 
-# The device that has the edits of all others.
+# The name of the device that has the edits of all other devices.
 ALL = "all"
-# The code of the problem that paths of a specification do not exist.
+# The problem code for paths of a specification that do not exist.
 PATH_MISSING = "path-missing"
 _VENDOR = "nvidia.com"
 _NAMES = {"mounts": "mounts", "deviceNodes": "device nodes"}
@@ -49,7 +49,7 @@ class Required(t.NamedTuple):
 
 
 class HostCheckResult(t.NamedTuple):
-    """Errors and warnings as messages. Containers with a specification that has errors do not start."""
+    """Errors and warnings as messages. After an error, containers with these devices do not start or do not work."""
 
     errors: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -68,12 +68,12 @@ def check_host(
     allow_missing_hooks: report a missing hook program as a warning, since check mode does not install the toolkit.
     missing: paths that are known to be missing. They are not reported again.
     """
-    check = _Checker(host, allow_missing_hooks, missing)
+    checker = _Checker(host, allow_missing_hooks, missing)
     if required is not None:
-        check.required(document, required)
+        checker.check_required(document, required)
     for field, edits in _all_edits(document):
-        check.edits(field, edits)
-    return HostCheckResult(tuple(check.errors), tuple(check.warnings))
+        checker.check_edits(field, edits)
+    return HostCheckResult(tuple(checker.errors), tuple(checker.warnings))
 
 
 def missing_paths(document: Data, host: hostfs.HostFS) -> list[str]:
@@ -101,7 +101,7 @@ def _host_path(node: Data) -> str:
 
 
 def _status(host: hostfs.HostFS, path: str) -> os.stat_result | None:
-    """Return the status of ``path``, or None. The last link is not followed, as engines do for device nodes."""
+    """Return the result of lstat(2), or None. Engines do not follow a link to a device node either."""
     try:
         return os.lstat(host.real_path(path, last=False))
     except (core_errors.HostError, OSError, ValueError):
@@ -125,34 +125,35 @@ class _Checker:
         self._missing = missing
         self._allow_missing_hooks = allow_missing_hooks
         self._majors: t.Mapping[str, int] | None = None
-        # Several devices contain the same node; it is reported once.
+        # Several devices may contain the same node, which is reported once.
         self._seen: set[str] = set()
         self.errors: list[str] = []
         self.warnings: list[str] = []
 
-    def required(self, document: Data, required: Required) -> None:
+    def check_required(self, document: Data, required: Required) -> None:
         nodes = [node for _field, edits in _all_edits(document) for node in edits.get("deviceNodes", ())]
         named = {node["path"] for node in nodes} | {_host_path(node) for node in nodes}
         for path in sorted(required.nodes - named):
             self.errors.append(
-                f"The specification lacks {path}. {device_nodes.fix_for_node(path)}, then generate it again."
+                f"The specification lacks {path}. {device_nodes.fix_for_node(path)}, then generate the specification"
+                " again."
             )
         count = _device_count(document)
         if count < required.devices:
             self.errors.append(
                 f"The driver reports {required.devices} GPUs and MIG devices, but the specification has {count}. Check"
-                " /dev for missing device nodes, then generate it again."
+                " /dev for missing device nodes, then generate the specification again."
             )
 
-    def edits(self, field: str, edits: Data) -> None:
+    def check_edits(self, field: str, edits: Data) -> None:
         for index, node in enumerate(edits.get("deviceNodes", ())):
             if self._is_new("node", node):
-                self._node(f"{field}.deviceNodes[{index}]", node)
+                self._check_node(f"{field}.deviceNodes[{index}]", node)
         for index, mount in enumerate(edits.get("mounts", ())):
             if self._is_new("mount", mount):
-                self._mount(f"{field}.mounts[{index}]", mount)
+                self._check_mount(f"{field}.mounts[{index}]", mount)
         for index, hook in enumerate(edits.get("hooks", ())):
-            self._hook(f"{field}.hooks[{index}]", hook)
+            self._check_hook(f"{field}.hooks[{index}]", hook)
 
     def _is_new(self, kind: str, item: t.Any) -> bool:
         text = f"{kind} {json.dumps(item, sort_keys=True)}"
@@ -161,7 +162,7 @@ class _Checker:
         self._seen.add(text)
         return True
 
-    def _node(self, field: str, node: Data) -> None:
+    def _check_node(self, field: str, node: Data) -> None:
         path = _host_path(node)
         if not path.startswith("/") or path in self._missing:
             # validate() reports relative paths.
@@ -184,8 +185,8 @@ class _Checker:
             )
             return
         if self._check_driver_numbers(_shown(path), node["path"], status) and node.get("major"):
-            # Without a major number, engines read the node's numbers from the host.
-            self._numbers(_shown(path), field, node, status)
+            # If the specification has no major number, engines read the node's numbers from the host.
+            self._check_specified_numbers(_shown(path), field, node, status)
 
     def _check_driver_numbers(self, path: str, name: str, status: os.stat_result) -> bool:
         """Return whether a node has the driver's numbers, and record an error if not.
@@ -208,12 +209,12 @@ class _Checker:
         )
         return False
 
-    def _numbers(self, path: str, field: str, node: Data, status: os.stat_result) -> None:
-        stated = node["major"], node.get("minor", 0)
+    def _check_specified_numbers(self, path: str, field: str, node: Data, status: os.stat_result) -> None:
+        specified = node["major"], node.get("minor", 0)
         found = os.major(status.st_rdev), os.minor(status.st_rdev)
-        if stated != found:
+        if specified != found:
             self.errors.append(
-                f"{path} has device number {_device_number(found)}, but {field} has {_device_number(stated)}, which"
+                f"{path} has device number {_device_number(found)}, but {field} has {_device_number(specified)}, which"
                 f" engines use. {device_nodes.REGENERATE}."
             )
         mode = status.st_mode & 0o777
@@ -223,7 +224,7 @@ class _Checker:
                 f" {device_nodes.REGENERATE}."
             )
 
-    def _mount(self, field: str, mount: Data) -> None:
+    def _check_mount(self, field: str, mount: Data) -> None:
         path = mount["hostPath"]
         if (
             cdi_validate.is_bind(mount)
@@ -233,7 +234,7 @@ class _Checker:
         ):
             self.errors.append(f"The file {_shown(path)} ({field}) is missing. {device_nodes.REGENERATE}.")
 
-    def _hook(self, field: str, hook: Data) -> None:
+    def _check_hook(self, field: str, hook: Data) -> None:
         path = hook["path"]
         check = path.startswith("/") and path not in self._missing and self._is_new("program", path)
         if check and not _is_program(self._host, path):
@@ -280,8 +281,8 @@ def same_meaning(one: Data, other: Data) -> bool:
     return bool(_meaning(one) == _meaning(other))
 
 
-def staleness(old: Data, new: Data, host: hostfs.HostFS | None = None) -> list[str]:
-    """Return the reasons to replace ``old`` by ``new`` as messages; none if both have the same effect.
+def replacement_reasons(old: Data, new: Data, host: hostfs.HostFS | None = None) -> list[str]:
+    """Return the reasons to replace the document ``old`` by ``new`` as messages; none if both have the same effect.
 
     With ``host``, the reasons include the paths of the old document that no longer exist.
     """
@@ -396,7 +397,10 @@ def driver_of(document: Data) -> str:
 
 
 def _meaning(document: Data) -> t.Any:
-    """Return the data to compare. Empty fields and the order of devices, nodes, mounts and groups have no effect."""
+    """Return the data to compare, without what has no effect on containers.
+
+    These are empty fields and the order of devices, device nodes, groups, and mounts of different depth.
+    """
     devices = {
         device.get("name", ""): (_normalized(device.get(cdi_schema.EDITS, {})), device.get("annotations") or {})
         for device in document.get("devices", ())
@@ -406,6 +410,7 @@ def _meaning(document: Data) -> t.Any:
 
 
 def _normalized(edits: Data, with_numbers: bool = True) -> dict[str, t.Any]:
+    # Even an empty intelRdt has an effect on the container.
     normalized = {name: value for name, value in edits.items() if value or name == "intelRdt"}
     if "deviceNodes" in normalized:
         nodes = [_normalized_node(node, with_numbers) for node in normalized["deviceNodes"]]
@@ -422,7 +427,7 @@ def _normalized(edits: Data, with_numbers: bool = True) -> dict[str, t.Any]:
 
 
 def _normalized_node(node: Data, with_numbers: bool) -> dict[str, t.Any]:
-    # Zero is a valid owner or mode. Without these fields, the node gets those of the container's process.
+    # uid, gid and fileMode stay even if they are 0, because engines choose another value for a missing field.
     normalized = {name: value for name, value in node.items() if value or name in ("uid", "gid", "fileMode")}
     if normalized.get("hostPath") == normalized.get("path"):
         normalized.pop("hostPath", None)
@@ -433,7 +438,7 @@ def _normalized_node(node: Data, with_numbers: bool) -> dict[str, t.Any]:
     return normalized
 
 
-def why_stale(
+def stale_reasons(
     document: Data, host: hostfs.HostFS, driver: str | None = None
 ) -> tuple[list[core_errors.Problem], list[str]]:
     """Return the reasons why ``document`` does not fit ``host``, and its paths that do not exist.

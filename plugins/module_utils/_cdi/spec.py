@@ -225,7 +225,7 @@ class SpecWriter:
         result = cdi_validate.validate(data)
         if result.errors:
             return [f"Engines skip it. {' '.join(map(str, result.errors))}"]
-        reasons = host_check.staleness(result.document, document, self.host)
+        reasons = host_check.replacement_reasons(result.document, document, self.host)
         if content.lstrip().startswith(b"{") is not (location.format == cdi_options.JSON):
             reasons.append(f"Its format is not {location.format}.")
         return reasons

@@ -241,7 +241,7 @@ def check_cdi(host: hostfs.HostFS, directories: t.Sequence[str]) -> Check:
     driver = procfs.loaded_driver(host)
     version = driver.version if driver is not None else None
     for path in used:
-        reasons, _missing = host_check.why_stale(cdi_validate.validate(documents[path]).document, host, version)
+        reasons, _missing = host_check.stale_reasons(cdi_validate.validate(documents[path]).document, host, version)
         if reasons:
             return failed(
                 CDI,

@@ -17,9 +17,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.host_check im
     Required,
     check_host,
     missing_paths,
+    replacement_reasons,
     same_meaning,
-    staleness,
-    why_stale,
+    stale_reasons,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.modes import required_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import validate
@@ -302,9 +302,8 @@ def test_required_node_is_missing(tree: Tree) -> None:
     document = specification()
     del common(document)["deviceNodes"][0]
     required = required_of(machine(gpu(0), gpu(1)))
-    assert check_host(document, tree.host, required).errors == (
-        "The specification lacks /dev/nvidia-uvm. Create it with nvidia-modprobe -u -c 0, then generate it again.",
-    )
+    advice = "Create it with nvidia-modprobe -u -c 0, then generate the specification again."
+    assert check_host(document, tree.host, required).errors == (f"The specification lacks /dev/nvidia-uvm. {advice}",)
     assert check_host(document, tree.host).errors == ()
 
 
@@ -314,7 +313,7 @@ def test_too_few_devices(tree: Tree) -> None:
     assert error.startswith("The driver reports 3 GPUs and MIG devices, but the specification has 2.")
 
 
-# -- staleness ---------------------------------------------------------------------------------------------------------
+# -- replacement_reasons -----------------------------------------------------------------------------------------------
 
 
 def edit(change: t.Callable[[Data], object]) -> Data:
@@ -343,7 +342,7 @@ def test_same_meaning(tree: Tree, change: t.Callable[[Data], object]) -> None:
     old = edit(change)
     assert old != specification()
     assert same_meaning(old, specification())
-    assert staleness(old, specification(), tree.host) == []
+    assert replacement_reasons(old, specification(), tree.host) == []
 
 
 def test_order_of_groups_and_mounts() -> None:
@@ -368,7 +367,7 @@ def test_order_of_groups_and_mounts() -> None:
 )
 def test_different_meaning(change: t.Callable[[Data], object]) -> None:
     assert not same_meaning(edit(change), specification())
-    assert staleness(edit(change), specification())
+    assert replacement_reasons(edit(change), specification())
 
 
 def drop_device(document: Data) -> None:
@@ -426,7 +425,7 @@ REASONS: list[tuple[t.Callable[[Data], object], list[str]]] = [
 def test_reasons_of_staleness(tree: Tree, change: t.Callable[[Data], object], reasons: list[str]) -> None:
     old = edit(change)
     assert not same_meaning(old, specification())
-    assert staleness(old, specification(), tree.host) == reasons
+    assert replacement_reasons(old, specification(), tree.host) == reasons
 
 
 TEXT = st.text(min_size=1, max_size=4)
@@ -459,8 +458,8 @@ DOCUMENTS = st.fixed_dictionaries(
 def test_reasons_match_differences(old: Data, new: Data) -> None:
     host = HostFS("/nonexistent", live=False)
     before = copy.deepcopy((old, new))
-    assert staleness(old, old, host) == []
-    reasons = staleness(old, new, host)
+    assert replacement_reasons(old, old, host) == []
+    reasons = replacement_reasons(old, new, host)
     assert bool(reasons) is not same_meaning(old, new)
     assert all(reason.isprintable() for reason in reasons)
     assert same_meaning(old, new) is same_meaning(new, old)
@@ -468,14 +467,14 @@ def test_reasons_match_differences(old: Data, new: Data) -> None:
     assert (old, new) == before
 
 
-# -- why_stale ---------------------------------------------------------------------------------------------------------
+# -- stale_reasons -----------------------------------------------------------------------------------------------------
 
 DRIVER = "580.95.05"
 
 
 def test_why_stale_of_valid_specification(tree: Tree) -> None:
     for driver in (None, DRIVER):
-        assert why_stale(specification(), tree.host, driver) == ([], [])
+        assert stale_reasons(specification(), tree.host, driver) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -483,7 +482,7 @@ def test_why_stale_of_valid_specification(tree: Tree) -> None:
 )
 def test_why_stale_after_driver_change(tree: Tree, kind: str, is_nvidia: bool) -> None:
     reason = f"It is for driver {DRIVER}, but the driver is 590.1."
-    found = why_stale({**specification(), "kind": kind}, tree.host, "590.1")
+    found = stale_reasons({**specification(), "kind": kind}, tree.host, "590.1")
     assert found == ([("driver-differs", reason)] * is_nvidia, [])
 
 
@@ -492,12 +491,12 @@ def test_why_stale_with_missing_paths(tree: Tree) -> None:
     for path in missing:
         tree.remove(path)
     message = f"These paths no longer exist: {', '.join(missing)}."
-    assert why_stale(specification(), tree.host) == ([("path-missing", message)], missing)
+    assert stale_reasons(specification(), tree.host) == ([("path-missing", message)], missing)
 
 
 def test_why_stale_with_other_numbers(tree: Tree) -> None:
     tree.device("/dev/nvidia-uvm", 511, 0)
-    (reason,), missing = why_stale(specification(), tree.host)
+    (reason,), missing = stale_reasons(specification(), tree.host)
     assert reason.code == "path-differs"
     assert "/dev/nvidia-uvm has device number 511:0" in reason.message
     assert missing == []
