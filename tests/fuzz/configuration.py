@@ -20,7 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.masking
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import mask_toml
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import Journal, PreviousFile, joined
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import JournalEntry, PreviousFile, joined
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.rollback import Rollback
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.configure import (
     ConfigOptions,
@@ -242,7 +242,7 @@ def notes(folder: Path, files: Files, _rng: random.Random) -> None:
     """A damaged note of a restart is refused or used, but only its own errors come out."""
     lay(folder, files)
     host = HostFS.of(str(folder), live=False)
-    for note in (Journal.pending_changes(host, "docker"), Journal.restart_in_progress(host, "docker")):
+    for note in (JournalEntry.pending_changes(host, "docker"), JournalEntry.restart_in_progress(host, "docker")):
         formers = joined(note.previous_files(), note.previous_files())
         rollback = Rollback(host, "docker", formers, BACKUP_DIR)
         if rollback.has_changes:
@@ -327,7 +327,7 @@ def note_seeds() -> list[Files]:
         PreviousFile("/etc/docker/other.json", b"{}", record_seeds()[0][_first_record()], "0" * 64),  # type: ignore[arg-type]
     ]
     with tempfile.TemporaryDirectory(prefix="gpf-") as name:
-        note = Journal.pending_changes(HostFS.of(name, live=False), "docker")
+        note = JournalEntry.pending_changes(HostFS.of(name, live=False), "docker")
         note.write(formers)
         content = Path(name, note.path.lstrip("/")).read_bytes()
     files: Files = {DAEMON_JSON: b"{}", "/etc/docker/new.json": b"{}"}

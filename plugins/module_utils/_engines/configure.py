@@ -250,8 +250,8 @@ class EngineState:
         )
 
         entries = (
-            engines_journal.Journal.pending_changes(self.host, self.engine.key),
-            engines_journal.Journal.restart_in_progress(self.host, self.engine.key),
+            engines_journal.JournalEntry.pending_changes(self.host, self.engine.key),
+            engines_journal.JournalEntry.restart_in_progress(self.host, self.engine.key),
         )
         return not core_records.load_records(self.host, self.engine.key) and not any(
             entry.exists() for entry in entries
@@ -373,7 +373,7 @@ class ConfigureEngine:
             live is not None
             and engine.required_action(live, engine.configured(state.context())) is engines_base.Action.NONE
         )
-        journal = engines_journal.Journal.pending_changes(host, engine.key)
+        journal = engines_journal.JournalEntry.pending_changes(host, engine.key)
         journal.write(engines_journal.joined(() if is_current else journal.previous_files(), steps))
 
     def _require_runtime(self) -> None:

@@ -124,7 +124,7 @@ class _Inspection:
             described,
             lambda: {"recorded_files": [record.path for record in core_records.load_records(host, engine.key)]},
         )
-        restart = engines_journal.Journal.restart_in_progress(host, engine.key)
+        restart = engines_journal.JournalEntry.restart_in_progress(host, engine.key)
         self._add(described, lambda: {"unfinished_restart": restart.exists()})
 
     def _add(self, described: dict[str, t.Any], inspect: t.Callable[[], dict[str, t.Any]]) -> None:

@@ -2,9 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Journal entries for the next run: unconfirmed changes, a restart in progress, and the files that a daemon has read.
+"""Files that tell the next run about changes that no restart has confirmed yet, or about an interrupted restart.
 
-An entry contains the previous files, because backups may be deleted before the next run needs them.
+A JournalEntry contains the previous files, because backups may be deleted before the next run needs them. AppliedFiles
+contains digests of the files with which a daemon was started.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if t.TYPE_CHECKING:
 
 
 class PreviousFile(t.NamedTuple):
-    """A file before it was changed: its content and its record (None: there was none).
+    """The content and the record of a file before this collection changed it; None if they did not exist.
 
     ``written`` is the digest of the content that replaced it, None if that is unknown.
     """
@@ -33,10 +34,11 @@ class PreviousFile(t.NamedTuple):
 
 
 def joined(earlier: t.Iterable[PreviousFile], later: t.Iterable[PreviousFile]) -> tuple[PreviousFile, ...]:
-    """Return each file as it was before the ``earlier`` and then the ``later`` changes, one entry for each file.
+    """Return one entry for each file that the ``earlier`` or the ``later`` changes changed.
 
-    If another program wrote the file between both, the entry of the later change is used: this collection does not undo
-    changes of other programs.
+    The entry of an earlier change is used, because it has the oldest content. But if another program wrote the file
+    between both changes, the entry of the later change is used, because this collection does not undo changes of other
+    programs.
     """
     found = {previous.path: previous for previous in earlier}
     for change in later:
@@ -46,24 +48,25 @@ def joined(earlier: t.Iterable[PreviousFile], later: t.Iterable[PreviousFile]) -
     return tuple(found.values())
 
 
-# Seconds. A process start time is known to about a hundredth of a second, but the clock may be corrected.
-SAME_PROCESS = 1.0
+# Start times that differ by fewer seconds are those of the same process. They are measured in hundredths of a second,
+# but the system clock may be adjusted between two measurements.
+SAME_PROCESS_SECONDS = 1.0
 
 
-class Journal(t.NamedTuple):
-    """A journal entry of one engine, in the directory of its records."""
+class JournalEntry(t.NamedTuple):
+    """A journal entry of one engine: a file in the directory of the engine's records."""
 
     host: hostfs.HostFS
     path: str
     folder: str
 
     @classmethod
-    def restart_in_progress(cls, host: hostfs.HostFS, engine: str) -> Journal:
+    def restart_in_progress(cls, host: hostfs.HostFS, engine: str) -> JournalEntry:
         folder = core_records.state_dir(host, engine)
         return cls(host, core_records.restart_journal_path(engine, folder), folder)
 
     @classmethod
-    def pending_changes(cls, host: hostfs.HostFS, engine: str) -> Journal:
+    def pending_changes(cls, host: hostfs.HostFS, engine: str) -> JournalEntry:
         folder = core_records.state_dir(host, engine)
         return cls(host, f"{folder}/changes-{engine}.json", folder)
 
@@ -104,7 +107,7 @@ class Journal(t.NamedTuple):
 
 
 class AppliedFiles(t.NamedTuple):
-    """The digests of the files that a process has read, for a daemon that does not report its configuration."""
+    """The digests of the files with which a daemon was started, for a daemon that does not report its configuration."""
 
     host: hostfs.HostFS
     path: str
@@ -116,7 +119,7 @@ class AppliedFiles(t.NamedTuple):
     def start_of(self, files: t.Iterable[str]) -> float | None:
         """Return when the recorded process started, in seconds since 1970.
 
-        Returns None if that process did not read ``files`` as they are now.
+        Returns None if ``files`` have changed since, or if nothing is recorded.
         """
         try:
             entry = json_data.load(self.host.read(self.path) or b"{}")

@@ -118,8 +118,8 @@ class Restart:
         version = live.version if live is not None and live.version else None
         self.version = version or engines_configure.ask_version(self.engine, self.installation, host, run)
         self.loop = restart_methods.RestartLoop(self.probe, method, self.version, options.timeout, options.retries)
-        self.restart_journal = engines_journal.Journal.restart_in_progress(host, self.engine.key)
-        self.changes_journal = engines_journal.Journal.pending_changes(host, self.engine.key)
+        self.restart_journal = engines_journal.JournalEntry.restart_in_progress(host, self.engine.key)
+        self.changes_journal = engines_journal.JournalEntry.pending_changes(host, self.engine.key)
         # A task that was killed may have left the engine in any state.
         self.interrupted = method.applies and self.restart_journal.exists()
         self.previous_files = engines_journal.joined(
@@ -308,16 +308,16 @@ class Restart:
 
     def _record_applied_files(self) -> None:
         """Record the files with which a daemon was started that does not report its settings. Raises HostError."""
-        note = engines_journal.AppliedFiles.of(self.host, self.engine.key)
+        applied = engines_journal.AppliedFiles.of(self.host, self.engine.key)
         installation = self.probe.inspect()
         live = (
             self.engine.live(self.host, installation) if core_records.load_records(self.host, self.engine.key) else None
         )
         started = processes.start_time(self.host, installation.pid) if installation.pid is not None else None
         if started is None or live is None or not live.runtimes_unknown or live.outdated:
-            note.remove()
+            applied.remove()
         else:
-            note.write(started, self.engine.config_files(self.host, installation))
+            applied.write(started, self.engine.config_files(self.host, installation))
 
     # -- the previous files --------------------------------------------------------------------------------------
 

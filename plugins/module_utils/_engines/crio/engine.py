@@ -84,7 +84,9 @@ class Crio(toml_plan.TomlEngine):
         if birth is None or applied is None:
             return True
         # A later process may have started with other files that were changed back since.
-        return abs(birth - applied) >= engines_journal.SAME_PROCESS and not self._reports_files(host, installation)
+        return abs(birth - applied) >= engines_journal.SAME_PROCESS_SECONDS and not self._reports_files(
+            host, installation
+        )
 
     def _reports_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> bool:
         """Return whether the running CRI-O reports the runtimes, default and CDI directories of its files."""

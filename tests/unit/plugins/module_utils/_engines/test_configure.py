@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.apply import ChangeWriter
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import Journal
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import JournalEntry
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.docker_trees import DAEMON_JSON, ORIGINAL, Tree, live_tree
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.restarts import configure
 
@@ -388,7 +388,7 @@ def test_daemon_is_inspected_under_lock(systemd: FakeSystemd, monkeypatch: pytes
     first = systemd.text
     _before_lock(monkeypatch, lambda: systemd.run(["chroot", "", "systemctl", "reload", "docker.service"]))
     configure(systemd, extra_modes=("cdi",))
-    (previous,) = Journal.pending_changes(systemd.docker.host, "docker").previous_files()
+    (previous,) = JournalEntry.pending_changes(systemd.docker.host, "docker").previous_files()
     assert previous.content == first.encode()
 
 

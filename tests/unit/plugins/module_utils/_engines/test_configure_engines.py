@@ -20,7 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.engine import CONTAINERD
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.plan import ContainerdPlanner
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import Docker
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import Journal
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import JournalEntry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import Host
@@ -313,5 +313,5 @@ def test_no_pending_action_without_record(tmp_path: Path, monkeypatch: pytest.Mo
     tree = ForeignTree(tmp_path, "docker")
     assert tree.run(None, keep_unrecorded=True).pending_action is None
     # An earlier removal ended before its restart.
-    Journal.pending_changes(HostFS(str(tmp_path)), "docker").write(())
+    JournalEntry.pending_changes(HostFS(str(tmp_path)), "docker").write(())
     assert tree.run(None, keep_unrecorded=True).pending_action is Action.RELOAD

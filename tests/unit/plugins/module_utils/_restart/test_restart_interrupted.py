@@ -12,7 +12,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import digest
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import Journal
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import JournalEntry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.methods import RestartLoop
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import Restart
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import CONTROL_GROUP
@@ -186,6 +186,6 @@ def test_warns_about_a_journal_that_cannot_be_changed(
     def disk_full(*_arguments: t.Any) -> None:
         raise HostError("No space left on device")
 
-    monkeypatch.setattr(Journal, method, disk_full)
+    monkeypatch.setattr(JournalEntry, method, disk_full)
     result = restart(systemd)
     assert (result.state, result.warnings) == ("applied", (warning,))
