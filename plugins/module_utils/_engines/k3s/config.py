@@ -4,8 +4,9 @@
 
 """Read the settings of K3s and RKE2 from their configuration files, units and environment.
 
-This module writes nothing. The order is that of pkg/configfilearg/parser.go of K3s 1.31: the YAML file, the files in
-the directory beside it, then the flags of the unit. The last value has effect.
+This module writes nothing. The order is that of pkg/configfilearg/parser.go of K3s 1.31: the configuration file, the
+files in the directory of the same name with the suffix .d, then the flags in the command of the unit. The last value
+has effect.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ _NAMES = {name: name for name in (DATA_DIR, DEFAULT_RUNTIME, DOCKER, ENDPOINT)}
 _NAMES["d"] = DATA_DIR
 _SWITCHES = (DOCKER,)
 
-# Matches a file that may contain one of these settings. Any other file needs no PyYAML.
+# Matches the content of a file that may contain one of these settings. Other files are not parsed, so that they do not
+# need PyYAML.
 _MENTIONS_SETTING = re.compile(rb"(?<![\w.-])(?:" + "|".join(_NAMES).encode() + rb")\+?[\"']?\s*:")
 _SUFFIXES = (".yaml", ".yml")
 _OWN_FILE = re.compile(re.escape(toml_plan.HEADER) + DEFAULT_RUNTIME.encode() + rb": ([A-Za-z0-9_.-]+)\n\Z")
 
 
 class Setting(t.NamedTuple):
-    """The values given for one setting, of which the last has effect, and the file or unit that sets them."""
+    """The values of one setting, of which the last has effect, and the file or unit that sets this one."""
 
     values: tuple[str, ...]
     source: str
@@ -118,17 +120,17 @@ class Settings:
         return found.source if found is not None else ""
 
     def files(self) -> list[str]:
-        """Return the existing files in the order in which they are read."""
+        """Return the files that exist or are planned, in the order in which they are read."""
         return [path for path in self._candidates() if self._host.exists(path) or self._planned(path) is not None]
 
     def _candidates(self) -> list[str]:
         folder = f"{self.config_file}.d"
         if not folder.startswith("/"):
-            # The configuration file may be a URL.
+            # The configuration file may be a URL, which this collection does not read.
             return []
         names = set(self._host.readable_entries(folder))
-        beside = self._host.resolve(folder)
-        names.update(os.path.basename(path) for path in self._overlay if os.path.dirname(path) == beside)
+        real_folder = self._host.resolve(folder)
+        names.update(os.path.basename(path) for path in self._overlay if os.path.dirname(path) == real_folder)
         paths = [f"{folder}/{name}" for name in sorted(names) if name.lower().endswith(_SUFFIXES)]
         return [self.config_file, *(path for path in paths if not os.path.isdir(self._host.real_path(path)))]
 
@@ -143,7 +145,7 @@ class Settings:
         own = own_default(content)
         if own is not None:
             return {DEFAULT_RUNTIME: own}
-        # Imported here because most hosts have no other settings in these files.
+        # Imported here because most hosts have these settings in no file, or only in the file of this collection.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
             yaml_document,
         )
@@ -171,14 +173,14 @@ class Settings:
 
 
 def config_file(distribution: Distribution, unit: systemd_units.Unit | None) -> str:
-    """Return the configuration file that a variable names, else the one that a flag names, else the default path."""
+    """Return the configuration file that the unit's environment names, else the one of its flags, else the default."""
     variable = unit.environment.get(distribution.variable("CONFIG_FILE")) if unit is not None else None
     flag = _flag_values(unit, ("config", "c")) if unit is not None else []
     return variable or (flag[0] if flag else distribution.config_file)
 
 
 def data_dir(distribution: Distribution, host: hostfs.HostFS, unit: systemd_units.Unit | None) -> str:
-    """Return the data directory. If the files cannot be read, only flags and environment of the unit are used."""
+    """Return the data directory. If a file cannot be read, only the flags and the environment of the unit are used."""
     try:
         found = Settings(distribution, host, unit).value(DATA_DIR)
     except errors.NvidiaError:
