@@ -14,21 +14,22 @@ description:
   - Reloads or restarts a container engine after its files were changed, and verifies that the running daemon works with
     the new files. If it does not, the module restores the previous files and verifies that the engine works with those.
   - Before the restart, the engine's own validator checks its files. The module also checks what the validator does not
-    detect. These are an undefined default runtime, a default runtime whose program is missing, and a containerd 1.x
-    without C(runc). If a check fails, the previous files are restored and the engine is not restarted.
+    detect, which is an undefined default runtime (such as a missing C(runc) in containerd 1.x), or a default runtime
+    whose program is missing. If a check fails, the module restores the previous files and does not restart the engine.
   - After the restart, a health probe checks the running engine, because an active unit may still be broken. Docker's
     API must report the runtimes and the default. containerd's CRI plugin must be loaded and report the runtimes.
     CRI-O's socket must answer. If the host has C(crictl), the probe starts a pod of CRI-O through each runtime of
-    O(expect). What the daemon reports must match its files.
+    O(expect). The settings that the daemon reports must match its files.
   - The same health probe runs before the restart. If a check fails before and after it, for example because nothing
     answers on the socket, the new files are not the cause. The files then stay, and a warning says that the health of
-    the engine cannot be determined. A check that passed before must pass afterwards.
+    the engine cannot be determined. A check that passed before the restart must also pass after it.
   - The module runs C(systemctl daemon-reload), which can take the GPUs from running containers, only if systemd reports
     that the unit of the engine needs it.
-  - The module keeps a journal entry with the previous files in C(/var/lib/gpufleet-nvidia/state). If a run is killed,
-    the next run reads the entry and completes the restart, or rolls back.
-  - The host's lock is held from the first check to the last, so that no other task of this collection changes the files
-    meanwhile.
+  - During a restart, the module keeps the previous files in a journal entry, a file in
+    C(/var/lib/gpufleet-nvidia/state). If a run is killed, the next run reads the entry and completes the restart, or
+    rolls back.
+  - The module holds the host's lock from the first check to the last, so that no other task of this collection changes
+    the files meanwhile.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.target
@@ -38,8 +39,8 @@ attributes:
   check_mode:
     support: partial
     details:
-      - Refuses a restart that would stop running containers. Files are not checked, because they may not be written
-        yet.
+      - Refuses a restart that would stop running containers. Check mode does not check the files, because an earlier
+        task that also runs in check mode has not written them.
   diff_mode:
     support: none
   idempotent:
@@ -60,8 +61,8 @@ options:
     description:
       - V(restart) stops the engine and starts it again. Pods of containerd and CRI-O keep running if the unit's
         C(KillMode) is V(process), and containers of Docker only with its setting C(live-restore).
-      - V(reload) makes the engine read its files while it runs. Only Docker supports it. containerd exits on the
-        signal, and CRI-O then reports runtimes that no pod can use.
+      - V(reload) makes the engine read its files while it runs. Only Docker supports it. containerd exits when it gets
+        the signal for a reload (SIGHUP). After a reload, CRI-O reports runtimes that no pod can use.
     type: str
     choices: [restart, reload]
     default: restart
@@ -71,7 +72,8 @@ options:
       - V(systemd) uses its unit.
       - V(signal) sends SIGHUP, for O(action=reload) only, to the unit's main process or else to the process that
         answers on O(socket), and only if that process is the engine's program.
-      - V(auto) is V(systemd) if systemd runs the engine, else V(signal) if a signal is enough.
+      - V(auto) is V(systemd) if systemd runs the engine and its unit supports O(action). Otherwise it is V(signal) for
+        O(action=reload), and O(action=restart) fails.
       - V(none) neither restarts nor reloads the engine and only runs the health probe. The task fails if the running
         engine does not match its files and O(expect).
     type: str
@@ -86,7 +88,7 @@ options:
   socket:
     description:
       - The socket of the engine, an absolute path.
-      - When left out, the one that its unit or its configuration names.
+      - When left out, the socket that the engine's unit or its configuration sets.
     type: path
   expect:
     description:
@@ -105,15 +107,17 @@ options:
         type: str
       cdi:
         description:
-          - Whether CDI must be on. When left out, that is not checked beyond the files. Docker before 28.2 does not
-            report it when it is off, and containerd 1.6 never does.
+          - Whether CDI must be on. When left out, CDI only has to be as the files set it. Docker before 28.2 does not
+            report CDI when it is off, and containerd 1.6 never reports it.
         type: bool
   rollback:
     description:
       - The files to restore on failure, which are RV(gpufleet.nvidia.nvidia_runtime_config#module:backup_files) of the
-        tasks that changed them. Join the lists of several tasks in their order. The first entry of each file is used.
-      - Copies of the files that are rolled back are kept in O(backup_dir).
-      - With an empty list no file can be restored.
+        tasks that changed them. Join the lists of several tasks in their order. The first entry of each file is used,
+        unless another program wrote the file after it.
+      - Before the module restores a file, it copies the current content to O(backup_dir).
+      - The module also restores files that M(gpufleet.nvidia.nvidia_runtime_config) changed since the last successful
+        restart, even if this list is empty.
     type: list
     elements: dict
     default: []
@@ -124,14 +128,15 @@ options:
         required: true
       backup:
         description:
-          - The copy of the file from before the change. When left out, there was no file, and a rollback removes it.
+          - The copy of the file from before the change. When left out, the file did not exist before, and a rollback
+            removes it.
         type: path
       checksum:
         description:
           - SHA-256 of the new content, V(absent) if the file was removed.
-          - If the file has other content, another program has changed it. The module then restores nothing if its check
-            of the files fails. It restores the file only if the engine does not start with it. It prints a warning if
-            a value of O(expect) is missing because of that change.
+          - If the file has other content, another program has changed it. If the check of the files before the restart
+            then fails, the module restores no file. If the engine does not work after the restart, the module also
+            restores this file. If only a value of O(expect) is missing, the module prints a warning.
           - If another program wrote the file between two entries, the rollback restores the content of that program.
         type: str
   allow_disruption:
@@ -160,17 +165,18 @@ options:
     type: int
     default: 60
   retries:
-    description: How many times a failed start, or a reload without effect, is repeated.
+    description: How many times the module repeats a failed start, or a reload that had no effect.
     type: int
     default: 1
   backup_dir:
     description:
-      - Directory for copies of files that are rolled back.
+      - Directory for the copies of files that the module makes before it rolls them back.
       - When left out, C(/var/lib/gpufleet-nvidia/backups), and for rootless Docker
         C(~/.local/state/gpufleet-nvidia/backups).
     type: path
 notes:
-  - The message of a failed task and RV(state) say in which state the engine is. V(unknown) needs manual intervention.
+  - The message of a failed task and RV(state) describe the state of the engine. If a task fails with V(unknown), manual
+    intervention is needed.
 seealso:
   - module: gpufleet.nvidia.nvidia_runtime_config
   - module: gpufleet.nvidia.nvidia_container_info
@@ -220,52 +226,52 @@ state:
     - V(rolled_back) if the engine works with its previous configuration, because the files were rolled back or because
       the restart was refused.
     - V(unknown) if the engine is not healthy, in check mode, or if the health probe already failed before the restart.
-  returned: unless the request is refused
+  returned: success, or failure after the options were accepted
   type: str
   sample: applied
 action:
   description: The requested action.
-  returned: unless the request is refused
+  returned: success, or failure after the options were accepted
   type: str
   sample: restart
 mode:
   description: The restart method that was used, one of V(systemd), V(signal), and V(none).
-  returned: unless the request is refused
+  returned: success, or failure after the options were accepted
   type: str
   sample: systemd
 service:
   description: The engine's systemd unit.
-  returned: unless the request is refused
+  returned: success, or failure after the options were accepted
   type: str
   sample: docker.service
 socket:
   description: The socket that the health probe used.
-  returned: unless the request is refused
+  returned: success, or failure after the options were accepted
   type: str
   sample: /run/docker.sock
 pid:
   description: The process ID of the engine afterwards, null if it does not run.
-  returned: unless the request is refused
+  returned: success, or failure after the options were accepted
   type: int
   sample: 4711
 attempts:
   description: The number of restarts or reloads, including those of a rollback.
-  returned: unless the request is refused
+  returned: success, or failure after the options were accepted
   type: int
   sample: 1
 daemon_reloaded:
   description: Whether systemd reloaded its units.
-  returned: unless the request is refused
+  returned: success, or failure after the options were accepted
   type: bool
   sample: false
 rolled_back:
   description: Whether the previous files were restored.
-  returned: unless the request is refused
+  returned: success, or failure after the options were accepted
   type: bool
   sample: false
 rolled_back_files:
   description: The files that were rolled back, and the copies of their content from before the rollback.
-  returned: unless the request is refused
+  returned: success, or failure after the options were accepted
   type: list
   elements: dict
   contains:
@@ -284,9 +290,9 @@ rolled_back_files:
       backup: /var/lib/gpufleet-nvidia/backups/etc~docker~daemon.json~20260821T143000.123456Z.SHA-256.backup
 journal:
   description:
-    - The last lines of the engine in the journal since the task began, with secrets masked. Empty unless the restart or
-      reload failed.
-  returned: unless the request is refused
+    - The last lines that the engine has written to the systemd journal since the task began, with secrets masked. Empty
+      unless the restart or reload failed.
+  returned: success, or failure after the options were accepted
   type: list
   elements: str
   sample: ["failed to start daemon: the default runtime nvidia is not defined"]
@@ -318,11 +324,11 @@ def restart_engine(module: AnsibleModule) -> dict[str, object]:
         backup_dir = host.check_path("backup_dir", backup_dir)
         apply.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
     expect = params["expect"]
-    same_names = ("engine", "flavor", "user", "mode", "action", "service", "allow_disruption", "require_runtime")
+    parameters = ("engine", "flavor", "user", "mode", "action", "service", "allow_disruption", "require_runtime")
     options = restart.RestartOptions(
-        **{name: params[name] for name in (*same_names, "validate", "timeout", "retries")},
+        **{name: params[name] for name in (*parameters, "validate", "timeout", "retries")},
         socket=params["socket"] and host.check_path("socket", params["socket"]),
-        # Ansible sets no defaults of suboptions if the option is left out.
+        # Ansible does not set the defaults of suboptions if the task omits the option.
         expect=restart_health.Expectation(
             tuple(expect.get("runtimes") or ()), expect.get("default_runtime"), expect.get("cdi")
         ),
