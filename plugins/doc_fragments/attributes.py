@@ -6,7 +6,7 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """The attributes of all modules, and the support of modules that only run on the controller."""
+    """The descriptions of the attributes, and their support in modules that only run on the controller."""
 
     DOCUMENTATION = r"""
 options: {}
