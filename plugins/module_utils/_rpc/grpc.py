@@ -18,11 +18,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import unix_s
 
 # Seconds for the whole call. containerd replies within 5 ms; a hung daemon must not delay a whole fleet.
 TIMEOUT = 5.0
-# Maximum size of a reply in bytes. Real replies have about 5000 bytes. The announced flow-control windows have this
-# size, so none needs to be enlarged.
+# Maximum size of a reply in bytes. Real replies have about 5000 bytes. The request announces flow-control windows of
+# this size, so the client never needs to enlarge them.
 LIMIT = 1 << 20
 
-# Maximum size of all frames in bytes, because a daemon may send any number of frames without a part of the reply.
+# Maximum size of all frames in bytes, because a daemon may send any number of frames that contain no part of the reply.
 _MAX_RECEIVED = 4 * LIMIT
 # RFC 9113: the preface (3.4), the types of frames and their flags (6), settings (6.5.2), sizes (6.5.2, 6.9.2).
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -30,7 +30,8 @@ _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PUSH_PROMISE, _PING, _GOAWAY, _WINDOW_
 _END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 0x1, 0x1, 0x4, 0x8, 0x20
 _ENABLE_PUSH, _INITIAL_WINDOW_SIZE = 2, 4
 _FRAME_LIMIT = 16384
-_FIRST_WINDOW = 65535
+# The size of a flow-control window before a peer announces another one.
+_DEFAULT_WINDOW = 65535
 # The only stream. Streams of a client have odd numbers.
 _STREAM = 1
 # The headers that gRPC requires in a request (grpc/doc/PROTOCOL-HTTP2.md).
@@ -41,7 +42,7 @@ _REQUEST_HEADERS = (
     ("content-type", "application/grpc"),
     ("te", "trailers"),
 )
-# The header in which gRPC gives the reason of a failed call.
+# The header in which a service sends the reason of a failed call (grpc/doc/PROTOCOL-HTTP2.md).
 _ERROR_HEADER = "grpc-message"
 
 
@@ -77,7 +78,7 @@ def _request(method: str, message: bytes) -> bytes:
     settings = ((_ENABLE_PUSH, 0), (_INITIAL_WINDOW_SIZE, LIMIT))
     frames = (
         _frame(_SETTINGS, 0, 0, b"".join(key.to_bytes(2, "big") + value.to_bytes(4, "big") for key, value in settings)),
-        _frame(_WINDOW_UPDATE, 0, 0, (LIMIT - _FIRST_WINDOW).to_bytes(4, "big")),
+        _frame(_WINDOW_UPDATE, 0, 0, (LIMIT - _DEFAULT_WINDOW).to_bytes(4, "big")),
         _frame(_HEADERS, _END_HEADERS, _STREAM, headers),
         # gRPC puts a byte (1: compressed) and the length before each message.
         _frame(_DATA, _END_STREAM, _STREAM, b"\0" + len(message).to_bytes(4, "big") + message),
@@ -88,8 +89,8 @@ def _request(method: str, message: bytes) -> bytes:
 def _read_reply(connection: unix_socket.Connection) -> bytes:
     """Return the message of the reply.
 
-    Raises ValueError if there is none, as after a gRPC error. The headers are decoded only in that case, because they
-    contain the reason.
+    Raises ValueError if there is no message, for example after a gRPC error. Headers are decoded only in that case,
+    for the reason in them.
     """
     body = bytearray()
     while True:
@@ -108,9 +109,9 @@ def _read_reply(connection: unix_socket.Connection) -> bytes:
         elif kind in (_SETTINGS, _PING) and not flags & _ACK:
             connection.send(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
         # A daemon that stops sends the number of the last stream that it still answers.
-        gone = kind == _GOAWAY and int.from_bytes(payload[:4], "big") & 0x7FFFFFFF < _STREAM
-        ended = kind in (_DATA, _HEADERS) and flags & _END_STREAM
-        if gone or ended or kind in (_RST_STREAM, _PUSH_PROMISE):
+        is_refused = kind == _GOAWAY and int.from_bytes(payload[:4], "big") & 0x7FFFFFFF < _STREAM
+        is_end = kind in (_DATA, _HEADERS) and flags & _END_STREAM
+        if is_refused or is_end or kind in (_RST_STREAM, _PUSH_PROMISE):
             raise _error_of(payload if kind == _HEADERS and not flags & (_PADDED | _PRIORITY) else b"")
 
 
@@ -130,7 +131,7 @@ def _error_of(headers: bytes) -> ValueError:
 def _unpadded(payload: bytes) -> bytes:
     padding = payload[0] if payload else 0
     if padding >= len(payload):
-        raise ValueError("more padding than content")
+        raise ValueError("the reply has more padding than content")
     return payload[1 : len(payload) - padding]
 
 
@@ -138,12 +139,12 @@ def _unpadded(payload: bytes) -> bytes:
 
 
 def fields(message: bytes) -> t.Iterator[tuple[int, bytes]]:
-    """Return number and content of each string and message in a protobuf message; integer fields are omitted."""
+    """Return the field number and the content of each string and message in a protobuf message, but no integers."""
     return ((number, content) for number, content in _entries(message) if isinstance(content, bytes))
 
 
 def numbers(message: bytes) -> t.Iterator[tuple[int, int]]:
-    """Return number and value of each integer in a protobuf message. A zero is not sent."""
+    """Return the field number and the value of each integer in a protobuf message. protobuf omits fields that are 0."""
     return ((number, content) for number, content in _entries(message) if isinstance(content, int))
 
 
@@ -193,20 +194,24 @@ def _encode_integer(number: int) -> bytes:
     return bytes(groups)
 
 
-# The length in bits of the code of each byte and of the end marker (RFC 7541, appendix B), one base-36 digit each. The
-# lengths determine the codes: among codes of one length, the greater byte has the next code.
+# -- HPACK ---------------------------------------------------------------------------------------------------------
+
+
+# The length in bits of the Huffman code of each byte and of the end marker (RFC 7541, appendix B), one base-36 digit
+# each. The lengths determine the codes: codes of the same length are consecutive, in the order of their bytes.
 _LENGTHS = (
     "dnsssssssoussussssssssusssssssss6aacd68baa8b8666555666666678f6cad67777777777777777777777878djde6f565656"
     "66577666567655677777fbedskmkkmmmnmnnnnnonoomnonnnnlmnmnnomlkmmnnlnmmolmnnllmlnmnnkmmmnmmnqqkjmnmpqqqrrq"
     "opjlqrrqrollqqsrrrkoklmllnmmppooqnqrqqrrrrrsrrrrrqu"
 )
-_END = 256
-# The first bits of an entry (RFC 7541, 6).
-_INDEXED, _REMEMBERED, _RESIZED = 0x80, 0x40, 0x20
+_END_OF_STRING = 256
+# The first bits of an entry: an indexed header, a literal that is added to the table, a new size of the table
+# (RFC 7541, 6).
+_INDEXED, _INCREMENTAL_INDEXING, _TABLE_SIZE_UPDATE = 0x80, 0x40, 0x20
 
 
 def header(block: bytes, name: str) -> str | None:
-    """Return the value of the header ``name``; None if there is none, or if its name is in an HPACK table.
+    """Return the value of the header ``name``; None if there is none, or if the block has only the index of its name.
 
     Raises ValueError for an invalid header block.
     """
@@ -215,21 +220,21 @@ def header(block: bytes, name: str) -> str | None:
         first = block[position]
         if first & _INDEXED:
             _number, position = _integer(block, position, 7)
-        elif first & 0xE0 == _RESIZED:
+        elif first & 0xE0 == _TABLE_SIZE_UPDATE:
             _number, position = _integer(block, position, 5)
         else:
-            known, position = _integer(block, position, 6 if first & _REMEMBERED else 4)
-            found = b""
-            if not known:
-                found, position = _string(block, position)
+            name_index, position = _integer(block, position, 6 if first & _INCREMENTAL_INDEXING else 4)
+            literal_name = b""
+            if not name_index:
+                literal_name, position = _string(block, position)
             value, position = _string(block, position)
-            if found == name.encode("ascii"):
+            if literal_name == name.encode("ascii"):
                 return value.decode("utf-8", "replace")
     return None
 
 
 def _integer(block: bytes, position: int, bits: int) -> tuple[int, int]:
-    """Return a number that begins with the last ``bits`` of a byte, and the position after it."""
+    """Return an integer that begins in the last ``bits`` bits of a byte (RFC 7541, 5.1), and the position after it."""
     limit = (1 << bits) - 1
     number = block[position] & limit
     if number < limit:
@@ -244,23 +249,23 @@ def _integer(block: bytes, position: int, bits: int) -> tuple[int, int]:
 def _string(block: bytes, position: int) -> tuple[bytes, int]:
     if position >= len(block):
         raise ValueError("a header is cut off")
-    is_coded = block[position] & 0x80
+    is_huffman = block[position] & 0x80
     size, start = _integer(block, position, 7)
     content = block[start : start + size]
     if len(content) < size:
         raise ValueError("a string is cut off")
-    return _decoded(content) if is_coded else content, start + size
+    return _decode_huffman(content) if is_huffman else content, start + size
 
 
-def _decoded(content: bytes) -> bytes:
-    codes = _codes()
+def _decode_huffman(content: bytes) -> bytes:
+    codes = _huffman_codes()
     text = bytearray()
     code, length = 0, 0
     for byte in content:
         for shift in range(7, -1, -1):
             code, length = code << 1 | byte >> shift & 1, length + 1
             symbol = codes.get((length, code))
-            if symbol == _END:
+            if symbol == _END_OF_STRING:
                 raise ValueError("a string contains the end marker")
             if symbol is not None:
                 text.append(symbol)
@@ -269,12 +274,12 @@ def _decoded(content: bytes) -> bytes:
 
 
 @functools.lru_cache(maxsize=1)
-def _codes() -> dict[tuple[int, int], int]:
+def _huffman_codes() -> dict[tuple[int, int], int]:
     """Return the byte of each code, by its length and its bits."""
     found: dict[tuple[int, int], int] = {}
-    code, before = 0, 0
+    code, previous_length = 0, 0
     for length, symbol in sorted((int(digit, 36), symbol) for symbol, digit in enumerate(_LENGTHS)):
-        code <<= length - before
+        code <<= length - previous_length
         found[length, code] = symbol
-        code, before = code + 1, length
+        code, previous_length = code + 1, length
     return found
