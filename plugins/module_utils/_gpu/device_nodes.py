@@ -4,7 +4,7 @@
 
 """Check the control device nodes of the driver, and create missing ones with nvidia-modprobe.
 
-It creates no nodes of GPUs or of MIG devices.
+This file does not create the nodes of GPUs or of MIG devices.
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ _MINORS = {_CONTROL: 255, _MODESET: 254}
 _UVM = "nvidia-uvm"
 _UVM_MINORS = {_UVM: 0, f"{_UVM}-tools": 1}
 _PROGRAM = "nvidia-modprobe"
-# The arguments of nvidia-modprobe for each node. One call creates both nodes of unified memory.
+# The arguments of nvidia-modprobe for each node. One call creates nvidia-uvm and nvidia-uvm-tools.
 _ARGUMENTS = {
     _CONTROL: ("-c", str(_MINORS[_CONTROL])),
     _MODESET: ("-m",),
     **dict.fromkeys(_UVM_MINORS, ("-u", "-c", "0")),
 }
-# The name of the major number: nvidia-frontend before driver 545.29, and nvidia since (NVIDIA's changelog, quoted in
-# issue 324 of nvidia-container-toolkit). nvidia-modprobe reads neither and always uses the number below.
+# The name of the major number in /proc/devices: nvidia-frontend before driver 545.29, and nvidia since (NVIDIA's
+# changelog, quoted in issue 324 of nvidia-container-toolkit). nvidia-modprobe searches for neither name and always uses
+# the number below.
 _MAJOR_NAMES = ("nvidia-frontend", "nvidia")
 _MAJOR = 195
 _SECTION = "Character devices:"
-# The driver's nodes in a directory dev: a pattern, the names of the major number in /proc/devices, and the minor
-# number, or None if the node's name has it. A capability's node has its minor number in its name (nvidia-modprobe,
-# nvidia_cap_mknod). An IMEX channel's node has the channel, which is its minor number (NVIDIA IMEX Service, "IMEX
-# Channels").
+# The driver's nodes as containers see them: a pattern of the path, the names of the major number in /proc/devices, and
+# the minor number; None if the path ends in the minor number. The name of a capability's node does (nvidia-modprobe,
+# nvidia_cap_mknod), and so does the name of an IMEX channel's node, because the number of the channel is the minor
+# number (NVIDIA IMEX Service, "IMEX Channels").
 _NUMBERS: tuple[tuple[str, tuple[str, ...], int | None], ...] = (
     (r"/dev/nvidia([0-9]{1,7})", _MAJOR_NAMES, None),
     *((f"/dev/{name}", _MAJOR_NAMES, minor) for name, minor in _MINORS.items()),
@@ -78,23 +79,23 @@ def missing_nodes(host: hostfs.HostFS, driver_root: str = "/") -> tuple[list[Nod
 
     Raises:
         HostError: ``host`` is an offline tree, which has no devices; or the path of a node has an entry of another
-            type; or nodes and nvidia-modprobe are missing.
+            type; or a node is missing and nvidia-modprobe is not installed.
     """
     _require_live(host)
     if procfs.loaded_driver(host) is None:
         unloaded = (
             f"No device nodes were created, because no NVIDIA driver is loaded: {procfs.VERSION_FILES[0]} does not"
-            " exist. Run modprobe nvidia, then run this again."
+            " exist. Run modprobe nvidia, then run this task again."
         )
         return [], [unloaded]
-    folder = _folder(host, driver_root)
-    nodes, warnings = _nodes(host, folder)
+    folder = _dev_directory(host, driver_root)
+    nodes, warnings = _expected_nodes(host, folder)
     missing = [node for node in nodes if not _is_correct(host, node)]
     if missing and not may_create_nodes(host):
         warnings.append(
             f"{', '.join(node.path for node in missing)} {'was' if len(missing) == 1 else 'were'} not created, because"
-            f" ModifyDeviceFiles in {_PARAMETERS} is not 1. Create missing nodes with the program that creates the"
-            " others, or load the module nvidia with NVreg_ModifyDeviceFiles=1."
+            f" ModifyDeviceFiles in {_PARAMETERS} is not 1. Create missing nodes with the program that created"
+            " the driver's other nodes, or load the module nvidia with NVreg_ModifyDeviceFiles=1."
         )
         missing = []
     if missing:
@@ -104,7 +105,7 @@ def missing_nodes(host: hostfs.HostFS, driver_root: str = "/") -> tuple[list[Nod
 
 def control_nodes(host: hostfs.HostFS) -> list[Node]:
     """Return the control device nodes of the loaded modules, whether or not they are in /dev."""
-    return _nodes(host, "/dev")[0]
+    return _expected_nodes(host, "/dev")[0]
 
 
 def may_create_nodes(host: hostfs.HostFS) -> bool:
@@ -113,7 +114,9 @@ def may_create_nodes(host: hostfs.HostFS) -> bool:
 
 
 def create_nodes(host: hostfs.HostFS, nodes: t.Sequence[Node], run: core_plan.Runner) -> None:
-    """Create ``nodes``, as returned by missing_nodes(), with nvidia-modprobe, which replaces nodes with other numbers.
+    """Create ``nodes``, as returned by missing_nodes(), with nvidia-modprobe.
+
+    nvidia-modprobe replaces nodes that have wrong numbers.
 
     Raises:
         HostError: ``host`` is an offline tree, or a node is still missing or wrong.
@@ -157,12 +160,12 @@ def _require_live(host: hostfs.HostFS) -> None:
         )
 
 
-def _folder(host: hostfs.HostFS, driver_root: str) -> str:
+def _dev_directory(host: hostfs.HostFS, driver_root: str) -> str:
     folder = posixpath.join(driver_root, "dev")
     return folder if driver_root != "/" and os.path.isdir(host.real_path(folder)) else "/dev"
 
 
-def _nodes(host: hostfs.HostFS, folder: str) -> tuple[list[Node], list[str]]:
+def _expected_nodes(host: hostfs.HostFS, folder: str) -> tuple[list[Node], list[str]]:
     """Return all control nodes of the loaded modules, and warnings for the modules that are not loaded."""
     majors = kernel_majors(host)
     major = next((majors[name] for name in _MAJOR_NAMES if name in majors), _MAJOR)
@@ -183,8 +186,8 @@ def _nodes(host: hostfs.HostFS, folder: str) -> tuple[list[Node], list[str]]:
 
 def _not_loaded(module: str, source: str, paths: t.Sequence[str]) -> str:
     return (
-        f"{' and '.join(paths)} cannot be created, because the module {module} is not loaded ({source}). Run modprobe"
-        f" {module}, then run this again."
+        f"{' and '.join(paths)} cannot be created, because the kernel module {module} is not loaded ({source} does not"
+        f" list it). Run modprobe {module}, then run this task again."
     )
 
 
@@ -205,13 +208,13 @@ def device_numbers(path: str, majors: t.Mapping[str, int]) -> tuple[int | None, 
 def kernel_majors(host: hostfs.HostFS) -> dict[str, int]:
     """Return the character devices of the running kernel: name to major number."""
     found: dict[str, int] = {}
-    inside = False
+    is_in_section = False
     for line in host.read_text(_DEVICES).splitlines():
         fields = line.split(None, 1)
         if not fields or not fields[0].isdecimal():
             # This is a heading, or the empty line that ends a section.
-            inside = line.startswith(_SECTION)
-        elif inside:
+            is_in_section = line.startswith(_SECTION)
+        elif is_in_section:
             found.setdefault(fields[-1].strip(), int(fields[0]))
     return found
 
@@ -223,10 +226,10 @@ def _parameters(host: hostfs.HostFS) -> dict[str, int]:
 
 
 def _is_correct(host: hostfs.HostFS, node: Node) -> bool:
-    """Return whether the node exists, possibly through a link.
+    """Return whether the node exists with its numbers, possibly behind a link.
 
     Raises:
-        HostError: Its path has an entry that must not be replaced.
+        HostError: Its path is that of a file or directory, which must not be replaced.
     """
     try:
         status = os.stat(host.real_path(node.path))
@@ -244,7 +247,7 @@ def _is_correct(host: hostfs.HostFS, node: Node) -> bool:
     if not stat.S_ISCHR(mode) and not stat.S_ISBLK(mode):
         raise core_errors.HostError(
             f"{node.path} is not a device, but the driver's device {node.major}:{node.minor} belongs there. Move it,"
-            " then run this again."
+            " then run this task again."
         )
     return False
 

@@ -132,7 +132,7 @@ def test_numbers(tree: Tree, line: str, major: int) -> None:
                 "/proc/modules",
                 text,
                 [CONTROL, UVM, TOOLS],
-                "because the module nvidia_modeset is not loaded (/proc/modules)",
+                "because the kernel module nvidia_modeset is not loaded (/proc/modules",
             )
             for text in ("nvidia 1 0\n", "nvidia_modeset_other 1 0\n", "drm 1 1 nvidia_modeset, Live\n", "")
         ),
