@@ -11,7 +11,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 
-# Options whose variable is not named after role and option. None: the role has no variable for the option.
+# Options whose variable is not named ROLE_OPTION. None: the role has no variable for the option.
 _ALL_ROLES: t.Mapping[str, str | None] = {
     "host_root": "nvidia_host_root",
     "host_root_live": "nvidia_host_root_live",
@@ -54,8 +54,9 @@ EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
     "nvidia_cdi": {"cdi_hook_path": "nvidia_cdi_hook_path", "owner": "nvidia_cdi_refresh", "start": None},
 }
 _ROLE = re.compile(r"(?:.*\.)?(nvidia_(?:toolkit|runtime|cdi))_")
-# In a message, a name with an underscore is always an option. A single word is an option only before one of its values
-# ("source: directory"), as the subject ("dest is ..."), and in an advice ("Correct files", "Set version").
+# In a message, a name with an underscore is always an option (_NAME). A single word is an option only before one of its
+# values ("source: directory", _VALUE), as the subject ("dest is ..."), and after the verb of an advice ("Set version",
+# both _WORD).
 _NAME = re.compile(r"(?<![\w./(\-`'\"])([a-z]+(?:_[a-z]+)+)(?![\w/(\-`'\"]| = |\.\w)")
 _VALUE = re.compile(r"(?<![\w./(\-])([a-z]+)(?=(?:: | is )([a-z-]+)\b)")
 _WORD = re.compile(
@@ -83,16 +84,16 @@ def with_variables(text: str, module: str, options: t.Mapping[str, t.Mapping[str
         options: its argument specification.
     """
 
-    def named(option: str) -> str:
+    def with_variable(option: str) -> str:
         variable = variable_of(module, option) if option in options else None
         return option if variable is None else f"{variable} ({option})"
 
     def before_value(match: t.Match[str]) -> str:
         option = options.get(match[1], {})
         values = ("true", "false") if option.get("type") == "bool" else option.get("choices", ())
-        return named(match[1]) if match[2] in values else match[1]
+        return with_variable(match[1]) if match[2] in values else match[1]
 
     # The output of a program may contain the same names with another meaning.
     own, label, output = text.partition(errors.PROGRAM_OUTPUT)
-    own = _NAME.sub(lambda match: named(match[1]), own)
-    return _WORD.sub(lambda match: named(match[0]), _VALUE.sub(before_value, own)) + label + output
+    own = _NAME.sub(lambda match: with_variable(match[1]), own)
+    return _WORD.sub(lambda match: with_variable(match[0]), _VALUE.sub(before_value, own)) + label + output

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The manifest of a toolkit version: each file with size, mode, owner and time.
+"""The manifest of a toolkit version: each file with digest, mode, owner, size, times and inode.
 
-It also has the functions that compare files with the manifest and that create files and directories.
+This file also has the functions that compare files with the manifest and that create files and directories.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SCHEMA = 1
 
 
 class Identity(t.NamedTuple):
-    """The status fields of a file of which at least one changes with its content.
+    """Status fields of a file. If its content changes, at least one of them changes too.
 
     ``ctime`` and ``mtime`` are in nanoseconds.
     """
@@ -47,7 +47,7 @@ class FileDigest(t.NamedTuple):
 
 
 class Entry(t.NamedTuple):
-    """One name in the directory of a version: a copy of ``part``, a generated text, or a link to ``target``."""
+    """A file or link to create in the directory of a version: a copy of ``part``, ``text``, or a link to ``target``."""
 
     mode: int
     sha256: str = ""
@@ -57,7 +57,7 @@ class Entry(t.NamedTuple):
 
 
 class Installed(t.NamedTuple):
-    """One name of an installation. A link has only a ``target``."""
+    """A file or link that was created, as the manifest lists it. A link has a ``target``, and ``known`` is None."""
 
     mode: int
     uid: int
@@ -67,7 +67,7 @@ class Installed(t.NamedTuple):
 
 
 class PartDigest(t.NamedTuple):
-    """One file of the toolkit as the source has it.
+    """One file of the toolkit in the source, that is the directory or the packages to install from.
 
     ``size`` is in bytes, and ``machine`` is the e_machine of the ELF header. ``soname`` is a second name of a
     library, or empty.
@@ -82,7 +82,7 @@ class PartDigest(t.NamedTuple):
 
 
 class Manifest(t.NamedTuple):
-    """One version.
+    """The manifest of one installed version.
 
     ``sources`` are the files that the version was made from, by path. ``components`` are the requested components
     (None: all). ``replaces`` is the name of the previous version. ``version`` is None if the programs could not
@@ -130,7 +130,7 @@ class Manifest(t.NamedTuple):
     def from_bytes(cls, path: str, content: bytes) -> Manifest | None:
         """Return the manifest, or None if the content is not a manifest.
 
-        Raises HostError for the manifest of a newer collection.
+        Raises HostError for a manifest that a newer version of this collection wrote.
         """
         try:
             fields = json_data.load(content)
@@ -178,7 +178,7 @@ def _installed(fields: t.Mapping[str, t.Any]) -> Installed:
 
 _CHUNK = 1 << 20
 _FOLDER_MODE = 0o755
-# mountinfo escapes blanks and similar characters in this form.
+# mountinfo contains blanks, tabs, newlines and backslashes as octal numbers (proc(5)).
 _ESCAPED = re.compile(rb"\\([0-7]{3})")
 
 
@@ -208,14 +208,14 @@ def is_folder(path: str) -> bool:
 
 
 def make_folder(path: str) -> None:
-    """Create a directory that all users can enter, independent of the umask. An existing one gets this mode too."""
+    """Create a directory with mode 0755, independent of the umask. An existing directory gets this mode too."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path)
     os.chmod(path, _FOLDER_MODE)
 
 
 def is_mount_point(path: str) -> bool:
-    """Return whether ``path`` is a mount point, also of a part of the same file system (mount --bind, proc(5))."""
+    """Return whether ``path`` is a mount point, also that of a bind mount within one file system (proc(5))."""
     real = os.path.realpath(path)
     try:
         with open("/proc/self/mountinfo", "rb") as stream:
@@ -288,7 +288,7 @@ def installed_entry(path: str, entry: Entry) -> Installed:
 def verify_entry(path: str, entry: Installed, thorough: bool) -> Identity | None:
     """Return the identity of the file at ``path``, or None if it differs from ``entry``.
 
-    The content is read under the same conditions as in known().
+    The content is read under the same conditions as in digest_file().
     """
     try:
         status = os.lstat(path)
