@@ -4,7 +4,7 @@
 
 """The container edits of a CDI specification: device nodes, mounts, hooks and environment.
 
-Their order, and the entries that are left out, are those of nvidia-ctk 1.20.
+The order of the entries, and which entries are omitted as duplicates, are as in nvidia-ctk 1.20.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _Entry = t.TypeVar("_Entry")
 
 
 class DeviceNode(t.NamedTuple):
-    """A device node of the host in the container.
+    """A device node of the host that containers get.
 
-    ``host_path`` is empty if it equals ``path``. Numbers are 0 if they are unknown.
+    ``path`` is its path in the container; ``host_path`` is empty if it is the same. ``major``, ``minor`` and ``mode``
+    are 0 if they are unknown. ``gid`` is 0 for the group root.
     """
 
     path: str
@@ -79,11 +80,14 @@ class Edits(t.NamedTuple):
     gids: tuple[int, ...] = ()
 
     def is_empty(self) -> bool:
-        """Return whether nvidia-ctk treats the edits as empty. It ignores additional groups."""
+        """Return whether nvidia-ctk treats the edits as empty: it does not consider additional groups."""
         return not (self.env or self.nodes or self.hooks or self.mounts)
 
     def to_dict(self) -> Data:
-        """Return the edits as new data. A YAML writer turns an object that occurs twice into an alias."""
+        """Return the edits as data.
+
+        Each call returns new objects, because a YAML writer would write an object that occurs twice as an alias.
+        """
         return _filled(
             env=list(self.env),
             deviceNodes=[node.to_dict() for node in self.nodes],
@@ -94,7 +98,11 @@ class Edits(t.NamedTuple):
 
 
 class Device(t.NamedTuple):
-    """A device of a specification. ``coherent`` applies to whole GPUs and is not part of the specification."""
+    """A device of a specification.
+
+    ``coherent`` is whether a whole GPU uses the page tables of the CPU; None for other devices and if it is unknown.
+    The specification does not contain it. It selects the devices of the specification's variants.
+    """
 
     name: str
     edits: Edits
@@ -121,9 +129,9 @@ def node_edits(nodes: t.Iterable[DeviceNode], with_gids: bool) -> Edits:
 
 
 def to_spec(kind: str, devices: t.Iterable[Device], common: Edits, all_device: bool) -> Data:
-    """Return the specification as plain data, with keys in the order of nvidia-ctk and the lowest sufficient version.
+    """Return the specification as plain data, with keys in the order of nvidia-ctk and the lowest CDI version for it.
 
-    all_device: add the device "all", which has the edits of all others, unless a device of that name exists.
+    ``all_device`` adds the device "all", which has the edits of all others, unless a device of that name exists.
     """
     shared = _simplified(common)
     all_devices = sorted((Device(device.name, _device_edits(device.edits, shared)) for device in devices), key=_by_name)
@@ -141,7 +149,10 @@ def to_spec(kind: str, devices: t.Iterable[Device], common: Edits, all_device: b
 
 
 def _device_edits(edits: Edits, common: Edits) -> Edits:
-    """Return the edits that are not in ``common``, or all if none remain, because a device must not be empty."""
+    """Return the edits that are not in ``common``, or all if none remain, because a device must not be empty.
+
+    Additional groups stay, also if ``common`` has them.
+    """
     simple = _simplified(edits)
     rest = Edits(
         _not_in(simple.env, common.env),

@@ -25,16 +25,16 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# The file name for the kind of GPUs, as in NVIDIA's instructions.
+# The file name, without suffix, of the specification of the kind nvidia.com/gpu, as in NVIDIA's instructions.
 _GPU_FILE_NAME = "nvidia"
 
 
 class SpecLocation(t.NamedTuple):
-    """The location of a specification. ``owned``: a refresh unit writes the same file with nvidia-ctk."""
+    """The location of a specification. ``has_unit`` is whether a refresh unit writes the same file."""
 
     path: str
     format: str
-    owned: bool
+    has_unit: bool
 
 
 def location_of(
@@ -74,7 +74,7 @@ def location_of(
 
 
 def _output(refresh: refresh_units.RefreshUnits | None, host: hostfs.HostFS) -> str:
-    """Return the file that a refresh service writes, or "". A path that systemd must expand first is unknown."""
+    """Return the file that a refresh service writes, or "". The path is unknown if systemd must expand it first."""
     if refresh is None or not refresh.enabled or not posixpath.isabs(refresh.output):
         return ""
     # nvidia-ctk appends this suffix.
@@ -112,7 +112,7 @@ def _check_path(path: str, format_: str, host: hostfs.HostFS) -> None:
         )
 
 
-# The owner in the names of the records.
+# The records of specifications have names that begin with this.
 OWNER = "cdi"
 # Keys of a record: the document in the file, the mode that generated it, the devices that it is limited to, the kind
 # for which a file was moved away, and the kind to whose specification a variant belongs.
@@ -145,7 +145,7 @@ class SpecRecord(t.NamedTuple):
 
     @property
     def kind(self) -> t.Any:
-        """The kind by which a task writes or removes the file."""
+        """The kind in the options of the tasks that write or remove the file."""
         if self.variant_of is not None:
             return self.variant_of
         return self.moved_for_kind if self.document is None else self.document.get("kind")
@@ -170,7 +170,10 @@ def moved_file_entries(kind: str) -> dict[tuple[str, ...], t.Any]:
 
 
 def known_documents(records: t.Iterable[SpecRecord]) -> dict[str, t.Any]:
-    """Return the documents that this collection wrote, by the digests of their files. These need no parser."""
+    """Return the documents that this collection wrote, by the digests of their files.
+
+    A file with such a digest need not be parsed.
+    """
     return {
         spec_record.record.written[-1]: spec_record.document
         for spec_record in records
@@ -201,7 +204,7 @@ def record_for_unit(
     """Record the content of ``path`` before a unit of this collection writes a specification of ``kind`` there.
 
     With this record, ``state: absent`` of nvidia_cdi_spec also removes the unit's file. ``variant_of`` is as in
-    OwnRecord. The caller holds the host's lock.
+    SpecRecord. The caller holds the host's lock.
     """
     # Only a new unit needs this import.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write  # noqa: PLC0415

@@ -34,11 +34,12 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# The key in the record of a file of this collection. Records of other files have the keys of their lines instead.
+# The key in the record of a file that only this collection writes. The record of the toolkit's environment file, into
+# which earlier versions wrote lines, has one key for each line instead.
 _CONTENT = ("content",)
-# Contains a digest of the files with which the service last ran and wrote a valid specification. The changes of this
-# run do not show that: an earlier run may not have started the service, or failed, or been killed. The file is not a
-# record, so its name does not end like one.
+# Contains a digest of the unit files with which the service last wrote a valid specification. It shows whether the
+# service must run, even if this task changes nothing: an earlier task may not have started the service, or failed, or
+# been killed. The name does not end in .json, because this file is not a record.
 _LAST_RUN = f"{core_records.STATE_DIR}/cdi.refresh.ran"
 _STATE_DIRS = (posixpath.dirname(core_records.STATE_DIR), core_records.STATE_DIR)
 _NVML = "nvml"
@@ -47,9 +48,8 @@ _NVML = "nvml"
 class Changes(t.NamedTuple):
     """The changes on the disk.
 
-    ``files`` are files to write, and ``restored`` are files to remove or restore. ``purged_backups`` are backups of
-    files that earlier runs wrote and removed. ``obsolete_last_run`` is whether the file with the last run exists
-    although no service remains.
+    ``files`` are files to write, and ``restored`` are files to remove or restore. ``purged_backups`` are the backups to
+    remove. ``obsolete_last_run`` is whether _LAST_RUN exists although no service remains.
     """
 
     plan: refresh_units.RefreshPlan | None
@@ -82,7 +82,7 @@ class CdiRefresh:
         self._runners = runners
 
     def execute(self, check_mode: bool) -> dict[str, t.Any]:
-        """Apply the options to the host, unless ``check_mode``, and return the module's result as documented.
+        """Apply the options to the host, except in ``check_mode``, and return the module's result as documented.
 
         ``files`` in the result are the PlannedFiles that changed. Raises NvidiaError.
         """
@@ -151,7 +151,10 @@ class CdiRefresh:
             yield core_plan.PlannedFile(real, self._host.read(real), content, {_CONTENT: core_records.digest(content)})
 
     def _restored_file(self, record: core_records.OriginalFile) -> core_plan.PlannedFile:
-        """Return how a file that is no longer needed is restored. Foreign files only lose this collection's lines."""
+        """Return the restored content of a file that is no longer needed.
+
+        The toolkit's environment file only loses the lines that earlier versions of this collection wrote.
+        """
         path = refresh_plan.own_file_path(self._host, record.path)
         content, after = self._host.read(path), record.original
         if _CONTENT not in (record.keys or {}):
@@ -177,12 +180,13 @@ class CdiRefresh:
             for backup in changes.purged_backups:
                 apply.remove_backup(host, backup)
             if changes.purged_backups:
-                # The records that list the other created directories are removed after this directory.
+                # These directories come first: the loop below removes the other created directories with their records.
                 atomic_write.remove_empty_directories(
                     host, [posixpath.dirname(core_records.BACKUP_DIR), core_records.BACKUP_DIR]
                 )
             backups = []
-            # Removals come last, when the records of the remaining files have all directories that were created.
+            # Files are removed last. By then the records of the remaining files also list the directories that the
+            # removed records list, so these directories are not forgotten.
             for files, removal in ((changes.files, False), (changes.restored, True)):
                 for file in files:
                     writer = apply.ChangeWriter(
@@ -208,13 +212,13 @@ class CdiRefresh:
         if plan is not None and plan.owner == refresh_plan.COLLECTION:
             path = host.resolve(plan.output)
             variants = cdi_options.VARIANTS if cdi_options.COHERENCE in cdi.request.feature_flags else ()
-            kinds = {cdi_records.variant_path(path, variant): f"{cdi.kind}.{variant}" for variant in variants}
-            unused = [record for record in unused if record.path not in {path, *kinds}]
+            variant_kinds = {cdi_records.variant_path(path, variant): f"{cdi.kind}.{variant}" for variant in variants}
+            unused = [record for record in unused if record.path not in {path, *variant_kinds}]
             if self._is_unrecorded(plan):
                 existing = refresh_units.own_refresh(host)
                 is_own = existing is not None and host.resolve(existing.output) == path
                 cdi_records.record_for_unit(host, path, cdi.kind, None if is_own else host.read(path))
-            for variant_path, kind in kinds.items():
+            for variant_path, kind in variant_kinds.items():
                 if not cdi_records.is_recorded(host, variant_path):
                     cdi_records.record_for_unit(host, variant_path, kind, host.read(variant_path), cdi.kind)
         cdi_records.remove_records(host, unused)
@@ -241,7 +245,10 @@ class CdiRefresh:
     # -- running the service -------------------------------------------------------------------------------------------
 
     def _require_yaml(self) -> None:
-        """Raise MissingPackageError if PyYAML, which reads the service's output, is missing. Nothing changes before."""
+        """Raise MissingPackageError if PyYAML, which reads the service's output, is missing.
+
+        This is called before a change, because the action plugin then sends PyYAML and runs the module again.
+        """
         if self._options.start:
             # Without a start, this import is not needed.
             from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled  # noqa: PLC0415
@@ -322,8 +329,8 @@ def _digest_of(changes: Changes) -> str:
 
 def _invalid_specification(problems: t.Sequence[str], result: t.Mapping[str, t.Any]) -> errors.HostError:
     error = errors.HostError(
-        f"{result['service']} ran, but {result['specification']} cannot be used. {' '.join(problems)} The refresh units"
-        " stay installed. Read the service's log with journalctl, then run this task again."
+        f"{result['service']} ran, but engines cannot use {result['specification']}. {' '.join(problems)} The refresh"
+        " units stay installed. Read the service's log with journalctl, then run this task again."
     )
     error.details = {"changed": result["changed"]}
     return error
@@ -333,8 +340,9 @@ def _invalid_specification(problems: t.Sequence[str], result: t.Mapping[str, t.A
 
 
 def specification_problems(path: str, options: cdi_options.CdiOptions, host: hostfs.HostFS) -> list[str]:
-    """Return the problems of the specification in ``path`` as messages. Without a loaded driver it may be missing.
+    """Return the problems of the specification in ``path`` as messages.
 
+    Without a loaded driver, a missing file is not a problem.
     Raises MissingPackageError if reading it needs PyYAML and PyYAML is missing.
     """
     content = host.read(path)

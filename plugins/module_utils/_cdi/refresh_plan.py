@@ -4,7 +4,7 @@
 
 """Plan which units, drop-ins and links a host needs to refresh its specification.
 
-This file decides; `refresh_units.py` has the contents of the files, and `refresh.py` writes them.
+`refresh_units.py` has the contents of the files, and `refresh.py` writes them.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-# The owner in the names of the records.
+# The records of the files of refresh units have names that begin with this.
 CDI_REFRESH = "cdi.refresh"
 TOOLKIT, COLLECTION = "toolkit", "collection"
 OWNERS = (cdi_options.AUTO, TOOLKIT, COLLECTION)
-# The first CDI version with additional groups. Engines that read only older versions skip a specification with them.
+# The first CDI version with additional groups. Engines that support only older versions skip a specification that has
+# additional groups.
 _GIDS_SINCE = (0, 7, 0)
+# The modes that describe GPUs.
 _GPU_MODES = (cdi_options.AUTO, "nvml", "csv", "wsl")
 # The modes that need the driver's kernel modules.
 _DRIVER_MODES = (cdi_options.AUTO, "nvml", "management", "imex")
@@ -56,14 +58,17 @@ class RefreshOptions(t.NamedTuple):
 
 
 class Runners(t.NamedTuple):
-    """Functions that run commands on the host: in the task's environment, and in an environment passed as argument."""
+    """Functions that run commands on the host.
+
+    ``run`` uses the environment of the task, and ``run_pinned`` exactly the environment that its caller passes.
+    """
 
     run: core_plan.Runner
     run_pinned: cdi_generate.PinnedRunner
 
 
 def own_paths() -> list[str]:
-    """Return all files that a run of this or an earlier version may have written."""
+    """Return all files that this or an earlier version of this collection may have written."""
     return [
         refresh_units.OWN_ENVIRONMENT_FILE,
         f"{refresh_units.UNIT_DIR}/{refresh_units.OWN_SERVICE}",
@@ -79,8 +84,8 @@ def own_paths() -> list[str]:
 def own_file_path(host: hostfs.HostFS, path: str) -> str:
     """Return the path of a file of this collection, with links in its directory resolved.
 
-    Raises HostError if the file itself is a link. systemctl masks a unit by a link to /dev/null, and writing through
-    that link would replace the device.
+    Raises HostError if the file itself is a link. A masked unit is a link to /dev/null, and a write through that link
+    would replace /dev/null.
     """
     real = host.resolve(path, last=False)
     if not os.path.islink(host.real_path(real, last=False)):
@@ -102,7 +107,8 @@ def plan_of(
 ) -> tuple[refresh_units.RefreshPlan | None, tuple[str, ...]]:
     """Return the plan for ``options`` and its warnings. The plan is None if the host has no nvidia-ctk.
 
-    Raises NvidiaError. Nothing has been written at this point.
+    This function writes nothing. Raises NvidiaError for options that the units do not support or that contradict the
+    host.
     """
     cdi = options.cdi._replace(request=cdi_options.checked(options.cdi.request, host))
     if cdi.backend == cdi_options.NATIVE:
@@ -113,7 +119,7 @@ def plan_of(
     refresh = refresh_units.toolkit_refresh(host)
     toolkit_usable = refresh is not None and not refresh.masked and _fits_toolkit_unit(cdi)
     if options.owner == TOOLKIT or (options.owner == cdi_options.AUTO and toolkit_usable):
-        plan = _toolkit_plan(options, host, runners, _required_refresh(refresh, options.cdi))
+        plan = _toolkit_plan(options, host, runners, _require_toolkit_refresh(refresh, options.cdi))
         return plan, plan.warnings
     # A host with the toolkit's units does not need this import.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import generate  # noqa: PLC0415
@@ -121,12 +127,13 @@ def plan_of(
     program = generate.find_program(host, cdi.request.cdi_hook_path)
     if program is None:
         missing = (
-            f"There is no {refresh_units.PROGRAM} on this host, which refresh units run. Install the NVIDIA Container"
-            " Toolkit (role gpufleet.nvidia.nvidia_toolkit)."
+            f"This host has no {refresh_units.PROGRAM}, and refresh units run this program. Install the NVIDIA"
+            " Container Toolkit (role gpufleet.nvidia.nvidia_toolkit)."
         )
         if options.owner == COLLECTION:
             raise errors.HostError(missing)
-        return None, (f"{missing} Until then, run nvidia_cdi_spec again after each boot and change of the driver.",)
+        advice = "Until then, run nvidia_cdi_spec after each boot and after each change of the driver."
+        return None, (f"{missing} {advice}",)
     plan = _own_plan(options._replace(cdi=cdi), host, runners, refresh, program)
     return plan, plan.warnings
 
@@ -140,8 +147,8 @@ def _command(
 ) -> list[str]:
     """Return the command that writes to ``location``.
 
-    Programs of an offline tree are not run. There, ``program`` is assumed to be recent. Raises NvidiaError with the
-    name of the first option that ``program`` lacks.
+    No program of an offline tree is run; there, ``program`` is assumed to support all options. Raises NvidiaError with
+    the name of the first option that ``program`` does not support.
     """
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import generate  # noqa: PLC0415
 
@@ -167,11 +174,14 @@ def _for_old_engines(
 
 
 def _fits_toolkit_unit(options: cdi_options.CdiOptions) -> bool:
-    """Return whether the toolkit's service may write this specification: it has a path, or it describes the GPUs."""
+    """Return whether the toolkit's service can write this specification.
+
+    Without a path, the service writes to its default path, where engines expect the specification of the GPUs.
+    """
     return options.path is not None or (options.kind == core_constants.GPU_KIND and options.mode in _GPU_MODES)
 
 
-def _required_refresh(
+def _require_toolkit_refresh(
     refresh: refresh_units.RefreshUnits | None, options: cdi_options.CdiOptions
 ) -> refresh_units.RefreshUnits:
     if refresh is None:
@@ -181,9 +191,9 @@ def _required_refresh(
         )
     if not _fits_toolkit_unit(options):
         raise errors.NvidiaError(
-            f"{refresh_units.SERVICE} would write {options.kind}, mode {options.mode}, to"
-            f" {refresh.output or refresh_units.DEFAULT_OUTPUT}, which is the specification of the GPUs. Set path, or"
-            " set owner: collection."
+            f"{refresh_units.SERVICE} would replace {refresh.output or refresh_units.DEFAULT_OUTPUT}, which is the"
+            f" specification of the GPUs, by one of {options.kind} in mode {options.mode}. Set path, or set owner:"
+            " collection."
         )
     return refresh
 
@@ -191,32 +201,32 @@ def _required_refresh(
 def _toolkit_plan(
     options: RefreshOptions, host: hostfs.HostFS, runners: Runners, refresh: refresh_units.RefreshUnits
 ) -> refresh_units.RefreshPlan:
-    cdi = _for_old_engines(_normalized(options.cdi, host), host, runners.run)
+    cdi = _for_old_engines(_with_resolved_path(options.cdi, host), host, runners.run)
     links = refresh_systemd.missing_links(host, refresh_units.SERVICE)
     if refresh.path is not None:
         links += refresh_systemd.missing_links(host, refresh_units.PATH_UNIT)
     variables = refresh_units.variables(cdi)
-    # A unit without a file and a masked unit are refused before, so this is not None.
+    # _require_toolkit_refresh() has refused a missing unit, and missing_links() a masked one, so this is not None.
     unit = t.cast(
         "systemd_units.Unit",
         systemd_units.load_unit(host, refresh_units.SERVICE, refresh_units.PROGRAM, without=_DROP_IN),
     )
     program = host.find_executable(unit.arguments[:1] or [refresh_units.PROGRAM]) or f"/usr/bin/{refresh_units.PROGRAM}"
     if cdi.request.device_ids or not cdi.request.all_device or cdi.request.csv_compat_container_root:
-        # These options are newer than the toolkit's units. This checks that nvidia-ctk supports them.
+        # Some releases with the toolkit's units do not support these options. The command is built only for this check.
         _command(program, cdi, None, host, runners)
     contents: dict[str, bytes] = {}
     late = options.before_engines and bool(refresh_units.LATE.intersection(unit.after))
-    ordered = options.before_engines and not late and not set(refresh_units.ENGINES).issubset(unit.before)
-    drop_in = refresh_units.drop_in(ordered, bool(variables))
+    add_order = options.before_engines and not late and not set(refresh_units.ENGINES).issubset(unit.before)
+    drop_in = refresh_units.drop_in(add_order, bool(variables))
     if drop_in is not None:
         contents[_DROP_IN] = drop_in
     if variables:
         contents[refresh_units.OWN_ENVIRONMENT_FILE] = refresh_units.environment_text(variables)
     if late:
         # The unit of toolkit 1.19.0 is ordered after multi-user.target, which waits for the engines. A drop-in cannot
-        # remove an After=, and a copy of the unit would hide the unit of the toolkit's next version. So another unit
-        # runs the same command earlier.
+        # remove an After=, and a copy of the unit in /etc would replace the unit of each later version of the toolkit.
+        # So a unit of this collection runs the same command earlier.
         service = f"{refresh_units.UNIT_DIR}/{refresh_units.OWN_SERVICE}"
         contents[service] = _early_unit(program, unit, host)
         links += _own_links(host, refresh_units.OWN_SERVICE)
@@ -232,7 +242,7 @@ def _toolkit_plan(
     )
 
 
-def _normalized(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> cdi_options.CdiOptions:
+def _with_resolved_path(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> cdi_options.CdiOptions:
     if options.path is not None:
         path = cdi_records.location_of(options, host, None).path
         if not path.endswith(cdi_registry.SUFFIXES):
@@ -271,7 +281,7 @@ def _variables_of_earlier_versions(host: hostfs.HostFS) -> t.Collection[str]:
 
 
 def _toolkit_output(unit: systemd_units.Unit, host: hostfs.HostFS) -> str:
-    """Return where the toolkit's service writes without a variable of this collection."""
+    """Return the file that the toolkit's service writes if this collection sets no variable for it."""
     flags = unit.flag_values("--output")
     if flags:
         return flags[-1]
@@ -283,7 +293,10 @@ def _toolkit_output(unit: systemd_units.Unit, host: hostfs.HostFS) -> str:
 def _overridden_variables(
     unit: systemd_units.Unit, variables: t.Mapping[str, str], host: hostfs.HostFS
 ) -> t.Iterator[str]:
-    """Yield a warning if other files set other values. The packaged unit itself sets the output."""
+    """Yield a warning if other files set the same variables to other values.
+
+    The packaged unit sets the output to its default, which needs no warning.
+    """
     same = {(refresh_units.OUTPUT, refresh_units.DEFAULT_OUTPUT), *variables.items()}
     names = {name for name in variables if (name, unit.environment.get(name, variables[name])) not in same}
     found = sorted(names.difference(_variables_of_earlier_versions(host)))
@@ -311,7 +324,8 @@ def _own_plan(
     command = _command(program, cdi, location, host, runners)
     if not all(argument.isprintable() for argument in command):
         raise errors.NvidiaError(
-            "An option contains a control character, which is not allowed in the command of a unit. Change the option."
+            "An option contains a control character, and the command of a systemd unit cannot contain one. Change"
+            " the option."
         )
     conditions, settings, nodes = _driver_conditions(cdi, host)
     service = refresh_units.own_service(
@@ -327,7 +341,7 @@ def _own_plan(
             f"{refresh_units.UNIT_DIR}/{refresh_units.OWN_PATH_UNIT}": refresh_units.own_path(),
         },
         links=(*_own_links(host, refresh_units.OWN_SERVICE), *_own_links(host, refresh_units.OWN_PATH_UNIT)),
-        warnings=tuple(_second_writer(refresh, location.path)),
+        warnings=tuple(_second_writer_warning(refresh, location.path)),
     )
 
 
@@ -338,7 +352,7 @@ def _driver_conditions(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> 
     if options.request.driver_root != "/":
         return refresh_units.NEEDS_LOADED_DRIVER, (), False
     smi = host.find_executable([_SMI])
-    # The GPUs of WSL and Tegra are not on the PCI bus.
+    # loaded_driver() does not find the drivers of WSL and Tegra.
     ready = procfs.loaded_driver(host) is not None or procfs.detect_gpu(host).kind in (procfs.WSL, procfs.TEGRA)
     if smi is None and ready:
         return (), (), True
@@ -346,7 +360,10 @@ def _driver_conditions(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> 
 
 
 def _require_same_kind(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> None:
-    """Raise NvidiaError if the service of this collection generates another kind, which it would stop to generate."""
+    """Raise NvidiaError if the service of this collection generates another kind.
+
+    The new unit would replace that service, so nothing would generate that kind.
+    """
     existing = refresh_units.own_refresh(host)
     if existing is not None and existing.kind != options.kind:
         raise errors.NvidiaError(
@@ -360,7 +377,7 @@ def _own_links(host: hostfs.HostFS, name: str) -> list[refresh_units.Link]:
     return [link for link in links if not host.lexists(link.path)]
 
 
-def _second_writer(refresh: refresh_units.RefreshUnits | None, path: str) -> t.Iterator[str]:
+def _second_writer_warning(refresh: refresh_units.RefreshUnits | None, path: str) -> t.Iterator[str]:
     if refresh is None or not refresh.enabled:
         return
     effect = "both units write it"

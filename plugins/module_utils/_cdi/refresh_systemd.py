@@ -4,8 +4,8 @@
 
 """Enable the refresh units, and run the service.
 
-The links are those of systemctl enable. That command is not run, because it also reloads all units: containers that got
-their GPUs from the legacy hook would lose them.
+To enable a unit, this file creates the links that systemctl enable would create. It does not run that command, which
+also makes systemd reload all units: containers that got their GPUs from the legacy hook would lose the GPUs.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if t.TYPE_CHECKING:
 
 _FAILED = "failed"
 _FOLDER = "/etc/systemd/system"
-# Lists the links that this collection created, so that a removal affects only those. The file is not a record, so its
-# name does not end like one.
+# Lists the links that this collection created, so that a removal removes only those. The name does not end in .json,
+# because this file is not a record.
 _LINKS_FILE = f"{core_records.STATE_DIR}/cdi.refresh.links"
 
 
 def missing_links(host: hostfs.HostFS, name: str) -> list[refresh_units.Link]:
-    """Return the links that are missing to enable the unit ``name``, whose file exists.
+    """Return the links that would enable the unit ``name``; none if the unit is enabled or does not exist.
 
     Raises HostError for a masked unit.
     """
@@ -111,7 +111,7 @@ def _create(host: hostfs.HostFS, link: refresh_units.Link) -> None:
     except FileExistsError:
         return
     except OSError as error:
-        raise atomic_write.os_error(link.path, "made", error) from error
+        raise atomic_write.os_error(link.path, "created", error) from error
 
 
 def _remove(host: hostfs.HostFS, path: str) -> None:
@@ -128,10 +128,10 @@ def _remove(host: hostfs.HostFS, path: str) -> None:
 
 
 class ServiceResult(t.NamedTuple):
-    """The changes on the running host; in check mode the predicted ones.
+    """The result of run_if_needed(); in check mode the predicted one.
 
-    ``reasons`` say why the service must run. ``started`` is whether it ran, and ``complete`` whether it ran with the
-    current files.
+    ``reasons`` are the reasons why the service must run. ``started`` is whether the service ran, and ``complete``
+    whether it ran with the current files.
     """
 
     reasons: tuple[str, ...] = ()
@@ -183,7 +183,7 @@ class RefreshService:
         failed = self._service.status().active == _FAILED
         self._start()
         rewritten = core_records.digest(self._host.read(self._plan.output)) != before
-        # With a warning, systemd still uses the previous units.
+        # A warning means that systemd did not reload its units, so the service ran with the previous ones.
         return ServiceResult(
             reasons,
             started=True,
@@ -227,7 +227,7 @@ class RefreshService:
         if changed:
             reasons.append("The configuration of the service has changed.")
         if self._service.status().active == _FAILED:
-            reasons.append("Its last run failed.")
+            reasons.append("The last run of the service failed.")
         elif procfs.loaded_driver(self._host) is not None and not self._host.exists(self._plan.output):
             # Without a driver, the service generates nothing.
             reasons.append(f"{self._plan.output} does not exist.")

@@ -91,7 +91,7 @@ class SpecWriter:
             self.options, host, refresh_units.toolkit_refresh(host), refresh_units.own_refresh(host)
         )
         records = {spec_record.path: spec_record for spec_record in cdi_records.own_records(host)}
-        generated = self._generator.execute(location.owned, allow_missing_hooks=check_mode)
+        generated = self._generator.execute(location.has_unit, allow_missing_hooks=check_mode)
         known = cdi_records.known_documents(records.values())
         files = cdi_registry.read_specifications(host, known)
         written, conflicts, reasons = [], [], []

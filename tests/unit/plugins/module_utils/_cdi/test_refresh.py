@@ -226,12 +226,12 @@ def test_missing_toolkit_units(tree: RefreshTree) -> None:
 
 def test_host_without_toolkit(tree: RefreshTree) -> None:
     before = tree.contents()
-    with pytest.raises(HostError, match="There is no nvidia-ctk on this host"):
+    with pytest.raises(HostError, match="This host has no nvidia-ctk"):
         tree.refresh(owner="collection")
     for check_mode in (True, False):
         result = tree.refresh(check_mode)
         (warning,) = result["warnings"]
-        assert "run nvidia_cdi_spec again after each boot" in warning
+        assert "run nvidia_cdi_spec after each boot" in warning
         assert (result["changed"], result["owner"], result["specification"]) == (False, None, None)
     assert tree.contents() == before
     # The units are removed together with the toolkit.
@@ -476,8 +476,8 @@ def test_failure_contains_the_log(tree: RefreshTree) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": []}', "cannot be used"),
-        ("{", "cannot be used"),
+        ('{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": []}', "engines cannot use"),
+        ("{", "engines cannot use"),
         (GOOD.replace('"env": ["A=1"]', '"deviceNodes": [{"path": "/dev/nvidia0"}]'), "/dev/nvidia0"),
         (None, "does not exist, although the driver is loaded"),
     ],
@@ -502,7 +502,7 @@ def test_invalid_output_after_valid_one(tree: RefreshTree) -> None:
     tree.refresh(**TOOLKIT)
     systemd.active[SERVICE], systemd.writes = "failed", "{"
     for _attempt in range(2):
-        with pytest.raises(HostError, match="cannot be used"):
+        with pytest.raises(HostError, match="engines cannot use"):
             tree.refresh(**TOOLKIT)
     systemd.writes = GOOD
     assert tree.refresh(**TOOLKIT)["changed"]
