@@ -23,13 +23,6 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-# The driver's control nodes, and the command that creates each of them.
-CONTROL_NODES = {
-    "/dev/nvidia-modeset": "nvidia-modprobe -m",
-    "/dev/nvidia-uvm-tools": "nvidia-modprobe -u -c 0",
-    "/dev/nvidia-uvm": "nvidia-modprobe -u -c 0",
-    "/dev/nvidiactl": "nvidia-modprobe -c 0",
-}
 # The nodes that every GPU container needs in addition to the GPU's own node.
 NEEDED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 _DEVICES, _MODULES, _PARAMETERS = "/proc/devices", "/proc/modules", "/proc/driver/nvidia/params"
@@ -43,6 +36,10 @@ _ARGUMENTS = {
     _CONTROL: ("-c", str(_MINORS[_CONTROL])),
     _MODESET: ("-m",),
     **dict.fromkeys(_UVM_MINORS, ("-u", "-c", "0")),
+}
+# The driver's control nodes in the order of nvidia-ctk, and the command that creates each of them.
+CONTROL_NODES = {
+    f"/dev/{name}": " ".join((_PROGRAM, *_ARGUMENTS[name])) for name in (_MODESET, f"{_UVM}-tools", _UVM, _CONTROL)
 }
 # The name of the major number in /proc/devices: nvidia-frontend before driver 545.29, and nvidia since (NVIDIA's
 # changelog, quoted in issue 324 of nvidia-container-toolkit). nvidia-modprobe searches for neither name and always uses

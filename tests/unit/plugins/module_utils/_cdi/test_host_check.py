@@ -139,7 +139,7 @@ def test_valid_specification(tree: Tree) -> None:
             "/dev/nvidia-uvm",
             "The device node /dev/nvidia-uvm (containerEdits.deviceNodes[0]) is missing. Create it with",
         ),
-        ("/dev/nvidiactl", "Create it with nvidia-modprobe -c 0."),
+        ("/dev/nvidiactl", "Create it with nvidia-modprobe -c 255."),
         (
             "/dev/nvidia1",
             "The device node /dev/nvidia1 (devices[1].containerEdits.deviceNodes[0]) is missing. Run nvidia-smi as",

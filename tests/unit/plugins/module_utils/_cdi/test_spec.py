@@ -281,7 +281,7 @@ def test_other_mode_needs_other_class(host: CdiHost) -> None:
     ("missing", "message"),
     [
         ("/dev/nvidia-uvm", "nvidia-modprobe -u -c 0"),
-        ("/dev/nvidiactl", "nvidia-modprobe -c 0"),
+        ("/dev/nvidiactl", "nvidia-modprobe -c 255"),
         ("/dev/nvidia1", "Run nvidia-smi as root"),
         (HOOK, "Install the NVIDIA Container Toolkit"),
     ],

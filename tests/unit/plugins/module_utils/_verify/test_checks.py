@@ -116,7 +116,7 @@ def test_missing_driver(root: Path, vendors: list[str], detail: str, advice: str
     ("missing", "detail", "advice"),
     [
         (["nvidia-uvm"], "Missing device nodes: /dev/nvidia-uvm.", "Run `nvidia-modprobe -u -c 0` as root."),
-        (["nvidiactl"], "Missing device nodes: /dev/nvidiactl.", "Run `nvidia-modprobe -c 0` as root."),
+        (["nvidiactl"], "Missing device nodes: /dev/nvidiactl.", "Run `nvidia-modprobe -c 255` as root."),
         (["nvidiactl", "nvidia-uvm"], "nodes: /dev/nvidiactl, /dev/nvidia-uvm.", "`nvidia-modprobe -u -c 0`"),
         (["nvidia1"], "found 2 GPUs, but only 1 of their device nodes exist", "nvidia-smi"),
     ],
