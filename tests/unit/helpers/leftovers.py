@@ -33,7 +33,7 @@ def runtime(name: str, program: str, root: str = _CRI) -> str:
 
 
 def main_file(sandbox: str = "registry.k8s.io/pause:3.9", imports: str = '"/etc/containerd/conf.d/*.toml"') -> str:
-    """A main file of containerd 1.x with somebody's comment."""
+    """A main file of containerd 1.x with a comment."""
     return (
         f"version = 2\nimports = [{imports}]\n\n# Ours.\n[{_CRI}]\n"
         f'sandbox_image = "{sandbox}"\n\n[{_CRI}.containerd]\ndefault_runtime_name = "runc"\n'

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import socketserver
 import tempfile
 import threading
 import typing as t
 from pathlib import Path
 
-if t.TYPE_CHECKING:
-    import socketserver
+# What a daemon sends; None: it waits until the test ends.
+Pieces = t.Tuple[t.Optional[bytes], ...]
+_D = t.TypeVar("_D", bound="Daemon")
 
 
 @contextlib.contextmanager
@@ -38,3 +40,34 @@ def short_folder() -> t.Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder)
+
+
+class Daemon(socketserver.ThreadingUnixStreamServer):
+    """A server that sends ``pieces``. Its handlers may wait for ``over``, which is set at the end of a test."""
+
+    daemon_threads = False
+    block_on_close = True
+
+    def __init__(self, path: str, handler: type[socketserver.BaseRequestHandler], pieces: Pieces) -> None:
+        super().__init__(path, handler)
+        self.pieces = pieces
+        self.over = threading.Event()
+
+
+@contextlib.contextmanager
+def daemons() -> t.Iterator[t.Callable[[_D], _D]]:
+    """Return a function that starts a daemon in a thread. All daemons end with the context."""
+    started: list[tuple[Daemon, threading.Thread]] = []
+
+    def start(daemon: _D) -> _D:
+        thread = threading.Thread(target=daemon.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        started.append((daemon, thread))
+        return daemon
+
+    yield start
+    for daemon, thread in started:
+        daemon.over.set()
+        daemon.shutdown()
+        thread.join()
+        daemon.server_close()

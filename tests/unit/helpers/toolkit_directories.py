@@ -29,6 +29,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory
     rename_exchange,
 )
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import program, tree
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kills import Killed
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -171,10 +172,6 @@ class Host:
             return self.answers[name]
         done = subprocess.run(message, capture_output=True, text=True, check=False, cwd="/")
         return done.returncode, done.stdout, done.stderr
-
-
-class Killed(BaseException):
-    """Ends the process. No code catches it."""
 
 
 # Functions that change a file system.

@@ -27,6 +27,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.cdi_hosts import (
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import (
     makes_nodes,
 )
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kills import Killed
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -220,10 +221,6 @@ def test_kill_at_every_step(
 
 # No run changes the disk so often.
 NEVER = 100
-
-
-class Killed(BaseException):
-    """Simulates SIGKILL. No code catches it."""
 
 
 def _changes_until(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch, state: str) -> int:

@@ -264,9 +264,9 @@ def test_old_backups_stay_when_the_new_one_cannot_be_written(monkeypatch: pytest
     saved = [save_backup(host, "/b", DAEMON, b"") for _number in range(BACKUPS_KEPT)]
 
     def full(*_args: t.Any) -> None:
-        raise HostError("no room")
+        raise HostError("disk full")
 
     monkeypatch.setattr(atomic_write, "replace_file", full)
-    with pytest.raises(HostError, match="no room"):
+    with pytest.raises(HostError, match="disk full"):
         save_backup(host, "/b", DAEMON, b"")
     assert backups_of(host, "/b", DAEMON) == saved

@@ -13,13 +13,13 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock as core_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.apply import ChangeWriter
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import JournalEntry
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.docker_trees import DAEMON_JSON, ORIGINAL, Tree, live_tree
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kills import Killed, kill_before_write
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.restarts import configure
 
 if t.TYPE_CHECKING:
@@ -284,29 +284,6 @@ def installed(tree: Tree) -> Tree:
     return tree
 
 
-class Killed(BaseException):
-    """Simulate kill -9: nothing catches this."""
-
-
-def _kill_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """Raise Killed just before the write or removal with the number ``step``."""
-    count = 0
-
-    def counting(function: t.Callable[..., None]) -> t.Callable[..., None]:
-        def wrapped(*args: t.Any, **more: t.Any) -> None:
-            nonlocal count
-            # The same functions write the backups, which come first.
-            count += "/backups/" not in str(args[1])
-            if count == step and "/backups/" not in str(args[1]):
-                raise Killed
-            function(*args, **more)
-
-        return wrapped
-
-    for name in ("replace_file", "remove_file"):
-        monkeypatch.setattr(atomic_write, name, counting(getattr(atomic_write, name)))
-
-
 @pytest.mark.parametrize("content", [None, ORIGINAL], ids=["no file", "foreign keys"])
 @pytest.mark.parametrize("step", range(1, 5))
 @pytest.mark.parametrize("killed", ["present", "update", "absent"])
@@ -319,7 +296,7 @@ def test_killed_run(
     if killed != "present":
         installed.present()
     with monkeypatch.context() as patched, contextlib.suppress(Killed):
-        _kill_at(patched, step)
+        kill_before_write(patched, step)
         if killed == "absent":
             installed.absent()
         else:

@@ -481,12 +481,12 @@ def test_shows_the_lines_with_the_cause(systemd: FakeSystemd, lines: list[str], 
 
 
 def test_redacts_secrets_in_the_journal(systemd: FakeSystemd) -> None:
-    systemd.docker.write(FILE, '{"log-opts": {"splunk-token": "tell-nobody"}}')
+    systemd.docker.write(FILE, '{"log-opts": {"splunk-token": "secret-token"}}')
     changes = configure(systemd)
     systemd.ends = ends_with("nvidia", "failed")
-    systemd.journal = ["bad token tell-nobody of http://me:pass@x/"]
+    systemd.journal = ["bad token secret-token of http://me:pass@x/"]
     message, result = failure(systemd, rollback=changes)
-    assert "tell-nobody" not in message + str(result.journal)
+    assert "secret-token" not in message + str(result.journal)
     assert "me:pass" not in message + str(result.journal)
     assert "bad token" in message
 

@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.methods i
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import Restart
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import CONTROL_GROUP
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_systemd import FILE, FakeSystemd
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kills import Killed
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.restarts import (
     JOURNAL,
     NVIDIA,
@@ -28,10 +29,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.restarts import (
     restart,
     state_files,
 )
-
-
-class Killed(BaseException):
-    pass
 
 
 def kill(systemd: FakeSystemd, step: tuple[t.Any, str] = (RestartLoop, "wait_until_healthy"), **options: t.Any) -> None:

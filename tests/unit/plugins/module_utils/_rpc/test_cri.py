@@ -69,7 +69,7 @@ def test_nobody_answers(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> 
 
 
 @pytest.mark.parametrize(
-    ("answer", "lists_runtimes", "ailment"),
+    ("answer", "lists_runtimes", "problem"),
     [
         # It does not tell of its runtimes, and this is why.  1.6, 1.7; 2.1; switched off, as in Docker's packages.
         (_message(GRPC, "cri"), True, "its CRI does not answer on /run/x.sock"),
@@ -87,12 +87,12 @@ def test_nobody_answers(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> 
     ],
 )
 def test_a_containerd_that_is_active_may_be_of_no_use(
-    monkeypatch: pytest.MonkeyPatch, answer: bytes | Exception, lists_runtimes: bool, ailment: str | None
+    monkeypatch: pytest.MonkeyPatch, answer: bytes | Exception, lists_runtimes: bool, problem: str | None
 ) -> None:
     _answer(monkeypatch, answer)
     state = ConfiguredState(lists_runtimes=lists_runtimes)
     found = CONTAINERD.health_problem(HostFS(), INSTALLATION, SILENT, state)
-    assert (found.message if found is not None else None) == ailment
+    assert (found.message if found is not None else None) == problem
     # Waiting helps one that is about to answer.
     assert found is None or found.final is ("answer" not in found.message)
 

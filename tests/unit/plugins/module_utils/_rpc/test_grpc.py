@@ -17,12 +17,12 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import grpc
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.cri import runtime_config, version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.grpc import header
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.serving import Daemon, Pieces, daemons
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
     # What is sent, one packet after the other; None is a pause until the test ends.
-    Pieces = t.Sequence[t.Optional[bytes]]
     Frame = t.Tuple[int, int, int, bytes]
     Serve = t.Callable[..., "_Daemon"]
 
@@ -79,17 +79,12 @@ def _body(content: bytes = ANSWER) -> bytes:
     return HELLO + HEAD + b"".join(_frame(DATA, 0, 1, piece) for piece in pieces) + TRAILERS
 
 
-class _Daemon(socketserver.ThreadingUnixStreamServer):
-    daemon_threads = False
-    block_on_close = True
-
+class _Daemon(Daemon):
     def __init__(self, pieces: Pieces, pause: float) -> None:
-        super().__init__(SOCKET, _Handler)
-        self.pieces = pieces
+        super().__init__(SOCKET, _Handler, pieces)
         self.pause = pause
         self.preface = b""
         self.frames: list[Frame] = []
-        self.over = threading.Event()
         self.closed = threading.Event()
 
 
@@ -125,21 +120,8 @@ class _Handler(socketserver.StreamRequestHandler):
 def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> t.Iterator[Serve]:
     """Return a function that starts a daemon, which sends the given pieces."""
     monkeypatch.chdir(tmp_path)
-    started: list[tuple[_Daemon, threading.Thread]] = []
-
-    def start(*pieces: bytes | None, pause: float = 0.0) -> _Daemon:
-        daemon = _Daemon(pieces, pause)
-        thread = threading.Thread(target=daemon.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        started.append((daemon, thread))
-        return daemon
-
-    yield start
-    for daemon, thread in started:
-        daemon.over.set()
-        daemon.shutdown()
-        thread.join()
-        daemon.server_close()
+    with daemons() as start:
+        yield lambda *pieces, pause=0.0: start(_Daemon(pieces, pause))
 
 
 def test_request(serve: Serve) -> None:
@@ -309,7 +291,7 @@ def test_no_proper_answer(serve: Serve, pieces: Pieces) -> None:
     daemon = serve(*pieces)
     started = time.monotonic()
     assert runtime_config(SOCKET) is None
-    # Nobody waits for what cannot come.
+    # The client does not wait for a response that cannot arrive.
     assert time.monotonic() - started < 4
     assert daemon.preface == PREFACE
 

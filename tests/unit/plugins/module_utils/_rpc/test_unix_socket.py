@@ -22,12 +22,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.unix_socket i
     http_request,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.guards import within
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.serving import Daemon, Pieces, daemons
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-    # What is sent, one packet after the other; None is a pause until the test ends.
-    Pieces = t.Sequence[t.Optional[bytes]]
     Serve = t.Callable[..., "_Daemon"]
 
 
@@ -87,15 +86,10 @@ def test_deadline_covers_sending(pair: tuple[socket.socket, socket.socket]) -> N
 SOCKET = "docker.sock"
 
 
-class _Daemon(socketserver.ThreadingUnixStreamServer):
-    daemon_threads = False
-    block_on_close = True
-
+class _Daemon(Daemon):
     def __init__(self, handler: type[socketserver.BaseRequestHandler], pieces: Pieces) -> None:
-        super().__init__(SOCKET, handler)
-        self.pieces = pieces
+        super().__init__(SOCKET, handler, pieces)
         self.requests: list[str] = []
-        self.over = threading.Event()
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -148,21 +142,8 @@ class _HttpHandler(http.server.BaseHTTPRequestHandler):
 def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> t.Iterator[Serve]:
     """Starts a daemon that sends certain pieces."""
     monkeypatch.chdir(tmp_path)
-    started: list[tuple[_Daemon, threading.Thread]] = []
-
-    def start(*pieces: bytes | None, handler: type[socketserver.BaseRequestHandler] = _Handler) -> _Daemon:
-        daemon = _Daemon(handler, pieces)
-        thread = threading.Thread(target=daemon.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        started.append((daemon, thread))
-        return daemon
-
-    yield start
-    for daemon, thread in started:
-        daemon.over.set()
-        daemon.shutdown()
-        thread.join()
-        daemon.server_close()
+    with daemons() as start:
+        yield lambda *pieces, handler=_Handler: start(_Daemon(handler, pieces))
 
 
 def _answer(body: bytes, status: str = "200 OK") -> bytes:

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock as core_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.apply import PACKAGES, TOOLKIT
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import (
@@ -33,6 +32,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.configure
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.settings import BY_PATH, default_of
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.docker_trees import Tree
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kills import Killed, kill_before_write
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_configs import (
     BY_HAND,
     DEFAULT,
@@ -231,28 +231,10 @@ def test_records_directories_that_packages_created(tree: Toolkit) -> None:
 # -- killed runs -------------------------------------------------------------------------------------------------------
 
 
-class Killed(BaseException):
-    """Stands for kill -9. No code catches it."""
-
-
 def _killed(tree: Toolkit, settings: dict[str, t.Any] | None, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """End the run just before the given replacement or removal of a file."""
-    count = 0
-
-    def counting(function: t.Callable[..., None]) -> t.Callable[..., None]:
-        def wrapped(*args: t.Any, **more: t.Any) -> None:
-            nonlocal count
-            # The same functions write the backups, which come first.
-            count += "/backups/" not in str(args[1])
-            if count == step and "/backups/" not in str(args[1]):
-                raise Killed
-            function(*args, **more)
-
-        return wrapped
-
     with monkeypatch.context() as patched, contextlib.suppress(Killed):
-        for name in ("replace_file", "remove_file"):
-            patched.setattr(atomic_write, name, counting(getattr(atomic_write, name)))
+        kill_before_write(patched, step)
         tree.toolkit(settings)
 
 
@@ -292,7 +274,7 @@ def test_completes_a_killed_run(
 
 contents = st.sampled_from(list(VARIANTS.values()))
 names = st.lists(st.sampled_from(list(SAMPLES)), unique=True, max_size=6)
-MINE = "# somebody's own line\n"
+FOREIGN_LINE = "# a line of the administrator\n"
 
 
 @st.composite
@@ -399,7 +381,7 @@ def test_removal_keeps_foreign_lines(content: bytes | None, runs: list[dict[str,
     bom = b"\xef\xbb\xbf" if (content or b"").startswith(b"\xef") else b""
 
     def disturbed(text: bytes) -> bytes:
-        return bom + MINE.encode() + text[len(bom) :]
+        return bom + FOREIGN_LINE.encode() + text[len(bom) :]
 
     config.content = disturbed(config.content or b"")
     before = Config(content).settings

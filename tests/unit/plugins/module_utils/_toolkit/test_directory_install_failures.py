@@ -239,7 +239,7 @@ def empty_directory(host: Host) -> None:
 
 def foreign_link(host: Host) -> None:
     (host.dest.parent / "other").mkdir()
-    (host.dest.parent / "other/nvidia-ctk").write_text("of somebody")
+    (host.dest.parent / "other/nvidia-ctk").write_text("foreign")
     host.dest.symlink_to("other")
 
 

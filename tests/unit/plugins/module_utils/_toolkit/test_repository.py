@@ -35,6 +35,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.repositor
     plan_files,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import FORMER_ENTRY, FORMER_LIST, World, four
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kills import Killed
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -378,10 +379,6 @@ def test_invalid_host_name(host: str) -> None:
     assert problem.startswith(f"This host cannot connect to {host}:443: ")
 
 
-class Killed(BaseException):
-    """Stands for kill -9."""
-
-
 @pytest.mark.parametrize("where", ["remove_sources", "write_files", "refresh"])
 @pytest.mark.parametrize("works", [True, False])
 def test_killed_run(world: World, monkeypatch: pytest.MonkeyPatch, where: str, works: bool) -> None:
@@ -451,10 +448,10 @@ def test_rejects_damaged_marker(world: World) -> None:
 
 def test_failure_of_the_restoration(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_arguments: t.Any) -> None:
-        raise HostError("No room.")
+        raise HostError("Disk full.")
 
     monkeypatch.setattr(toolkit_repository.SavedSources, "_restore", full)
-    with pytest.raises(HostError, match=r"the source is wrong.*could not be restored: No room\.") as caught:
+    with pytest.raises(HostError, match=r"the source is wrong.*could not be restored: Disk full\.") as caught:
         world.execute(version="1.20.0", repository_files=(WRONG,))
     assert caught.value.details == {"changed": True}
     assert world.path(MARKER).exists()

@@ -184,7 +184,7 @@ def test_write_failure(tmp_path: Path) -> None:
 
 needs_dpkg_deb = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not here")
 RPM_START = b"\xed\xab\xee\xdb\x03\x00" + bytes(90)
-STRANGER = 12345
+FOREIGN_UID = 12345
 TOOLKIT = [
     "libnvidia-container1",
     "libnvidia-container-tools",
@@ -282,7 +282,7 @@ def test_keeps_mode_and_owner(tmp_path: Path) -> None:
     os.link(str(tool), str(root / "usr/bin/again"))
     if os.geteuid() == 0:
         for path in (root, tool):
-            os.chown(str(path), STRANGER, STRANGER)
+            os.chown(str(path), FOREIGN_UID, FOREIGN_UID)
     root.chmod(0o777)
     tool.chmod(0o4777)
     package = deb(tmp_path, "open", root, keep_owners=True)
