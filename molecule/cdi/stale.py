@@ -49,7 +49,7 @@ def try_driver(report: Report, engines: list[str]) -> None:
 
 
 def try_number(report: Report, engines: list[str]) -> None:
-    """Another number of nvidia-uvm, as after many a boot: containers start, and get a device of somebody else's."""
+    """Another number of nvidia-uvm, as after many a boot: containers start, and get the device of another driver."""
     host = machine.become(machine.now()._replace(uvm=508))
     for engine in engines:
         found = looks.seen(engine, "all")

@@ -20,7 +20,7 @@ look() { exec python3 "$here/../shared/observe_containerd.py" "$@"; }
 
 case $1 in
     # A starting point: bookworm has Debian's own file, in which a runtime beside the built-in one is a trap; trixie one
-    # for Kubernetes, with a secret; sid one in version 3, which imports a folder with a file of somebody else.
+    # for Kubernetes, with a secret; sid one in version 3, which imports a directory with a foreign file.
     begin)
         cp $file /root/containerd-as-packaged.toml
         case $2 in

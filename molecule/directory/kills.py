@@ -63,7 +63,7 @@ def over_former() -> None:
 
 
 def over_link() -> None:
-    """A link of somebody's."""
+    """A foreign link."""
     make_former(f"{HOME}/theirs")
     Path(DEST).symlink_to("theirs")
 

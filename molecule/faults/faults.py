@@ -72,7 +72,7 @@ def tmpfs(folder: str, size: str) -> None:
 
 
 def fill(folder: str) -> None:
-    """Leave no room on the disk of a folder."""
+    """Fill the disk of a directory."""
     run("dd", "if=/dev/zero", f"of={folder}/{FILLER}", "bs=512")
 
 
@@ -136,13 +136,13 @@ def dead(engine: Engine) -> None:
 
 
 def full(engine: Engine) -> None:
-    """No room for the engine's files."""
+    """Fill the disk of the engine's files."""
     tmpfs(engine.folder, "64k")
     fill(engine.folder)
 
 
 def full_state(_engine: Engine) -> None:
-    """No room for records and backups."""
+    """Fill the disk of records and backups."""
     os.makedirs(STATE, exist_ok=True)
     tmpfs(STATE, "64k")
     fill(STATE)

@@ -123,7 +123,7 @@ def rke2() -> None:
 
 
 def k0s() -> None:
-    """A worker, with a drop-in of somebody's."""
+    """A worker, with a foreign drop-in."""
     stand_in("/usr/local/bin/k0s", "k0s")
     bring("/var/lib/k0s/bin")
     remove("docker", "containerd", "podman")
