@@ -21,7 +21,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import const
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors  # noqa: E402
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs  # noqa: E402
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking  # noqa: E402
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors  # noqa: E402
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
@@ -45,23 +44,14 @@ _TIMED_OUT, _NOT_FOUND = 124, 127
 # timeout(1) sends SIGKILL to a command that ignores SIGTERM, and to itself.
 _KILLED = (137, -9)
 
-# The options of the doc fragments host_root and target.
+# The options of the doc fragment host_root.
 HOST_ROOT_OPTIONS: dict[str, dict[str, t.Any]] = {
     "host_root": {"type": "path", "default": "/"},
     "host_root_live": {"type": "bool", "default": False},
 }
-TARGET_OPTIONS: dict[str, dict[str, t.Any]] = {
-    "flavor": {
-        "type": "str",
-        "choices": [core_constants.AUTO, *flavors.NAMES],
-        "default": core_constants.AUTO,
-    },
-    "user": {"type": "str"},
-}
 # The action plugin sets this option (plugin_utils/_bundled.py): texts by name. It is not logged, because the texts are
 # long.
-BUNDLED = "_bundled"
-BUNDLED_OPTIONS: dict[str, dict[str, t.Any]] = {BUNDLED: {"type": "dict", "no_log": True}}
+BUNDLED_OPTIONS: dict[str, dict[str, t.Any]] = {core_constants.BUNDLED: {"type": "dict", "no_log": True}}
 
 
 def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> AnsibleModule:
@@ -82,7 +72,7 @@ def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> An
             for name, given in self.params.items():
                 value = given
                 # Packages from the controller are long and contain no secrets.
-                if name == BUNDLED:
+                if name == core_constants.BUNDLED:
                     continue
                 if isinstance(value, str) and self.argument_spec.get(name, {}).get("type") == "dict":
                     with contextlib.suppress(TypeError):
@@ -97,7 +87,7 @@ def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> An
 
 def load_bundled_packages(module: AnsibleModule) -> None:
     """Make the packages importable that the controller has sent with the task."""
-    packages = module.params.get(BUNDLED)
+    packages = module.params.get(core_constants.BUNDLED)
     if packages:
         # This import is deferred, because many tasks receive no packages.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled  # noqa: PLC0415

@@ -532,7 +532,7 @@ def main() -> None:
     module = _module.new_module(
         {
             "engine": {"type": "str", "choices": list(flavors.ENGINES), "required": True},
-            **_module.TARGET_OPTIONS,
+            **flavors.TARGET_OPTIONS,
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "runtime_name": {"type": "str", "default": "nvidia"},
             "runtime_dir": {"type": "path", "default": "/usr/bin"},

@@ -357,7 +357,7 @@ def main() -> None:
     module = _module.new_module(
         {
             "engine": {"type": "str", "choices": list(flavors.DAEMONS), "required": True},
-            **_module.TARGET_OPTIONS,
+            **flavors.TARGET_OPTIONS,
             "action": {"type": "str", "choices": ["restart", "reload"], "default": "restart"},
             "mode": {"type": "str", "choices": ["auto", "systemd", "signal", "none"], "default": "auto"},
             "service": {"type": "str"},

@@ -206,7 +206,7 @@ def main() -> None:
     module = _module.new_module(
         {
             "engine": {"type": "str", "choices": list(flavors.ENGINES), "required": True},
-            **_module.TARGET_OPTIONS,
+            **flavors.TARGET_OPTIONS,
             "level": {"type": "str", "choices": list(verify_verify.LEVELS), "default": "config"},
             "runtime_name": {"type": "str", "default": "nvidia"},
             "image": {"type": "str"},

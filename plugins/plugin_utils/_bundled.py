@@ -16,10 +16,8 @@ from ansible.errors import AnsibleAction, AnsibleConnectionFailure, AnsibleError
 from ansible.module_utils import basic
 from ansible.plugins.action.normal import ActionModule as NormalActionModule
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _packing
-
-# The module option in which everything is sent, as in module_utils/_module.py.
-OPTION = "_bundled"
 
 
 class Packages(t.NamedTuple):
@@ -127,7 +125,7 @@ class BundledAction(NormalActionModule):
         sent = self.bundle(names)
         while True:
             # Ansible changes the dictionary that it gets, so it gets a copy.
-            module_args = {**self._task.args, **({OPTION: dict(sent)} if sent else {})}
+            module_args = {**self._task.args, **({core_constants.BUNDLED: dict(sent)} if sent else {})}
             result: dict[str, t.Any] = super()._execute_module(*args, **{**kwargs, "module_args": module_args})
             # The host chooses this value, and may return anything.
             needed = result.pop("needed", None)
@@ -140,7 +138,7 @@ class BundledAction(NormalActionModule):
             sent.update(found)
         invocation = result.get("invocation")
         if isinstance(invocation, dict) and isinstance(invocation.get("module_args"), dict):
-            invocation["module_args"].pop(OPTION, None)
+            invocation["module_args"].pop(core_constants.BUNDLED, None)
         return result
 
     def bundle(self, names: t.Iterable[str]) -> dict[str, str]:

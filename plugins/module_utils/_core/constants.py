@@ -10,6 +10,8 @@ from __future__ import annotations
 AUTO = "auto"
 # The flavor of an engine that the packages of the operating system or of the vendor install.
 SYSTEM = "system"
+# The internal option in which the action plugin sends packages and the toolkit to a module.
+BUNDLED = "_bundled"
 # The records of an engine whose unit is not the default one belong to the owner UNIT_PREFIX + name of the unit.
 UNIT_PREFIX = "unit-"
 

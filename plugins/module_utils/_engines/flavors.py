@@ -60,6 +60,14 @@ _ROWS = (
     Flavor("podman", core_constants.SYSTEM, "podman", ("podman",), daemon=False),
 )  # fmt: skip
 FLAVORS: dict[tuple[str, str], Flavor] = {(row.engine, row.flavor): row for row in _ROWS}
-NAMES = tuple(dict.fromkeys(row.flavor for row in _ROWS))
 ENGINES = tuple(dict.fromkeys(row.engine for row in _ROWS))
 DAEMONS = tuple(dict.fromkeys(row.engine for row in _ROWS if row.daemon))
+# The options of the doc fragment target, which select a flavor.
+TARGET_OPTIONS: dict[str, dict[str, t.Any]] = {
+    "flavor": {
+        "type": "str",
+        "choices": [core_constants.AUTO, *dict.fromkeys(row.flavor for row in _ROWS)],
+        "default": core_constants.AUTO,
+    },
+    "user": {"type": "str"},
+}
