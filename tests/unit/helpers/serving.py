@@ -65,9 +65,11 @@ def daemons() -> t.Iterator[t.Callable[[_D], _D]]:
         started.append((daemon, thread))
         return daemon
 
-    yield start
-    for daemon, thread in started:
-        daemon.over.set()
-        daemon.shutdown()
-        thread.join()
-        daemon.server_close()
+    try:
+        yield start
+    finally:
+        for daemon, thread in started:
+            daemon.over.set()
+            daemon.shutdown()
+            thread.join()
+            daemon.server_close()
