@@ -30,7 +30,7 @@ RENAMED = {"links_made": "links_created", "open_cves": "known_cves"}
 # What Ansible or AnsibleModule adds to an answer.
 _LEFT_OUT = ("invocation", "exception", "deprecations")
 # Keys of texts for people, in answers and in the dictionaries in them.
-_MESSAGES = ("msg", "warnings", "reasons", "limits", "sentence", "message")
+_MESSAGES = ("msg", "warnings", "reason", "reasons", "limits", "sentence", "message")
 # Values in files of the collection's own that differ from run to run; the checksum is that of the values.
 _VOLATILE = ("checksum", "identity")
 # The name of a backup has the time and a digest of the content, which is compared itself.
