@@ -182,8 +182,8 @@ def engine(name: str, version: str | None = None, **options: t.Any) -> t.Callabl
 
 
 def _settings(host: HostFS, asked: Request | None) -> t.Any:
-    wishes = None if asked is None else SettingsRequest(asked)
-    return ConfigTask(ConfigOptions(wishes), host).execute(check_mode=False)
+    request = None if asked is None else SettingsRequest(asked)
+    return ConfigTask(ConfigOptions(request), host).execute(check_mode=False)
 
 
 def _choose_settings(rng: random.Random) -> Request:
