@@ -1,176 +1,234 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What site.yml costs a host on which nothing is to be done: modules that run there, and time beside what roles do
-that have no modules of their own.
+"""Measure site.yml on unchanged hosts, as ratios to a play of nine pings and to a play of 16 ordinary tasks.
 
-The host is a tree with the toolkit, Docker, containerd, and eight GPUs; afterwards everything about it is asked for in
-one call.  Modules are counted by a callback: those that run on the host, each item of a loop for itself.  The time is a
-ratio of two plays of the same round.
+The hosts are directory trees with the toolkit, eight GPUs, Docker, containerd and CRI-O, over local connections. Each
+round runs each play once, one after the other, so that a change of the machine's speed affects all of them. The ratios
+are of processor time (controller and modules), which other work on the machine changes less than the elapsed time.
 
-usage, as root and with a Python that has pytest: python3 benchmarks/site.py ANSIBLE_PLAYBOOK [rounds]
+usage, as root: python3 benchmarks/site.py ANSIBLE_PLAYBOOK [--hosts N] [--forks N] [--rounds N] [--engines NAME...]
 """
 
 from __future__ import annotations
 
-import collections
+import argparse
 import json
 import os
+import re
+import resource
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import typing as t
 from pathlib import Path
 
-from unchanged import CONFIG_TOML, ROUNDS, TOOLKIT
+import yaml
+from unchanged import CONFIG_TOML
 
-# What runs on the controller alone.
-CONTROLLER = frozenset({
-    "assert", "debug", "fail", "group_by", "import_role", "include_role", "include_tasks", "meta", "set_fact",
-    "validate_argument_spec",
-})  # fmt: skip
-
+ENGINES = ("docker", "containerd", "crio")
+PROGRAMS = {"docker": "dockerd", "containerd": "containerd", "crio": "crio"}
+# Counts the tasks that a host lists, and the modules that run on it.
 COUNTER = """
 import collections, json, os
 from ansible.plugins.callback import CallbackBase
+
+ON_CONTROLLER = {"assert", "include_role", "include_tasks", "nvidia_check_settings"}
 
 class CallbackModule(CallbackBase):
     CALLBACK_VERSION, CALLBACK_TYPE, CALLBACK_NAME = 2.0, "aggregate", "counter"
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.counts = collections.Counter()
+        self.tasks = collections.Counter()
+        self.modules = collections.Counter()
 
-    def _count(self, result, **_more):
+    def v2_runner_on_skipped(self, result, **_more):
+        self.tasks[(getattr(result, "host", None) or result._host).name] += 1
+
+    def v2_runner_on_ok(self, result, **_more):
+        self.v2_runner_on_skipped(result)
         task = getattr(result, "task", None) or result._task
-        told = getattr(result, "result", None) or result._result
-        if not (isinstance(told, dict) and "results" in told):
-            self.counts[task.action] += 1
-
-    v2_runner_on_ok = v2_runner_on_failed = v2_runner_item_on_ok = v2_runner_item_on_failed = _count
+        host = getattr(result, "host", None) or result._host
+        content = getattr(result, "result", None) or result._result
+        items = content["results"] if task.loop is not None else [content]
+        if task.action.rpartition(".")[2] not in ON_CONTROLLER:
+            self.modules[host.name] += len(items)
 
     def v2_playbook_on_stats(self, stats):
         with open(os.environ["COUNTED"], "w") as stream:
-            json.dump(self.counts, stream)
+            json.dump([max(self.tasks.values()), max(self.modules.values(), default=0)], stream)
 """
-
+NVIDIA_CTK = """#!/bin/sh
+case "$*" in *generate*) cat /usr/share/cdi.json ;; *) echo NVIDIA Container Toolkit CLI version 1.19.1 ;; esac
+"""
 SITE = """
 - import_playbook: gpufleet.nvidia.site
   vars:
     nvidia_toolkit_source: existing
-    nvidia_host_root: {tree}
+    nvidia_host_root: "{{ tree }}"
     nvidia_host_root_live: true
-    # Its library has no code, and none of its programs can be asked.
+    # The libraries and programs of the tree contain no code.
     nvidia_cdi_use_nvml: false
     nvidia_cdi_for_engines: []
     nvidia_runtime_validate: "false"
     nvidia_runtime_set_as_default: true
-- hosts: all
-  gather_facts: false
-  tasks:
-    - name: Ask for everything
-      gpufleet.nvidia.nvidia_container_info:
-        host_root: {tree}
 """
-
-# The usual tasks: facts; a source and its key; the packages; the tool for each engine, asked whether that is needed;
-# its configuration; a specification; the services.
-DANCE = """
+PINGS = "- hosts: all\n  gather_facts: false\n  tasks:" + "\n    - ansible.builtin.ping:" * 9
+# The tasks of a role without modules of its own: facts; the key and the source; the packages; config.toml; the CDI
+# specification; for each of two engines the state of its file, its content and the command that changes it; services.
+ORDINARY = """
 - hosts: all
   tasks:
-    - name: Look for the key
-      ansible.builtin.stat: {{path: {tree}/etc/apt/keyrings/nvidia.gpg}}
-    - name: Write the source
-      ansible.builtin.copy: {{dest: {tree}/etc/nvidia.list, content: deb, mode: "0644"}}
-    - name: Ask for the packages
-      ansible.builtin.package_facts: {{manager: auto, strategy: first}}
-    - name: Ask the tool for its version
-      ansible.builtin.command: {{argv: ["true"]}}
+    - ansible.builtin.stat: {path: "{{ tree }}/etc/apt/keyrings/nvidia.gpg"}
+    - ansible.builtin.copy: {dest: "{{ tree }}/etc/nvidia.list", content: deb, mode: "0644"}
+    - ansible.builtin.package_facts: {manager: auto, strategy: first}
+    - ansible.builtin.command: {argv: ["true"]}
       changed_when: false
-    - name: Read the toolkit's configuration
-      ansible.builtin.slurp: {{src: {tree}/etc/docker/daemon.json}}
-    - name: Settle it
-      ansible.builtin.command: {{argv: ["true"]}}
+    - ansible.builtin.slurp: {src: "{{ tree }}/etc/docker/daemon.json"}
+    - ansible.builtin.command: {argv: ["true"]}
       changed_when: false
-    - name: Look for the specification
-      ansible.builtin.stat: {{path: {tree}/etc/cdi/nvidia.yaml}}
-    - name: Make it
-      ansible.builtin.command: {{argv: ["true"]}}
+    - ansible.builtin.stat: {path: "{{ tree }}/etc/cdi/nvidia.yaml"}
+    - ansible.builtin.command: {argv: ["true"]}
       changed_when: false
-    - name: Look for the engine's file
-      ansible.builtin.stat: {{path: "{tree}/{{{{ item }}}}"}}
+    - ansible.builtin.stat: {path: "{{ tree }}/{{ item }}"}
       loop: &files [etc/docker/daemon.json, etc/containerd/config.toml]
-    - name: Read it
-      ansible.builtin.slurp: {{src: "{tree}/{{{{ item }}}}"}}
+    - ansible.builtin.slurp: {src: "{{ tree }}/{{ item }}"}
       loop: *files
-    - name: Have the tool write it
-      ansible.builtin.command: {{argv: ["true"]}}
+    - ansible.builtin.command: {argv: ["true"]}
       changed_when: false
       loop: *files
-    - name: Ask for the services
-      ansible.builtin.service_facts:
+    - ansible.builtin.service_facts:
 """
-PLAYS = {"site": SITE, "dance": DANCE}
+PLAYS = {"site": SITE, "pings": PINGS, "ordinary": ORDINARY}
 
 
-def prepare(folder: Path) -> None:
-    """A host's tree, and the plays."""
-    tree = folder / "host"
-    driver = Path(__file__).parents[1] / "tests/hosts/fixtures/gpu_tree.py"
-    subprocess.run([sys.executable, "-B", driver, tree, "580.95.05", "8"], check=True)
-    for name in ("etc/docker", "etc/containerd", "usr/bin", "var/lib"):
-        (tree / name).mkdir(parents=True, exist_ok=True)
-    for program in ("dockerd", "containerd", "python3.11", "nvidia-cdi-hook", *TOOLKIT):
-        (tree / "usr/bin" / program).write_text("")
-        (tree / "usr/bin" / program).chmod(0o755)
-    (tree / "etc/docker/daemon.json").write_text('{\n  "log-driver": "journald"\n}\n')
-    (tree / "etc/containerd/config.toml").write_text(CONFIG_TOML)
+class Cost(t.NamedTuple):
+    """One run: seconds of processor time, seconds, the memory of the controller in MiB, and counts for one host."""
+
+    processor: float
+    elapsed: float
+    memory: int
+    tasks: int
+    modules: int
+
+
+def prepare(folder: Path, hosts: int, engines: t.Sequence[str]) -> None:
+    """Write the trees, an inventory, and the plays."""
+    names = [f"host{number}" for number in range(hosts)]
+    for name in names:
+        _write_host(folder / name, engines)
+    (folder / "hosts.ini").write_text("".join(f"{name} tree={folder / name}\n" for name in names))
     (folder / "callbacks").mkdir()
     (folder / "callbacks/counter.py").write_text(COUNTER)
     for name, text in PLAYS.items():
-        (folder / f"{name}.yml").write_text(text.format(tree=tree))
+        (folder / f"{name}.yml").write_text(text)
 
 
-def play(playbook: str, folder: Path, name: str) -> tuple[float, dict[str, int]]:
-    """Seconds of one play, and how often each action ran; the second play of a tree changes nothing."""
+def _write_host(tree: Path, engines: t.Sequence[str]) -> None:
+    fixtures = Path(__file__).parents[1] / "tests/hosts/fixtures"
+    subprocess.run([sys.executable, "-B", fixtures / "gpu_tree.py", tree, "580.95.05", "8"], check=True)
+    for name in ("etc/docker", "etc/containerd", "etc/crio", "etc/systemd/system", "usr/bin", "usr/share", "var/lib"):
+        (tree / name).mkdir(parents=True, exist_ok=True)
+    for name in engines:
+        (tree / "usr/bin" / PROGRAMS[name]).touch(mode=0o755)
+    subprocess.run([sys.executable, "-B", fixtures / "elf_programs.py", "tree", tree, "1.19.1"], check=True)
+    _write_shell(tree)
+    (tree / "usr/bin/nvidia-ctk").write_text(NVIDIA_CTK)
+    shutil.copy(shutil.which("cat") or "/bin/cat", tree / "bin/cat")
+    (tree / "etc/docker/daemon.json").write_text('{\n  "log-driver": "journald"\n}\n')
+    (tree / "etc/containerd/config.toml").write_text(CONFIG_TOML)
+    (tree / "etc/crio/crio.conf").write_text('[crio.runtime]\nlog_level = "info"\n')
+
+
+def _write_shell(tree: Path) -> None:
+    """Copy the shell of this machine with its libraries, so that the programs of the toolkit can run in the tree."""
+    shell = Path("/bin/sh").resolve()
+    listed = subprocess.run(["ldd", str(shell)], capture_output=True, text=True, check=True).stdout
+    for library in re.findall(r"(/\S+)", listed):
+        target = tree / library[1:]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, target)
+    (tree / "bin").mkdir(exist_ok=True)
+    shutil.copy(shell, tree / "bin/sh")
+
+
+def play(playbook: str, folder: Path, name: str, forks: int, variables: str = "") -> Cost:
+    """Run one play and return its cost."""
     counted = folder / "counted.json"
     environ = {
-        **os.environ, "ANSIBLE_LOCALHOST_WARNING": "false", "ANSIBLE_RETRY_FILES_ENABLED": "false",
-        "ANSIBLE_CALLBACK_PLUGINS": str(folder / "callbacks"), "ANSIBLE_CALLBACKS_ENABLED": "counter",
-        "COUNTED": str(counted),
+        **os.environ, "ANSIBLE_CALLBACK_PLUGINS": str(folder / "callbacks"), "ANSIBLE_CALLBACKS_ENABLED": "counter",
+        "COUNTED": str(counted), "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
     }  # fmt: skip
-    argv = [playbook, "-i", "localhost,", "-c", "local", str(folder / f"{name}.yml")]
-    started = time.perf_counter()
-    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
-    spent = time.perf_counter() - started
-    if done.returncode:
-        sys.exit(f"{name} failed:\n{done.stdout}\n{done.stderr}")
-    actions = json.loads(counted.read_text())
-    return spent, {name: count for name, count in actions.items() if name.rpartition(".")[2] not in CONTROLLER}
+    argv = [
+        playbook,
+        "-i",
+        str(folder / "hosts.ini"),
+        "-c",
+        "local",
+        "-f",
+        str(forks),
+        "-e",
+        variables,
+        str(folder / f"{name}.yml"),
+    ]
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    with subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        output = process.stdout.read() if process.stdout else ""
+        _pid, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    elapsed, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if process.returncode:
+        sys.exit(f"{name} failed:\n{output}")
+    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    tasks, modules = json.loads(counted.read_text())
+    return Cost(processor, elapsed, usage.ru_maxrss // 1024, tasks, modules)
+
+
+def ratio(label: str, costs: list[Cost], others: list[Cost]) -> str:
+    """Return one line: the median of the ratios of all rounds, and their range."""
+    ratios = [one.processor / other.processor for one, other in zip(costs, others)]
+    return f"{label:<30} {statistics.median(ratios):5.2f}  [{min(ratios):.2f} to {max(ratios):.2f}]"
 
 
 def main() -> None:
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    playbook = sys.argv[1]
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("playbook", metavar="ANSIBLE_PLAYBOOK")
+    parser.add_argument("--hosts", type=int, default=1)
+    parser.add_argument("--forks", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gpufleet-benchmark-") as name:
         folder = Path(name)
-        prepare(folder)
+        prepare(folder, options.hosts, options.engines)
+        # nvidia-ctk is a shell script, which prints a specification of the same devices.
+        play(options.playbook, folder, "site", options.forks, "nvidia_cdi_backend=native nvidia_cdi_refresh=none")
+        for tree in folder.glob("host[0-9]*"):
+            specification = yaml.safe_load((tree / "etc/cdi/nvidia.yaml").read_text())
+            (tree / "usr/share/cdi.json").write_text(json.dumps(specification))
         for case in PLAYS:
-            play(playbook, folder, case)  # writes what there is to write, and fills caches
-        times: dict[str, list[float]] = collections.defaultdict(list)
-        counts: dict[str, dict[str, int]] = {}
-        for _round in range(rounds):
-            for case in PLAYS:
-                spent, counts[case] = play(playbook, folder, case)
-                times[case].append(spent)
-    for case, counted in counts.items():
-        print(f"{case}: {sum(counted.values())} modules on the host:", dict(sorted(counted.items())))
-    ratios = [one / other for one, other in zip(times["site"], times["dance"])]
-    low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
-    print(f"{rounds} rounds; site.yml and info / the usual tasks: {middle:.2f} [{low:.2f} to {high:.2f}]")
+            # The first run writes the files of the host, and fills caches.
+            play(options.playbook, folder, case, options.forks)
+        costs: dict[str, list[Cost]] = {case: [] for case in PLAYS}
+        for _round in range(options.rounds):
+            for case, measured in costs.items():
+                measured.append(play(options.playbook, folder, case, options.forks))
+    site = costs["site"]
+    print(
+        f"{options.hosts} hosts, {options.forks} forks, engines: {', '.join(options.engines)}; {options.rounds} rounds"
+    )
+    print(f"one host: {site[0].tasks} tasks listed, {site[0].modules} modules run on it")
+    print(ratio("site.yml / nine pings", site, costs["pings"]))
+    print(ratio("site.yml / 16 ordinary tasks", site, costs["ordinary"]))
+    for case, measured in costs.items():
+        each = statistics.median(cost.processor for cost in measured) / options.hosts
+        elapsed = statistics.median(cost.elapsed for cost in measured)
+        memory = max(cost.memory for cost in measured)
+        print(f"{case}: {each:.2f} s of processor time for each host, {elapsed:.1f} s elapsed, {memory} MiB of memory")
 
 
 if __name__ == "__main__":

@@ -1,41 +1,31 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What an unchanged host costs, as ratios to the cheapest possible task in the same run.
+"""Measure one unchanged task of each kind, as a ratio to ping in the same run.
 
-Every round plays each case once, one after the other, so that a machine whose speed drifts slows all of them alike.
-A case is a play that repeats its tasks, or a playbook that is repeated, as for so many hosts; the time of an empty play
-is taken off.  Quote the ratios, not the seconds.
+Each case is a play that repeats its task ten times on a directory tree, over a local connection. The processor time of
+an empty play is subtracted. Each round runs each case once, one after the other, so that a change of the speed of the
+machine affects all of them. Quote the ratios, not the seconds.
 
-usage, as root and with a Python that has pytest: python3 benchmarks/unchanged.py ANSIBLE_PLAYBOOK [rounds]
+usage, as root and with a Python that has pytest: python3 benchmarks/unchanged.py ANSIBLE_PLAYBOOK [ROUNDS]
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
+import typing as t
 from pathlib import Path
 
 from cdi import make_importable
 
 REPEATS = 10
 ROUNDS = 7
-
-MODULE = """
-    - name: Configure Docker
-      gpufleet.nvidia.nvidia_runtime_config: {engine: docker, host_root: "{{ tree }}", set_as_default: true}
-"""
-
-CONTAINERD = """
-    - name: Configure containerd
-      gpufleet.nvidia.nvidia_runtime_config: {engine: containerd, host_root: "{{ tree }}", set_as_default: true}
-"""
-
-# As a guide for Kubernetes has it.
+# A file as guides for Kubernetes have it.
 CONFIG_TOML = """# The kubelet uses systemd's control groups too.
 version = 2
 
@@ -49,87 +39,62 @@ version = 2
       SystemdCgroup = true
 """
 
-DIRECTORY = """
-    - name: Have the toolkit in a directory
-      gpufleet.nvidia.nvidia_toolkit_install: {source: directory, src: /srv/toolkit, host_root: "{{ tree }}"}
-"""
 
-CDI = """
-    - name: Describe the GPUs
-      gpufleet.nvidia.nvidia_cdi_spec: {host_root: "{{ tree }}/gpus"}
-"""
+class Case(t.NamedTuple):
+    """A task, its name in the output, and the ratio to ping that it should not exceed."""
 
-# What roles without a module of their own do: look, read, merge with Jinja, ask the tool.
-DANCE = """
-    - name: Look for the file
-      ansible.builtin.stat: {path: "{{ tree }}/etc/docker/daemon.json"}
-      register: found
-    - name: Read it
-      ansible.builtin.slurp: {src: "{{ tree }}/etc/docker/daemon.json"}
-      register: text
-      when: found.stat.exists
-    - name: Merge
-      ansible.builtin.set_fact:
-        merged: "{{ text.content | b64decode | from_json | combine({'default-runtime': 'nvidia'}) }}"
-    - name: Ask the tool
-      ansible.builtin.command: {argv: ["true"]}
-      changed_when: false
-"""
+    label: str
+    task: str
+    goal: float | None = None
+
 
 CASES = {
-    "empty": "",
-    "ping": "\n    - name: Ping\n      ansible.builtin.ping:\n",
-    "module": MODULE,
-    "containerd": CONTAINERD,
-    "directory": DIRECTORY,
-    "cdi": CDI,
-    "dance": DANCE,
-    "role": (
-        "\n    - name: Run the role of site.yml\n"
-        "      ansible.builtin.include_role: {name: gpufleet.nvidia.nvidia_runtime}\n"
-        '      vars: {nvidia_runtime_host_root: "{{ tree }}", nvidia_runtime_set_as_default: true}\n'
+    "empty": Case("", ""),
+    "ping": Case("", "ansible.builtin.ping:"),
+    "docker": Case(
+        "nvidia_runtime_config, Docker",
+        'gpufleet.nvidia.nvidia_runtime_config: {engine: docker, host_root: "{{ tree }}", set_as_default: true}',
+        1.25,
     ),
-    # The playbook itself, once for each repetition: a play of its own for every host, as with serial: 1.
-    "site": (
-        "\n- import_playbook: gpufleet.nvidia.site\n"
-        '  vars: {nvidia_runtime_host_root: "{{ tree }}", nvidia_runtime_set_as_default: true,\n'
-        '         nvidia_toolkit_host_root: "{{ tree }}", nvidia_toolkit_source: existing, nvidia_cdi_enabled: false}\n'
+    "containerd": Case(
+        "nvidia_runtime_config, containerd",
+        'gpufleet.nvidia.nvidia_runtime_config: {engine: containerd, host_root: "{{ tree }}", set_as_default: true}',
+        1.4,
+    ),
+    "cdi": Case("nvidia_cdi_spec, 8 GPUs", 'gpufleet.nvidia.nvidia_cdi_spec: {host_root: "{{ tree }}/gpus"}', 1.4),
+    "directory": Case(
+        "nvidia_toolkit_install, a directory of 80 MB",
+        'gpufleet.nvidia.nvidia_toolkit_install: {source: directory, src: /srv/toolkit, host_root: "{{ tree }}"}',
+        2.0,
     ),
 }
 # Seven programs and two libraries, 80 MB together.
 SIZE = 80_000_000 // 9
-TOOLKIT = ("nvidia-container-runtime", "nvidia-container-runtime-hook", "nvidia-container-cli", "nvidia-ctk")
-# These stand in place of plays, not in one.
-PLAYBOOKS = ("site",)
 
 
 def prepare(folder: Path) -> None:
-    """A host's tree that is configured already, and the plays."""
+    """Create the tree of a host, and the plays."""
     tree = folder / "host"
     for name in ("etc/docker", "etc/containerd", "usr/bin", "var/lib"):
         (tree / name).mkdir(parents=True)
-    for program in ("dockerd", *TOOLKIT):
-        (tree / "usr/bin" / program).write_text("")
-        (tree / "usr/bin" / program).chmod(0o755)
-    configuration = '{\n  "log-driver": "journald",\n  "features": {"buildkit": true}\n}\n'
-    (tree / "etc/docker/daemon.json").write_text(configuration)
+    for program in ("dockerd", "nvidia-container-runtime"):
+        (tree / "usr/bin" / program).touch(mode=0o755)
+    daemon_json = '{\n  "log-driver": "journald",\n  "features": {"buildkit": true}\n}\n'
+    (tree / "etc/docker/daemon.json").write_text(daemon_json)
+    (tree / "etc/containerd/config.toml").write_text(CONFIG_TOML)
     program = Path(__file__).parents[1] / "tests/hosts/fixtures/elf_programs.py"
     subprocess.run([sys.executable, program, "tree", tree / "srv/toolkit", "1.20.0", str(SIZE)], check=True)
     prepare_gpus(tree / "gpus")
-    # Without its program: the role's case is that of a host with Docker alone.
-    (tree / "etc/containerd/config.toml").write_text(CONFIG_TOML)
-    for name, tasks in CASES.items():
-        repeats = 1 if name == "empty" else REPEATS
-        head = f"- hosts: localhost\n  gather_facts: false\n  vars: {{tree: {tree}}}\n  tasks:"
-        if name in PLAYBOOKS:
-            head, tasks = "---", tasks.replace("{{ tree }}", str(tree))
-        (folder / f"{name}.yml").write_text(head + (tasks * repeats if tasks else " []\n"))
+    head = f"- hosts: localhost\n  gather_facts: false\n  vars: {{tree: {tree}}}\n  tasks:"
+    for name, case in CASES.items():
+        tasks = f"\n    - {case.task}" * REPEATS if case.task else " []"
+        (folder / f"{name}.yml").write_text(f"{head}{tasks}\n")
 
 
 def prepare_gpus(tree: Path) -> None:
-    """A host with eight GPUs, whose device nodes only root can make."""
+    """Create a tree with eight GPUs. Only root can create their device nodes."""
     make_importable()
-    # Not before there are packages to import from.
+    # make_importable() creates the package.
     from ansible_collections.gpufleet.nvidia.tests.unit.helpers.cdi_hosts import (  # noqa: PLC0415
         CdiHost,
     )
@@ -138,54 +103,39 @@ def prepare_gpus(tree: Path) -> None:
 
 
 def play(playbook: str, folder: Path, name: str) -> float:
-    """Seconds of one play."""
+    """Run one play and return its processor time in seconds, on the controller and in the modules."""
     argv = [playbook, "-i", "localhost,", "-c", "local", str(folder / f"{name}.yml")]
-    environ = {**os.environ, "ANSIBLE_LOCALHOST_WARNING": "false", "ANSIBLE_RETRY_FILES_ENABLED": "false"}
-    started = time.perf_counter()
-    done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
-    spent = time.perf_counter() - started
-    if done.returncode:
-        sys.exit(f"{name} failed:\n{done.stdout}\n{done.stderr}")
-    return spent
-
-
-def row(label: str, ratios: list[float], goal: float | None) -> str:
-    wanted = f"  (goal: at most {goal:.2f})" if goal is not None else ""
-    low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
-    return f"{label:<46} {middle:5.2f}  [{low:.2f} to {high:.2f}]{wanted}"
+    environ = {**os.environ, "ANSIBLE_LOCALHOST_WARNING": "false", "ANSIBLE_PYTHON_INTERPRETER": sys.executable}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    completed = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if completed.returncode:
+        sys.exit(f"{name} failed:\n{completed.stdout}\n{completed.stderr}")
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> None:
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    playbook = sys.argv[1]
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS
     with tempfile.TemporaryDirectory(prefix="gpufleet-benchmark-") as name:
         folder = Path(name)
         prepare(folder)
         for case in CASES:
-            play(playbook, folder, case)  # writes what there is to write, and fills caches
+            # The first run writes the files of the host, and fills caches.
+            play(sys.argv[1], folder, case)
         times: dict[str, list[float]] = {case: [] for case in CASES}
         for _round in range(rounds):
-            for case, spent in times.items():
-                spent.append(play(playbook, folder, case))
-    per_task = {
-        case: [(spent - empty) / REPEATS for spent, empty in zip(times[case], times["empty"])] for case in CASES
-    }
-    print(f"{rounds} rounds of {REPEATS} repetitions; median ratio [lowest to highest]")
-    for label, one, other, goal in (
-        ("nvidia_runtime_config, unchanged / ping", "module", "ping", 1.4),
-        ("nvidia_runtime_config / stat, slurp, command", "module", "dance", 0.5),
-        ("the same for containerd, unchanged / ping", "containerd", "ping", 1.5),
-        ("nvidia_toolkit_install, a directory / ping", "directory", "ping", 2.0),
-        ("nvidia_cdi_spec, 8 GPUs / ping", "cdi", "ping", 1.6),
-        ("whole role of site.yml, unchanged / ping", "role", "ping", None),
-        ("whole role / stat, slurp, command", "role", "dance", None),
-        ("whole playbook site.yml, unchanged / ping", "site", "ping", None),
-        ("whole playbook site.yml / stat, slurp, command", "site", "dance", None),
-    ):
-        print(row(label, [a / b for a, b in zip(per_task[one], per_task[other])], goal))
-    print("milliseconds, median:", {case: round(statistics.median(spent) * 1000) for case, spent in per_task.items()})
+            for case, measured in times.items():
+                measured.append(play(sys.argv[1], folder, case))
+    print(f"{rounds} rounds of {REPEATS} tasks; median ratio to ping [lowest to highest]")
+    for name, case in CASES.items():
+        if case.goal is None:
+            continue
+        triples = zip(times[name], times["ping"], times["empty"])
+        ratios = [(task - empty) / (ping - empty) for task, ping, empty in triples]
+        low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
+        print(f"{case.label:<46} {middle:5.2f}  [{low:.2f} to {high:.2f}]  (goal: at most {case.goal:.2f})")
 
 
 if __name__ == "__main__":
