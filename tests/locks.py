@@ -30,8 +30,9 @@ _VERSIONS = {
     "units": ("3.8", "3.9", "3.10", *_CONTROLLERS),
 }
 
-_COMPILE = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-annotate", "--custom-compile-command",
-            "nox -s lock"]  # fmt: skip
+# By default, uv trusts only its own certificates.
+_COMPILE = [sys.executable, "-m", "uv", "pip", "compile", "--system-certs", "--quiet", "--no-annotate",
+            "--custom-compile-command", "nox -s lock"]  # fmt: skip
 # Nearly all of the time is spent waiting for the package index.
 _AT_ONCE = 8
 
