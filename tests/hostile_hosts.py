@@ -45,7 +45,7 @@ def info(manager: str = "apt", present: bool = True, driver: str | None = "580.9
                     engine("crio"), engine("podman")],
         "toolkit": {"package_manager": manager, "gpg": "/usr/bin/gpg", "repository_files": RPM_KEYS,
                     "version": "1.17.3",
-                    "gpu": {"present": present, "kind": "driver" if driver else "pci", "evidence": "/sys/bus/pci",
+                    "gpu": {"present": present, "kind": "driver" if driver else "pci", "message": "/sys/bus/pci",
                             "driver_version": driver},
                     "known_cves": [{"name": "CVE-1"}]},
         "gpus": {"driver_version": driver, "devices": [{"model": "A100", "healthy": True}]},

@@ -16,17 +16,18 @@ from ansible.module_utils.common.validation import check_type_bool, check_type_l
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import variables as core_variables
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._bundled import BundledAction, Packages
 
-# Imported here because Ansible loads an action before it forks for its hosts.
+# Imported at the top, although few tasks need it: Ansible loads an action plugin once, before it forks for the hosts.
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._controller_source import (
     Toolkit,
     toolkit_in_directory,
     toolkit_in_packages,
 )
 
-# The first minor version of Python 3 that can read TOML.
-_READS_TOML = 11
+# The first minor version of Python 3 with tomllib.
+_TOMLLIB_MINOR = 11
 _ARCHIVE_NAME = "nvidia-container-toolkit.tar.gz"
 # The names in the module's option _bundled: a description of the toolkit's files, and an archive with their contents.
 _DESCRIPTION, _ARCHIVE = "toolkit", "toolkit_archive"
@@ -41,7 +42,10 @@ class _Source(t.NamedTuple):
 
     @classmethod
     def of(cls, args: t.Mapping[str, t.Any]) -> _Source | None:
-        """Return None if the module needs nothing from the controller, or will refuse the arguments."""
+        """Return the source that the task's arguments name.
+
+        None: the module needs nothing from the controller, or it will refuse the arguments.
+        """
         given = {name: value for name, value in args.items() if value is not None}
         if given.get("source") != "directory" or given.get("state", "present") != "present":
             return None
@@ -67,13 +71,14 @@ class ActionModule(BundledAction):
     """
 
     _toolkit: Toolkit | None = None
-    _reads_toml = True
+    _has_tomllib = True
 
     def packages(self) -> Packages:
         if self._task.args.get("source") != "directory":
-            return Packages()
-        # Most hosts do not need tomlkit.
-        tomlkit = Packages(on_demand=("tomlkit",)) if self._reads_toml else Packages(("tomlkit",))
+            requests_config = any(self._task.args.get(name) is not None for name in toolkit_constants.CONFIG_OPTIONS)
+            return Packages(("tomlkit",)) if requests_config else Packages()
+        # A host whose Python has tomllib gets tomlkit only if it requests it.
+        tomlkit = Packages(on_demand=("tomlkit",)) if self._has_tomllib else Packages(("tomlkit",))
         if self._toolkit is None:
             return tomlkit
         return Packages((_DESCRIPTION, *tomlkit.always), (_ARCHIVE, *tomlkit.on_demand))
@@ -85,7 +90,7 @@ class ActionModule(BundledAction):
                 "remote_src: false does not work with async, because the host may request files from the controller."
                 " Remove async, or copy the toolkit to the host first and set remote_src: true."
             )
-        self._reads_toml = not _is_older(kwargs.get("task_vars") or {})
+        self._has_tomllib = not _lacks_tomllib(kwargs.get("task_vars") or {})
         try:
             self._toolkit = None if source is None else self._read(source)
             return super()._execute_module(*args, **kwargs)
@@ -107,10 +112,13 @@ class ActionModule(BundledAction):
     def _read(self, source: _Source) -> Toolkit:
         cache: str = constants.DEFAULT_LOCAL_TMP  # type: ignore[attr-defined]
         if source.src is not None:
-            return toolkit_in_directory(self._found("src", source.src), source.components, cache)
-        return toolkit_in_packages([self._found("files", path) for path in source.files], source.components, cache)
+            return toolkit_in_directory(self._find_on_controller("src", source.src), source.components, cache)
+        return toolkit_in_packages(
+            [self._find_on_controller("files", path) for path in source.files], source.components, cache
+        )
 
-    def _found(self, parameter: str, path: str) -> str:
+    def _find_on_controller(self, parameter: str, path: str) -> str:
+        """Return the path on the controller of ``path``, which the option ``parameter`` contains."""
         named = f"nvidia_toolkit_{parameter} ({parameter})"
         if not path:
             raise AnsibleActionFail(f"{named} is an empty path. Set a path on the controller.")
@@ -123,7 +131,7 @@ class ActionModule(BundledAction):
             ) from None
 
     def _send(self, archive: str) -> str:
-        """Return the path on the host of a copy in the task's temporary directory."""
+        """Copy ``archive`` to the temporary directory of the task on the host. Returns the path there."""
         shell = self._connection._shell  # noqa: SLF001
         folder = shell.tmpdir or self._make_tmp_path()
         path = str(shell.join_path(folder, _ARCHIVE_NAME))
@@ -133,9 +141,9 @@ class ActionModule(BundledAction):
         return path
 
 
-def _is_older(variables: t.Mapping[str, t.Any]) -> bool:
+def _lacks_tomllib(variables: t.Mapping[str, t.Any]) -> bool:
     """Return whether the path of the host's Python shows that it cannot read TOML (before 3.11)."""
     facts = variables.get("ansible_facts") or {}
     path = variables.get("ansible_python_interpreter") or facts.get("discovered_interpreter_python") or ""
     found = re.search(r"python3\.([0-9]+)$", str(path))
-    return found is not None and int(found.group(1)) < _READS_TOML
+    return found is not None and int(found.group(1)) < _TOMLLIB_MINOR

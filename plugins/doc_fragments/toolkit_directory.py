@@ -48,26 +48,28 @@ options:
         installs the driver.
     type: path
     default: /
-  config:
+  settings:
     description:
-      - With O(source=directory), settings of the toolkit's C(config.toml) in O(dest), with names and values as in
-        O(gpufleet.nvidia.nvidia_toolkit_config#module:settings). They have precedence over the settings that this
-        module writes by default.
-      - If the file was edited by hand, it is written again, after a backup.
+      - Settings of the toolkit's C(config.toml), with names and values as in
+        O(gpufleet.nvidia.nvidia_toolkit_config#module:settings). Settings that an earlier run wrote and that are not
+        named are restored.
+      - With O(source=directory) it is the file in O(dest), and these settings have precedence over those that this
+        module writes by default. If the file was edited by hand, it is written again, after a backup.
+      - With any other source it is C(/etc/nvidia-container-runtime/config.toml). It is written after the packages are
+        installed. Wrong settings are refused before. When O(settings), O(profile), and O(debug) are left out, the file
+        is not changed. O(state=absent) does not support them, use M(gpufleet.nvidia.nvidia_toolkit_config).
     type: dict
-    default: {}
   profile:
     description:
-      - With O(source=directory), a profile as in O(gpufleet.nvidia.nvidia_toolkit_config#module:profile). When left
-        out, none.
+      - A profile for O(settings), as O(gpufleet.nvidia.nvidia_toolkit_config#module:profile). When left out, none.
     type: str
     choices: [kubernetes_hardened, rootless]
   allow_unknown:
-    description: For O(config), as O(gpufleet.nvidia.nvidia_toolkit_config#module:allow_unknown).
+    description: For O(settings), as O(gpufleet.nvidia.nvidia_toolkit_config#module:allow_unknown).
     type: bool
     default: false
   debug:
-    description: With O(source=directory), as O(gpufleet.nvidia.nvidia_toolkit_config#module:debug).
+    description: For O(settings), as O(gpufleet.nvidia.nvidia_toolkit_config#module:debug).
     type: bool
   low_level_runtimes:
     description:
@@ -92,7 +94,7 @@ options:
         remove nodes.
     type: bool
     default: false
-  verify:
+  checksum:
     description:
       - With O(source=directory), how the installed version is compared with its manifest, and a source on the host with
         the files that were installed from it.

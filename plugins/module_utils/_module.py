@@ -49,8 +49,8 @@ HOST_ROOT_OPTIONS: dict[str, dict[str, t.Any]] = {
     "host_root": {"type": "path", "default": "/"},
     "host_root_live": {"type": "bool", "default": False},
 }
-# The action plugin sets this option (plugin_utils/_bundled.py): texts by name. It is not logged, because the texts are
-# long.
+# The action plugin sets this option (plugin_utils/_bundled.py): the packed packages by name. It is not logged, because
+# they are long.
 BUNDLED_OPTIONS: dict[str, dict[str, t.Any]] = {core_constants.BUNDLED: {"type": "dict", "no_log": True}}
 
 
@@ -62,7 +62,7 @@ def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> An
     The secrets are registered when the parameters are loaded, because AnsibleModule logs the parameters in its
     constructor. Only the secret values are registered, so that all other text stays readable.
     """
-    # The unit tests run without Ansible.
+    # The unit tests also run without Ansible.
     from ansible.module_utils.basic import AnsibleModule  # noqa: PLC0415
     from ansible.module_utils.common.validation import check_type_dict  # noqa: PLC0415
 
@@ -186,7 +186,7 @@ def run_module(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) ->
 
 
 def message_of(module: AnsibleModule, text: str) -> str:
-    """Return a message with the variables of roles, in an encoding that AnsibleModule can print."""
+    """Return a message that names the role variable beside each option, in an encoding that AnsibleModule can print."""
     # This import is deferred, because most tasks have no message.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import variables  # noqa: PLC0415
 

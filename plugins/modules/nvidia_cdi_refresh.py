@@ -254,10 +254,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
-# The time limit of a command in seconds. It is longer than that of the service (TimeoutStartSec in
-# _cdi/refresh_units.py), which may wait for the driver.
-LIMIT = 150
-
 
 def refresh(module: AnsibleModule) -> dict[str, object]:
     """Plan and execute the refresh. Return the result as documented."""
@@ -271,7 +267,7 @@ def refresh(module: AnsibleModule) -> dict[str, object]:
         start=params["start"],
     )
     host = _module.host_from_params(module)
-    runners = refresh_plan.Runners(_module.command_runner(module, LIMIT), _module.pinned_runner(module))
+    runners = refresh_plan.Runners(_module.command_runner(module, cdi_refresh.LIMIT), _module.pinned_runner(module))
     try:
         result = cdi_refresh.CdiRefresh(options, host, runners).execute(module.check_mode)
     except errors.MissingPackageError as error:
@@ -287,7 +283,7 @@ def main() -> None:
         {
             **cdi_options.CDI_OPTIONS,
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-            "owner": {"type": "str", "choices": list(refresh_plan.OWNERS), "default": "auto"},
+            "owner": {"type": "str", "choices": list(cdi_options.OWNERS), "default": "auto"},
             "before_engines": {"type": "bool", "default": True},
             "start": {"type": "bool", "default": True},
             "backup_dir": {"type": "path", "default": "/var/lib/gpufleet-nvidia/backups"},

@@ -74,6 +74,18 @@ options:
     description: With O(state=absent), remove the backups of these files too.
     type: bool
     default: false
+  refresh:
+    description:
+      - Also install the units that keep the specification up to date, as M(gpufleet.nvidia.nvidia_cdi_refresh) with the
+        options of this task and this O(gpufleet.nvidia.nvidia_cdi_refresh#module:owner). The units come first, because
+        their service may write the specification itself.
+      - When left out, units are not changed. O(state=absent) does not support it.
+    type: str
+    choices: [auto, toolkit, collection]
+  before_engines:
+    description: For O(refresh), as O(gpufleet.nvidia.nvidia_cdi_refresh#module:before_engines).
+    type: bool
+    default: true
 notes:
   - NVML is loaded in a separate process, so that a crash or a hang of the driver's library does not stop the task. As
     root it may create missing nodes of GPUs, as in every program that uses it.
@@ -93,6 +105,10 @@ EXAMPLES = r"""
   gpufleet.nvidia.nvidia_cdi_spec:
     exclusive: true
     for_engines: [auto, "podman:4.9.3"]
+
+- name: Write the specification, and keep it up to date
+  gpufleet.nvidia.nvidia_cdi_spec:
+    refresh: auto
 
 - name: Write the specification again after a change of MIG devices
   gpufleet.nvidia.nvidia_cdi_spec:
@@ -161,7 +177,8 @@ backend:
   type: str
   sample: native
 driver_version:
-  description: The version of the driver that the specification describes, null if none is loaded.
+  description:
+    - The version of the driver that the specification describes. Null if none is loaded, and with O(state=absent).
   returned: success
   type: str
   sample: 580.95.05
@@ -191,7 +208,7 @@ engines:
       description: The newest version of CDI that the engine supports, null if that is not known or it supports none.
       type: str
       sample: 0.6.0
-    folders:
+    directories:
       description: The directories in which the engine searches for specifications by default.
       type: list
       elements: str
@@ -200,7 +217,7 @@ engines:
     - name: podman
       version: 4.9.3
       newest_cdi: 0.6.0
-      folders: [/etc/cdi, /var/run/cdi]
+      directories: [/etc/cdi, /var/run/cdi]
 limits:
   description: The fields that were left out, and for which engine, as messages.
   returned: success
@@ -232,7 +249,7 @@ conflicts:
       type: list
       elements: str
       sample: [nvidia.com/gpu=0, nvidia.com/gpu=all]
-    sentence:
+    message:
       description: The effect as a message.
       type: str
       sample: >-
@@ -251,6 +268,26 @@ restored_files:
   type: list
   elements: str
   sample: []
+refresh:
+  description:
+    - The result for the units, with the keys of M(gpufleet.nvidia.nvidia_cdi_refresh) except V(changed), V(diff), and
+      V(backup_files), which are in those of this module.
+  returned: with O(refresh)
+  type: dict
+  sample:
+    owner: toolkit
+    service: nvidia-cdi-refresh.service
+    path_unit: nvidia-cdi-refresh.path
+    enabled: true
+    toolkit_enabled: true
+    specification: /var/run/cdi/nvidia.yaml
+    present: true
+    variables: {}
+    changed_files: []
+    links_created: []
+    links_removed: []
+    reasons: []
+    started: false
 backup_files:
   description:
     - The files that were changed and the copies of their previous content. Empty in check mode, where nothing changed,
@@ -282,10 +319,13 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import spec as cdi_spec
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
+
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
 # Seconds for nvidia-ctk, which asks NVML.
@@ -293,15 +333,55 @@ LIMIT = 120
 
 
 def describe(module: AnsibleModule) -> dict[str, object]:
-    """Plan and write the specification. Return the result as documented."""
+    """Plan and write the units and the specification. Return the result as documented."""
     _module.load_bundled_packages(module)
     host = _module.host_from_params(module)
     options = cdi_options.options_of(module.params)
     writer = cdi_spec.SpecWriter(options, host, _module.command_runner(module), _module.pinned_runner(module, LIMIT))
-    result = writer.execute(module.check_mode)
-    files = result.pop("files")
+    if module.params["refresh"] is None:
+        return _result_of(writer.execute(module.check_mode))
+    if options.state == "absent":
+        raise errors.NvidiaError(
+            "state: absent does not support refresh. Remove that option, and remove the units with nvidia_cdi_refresh."
+        )
+    # This may need PyYAML. The controller then runs the module again, so nothing may have changed before.
+    writer.read_specifications()
+    units = _refresh(module, options, host)
+    try:
+        return _result_of(writer.execute(module.check_mode), units)
+    except errors.NvidiaError as error:
+        error.details = {**error.details, "changed": units["changed"] and not module.check_mode}
+        raise
+
+
+def _refresh(module: AnsibleModule, options: cdi_options.CdiOptions, host: hostfs.HostFS) -> dict[str, t.Any]:
+    """Install the units, and return the result of CdiRefresh."""
+    # A task without refresh does not need these imports.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh as cdi_refresh  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh_plan  # noqa: PLC0415
+
+    refresh_options = refresh_plan.RefreshOptions(
+        cdi=options,
+        state="present",
+        owner=module.params["refresh"],
+        before_engines=module.params["before_engines"],
+    )
+    runners = refresh_plan.Runners(_module.command_runner(module, cdi_refresh.LIMIT), _module.pinned_runner(module))
+    return cdi_refresh.CdiRefresh(refresh_options, host, runners).execute(module.check_mode)
+
+
+def _result_of(specification: dict[str, t.Any], units: dict[str, t.Any] | None = None) -> dict[str, object]:
+    """Return the module's result for the specification, and for the units if they were requested."""
+    files = specification.pop("files")
     # Ansible adds the owner and the mode of a file to a result with the key "path", and would replace the mode.
-    result["specification"] = result.pop("path")
+    result = {**specification, "specification": specification["path"]}
+    del result["path"]
+    if units is not None:
+        files = [*units.pop("files"), *files]
+        result["changed"] = units.pop("changed") or result["changed"]
+        for name in ("backup_files", "warnings"):
+            result[name] = [*units.pop(name), *result[name]]
+        result["refresh"] = units
     return {**result, "diff": _module.diff_of(files, "plain")}
 
 
@@ -310,6 +390,8 @@ def main() -> None:
         {
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "exclusive": {"type": "bool", "default": False},
+            "refresh": {"type": "str", "choices": list(cdi_options.OWNERS)},
+            "before_engines": {"type": "bool", "default": True},
             "backup_dir": {"type": "path", "default": core_records.BACKUP_DIR},
             "purge_backups": {"type": "bool", "default": False},
             **cdi_options.CDI_OPTIONS,

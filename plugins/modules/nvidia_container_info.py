@@ -12,7 +12,7 @@ author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
   - Reads which container engines are installed and running on a host, which configuration file each of them uses, which
-    runtimes that file registers, and what the running engine reports.
+    runtimes its configuration registers, and what the running engine reports.
   - Reads which parts of the NVIDIA Container Toolkit are installed, whether they have the same version, which known
     vulnerabilities and unsafe settings they have, and what would prevent the installation of another version.
   - Reads which GPUs and MIG devices the driver has, which of them a container could not use, which of them a Kubernetes
@@ -211,12 +211,12 @@ engines:
       type: bool
       sample: true
     runtimes:
-      description: The runtimes that the file registers, with the paths of their programs.
+      description: The runtimes that the configuration files register, with the paths of their programs.
       type: dict
       sample:
         nvidia: /usr/bin/nvidia-container-runtime
     default_runtime:
-      description: The default runtime of an engine that starts with this file.
+      description: The default runtime of an engine that starts with the current configuration files.
       type: str
       sample: nvidia
     recorded_files:
@@ -277,7 +277,7 @@ engines:
         message:
           description: The description of the problem.
           type: str
-          sample: "/etc/docker/daemon.json, line 1, column 14: the file ends where a value is expected."
+          sample: "/etc/docker/daemon.json, line 1, column 14: the file ends, but a value is expected."
       sample: []
   sample:
     - engine: docker
@@ -327,7 +327,7 @@ toolkit:
               V(wsl) and V(tegra) are these platforms. Null if no GPU was detected.
           type: str
           sample: driver
-        evidence:
+        message:
           description: How the GPU was detected, as a message.
           type: str
           sample: "The NVIDIA driver is loaded: /proc/driver/nvidia/version exists."
@@ -340,7 +340,9 @@ toolkit:
       type: str
       sample: apt
     gpg:
-      description: The path of the program C(gpg), with which the role checks the key for C(dnf); null if there is none.
+      description:
+        - The path of the program C(gpg), with which the role C(gpufleet.nvidia.nvidia_toolkit) checks the key for
+          C(dnf). Null if there is none.
       type: str
       sample: /usr/bin/gpg
     packages:
@@ -380,7 +382,7 @@ toolkit:
     version_mismatches:
       description:
         - The parts of the toolkit that are missing or have another version than the rest, as messages. For a toolkit in
-          a directory, the files that differ from the installed ones.
+          a directory, the files that are missing or have changed since the installation.
       type: list
       elements: str
       sample: []
@@ -503,7 +505,9 @@ toolkit:
       type: bool
       sample: false
     problems:
-      description: The files that could not be read, and the values of RV(toolkit.settings) that the toolkit cannot use.
+      description:
+        - The files that could not be read, packages that an interrupted installation left half installed, and the
+          values of RV(toolkit.settings) that the toolkit cannot use.
       type: list
       elements: dict
       contains:
@@ -514,13 +518,15 @@ toolkit:
         message:
           description: The description of the problem.
           type: str
-          sample: "An interrupted installation left these packages half installed: libnvidia-container1."
+          sample: >-
+            An interrupted installation left these packages half installed: libnvidia-container1. Run `dpkg --configure
+            libnvidia-container1` on the host.
       sample: []
   sample:
     gpu:
       present: true
       kind: driver
-      evidence: "The NVIDIA driver is loaded: /proc/driver/nvidia/version exists."
+      message: "The NVIDIA driver is loaded: /proc/driver/nvidia/version exists."
       driver_version: 580.95.05
     package_manager: apt
     gpg: /usr/bin/gpg
@@ -604,7 +610,9 @@ gpus:
           type: str
           sample: NVIDIA A100-SXM4-40GB
         mig_enabled:
-          description: Whether the GPU is in MIG mode, null if that is not known, as without NVML.
+          description:
+            - Whether the GPU is in MIG mode. Null if that is not known, for example without NVML if the GPU has no MIG
+              devices.
           type: bool
           sample: true
         mig_devices:
@@ -649,7 +657,7 @@ gpus:
                 message:
                   description: The description of the problem.
                   type: str
-                  sample: "/dev/nvidia-caps/nvidia-cap3 is not there."
+                  sample: "/dev/nvidia-caps/nvidia-cap3 does not exist."
               sample: []
         healthy:
           description: Whether no problem is known that would prevent a container from using the GPU.
@@ -657,8 +665,9 @@ gpus:
           sample: true
         reasons:
           description:
-            - The problems that would prevent it. They are an error that NVML returns for the GPU, a GPU that has
-              disappeared from the PCI bus, and device nodes that are missing or have wrong device numbers.
+            - The problems that would prevent it. They are errors that occur when the GPU is read, a GPU that NVML does
+              not list or that has disappeared from the PCI bus, and device nodes that are missing or have wrong device
+              numbers.
           type: list
           elements: dict
           contains:
@@ -669,7 +678,7 @@ gpus:
             message:
               description: The description of the problem.
               type: str
-              sample: "/dev/nvidia0 is not there."
+              sample: "/dev/nvidia0 does not exist."
           sample: []
     advertised:
       description:
@@ -693,8 +702,8 @@ gpus:
           sample: Create it with nvidia-modprobe -u -c 0.
     problems:
       description:
-        - Errors while the GPUs were read, GPUs on the PCI bus that the driver does not use, and kernel modules of
-          different versions.
+        - Errors while the GPUs were read, values that are not known because the GPUs were read from C(/proc), GPUs on
+          the PCI bus that the driver does not use, and kernel modules of different versions.
       type: list
       elements: dict
       contains:
@@ -705,7 +714,9 @@ gpus:
         message:
           description: The description of the problem.
           type: str
-          sample: "The NVIDIA driver does not use the GPU 0000:0f:00.0 (no driver)."
+          sample: >-
+            The NVIDIA driver does not use the GPU 0000:0f:00.0 (no driver). Run modprobe nvidia. Check the kernel's log
+            for NVRM and Xid.
       sample: []
   sample:
     driver_version: 580.95.05
@@ -743,7 +754,7 @@ cdi:
   returned: success
   type: dict
   contains:
-    folders:
+    directories:
       description: The directories. A later one has precedence over an earlier one.
       type: list
       elements: str
@@ -811,7 +822,7 @@ cdi:
             message:
               description: The description of the reason.
               type: str
-              sample: "It is for the driver 575.51.03; now it is 580.95.05."
+              sample: "It is for driver 575.51.03, but the driver is 580.95.05."
           sample: []
         missing_paths:
           description: The files, device nodes, and programs in the specification that do not exist on the host.
@@ -829,11 +840,11 @@ cdi:
       description: Devices that several files define.
       type: dict
       contains:
-        sentences:
+        messages:
           description: All conflicts as messages.
           type: list
           elements: str
-          sample: ["/var/run/cdi/nvidia.yaml goes before /etc/cdi/nvidia.yaml for nvidia.com/gpu=1."]
+          sample: ["/var/run/cdi/nvidia.yaml has precedence over /etc/cdi/nvidia.yaml for nvidia.com/gpu=1."]
         shadowed:
           description:
             - The devices of a file that have no effect because a later directory defines them too, each with these
@@ -848,11 +859,11 @@ cdi:
           type: dict
           sample: {}
       sample:
-        sentences: []
+        messages: []
         shadowed: {}
         unresolvable: {}
     ignored:
-      description: Other entries of these directories, which engines do not read.
+      description: Other files in these directories, which engines do not read.
       type: list
       elements: str
       sample: [/etc/cdi/nvidia.yaml.old]
@@ -900,10 +911,12 @@ cdi:
         message:
           description: The description of the problem.
           type: str
-          sample: "nvidia-cdi-refresh.service has failed, so that the specification may be stale."
+          sample: >-
+            nvidia-cdi-refresh.service has failed, so the specification may be stale. Run journalctl --unit
+            nvidia-cdi-refresh.service.
       sample: []
   sample:
-    folders: [/etc/cdi, /var/run/cdi]
+    directories: [/etc/cdi, /var/run/cdi]
     files:
       - path: /etc/cdi/nvidia.yaml
         kind: nvidia.com/gpu
@@ -920,7 +933,7 @@ cdi:
       nvidia.com/gpu=0: /etc/cdi/nvidia.yaml
       nvidia.com/gpu=all: /etc/cdi/nvidia.yaml
     conflicts:
-      sentences: []
+      messages: []
       shadowed: {}
       unresolvable: {}
     ignored: []
@@ -957,16 +970,16 @@ findings:
     text:
       description: The description of the finding.
       type: str
-      sample: /etc/cdi/nvidia.yaml does not match the host. It is for driver 575.51.03, and the host has 580.95.05.
+      sample: /etc/cdi/nvidia.yaml does not match the host. It is for driver 575.51.03, but the driver is 580.95.05.
     advice:
       description: How to correct the problem.
       type: str
       sample: Write it again with nvidia_cdi_spec.
   sample:
-    - severity: warning
+    - severity: critical
       id: cdi-stale
       subject: /etc/cdi/nvidia.yaml
-      text: /etc/cdi/nvidia.yaml does not match the host. It is for driver 575.51.03, and the host has 580.95.05.
+      text: /etc/cdi/nvidia.yaml does not match the host. It is for driver 575.51.03, but the driver is 580.95.05.
       advice: Write it again with nvidia_cdi_spec.
 """
 

@@ -12,24 +12,26 @@ author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
   - Registers the runtimes of the NVIDIA Container Toolkit in the configuration of a container engine, makes one of them
-    the default, switches CDI on or off, and reverts all of it.
-  - Only the entries that the options name are changed. Everything else in a file keeps its bytes, including order,
-    comments, indentation, line ends, and other keys of the same tables. A file is replaced in one step and keeps its
-    owner, mode, SELinux label, and the symbolic link that leads to it.
-  - The content of a file before the first change is recorded below C(/var/lib/gpufleet-nvidia/state), and for rootless
-    Docker below C(~/.local/state/gpufleet-nvidia/state) of the user. O(state=absent) restores it.
-  - containerd and CRI-O read several files. O(config_mode) selects the file for the entries of this module. A new
-    runtime inherits the options of the low-level runtime in use, such as C(SystemdCgroup) or C(monitor_path). Later
-    runs apply changes of these options.
+    the default, and switches CDI on or off. O(state=absent) reverts these changes.
+  - The module changes only the entries that the options select. Everything else in a file keeps its bytes, including
+    order, comments, indentation, line ends, and other keys of the same tables. A file is replaced in one step and keeps
+    its owner, mode, SELinux label, and the symbolic link that leads to it.
+  - Before its first change of a file, the module records the content below C(/var/lib/gpufleet-nvidia/state), and for
+    rootless Docker below C(~/.local/state/gpufleet-nvidia/state) of the user. O(state=absent) restores this content.
+  - containerd and CRI-O read several files. O(config_mode) selects the file for the entries of this module. The module
+    copies the options of the low-level runtime in use, such as C(SystemdCgroup) or C(monitor_path), to the runtimes
+    that it registers. If these options change later, the next run copies them again.
   - Before a configuration of containerd or CRI-O is written, the engine's own program prints the configuration that
     results from it. The module fails if anything but the entries of this module would change.
-  - Every flavor of an engine has its own files. C(docs/flavors.md) of this collection lists what is written for each
-    flavor.
+  - Every flavor of an engine has its own files. C(docs/flavors.md) of this collection lists what the module writes for
+    each flavor.
   - Podman has no daemon and needs no registered runtime. O(engine) describes what the module does for it.
   - The module does not restart the engine. See RV(restart_action), RV(restart_required), and
     M(gpufleet.nvidia.nvidia_runtime_restart). The engine does not need to be installed.
-  - Hosts need no Python package. If the Python of a host cannot read TOML (before 3.11), the controller sends its own
-    tomlkit. That must be 0.12 or newer, and 0.13 or newer for hosts with Python 3.8.
+  - Hosts need no Python package, because the controller sends its own. Tasks for containerd, CRI-O, and Podman contain
+    tomlkit, which hosts with Python before 3.11 use to read TOML. The controller needs tomlkit 0.12 or newer, and 0.12
+    or 0.13 if a host has Python 3.8. If the module has to parse YAML settings of K3s or RKE2, the controller also sends
+    PyYAML.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.target
@@ -53,7 +55,7 @@ options:
     description:
       - The container engine to configure.
       - With V(podman) no runtime is registered. The module makes Podman read the directories that contain CDI
-        specifications, and removes NVIDIA's previous OCI hook, which would inject the GPUs a second time.
+        specifications, and removes the OCI hook of NVIDIA's tools, which would inject the GPUs a second time.
     type: str
     choices: [docker, containerd, crio, podman]
     required: true
@@ -65,8 +67,8 @@ options:
         restored byte for byte, or the file is removed if there was none. If the file was changed since, only the
         entries of this module are removed and the previous default runtime is restored.
       - If nothing was recorded, V(absent) removes only runtimes whose program is C(nvidia-container-runtime),
-        C(nvidia-container-runtime.cdi), C(nvidia-container-runtime.legacy), or the
-        C(nvidia-container-runtime.experimental) or C(nvidia-container-runtime-experimental) of the toolkit 1.12 and
+        C(nvidia-container-runtime.cdi), or C(nvidia-container-runtime.legacy). It also removes those with the programs
+        C(nvidia-container-runtime.experimental) and C(nvidia-container-runtime-experimental) of the toolkit 1.12 and
         1.13. See O(unrecorded).
       - Without O(config_path), V(absent) applies to every file that was recorded for the engine.
     type: str
@@ -93,22 +95,23 @@ options:
     default: []
   set_as_default:
     description:
-      - V(true) makes the runtime O(runtime_name) the engine's default. In K3s and RKE2 it is refused if a template
-        without the base template, or an imported file, sets the default.
-      - V(false) restores the recorded default if the present default is a runtime of this module. Otherwise it changes
-        nothing.
+      - V(true) makes the runtime O(runtime_name) the engine's default. For K3s and RKE2, the task fails if an imported
+        file, or a template of their containerd configuration that does not include the base template, sets the default.
+      - V(false) restores the default runtime from before the first run of this module if the present default is a
+        runtime of this module. Otherwise it changes nothing.
       - When left out, the default runtime is not changed.
     type: bool
   enable_cdi:
     description:
-      - Whether the engine's own support of CDI is on. For Docker this is C(features.cdi), for containerd C(enable_cdi).
-      - Some versions have no such setting, because they have no CDI (containerd 1.6) or always use it (CRI-O). For
-        these nothing is written, and a warning is printed if the state is not the requested one.
+      - Whether the engine's own support of CDI is on. For Docker the setting is C(features.cdi), for containerd
+        C(enable_cdi).
+      - Some engines and versions have no such setting, because they have no CDI (containerd 1.6) or always use it
+        (CRI-O). For these the module writes nothing, and it prints a warning if CDI is not in the requested state.
       - V(auto) switches CDI on where the version of the engine has it off by default, that is Docker from 25.0 on and
         before 28.2, and containerd 1.7. In other versions it writes nothing, and removes what an earlier run wrote.
-      - V(auto) keeps a C(features.cdi) that is already set in C(daemon.json) or in the unit. It changes
-        C(enable_cdi = false) in a file of containerd 1.7, because C(containerd config default) prints it there, but not
-        in a file of containerd 2.0 or newer. If the version is not known, it changes nothing.
+      - V(auto) keeps a C(features.cdi) that is already set in C(daemon.json) or in the unit. For containerd 1.7, it
+        changes C(enable_cdi = false), because C(containerd config default) of 1.7 prints this line. For containerd 2.0
+        and newer, it keeps C(enable_cdi = false). If the version is not known, it changes nothing.
       - When left out, the setting is not changed.
     type: str
     choices: ['auto', 'true', 'false']
@@ -126,12 +129,13 @@ options:
     type: path
   config_mode:
     description:
-      - For containerd and CRI-O, the file that the entries are written to. Docker has no drop-ins.
+      - For containerd and CRI-O, the file to which the module writes its entries. Docker has no drop-ins.
       - V(in_place) edits the file that takes effect, which is the main file unless an imported one replaces its
         settings.
       - V(drop_in) writes O(drop_in_path). Up to containerd 1.7 a drop-in replaces all settings of the CRI plugin
         instead of adding to them. There the drop-in is a copy of the CRI settings from all other files, with the
-        entries of this module. Every run updates the copy. Between two runs a change of the other files has no effect.
+        entries of this module. Every run updates the copy. Between two runs, changes of the CRI settings in other files
+        have no effect.
       - V(auto) is V(drop_in) for CRI-O and for containerd from 2.0 on, which merges drop-ins, and V(in_place) for older
         or unknown versions of containerd.
       - V(hook) is for CRI-O only and deprecated. No runtime is registered. The module writes an OCI hook that runs for
@@ -168,19 +172,20 @@ options:
   use_legacy_config:
     description:
       - For containerd 1.x, whether to set the default runtime with the table C(default_runtime) instead of
-        C(default_runtime_name), as NVIDIA's tool does with the legacy configuration.
+        C(default_runtime_name). The installer of the toolkit has the same option (C(UseLegacyConfig) in its source).
       - Deprecated. It is refused for versions of containerd without this table.
     type: bool
     default: false
   purge_legacy:
     description:
       - Whether to remove what earlier versions of NVIDIA's tools left for this engine, such as drop-ins in directories
-        that no engine reads, copies of all of containerd's settings, OCI hooks, and runtimes whose programs no longer
-        exist. Nothing else is removed. A file with any other content stays, with a warning.
+        that no engine reads, drop-ins that contain a copy of all CRI settings of containerd, OCI hooks, and runtimes
+        whose programs no longer exist. Nothing else is removed. The module keeps a file with any other content, and
+        prints a warning.
       - With O(state=absent) the runtimes that C(nvidia-ctk) registered are removed too, even if their programs exist.
       - Copies are kept in O(backup_dir), but O(state=absent) does not restore what was removed.
-      - It applies to the system's own engines. For all others, which are distributions of Kubernetes, rootless Docker,
-        and a second containerd, it does nothing and warns.
+      - It applies only to O(flavor=system) with the engine's usual unit. For distributions of Kubernetes, rootless
+        Docker, and a second containerd, the module removes nothing and prints a warning.
     type: bool
     default: false
   unrecorded:
@@ -202,14 +207,16 @@ options:
   engine_version:
     description:
       - Version of the engine, such as V(26.1.5).
-      - When left out, the running engine or its program is asked, unless O(host_root) is an offline tree. For an
-        unknown version the module writes a configuration that works with the oldest supported version.
+      - When left out, the module uses the version that the running engine or its program reports, unless O(host_root)
+        is an offline tree. For an unknown version the module writes a configuration that works with the oldest
+        supported version.
     type: str
   validate:
     description:
       - Whether the engine's own validator checks the new content before it is written.
-      - V(auto) does so if the program can be run and has a validator. Docker has one since version 23.0. containerd
-        (C(config dump)) and CRI-O (C(config)) always have one.
+      - V(auto) does so if the engine's program can be run and has a validator. Docker has one since version 23.0. All
+        versions of containerd (C(containerd config dump)) and CRI-O (C(crio config)) have one. Podman, K3s, and RKE2
+        have none.
       - V(true) fails if that is not possible. V(false) does not run the validator.
     type: str
     choices: ['auto', 'true', 'false']
@@ -316,7 +323,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 config_path:
-  description: The configuration file, as the host sees it.
+  description: The path of the configuration file on the host, without O(host_root).
   returned: success
   type: str
   sample: /etc/docker/daemon.json
@@ -336,13 +343,13 @@ engine_version:
   type: str
   sample: 26.1.5
 runtimes:
-  description: All runtimes that the files register after the task, with the paths of their programs.
+  description: All runtimes in the engine's files after the task, with the paths of their programs.
   returned: success
   type: dict
   sample:
     nvidia: /usr/bin/nvidia-container-runtime
 default_runtime:
-  description: The default runtime of an engine that starts with the files after the task.
+  description: The default runtime that the engine uses if it starts with the files as they are after the task.
   returned: success
   type: str
   sample: nvidia
@@ -350,8 +357,8 @@ backup_files:
   description:
     - The files that were changed and the copies of their previous content. Empty in check mode, and with
       O(purge_backups).
-    - Pass it to O(gpufleet.nvidia.nvidia_runtime_restart#module:rollback). The record of a file is kept beside the
-      copy.
+    - Pass it to O(gpufleet.nvidia.nvidia_runtime_restart#module:rollback). If the module had recorded the file before,
+      a copy of its record is stored beside the copy of the file, so that a rollback restores both.
   returned: success
   type: list
   elements: dict
@@ -374,7 +381,7 @@ backup_files:
       checksum: 6a09e667f3bcc908b2fb1366ea957d3e3adec17512775099da2f590b0667322a
 cdi:
   description:
-    - Whether CDI is on in an engine that starts with the files after the task.
+    - Whether CDI is on if the engine starts with the files as they are after the task.
     - Null if that is not known, and for a version without CDI.
   returned: success
   type: bool
@@ -392,20 +399,21 @@ restart_required:
   description:
     - Whether the running engine differs from the file. It is also true if this task did not change the file, for
       example because an earlier play ended before its handlers. V(false) if RV(pending_action) is null.
-    - A containerd whose CRI does not answer cannot report its settings, and after a reload CRI-O reports runtimes that
-      no pod can use. These engines differ if a file changed after they were started.
-    - For CRI-O a file that was only touched is not a difference. Its content must be that of the last
-      M(gpufleet.nvidia.nvidia_runtime_restart), and a CRI-O that was started since must report the runtimes, the
-      default, and the CDI directories of the files. A CRI-O that was started with other files is not recognized if the
-      files were changed back and then reloaded.
+    - Some engines do not report their settings reliably. A containerd whose CRI does not answer cannot report them, and
+      after a reload, CRI-O reports runtimes that no pod can use. For these engines the module compares times. They
+      differ if a file was changed after the engine was started.
+    - CRI-O does not differ if a file has a new time but the same content as at the last
+      M(gpufleet.nvidia.nvidia_runtime_restart). If CRI-O was started again after that, it must also report the
+      runtimes, the default runtime, and the CDI directories of the files. The module does not detect a CRI-O that was
+      started with other files if the files were then changed back and CRI-O was reloaded.
   returned: success
   type: bool
   sample: true
 pending_action:
   description:
     - The smallest action that makes the running engine use the files, one of V(none), V(reload), and V(restart).
-    - Null if the engine does not run, does not answer, or reads another file, and if O(unrecorded=keep) finds no record
-      for it.
+    - Null if the engine does not run, does not answer, or reads another file. Also null with O(unrecorded=keep) if this
+      module has recorded nothing for the engine.
   returned: success
   type: str
   sample: reload
@@ -420,18 +428,18 @@ purged:
       type: str
       sample: /etc/containerd/config.d/99-nvidia.toml
     kind:
-      description: The kind of leftover.
+      description: What was removed, one of V(drop-in), V(import), V(runtime), and V(hook).
       type: str
       sample: drop-in
     reason:
-      description: Why it is a leftover.
+      description: Why it was removed.
       type: str
       sample: /etc/containerd/config.d/99-nvidia.toml contains only entries of NVIDIA's tool (nvidia).
   sample: []
 unrecorded:
   description:
-    - With O(state=absent) and O(unrecorded=keep), the files in which NVIDIA's runtimes stay because nothing was
-      recorded.
+    - With O(state=absent) and O(unrecorded=keep), the files in which the module keeps NVIDIA's runtimes, because it has
+      not recorded them.
   returned: success
   type: list
   elements: str

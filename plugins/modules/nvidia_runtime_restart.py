@@ -12,24 +12,28 @@ author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
   - Reloads or restarts a container engine after its files were changed, and verifies that the running daemon works with
-    the new files. If it does not, the module restores the previous files and verifies that the engine works with those.
-  - Before the restart, the engine's own validator checks its files. The module also checks what the validator does not
-    detect, which is an undefined default runtime (such as a missing C(runc) in containerd 1.x), or a default runtime
-    whose program is missing. If a check fails, the module restores the previous files and does not restart the engine.
-  - After the restart, a health probe checks the running engine, because an active unit may still be broken. Docker's
-    API must report the runtimes and the default. containerd's CRI plugin must be loaded and report the runtimes.
-    CRI-O's socket must answer. If the host has C(crictl), the probe starts a pod of CRI-O through each runtime of
-    O(expect). The settings that the daemon reports must match its files.
+    the new files. If it does not, the module restores the previous files, restarts or reloads the engine again, and
+    verifies that the engine works with the previous files.
+  - Before the restart, the engine's own validator checks its files. The module also checks two problems that the
+    validator does not detect. The default runtime may be undefined, such as C(runc) in containerd 1.x without a table
+    for it. The program of the default runtime may be missing. If a check fails, the module does not restart the engine,
+    and it restores the previous files unless another program has changed them. The engine is restarted with the
+    previous files only if a run that was killed may have started it with the new files.
+  - After the restart, a health probe checks the running engine, because the unit of an engine that does not work can
+    be active. Docker's API must report the runtimes and the default. containerd's CRI plugin must be loaded and report
+    the runtimes. CRI-O's socket must answer. The settings that the daemon reports must match its files. For CRI-O, if
+    the host has C(crictl), the module then starts a test pod with each runtime of O(expect).
   - The same health probe runs before the restart. If a check fails before and after it, for example because nothing
     answers on the socket, the new files are not the cause. The files then stay, and a warning says that the health of
-    the engine cannot be determined. A check that passed before the restart must also pass after it.
+    the engine cannot be determined. If a check fails only after the restart, the module rolls back.
   - The module runs C(systemctl daemon-reload), which can take the GPUs from running containers, only if systemd reports
     that the unit of the engine needs it.
-  - During a restart, the module keeps the previous files in a journal entry, a file in
-    C(/var/lib/gpufleet-nvidia/state). If a run is killed, the next run reads the entry and completes the restart, or
-    rolls back.
-  - The module holds the host's lock from the first check to the last, so that no other task of this collection changes
-    the files meanwhile.
+  - During a restart, the module keeps the previous files in a journal entry. That is a file in
+    C(/var/lib/gpufleet-nvidia/state), and for rootless Docker in C(~/.local/state/gpufleet-nvidia/state). If a run is
+    killed, the next run reads the entry and completes the restart, or rolls back.
+  - From the first check to the last, the module holds the lock that all tasks of this collection use on a host. No
+    other task of this collection can then change the files. With O(mode=none) and in check mode, the module takes no
+    lock.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.target
@@ -39,7 +43,7 @@ attributes:
   check_mode:
     support: partial
     details:
-      - Refuses a restart that would stop running containers. Check mode does not check the files, because an earlier
+      - Check mode refuses a restart that would stop running containers. It does not check the files, because an earlier
         task that also runs in check mode has not written them.
   diff_mode:
     support: none
@@ -70,8 +74,8 @@ options:
     description:
       - How the engine is restarted or reloaded.
       - V(systemd) uses its unit.
-      - V(signal) sends SIGHUP, for O(action=reload) only, to the unit's main process or else to the process that
-        answers on O(socket), and only if that process is the engine's program.
+      - V(signal) supports only O(action=reload). It sends SIGHUP to the unit's main process, or, if that is not the
+        engine's program, to the process that answers on O(socket). It sends no signal to another program.
       - V(auto) is V(systemd) if systemd runs the engine and its unit supports O(action). Otherwise it is V(signal) for
         O(action=reload), and O(action=restart) fails.
       - V(none) neither restarts nor reloads the engine and only runs the health probe. The task fails if the running
@@ -103,18 +107,21 @@ options:
         elements: str
         default: []
       default_runtime:
-        description: The default runtime that the engine must report. When left out, the one of its files.
+        description:
+          - The default runtime that the engine must report. When left out, it must report the one that its files set.
         type: str
       cdi:
         description:
-          - Whether CDI must be on. When left out, CDI only has to be as the files set it. Docker before 28.2 does not
-            report CDI when it is off, and containerd 1.6 never reports it.
+          - Whether CDI must be on. When left out, CDI only has to be as the files set it.
+          - The module does not check CDI in an engine that does not report it. Docker before 28.2 does not report CDI
+            when it is off, and containerd 1.6 never reports it.
         type: bool
   rollback:
     description:
-      - The files to restore on failure, which are RV(gpufleet.nvidia.nvidia_runtime_config#module:backup_files) of the
-        tasks that changed them. Join the lists of several tasks in their order. The first entry of each file is used,
-        unless another program wrote the file after it.
+      - The files to restore on failure. Set it to RV(gpufleet.nvidia.nvidia_runtime_config#module:backup_files) of the
+        tasks that changed them. Join the lists of several tasks in the order in which the tasks ran.
+      - If several entries name the same file, the first one is used. If another program wrote the file between two of
+        the tasks, the entry after that change is used, so that a rollback keeps the content of that program.
       - Before the module restores a file, it copies the current content to O(backup_dir).
       - The module also restores files that M(gpufleet.nvidia.nvidia_runtime_config) changed since the last successful
         restart, even if this list is empty.
@@ -133,19 +140,19 @@ options:
         type: path
       checksum:
         description:
-          - SHA-256 of the new content, V(absent) if the file was removed.
-          - If the file has other content, another program has changed it. If the check of the files before the restart
-            then fails, the module restores no file. If the engine does not work after the restart, the module also
-            restores this file. If only a value of O(expect) is missing, the module prints a warning.
-          - If another program wrote the file between two entries, the rollback restores the content of that program.
+          - SHA-256 of the content that the task wrote, V(absent) if the task removed the file.
+          - If the file now has neither this content nor that of O(rollback[].backup), another program has changed it.
+            If the check of the files before the restart then fails, the module restores no file. If the engine does not
+            work after the restart, the module also restores this file. If the engine works but does not meet
+            O(expect), the module prints a warning and does not roll back.
         type: str
   allow_disruption:
     description:
       - Whether a restart may stop running containers. A restart can stop the containers of Docker, those of a Docker
         that systemd restarts together with the engine, and those of a unit whose C(KillMode) is not C(process). With
         V(false) such a restart is refused.
-      - V(true) also allows C(systemctl daemon-reload) while containers run that got their GPUs from the legacy hook.
-        They lose their GPUs, and a warning names them.
+      - V(true) also allows C(systemctl daemon-reload) while containers run that got their GPUs from NVIDIA's legacy
+        hook. These containers lose their GPUs, and a warning names them.
     type: bool
     default: false
   require_runtime:
@@ -175,8 +182,8 @@ options:
         C(~/.local/state/gpufleet-nvidia/backups).
     type: path
 notes:
-  - The message of a failed task and RV(state) describe the state of the engine. If a task fails with V(unknown), manual
-    intervention is needed.
+  - The message of a failed task and RV(state) describe the state of the engine. If a task fails and RV(state) is
+    V(unknown), manual intervention is needed.
 seealso:
   - module: gpufleet.nvidia.nvidia_runtime_config
   - module: gpufleet.nvidia.nvidia_container_info
@@ -265,7 +272,7 @@ daemon_reloaded:
   type: bool
   sample: false
 rolled_back:
-  description: Whether the previous files were restored.
+  description: Whether the module restored at least one previous file.
   returned: success, or failure after the options were accepted
   type: bool
   sample: false
@@ -314,7 +321,7 @@ if t.TYPE_CHECKING:
 def restart_engine(module: AnsibleModule) -> dict[str, object]:
     """Restart the engine, check its health, and roll back if needed. Return the result as documented.
 
-    Raises RestartError, with the same result as details, if the engine is not healthy with its new files.
+    Raises RestartError if the engine is not healthy with its new files. Its ``details`` are the same result.
     """
     params = module.params
     _module.load_bundled_packages(module)
@@ -340,14 +347,15 @@ def restart_engine(module: AnsibleModule) -> dict[str, object]:
     try:
         result = restart.restart(options, host, _module.command_runner(module), module.check_mode)
     except restart.RestartError as error:
-        error.details = _documented(params["action"], error.result)
+        error.details = _module_result(params["action"], error.result)
         for warning in error.result.warnings:
             module.warn(_module.message_of(module, warning))
         raise
-    return {**_documented(params["action"], result), "warnings": result.warnings}
+    return {**_module_result(params["action"], result), "warnings": result.warnings}
 
 
-def _documented(action: str, result: restart.RestartResult) -> dict[str, object]:
+def _module_result(action: str, result: restart.RestartResult) -> dict[str, object]:
+    """Return the module's result as documented, without the warnings."""
     fields = {name: value for name, value in result._asdict().items() if name != "warnings"}
     lists = {"rolled_back_files": list(result.rolled_back_files), "journal": list(result.journal)}
     return {**fields, "action": action, **lists}

@@ -148,7 +148,7 @@ checks:
   type: list
   elements: dict
   contains:
-    link:
+    name:
       description: The name of the check.
       type: str
       sample: live engine
@@ -161,16 +161,16 @@ checks:
       type: str
       sample: The running docker 26.1.5 has nvidia.
   sample:
-    - link: engine file
+    - name: engine file
       ok: true
       detail: /etc/docker/daemon.json registers nvidia as /usr/bin/nvidia-container-runtime.
-    - link: live engine
+    - name: live engine
       ok: true
       detail: The running docker 26.1.5 has nvidia.
-    - link: container
+    - name: container
       ok: true
       detail: "`true` in a container of busybox:1.36 with the runtime nvidia exited with status 0."
-broken:
+failed_check:
   description: The name of the first failed check, which the message describes. Null if no check failed.
   returned: unless the request is refused
   type: str

@@ -24,7 +24,7 @@ description:
   - Nothing has to be restarted, because the toolkit reads the file whenever a container starts. The toolkit does not
     need to be installed.
   - Hosts need no Python package. If the Python of a host cannot read TOML (before 3.11), the controller sends its own
-    tomlkit. That must be 0.12 or newer, and 0.13 or newer for hosts with Python 3.8.
+    tomlkit. That must be 0.12 or newer, and 0.12 or 0.13 for hosts with Python 3.8.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
@@ -102,7 +102,7 @@ options:
       - The configuration file. A toolkit in a directory of its own, such as C(/usr/local/nvidia/toolkit), has it in
         C(.config/nvidia-container-runtime/config.toml) below that directory.
       - For a toolkit that M(gpufleet.nvidia.nvidia_toolkit_install) has installed into a directory, use
-        O(gpufleet.nvidia.nvidia_toolkit_install#module:config) instead. That module overwrites changes of its file by
+        O(gpufleet.nvidia.nvidia_toolkit_install#module:settings) instead. That module overwrites changes of its file by
         others.
     type: path
     default: /etc/nvidia-container-runtime/config.toml

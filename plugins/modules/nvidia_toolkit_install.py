@@ -23,6 +23,7 @@ description:
   - Works with C(apt) on Debian, Ubuntu and their derivatives, and with C(dnf) on Fedora, RHEL and their derivatives.
   - The module can also write the files of the package repository, see O(repository_files). A run that fails before a
     package has changed restores them.
+  - The module can also write the toolkit's C(config.toml), see O(settings).
   - No engine is configured or restarted.
   - After an interrupted run, the next run configures those packages of the toolkit that are half installed, and no
     other packages. If C(dpkg) was interrupted and packages of others are pending, the task fails, in check mode too,
@@ -254,6 +255,12 @@ EXAMPLES = r"""
       - /srv/packages/nvidia-container-toolkit-base_1.19.1-1_amd64.deb
       - /srv/packages/nvidia-container-toolkit_1.19.1-1_amd64.deb
 
+- name: Install the toolkit and configure it in the same task
+  gpufleet.nvidia.nvidia_toolkit_install:
+    version: 1.19.1
+    settings:
+      nvidia-container-runtime.mode: cdi
+
 - name: Fail if the installed toolkit has a known vulnerability
   gpufleet.nvidia.nvidia_toolkit_install:
     source: existing
@@ -281,7 +288,7 @@ EXAMPLES = r"""
     host_root: /srv/images/gpu-node
     dest: /opt/nvidia/toolkit
     driver_root: /run/nvidia/driver
-    config:
+    settings:
       nvidia-container-runtime.mode: cdi
 
 - name: Install only the components for CDI into a directory, and verify all checksums
@@ -289,7 +296,7 @@ EXAMPLES = r"""
     source: directory
     src: /srv/nvidia-container-toolkit-1.19.1
     components: [runtime, ctk, cdi_hook]
-    verify: full
+    checksum: full
 
 - name: Remove the toolkit from its directory
   gpufleet.nvidia.nvidia_toolkit_install:
@@ -302,8 +309,8 @@ diff:
   description:
     - Packages, and removed files, before and after. In check mode what they would be.
     - It is followed by one entry for each changed file of the repository, without user and password in addresses.
-    - With O(source=directory) the names in O(dest), with modes and the beginning of the SHA-256 of their content,
-      followed by C(config.toml) with secrets masked.
+    - With O(source=directory) the names in O(dest), with modes and the beginning of the SHA-256 of their content.
+    - C(config.toml) comes last, with secrets masked.
   returned: success
   type: list
   elements: dict
@@ -486,7 +493,7 @@ device_nodes:
   sample: [/dev/nvidiactl]
 settings:
   description: The settings in effect, as in RV(gpufleet.nvidia.nvidia_toolkit_config#module:settings).
-  returned: with O(source=directory)
+  returned: with O(source=directory), O(settings), O(profile), or O(debug)
   type: dict
   sample:
     nvidia-container-cli.root: /
@@ -505,6 +512,7 @@ if t.TYPE_CHECKING:
 
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import configure as toolkit_configure
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory as toolkit_directory
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory_install
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import repository as toolkit_repository
@@ -514,9 +522,7 @@ if t.TYPE_CHECKING:
 # Seconds to fetch package lists.
 _FETCHING = 300
 # Options for only one of the two kinds of sources.
-_OF_DIRECTORIES = (
-    "src", "components", "config", "profile", "debug", "low_level_runtimes", "default_runtime_executable",
-)  # fmt: skip
+_OF_DIRECTORIES = ("src", "components", "low_level_runtimes", "default_runtime_executable")
 _OF_PACKAGES = ("repository_files", "proxy", "hold", "package_cache")
 
 
@@ -571,8 +577,59 @@ def _install_packages(module: AnsibleModule) -> dict[str, t.Any]:
     run = _module.command_runner(module)
     work = install_packages.Installation if options.state == "present" else remove_packages.Removal
     task = work(options, host, _manager(module, host), run)
-    result = task.execute(module.check_mode)
-    return task.module_result(result)
+    config_task = _config_task(module, host)
+    if config_task is not None:
+        # Wrong settings and a file that cannot be read are refused before a package changes.
+        config_task.plan()
+    result = task.module_result(task.execute(module.check_mode))
+    if config_task is None:
+        return result
+    try:
+        # The packages may have written the file.
+        return _with_config(result, config_task.execute(module.check_mode))
+    except errors.NvidiaError as error:
+        error.details = {**error.details, "changed": result["changed"] and not module.check_mode}
+        raise
+
+
+def _config_task(module: AnsibleModule, host: hostfs.HostFS) -> toolkit_configure.ConfigTask | None:
+    """Return the task that writes config.toml, or None if the parameters do not request it."""
+    params = module.params
+    given = [name for name in toolkit_constants.CONFIG_OPTIONS if params[name] is not None]
+    if not given:
+        return None
+    if params["state"] == "absent":
+        raise errors.NvidiaError(f"state: absent does not support these options: {', '.join(given)}. Remove them.")
+    _module.load_bundled_packages(module)
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+        configure as toolkit_configure,
+    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+        settings as toolkit_settings,
+    )
+
+    request = toolkit_configure.SettingsRequest(
+        settings=params["settings"] or {},
+        profile=params["profile"],
+        debug=params["debug"],
+        exclusive=True,
+        allow_unknown=params["allow_unknown"],
+    )
+    # Ansible adds the parameters to the result, so secrets in them are masked.
+    params["settings"] = toolkit_settings.masked(params["settings"] or {})
+    return toolkit_configure.ConfigTask(toolkit_configure.ConfigOptions(request, backup_dir=params["backup_dir"]), host)
+
+
+def _with_config(result: dict[str, t.Any], config: toolkit_configure.ConfigResult) -> dict[str, t.Any]:
+    """Return the result of the packages together with that of config.toml."""
+    return {
+        **result,
+        "changed": result["changed"] or config.changed,
+        "diff": [*result["diff"], *_module.diff_of(config.files, "toml")],
+        "backup_files": [*result["backup_files"], *config.backup_files],
+        "settings": config.settings,
+        "warnings": [*result["warnings"], *config.warnings],
+    }
 
 
 def _repository_files(entries: list[dict[str, t.Any]] | None) -> tuple[toolkit_repository.RepositoryFile, ...] | None:
@@ -623,15 +680,15 @@ def _install_directory(module: AnsibleModule) -> dict[str, t.Any]:
     _module.load_bundled_packages(module)
     params = module.params
     one_source = (params["src"] is None) != (not params["files"])
-    sent = _controller_source(params["_bundled"] or {})
-    if params["state"] == "present" and one_source and not params["remote_src"] and sent is None:
+    controller_source = _controller_source(params["_bundled"] or {})
+    if params["state"] == "present" and one_source and not params["remote_src"] and controller_source is None:
         raise errors.NvidiaError(
             "remote_src is false, but the controller sent no toolkit, because the module was run without its action"
             " plugin. Run gpufleet.nvidia.nvidia_toolkit_install as a task of a play."
         )
-    options = _directory_options(module.params, sent)
+    options = _directory_options(module.params, controller_source)
     # Ansible adds the parameters to the result, so secrets in them are masked.
-    module.params["config"] = toolkit_settings.masked(module.params["config"])
+    module.params["settings"] = toolkit_settings.masked(module.params["settings"] or {})
     task = _directory_task(module.params["state"])(options, _module.host_from_params(module), _tools(module))
     try:
         result = task.execute(module.check_mode)
@@ -660,7 +717,7 @@ def _directory_task(state: str) -> type[directory_install.DirectoryInstallation 
 
 
 def _directory_options(
-    params: dict[str, t.Any], sent: toolkit_source.ControllerSource | None
+    params: dict[str, t.Any], controller_source: toolkit_source.ControllerSource | None
 ) -> toolkit_directory.DirectoryOptions:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
         directory as toolkit_directory,
@@ -671,17 +728,17 @@ def _directory_options(
         dest=params["dest"],
         src=params["src"],
         files=tuple(params["files"]),
-        sent=sent,
+        controller_source=controller_source,
         components=None if components is None else tuple(components),
         driver_root=params["driver_root"],
-        settings=params["config"],
+        settings=params["settings"] or {},
         profile=params["profile"],
         allow_unknown=params["allow_unknown"],
         debug=params["debug"],
         default_runtime=params["default_runtime_executable"],
         low_level_runtimes=None if runtimes is None else tuple(runtimes),
         create_device_nodes=params["create_device_nodes"],
-        thorough=params["verify"] == "full",
+        thorough=params["checksum"] == "full",
         version=params["version"],
         running_gpu_containers=params["running_gpu_containers"],
         minimum_version=params["minimum_version"],
@@ -764,14 +821,14 @@ def main() -> None:
                 "choices": ["runtime", "hook", "cli", "ctk", "cdi_hook"],
             },
             "driver_root": {"type": "path", "default": "/"},
-            "config": {"type": "dict", "default": {}},
+            "settings": {"type": "dict"},
             "profile": {"type": "str", "choices": ["kubernetes_hardened", "rootless"]},
             "allow_unknown": {"type": "bool", "default": False},
             "debug": {"type": "bool"},
             "low_level_runtimes": {"type": "list", "elements": "str"},
             "default_runtime_executable": {"type": "str"},
             "create_device_nodes": {"type": "bool", "default": False},
-            "verify": {"type": "str", "choices": ["stat", "full"], "default": "stat"},
+            "checksum": {"type": "str", "choices": ["stat", "full"], "default": "stat"},
             **_module.HOST_ROOT_OPTIONS,
             **_module.BUNDLED_OPTIONS,
         }

@@ -46,8 +46,9 @@ PACKAGES_OF_MODULE = {
     "nvidia_container_info": Packages(("tomlkit",), ("yaml",)),
     "nvidia_toolkit_config": Packages(("tomlkit",)),
 }
-# At these levels nvidia_runtime_verify also reads config.toml, whatever the engine, and a CDI specification, before it
-# starts a container.
+# The key is the option level of nvidia_runtime_verify, for every engine. At level gpu the module reads config.toml, and
+# may read a CDI specification, before it starts a container. At level engine it reads them only to explain why a
+# container failed. It then never requests a package, because it would start the container a second time.
 PACKAGES_OF_LEVEL = {
     "engine": Packages(("tomlkit",)),
     "gpu": Packages(("tomlkit",), ("yaml",)),
@@ -142,6 +143,6 @@ class BundledAction(NormalActionModule):
         return result
 
     def bundle(self, names: t.Iterable[str]) -> dict[str, str]:
-        """Return the texts to send for those of the packages that the controller has."""
+        """Return the result of _packing.packed() for each of the packages that the controller has, by name."""
         packages = {name: _packing.packed(name, constants.DEFAULT_LOCAL_TMP) for name in names}  # type: ignore[attr-defined]
         return {name: text for name, text in packages.items() if text is not None}

@@ -25,12 +25,17 @@ if t.TYPE_CHECKING:
 WORKER = Path(__file__).with_name("worker.py")
 # Where the collection keeps records, backups and its lock.
 OWN = ("/var/lib/gpufleet-nvidia", "/run/gpufleet-nvidia")
-# Keys of answers by their names before 1.0, which are compared under the new name.
-RENAMED = {"links_made": "links_created", "open_cves": "known_cves"}
+# Keys of answers, and of the dictionaries in them, by their names before 1.0. They are compared under the new name.
+RENAMED = {
+    "links_made": "links_created",
+    "open_cves": "known_cves",
+    "folders": "directories",
+    "sentence": "message",
+}
 # What Ansible or AnsibleModule adds to an answer.
 _LEFT_OUT = ("invocation", "exception", "deprecations")
 # Keys of texts for people, in answers and in the dictionaries in them.
-_MESSAGES = ("msg", "warnings", "reason", "reasons", "limits", "sentence", "message")
+_MESSAGES = ("msg", "warnings", "reason", "reasons", "limits", "message")
 # Values in files of the collection's own that differ from run to run; the checksum is that of the values.
 _VOLATILE = ("checksum", "identity")
 # The name of a backup has the time and a digest of the content, which is compared itself.
@@ -140,7 +145,7 @@ class Run:
 
     def _answer_lines(self, answer: Arguments) -> list[str]:
         left_out = _LEFT_OUT if self.messages else (*_LEFT_OUT, *_MESSAGES)
-        shown = _without(left_out, {RENAMED.get(key, key): value for key, value in answer.items()})
+        shown = _without(left_out, _renamed(answer))
         lines = []
         for key, value in sorted(shown.items()):
             # A diff is easier to read line by line.
@@ -163,6 +168,15 @@ class Run:
 
     def _plain(self, line: str) -> str:
         return _BACKUP_NAME.sub("<time>", line.replace(str(self.root), "<tree>"))
+
+
+def _renamed(value: t.Any) -> t.Any:
+    """Return a value with the keys of its dictionaries as they are called now."""
+    if isinstance(value, list):
+        return [_renamed(entry) for entry in value]
+    if isinstance(value, dict):
+        return {RENAMED.get(key, key): _renamed(entry) for key, entry in value.items()}
+    return value
 
 
 def _without(left_out: t.Sequence[str], value: t.Any) -> t.Any:

@@ -111,7 +111,7 @@ def _wrong_types(parts: t.Any) -> report.Findings:
             wrong.append(name)
         for key in dict.fromkeys(wrong):
             message = f"{key} in the report of the host has an unexpected type, so findings may be missing."
-            yield report.info("description-damaged", name, message, "Inspect the host again with this version.")
+            yield report.info("report-invalid", name, message, "Inspect the host again with this version.")
 
 
 def _differs(value: t.Any, kind: type) -> bool:
@@ -169,7 +169,7 @@ def _lacks_only_toolkit(pair: _Pair) -> bool:
         programs = toolkit_constants.ALL_PROGRAMS
         missing = [posixpath.basename(path) for path in report.texts(spec.get("missing_paths"))]
         return codes == {host_check.PATH_MISSING} and all(name in programs for name in missing)
-    if other.id == "runtime-program-gone":
+    if other.id == "runtime-program-missing":
         # The rule gives this severity only to NVIDIA's runtimes.
         return other.severity == report.WARNING
     engine = next((engine for engine in facts.engines if report.target_of(engine) == other.subject), {})
@@ -178,21 +178,26 @@ def _lacks_only_toolkit(pair: _Pair) -> bool:
 
 
 _UNREAD_ENGINE = (
-    *("engine-silent", "cri-dead", "restart-pending", "gpus-not-configured", "cdi-folder-not-read"),
-    *("default-runtime-gone", "default-runtime-undefined", "default-runtime-without-gpu", "runtime-program-gone"),
+    *("engine-not-responding", "cri-not-responding", "restart-pending", "gpus-not-configured"),
+    *("cdi-directory-not-read", "default-runtime-program-missing", "default-runtime-undefined"),
+    *("default-runtime-without-gpu", "runtime-program-missing"),
 )
-_WITHOUT_DRIVER = ("cdi-stale", "cdi-refresh-failed", "docker-needs-cdi", "gpu-unusable", "node-missing")
+_WITHOUT_DRIVER = ("cdi-stale", "cdi-refresh-failed", "docker-needs-cdi", "gpu-unusable", "device-node-missing")
 _STALE_DRIVER = (*_WITHOUT_DRIVER, "mig-unusable", "mig-without-capability", "reboot-required")
 _DRIVER_DIFFERS = ("driver-library-differs", "driver-modules-differ")
 
 # The order matters: a cause can be a consequence of one above it.
 CAUSES = (
-    Cause((rules_host.NOT_ROOT,), ("engine-silent", errors.PermissionDeniedError.code), _needs_root),
-    Cause((rules_host.FILES_NOT_READ,), ("cdi-unread",), _always),
+    Cause((rules_host.NOT_ROOT,), ("engine-not-responding", errors.PermissionDeniedError.code), _needs_root),
+    Cause((rules_host.FILES_NOT_READ,), ("cdi-not-parsed",), _always),
     Cause(("config-unreadable",), _UNREAD_ENGINE, _is_same_engine),
     Cause(_DRIVER_DIFFERS, (*_STALE_DRIVER, *_DRIVER_DIFFERS), _always),
     Cause(("gpu-driven-by-nouveau", "gpu-without-driver", "driver-not-loaded"), _WITHOUT_DRIVER, _no_driver),
-    Cause(("toolkit-missing",), ("default-runtime-gone", "runtime-program-gone", "cdi-stale"), _lacks_only_toolkit),
+    Cause(
+        ("toolkit-missing",),
+        ("default-runtime-program-missing", "runtime-program-missing", "cdi-stale"),
+        _lacks_only_toolkit,
+    ),
     Cause(("cdi-stale", "cdi-invalid"), ("docker-needs-cdi",), _always),
 )
 

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Rules about other tools that manage the same files: those of Docker, CRI-O, Podman, the toolkit and the driver.
+"""Audit rules about files of Docker, CRI-O, Podman and the toolkit that other tools write or that conflict.
 
-They read files and run nothing. The rules about containerd's files are in owners_containerd.
+The rules read files and run no program. The rules about containerd's files are in owners_containerd.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if t.TYPE_CHECKING:
 
 _Read = t.TypeVar("_Read")
 
-PURGE = "Remove it with nvidia_runtime_config and purge_legacy: true."
+PURGE_ADVICE = "Remove it with nvidia_runtime_config and purge_legacy: true."
 # The largest file that is read, in bytes. Real configuration files are smaller.
 _MAX_BYTES = 4 << 20
 
@@ -43,7 +43,7 @@ _MAX_BYTES = 4 << 20
 
 
 class HostConfigs:
-    """The configuration files of one host, each read once."""
+    """The configuration files of one host. Each property is computed once, but content() reads the file each time."""
 
     def __init__(self, host: hostfs.HostFS, facts: report.HostFacts) -> None:
         self.host = host
@@ -51,7 +51,7 @@ class HostConfigs:
 
     @functools.cached_property
     def containerd(self) -> containerd_config.ContainerdFiles | None:
-        """The files of the system's own containerd."""
+        """The files of the containerd with the flavor ``system``."""
         return attempt(lambda: containerd_config.ContainerdFiles.of(self._context("containerd")))
 
     @functools.cached_property
@@ -60,7 +60,7 @@ class HostConfigs:
 
     @functools.cached_property
     def docker(self) -> engines_base.Context | None:
-        """The file of the system's own Docker, with the unit that names it."""
+        """The daemon.json and the unit of the Docker with the flavor ``system``."""
         return attempt(lambda: self._context("docker"))
 
     @functools.cached_property
@@ -77,7 +77,7 @@ class HostConfigs:
         return frozenset(record.path for record in found or ())
 
     def real(self, path: str) -> str:
-        """Return the path with links resolved as far as possible."""
+        """Return ``path`` with links resolved, or unchanged if they cannot be resolved."""
         return attempt(lambda: self.host.resolve(path)) or path
 
     def is_recorded(self, path: str) -> bool:
@@ -94,7 +94,7 @@ class HostConfigs:
         return files.as_configured(engine.inspect(self.host), None if version is None else ".".join(map(str, version)))
 
     def _version(self, name: str) -> tuple[int, ...] | None:
-        """Return the version of the system's own engine, if it is known."""
+        """Return the version of the engine with the flavor ``system``, or None if it is unknown."""
         for engine in self.facts.engines:
             if engine.get("engine") == name and engine.get("flavor") in (None, "system"):
                 return core_text.parse_version(report.text(engine.get("version")))
@@ -118,7 +118,7 @@ def attempt(read: t.Callable[[], _Read]) -> _Read | None:
 def experimental_runtime(path: str) -> report.Finding:
     """Return the finding for a file that registers the runtime nvidia-experimental."""
     message = f"{path} registers the runtime {nvidia_files.EXPERIMENTAL}. Since 1.14 the toolkit has no program for it."
-    return report.warning("runtime-experimental", path, message, PURGE)
+    return report.warning("runtime-experimental", path, message, PURGE_ADVICE)
 
 
 def defined_twice(paths_by_runtime: t.Mapping[str, list[str]]) -> report.Findings:
@@ -132,8 +132,7 @@ def defined_twice(paths_by_runtime: t.Mapping[str, list[str]]) -> report.Finding
 
 # -- Docker ----------------------------------------------------------------------------------------------------------
 
-# Flags of dockerd whose setting has another name in the file, and short flags (daemon/command/config.go, moby 20.10 to
-# 29).
+# Flags of dockerd that have another name in daemon.json, and short flags (daemon/command/config.go, moby 20.10 to 29).
 _FLAGS = {
     "add-runtime": "runtimes",
     "cdi-spec-dir": "cdi-spec-dirs",
@@ -161,7 +160,8 @@ _SHORT_FLAG = re.compile(r"-([A-Za-z])(.*)")
 # The names of backups that editors, package managers and Ansible's backup option leave beside a file.
 _BACKUP = re.compile(r".*(~|\.bak|\.backup|\.old|\.orig|\.save|\.rpmsave|\.rpmnew|\.rpmorig|\.dpkg-[a-z]+|\.swp)")
 
-_OVERRIDES = ("docker-override.conf",)
+# Drop-ins of docker.service in the images of DGX OS.
+_DGX_DROP_INS = ("docker-override.conf",)
 _DGX = "/etc/dgx-release"
 _NVIDIA_DOCKER = "/usr/bin/nvidia-docker"
 
@@ -175,7 +175,7 @@ def docker_flags(configs: HostConfigs) -> report.Findings:
     both = [name for name in _settings_on_command_line(unit) if name not in _MERGED_SETTINGS and document.has(name)]
     if both:
         yield report.critical(
-            "flags-collide",
+            "flag-conflict",
             context.path,
             f"{context.path} and the command line of {unit.name} ({core_text.listed([unit.path, *unit.drop_ins])}) both"
             f" set {core_text.listed(both)}. dockerd does not start if a setting is in both places.",
@@ -197,15 +197,16 @@ def _settings_on_command_line(unit: systemd_units.Unit) -> list[str]:
 
 
 def vendor_image(configs: HostConfigs) -> report.Findings:
-    """Yield findings for Docker settings of a vendor's image."""
+    """Yield findings for DGX OS, and for its drop-ins of docker.service."""
     unit = configs.docker.unit if configs.docker is not None else None
     for path in unit.drop_ins if unit is not None else ():
-        if posixpath.basename(path) in _OVERRIDES:
+        if posixpath.basename(path) in _DGX_DROP_INS:
             yield report.warning(
                 "vendor-override",
                 path,
-                f"{path} belongs to the vendor's image (DGX OS) and adds flags to the command line of dockerd.",
-                "Do not set the same in daemon.json. Updates of the image write this file again.",
+                f"{path} is a drop-in of DGX OS and may add flags to the command line of dockerd.",
+                "Do not set the same options in daemon.json, and do not edit this drop-in. Updates of DGX OS replace"
+                " it.",
             )
     if configs.host.exists(_DGX):
         yield report.info(
@@ -234,23 +235,26 @@ def crio_old_drop_in(configs: HostConfigs) -> report.Findings:
     path = nvidia_files.STRAY_CRIO
     if configs.host.lexists(path) and not configs.is_recorded(path):
         message = f"{path} is a drop-in that the toolkit up to 1.19.0 wrote. CRI-O does not read its directory."
-        yield report.warning("drop-in-of-old-toolkit", path, message, PURGE)
+        yield report.warning("drop-in-of-old-toolkit", path, message, PURGE_ADVICE)
 
 
 def crio_backups(configs: HostConfigs) -> report.Findings:
-    """Yield findings for backups and dangling links: CRI-O reads every file of its directory, whatever its name."""
+    """Yield findings for backups and dangling links in the directory of CRI-O's drop-ins.
+
+    CRI-O reads every file there, whatever its name.
+    """
     files = configs.crio
     for file in files.files[1:] if files is not None else ():
         if _BACKUP.fullmatch(posixpath.basename(file.name)):
             message = f"{file.name} looks like a backup, but CRI-O reads every file in this directory as configuration."
-            yield report.warning("backup-is-configuration", file.name, message, "Move it to another directory.")
+            yield report.warning("backup-in-config-directory", file.name, message, "Move it to another directory.")
     for name in files.missing if files is not None else ():
         message = f"{name} is a link to a file that does not exist. CRI-O does not start with it."
-        yield report.critical("link-leads-nowhere", name, message, "Remove the link, or create the file.")
+        yield report.critical("dangling-symlink", name, message, "Remove the link, or create the file.")
 
 
 def crio_runtimes(configs: HostConfigs) -> report.Findings:
-    """Yield findings for NVIDIA runtimes in several files, and for a runtime that no longer has a program."""
+    """Yield findings for NVIDIA runtimes that several files define, and for the runtime nvidia-experimental."""
     paths: dict[str, list[str]] = {}
     for file in configs.crio.files if configs.crio is not None else ():
         for name, entry in report.table(file.document.value(*crio_config.RUNTIMES)).items():
@@ -263,12 +267,13 @@ def crio_runtimes(configs: HostConfigs) -> report.Findings:
 
 # -- the GPU operator, hooks, other configuration management ---------------------------------------------------------
 
-# The pid file of nvidia-ctk-installer, the program of the GPU operator's toolkit container (toolkit 1.17 to 1.20;
-# nvidia-toolkit before), and the directory in which the operator's checks leave files such as toolkit-ready
-# (gpu-operator 1.11 to 25).
+# The pid file of nvidia-ctk-installer, the program of the GPU operator's toolkit container (toolkit 1.17 to 1.20; in
+# earlier releases the program is named nvidia-toolkit).
 _PID_FILE = "/run/nvidia/toolkit/toolkit.pid"
+# The directory in which the operator's validator creates files such as toolkit-ready (gpu-operator 1.11 to 25).
 _VALIDATIONS = "/run/nvidia/validations"
-# What configuration management tools write at the top of their files (Ansible's ansible_managed, Puppet, Chef, Salt).
+# Comments that configuration management tools write at the top of a file (Ansible's ansible_managed, Puppet, Chef,
+# Salt).
 _MANAGED = re.compile(
     rb"ansible[ _]managed|managed by (?:ansible|puppet|chef|salt)|generated by chef|file managed by", re.IGNORECASE
 )
@@ -284,20 +289,20 @@ def gpu_operator(configs: HostConfigs) -> report.Findings:
             "gpu-operator-owns-toolkit",
             _PID_FILE,
             f"{_PID_FILE} exists: the GPU operator's toolkit container installs the toolkit and configures the engine.",
-            "Let only one of them manage the toolkit: set toolkit.enabled=false in the operator's ClusterPolicy, or do"
-            " not configure the toolkit and the engine of this host with this collection.",
+            "Let either the operator or this collection manage the toolkit: set toolkit.enabled=false in the operator's"
+            " ClusterPolicy, or do not configure the toolkit and the engine of this host with this collection.",
         )
         return
     left = [_VALIDATIONS] if host.lexists(_VALIDATIONS) else []
     left += [toolkit_constants.DIRECTORY] if _is_directory(configs, toolkit_constants.DIRECTORY) else []
     if left:
         message = f"The GPU operator created {core_text.listed(left)}. Its toolkit container does not run now."
-        advice = "Remove this if no engine uses the toolkit in it."
-        yield report.info("gpu-operator-traces", left[-1], message, advice)
+        advice = f"Remove {core_text.listed(left)}, unless an engine uses programs there."
+        yield report.info("gpu-operator-leftovers", left[-1], message, advice)
 
 
 def _is_directory(configs: HostConfigs, path: str) -> bool:
-    """Return whether ``path`` is a real directory. This collection installs several versions behind a link."""
+    """Return whether ``path`` is a directory. If this collection installed the toolkit, ``path`` is a link."""
     process_path = attempt(lambda: configs.host.real_path(path, last=False))
     return process_path is not None and os.path.isdir(process_path) and not os.path.islink(process_path)
 
@@ -311,27 +316,31 @@ def old_hooks(configs: HostConfigs) -> report.Findings:
         hook = report.table(nvidia_files.read_hook(content)).get("hook")
         program = report.text(report.table(hook).get("path")) or report.text(hook)
         if configs.host.find_executable([program]) is None:
-            message = f"With {path}, Podman and CRI-O run {program} for every container. The program is missing, so no"
-            yield report.critical("old-hook", path, f"{message} container starts.", PURGE)
+            message = (
+                f"With {path}, Podman and CRI-O run {program} for every container. The program is missing, so no"
+                " container starts."
+            )
+            yield report.critical("legacy-oci-hook", path, message, PURGE_ADVICE)
         else:
             message = (
-                f"With {path}, Podman and CRI-O run NVIDIA's hook for every container. Together with CDI or NVIDIA's"
+                f"With {path}, Podman and CRI-O run NVIDIA's hook for every container. A container that also uses CDI"
+                " or NVIDIA's runtime gets its GPUs twice."
             )
-            yield report.warning("old-hook", path, f"{message} runtime, it adds the GPUs twice.", PURGE)
+            yield report.warning("legacy-oci-hook", path, message, PURGE_ADVICE)
 
 
 def managed_files(configs: HostConfigs) -> report.Findings:
-    """Yield a finding for each file whose first comments name another configuration management tool."""
+    """Yield a finding for each file with a comment of a configuration management tool at the top."""
     paths = [toolkit_constants.CONFIG_FILE]
     for files in (configs.containerd, configs.crio):
         paths += [file.path for file in files.files] if files is not None else []
     for path in dict.fromkeys(paths):
         if any(_MANAGED.search(line) for line in _header_comments(configs.content(path) or b"")):
             yield report.warning(
-                "other-management",
+                "other-config-management",
                 path,
-                f"A comment at the top of {path} names another configuration management tool. Its next run may remove"
-                " what this collection has added.",
+                f"A comment at the top of {path} says that a configuration management tool writes the file. The next"
+                " run of that tool may remove what this collection has added.",
                 "Run this collection after each run of that tool, or configure that tool to keep NVIDIA's entries.",
             )
 

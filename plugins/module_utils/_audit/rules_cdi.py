@@ -42,9 +42,9 @@ def faulty(facts: report.HostFacts) -> report.Findings:
             yield report.Finding(severity, "cdi-invalid", path, message, _WRITE)
         elif "valid" in spec and spec["valid"] is None:
             message = f"{path} could not be read, because no YAML parser is available."
-            yield report.info("cdi-unread", path, message, "Install PyYAML for Ansible on the controller.")
+            yield report.info("cdi-not-parsed", path, message, "Install PyYAML for Ansible on the controller.")
         for message in report.texts(spec.get("warnings")):
-            yield report.info("cdi-odd", path, message, "No action is needed if this is intended.")
+            yield report.info("cdi-unusual-content", path, message, "No action is needed if this is intended.")
 
 
 def stale(facts: report.HostFacts) -> report.Findings:
@@ -98,7 +98,7 @@ def engine_limits(facts: report.HostFacts) -> report.Findings:
         elif facts.gpu_specs:
             message = f"{support} does not read CDI specifications."
             advice = "Use a newer release, or the runtime nvidia."
-            yield report.info("cdi-not-read", report.target_of(engine), message, advice)
+            yield report.info("cdi-unsupported", report.target_of(engine), message, advice)
 
 
 def _too_new(facts: report.HostFacts, target: str, support: cdi_support.CdiEngine) -> report.Findings:
@@ -132,7 +132,7 @@ def unread_directories(facts: report.HostFacts, host: hostfs.HostFS) -> report.F
         unless = ", unless its configuration names another directory" if configured is None else ""
         yield report.Finding(
             report.WARNING if configured is None else report.CRITICAL,
-            "cdi-folder-not-read",
+            "cdi-directory-not-read",
             report.target_of(engine),
             f"{support} reads specifications only in {' and '.join(read) or 'no directory'}{unless}. The"
             f" specifications of the GPUs are {core_text.listed(sorted(facts.gpu_specs))}.",
@@ -233,7 +233,7 @@ def refresh_precedence(facts: report.HostFacts) -> report.Findings:
     others = {path for paths in shadowed.values() for path in report.texts(paths)} - {output}
     if facts.refresh.get("enabled") is True and output in facts.gpu_specs and others:
         yield report.warning(
-            "cdi-refresh-undoes",
+            "cdi-refresh-overrides",
             facts.refresh_service,
             f"{facts.refresh_service} writes {output}, which has precedence over {core_text.listed(sorted(others))}."
             f" For devices that several of these files define, engines use those of {output}.",

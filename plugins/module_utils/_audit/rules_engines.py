@@ -32,7 +32,7 @@ def restarts(facts: report.HostFacts) -> report.Findings:
             yield report.warning("restart-unfinished", target, message, _RESTART)
 
 
-def dead_cri(facts: report.HostFacts) -> report.Findings:
+def cri_not_responding(facts: report.HostFacts) -> report.Findings:
     """Yield a finding for a containerd that runs with runtimes in its files and reports none."""
     for engine in facts.engines:
         live = report.table(engine.get("live"))
@@ -45,7 +45,7 @@ def dead_cri(facts: report.HostFacts) -> report.Findings:
                 "Look for the cri plugin in the journal of the unit and in the output of ctr plugins ls. Correct the"
                 " file that the error names."
             )
-            yield report.critical("cri-dead", target, message, advice)
+            yield report.critical("cri-not-responding", target, message, advice)
 
 
 def not_inspected(facts: report.HostFacts) -> report.Findings:
@@ -66,7 +66,7 @@ def default_runtime(facts: report.HostFacts, host: hostfs.HostFS) -> report.Find
         if program and _is_missing(host, engine, program):
             message = f"The default runtime {name} needs {program}, which does not exist. No container starts."
             advice = "Install the toolkit, or set another default runtime with nvidia_runtime_config."
-            yield report.critical("default-runtime-gone", target, message, advice)
+            yield report.critical("default-runtime-program-missing", target, message, advice)
         elif facts.has_gpu is False and engines_base.is_nvidia_runtime(name, program):
             message = f"The default runtime is {name}, but the host has no GPU. Containers may not start."
             advice = "Set another default runtime with nvidia_runtime_config (set_as_default: false)."
@@ -102,10 +102,10 @@ def programs(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findings:
             message = f"The runtime {name} needs {program}, which does not exist. No container starts with it."
             if engines_base.is_nvidia_runtime(name, program):
                 advice = "Install the toolkit, or remove the runtime with nvidia_runtime_config and purge_legacy: true."
-                yield report.warning("runtime-program-gone", target, message, advice)
+                yield report.warning("runtime-program-missing", target, message, advice)
             else:
                 advice = "Install the program, or remove the runtime."
-                yield report.info("runtime-program-gone", target, message, advice)
+                yield report.info("runtime-program-missing", target, message, advice)
 
 
 def _is_missing(host: hostfs.HostFS, engine: Engine, program: str) -> bool:
@@ -167,8 +167,8 @@ def removed_engines(facts: report.HostFacts) -> report.Findings:
             target, names = report.target_of(engine), ", ".join(posixpath.basename(path) for path in files)
             message = f"{target} is not installed, but files that this collection changed for it still exist: {names}."
             advice = "Restore the files with nvidia_runtime_config and state: absent."
-            yield report.info("engine-gone", target, message, advice)
+            yield report.info("engine-not-installed", target, message, advice)
 
 
-RULES = (restarts, dead_cri, not_inspected, gpus_not_configured, cdi_off, live_restore, removed_engines)
+RULES = (restarts, cri_not_responding, not_inspected, gpus_not_configured, cdi_off, live_restore, removed_engines)
 HOST_RULES = (default_runtime, programs)

@@ -47,6 +47,7 @@ _OTHER = Kind(report.WARNING, "problem", _FOLLOW)
 _NOUVEAU = "Install NVIDIA's driver, keep nouveau from loading, and restart the host."
 _PACKAGE = "Install the package that the message names, then inspect the host again."
 _HALF = "Or install the toolkit again with nvidia_toolkit_install. It completes these packages and no others."
+_JOURNAL = "Look for the cause in the journal of its unit."
 _UNREADABLE = "Do this before the engine restarts: it does not start with a file that it cannot read."
 _CONFIG_TOML = "NVIDIA's runtime starts no container with a file that it cannot read."
 
@@ -54,7 +55,7 @@ _CONFIG_TOML = "NVIDIA's runtime starts no container with a file that it cannot 
 KINDS: dict[str, dict[str, Kind]] = {
     "engines": {
         errors.ConfigurationError.code: Kind(report.CRITICAL, "config-unreadable", _UNREADABLE),
-        "engine-silent": Kind(report.WARNING, "engine-silent", "Look for the cause in the journal of its unit."),
+        "engine-not-responding": Kind(report.WARNING, "engine-not-responding", _JOURNAL),
     },
     "toolkit": {
         errors.ConfigurationError.code: Kind(report.CRITICAL, "config-unreadable", _CONFIG_TOML),
@@ -74,7 +75,9 @@ KINDS: dict[str, dict[str, Kind]] = {
         "cdi-refresh-failed": Kind(
             report.WARNING, "cdi-refresh-failed", "Correct the cause, then start the service again."
         ),
-        "cdi-refresh-twice": Kind(report.WARNING, "cdi-refresh-twice", "Disable one of them with nvidia_cdi_refresh."),
+        "cdi-refresh-duplicate": Kind(
+            report.WARNING, "cdi-refresh-duplicate", "Disable one of them with nvidia_cdi_refresh."
+        ),
     },
 }
 
@@ -223,7 +226,7 @@ def nodes(facts: report.HostFacts) -> report.Findings:
         is_needed = any(path in device_nodes.NEEDED_NODES for path in paths)
         severity = report.CRITICAL if is_needed else report.WARNING
         yield report.Finding(
-            severity, "node-missing", paths[0], f"Missing device nodes: {core_text.listed(paths)}.", advice
+            severity, "device-node-missing", paths[0], f"Missing device nodes: {core_text.listed(paths)}.", advice
         )
 
 

@@ -11,13 +11,17 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 
 TOOLKIT = "toolkit"
-# NVIDIA's mitigation. It affects neither CDI specifications nor what a device plugin injects.
+# The setting by which NVIDIA mitigates the vulnerabilities in _MITIGATED. It has no effect on CDI specifications and on
+# what a device plugin injects.
 _MITIGATION = "features.disable-cuda-compat-lib-hook"
 _MITIGATED = ("CVE-2025-23266", "CVE-2025-23267")
 
 
 def vulnerabilities(facts: report.HostFacts) -> report.Findings:
-    """Yield the known vulnerabilities of the installed version; a warning only if the mitigation is set."""
+    """Yield a finding for each known vulnerability of the installed version.
+
+    The severity is critical, or warning if the mitigation is set.
+    """
     is_set = report.table(facts.toolkit.get("settings")).get(_MITIGATION) is True
     for entry in report.rows(facts.toolkit.get("known_cves")):
         name, about = report.text(entry.get("name")), report.text(entry.get("about"))
@@ -32,13 +36,16 @@ def vulnerabilities(facts: report.HostFacts) -> report.Findings:
         fixed = f"{floor} or newer" if floor else "the newest version"
         advice = f"Install {fixed} with nvidia_toolkit_install, which updates all four packages together."
         severity = report.WARNING if is_mitigated else report.CRITICAL
-        yield report.Finding(severity, "open-cve", TOOLKIT, message, advice)
+        yield report.Finding(severity, "known-cve", TOOLKIT, message, advice)
 
 
 def unknown_version(facts: report.HostFacts) -> report.Findings:
     if "known_cves" in facts.toolkit and facts.toolkit["known_cves"] is None:
         message = "The version of the toolkit is unknown, so its vulnerabilities are unknown too."
-        advice = "Inspect the host while it runs, or install the toolkit with nvidia_toolkit_install."
+        advice = (
+            "Inspect the running host instead of its directory tree, or install the toolkit with"
+            " nvidia_toolkit_install."
+        )
         yield report.info("toolkit-version-unknown", TOOLKIT, message, advice)
 
 
@@ -53,7 +60,7 @@ def missing(facts: report.HostFacts) -> report.Findings:
 def version_mismatches(facts: report.HostFacts) -> report.Findings:
     for message in report.texts(facts.toolkit.get("version_mismatches")):
         advice = "Install all parts at one version with nvidia_toolkit_install."
-        yield report.warning("toolkit-parts-differ", TOOLKIT, message, advice)
+        yield report.warning("toolkit-version-mismatch", TOOLKIT, message, advice)
 
 
 def packages(facts: report.HostFacts) -> report.Findings:
@@ -62,7 +69,7 @@ def packages(facts: report.HostFacts) -> report.Findings:
         version = report.text(report.table(package).get("version"))
         if name in packages_base.REPLACED_PACKAGES:
             message = f"The package {name} {version} is a predecessor of the toolkit. It no longer gets updates."
-            yield report.warning("former-package", TOOLKIT, message, "Replace it with nvidia_toolkit_install.")
+            yield report.warning("obsolete-package", TOOLKIT, message, "Replace it with nvidia_toolkit_install.")
         if report.table(package).get("held") is True:
             message = f"The package manager holds {name} at {version}, so it also gets no security updates."
             yield report.info("package-held", TOOLKIT, message, "Nothing is needed if this is intended.")
@@ -72,14 +79,14 @@ def sources(facts: report.HostFacts) -> report.Findings:
     for entry in report.rows(facts.toolkit.get("conflicting_sources")):
         path, line, address = (entry.get(name) for name in ("path", "line", "address"))
         if report.text(path):
-            place, advice = f"{path}", "Remove the file with nvidia_toolkit_install."
+            place, advice = f"{path}", "Run nvidia_toolkit_install with remove_conflicts: true, which removes the file."
             if report.text(address):
                 place, advice = f"{path}, line {line} ({address}),", "Remove the entry."
             yield report.warning(
                 "conflicting-source",
                 report.text(path),
-                f"{place} conflicts with the package source that this collection writes. apt refuses two sources that"
-                " name their keys differently, and dnf may use either.",
+                f"{place} conflicts with the package source that this collection writes. apt refuses two"
+                " sources with one address and different keys. dnf may install packages from either source.",
                 advice,
             )
 
@@ -92,7 +99,7 @@ def unsafe_settings(facts: report.HostFacts) -> report.Findings:
 
 def reboot(facts: report.HostFacts) -> report.Findings:
     if facts.toolkit.get("reboot_required") is True:
-        message = "The host needs a reboot. Until then it does not use an updated driver."
+        message = "The host needs a reboot. Until then it may use a previous kernel or driver."
         yield report.info("reboot-required", "host", message, "Restart the host when its containers can be stopped.")
 
 
@@ -102,7 +109,7 @@ def hook_containers(facts: report.HostFacts) -> report.Findings:
         yield report.warning(
             "containers-lose-gpus",
             TOOLKIT,
-            f"These containers have their GPUs from the toolkit's hook: {core_text.listed(names)}. They lose them"
+            f"These containers got their GPUs from the toolkit's hook: {core_text.listed(names)}. They lose the GPUs"
             " when systemd reloads its units, for example during an update of packages.",
             "Start them again with CDI devices before you update packages on the host.",
         )

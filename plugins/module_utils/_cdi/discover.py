@@ -56,12 +56,14 @@ class DeviceNodes:
         return cdi_edits.node_edits(nodes, self._with_gids)
 
     def gpu(self, gpu: inventory.Gpu) -> cdi_edits.Edits:
-        """Return the edits of a whole GPU: its device node, its DRM nodes and their links."""
+        """Return the edits of a whole GPU: its device node, its DRM nodes, their links, and the hook of folders()."""
         nodes = self.named([f"/dev/nvidia{gpu.minor}", *self._drm_paths(gpu.bus)])
         return cdi_edits.merged(self.edits(nodes), self._links(gpu.bus, nodes), self.folders(nodes))
 
     def mig(self, gpu: inventory.Gpu, mig_device: inventory.MigDevice) -> cdi_edits.Edits:
         """Return the edits of a MIG device: the node of its GPU and the capability nodes of its instances.
+
+        A MIG device that supports graphics also gets the DRM nodes of the GPU, and their links.
 
         Raises HostError or ConfigurationError if the driver does not report the numbers of the capability nodes.
         """
@@ -156,9 +158,9 @@ def driver_edits(
     return cdi_edits.merged(
         cdi_edits.Edits(mounts=mounts(libraries)),
         hooks.symlinks(link for library in libraries for link in _library_links(files, library)),
-        hooks.plain(cdi_options.CUDA_COMPAT, f"--host-driver-version={version}"),
+        hooks.edits(cdi_options.CUDA_COMPAT, f"--host-driver-version={version}"),
         _cache_hook(libraries, request, hooks),
-        hooks.plain(cdi_options.NODE_MODIFICATION),
+        hooks.edits(cdi_options.NODE_MODIFICATION),
         cdi_edits.Edits(env=(f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(folders)}",)),
         cdi_edits.Edits()
         if cdi_options.NO_IPC in request.feature_flags
@@ -221,7 +223,7 @@ def _cache_hook(
     arguments = ["--ldconfig-path", request.ldconfig_path] if request.ldconfig_path else []
     for folder in dict.fromkeys(map(posixpath.dirname, inside)):
         arguments += ["--folder", folder]
-    return hooks.plain(cdi_options.LDCACHE, *arguments)
+    return hooks.edits(cdi_options.LDCACHE, *arguments)
 
 
 def _sockets(files: driver_files.DriverFiles) -> t.Iterator[cdi_edits.Mount]:
@@ -236,7 +238,8 @@ def _sockets(files: driver_files.DriverFiles) -> t.Iterator[cdi_edits.Mount]:
 
 # These libraries have their own versions, not the driver's.
 _GRAPHICS_LIBRARIES = tuple(f"libnvidia-egl-{name}.so.*.*" for name in ("gbm", "wayland", "wayland2", "xcb", "xlib"))
-# driver_edits() mounts these libraries, and graphics_edits() adds their links.
+# driver_edits() mounts these libraries, and graphics_edits() adds their links. It also mounts the second
+# one.
 _ALLOCATOR, _VULKAN_PRODUCER = "libnvidia-allocator.so", "libnvidia-vulkan-producer.so"
 _X_DRIVER, _X_EXTENSION = "nvidia_drv.so", "libglxserver_nvidia.so"
 _X_MODULES = ("modules/drivers", "modules/extensions", "modules/updates/drivers", "modules/updates/extensions")
@@ -311,7 +314,10 @@ def _graphics_links(libraries: t.Iterable[driver_files.Found], name: str, target
 def _configs(
     files: driver_files.DriverFiles, container_folder: str, names: t.Iterable[str], fallback_folder: str = ""
 ) -> t.Iterator[cdi_edits.Mount]:
-    """Return mounts of the files that exist. ``fallback_folder`` is searched after the usual directories."""
+    """Yield mounts of the files that exist. ``fallback_folder`` is searched after the usual directories.
+
+    ``container_folder`` is the directory of the files in the container.
+    """
     for name in names:
         path = files.config(name)
         if path is None and fallback_folder and files.lookup.is_file(file_lookup.under(fallback_folder, f"/{name}")):

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Report the CDI specifications of a host, their differences from the host's GPUs, and the unit that refreshes them."""
+"""Report the CDI specifications of a host, how they differ from the host's GPUs, and the service that refreshes them.
+
+This file changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import host_check, refresh_units
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import records as cdi_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import registry as cdi_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import schema as cdi_schema
@@ -27,11 +31,11 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-# How generators name devices: by UUID, by index, by type and index.
-_STYLES = {
-    "uuid": re.compile(r"(?:GPU|MIG)-.*"),
-    "index": re.compile(r"[0-9]+(?::[0-9]+)?"),
-    "type": re.compile(r"gpu[0-9]+|mig[0-9]+:[0-9]+"),
+# The names that generators give to devices, by the strategy (STRATEGIES in options.py).
+_NAME_PATTERNS = {
+    cdi_options.UUID: re.compile(r"(?:GPU|MIG)-.*"),
+    cdi_options.INDEX: re.compile(r"[0-9]+(?::[0-9]+)?"),
+    cdi_options.TYPE_INDEX: re.compile(r"gpu[0-9]+|mig[0-9]+:[0-9]+"),
 }
 _GPU_NODE = re.compile(r"/dev/nvidia[0-9]+")
 
@@ -39,8 +43,10 @@ _GPU_NODE = re.compile(r"/dev/nvidia[0-9]+")
 class GpuDevice(t.NamedTuple):
     """A GPU or a MIG device that a container can get.
 
-    ``names`` are its known names by style. ``nodes`` are its device nodes. If ``complete`` is false, the driver reports
-    only a part of these facts, and a specification may or may not contain the device.
+    - ``names``: its known names in a specification, by the strategy.
+    - ``nodes``: its device nodes.
+    - ``complete``: whether the driver reports all names and nodes. Otherwise it is no difference if a specification
+      lacks the device.
     """
 
     names: t.Mapping[str, str]
@@ -48,7 +54,7 @@ class GpuDevice(t.NamedTuple):
     complete: bool
 
     def display_name(self) -> str:
-        return self.names.get("index") or self.names.get("uuid") or ", ".join(sorted(self.nodes))
+        return self.names.get(cdi_options.INDEX) or self.names.get(cdi_options.UUID) or ", ".join(sorted(self.nodes))
 
 
 def changed_gpus(
@@ -57,9 +63,11 @@ def changed_gpus(
     gpus: t.Mapping[str, t.Any],
     other_devices: frozenset[str] | None = frozenset(),
 ) -> list[core_errors.Problem]:
-    """Return the differences between ``document`` and the driver's GPUs. ``gpus`` is the result of describe_gpus().
+    """Return the differences between the GPUs in ``document`` and those that the driver reports.
 
-    other_devices: names of devices in other files of the same kind; None if the document should have only some.
+    gpus: the result of describe_gpus().
+    other_devices: names of devices in other files of the same kind. A device in one of them is not missing. None if the
+    document was generated for selected devices (device_ids), so that no other device is missing.
     """
     return [] if gpus["source"] is None else _differences(document, _gpu_devices(host, gpus), other_devices)
 
@@ -75,22 +83,23 @@ def _gpu_devices(host: hostfs.HostFS, gpus: t.Mapping[str, t.Any]) -> list[GpuDe
         if not gpu["mig_enabled"]:
             found.append(_gpu_device(gpu["uuid"], "gpu", [index], nodes, complete))
         for mig in gpu["mig_devices"]:
+            mig_complete = complete
             try:
-                own = capabilities.nodes(minor, mig["gpu_instance"], mig["compute_instance"])
+                mig_nodes = capabilities.nodes(minor, mig["gpu_instance"], mig["compute_instance"])
             except core_errors.NvidiaError:
-                own = ("", "")
-                complete = False
-            found.append(_gpu_device(mig["uuid"], "mig", [index, mig["index"]], [*nodes, *own], complete))
+                mig_nodes = ("", "")
+                mig_complete = False
+            found.append(_gpu_device(mig["uuid"], "mig", [index, mig["index"]], [*nodes, *mig_nodes], mig_complete))
     return found
 
 
 def _gpu_device(
     uuid: str | None, kind: str, numbers: t.Sequence[int | None], nodes: t.Sequence[str], complete: bool
 ) -> GpuDevice:
-    names = {"uuid": uuid} if uuid else {}
+    names = {cdi_options.UUID: uuid} if uuid else {}
     if None not in numbers:
         number = ":".join(map(str, numbers))
-        names.update({"index": number, "type": kind + number})
+        names.update({cdi_options.INDEX: number, cdi_options.TYPE_INDEX: kind + number})
     return GpuDevice(names, frozenset(nodes), complete)
 
 
@@ -100,30 +109,31 @@ def _differences(
     common = _nodes(document)
     devices = {device["name"]: _nodes(device) | common for device in document.get("devices", ())}
     all_nodes = frozenset(node for nodes in devices.values() for node in nodes)
-    if not any(_GPU_NODE.fullmatch(node) for node in all_nodes) and not any(map(_STYLES["uuid"].fullmatch, devices)):
+    has_nodes = any(_GPU_NODE.fullmatch(node) for node in all_nodes)
+    if not has_nodes and not any(map(_NAME_PATTERNS[cdi_options.UUID].fullmatch, devices)):
         # The document describes other devices, or GPUs that use other drivers.
         return []
     missing: list[str] = []
     removed: list[str] = []
     changed_nodes: list[str] = []
-    has_known_style = False
-    for style, pattern in _STYLES.items():
+    has_known_names = False
+    for strategy, pattern in _NAME_PATTERNS.items():
         present = [name for name in devices if pattern.fullmatch(name)]
         if not present:
             continue
-        has_known_style = True
-        known = {gpu.names[style]: gpu for gpu in gpus if style in gpu.names}
+        has_known_names = True
+        known = {gpu.names[strategy]: gpu for gpu in gpus if strategy in gpu.names}
         missing += [name for name, gpu in known.items() if gpu.complete and name not in devices]
-        if all(style in gpu.names for gpu in gpus):
+        if all(strategy in gpu.names for gpu in gpus):
             removed += [name for name in present if name not in known]
         changed_nodes += [name for name in present if name in known and _has_other_nodes(known[name], devices[name])]
-    if not has_known_style:
+    if not has_known_names:
         missing = [gpu.display_name() for gpu in gpus if gpu.complete and not gpu.nodes <= all_nodes]
     missing = [] if other_devices is None else [name for name in missing if name not in other_devices]
     differences = [
         (missing, "gpu-lacking", "It lacks {}, which the driver reports."),
         (removed, "gpu-gone", "It has {}, which the driver does not report."),
-        (changed_nodes, "gpu-nodes-differ", "It has other device nodes for {} than the driver."),
+        (changed_nodes, "gpu-nodes-differ", "It lacks device nodes that the driver reports for {}."),
     ]
     return [
         core_errors.Problem(code, text.format(core_text.listed(names))) for names, code, text in differences if names
@@ -131,6 +141,7 @@ def _differences(
 
 
 def _has_other_nodes(gpu: GpuDevice, nodes: frozenset[str]) -> bool:
+    """Return whether ``nodes``, the device nodes in a specification, lack a node of ``gpu``."""
     return gpu.complete and not gpu.nodes <= nodes
 
 
@@ -138,15 +149,17 @@ def _nodes(part: t.Mapping[str, t.Any]) -> frozenset[str]:
     return frozenset(node["path"] for node in part.get(cdi_schema.EDITS, {}).get("deviceNodes", ()))
 
 
+# The owners of a service that generates specifications.
 TOOLKIT, GPUFLEET = "toolkit", "gpufleet"
 
 
 def describe_refresh(
     host: hostfs.HostFS, run: core_plan.Runner
 ) -> tuple[dict[str, t.Any] | None, list[core_errors.Problem]]:
-    """Return the service that generates the specification, or None, and the problems with it.
+    """Return a description of the service that generates the specification, or None, and the problems of all services.
 
-    An enabled service has precedence over a disabled one, and the toolkit's service over the one of this collection.
+    If there are several services, an enabled one has precedence over a disabled one, and the toolkit's service over
+    the one of this collection.
     """
     problems: list[core_errors.Problem] = []
     found = [service for service in (_toolkit_unit(host), _own_unit(host)) if service is not None]
@@ -162,7 +175,7 @@ def describe_refresh(
     if len({service["owner"] for service in enabled}) > 1:
         services = " and ".join(service["service"] for service in enabled)
         message = f"{services} both write specifications. Disable one of them."
-        problems.append(core_errors.Problem("cdi-refresh-twice", message))
+        problems.append(core_errors.Problem("cdi-refresh-duplicate", message))
     return next(iter([*enabled, *found]), None), problems
 
 
@@ -187,7 +200,7 @@ def _own_unit(host: hostfs.HostFS) -> dict[str, t.Any] | None:
         refresh_units.is_enabled(host, refresh_units.OWN_SERVICE)
         or refresh_units.is_enabled(host, refresh_units.OWN_PATH_UNIT)
     )
-    # Without its own output, the unit runs the command of the toolkit's unit, at an earlier time.
+    # If own_refresh() returns None, this unit only runs the command of the toolkit's unit, but earlier during boot.
     owner = TOOLKIT if own is None and toolkit is not None else GPUFLEET
     output = own.output if own is not None else toolkit.output if toolkit is not None else ""
     return {"owner": owner, "service": refresh_units.OWN_SERVICE, "enabled": enabled, "output": output or None}
@@ -208,10 +221,10 @@ def _failed(
 def describe_cdi(
     host: hostfs.HostFS, run: core_plan.Runner, gpus: t.Mapping[str, t.Any] | None = None
 ) -> tuple[dict[str, t.Any], str | None]:
-    """Return a report of the CDI specifications of ``host``. Invalid files are problems in the report, not errors.
+    """Return a report of the CDI specifications of ``host``, and the name of a missing Python package or None.
 
-    ``gpus`` is the result of describe_gpus(), with which the specifications are compared. The second value is the
-    package that is missing to read some files, as MissingPackageError names it, or None if all files were read.
+    The report contains invalid files with their errors. It compares the specifications with ``gpus``, the result of
+    describe_gpus(). The package is missing if some files cannot be read without it (MissingPackageError).
     """
     problems: list[core_errors.Problem] = []
     records = _records(host, problems)
@@ -226,12 +239,12 @@ def describe_cdi(
         files.append(_file_entry(file, read[file.path], host, gpus, other_devices))
     files += [_FileEntry(path)._asdict() for path in unread]
     report = {
-        "folders": list(core_constants.CDI_SPEC_DIRS),
+        "directories": list(core_constants.CDI_SPEC_DIRS),
         "files": sorted(files, key=lambda file: _sort_key(file["path"])),
         "devices": found.devices,
         "conflicts": {
-            # The entry of each file has its own errors.
-            "sentences": found._replace(files=()).warnings(),
+            # Without the files, whose errors are in their own entries above.
+            "messages": found._replace(files=()).warnings(),
             "shadowed": {name: list(paths) for name, paths in found.shadowed.items()},
             "unresolvable": {name: list(paths) for name, paths in found.unresolvable.items()},
         },
@@ -243,7 +256,7 @@ def describe_cdi(
 
 
 class _FileEntry(t.NamedTuple):
-    """The entry of a file in the report. None stands for a value that is not known."""
+    """The entry of a file in the report. None means that the value is not known."""
 
     path: str
     kind: str | None = None
@@ -296,7 +309,11 @@ def _file_entry(
 def _read(
     host: hostfs.HostFS, known: dict[str, t.Any], problems: list[core_errors.Problem]
 ) -> tuple[dict[str, t.Any], list[str], str | None]:
-    """Return the data of each file or the error of reading it, the files that need a missing package, and its name."""
+    """Read all specifications on the host.
+
+    ``known`` is the cache of cdi_registry.read_specification(). Return the data or the error of each file by its path,
+    the paths of files that need a missing Python package, and the name of that package or None.
+    """
     read: dict[str, t.Any] = {}
     unread: list[str] = []
     missing_package = None
@@ -341,6 +358,7 @@ def _records(host: hostfs.HostFS, problems: list[core_errors.Problem]) -> list[c
 
 
 def _ignored(host: hostfs.HostFS, paths: t.Collection[str]) -> list[str]:
+    """Return the files in the CDI directories that are not in ``paths``: engines do not read them."""
     found = []
     for folder in core_constants.CDI_SPEC_DIRS:
         found += [f"{folder}/{name}" for name in host.readable_entries(folder)]

@@ -228,7 +228,7 @@ def _nvml(inputs: _Inputs) -> dict[str, cdi_edits.Data]:
         inputs.nodes.edits(inputs.nodes.named(device_nodes.CONTROL_NODES)),
         cdi_discover.graphics_edits(inputs.files, gpu_inventory.version, inputs.hooks),
         cdi_discover.driver_edits(inputs.files, gpu_inventory.version, request, inputs.hooks),
-        inputs.hooks.plain(cdi_options.APPLICATION_PROFILE),
+        inputs.hooks.edits(cdi_options.APPLICATION_PROFILE),
         _VOID,
     )
     all_device = request.all_device and cdi_options.NONE not in request.device_ids

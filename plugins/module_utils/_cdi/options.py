@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The options of a CDI task: their specification, their values, and the request to the generators.
+"""The options of a CDI task: their argument specification, their values, and the request for a generator.
 
-`modes.py` and `generate.py` implement the modes and backends that are named here.
+A generator creates a specification: `modes.py` does without other programs, `generate.py` runs nvidia-ctk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ APPLICATION_PROFILE = "update-application-profile"
 HOOKS = (CREATE_SYMLINKS, CHMOD, CUDA_COMPAT, LDCACHE, NODE_MODIFICATION, APPLICATION_PROFILE)
 NONE = "none"
 HOOK_SOURCES = ("toolkit", NONE)
-# This hook repairs directories that old releases of crun made inaccessible. NVIDIA disabled it by default in 1.18.
+# chmod repairs the mode of directories that old releases of crun made inaccessible. The toolkit disables it by default
+# since 1.18.
 _OFF_BY_DEFAULT = frozenset({CHMOD})
 
 INDEX, TYPE_INDEX, UUID = "index", "type-index", "uuid"
@@ -44,23 +45,26 @@ FEATURE_FLAGS = (
     "disable-multiple-csv-devices",
     COHERENCE,
 )
-# With COHERENCE, suffixes of the class and of the file name for specifications of only coherent or only other GPUs
-# (generateSpecs in cmd/nvidia-ctk/cdi/generate/generate.go, v1.20.0).
+# With the flag COHERENCE, there are two more specifications: one for the GPUs with coherent memory, and one for the
+# GPUs without. The keys are appended to the class and to the file name (generateSpecs in
+# cmd/nvidia-ctk/cdi/generate/generate.go, v1.20.0).
 VARIANTS = {"coherent": True, "noncoherent": False}
 
 CDI_HOOK = "/usr/bin/nvidia-cdi-hook"
-# Programs that contain the hooks as a subcommand. nvidia-cdi-hook contains only hooks.
+# Programs that run a hook with `PROGRAM hook NAME`. nvidia-cdi-hook runs it with `nvidia-cdi-hook NAME`.
 _WITH_SUBCOMMAND = frozenset({"nvidia-ctk"})
 
 
 class Request(t.NamedTuple):
-    """The specification to generate. All paths are paths on the host.
+    """What a generator must write into the specification. An empty path or list means the default.
+
+    All paths are paths on the host, except ``csv_compat_container_root``, which is a path in containers.
 
     driver_root: the root directory of the driver.
-    dev_root: the directory that contains ``dev``; driver_root if empty.
-    device_ids: empty for all devices.
-    csv_*: used by mode csv only. ``csv_compat_container_root`` is a path in containers.
-    hooks: "toolkit", or "none" for a host without NVIDIA's toolkit.
+    dev_root: the directory that contains ``dev``. The default is driver_root.
+    device_ids: the default is all devices.
+    csv_*: used by mode csv only.
+    hooks: "toolkit" for hooks of the toolkit's programs, or "none" for a host without the toolkit.
     """
 
     vendor: str = "nvidia.com"
@@ -88,7 +92,7 @@ _PATH_LISTS = ("library_search_paths", "config_search_paths", "csv_files")
 
 
 def checked(request: Request, host: hostfs.HostFS) -> Request:
-    """Return ``request`` with normalized paths. Raises NvidiaError for values that no specification can have."""
+    """Return ``request`` with normalized paths and dev_root set. Raises NvidiaError for unknown values."""
     _require_known("device_name_strategies", request.device_name_strategies, STRATEGIES)
     _require_known("enabled_hooks", request.enabled_hooks, HOOKS)
     _require_known("disabled_hooks", request.disabled_hooks, (*HOOKS, cdi_edits.ALL))
@@ -110,9 +114,10 @@ def checked(request: Request, host: hostfs.HostFS) -> Request:
 
 
 class Hooks:
-    """The hooks that a request enables. Methods return empty edits for other hooks.
+    """Creates the container edits for hooks. For a hook that the request does not enable, the edits are empty.
 
-    ``off_by_default`` are more hooks that are added only if the request enables them.
+    ``off_by_default`` are hooks that are disabled unless ``enabled_hooks`` of the request names them. chmod is always
+    one of them.
     """
 
     def __init__(self, request: Request, off_by_default: t.Iterable[str] = ()) -> None:
@@ -124,16 +129,20 @@ class Hooks:
         self._first_arguments = (name, "hook") if name in _WITH_SUBCOMMAND else (name,)
 
     def symlinks(self, links: t.Iterable[str]) -> cdi_edits.Edits:
-        """Return the hook that creates ``links``, in the hook's format TARGET::PATH, without duplicates."""
+        """Return the edits with the hook that creates ``links``. Each link has the hook's format TARGET::PATH."""
         arguments = [argument for link in dict.fromkeys(links) for argument in ("--link", link)]
-        return self.plain(CREATE_SYMLINKS, *arguments) if arguments else cdi_edits.Edits()
+        return self.edits(CREATE_SYMLINKS, *arguments) if arguments else cdi_edits.Edits()
 
     def chmod(self, folders: t.Iterable[str]) -> cdi_edits.Edits:
-        """Return the hook that changes modes. Like nvidia-ctk, this adds the hook even if ``folders`` is empty."""
-        arguments = [argument for folder in dict.fromkeys(folders) for argument in ("--path", folder)]
-        return self.plain(CHMOD, "--mode", "755", *arguments)
+        """Return the edits with the hook that sets the mode of ``folders`` to 755.
 
-    def plain(self, name: str, *arguments: str) -> cdi_edits.Edits:
+        Like nvidia-ctk, this adds the hook even if ``folders`` is empty.
+        """
+        arguments = [argument for folder in dict.fromkeys(folders) for argument in ("--path", folder)]
+        return self.edits(CHMOD, "--mode", "755", *arguments)
+
+    def edits(self, name: str, *arguments: str) -> cdi_edits.Edits:
+        """Return the edits with the hook ``name`` and its arguments."""
         if name not in self._enabled:
             return cdi_edits.Edits()
         return cdi_edits.Edits(hooks=(cdi_edits.Hook(self._path, (*self._first_arguments, name, *arguments)),))
@@ -147,6 +156,9 @@ def _require_known(parameter: str, values: t.Iterable[str], known: t.Sequence[st
 
 AUTO, NATIVE, NVIDIA_CTK = "auto", "native", "nvidia-ctk"
 BACKENDS = (AUTO, NATIVE, NVIDIA_CTK)
+# Whose refresh units generate the specification.
+TOOLKIT, COLLECTION = "toolkit", "collection"
+OWNERS = (AUTO, TOOLKIT, COLLECTION)
 MODES = (AUTO, "nvml", "management", "gds", "gdrcopy", "mofed", "nvswitch", "imex", "csv", "wsl")
 YAML, JSON = "yaml", "json"
 FORMATS = (YAML, JSON)
@@ -186,7 +198,7 @@ CDI_OPTIONS: dict[str, dict[str, t.Any]] = {
 
 
 class CdiOptions(t.NamedTuple):
-    """The options of a task for one specification. Values that are None have defaults that depend on the host."""
+    """The options of a task for one specification. If a value is None, its default depends on the host."""
 
     state: str = "present"
     path: str | None = None

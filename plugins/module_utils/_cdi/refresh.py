@@ -43,6 +43,9 @@ _CONTENT = ("content",)
 _LAST_RUN = f"{core_records.STATE_DIR}/cdi.refresh.ran"
 _STATE_DIRS = (posixpath.dirname(core_records.STATE_DIR), core_records.STATE_DIR)
 _NVML = "nvml"
+# The time limit of a command in seconds. It is longer than that of the service (TimeoutStartSec in refresh_units.py),
+# which may wait for the driver.
+LIMIT = 150
 
 
 class Changes(t.NamedTuple):
@@ -201,7 +204,7 @@ class CdiRefresh:
         """Return whether a unit of this collection would write a specification that has no record yet."""
         return (
             plan is not None
-            and plan.owner == refresh_plan.COLLECTION
+            and plan.owner == cdi_options.COLLECTION
             and not cdi_records.is_recorded(self._host, self._host.resolve(plan.output))
         )
 
@@ -209,7 +212,7 @@ class CdiRefresh:
         """Record the files that exist before a unit of this collection writes its first specifications."""
         host, cdi = self._host, self._options.cdi
         unused = cdi_records.unused_unit_records(host)
-        if plan is not None and plan.owner == refresh_plan.COLLECTION:
+        if plan is not None and plan.owner == cdi_options.COLLECTION:
             path = host.resolve(plan.output)
             variants = cdi_options.VARIANTS if cdi_options.COHERENCE in cdi.request.feature_flags else ()
             variant_kinds = {cdi_records.variant_path(path, variant): f"{cdi.kind}.{variant}" for variant in variants}

@@ -33,8 +33,6 @@ if t.TYPE_CHECKING:
 
 # The records of the files of refresh units have names that begin with this.
 CDI_REFRESH = "cdi.refresh"
-TOOLKIT, COLLECTION = "toolkit", "collection"
-OWNERS = (cdi_options.AUTO, TOOLKIT, COLLECTION)
 # The first CDI version with additional groups. Engines that support only older versions skip a specification that has
 # additional groups.
 _GIDS_SINCE = (0, 7, 0)
@@ -118,7 +116,7 @@ def plan_of(
         )
     refresh = refresh_units.toolkit_refresh(host)
     toolkit_usable = refresh is not None and not refresh.masked and _fits_toolkit_unit(cdi)
-    if options.owner == TOOLKIT or (options.owner == cdi_options.AUTO and toolkit_usable):
+    if options.owner == cdi_options.TOOLKIT or (options.owner == cdi_options.AUTO and toolkit_usable):
         plan = _toolkit_plan(options, host, runners, _require_toolkit_refresh(refresh, options.cdi))
         return plan, plan.warnings
     # A host with the toolkit's units does not need this import.
@@ -130,7 +128,7 @@ def plan_of(
             f"This host has no {refresh_units.PROGRAM}, and refresh units run this program. Install the NVIDIA"
             " Container Toolkit (role gpufleet.nvidia.nvidia_toolkit)."
         )
-        if options.owner == COLLECTION:
+        if options.owner == cdi_options.COLLECTION:
             raise errors.HostError(missing)
         advice = "Until then, run nvidia_cdi_spec after each boot and after each change of the driver."
         return None, (f"{missing} {advice}",)
@@ -216,7 +214,7 @@ def _toolkit_plan(
         # Some releases with the toolkit's units do not support these options. The command is built only for this check.
         _command(program, cdi, None, host, runners)
     contents: dict[str, bytes] = {}
-    late = options.before_engines and bool(refresh_units.LATE.intersection(unit.after))
+    late = options.before_engines and bool(refresh_units.LATE_UNITS.intersection(unit.after))
     add_order = options.before_engines and not late and not set(refresh_units.ENGINES).issubset(unit.before)
     drop_in = refresh_units.drop_in(add_order, bool(variables))
     if drop_in is not None:
@@ -231,10 +229,10 @@ def _toolkit_plan(
         contents[service] = _early_unit(program, unit, host)
         links += _own_links(host, refresh_units.OWN_SERVICE)
     return refresh_units.RefreshPlan(
-        owner=TOOLKIT,
+        owner=cdi_options.TOOLKIT,
         service=refresh_units.SERVICE,
         path_unit=refresh_units.PATH_UNIT if refresh.path is not None else None,
-        output=variables.get(refresh_units.OUTPUT) or _toolkit_output(unit, host),
+        output=variables.get(refresh_units.OUTPUT_VARIABLE) or _toolkit_output(unit, host),
         contents=contents,
         links=tuple(links),
         variables=variables,
@@ -266,7 +264,7 @@ def _early_unit(program: str, unit: systemd_units.Unit, host: hostfs.HostFS) -> 
         before_engines=True,
         conditions=conditions,
         settings=[
-            ("Environment", f"{refresh_units.OUTPUT}={refresh_units.DEFAULT_OUTPUT}"),
+            ("Environment", f"{refresh_units.OUTPUT_VARIABLE}={refresh_units.DEFAULT_OUTPUT}"),
             *refresh_units.TOOLKIT_ENVIRONMENT,
             *settings,
         ],
@@ -285,9 +283,9 @@ def _toolkit_output(unit: systemd_units.Unit, host: hostfs.HostFS) -> str:
     flags = unit.flag_values("--output")
     if flags:
         return flags[-1]
-    if refresh_units.OUTPUT in _variables_of_earlier_versions(host):
+    if refresh_units.OUTPUT_VARIABLE in _variables_of_earlier_versions(host):
         return refresh_units.DEFAULT_OUTPUT
-    return unit.environment.get(refresh_units.OUTPUT, refresh_units.DEFAULT_OUTPUT)
+    return unit.environment.get(refresh_units.OUTPUT_VARIABLE, refresh_units.DEFAULT_OUTPUT)
 
 
 def _overridden_variables(
@@ -297,7 +295,7 @@ def _overridden_variables(
 
     The packaged unit sets the output to its default, which needs no warning.
     """
-    same = {(refresh_units.OUTPUT, refresh_units.DEFAULT_OUTPUT), *variables.items()}
+    same = {(refresh_units.OUTPUT_VARIABLE, refresh_units.DEFAULT_OUTPUT), *variables.items()}
     names = {name for name in variables if (name, unit.environment.get(name, variables[name])) not in same}
     found = sorted(names.difference(_variables_of_earlier_versions(host)))
     if found:
@@ -332,7 +330,7 @@ def _own_plan(
         command, before_engines=options.before_engines, conditions=conditions, settings=settings, nodes=nodes
     )
     return refresh_units.RefreshPlan(
-        owner=COLLECTION,
+        owner=cdi_options.COLLECTION,
         service=refresh_units.OWN_SERVICE,
         path_unit=refresh_units.OWN_PATH_UNIT,
         output=location.path,

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The refresh units of a host, and the contents of the unit files and the environment file that this collection writes.
+"""The systemd units that refresh a CDI specification: those on a host, and the files that this collection writes.
 
-What a host needs of them is decided in `refresh_plan.py`.
+`refresh_plan.py` decides which of these files a host needs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OWN_SERVICE, OWN_PATH_UNIT = "gpufleet-nvidia-cdi.service", "gpufleet-nvidia-cdi
 PROGRAM = "nvidia-ctk"
 # The file with the administrator's options for the toolkit's service, and the variable for the specification's path.
 ENVIRONMENT_FILE = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
-OUTPUT = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
+OUTPUT_VARIABLE = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
 # The default output of the toolkit's service.
 DEFAULT_OUTPUT = "/var/run/cdi/nvidia.yaml"
 
@@ -39,11 +39,12 @@ _LINK_FOLDERS = ("wants", "requires", "upholds")
 
 
 class RefreshUnits(t.NamedTuple):
-    """A service that runs ``nvidia-ctk cdi generate``, and the unit that starts it after a change of the driver.
+    """A service that runs ``nvidia-ctk cdi generate``, and its path unit, which starts it after a change of the driver.
 
-    ``path`` is the file of that unit, or None. ``at_boot`` and ``on_change`` are whether the service and that unit are
-    enabled. ``output`` is the specification that the service writes, or "". ``kind`` is the kind of the specification,
-    as far as the flags of the command name it.
+    ``service`` and ``path`` are the files of the units. ``path`` is None if there is no path unit. ``at_boot`` says
+    whether the service is enabled, and ``on_change`` whether the path unit is enabled. ``masked`` says whether the
+    service is masked. ``output`` is the specification that the service writes, or "". ``kind`` is the CDI kind from the
+    flags --vendor and --class of the command, or "" without these flags.
     """
 
     service: str
@@ -66,7 +67,11 @@ def toolkit_refresh(host: hostfs.HostFS) -> RefreshUnits | None:
 
 
 def own_refresh(host: hostfs.HostFS) -> RefreshUnits | None:
-    """Return the units of this collection, or None if they do not exist or only run the toolkit's command earlier."""
+    """Return the units of this collection that generate a specification of their own, or None.
+
+    None is also returned for the service that only runs the command of the toolkit's service before the engines start.
+    That command has no flags for the output and the kind.
+    """
     found = _refresh(host, OWN_SERVICE, OWN_PATH_UNIT, "")
     return found if found is not None and found.output and found.kind else None
 
@@ -88,7 +93,7 @@ def _refresh(host: hostfs.HostFS, service: str, path: str, default: str) -> Refr
         at_boot=is_enabled(host, service),
         on_change=on_change,
         masked=False,
-        output=flags[-1] if flags else unit.environment.get(OUTPUT, default),
+        output=flags[-1] if flags else unit.environment.get(OUTPUT_VARIABLE, default),
         kind="/".join(kind),
     )
 
@@ -119,25 +124,27 @@ ENGINES = (
     "podman-restart.service",
     "kubelet.service",
 )
-# The driver's daemons, which complete the devices. As packaged, they are not ordered after an engine, and start no
-# engine. nvidia-mig-manager.service is not in this list: its hooks start the kubelet and wait for it. The kubelet would
-# wait for the service of this collection, and that service for nvidia-mig-manager.service, until both time out.
+# The driver's daemons, which initialize the GPUs and the NVSwitch fabric. The packaged units are not ordered after an
+# engine, and start no engine. nvidia-mig-manager.service is not in this list: its hooks start the kubelet and wait for
+# it. The kubelet would wait for the service of this collection, and that service for nvidia-mig-manager.service, until
+# both time out.
 _DAEMONS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
 _DEVICES = ("systemd-modules-load.service", *_DAEMONS)
-# A unit that is ordered after one of these cannot be ordered before an engine. systemd would break the cycle by not
-# starting one of its units.
-LATE = frozenset({"multi-user.target", "graphical.target", "default.target", *ENGINES})
-# Seconds. Engines wait for the service, so a GPU that hangs must not block the boot. The toolkit's service has no limit
-# (1.18 to 1.20).
-_LIMITS = (("TimeoutStartSec", "120"), ("TimeoutStopSec", "5"))
+# A unit that is ordered after one of these cannot be ordered before an engine. systemd would resolve the ordering
+# cycle by not starting one of the units in it.
+LATE_UNITS = frozenset({"multi-user.target", "graphical.target", "default.target", *ENGINES})
+# In seconds. The engines wait for the service, so a GPU that hangs must not block the boot. The toolkit's service has
+# no timeout (1.18 to 1.20).
+_TIMEOUTS = (("TimeoutStartSec", "120"), ("TimeoutStopSec", "5"))
 # An installation of a driver changes the list of modules several times. A service that is started too often also makes
 # its path unit fail, and then changes are no longer detected (systemd.path(5)).
 _NO_START_LIMIT = ("StartLimitIntervalSec", "0")
 _MODULES = ("modules.dep", "modules.dep.bin")
-# The condition for a driver in a container, which loads its modules itself.
+# The condition for a driver that is in a container. That container loads the kernel modules, and systemd skips the
+# service until they are loaded.
 NEEDS_LOADED_DRIVER = (("ConditionPathExists", "/proc/driver/nvidia/version"),)
 _OWN_ENVIRONMENT = ("EnvironmentFile", f"-{OWN_ENVIRONMENT_FILE}")
-# The settings by which a unit of this collection reads the environment of the toolkit's service.
+# With these settings, a unit of this collection reads the environment files of the toolkit's service.
 TOOLKIT_ENVIRONMENT = (("EnvironmentFile", f"-{ENVIRONMENT_FILE}"), _OWN_ENVIRONMENT)
 _HEADER = "# Written by gpufleet.nvidia. What is changed here is overwritten.\n"
 
@@ -153,10 +160,11 @@ def own_service(
     settings: Settings = (),
     nodes: bool = False,
 ) -> bytes:
-    """Return the unit that runs ``command``, of nvidia-ctk, at each start: at boot, manually, and by its path unit.
+    """Return the service that runs ``command``, a command of nvidia-ctk.
 
-    The unit does not remain active, so each start generates the specification again. ``conditions`` and ``settings`` go
-    into the sections Unit and Service. With ``nodes``, the unit first creates the driver's control devices.
+    The service is started at boot, by its path unit, or manually. It does not remain active, so each start generates
+    the specification again. ``conditions`` are added to the section Unit, and ``settings`` to the section Service. With
+    ``nodes``, the service first creates the driver's control devices.
     """
     program = command[0]
     order = [("After", " ".join(_DEVICES)), *([("Before", " ".join(ENGINES))] if before_engines else [])]
@@ -181,7 +189,7 @@ def own_service(
                 *settings,
                 *([("ExecStartPre", f"-{create}")] if nodes else []),
                 ("ExecStart", _command_line(command)),
-                *_LIMITS,
+                *_TIMEOUTS,
             ],
         ),
         ("Install", [("WantedBy", WANTED_BY)]),
@@ -189,15 +197,18 @@ def own_service(
 
 
 def needs_driver(smi: str) -> tuple[Settings, Settings]:
-    """Return conditions and settings that skip the service on a host without a driver, using nvidia-smi.
+    """Return conditions and settings with which systemd skips the service if nvidia-smi finds no driver.
 
-    nvidia-smi also loads the driver and creates its devices.
+    ``smi`` is the path of nvidia-smi. nvidia-smi also loads the driver and creates its devices.
     """
     return [_path_condition(smi)], [("ExecCondition", _command_line([smi, "-L"]))]
 
 
 def own_path() -> bytes:
-    """Return the unit that starts the service when depmod writes its files: kernel modules were added or removed."""
+    """Return the path unit, which starts the service when depmod writes its files.
+
+    depmod writes them after kernel modules were added or removed.
+    """
     description = "Make the CDI specification of NVIDIA GPUs after a change of the driver (gpufleet.nvidia)"
     return _text(
         ("Unit", [("Description", description)]),
@@ -209,15 +220,15 @@ def own_path() -> bytes:
 def drop_in(order: bool, environment: bool) -> bytes | None:
     """Return the drop-in of the toolkit's service, or None if it would be empty.
 
-    ``order`` places the service before the engines, and lets each start generate again: a path unit cannot start a
-    service that remains active. ``environment`` adds the environment file of this collection. Of several assignments to
-    a variable, the one in the last file has effect (systemd.exec(5)).
+    ``order`` starts the service before the engines, and adds timeouts. The service then does not remain active, because
+    a path unit cannot start a service that is active. ``environment`` adds the environment file of this collection. If
+    several files assign a variable, the assignment in the last file has effect (systemd.exec(5)).
     """
     if not order and not environment:
         return None
     return _text(
         ("Unit", [("After", " ".join(_DAEMONS)), ("Before", " ".join(ENGINES))] if order else []),
-        ("Service", [*([("RemainAfterExit", "no"), *_LIMITS] if order else []), *[_OWN_ENVIRONMENT] * environment]),
+        ("Service", [*([("RemainAfterExit", "no"), *_TIMEOUTS] if order else []), *[_OWN_ENVIRONMENT] * environment]),
     )
 
 
@@ -245,7 +256,7 @@ def _quoted_argument(argument: str) -> str:
 
 # -- the environment of the toolkit's service --------------------------------------------------------------------------
 
-# The variables that "nvidia-ctk cdi generate" reads instead of its flags (1.18 to 1.20), by fields of the request.
+# The variables that "nvidia-ctk cdi generate" reads instead of its flags (1.18 to 1.20), by the fields of Request.
 _PREFIX = "NVIDIA_CTK_CDI_GENERATE_"
 _REQUEST_VARIABLES = {
     "vendor": f"{_PREFIX}VENDOR",
@@ -274,14 +285,14 @@ _ESCAPED = re.compile(r'(["\\$`])')
 
 
 def variables(options: cdi_options.CdiOptions) -> dict[str, str]:
-    """Return the variables that make the toolkit's service write what ``options`` describe; none for its defaults.
+    """Return the environment variables with which the toolkit's service writes the specification of ``options``.
 
-    Raises NvidiaError for values that a variable cannot contain.
+    An option with its default value needs no variable. Raises NvidiaError for values that a variable cannot contain.
     """
     request, defaults = options.request, cdi_options.Request()
     found: dict[str, t.Any] = {}
     if options.path is not None:
-        found[OUTPUT] = options.path
+        found[OUTPUT_VARIABLE] = options.path
     if options.format is not None:
         found[_FORMAT] = options.format
     if options.mode != cdi_options.AUTO:
@@ -309,7 +320,8 @@ def _variable_value(name: str, value: t.Any) -> str:
         if not item.isprintable() or (isinstance(value, tuple) and _SEPARATOR in item):
             raise errors.NvidiaError(
                 f"{item!r} cannot be passed to nvidia-cdi-refresh.service, because values in {name} cannot contain"
-                f" {'commas' if item.isprintable() else 'control characters'}. Change it, or set owner: collection."
+                f" {'commas' if item.isprintable() else 'control characters'}. Change the value, or set owner:"
+                " collection."
             )
     return _SEPARATOR.join(items)
 
@@ -327,8 +339,8 @@ def _assignment(name: str, value: str) -> str:
 def without_own_lines(content: bytes | None, record: core_records.OriginalFile) -> bytes | None:
     """Return the toolkit's environment file without the lines that earlier versions of this collection wrote.
 
-    If nothing else has changed, this is the original file. Otherwise each of these lines is replaced by the original's
-    line for its variable, or removed. All other bytes stay.
+    If no other program has changed the file since then, this is the original file. Otherwise each of these lines is
+    replaced by the original's line for its variable, or removed. All other bytes stay.
     """
     if content is None or record.restorable(content):
         return None if content is None else record.original
@@ -343,10 +355,12 @@ def without_own_lines(content: bytes | None, record: core_records.OriginalFile) 
 
 
 class RefreshPlan(t.NamedTuple):
-    """The files and links that a host needs.
+    """The units that refresh the specification of a host, and the files and links to create for them.
 
-    ``contents`` are the files of this collection. ``links`` are the missing links. ``variables`` are the settings in
-    this collection's environment file. ``output`` is the specification that the service writes.
+    ``owner`` says whose units are used: ``toolkit`` or ``collection``. ``service`` and ``path_unit`` are their names.
+    ``contents`` maps the paths of this collection's files to their contents. ``links`` are the missing links.
+    ``variables`` are the settings in this collection's environment file. ``output`` is the specification that the
+    service writes.
     """
 
     owner: str

@@ -81,7 +81,7 @@ class ConflictingSpec(t.NamedTuple):
     path: str
     effect: str
     devices: tuple[str, ...]
-    sentence: str
+    message: str
 
 
 def is_loaded_path(path: str, folders: t.Sequence[str] = core_constants.CDI_SPEC_DIRS) -> bool:

@@ -83,6 +83,14 @@ class SpecWriter:
             plan, backups = self._write()
         return self._result(plan, backups)
 
+    def read_specifications(self) -> dict[str, t.Any]:
+        """Return the content of all specifications of the host.
+
+        Raises MissingPackageError if a file needs PyYAML and PyYAML is missing.
+        """
+        known = cdi_records.known_documents(cdi_records.own_records(self.host))
+        return cdi_registry.read_specifications(self.host, known)
+
     # -- planning ------------------------------------------------------------------------------------------------------
 
     def _plan(self, check_mode: bool) -> CdiPlan:
@@ -145,7 +153,7 @@ class SpecWriter:
                 yield f"Engines skip {other}. {data}"
         for conflict in kept:
             if conflict.effect in cdi_registry.HARMFUL:
-                yield f"{conflict.sentence} Set exclusive: true to remove it."
+                yield f"{conflict.message} Set exclusive: true to remove it."
 
     def _planned_file(
         self, location: cdi_records.SpecLocation, data: t.Any, document: dict[str, t.Any]
@@ -295,7 +303,7 @@ class SpecWriter:
                     "name": engine.name,
                     "version": engine.version,
                     "newest_cdi": engine.newest,
-                    "folders": [*engine.folders],
+                    "directories": [*engine.folders],
                 }
                 for engine in generated.engines
             ],

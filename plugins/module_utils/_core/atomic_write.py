@@ -2,9 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Replace, create and remove files in one step each, without following links.
+"""Replace, create and remove files in one step each.
 
-Owner, mode, extended attributes and the SELinux label of a replaced file are kept.
+A link in a path is resolved, and root refuses one that another user could replace. Owner, mode, extended attributes and
+the SELinux label of a replaced file are kept.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ _PREPARED_SUFFIX = ".ready"
 _OPEN_FILES = "/proc/self/fd"
 _MAX_ATTEMPTS = 100
 _ANY_MODE = 0o7777
-_ACCESS_LIST = "system.posix_acl_access"
-_DEFAULT_LIST = "system.posix_acl_default"
+_ACCESS_ACL = "system.posix_acl_access"
+_DEFAULT_ACL = "system.posix_acl_default"
 # Errors of a move from one directory into another, where creating the file in the target directory may still work.
 _CROSS_DIRECTORY_ERRORS = (errno.EXDEV, errno.EROFS, errno.EACCES, errno.EPERM)
 # Errors of a file system that cannot create a file without a name (open(2), O_TMPFILE): NFS, and overlayfs before Linux
@@ -147,12 +148,13 @@ def replace_file(
 ) -> None:
     """Write ``content`` to ``path`` in one step. A link stays a link; its target is replaced.
 
-    An existing file keeps owner, mode, access list and SELinux label. ``mode`` and ``owner`` (uid, gid) apply to a new
+    An existing file keeps owner, mode, POSIX ACL and SELinux label. ``mode`` and ``owner`` (uid, gid) apply to a new
     file. A new file has the label of the policy before it has its name. No mode ever exceeds ``max_mode``. The content
     is on the disk before the name points to it.
 
-    No temporary name appears in or below ``config_dirs``, because a daemon would read it as configuration. There is one
-    exception: in a directory that is a separate mount, a replaced file briefly has a second name.
+    No temporary name appears in or below ``config_dirs``, because a daemon would read it as configuration. There are
+    two exceptions if no file can be moved from a directory outside ``config_dirs``, as for a separate mount: a replaced
+    file briefly has a second name, and so has a new file if the file system does not support files without a name.
     """
     folders = [host.real_path(name) for name in config_dirs]
 
@@ -222,9 +224,16 @@ def prepare_file(host: hostfs.HostFS, path: str, content: bytes, mode: int, owne
 def use_prepared_file(host: hostfs.HostFS, handle: int, path: str, *, config_dirs: t.Iterable[str]) -> bool:
     """Put the prepared file at ``path`` in one step and close its handle; return whether this succeeded."""
     folders = [host.real_path(name) for name in config_dirs]
+
+    def link(stage: str) -> None:
+        _link_unnamed(handle, stage, process_path)
+        # A run that was killed at this point left the second name of its file.
+        with contextlib.suppress(OSError):
+            _remove_stale_temp_files(stage)
+
     try:
         process_path = _target(host, path)
-        _in_staging_dir(process_path, folders, lambda stage: _link_unnamed(handle, stage, process_path))
+        _in_staging_dir(process_path, folders, link)
         sync_folder(os.path.dirname(process_path))
     except (OSError, errors.HostError):
         return False
@@ -332,25 +341,25 @@ def _staging_dir(folder: str, config_dirs: t.Sequence[str]) -> str:
 
 
 def _apply_directory_defaults(handle: int, folder: str) -> None:
-    """Give a new file the group and the default access list that a file created in ``folder`` gets."""
+    """Give a new file the group and the default ACL that a file created in ``folder`` gets."""
     status = os.stat(folder)
     group = status.st_gid if status.st_mode & stat.S_ISGID else os.getegid()
     if os.fstat(handle).st_gid != group:
         os.fchown(handle, -1, group)
     with contextlib.suppress(OSError):
-        if _ACCESS_LIST in os.listxattr(handle):
-            os.removexattr(handle, _ACCESS_LIST)
-        if _DEFAULT_LIST in os.listxattr(folder):
-            os.setxattr(handle, _ACCESS_LIST, os.getxattr(folder, _DEFAULT_LIST))
+        if _ACCESS_ACL in os.listxattr(handle):
+            os.removexattr(handle, _ACCESS_ACL)
+        if _DEFAULT_ACL in os.listxattr(folder):
+            os.setxattr(handle, _ACCESS_ACL, os.getxattr(folder, _DEFAULT_ACL))
 
 
 def set_access(host: hostfs.HostFS, path: str, mode: int, owner: tuple[int, int] | None = None) -> None:
     """Set the mode of an existing file, and its owner (uid, gid) if given.
 
-    Raises HostError if the operating system refuses.
+    Raises HostError if the operating system refuses, and for root if another user could replace a part of the path.
     """
-    process_path = host.real_path(path)
     try:
+        process_path = _target(host, path)
         status = os.stat(process_path)
         if owner is not None and (status.st_uid, status.st_gid) != owner:
             os.chown(process_path, *owner)
@@ -402,9 +411,9 @@ def _copy_metadata(
         for name in attributes:
             with contextlib.suppress(OSError):
                 os.setxattr(handle, name, os.getxattr(process_path, name, follow_symlinks=False))
-        # The default access list of the directory applies only to new files.
-        if _ACCESS_LIST not in attributes and _ACCESS_LIST in os.listxattr(handle):
-            os.removexattr(handle, _ACCESS_LIST)
+        # The default ACL of the directory applies only to new files.
+        if _ACCESS_ACL not in attributes and _ACCESS_ACL in os.listxattr(handle):
+            os.removexattr(handle, _ACCESS_ACL)
 
 
 def _label(host: hostfs.HostFS, new: int | str, process_path: str) -> None:

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Load JSON that programs wrote (records, journals, replies of daemons) and check the types of its values.
+"""Load JSON that programs wrote (records, journal entries, replies of daemons) and check the types of its values.
 
-Configuration files of users are edited by `_documents/json_document.py` instead.
+`_documents/json_document.py` edits configuration files in JSON.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ def load(content: bytes | str) -> t.Any:
 
     Raises ValueError for invalid or too deeply nested JSON.
     """
-    # Python imports the codec "utf-8-sig" from a file, which is not possible in a chroot without Python.
+    # The codec "utf-8-sig" is not used, because Python would import it from a file. That fails after a chroot into a
+    # directory without Python.
     text = content if isinstance(content, str) else content.decode("utf-8")
     try:
         return json.loads(text[1:] if text.startswith("\ufeff") else text, parse_int=_integer)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError("the JSON is nested too deeply") from None
 
 
 def check(value: t.Any, kind: type[_Kind]) -> _Kind:
@@ -40,14 +41,14 @@ def check(value: t.Any, kind: type[_Kind]) -> _Kind:
     """
     # bool is a subclass of int, so isinstance alone would accept true as an integer.
     if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
-        raise ValueError(f"not of the type {kind.__name__}")
+        raise ValueError(f"a value is not of the type {kind.__name__}")
     return value
 
 
 def field(data: t.Any, name: str, kind: type[_Kind]) -> _Kind:
-    """Return the field ``name`` of a record.
+    """Return the field ``name`` of the JSON object ``data``.
 
-    Raises ValueError if the field is missing or has another type.
+    Raises ValueError if ``data`` is no object, or if the field is missing or has another type than ``kind``.
     """
     fields = check(data, dict)
     if name not in fields:
@@ -61,23 +62,24 @@ def number(value: t.Any, maximum: int) -> int:
     Raises ValueError otherwise.
     """
     if not 0 <= check(value, int) <= maximum:
-        raise ValueError(f"{value} is out of range")
+        raise ValueError(f"{value} is not in the range from 0 to {maximum}")
     return int(value)
 
 
 def strings(data: t.Any, name: str) -> tuple[str, ...]:
-    """Return the field ``name`` of a record as a tuple of strings.
+    """Return the field ``name`` of the JSON object ``data`` as a tuple of strings.
 
-    Raises ValueError as field() does.
+    Raises ValueError if the field is missing or is not a list of strings.
     """
     return tuple(check(value, str) for value in field(data, name, list))
 
 
 def bytes_field(data: t.Any, name: str) -> bytes | None:
-    """Return the file content that the field ``name`` holds in base64; None if the field is null.
+    """Return the file content that the field ``name`` contains in base64; None if the field is null.
 
     Raises ValueError if the field is missing or is not valid base64.
     """
+    # The default for a missing field is not a string, so that the type check below fails.
     text = check(data, dict).get(name, 0)
     return None if text is None else base64.b64decode(check(text, str), validate=True)
 
@@ -88,7 +90,10 @@ def encode_bytes(content: bytes | None) -> str | None:
 
 
 def get(data: t.Any, name: str, default: _Kind) -> _Kind:
-    """Return the field ``name`` of a reply; ``default`` if the field is missing or has another type."""
+    """Return the field ``name`` of the JSON object ``data``; ``default`` if it is missing or has another type.
+
+    Unlike field(), this accepts any ``data``, such as the reply of a daemon.
+    """
     value = data.get(name) if isinstance(data, dict) else None
     kind = type(default)
     return value if isinstance(value, kind) and isinstance(value, bool) is (kind is bool) else default

@@ -74,9 +74,10 @@ def _path(host: hostfs.HostFS) -> str:
 
 
 def _try_lock(host: hostfs.HostFS, path: str, created: list[str], last: bool) -> contextlib.ExitStack | None:
-    """Return the context that releases the lock; None, after a pause, if another process holds it.
+    """Return the context that releases the lock; None if the caller must try again.
 
-    Raises HostError instead of returning None if ``last`` is true.
+    That is so if another process holds the lock (after a pause), or has removed its file or directory meanwhile. With
+    ``last``, HostError is raised if the lock is held or its directory is missing.
     """
     with contextlib.ExitStack() as opened:
         try:
@@ -252,7 +253,7 @@ def remove_stale_directories(host: hostfs.HostFS, place: str | None = None, pref
                     shutil.rmtree(path, ignore_errors=True)
 
 
-def _stale_directories(place: str, prefix: str = TOOLKIT_PREFIX) -> list[str]:
+def _stale_directories(place: str, prefix: str) -> list[str]:
     """Return the paths of the directories in ``place`` whose process (its ID is part of the name) has ended."""
     with os.scandir(place) as entries:
         return [entry.path for entry in entries if entry.name.startswith(prefix) and _is_stale(entry, prefix)]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Records of original files: what a file was before the first change, and which of its entries this collection wrote.
+"""Records of original files: the content, owner and mode before the first change, and the entries of this collection.
 
 Records of earlier releases stay readable: directories, schema and keys do not change.
 """
@@ -23,7 +23,7 @@ if t.TYPE_CHECKING:
 
 
 STATE_DIR = "/var/lib/gpufleet-nvidia/state"
-# It is defined here, because a task that writes nothing does not import `apply.py`.
+# BACKUP_DIR is defined here and not in `apply.py`, because a task that writes nothing does not import that file.
 BACKUP_DIR = "/var/lib/gpufleet-nvidia/backups"
 
 _SCHEMA = 1
@@ -32,20 +32,22 @@ _SNAP_REVISION = re.compile(r"\A(/var/snap/[^/]+)/x?[0-9]+/")
 _DIGEST = re.compile(r"\A(?:absent|[0-9a-f]{64})\Z")
 _MAX_MODE = 0o7777
 _NAME_MAX = 255
-# Bytes that stay of a file's name if the name of its record would exceed NAME_MAX.
+# If the name of a record would exceed NAME_MAX, it contains only this many bytes of the file's name.
 _NAME_LIMIT = 150
 _CHECKSUM = "checksum"
+_MISSING: t.Any = object()
 
 
 class OriginalFile(t.NamedTuple):
     """The record of one file.
 
-    ``original`` (None: there was no file), ``uid``, ``gid`` and ``mode`` are from before the first change. ``written``
-    contains the digests of the last content that this collection wrote and of the content before it, so that a run that
-    was killed between writing the record and the file can be recognized. ``exact`` is true if nothing else changed the
-    file between the writes of this collection; only then may removal restore ``original`` as a whole. ``keys`` are the
-    entries of this collection with their values. ``main`` is the main file of the configuration that the file belongs
-    to.
+    ``original`` (None: there was no file), ``uid``, ``gid`` and ``mode`` are from before the first change. ``created``
+    says whether this collection created the file, and ``created_directories`` are the directories that it created for
+    the file. ``written`` contains the digests of the last content that this collection wrote, and of the content before
+    that unless it was ``original``. Both are needed, because a run can be killed after it wrote the record and before
+    it wrote the file. ``exact`` is true if no other program changed the file between the writes of this collection.
+    Only then may removal restore ``original`` as a whole. ``keys`` are the entries of this collection with their
+    values. ``main`` is the main file of the configuration that the file belongs to.
     """
 
     engine: str
@@ -73,7 +75,7 @@ class OriginalFile(t.NamedTuple):
     def after_write(
         self, before: bytes | None, after: bytes | None, keys: t.Mapping[tuple[str, ...], t.Any]
     ) -> OriginalFile:
-        """Return the record to write before ``before`` is replaced by ``after``."""
+        """Return the record of a change from ``before`` to ``after``. It is written before the file."""
         undisturbed = before == self.original or digest(before) in self.written
         return self._replace(
             written=tuple(dict.fromkeys([digest(before), digest(after)]))
@@ -133,9 +135,7 @@ def _checked(fields: t.Any) -> OriginalFile:
     # If the name of the checksum field were damaged, the record would look like one of an earlier version.
     if not fields.keys() <= {"schema", *OriginalFile._fields}:
         raise ValueError("it has a field that no record has")
-    keys = {
-        json_data.strings(key, "path"): key.get("value", ValueError) for key in json_data.field(fields, "keys", list)
-    }
+    keys = {json_data.strings(key, "path"): key.get("value", _MISSING) for key in json_data.field(fields, "keys", list)}
     record = OriginalFile(
         engine=json_data.field(fields, "engine", str),
         path=json_data.field(fields, "path", str),
@@ -152,9 +152,9 @@ def _checked(fields: t.Any) -> OriginalFile:
     )
     paths = [record.path, *record.created_directories, *([record.main] if record.main else [])]
     if not all(_is_normal(path) for path in paths) or not 0 <= record.mode <= _MAX_MODE:
-        raise ValueError("a path or the mode cannot be one")
-    if ValueError in keys.values() or not all(map(_DIGEST.match, record.written)):
-        raise ValueError("a value or a digest is missing")
+        raise ValueError("a path or the mode is invalid")
+    if _MISSING in keys.values() or not all(map(_DIGEST.match, record.written)):
+        raise ValueError("a value is missing, or a digest is invalid")
     return record
 
 
@@ -167,7 +167,7 @@ def _checksum(fields: t.Mapping[str, t.Any]) -> str:
 
 
 def equal(one: t.Any, other: t.Any) -> bool:
-    """Return whether two values are the same in a record, where true differs from 1."""
+    """Return whether two values have the same JSON text. In contrast to Python, true differs from 1."""
     return json.dumps(one, default=str) == json.dumps(other, default=str)
 
 
@@ -177,15 +177,16 @@ def digest(content: bytes | None) -> str:
 
 
 def stable_snap_path(path: str) -> str:
-    """Return ``path`` (links resolved) with the link ``current`` in place of the revision of a snap.
+    """Return ``path`` (links resolved) with ``current`` in place of the revision of a snap.
 
-    Every refresh of a snap copies its data into a directory of the new revision, and ``current`` then leads there.
+    Each refresh of a snap copies its data into a directory for the new revision. The link ``current`` then points to
+    that directory.
     """
     return _SNAP_REVISION.sub(r"\1/current/", path)
 
 
 def state_dir(host: hostfs.HostFS, engine: str) -> str:
-    """Return the directory of the records of ``engine``. A rootless engine has it in the home of its user."""
+    """Return the directory of the records of ``engine``. For a rootless engine, it is in the user's home directory."""
     return f"{_data_dir(host, engine)}/state"
 
 
@@ -207,7 +208,7 @@ def record_path(engine: str, path: str, folder: str = STATE_DIR) -> str:
     path = stable_snap_path(path)
     name = posixpath.basename(path)
     end = f"-{hashlib.sha256(path.encode()).hexdigest()[:12]}.json"
-    # Every name that fits stays whole, because earlier versions stored the records under whole names.
+    # Short names are not shortened, because earlier versions did not shorten any name.
     if len(f"{engine}-{name}{end}".encode()) > _NAME_MAX:
         name = name.encode()[:_NAME_LIMIT].decode("utf-8", "ignore")
     return f"{folder}/{engine}-{name}{end}"
@@ -220,18 +221,18 @@ def restart_journal_path(engine: str, folder: str = STATE_DIR) -> str:
 
 def load_record(host: hostfs.HostFS, engine: str, path: str) -> OriginalFile | None:
     """Return the record of ``path``; None if there is none."""
-    where = record_path(engine, path, state_dir(host, engine))
-    content = host.read(where)
-    return None if content is None else _loaded(host, where, content)
+    record_file = record_path(engine, path, state_dir(host, engine))
+    content = host.read(record_file)
+    return None if content is None else _loaded(host, record_file, content)
 
 
 def load_records(host: hostfs.HostFS, engine: str) -> list[OriginalFile]:
     """Return all records of one engine."""
-    places = [
-        where for where in _records(host, state_dir(host, engine)) if posixpath.basename(where).startswith(engine + "-")
+    paths = [
+        path for path in _records(host, state_dir(host, engine)) if posixpath.basename(path).startswith(engine + "-")
     ]
-    contents = [(where, host.read(where)) for where in places]
-    found = [_loaded(host, where, content) for where, content in contents if content is not None]
+    contents = [(path, host.read(path)) for path in paths]
+    found = [_loaded(host, path, content) for path, content in contents if content is not None]
     # The name of one engine may begin with the name of another.
     return [record for record in found if record.engine == engine]
 
@@ -239,19 +240,22 @@ def load_records(host: hostfs.HostFS, engine: str) -> list[OriginalFile]:
 def load_readable_records(host: hostfs.HostFS, folder: str = STATE_DIR) -> list[OriginalFile]:
     """Return all readable records in ``folder``.
 
-    The task for the engine that a damaged record belongs to reports it.
+    Damaged records are skipped. The task that configures their engine reports them.
     """
     found = []
-    for where in _records(host, folder):
+    for path in _records(host, folder):
         with contextlib.suppress(errors.HostError):
-            found.append(_loaded(host, where, host.read(where) or b""))
+            found.append(_loaded(host, path, host.read(path) or b""))
     return found
 
 
-def _loaded(host: hostfs.HostFS, where: str, content: bytes) -> OriginalFile:
-    record = OriginalFile.from_bytes(where, content)
-    if where != record_path(record.engine, record.path, posixpath.dirname(where)):
-        raise errors.HostError(f"{where} is the record of another file, {record.path}. Move this record away.")
+def _loaded(host: hostfs.HostFS, path: str, content: bytes) -> OriginalFile:
+    record = OriginalFile.from_bytes(path, content)
+    if path != record_path(record.engine, record.path, posixpath.dirname(path)):
+        raise errors.HostError(
+            f"{path} contains the record of {record.path}, but has the name of another file's record. Move this file"
+            " away."
+        )
     if not record.path.startswith(_SNAPS):
         return record
     return record._replace(path=host.resolve(record.path), main=host.resolve(record.main))

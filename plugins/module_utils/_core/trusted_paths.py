@@ -19,7 +19,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-_ACCESS_LIST = "system.posix_acl_access"
+_ACCESS_ACL = "system.posix_acl_access"
 _ALL_USERS = "0 0 4294967295"
 
 
@@ -109,8 +109,8 @@ def _others_can_write(path: str, status: os.stat_result) -> bool:
         return True
     if not status.st_mode & stat.S_IWGRP:
         return False
-    # With an access list, the group bits are the upper limit of all its entries.
-    return not _is_private(status.st_gid, status.st_uid) or _ACCESS_LIST in _attributes(path)
+    # With a POSIX ACL, the group bits are the upper limit of all its entries.
+    return not _is_private(status.st_gid, status.st_uid) or _ACCESS_ACL in _attributes(path)
 
 
 def _is_private(group: int, user: int) -> bool:

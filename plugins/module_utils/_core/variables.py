@@ -19,7 +19,6 @@ _ALL_ROLES: t.Mapping[str, str | None] = {
 }
 EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
     "nvidia_toolkit": {
-        "config": "nvidia_toolkit_settings",
         "exclusive": None,
         "package_cache": None,
         "path": None,
@@ -29,7 +28,6 @@ EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
         "unrecorded": "nvidia_toolkit_remove_unrecorded",
         "create": None,
         "url": "nvidia_toolkit_key_url",
-        "verify": "nvidia_toolkit_checksum",
     },
     "nvidia_runtime": {
         "action": None,

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Edit a TOML document at positions, so that comments and layout are kept.
+"""Edit the text of a TOML document, so that comments and layout are kept, and hide secrets in such a text.
 
-A TOML library reads the text again after each edit. The edit is refused if the data is not as expected.
+A TOML library parses the text after each edit. The edit is refused if the parsed data is not as expected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MISSING: t.Any = object()
 
 
 class TomlDocument:
-    """The text of one file with its data. Every edit returns a new document.
+    """The text of one file and its parsed data. Every edit returns a new document.
 
     ``bom`` tells whether the file begins with a byte order mark.
     """
@@ -62,7 +62,7 @@ class TomlDocument:
     def error(self, path: toml_parser.KeyPath, problem: str, advice: str) -> errors.ConfigurationError:
         """Return an error with the line and column of the entry at ``path``, if the text contains it."""
         try:
-            offset = self.editor().place(path)
+            offset = self.editor().start_of(path)
         except ValueError:
             offset = None
         if offset is None:
@@ -81,8 +81,8 @@ class TomlDocument:
     def delete(self, path: toml_parser.KeyPath, prune: bool = False) -> TomlDocument:
         """Return the document without the entry at ``path`` and its lines, or unchanged if there is none.
 
-        With ``prune``, the tables around it that become empty are removed, too. Tables that exist only through their
-        entries (``a`` in ``a.b = 1``) disappear with the last of them in any case.
+        With ``prune``, the tables around it that become empty are removed, too. A table without a header (``a`` in
+        ``a.b = 1``) is always removed with its last entry.
         """
         if not path or not self.has(*path):
             return self
@@ -96,10 +96,10 @@ class TomlDocument:
         return self._edited(path, change, _replaced(self.data, path, _MISSING), deleted=True)
 
     def restore(self, path: toml_parser.KeyPath, original: TomlDocument) -> TomlDocument:
-        """Return the document with the entry at ``path`` as it is in ``original``, with the same spelling.
+        """Return the document with the entry at ``path`` as it is in ``original``, with the same text.
 
-        If the original has no such entry, the entry is removed. Each table around it that becomes empty and is not in
-        the original is removed, too, and so is each header that only this entry needed.
+        If the original has no such entry, the entry is removed. The tables around it that become empty are also
+        removed, and so is the header that is no longer needed. Tables and headers of the original are kept.
         """
         if original.has(*path):
             return self._set(path, original.value(*path), original)
@@ -108,10 +108,11 @@ class TomlDocument:
     def without_bare_header(self, path: toml_parser.KeyPath) -> TomlDocument:
         """Return the document without the header at ``path`` if its table contains only tables.
 
-        Such a table exists without its header. A header with a comment behind it was written by the user, and is kept.
+        TOML does not need such a header, because the headers of the inner tables are sufficient. A header with a
+        comment on its line is kept, because this collection writes no comments there.
         """
         header = self.editor().bare_header(path)
-        if header is None or self.editor().remark(header):
+        if header is None or self.editor().trailing_comment(header):
             return self
 
         def change(editor: toml_editor.Editor) -> None:
@@ -131,16 +132,17 @@ class TomlDocument:
                 if not original.has(*around):
                     document = document._without_table(around)
             elif depth == len(path) - 1 and original.editor().header(around) is None:
-                # Further out, a header was bare before the entry was removed, so the user wants it.
+                # The removal can make only the header of the innermost table bare. An outer header was bare before, so
+                # the user wrote it.
                 document = document.without_bare_header(around)
         return document
 
     def editor(self, source: TomlDocument | None = None) -> toml_editor.Editor:
         """Return an editor of the text. Raises ValueError if the positions of entries cannot be determined.
 
-        The editor uses the spelling of ``source`` for entries that are in both documents.
+        Entries that ``source`` also has get the text that they have there.
         """
-        # Only a file that changes, or is refused, needs this import.
+        # Imported here because only an edit, or an error with a line number, needs it.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
             toml_editor,
         )
@@ -148,9 +150,9 @@ class TomlDocument:
         return toml_editor.Editor(self.text, None if source is None else source.editor())
 
     def _without_table(self, path: toml_parser.KeyPath) -> TomlDocument:
-        """Return the document without the empty table at ``path``, unless its header has a comment behind it."""
+        """Return the document without the empty table at ``path``, unless its header has a comment on its line."""
         header = self.editor().header(path)
-        return self if header is not None and self.editor().remark(header) else self.delete(path)
+        return self if header is not None and self.editor().trailing_comment(header) else self.delete(path)
 
     def _set(self, path: toml_parser.KeyPath, value: t.Any, source: TomlDocument | None) -> TomlDocument:
         old = _lookup(self.data, path)
@@ -179,30 +181,32 @@ class TomlDocument:
         deleted: bool = False,
         source: TomlDocument | None = None,
     ) -> TomlDocument:
-        """Return the document after ``change``, once its text is parsed again and checked.
+        """Return the document after ``change``.
 
-        Its data must equal ``expected``, and every line that does not belong to the entry must still be there in the
-        same order. Otherwise ConfigurationError is raised, and nothing is returned that could be written.
+        The new text is parsed and checked first: its data must equal ``expected``, and all lines that do not belong to
+        the entry must be unchanged and in the same order. Raises ConfigurationError otherwise.
         """
         try:
             editor = self.editor(source)
             before = editor.entries
             change(editor)
             document = TomlDocument.from_bytes(self.path, editor.text.encode("utf-8"))
-            ours = [_lines(self.text, entry) for entry in before if _concerns(entry, path, deleted)]
+            edited_lines = [_lines(self.text, entry) for entry in before if _is_affected(entry, path, deleted)]
         except (ValueError, errors.ConfigurationError) as error:
-            raise self._lossy(path, getattr(error, "comment", "")) from error
+            raise self._edit_error(path, getattr(error, "comment", "")) from error
         document.bom = self.bom
         for depth in range(len(path) - 1, 0, -1):
             if _lookup(expected, path[:depth]) == {} and deleted and not document.has(*path[:depth]):
                 expected = _replaced(expected, path[:depth], _MISSING)
         if deleted:
-            ours += _between(self.text, before, path)
-        if not toml_parser.equal(document.data, expected) or not _keeps(self.text, document.text, ours):
-            raise self._lossy(path)
+            edited_lines += _lines_between_entries(self.text, before, path)
+        if not toml_parser.equal(document.data, expected) or not _keeps_other_lines(
+            self.text, document.text, edited_lines
+        ):
+            raise self._edit_error(path)
         return document
 
-    def _lossy(self, path: toml_parser.KeyPath, lost: str = "") -> errors.ConfigurationError:
+    def _edit_error(self, path: toml_parser.KeyPath, lost: str = "") -> errors.ConfigurationError:
         if lost:
             return self.error(
                 path,
@@ -257,18 +261,27 @@ def _kind(value: t.Any) -> str:
 # -- checks of an edit -----------------------------------------------------------------------------------------------
 
 
-def _concerns(entry: toml_parser.Entry, path: toml_parser.KeyPath, deleted: bool) -> bool:
-    """Return whether the entry is part of the value at ``path``, or is the line that contains this value."""
-    holds = path[: len(entry.path)] == entry.path and (entry.node is not None or deleted)
-    return entry.under(path) or holds
+def _is_affected(entry: toml_parser.Entry, path: toml_parser.KeyPath, deleted: bool) -> bool:
+    """Return whether a change of the value at ``path`` may change the lines of the entry.
+
+    This is the case if the entry is part of this value or contains it. Headers of tables around the value are affected
+    only by a deletion.
+    """
+    contains = path[: len(entry.path)] == entry.path and (entry.node is not None or deleted)
+    return entry.under(path) or contains
 
 
 def _lines(text: str, entry: toml_parser.Entry) -> tuple[int, int]:
     return text.count("\n", 0, entry.first), text.count("\n", 0, entry.last)
 
 
-def _between(text: str, entries: list[toml_parser.Entry], path: toml_parser.KeyPath) -> list[tuple[int, int]]:
-    """Return the first and last lines of the comments inside a table that is removed as a whole."""
+def _lines_between_entries(
+    text: str, entries: list[toml_parser.Entry], path: toml_parser.KeyPath
+) -> list[tuple[int, int]]:
+    """Return the first and last line of each part of the table at ``path`` that is between two of its entries.
+
+    These lines may contain comments, which are removed with the table.
+    """
     return [
         (_lines(text, above)[1], _lines(text, below)[0])
         for above, below in zip(entries, entries[1:])
@@ -276,12 +289,12 @@ def _between(text: str, entries: list[toml_parser.Entry], path: toml_parser.KeyP
     ]
 
 
-def _keeps(before: str, after: str, ours: list[tuple[int, int]]) -> bool:
+def _keeps_other_lines(before: str, after: str, edited_lines: list[tuple[int, int]]) -> bool:
     """Return whether ``after`` keeps all lines of ``before`` in the same order.
 
-    Blank lines and the ranges of lines in ``ours`` are ignored.
+    Blank lines and the ranges of lines in ``edited_lines`` are ignored.
     """
-    excluded = {number for first, last in ours for number in range(first, last + 1)}
+    excluded = {number for first, last in edited_lines for number in range(first, last + 1)}
     remaining = iter([line.rstrip("\r") for line in after.split("\n")])
     return all(
         line.rstrip("\r") in remaining
@@ -297,10 +310,10 @@ _COMMENTED_ENTRY = re.compile(r"(#)([^=#\n]+)(=[ \t]*)([^\r\n]+)")
 
 
 def mask_toml(text: str) -> str:
-    """Return ``text`` with the values of secret-looking names and user information in URLs hidden, in comments too.
+    """Return ``text`` with secrets hidden, also in comments.
 
-    The names of the surrounding tables are checked, too. The parsed strings are checked, not their spelling.
-    mask_urls() masks a text that is not TOML.
+    Secrets are the values of secret-looking names, all values in tables with such names, and user information in URLs.
+    Strings are checked without their escapes. If ``text`` is not TOML, mask_urls() masks it.
     """
     if text.startswith(masking.BYTE_ORDER_MARK):
         return masking.BYTE_ORDER_MARK + mask_toml(text[1:])
@@ -310,11 +323,11 @@ def mask_toml(text: str) -> str:
     except (errors.NvidiaError, ValueError):
         return masking.mask_urls(text)
     masked = ""
-    here = 0
+    position = 0
     for start, end, shown in tokens:
-        masked += _masked_comments(text[here:start]) + shown
-        here = end
-    return masked + _masked_comments(text[here:])
+        masked += _masked_comments(text[position:start]) + shown
+        position = end
+    return masked + _masked_comments(text[position:])
 
 
 def _tokens(text: str) -> t.Iterator[Token]:

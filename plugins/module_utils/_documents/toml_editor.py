@@ -75,7 +75,7 @@ class Editor(toml_layout.Layout):
         own = any(entry.node is not None and entry.table == path for entry in self.entries)
         return None if own else header
 
-    def remark(self, entry: toml_parser.Entry) -> str:
+    def trailing_comment(self, entry: toml_parser.Entry) -> str:
         """Return the text behind an entry or a header on its line."""
         return self.text[entry.end : entry.last].strip()
 
@@ -132,7 +132,9 @@ class Editor(toml_layout.Layout):
     # -- insertion -------------------------------------------------------------------------------------------------
 
     def replace(self, path: toml_parser.KeyPath, old: t.Any, value: t.Any) -> None:
-        """Replace the value of the existing entry at ``path``. A table is replaced only by a value that is not a table.
+        """Replace the value ``old`` of the entry at ``path`` by ``value``. At most one of them may be a table.
+
+        If both are tables, the caller replaces their entries one by one.
 
         Raises UneditableError if a comment inside the old value would be lost.
         """
@@ -146,7 +148,7 @@ class Editor(toml_layout.Layout):
         if isinstance(old, list) and isinstance(value, list) and (source is None or lost):
             kept, surplus = _common_start(old, value)
             if lost and old and value:
-                if self._replace_between(path, old, value):
+                if self._replace_changed_elements(path, old, value):
                     return None
             elif kept or not old or not value:
                 return self._replace_elements(path, surplus, value[kept:])
@@ -163,7 +165,7 @@ class Editor(toml_layout.Layout):
         if member is not None and items:
             self._append(member.node, [self._value(item) for item in items])
 
-    def _replace_between(self, path: toml_parser.KeyPath, old: list[t.Any], value: list[t.Any]) -> bool:
+    def _replace_changed_elements(self, path: toml_parser.KeyPath, old: list[t.Any], value: list[t.Any]) -> bool:
         """Replace elements of an array, and keep the others with their comments. Return False if no element is kept."""
         before, after = ([self._value(item) for item in items] for items in (old, value))
         steps = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
@@ -201,7 +203,7 @@ class Editor(toml_layout.Layout):
 
     def insert(self, path: toml_parser.KeyPath, value: t.Any) -> None:
         """Write ``value`` at ``path``, where no entry exists yet."""
-        depth = max(d for d in range(len(path)) if not d or self.place(path[:d]) is not None)
+        depth = max(d for d in range(len(path)) if not d or self.start_of(path[:d]) is not None)
         parent, rest = path[:depth], path[depth:]
         inline = self.member(parent) if depth else None
         if inline is not None:
@@ -322,9 +324,10 @@ def _within(entry: toml_parser.Entry, path: toml_parser.KeyPath) -> bool:
 
 
 def _member_in(node: toml_parser.Node, path: toml_parser.KeyPath) -> tuple[toml_parser.Node, int] | None:
-    """Return the inline table around the entry at ``path`` or a part of it, and the index in this table, or None.
+    """Return the inline table with the entry at ``path``, and the index of this entry in the table, or None.
 
-    ``path`` is relative to ``node``.
+    If there is no such entry, the first entry below ``path`` is used, such as ``a.b`` for ``a``. ``path`` is relative
+    to ``node``.
     """
     for index, member in enumerate(node.members):
         if member.names and member.names[: len(path)] == path:

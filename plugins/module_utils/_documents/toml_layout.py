@@ -44,7 +44,7 @@ class Layout:
                     return found
         return None
 
-    def place(self, path: toml_parser.KeyPath) -> int | None:
+    def start_of(self, path: toml_parser.KeyPath) -> int | None:
         """Return the start of the entry at ``path``, or of the first entry below it, or None."""
         member = self.member(path)
         if member is not None:

@@ -9,7 +9,6 @@ The steps are the same for all engines. An engine only makes the plan.
 
 from __future__ import annotations
 
-import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, errors
@@ -100,8 +99,8 @@ def _pending(state: EngineState, plan: engines_base.EnginePlan) -> tuple[engines
         )
     elif live is not None:
         action = state.engine.required_action(live, plan.state)
-        # A daemon that does not report a setting needs the action of the plan, since its age was checked before the
-        # change.
+        # A daemon may need the action of the plan for settings that it does not report. ``live`` was read before the
+        # change, so it does not show that the daemon is older than the changed files.
         changing = not state.engine.reports_full_state and any(file.changed for file in plan.files)
         return max(action, plan.action if changing else engines_base.Action.NONE), warnings
     elif installation.pid is not None:
@@ -122,9 +121,6 @@ def _missing_runtimes(state: EngineState, plan: engines_base.EnginePlan) -> list
         for name, path in runtimes.items()
         if not state.host.is_executable(path)
     ]
-
-
-_VERSION = re.compile(r"v?([0-9]+\.[0-9].*)")
 
 
 class Options(t.NamedTuple):
@@ -166,7 +162,7 @@ class EngineState:
         self.leftovers: tuple[legacy_cleanup.Leftover, ...] = ()
         self.version = options.engine_version
         self.observe()
-        self.version = self.version or ask_version(self.engine, self.installation, host, run)
+        self.version = self.version or engines_base.ask_version(self.engine, self.installation, host, run)
 
     def observe(self) -> None:
         """Read how the engine is installed and what the running daemon reports. Another run may have changed both."""
@@ -258,23 +254,11 @@ class EngineState:
         )
 
     def restores_original(self, file: core_plan.PlannedFile) -> bool:
-        """Return whether the file becomes what it was before this collection changed it."""
+        """Return whether the file is deleted or, in a removal, gets its original content again."""
         if file.after is None or not self.removal:
             return file.after is None
         record = core_records.load_record(self.host, self.engine.key, file.path)
         return record is not None and file.after == record.original
-
-
-def ask_version(
-    engine: engines_base.Engine, installation: engines_base.Installation, host: hostfs.HostFS, run: core_plan.Runner
-) -> str | None:
-    """Return the version that the engine's program prints, None if no program of the host may be run."""
-    if not host.live or installation.binary is None:
-        return None
-    status, output, _errors = run(host.argv(engine.version_argv(installation.binary)))
-    # The commit that follows may begin with a digit too, but contains no dots.
-    matches = (_VERSION.match(word.strip(",")) for word in output.split())
-    return next((match.group(1) for match in matches if status == 0 and match is not None), None)
 
 
 def _normalized(request: engines_base.RuntimeRequest | None, host: hostfs.HostFS) -> engines_base.RuntimeRequest | None:
@@ -400,9 +384,10 @@ class ConfigureEngine:
         return None
 
     def _validate(self, plan: engines_base.EnginePlan) -> None:
-        """Validate each new file with the engine's program. Files that get their original content are exempt.
+        """Validate the new files with the engine's program.
 
-        Raises NvidiaError for a file that the engine refuses.
+        Files that are deleted or get their original content again are exempt, unless the program validates all files
+        at once and there is another changed file. Raises NvidiaError for a file that the engine refuses.
         """
         state = self.state
         changed = [file for file in plan.files if file.changed]

@@ -12,7 +12,6 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import configure as engines_configure
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import journal as engines_journal
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import rootless
@@ -147,8 +146,8 @@ class _Inspection:
         live = engine.live(host, installation)
         if installation.pid is not None and live is None:
             message = f"{engine.name} runs but does not answer on {installation.socket}. Restart it if it hangs."
-            self._problems.append(errors.Problem("engine-silent", message))
-        version = (live.version if live is not None else None) or engines_configure.ask_version(
+            self._problems.append(errors.Problem("engine-not-responding", message))
+        version = (live.version if live is not None else None) or engines_base.ask_version(
             engine, installation, host, self._run
         )
         found: dict[str, t.Any] = {

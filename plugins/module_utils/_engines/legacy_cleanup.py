@@ -52,7 +52,7 @@ class LegacyScan:
     - ``warnings``: files and entries that resemble leftovers but are kept.
     - ``after``: the remaining content of each changed file, by its path without links.
     - ``originals``: the content that replaces the recorded original of each file.
-    - ``read_by_engine``: those changed files that the engine reads.
+    - ``read_by_engine``: those changed files that the engine reads at its start. OCI hooks are not among them.
     - ``forgotten_records``: files of which only the record is removed.
     """
 
@@ -177,7 +177,7 @@ class LegacyScan:
         return changed
 
     def _changed_original(self, document: Doc, change: t.Callable[[Doc], Doc]) -> bytes | None:
-        """Return the recorded original of the main file after the same change."""
+        """Return the recorded original after the same change, or unchanged if that fails. No record: the new file."""
         path, record = self.context.path, self.context.record
         if record is None:
             return self.after[path]
@@ -195,7 +195,7 @@ class LegacyScan:
         return record is not None and any(key[: len(path)] == path for key in record.keys or {})
 
     def is_leftover(self, name: str, program: t.Any) -> bool:
-        """Return whether a runtime is NVIDIA's, is not requested now, and cannot be used by any container."""
+        """Return whether a runtime is NVIDIA's, not requested, and (unless ``removal``) unusable by containers."""
         if not engines_base.is_nvidia_program(program) or name in self.requested:
             return False
         return self.removal or name == nvidia_files.EXPERIMENTAL or self.host.find_executable([program]) is None
@@ -321,7 +321,10 @@ def _without_runtimes(
 
 
 def _lacks_default(files: containerd_config.ContainerdFiles) -> bool:
-    """Return whether a CRI with these files would not work: before 2.1, runtimes in files hide the built-in one."""
+    """Return whether containerd's CRI plugin would not start, because its default runtime is not defined.
+
+    If containerd does not merge tables (``merges``), runtimes in files replace the built-in runtime.
+    """
     default, runtimes = files.default_runtime() or containerd_runtimes.BUILTIN_DEFAULT, files.runtimes()
     hidden = default != containerd_runtimes.BUILTIN_DEFAULT or (bool(runtimes) and not files.merges)
     return hidden and default not in runtimes and files.legacy_default() is None
@@ -422,7 +425,8 @@ _HOOK_MODE = "hook"
 class FilteredFiles(t.NamedTuple):
     """The files of a host without leftovers.
 
-    ``after`` has the content of the changed files and ``originals`` their recorded originals, by paths without links.
+    ``after`` has the content of the changed files, and ``originals`` the content that replaces their recorded
+    originals, both by paths without links.
     """
 
     files: engines_base.Files

@@ -97,9 +97,10 @@ def plan_hook_removal(path: str, content: bytes) -> core_plan.PlannedFile:
 
 
 def restore_hook(record: core_records.OriginalFile, content: bytes | None) -> tuple[core_plan.PlannedFile, str]:
-    """Return the planned file with its recorded original content, and a warning if it is not restored.
+    """Return the planned file with its recorded original content, and a warning if another file is kept instead.
 
-    ``content`` is the current content. The warning is empty if the file is restored.
+    ``content`` is the current content. The warning is empty if the file is restored. It is also empty if a hook that
+    this collection wrote no longer exists; that file is not restored.
     """
     path, keys = record.path, record.keys or {}
     if REMOVED in keys:
@@ -134,8 +135,8 @@ CONTAINERD_DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 STRAY_CRIO = "/etc/crio/conf.d/99-nvidia.toml"
 # A setting that the tool writes beside its runtimes.
 _CDI: KeyPath = ("enable_cdi",)
-# Settings that version 2 of containerd's file has in the table of the CRI, and newer versions elsewhere (migrateConfig
-# in plugins/cri/images/plugin.go and plugins/cri/runtime/plugin.go of 2.3.4).
+# Settings that version 2 of containerd's file has in the table of the CRI plugin, and newer versions elsewhere
+# (migrateConfig in plugins/cri/images/plugin.go and plugins/cri/runtime/plugin.go of 2.3.4).
 _IMAGES: KeyPath = ("plugins", "io.containerd.cri.v1.images")
 _MOVED: dict[KeyPath, KeyPath] = {
     ("sandbox_image",): (*_IMAGES, "pinned_images", "sandbox"),
@@ -152,7 +153,7 @@ class DropIn(t.NamedTuple):
     - ``runtimes``: the runtimes in the drop-in.
     - ``copied``: other settings that the main file has too.
     - ``drifted``: those copied settings whose value differs in the main file.
-    - ``foreign``: settings that neither the tool nor the main file explains.
+    - ``foreign``: other settings, which the tool does not write and the main file does not contain.
     """
 
     runtimes: tuple[str, ...]
@@ -160,7 +161,7 @@ class DropIn(t.NamedTuple):
     drifted: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
 
-    def is_alone(self, document: toml_document.TomlDocument) -> bool:
+    def has_only_tool_entries(self, document: toml_document.TomlDocument) -> bool:
         """Return whether the file contains only what the tool wrote. The tool writes no comments."""
         return not self.foreign and "#" not in document.text
 
@@ -202,7 +203,10 @@ def _keys_in_main_file(path: KeyPath, inner: KeyPath) -> list[KeyPath]:
 
 
 def _is_nvidia_setting(document: toml_document.TomlDocument, root: KeyPath, inner: KeyPath) -> bool:
-    """Return whether a setting of the CRI is one that the tool writes itself."""
+    """Return whether a setting of containerd's CRI plugin is one that the tool writes itself.
+
+    ``root`` is the table of the plugin, and ``inner`` the path of the setting in it.
+    """
     runtimes, depth = containerd_config.RUNTIMES, len(containerd_config.RUNTIMES)
     legacy = containerd_config.LEGACY_DEFAULT
     if inner[:depth] == runtimes and len(inner) > depth:

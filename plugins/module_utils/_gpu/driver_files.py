@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Find the files of the driver: in the cache of ld.so, by soname, and in directories.
+"""Find the files of the driver in directories and in ld.so.cache, and read the soname of a library.
 
 The format of ld.so.cache is glibc's (sysdeps/generic/dl-cache.h). A cache may begin with a table of the format
 before 2.2; only the table behind it is used. The search follows nvidia-ctk 1.20 and was compared with the output of
@@ -86,7 +86,8 @@ LIBRARY_FOLDERS = (
     *(f"/lib/{triplet}" for triplet in _MULTIARCH),
     *(f"/lib/{triplet}/nvidia/current" for triplet in _MULTIARCH),
 )
-# NVIDIA's generator reads the second from XDG_DATA_DIRS if it is set. Here the result must not depend on the caller.
+# NVIDIA's generator replaces the second and the third by XDG_DATA_DIRS if it is set. Here the result must not depend on
+# the environment of the task.
 CONFIG_FOLDERS = ("/etc", "/usr/local/share", "/usr/share")
 # The generator begins with PATH, which has the same directories.
 PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -210,7 +211,7 @@ class DriverFiles:
         return None
 
     def firmware(self, version: str) -> list[Found]:
-        """Return the firmware of the GPU's own processor, from all firmware directories of the kernel."""
+        """Return the firmware of the GPU System Processor (GSP), from all firmware directories of the kernel."""
         host = self.lookup.host
         # An offline tree does not belong to the running kernel.
         kernel = host.read_text(_KERNEL).strip() or (os.uname().release if host.live else "")
@@ -238,7 +239,10 @@ class DriverFiles:
             )
 
     def machine(self, library: Found | None) -> str:
-        """Return the kernel's name of a library's machine; that of this machine if the library has none."""
+        """Return the architecture of ``library`` as `uname -m` names it, such as x86_64.
+
+        Without a library, or for an unknown architecture, it is that of the running kernel.
+        """
         if library is not None:
             with self.lookup.open(library.host) as stream:
                 elf = gpu_elf.read_elf(stream.read(gpu_elf.HEADER_BYTES))

@@ -39,11 +39,11 @@ class GpuPresence(t.NamedTuple):
     """Whether a host has a GPU; ``present`` is None if that is unknown.
 
     ``kind`` is how it was found: DRIVER for a loaded driver, otherwise PCI, WSL or TEGRA; None without a GPU.
-    ``evidence`` is a sentence about it. ``driver`` is the loaded driver's version, or None if it is unknown.
+    ``message`` is a sentence about it. ``driver`` is the loaded driver's version, or None if it is unknown.
     """
 
     present: bool | None
-    evidence: str
+    message: str
     driver: str | None
     kind: str | None = None
 
@@ -63,17 +63,17 @@ def detect_gpu(host: hostfs.HostFS) -> GpuPresence:
     if driver is not None:
         return GpuPresence(
             present=True,
-            evidence=f"The NVIDIA driver is loaded: {driver.path} exists.",
+            message=f"The NVIDIA driver is loaded: {driver.path} exists.",
             driver=driver.version,
             kind=DRIVER,
         )
-    kind, evidence = _hardware(host)
+    kind, message = _hardware(host)
     if kind is not None:
-        return GpuPresence(present=True, evidence=evidence, driver=None, kind=kind)
+        return GpuPresence(present=True, message=message, driver=None, kind=kind)
     if not host.exists("/sys/bus"):
         return GpuPresence(None, "No NVIDIA driver is loaded, and /sys is not mounted.", None)
-    evidence = "No NVIDIA driver is loaded, no NVIDIA GPU is on the PCI bus, and the host is neither WSL nor Tegra."
-    return GpuPresence(present=False, evidence=evidence, driver=None)
+    message = "No NVIDIA driver is loaded, no NVIDIA GPU is on the PCI bus, and the host is neither WSL nor Tegra."
+    return GpuPresence(present=False, message=message, driver=None)
 
 
 def _hardware(host: hostfs.HostFS) -> tuple[str | None, str]:

@@ -4,7 +4,7 @@
 
 """Make a running engine apply changed files, by restart, reload or signal, and wait until it is healthy.
 
-It does not restore files.
+This file does not restore files: `rollback.py` does.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 
 
-# Seconds to wait before killing a daemon that failed to start.
+# Seconds to wait until a daemon stops that was not active before the restart. Then it is killed.
 KILL_AFTER = 5.0
-# Seconds within which systemd begins a restart. systemd can accept a restart without an error and then not do it.
+# Seconds to wait until systemd begins a restart. systemd can accept a restart without an error and never begin it.
 BEGIN_TIMEOUT = 2.0
 # Seconds between two probes of a daemon, and seconds after which a healthy daemon is probed once more.
 PROBE_INTERVAL = 0.2
@@ -34,8 +34,10 @@ STABLE_AFTER = 1.0
 class RestartMethod:
     """The base of all restart methods, and the method of mode none, which does nothing.
 
-    ``applies``: whether trigger() makes the engine apply its files. ``restarts``: whether it does so by a restart.
-    ``stop_timeout``: seconds after which a daemon that does not stop is killed; None for no limit.
+    - ``mode``: the name of the method in the module's result.
+    - ``applies``: whether trigger() makes the engine apply its files.
+    - ``restarts``: whether it does so by a restart.
+    - ``stop_timeout``: seconds after which a daemon that does not stop is killed; None for no limit.
     """
 
     mode = "none"
@@ -47,16 +49,19 @@ class RestartMethod:
         self.systemctl = systemctl
 
     def trigger(self) -> None:
-        """Make the daemon apply its files. It does not check whether the daemon did so.
+        """Make the daemon apply its files, without a check whether the daemon did so.
 
         Raises HostError if the restart, reload or signal failed.
         """
 
     def not_ready_reason(self) -> restart_health.ProbeResult | None:
-        """Return why the probe must wait, or None if the daemon can be probed now. Raises HostError."""
+        """Return None if the daemon can be probed now, else a result to use instead of a probe. Raises HostError.
+
+        The result is final if the daemon failed to start. Otherwise it is not ready yet.
+        """
 
     def is_up(self) -> bool:
-        """Return whether the daemon is up, as far as is known without connecting to it. Raises HostError."""
+        """Return whether the unit of the daemon is active; True for a method without systemd. Raises HostError."""
         return True
 
     def reload_units(self) -> bool:
@@ -101,7 +106,8 @@ class SystemdRestart(_SystemdMethod):
     def trigger(self) -> None:
         before = self.systemctl.status()
         self._previous_invocation = before.invocation
-        # An active daemon needs its time for an orderly stop. A daemon that hangs while it starts has no state to save.
+        # An active daemon may need long to stop in an orderly way. A daemon that hangs during its start has no state to
+        # save, so it is killed soon.
         self._kill_after = self.stop_timeout
         if self.stop_timeout is not None and before.active != "active":
             self._kill_after = min(self.stop_timeout, KILL_AFTER)
@@ -179,7 +185,8 @@ class SignalReload(RestartMethod):
             return
         if self.systemctl is not None:
             yield self.systemctl.status().pid
-        # The main process may be a shell that started the daemon, and systemd may not run it at all.
+        # The main process may be a shell that started the daemon. It is also possible that systemd does not run the
+        # daemon.
         socket_path = self.probe.host.real_path(installation.socket)
         yield processes.peer_pid(socket_path, self.probe.engine.ping_request) or 0
 
@@ -208,8 +215,8 @@ def select_method(
         raise errors.NvidiaError(f"A signal cannot restart {engine.name}. Use mode: systemd, or action: reload.")
     if reload and installation.pid is None:
         raise errors.NvidiaError(
-            f"{engine.name} does not run as {service}, so it cannot be reloaded. Start it, and it reads its current"
-            " files."
+            f"{engine.name} does not run as {service}, so it cannot be reloaded. Start it. It reads its current files"
+            " when it starts."
         )
     systemctl = _systemctl_of(probe, installation, run)
     if systemctl is not None and mode != "signal":
@@ -227,8 +234,8 @@ def select_method(
             f" `loginctl enable-linger {user.name}` as root, then run the task again."
         )
     raise errors.NvidiaError(
-        f"systemd on {probe.host.root} does not run {engine.name} as {service}, so it cannot be restarted. Set service"
-        " to the engine's unit, or restart the engine yourself."
+        f"{engine.name} cannot be {action}ed, because systemd does not run it as {service}. Set service to the engine's"
+        f" unit, or {action} the engine yourself."
     )
 
 
@@ -251,7 +258,7 @@ def _systemctl_of(
             f"{installation.service} is another name of {status.name} or an instance of a template, so its process"
             " cannot be identified. Set service to the name of a unit that has its own file."
         )
-    # A process that is ending is gone at the second check, and systemd knows one that is starting by then.
+    # The process is looked up again, because the first lookup may have found a process that was just ending.
     unmanaged = installation.pid is not None and not status.pid and not status.busy
     return None if unmanaged and probe.inspect().pid is not None else systemctl
 
@@ -260,7 +267,7 @@ class RestartLoop:
     """The loop that triggers the restart method until the engine is healthy.
 
     ``version`` is used if the engine does not report its own. ``timeout`` is in seconds. ``retries`` is the number of
-    attempts after the first. ``attempts`` is the total of all calls.
+    attempts of execute() after the first. ``attempts`` counts the attempts of all calls of execute().
     """
 
     def __init__(
@@ -281,21 +288,22 @@ class RestartLoop:
     def execute(self, expectation: restart_health.Expectation) -> restart_health.ProbeResult:
         """Trigger the restart method, at most retries + 1 times, and return the last probe result."""
         deadline = time.monotonic() + self.timeout
-        left = self.retries
+        retries_left = self.retries
         while True:
-            result = self._attempt(expectation, deadline, left)
+            result = self._attempt(expectation, deadline, retries_left)
             retry = result.retry or (not self.method.restarts and not _only_unmet(result))
-            if not result.problems or not left or not retry or time.monotonic() >= deadline:
+            if not result.problems or not retries_left or not retry or time.monotonic() >= deadline:
                 return result
-            left -= 1
+            retries_left -= 1
 
     def _attempt(
-        self, expectation: restart_health.Expectation, deadline: float, left: int
+        self, expectation: restart_health.Expectation, deadline: float, retries_left: int
     ) -> restart_health.ProbeResult:
-        # A restart may use the whole timeout. A signal without effect is sent again, so each one gets a share.
-        share = 1 if self.method.restarts else left + 1
+        # A restart may use the whole remaining time. A reload without effect is repeated, so the attempts that are left
+        # divide the remaining time.
+        parts = 1 if self.method.restarts else retries_left + 1
         now = time.monotonic()
-        end = now + (deadline - now) / share
+        end = now + (deadline - now) / parts
         try:
             self.method.trigger()
             self.attempts += 1
@@ -310,13 +318,13 @@ class RestartLoop:
         return result
 
     def wait_until_healthy(self, expectation: restart_health.Expectation, end: float) -> restart_health.ProbeResult:
-        """Return the probe result when it is healthy, when it can no longer change, or at ``end`` (monotonic)."""
+        """Probe the daemon until it is healthy or the result is final, at most until ``end`` (time.monotonic())."""
         while True:
             not_ready = self.method.not_ready_reason()
             result = not_ready or self._check(expectation)
-            # During a reload the daemon still answers with its previous state.
-            final_now = self.method.restarts or not self.method.applies or not_ready is not None
-            final = result.final and (final_now or _only_unmet(result))
+            # During a reload the daemon still reports its previous settings, so such a result is not final.
+            may_be_final = self.method.restarts or not self.method.applies or not_ready is not None
+            final = result.final and (may_be_final or _only_unmet(result))
             if not result.problems or final or time.monotonic() >= end:
                 return result
             time.sleep(PROBE_INTERVAL)
@@ -324,7 +332,10 @@ class RestartLoop:
     def _confirm_stable(
         self, expectation: restart_health.Expectation, first: restart_health.ProbeResult
     ) -> restart_health.ProbeResult:
-        """Probe again after STABLE_AFTER seconds, because some daemons exit just after they reported to be ready."""
+        """Probe again after STABLE_AFTER seconds, because some daemons exit just after they report that they are ready.
+
+        ``first`` is the healthy result of the previous probe.
+        """
         time.sleep(STABLE_AFTER)
         second = self.method.not_ready_reason() or self._check(expectation)
         if second.problems or second.pid == first.pid:
@@ -337,5 +348,5 @@ class RestartLoop:
 
 
 def _only_unmet(result: restart_health.ProbeResult) -> bool:
-    """Return whether the daemon runs with its files, so that unmet expectations are due to the files alone."""
+    """Return whether the daemon runs with its files, and the only problems are unmet expectations."""
     return bool(result.unmet) and result.problems == result.unmet

@@ -16,7 +16,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import configure as engines_configure
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import journal as engines_journal
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import validator
@@ -116,7 +116,7 @@ class Restart:
         method = restart_methods.select_method(options.mode, options.action, self.probe, self.installation, run)
         live = self.engine.live(host, self.installation)
         version = live.version if live is not None and live.version else None
-        self.version = version or engines_configure.ask_version(self.engine, self.installation, host, run)
+        self.version = version or engines_base.ask_version(self.engine, self.installation, host, run)
         self.loop = restart_methods.RestartLoop(self.probe, method, self.version, options.timeout, options.retries)
         self.restart_journal = engines_journal.JournalEntry.restart_in_progress(host, self.engine.key)
         self.changes_journal = engines_journal.JournalEntry.pending_changes(host, self.engine.key)
@@ -341,7 +341,8 @@ class Restart:
             message += f" The health probe failed before the {self.options.action} too: {self.before.reasons}."
         if not self.rollback.has_changes:
             if not self.previous_files and self._failed_before(result):
-                # Nothing was changed, so a later task must not treat this restart as interrupted.
+                # No file was changed, and the probe failed in the same way before. A later task must not treat this
+                # restart as interrupted.
                 self._remove_journals(applied=False)
             message += f" There are no previous files to restore. {self._status_advice()}."
             self._fail(message, "unknown", self._journal_tail())
@@ -389,7 +390,8 @@ class Restart:
             self._remove_journals()
             self._fail(f"{message} {name} works with them.", "rolled_back", journal)
         if self._failed_before(result):
-            # The daemon was restarted with the previous files. The journal would disable the next probe before.
+            # The daemon was restarted with the previous files. If the journal stayed, the next task would ignore its
+            # probe result from before the restart.
             self._remove_journals(applied=False)
             message += f" The health of {name} cannot be determined: {result.reasons}."
         else:
@@ -397,7 +399,10 @@ class Restart:
         self._fail(f"{message} {self._status_advice()}.", "unknown", (*journal, *self._journal_tail()))
 
     def _may_restart(self) -> bool:
-        """Return whether a restart is allowed. A daemon that is down or silent has no containers to protect."""
+        """Return whether a restart is allowed.
+
+        It is also allowed for a daemon that is down or does not report its containers.
+        """
         if self.options.allow_disruption or not self.method.is_up():
             return True
         return not self.engine.containers_stopped_by_restart(self.host, self.probe.inspect())

@@ -67,7 +67,8 @@ class Rollback:
         self.host = host
         self.engine = engine
         self.backup_dir = backup_dir
-        # The last written file is restored first: an import before the file that it names.
+        # The order of writing is reversed. For example, the main file is restored before the drop-in that it imports is
+        # removed.
         self.files = tuple(reversed(previous))
         self.restored: list[dict[str, str | None]] = []
         self.without_copy: list[str] = []

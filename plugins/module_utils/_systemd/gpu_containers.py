@@ -4,7 +4,8 @@
 
 """Find running containers that have GPUs or use the runtimes of the toolkit.
 
-A reload of systemd units takes the GPUs from containers that the legacy hook prepared.
+Containers whose GPUs were added by the legacy hook (nvidia-container-runtime-hook) lose them when systemd reloads its
+units.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if t.TYPE_CHECKING:
 
 _HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 _RUNTIMES = (core_constants.MAIN_PROGRAM, *core_constants.MODE_PROGRAMS.values())
-# Docker's namespace in any containerd.
+# The containerd namespace of Docker's containers.
 _DOCKER = "moby"
 
 _DEVICES = "NVIDIA_VISIBLE_DEVICES"
@@ -30,7 +31,7 @@ _DEVICES = "NVIDIA_VISIBLE_DEVICES"
 _SWARM = "DOCKER_RESOURCE_"
 # A container may also request devices by mounts into this directory.
 _DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
-# A CUDA image that is older than the variable above gets all devices without it.
+# An image with this variable and without NVIDIA_VISIBLE_DEVICES is an old CUDA image. Its containers get all devices.
 _LEGACY_IMAGE = "CUDA_VERSION"
 
 # The runtime specification of a container, and the program that runs it.
@@ -42,9 +43,10 @@ _LONG_ID = re.compile(r"[0-9a-f]{64}")
 class _Bundles(t.NamedTuple):
     """The location of an engine's bundles. A bundle is the directory of one container and has a ``config.json``.
 
-    ``pattern`` and ``pid_file`` are relative to ``root``. ``pid_file`` contains the process ID of a container. If
-    ``pid_root`` is set, ``pid_file`` is relative to it instead. In that case bundles outlive their containers, so a
-    container without a process ID is not running.
+    ``pattern`` selects the bundles below ``root``. ``pid_file`` is the name of the file with the process ID of the
+    container. This file is in the bundle. If ``pid_root`` is set, it is in the directory with the same path below
+    ``pid_root``. In that case a bundle stays after its container has ended, so a container without a process ID is not
+    running.
     """
 
     engine: str
@@ -65,7 +67,7 @@ _BUNDLES = (
     _Bundles("k0s", "/run/k0s/containerd", *_TASKS),
     _Bundles("microk8s", "/var/snap/microk8s/common/run/containerd", *_TASKS),
     _Bundles("crio", "/run/containers", *_STORAGE),
-    # CRI-O keeps copies of its own in that directory.
+    # CRI-O also keeps copies of its bundles here. Their pid files are the same, so each container is reported once.
     _Bundles("podman", "/var/lib/containers", *_STORAGE, pid_root="/run/containers"),
 )
 # The directories that contain the bundles.
@@ -82,11 +84,11 @@ def legacy_gpu_containers(host: hostfs.HostFS) -> list[str]:
     return _running_containers(host, lambda folder: _has_gpu(host.read_text(f"{folder}/config.json")))
 
 
-def run_by_toolkit(host: hostfs.HostFS) -> list[str]:
-    """Return the running containers whose low-level runtime is one of the toolkit's programs.
+def toolkit_runtime_containers(host: hostfs.HostFS) -> list[str]:
+    """Return the running containers whose runtime is one of the toolkit's programs.
 
-    The names have the same form as in legacy_gpu_containers(). containerd's shim runs that program again to stop or to
-    enter the container, by the path in its file ``runtime`` (1.6 to 2.1).
+    The names have the same form as in legacy_gpu_containers(). To stop or to enter such a container, containerd's shim
+    runs that program again. The file ``runtime`` in the bundle contains its path (1.6 to 2.1).
     """
     return _running_containers(
         host, lambda folder: posixpath.basename(host.read_text(f"{folder}/runtime").strip()) in _RUNTIMES
@@ -108,17 +110,17 @@ def _running_containers(host: hostfs.HostFS, matches: t.Callable[[str], bool]) -
     found: dict[str, str] = {}
     for bundles in _BUNDLES if host.live else ():
         for folder in host.glob(f"{bundles.root}/{bundles.pattern}"):
-            below = folder[len(bundles.root) :]
-            pid_file = f"{bundles.pid_root or bundles.root}{below}/{bundles.pid_file}"
+            relative_path = folder[len(bundles.root) :]
+            pid_file = f"{bundles.pid_root or bundles.root}{relative_path}/{bundles.pid_file}"
             if matches(folder) and _is_running(host, pid_file, bool(bundles.pid_root)):
-                found.setdefault(pid_file, _name(bundles, below))
+                found.setdefault(pid_file, _name(bundles, relative_path))
     return list(found.values())
 
 
-def _name(bundles: _Bundles, below: str) -> str:
+def _name(bundles: _Bundles, relative_path: str) -> str:
     if bundles.pid_file == _STORAGE[1]:
-        return f"{bundles.engine}/{_short(below.split('/')[-2])}"
-    namespace, name = below.split("/")[-2:]
+        return f"{bundles.engine}/{_short(relative_path.split('/')[-2])}"
+    namespace, name = relative_path.split("/")[-2:]
     return f"docker/{_short(name)}" if namespace == _DOCKER else f"{bundles.engine}/{namespace}/{_short(name)}"
 
 
@@ -130,14 +132,14 @@ def _is_running(host: hostfs.HostFS, pid_file: str, needs_pid: bool) -> bool:
     pid = host.read_text(pid_file).strip()
     if not pid.isdigit():
         return not needs_pid
-    # Without /proc in the tree, no process is visible.
+    # Without /proc in the tree, it is unknown whether the process exists. The container then counts as running.
     return host.exists(f"/proc/{pid}") or not host.exists("/proc/1")
 
 
 def _has_gpu(text: str) -> bool:
     """Return whether the runtime specification ``text`` has the legacy hook and requests devices from it.
 
-    An engine whose default runtime is the NVIDIA runtime adds the hook to every container.
+    If the NVIDIA runtime is the default runtime, every container has the hook, so the hook alone does not show a GPU.
     """
     # This is cheaper than parsing the specifications of all containers of a host.
     if not any(name in text for name in _HOOKS):

@@ -4,8 +4,8 @@
 
 """Read systemd unit files with their drop-ins, as systemd merges them.
 
-It does not use `systemctl show`, which needs a running systemd and returns the loaded state instead of the present
-files.
+This file does not use `systemctl show`, which needs a running systemd and returns what systemd has loaded, not what the
+files contain now.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
 
-# Values of the specifiers for the system's own manager. Specifiers that depend on the machine or the boot (%H, %m, %b
-# ...) do not occur in the paths that this collection reads, so they are not expanded.
-SYSTEM: t.Mapping[str, str] = types.MappingProxyType(
+# Values of the specifiers in units of the system, in contrast to units of a user (systemd.unit(5), "Specifiers").
+# Specifiers that depend on the machine or the boot (%H, %m, %b ...) do not occur in the paths that this collection
+# reads, so they are not expanded.
+SYSTEM_SPECIFIERS: t.Mapping[str, str] = types.MappingProxyType(
     {
         "C": "/var/cache",
         "E": "/etc",
@@ -40,13 +41,13 @@ _SPECIFIER = re.compile(r"%(.)", re.DOTALL)
 class Specifiers:
     """The values of specifiers such as ``%h`` in the files of the unit ``name``.
 
-    ``manager`` contains the values that do not depend on the name of the unit.
+    ``common`` contains the values that are the same for all units of one systemd.
     """
 
-    def __init__(self, name: str, manager: t.Mapping[str, str] = SYSTEM) -> None:
-        whole = posixpath.splitext(name)[0]
-        prefix, _at, instance = whole.partition("@")
-        self._values = {**manager, "%": "%", "n": name, "N": whole, "p": prefix, "i": instance}
+    def __init__(self, name: str, common: t.Mapping[str, str] = SYSTEM_SPECIFIERS) -> None:
+        stem = posixpath.splitext(name)[0]
+        prefix, _at, instance = stem.partition("@")
+        self._values = {**common, "%": "%", "n": name, "N": stem, "p": prefix, "i": instance}
 
     def expand(self, text: str) -> str:
         """Return ``text`` with each specifier replaced. ``%%`` becomes one percent sign; an unknown specifier stays."""
@@ -63,26 +64,33 @@ UNIT_DIRS = (
 )
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-# Every variable that an argument may name, and the maximum number of characters of a command line (execve(2)).
+# A reference to a variable in an argument.
 _REFERENCE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
-_COMMAND_CHARACTERS = 2 << 20
-# The pieces of a line, and the characters that a backslash escapes between double quotation marks.
+# The maximum number of characters that variables may add to a command line. Linux limits a command line to 2 MiB with
+# the default stack size (execve(2)).
+_MAX_VARIABLE_CHARACTERS = 2 << 20
+# A part of a line: blanks, text without quotation marks, an escaped character, or a quoted text.
 _PIECE = re.compile(
     r"""(?P<blank>[ \t\r\n]+)|(?P<plain>[^ \t\r\n"'\\]+)|\\(?P<escaped>.)"""
     r"""|"(?P<quoted>[^"\\]*(?:\\.[^"\\]*)*)"|'(?P<literal>[^']*)'""",
     re.DOTALL,
 )
+# The characters that a backslash escapes between double quotation marks.
 _ESCAPED = re.compile(r"""\\(["\\])""")
 
 
 class Unit(t.NamedTuple):
     """One unit with its drop-ins.
 
-    ``arguments`` is the command line of its ExecStart, program first. ``wrapper`` is the program that the unit starts
-    instead of the expected one; in that case ``arguments`` is empty, because the command line belongs to the wrapper.
-    ``environment`` contains the variables that the unit sets, including those from its environment files. ``wanted_by``
-    and ``required_by`` are the units whose start also starts this one once it is enabled. ``before`` and ``after`` are
-    its ordering dependencies, as in its files.
+    - ``path``, ``drop_ins``: the files of the unit.
+    - ``arguments``: the command line of its last ExecStart, program first.
+    - ``listen``: the addresses in its ListenStream settings.
+    - ``slice``: the slice in which systemd starts it.
+    - ``wrapper``: the program that the unit starts instead of the expected one. ``arguments`` is then empty, because
+      the command line belongs to the wrapper.
+    - ``environment``: the variables that the unit sets, including those from its environment files.
+    - ``wanted_by``, ``required_by``: the units whose start also starts this one once it is enabled.
+    - ``before``, ``after``: its ordering dependencies.
     """
 
     name: str
@@ -101,15 +109,15 @@ class Unit(t.NamedTuple):
     def flag_values(self, *names: str) -> list[str]:
         """Return the values of a flag in all its spellings: ``--name=v``, ``--name v``, ``-nv``, ``-n v``."""
         values: list[str] = []
-        words = iter(self.arguments[1:])
-        for word in words:
+        arguments = iter(self.arguments[1:])
+        for argument in arguments:
             for name in names:
-                if word == name:
-                    values.append(next(words, ""))
-                elif word.startswith(name + "="):
-                    values.append(word[len(name) + 1 :])
-                elif not name.startswith("--") and word.startswith(name):
-                    values.append(word[2:])
+                if argument == name:
+                    values.append(next(arguments, ""))
+                elif argument.startswith(name + "="):
+                    values.append(argument[len(name) + 1 :])
+                elif not name.startswith("--") and argument.startswith(name):
+                    values.append(argument[2:])
         return values
 
 
@@ -126,7 +134,7 @@ _LISTS = (
 
 
 class _Settings:
-    """The settings of a unit that this collection uses, accumulated over its files."""
+    """The settings of a unit that this collection uses. The files of the unit are added in the order of systemd."""
 
     def __init__(self) -> None:
         self.environment: dict[str, str] = {}
@@ -145,13 +153,13 @@ class _Settings:
         elif section == "Service" and key == "Environment":
             if not value:
                 self.environment = {}
-            self.environment.update(_pair(word) for word in _words(value) if "=" in word)
+            self.environment.update(_pair(assignment) for assignment in _split(value) if "=" in assignment)
 
     def values(self, section: str, key: str) -> list[str]:
         return self._lists[section, key]
 
     def names(self, section: str, key: str) -> tuple[str, ...]:
-        """Return the names of units in a list."""
+        """Return the names of units that a setting lists."""
         return tuple(name for value in self.values(section, key) for name in value.split())
 
 
@@ -167,7 +175,7 @@ def load_unit(
     *,
     without: str = "",
     folders: t.Sequence[str] = UNIT_DIRS,
-    specifiers: t.Mapping[str, str] = SYSTEM,
+    specifiers: t.Mapping[str, str] = SYSTEM_SPECIFIERS,
 ) -> Unit | None:
     """Return the unit ``name`` as its files describe it; None if there is none or it is masked.
 
@@ -178,7 +186,8 @@ def load_unit(
         folders: the directories in which the unit's systemd searches for units.
         specifiers: the values of ``%h`` and others for that systemd.
 
-    Raises HostError for a file that is above its limit or is not a regular file, and for too many drop-ins.
+    Raises HostError for a file that is larger than hostfs.UNIT_BYTES or is not a regular file, and for more drop-ins
+    than hostfs.DROP_INS.
     """
     path = unit_file(host, name, folders)
     if path is None or is_masked(host, path):
@@ -213,18 +222,19 @@ def load_unit(
 
 
 def unit_file(host: hostfs.HostFS, name: str, folders: t.Sequence[str] = UNIT_DIRS) -> str | None:
-    """Return the file of the unit ``name``, which may also be a mask; None if there is none."""
+    """Return the file of the unit ``name``; None if there is none. If the unit is masked, this is the mask."""
     return next((f"{folder}/{name}" for folder in folders if host.lexists(f"{folder}/{name}")), None)
 
 
 def is_masked(host: hostfs.HostFS, path: str) -> bool:
-    """Return whether the unit file is a link to /dev/null or empty (systemd.unit(5)); an image may have no /dev."""
+    """Return whether the unit file masks its unit, because it is a link to /dev/null or empty (systemd.unit(5))."""
+    # An image may have no /dev, so every link to a missing file is treated as a mask.
     return not host.exists(path) or not _text(host, path)
 
 
 def _text(host: hostfs.HostFS, path: str) -> str:
     """Return the text of a unit or environment file; empty if it does not exist or this user may not read it."""
-    # A link to /dev/null disables a file. It is compared by path, because an image may have no /dev.
+    # A link to /dev/null disables a file. Only its path is compared, because an image may have no /dev.
     if host.resolve(path) == "/dev/null":
         return ""
     try:
@@ -261,7 +271,7 @@ def _assignments(text: str) -> t.Iterator[tuple[str, str, str]]:
 
 def _environment_file(text: str) -> dict[str, str]:
     assignments = (_pair(line) for line in _lines(text) if "=" in line)
-    return {name: " ".join(_words(value)) for name, value in assignments}
+    return {name: " ".join(_split(value)) for name, value in assignments}
 
 
 def _lines(text: str) -> t.Iterator[str]:
@@ -290,51 +300,60 @@ def _pair(assignment: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _words(text: str) -> list[str]:
-    """Return the words of a line, as shlex.split() does; the time of that function is quadratic in a word's length."""
-    words: list[list[str]] = []
-    here, between = 0, True
-    while here < len(text):
-        piece = _PIECE.match(text, here)
+def _split(text: str) -> list[str]:
+    """Split a line at blanks and remove its quotation marks, as shlex.split() does.
+
+    shlex.split() is not used, because its time is quadratic in the length of an argument.
+    """
+    arguments: list[list[str]] = []
+    position, is_new = 0, True
+    while position < len(text):
+        piece = _PIECE.match(text, position)
         if piece is None:
-            # A quotation mark has no counterpart, or a backslash is at the end.
+            # A closing quotation mark is missing, or a backslash is at the end.
             return text.split()
-        here = piece.end()
+        position = piece.end()
         if piece.lastgroup == "blank":
-            between = True
+            is_new = True
             continue
-        if between:
-            words.append([])
-        between = False
+        if is_new:
+            arguments.append([])
+        is_new = False
         found = piece.group(piece.lastgroup or 0)
-        words[-1].append(_ESCAPED.sub(r"\1", found) if piece.lastgroup == "quoted" else found)
-    return ["".join(pieces) for pieces in words]
+        arguments[-1].append(_ESCAPED.sub(r"\1", found) if piece.lastgroup == "quoted" else found)
+    return ["".join(pieces) for pieces in arguments]
 
 
 def _arguments(path: str, command: str, environment: t.Mapping[str, str], specifiers: Specifiers) -> list[str]:
-    """Return the words of an ExecStart, program first; for its prefixes see systemd.service(5)."""
+    """Return the arguments of an ExecStart of the unit file ``path``, program first.
+
+    systemd.service(5) describes the prefixes of a command.
+    """
     bare = command.lstrip("@-:+!|")
     prefixes = command[: len(command) - len(bare)]
     # Specifiers are expanded after splitting, because an expanded specifier is never split.
-    words = [specifiers.expand(word) for word in _words(bare)]
+    arguments = [specifiers.expand(argument) for argument in _split(bare)]
     if "@" in prefixes:
-        # With @, the second word is only the name under which the program runs.
-        del words[1:2]
+        # With @, the second argument is argv[0] of the program.
+        del arguments[1:2]
     if ":" in prefixes:
-        return words
-    if sum(len(environment.get(name, "")) for word in words for name in _REFERENCE.findall(word)) > _COMMAND_CHARACTERS:
+        return arguments
+    references = [name for argument in arguments for name in _REFERENCE.findall(argument)]
+    if sum(len(environment.get(name, "")) for name in references) > _MAX_VARIABLE_CHARACTERS:
         raise errors.HostError(
-            f"{path}: the command line of ExecStart is too long with its variables. Correct the unit."
+            f"{path}: the values of the variables in ExecStart are longer than {_MAX_VARIABLE_CHARACTERS >> 20} MiB."
+            " Correct the unit."
         )
-    return [word for given in words for word in _expand(given, environment)]
+    return [expanded for argument in arguments for expanded in _expand(argument, environment)]
 
 
-def _expand(word: str, environment: t.Mapping[str, str]) -> t.Iterator[str]:
-    """Return the words that ``word`` expands to.
+def _expand(argument: str, environment: t.Mapping[str, str]) -> t.Iterator[str]:
+    """Return the arguments that ``argument`` expands to.
 
-    ``$NAME`` alone becomes any number of words. ``${NAME}`` becomes exactly its value, and ``$$`` a dollar sign.
+    The value of a lone ``$NAME`` is split into any number of arguments. ``${NAME}`` becomes exactly its value, and
+    ``$$`` a dollar sign.
     """
-    if word.startswith("$") and word[1:].isidentifier():
-        yield from _words(environment.get(word[1:], ""))
+    if argument.startswith("$") and argument[1:].isidentifier():
+        yield from _split(environment.get(argument[1:], ""))
     else:
-        yield _VARIABLE.sub(lambda match: environment.get(match.group(1), "") if match.group(1) else "$", word)
+        yield _VARIABLE.sub(lambda match: environment.get(match.group(1), "") if match.group(1) else "$", argument)

@@ -240,13 +240,13 @@ class ConfigTask:
 
     def execute(self, check_mode: bool) -> ConfigResult:
         """Plan the change, and write it under the host's lock unless ``check_mode``. Raises NvidiaError."""
-        plan = self._plan()
+        plan = self.plan()
         changed = self.writer.has_work([plan.file])
         backups: list[dict[str, str | None]] = []
         if changed and not check_mode:
             with lock.host_lock(self.host):
                 # Another run may have written the file since, so the plan is made again under the lock.
-                plan = self._plan()
+                plan = self.plan()
                 changed = self.writer.has_work([plan.file])
                 if changed:
                     backups = self.writer.apply([plan.file])
@@ -260,7 +260,8 @@ class ConfigTask:
             warnings=list(plan.warnings),
         )
 
-    def _plan(self) -> ConfigPlan:
+    def plan(self) -> ConfigPlan:
+        """Return the plan for the present file. Raises NvidiaError for wrong settings, or a file that is not TOML."""
         path, request = self.writer.main_path, self.options.request
         record = core_records.load_record(self.host, apply.TOOLKIT, path)
         file = ConfigFile(path, self.host.read(path), record, self.host.exists(toolkit_settings.REAL_LDCONFIG))

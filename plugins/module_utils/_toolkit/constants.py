@@ -29,6 +29,8 @@ PROGRAMS = (
 LATER_PROGRAMS = ("nvidia-cdi-hook",)
 ALL_PROGRAMS = (*PROGRAMS, *LATER_PROGRAMS)
 
+# Options of nvidia_toolkit_install that request a change of config.toml.
+CONFIG_OPTIONS = ("settings", "profile", "debug")
 CONFIG_FILE = "/etc/nvidia-container-runtime/config.toml"
 # Relative to the directory of the programs, if the toolkit is installed into a directory of its own.
 OWN_CONFIG_FILE = ".config/nvidia-container-runtime/config.toml"

@@ -2,13 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Install the toolkit into a directory, and remove it: options, result, removal.
+"""The tasks for a toolkit in a directory: their options, their result, and the task that removes the toolkit.
 
-directory_install.py contains the installation.
+directory_install.py contains the task that installs it.
 """
 
 from __future__ import annotations
 
+import os
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, errors, lock
@@ -31,14 +32,14 @@ if t.TYPE_CHECKING:
 class DirectoryOptions(t.NamedTuple):
     """The user's options, as documented in nvidia_toolkit_install.
 
-    ``components`` and ``low_level_runtimes`` are None if the user does not set them. ``sent`` is a source on the
-    controller.
+    ``components`` and ``low_level_runtimes`` are None if the user does not set them. ``controller_source`` describes a
+    source on the controller. ``thorough`` is true for checksum: full.
     """
 
     dest: str = toolkit_constants.DIRECTORY
     src: str | None = None
     files: tuple[str, ...] = ()
-    sent: toolkit_source.ControllerSource | None = None
+    controller_source: toolkit_source.ControllerSource | None = None
     components: tuple[str, ...] | None = None
     driver_root: str = "/"
     settings: t.Mapping[str, t.Any] = {}
@@ -57,7 +58,7 @@ class DirectoryOptions(t.NamedTuple):
 
 
 class Tools(t.NamedTuple):
-    """What a task needs from Ansible.
+    """The functions that the module passes to a task, because they need Ansible.
 
     ``run`` runs commands, ``unpack`` unpacks packages into a directory, and ``label`` sets SELinux labels.
     """
@@ -70,8 +71,8 @@ class Tools(t.NamedTuple):
 class DirectoryResult(t.NamedTuple):
     """The result of the task, or the predicted result in check mode.
 
-    ``before`` and ``after`` are the lines of the diff, one for each file. ``kept`` are old versions that are still
-    used, with their users.
+    ``before`` and ``after`` are the lines of the diff, one for each file. ``kept`` maps the paths of old versions that
+    are still used to descriptions of the processes, containers, engines and files that use them.
     """
 
     changed: bool
@@ -91,7 +92,7 @@ class DirectoryResult(t.NamedTuple):
 
 
 class DirectoryTask(toolkit_installed.Policies):
-    """A task for the toolkit in one directory of one host."""
+    """The base class of the tasks for a toolkit in one directory of one host."""
 
     def __init__(self, options: DirectoryOptions, host: hostfs.HostFS, tools: Tools) -> None:
         super().__init__(options.running_gpu_containers, options.minimum_version, options.minimum_version_policy)
@@ -106,7 +107,7 @@ class DirectoryTask(toolkit_installed.Policies):
         apply.check_backup_dir(host, self.backup_dir, (*core_constants.CONFIG_DIRS, dest, self.store.folder))
 
     def writable_store(self) -> directory_store.VersionStore:
-        """Return the store that changes the versions."""
+        """Return the store with the methods that change versions."""
         # Only a task that changes the host needs this import.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
             directory_store,
@@ -115,10 +116,10 @@ class DirectoryTask(toolkit_installed.Policies):
         return directory_store.VersionStore(self.host, self.store.dest)
 
     def remove(self, name: str) -> None:
-        """Remove a version. Files in it that the toolkit did not install stay."""
+        """Remove a version. Files in it that this collection did not create are kept."""
         foreign = self.writable_store().remove(name)
         if foreign:
-            self.warn(f"Files that the toolkit did not install are kept: {', '.join(foreign)}.")
+            self.warn(f"Files that this collection did not create are kept: {', '.join(foreign)}.")
 
     def current(self) -> toolkit_manifest.Manifest | None:
         """Return the manifest of the current version, or None if there is no version or it is incomplete."""
@@ -162,20 +163,26 @@ class DirectoryTask(toolkit_installed.Policies):
     def save_config(
         self, name: str, integrity: directory_versions.IntegrityReport | None
     ) -> list[dict[str, str | None]]:
-        """Write a backup of a config.toml that the user has edited before its version is removed.
+        """Back up a config.toml that the user edited. The caller then removes its version.
 
         ``integrity`` is None if it is unknown whether the file was edited. Returns the backup for the module's result.
+        Raises HostError if a regular file cannot be read, because the removal would lose its content.
         """
         path = f"{self.store.path(name)}/{toolkit_constants.OWN_CONFIG_FILE}"
         edited = integrity is None or toolkit_constants.OWN_CONFIG_FILE in integrity.changed
-        content = self.read_config(path) if edited else None
+        state = "may have been edited" if integrity is None else "was edited"
+        try:
+            content = self.host.read(path) if edited else None
+        except errors.HostError as error:
+            real = f"{self.host.real_path(self.store.path(name))}/{toolkit_constants.OWN_CONFIG_FILE}"
+            if os.path.isfile(real) and not os.path.islink(real):
+                raise
+            self.warn(f"{self.config_path} {state}. It has no backup: {error}")
+            return []
         if content is None:
             return []
         backup = apply.save_backup(self.host, self.backup_dir, self.config_path, content)
-        self.warn(
-            f"{self.config_path} was edited, or may have been. Its backup is"
-            f" {backup}. Set the settings with config instead."
-        )
+        self.warn(f"{self.config_path} {state}. Its backup is {backup}. Set settings instead of editing the file.")
         return [{"path": self.config_path, "backup": backup, "checksum": "absent"}]
 
 
@@ -228,7 +235,7 @@ class DirectoryRemoval(DirectoryTask):
         return had_original or bool(store.current() or store.names() or store.leftovers()) or store.is_empty()
 
     def _check_preconditions(self, check_mode: bool) -> None:
-        """Raise an error, or warn, if containers or engines need the toolkit."""
+        """Raise an error, or warn, if containers or engines use the toolkit."""
         if self.store.current() is None:
             return
         dest = self.store.dest
@@ -243,21 +250,21 @@ class DirectoryRemoval(DirectoryTask):
                 }
             ),
             f"use programs in {dest}. Without these programs no engine can stop the containers.",
-            "Remove them first",
+            "Remove the containers first",
             "Kill their processes, and remove the containers by hand.",
         )
         named = toolkit_usage.files_mentioning(self.host, toolkit_usage.SPECIFICATIONS_AND_HOOKS, folders)
         if named:
             self.warn(
-                f"These files name programs in {dest}, which are removed: {', '.join(named)}. Generate the files again,"
-                " or remove them."
+                f"This task removes programs in {dest} that CDI specifications or OCI hooks name: {', '.join(named)}."
+                " Generate these files again, or remove them."
             )
 
     def _check_engines(self, folders: t.Sequence[str], check_mode: bool) -> None:
         found = toolkit_usage.configured_programs(self.host, folders)
         if found:
             each = ", ".join(f"{engine} ({', '.join(programs)})" for engine, programs in found.items())
-            problem = f"Engines are configured with its runtimes, and cannot start containers without them: {each}."
+            problem = f"Engines are configured with runtimes in it, and cannot start containers without them: {each}."
             advice = "Run gpufleet.nvidia.nvidia_runtime_config with nvidia_runtime_state (state): absent first"
         else:
             # The configuration file shows what an engine uses after its next start, not what the running engine uses.
@@ -274,10 +281,11 @@ class DirectoryRemoval(DirectoryTask):
     def _apply(self) -> DirectoryResult:
         store, before = self.writable_store(), self.current()
         result = self._result(before)
-        backups = []
-        if before is not None:
-            backups = self.save_config(before.name, store.check_integrity(before, thorough=False))
-        current = store.current()
+        backups, current = [], store.current()
+        if current is not None:
+            # If the version is incomplete, it is unknown whether the user edited the file.
+            integrity = None if before is None else store.check_integrity(before, thorough=False)
+            backups = self.save_config(current, integrity)
         store.remove_leftovers()
         store.restore_original()
         # The current version is removed last, so that an interrupted run can be continued.

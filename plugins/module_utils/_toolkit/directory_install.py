@@ -39,8 +39,8 @@ class Plan(t.NamedTuple):
     """The required changes.
 
     ``before`` is the current version if it is complete, and ``layout`` the directory that replaces it. ``stale``
-    versions are removed. ``kept`` versions have users, so they stay. ``previous_config`` is the previous content of
-    config.toml if a version is built.
+    versions are removed. ``kept`` versions stay, because they are in use: usage.users() returned the values.
+    ``previous_config`` is the previous content of config.toml if a version is built.
     """
 
     before: toolkit_manifest.Manifest | None
@@ -121,8 +121,8 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
 
     def _source(self, reader: toolkit_source.SourceReader) -> toolkit_source.Source:
         options = self.options
-        if options.sent is not None:
-            return reader.from_controller(options.sent)
+        if options.controller_source is not None:
+            return reader.from_controller(options.controller_source)
         if (options.src is None) == (not options.files):
             raise errors.NvidiaError("source: directory requires either src or files. Set one of them.")
         if options.src is not None:
@@ -251,8 +251,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         backups: list[dict[str, str | None]] = []
         if plan.build:
             after = self._build(store, source)
-            backups = self._save_config(plan, store.current())
-            self._switch(store, after.name)
+            backups = self._switch(store, plan, after.name)
         elif plan.leftovers:
             store.remove_leftovers()
         if plan.nodes:
@@ -269,13 +268,11 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         contents = source.fetch()
         try:
             store.prepare_build()
-            new = directory_layout.build_layout(source.parts, self._spec, store.building_path)
+            new = directory_layout.build_layout(source.parts, self._spec, store.build_dir)
             for name, entry in new.entries.items():
                 if entry.part:
                     store.copy_part(name, entry, contents[entry.part])
-            version = (
-                self._run_programs(store.building_path, new) if self.host.live else toolkit_source.version_of(source)
-            )
+            version = self._run_programs(store.build_dir, new) if self.host.live else toolkit_source.version_of(source)
             self._check_final_version(version)
             return self._finish(store, source, version)
         except errors.NvidiaError:
@@ -287,7 +284,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
     def _finish(
         self, store: directory_store.VersionStore, source: toolkit_source.Source, version: str | None
     ) -> toolkit_manifest.Manifest:
-        """Write the texts and the manifest of the new version."""
+        """Write the files and links that are not copied from the source, and the manifest of the new version."""
         name = store.new_name(toolkit_source.name_of(source, self._spec, version))
         final = directory_layout.build_layout(source.parts, self._spec, store.path(name))
         for each, entry in final.entries.items():
@@ -331,8 +328,10 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             return self.save_config(current, None)
         return self.save_config(current, plan.integrity)
 
-    def _switch(self, store: directory_store.VersionStore, name: str) -> None:
+    def _switch(self, store: directory_store.VersionStore, plan: Plan, name: str) -> list[dict[str, str | None]]:
+        """Make a version the current one. Returns the backups of the previous version's config.toml."""
         try:
+            backups = self._save_config(plan, store.current())
             store.switch(name)
         except errors.NvidiaError:
             # No program uses the new version yet, so it is removed.
@@ -342,6 +341,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
                     store.remove(name)
                 store.remove_folder()
             raise
+        return backups
 
     def _create_device_nodes(self, nodes: t.Sequence[device_nodes.Node]) -> None:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes  # noqa: PLC0415

@@ -33,8 +33,8 @@ HOOK = "nvidia-container-runtime-hook"
 CLI = "nvidia-container-cli"
 CTK = "nvidia-ctk"
 
-# Since 1.18 a variable names config.toml. Before 1.18 a variable named the directory above it, and the hook had an
-# option.
+# Since 1.18, NVIDIA_CTK_CONFIG_FILE_PATH names config.toml. Before 1.18, XDG_CONFIG_HOME named the directory that
+# contains nvidia-container-runtime/config.toml, and the hook had an option for config.toml.
 _CONFIG_VARIABLE_SINCE = (1, 18)
 _WRAPPER_HEAD = """\
 #!/bin/sh
@@ -68,7 +68,8 @@ if [ -z "$loaded" ]; then
     exit 127
 fi
 """
-# An empty entry would be the working directory, which is the container's.
+# The directory comes before the existing value of the variable. An unset variable adds no colon: an empty entry in PATH
+# or LD_LIBRARY_PATH would mean the working directory, which for these programs is the directory of an OCI bundle.
 _VARIABLE = """\
 {name}={folder}"${{{name}:+:${name}}}"
 export {name}

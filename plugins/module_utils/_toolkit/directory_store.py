@@ -23,8 +23,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import di
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import manifest as toolkit_manifest
 
 if t.TYPE_CHECKING:
-    # Sets on the first path, which exists, the SELinux label that the policy has for the second. Both are paths of this
-    # process.
+    # Gives the file at the first path the SELinux label that the policy has for the second path, which need not exist.
+    # Both are process paths (see hostfs.HostFS).
     Label = t.Callable[[str, str], None]
 
 
@@ -93,12 +93,13 @@ class VersionStore(directory_versions.VersionReader):
             toolkit_manifest.make_folder(self._real_path(""))
         self.remove_leftovers()
         with self._path_errors("created"):
-            toolkit_manifest.make_folder(self.building)
+            toolkit_manifest.make_folder(self.process_build_dir)
 
     def _make_folders(self, missing: t.Sequence[str]) -> None:
         """Create the directory of the versions and its missing parents in one step.
 
-        The list of created directories is therefore always complete.
+        They are created with a temporary name, together with the list CREATED, and then renamed. An interrupted run
+        therefore leaves no directory that is not in the list.
         """
         (staging,), outermost = self._staging_paths(), self.host.real_path(missing[0])
         with self._path_errors("created", missing[0]):
@@ -114,17 +115,20 @@ class VersionStore(directory_versions.VersionReader):
             os.rename(process_path, outermost)
 
     @property
-    def building(self) -> str:
-        """The directory in which a version is built, as a path of this process."""
+    def process_build_dir(self) -> str:
+        """The process path of the directory in which a version is built."""
         return self._real_path(directory_versions.NEW)
 
     @property
-    def building_path(self) -> str:
+    def build_dir(self) -> str:
         """The directory in which a version is built, as a path of the host."""
         return self.path(directory_versions.NEW)
 
     def remove_leftovers(self) -> None:
-        """Remove the files of an interrupted run, but keep the entry that it had just moved away from ``dest``."""
+        """Remove the files of an interrupted run.
+
+        An entry that this run moved away from ``dest`` becomes the original entry.
+        """
         link = self._real_path(directory_versions.LINK)
         with self._path_errors("cleaned up"):
             if toolkit_manifest.is_folder(link):
@@ -134,7 +138,10 @@ class VersionStore(directory_versions.VersionReader):
                 toolkit_manifest.unlink(self._real_path(directory_versions.ORIGINAL))
             for name in filter(atomic_write.is_temporary, self.host.entries(self.folder)):
                 toolkit_manifest.unlink(self._real_path(name))
-            for path in (self.building, *(self.host.real_path(path, last=False) for path in self._staging_paths())):
+            for path in (
+                self.process_build_dir,
+                *(self.host.real_path(path, last=False) for path in self._staging_paths()),
+            ):
                 if os.path.lexists(path):
                     shutil.rmtree(path)
 
@@ -142,24 +149,24 @@ class VersionStore(directory_versions.VersionReader):
         """Copy ``source``, a path of this process, into the version that is built. Raises HostError."""
         with self._path_errors("written"):
             digest = toolkit_manifest.create(
-                os.path.join(self.building, name), entry.mode, toolkit_manifest.read_chunks(source)
+                os.path.join(self.process_build_dir, name), entry.mode, toolkit_manifest.read_chunks(source)
             )
         if digest != entry.sha256:
             raise errors.HostError(f"{source} changed while it was read. Run the task again. Nothing was changed.")
 
     def write_entry(self, name: str, entry: toolkit_manifest.Entry) -> None:
         """Write a text or a link into the version that is built. Raises HostError."""
-        path = os.path.join(self.building, name)
+        path = os.path.join(self.process_build_dir, name)
         with self._path_errors("written"):
             for folder in toolkit_manifest.folders_above(name):
-                toolkit_manifest.make_folder(os.path.join(self.building, folder))
+                toolkit_manifest.make_folder(os.path.join(self.process_build_dir, folder))
             if entry.target:
                 os.symlink(entry.target, path)
             else:
                 toolkit_manifest.create(path, entry.mode, [entry.text])
 
     def new_name(self, name: str) -> str:
-        """Return ``name``, or ``name`` with the first free number if that name is taken."""
+        """Return ``name``. If it is taken, a number from 2 on is added to it."""
         taken = set(self.host.entries(self.folder))
         stem, end = (
             (name[: -len(directory_versions.FOREIGN_SUFFIX)], directory_versions.FOREIGN_SUFFIX)
@@ -173,7 +180,7 @@ class VersionStore(directory_versions.VersionReader):
         self, manifest: toolkit_manifest.Manifest, entries: t.Mapping[str, toolkit_manifest.Entry], label: Label
     ) -> toolkit_manifest.Manifest:
         """Write the manifest of the new version and rename the version. Returns the manifest. Raises HostError."""
-        new, final = self.building, self._real_path(manifest.name)
+        new, final = self.process_build_dir, self._real_path(manifest.name)
         folders = [name for name in toolkit_manifest.walk(new) if toolkit_manifest.is_folder(os.path.join(new, name))]
         label(self._real_path(""), self._real_path(""))
         for name in ("", *folders, *entries):
@@ -192,7 +199,10 @@ class VersionStore(directory_versions.VersionReader):
         return manifest
 
     def refresh_manifest(self, manifest: toolkit_manifest.Manifest) -> None:
-        """Write a manifest with newer identities of the same files. Errors are ignored, since this only saves time."""
+        """Write a manifest with the current sizes, times and inodes of unchanged files.
+
+        Errors are ignored, because the next run can read the files again instead.
+        """
         with contextlib.suppress(errors.HostError):
             atomic_write.replace_file(
                 self.host, f"{self.path(manifest.name)}/{toolkit_manifest.NAME}", manifest.to_bytes(), 0o644
@@ -221,7 +231,7 @@ class VersionStore(directory_versions.VersionReader):
                     f"{self.folder} is on another file system than {self.dest}, so that versions cannot be switched in"
                     " one step. Choose another dest."
                 )
-        if entry_type is not None and self.has_original() and not self._original_is_kept():
+        if entry_type is not None and self.has_original() and not self._original_equals_dest():
             raise errors.HostError(
                 f"{self.dest} is a {entry_type} of another program, and {self.path(directory_versions.ORIGINAL)} is the"
                 f" entry that was at {self.dest} before the toolkit was installed. Remove one of the two."
@@ -250,10 +260,10 @@ class VersionStore(directory_versions.VersionReader):
             atomic_write.sync_folder(self._real_path(""))
 
     def restore_original(self) -> None:
-        """Restore the original entry at ``dest`` unless another program has replaced it since. Raises HostError."""
+        """Restore the original entry at ``dest``, unless another program replaced the link there. Raises HostError."""
         original = self._real_path(directory_versions.ORIGINAL)
         if self.foreign_entry_type() is not None:
-            if self._original_is_kept():
+            if self._original_equals_dest():
                 toolkit_manifest.unlink(original)
             return
         if self.has_original() and toolkit_manifest.is_folder(original) and os.path.lexists(self._real_dest()):
@@ -267,16 +277,17 @@ class VersionStore(directory_versions.VersionReader):
             else:
                 toolkit_manifest.unlink(self._real_dest())
 
-    def _original_is_kept(self) -> bool:
-        """Return whether an interrupted run had kept the link at ``dest``, but not replaced it."""
+    def _original_equals_dest(self) -> bool:
+        """Return whether ORIGINAL is a copy of the link that is still at ``dest``, as after an interrupted run."""
         original, dest = self._real_path(directory_versions.ORIGINAL), self._real_dest()
         if not (os.path.islink(original) and os.path.islink(dest)):
             return False
         return hostfs.read_link(original, self.path(directory_versions.ORIGINAL)) == hostfs.read_link(dest, self.dest)
 
-    def _exchange(self, own: str) -> None:
+    def _exchange(self, process_path: str) -> None:
+        """Exchange the entry at ``process_path`` with the entry at ``dest``. Raises HostError."""
         try:
-            rename_exchange(own, self._real_dest())
+            rename_exchange(process_path, self._real_dest())
         except OSError as error:
             if error.errno not in (errno.ENOSYS, errno.EINVAL, errno.EXDEV, errno.EOPNOTSUPP):
                 raise atomic_write.os_error(self.dest, "replaced", error) from error
@@ -288,9 +299,9 @@ class VersionStore(directory_versions.VersionReader):
     # -- Remove --------------------------------------------------------------------------------------------------------
 
     def remove(self, name: str) -> list[str]:
-        """Remove a version, except files that the toolkit did not install.
+        """Remove a version, except files that this collection did not create.
 
-        Those files stay in a directory with another name. Returns their paths.
+        Those files are kept in a directory with another name. Returns their paths.
         """
         manifest, process_path = self.manifest(name), self._real_path(name)
         foreign = []
@@ -328,7 +339,7 @@ class VersionStore(directory_versions.VersionReader):
                 toolkit_manifest.unlink(self._real_path(directory_versions.CREATED))
             atomic_write.remove_empty_directories(self.host, created or [self.folder])
             return
-        # The directories are removed in one step, like they were created.
+        # The directories are removed in one step, as in _make_folders().
         (staging,) = self._staging_paths()
         with self._path_errors("removed", created[0]):
             os.rename(self.host.real_path(created[0]), self.host.real_path(staging, last=False))

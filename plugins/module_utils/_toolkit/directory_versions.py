@@ -26,7 +26,7 @@ if t.TYPE_CHECKING:
 
 # The version that is built, the link that will replace ``dest``, and the original entry of ``dest``.
 NEW, LINK, ORIGINAL = ".new", ".link", "former"
-# Suffix of a removed version of which only files remain that the toolkit did not install.
+# Suffix of the directory of a removed version that still contains files that this collection did not create.
 FOREIGN_SUFFIX = ".left"
 # The list of directories that were created for the versions.
 CREATED = ".created.json"

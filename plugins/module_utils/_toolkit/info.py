@@ -92,7 +92,7 @@ class _ToolkitReport:
         recorded: list[str] = self._try(self._recorded, [])
         settings: dict[str, t.Any] = self._try(lambda: self._settings(config_path, bool(versions or programs)), {})
         return {
-            "gpu": {"present": gpu.present, "kind": gpu.kind, "evidence": gpu.evidence, "driver_version": gpu.driver},
+            "gpu": {"present": gpu.present, "kind": gpu.kind, "message": gpu.message, "driver_version": gpu.driver},
             "package_manager": None if manager is None else manager.name,
             "gpg": host.find_executable(["gpg"]),
             "packages": {
@@ -144,7 +144,7 @@ class _ToolkitReport:
     def _program_dir(self, in_directory: _DirectoryInstallation | None) -> str:
         """Return the directory of the toolkit's programs, or the one in which they would be installed."""
         names = [
-            f"{toolkit_installed.FOLDER}/{core_constants.MAIN_PROGRAM}",
+            f"{toolkit_installed.PROGRAM_DIR}/{core_constants.MAIN_PROGRAM}",
             f"{self._directory}/{core_constants.MAIN_PROGRAM}",
             core_constants.MAIN_PROGRAM,
         ]
@@ -152,7 +152,7 @@ class _ToolkitReport:
         if main is not None:
             return posixpath.dirname(main)
         # An installation in a directory need not include nvidia-container-runtime.
-        return toolkit_installed.FOLDER if in_directory is None else self._directory
+        return toolkit_installed.PROGRAM_DIR if in_directory is None else self._directory
 
     def _directory_installation(self) -> _DirectoryInstallation | None:
         """Return the toolkit that nvidia_toolkit_install has installed in the directory, or None."""

@@ -26,8 +26,9 @@ _UNKNOWN = "(not known yet)"
 class PendingChanges(t.NamedTuple):
     """The required changes, as far as they are known without the package lists.
 
-    ``packages`` and ``hold`` say whether packages or their holds change. ``former`` are packages to remove,
-    ``sources`` are conflicting source files to remove, and ``stale`` are files to remove from the cache.
+    ``packages`` and ``hold`` say whether packages or their holds change. ``former`` are packages to remove, because the
+    toolkit replaces them. ``sources`` are conflicting source files to remove. ``stale`` are files to remove from the
+    package cache.
     """
 
     packages: bool
@@ -38,16 +39,16 @@ class PendingChanges(t.NamedTuple):
     repository: toolkit_repository.RepositoryPlan
 
     @property
-    def transaction(self) -> bool:
+    def needs_transaction(self) -> bool:
         return self.packages or bool(self.former)
 
     @property
-    def files(self) -> bool:
+    def changes_files(self) -> bool:
         return bool(self.sources or self.stale) or self.repository.has_changes
 
     @property
     def has_changes(self) -> bool:
-        return self.transaction or self.hold or self.files or self.repository.untested
+        return self.needs_transaction or self.hold or self.changes_files or self.repository.untested
 
 
 class Installation(toolkit_packages.PackageTask):
@@ -55,7 +56,8 @@ class Installation(toolkit_packages.PackageTask):
 
     # The packages that earlier runs installed.
     _recorded: tuple[str, ...] = ()
-    # The requested version. With files this is their full version, or None while they are not on the host yet.
+    # The requested version. With files this is the full version of the files, or the option version in check mode if
+    # the files are not on the host yet.
     _requested: str | None = None
 
     def execute(self, check_mode: bool) -> toolkit_packages.TaskResult:
@@ -130,7 +132,7 @@ class Installation(toolkit_packages.PackageTask):
 
     def _repository(self, predicted: bool) -> toolkit_repository.RepositoryPlan:
         plan = toolkit_repository.plan_files(self.host, self.repository_files, self.options.proxy, predicted=predicted)
-        # Packages that are given as files do not test a repository.
+        # A run that installs files fetches no package list, so it cannot test the repository of an interrupted run.
         if self.repository_files is None and self.options.source != "repository":
             return toolkit_repository.RepositoryPlan()
         return plan
@@ -142,7 +144,7 @@ class Installation(toolkit_packages.PackageTask):
         family = self.manager.name
         address = toolkit_repository.address_of(self.host, self.repository_files, family)
         if address is None:
-            # This collection has no repository here, so the other sources are the only ones.
+            # Without a repository of this collection, no source can conflict with it.
             return ()
         found = packages_sources.conflicts(self.host, family, address)
         for entry in found.mixed:
@@ -165,7 +167,7 @@ class Installation(toolkit_packages.PackageTask):
         self.check_minimum(known)
         if known is not None:
             self._refuse_held(state, changes, known)
-        # With "latest" the packages may stay unchanged. This is checked again when the version is known.
+        # With "latest" the packages may stay unchanged. _preview() then makes these checks when the version is known.
         if changes.former or (
             changes.packages and not (self._wants_latest and package_versions.common_version(state.packages))
         ):
@@ -191,7 +193,7 @@ class Installation(toolkit_packages.PackageTask):
         unpredictable = (
             self.options.pending or changes.sources or changes.repository.needs_test or self.manager.interrupted()
         )
-        if changes.transaction and not unpredictable:
+        if changes.needs_transaction and not unpredictable:
             try:
                 target = self._choose_version(state, changes, offline=True)
                 self._preview(state, changes, target, offline=True)
@@ -206,7 +208,7 @@ class Installation(toolkit_packages.PackageTask):
             for name in packages_base.PACKAGES
         }
         former = {} if changes.former else state.former
-        others = changes.former or changes.hold or changes.files
+        others = changes.former or changes.hold or changes.changes_files
         changed = bool(others) or packages != state.packages
         return self._result(changed, state, toolkit_packages.State(packages, former), changes, target, predicted=True)
 
@@ -234,15 +236,15 @@ class Installation(toolkit_packages.PackageTask):
         saved: toolkit_repository.SavedSources,
     ) -> toolkit_packages.TaskResult:
         state = before
-        if changes.transaction and state.half_installed:
-            # This waits for another program that is changing the packages.
+        if changes.needs_transaction and state.half_installed:
+            # interrupted() waits until no other program changes packages.
             self.manager.interrupted()
             state = self.installed_state()
-        if changes.transaction and state.half_installed:
+        if changes.needs_transaction and state.half_installed:
             self.manager.repair(state.half_installed)
             state = self.installed_state()
-        # This is read before this run records the repository: without a list, such a record marks all packages as
-        # installed by this collection.
+        # The list of installed packages is read before this run records the repository. If there is no list,
+        # recorded_packages() treats all packages as installed by this collection if the repository is recorded.
         self._recorded = toolkit_packages.recorded_packages(self.host)
         try:
             backups = self._write_sources(changes, saved)
@@ -259,7 +261,7 @@ class Installation(toolkit_packages.PackageTask):
         toolkit_repository.remove_unused_keys(self.host, changes.repository)
         if self.cache is not None and changes.stale:
             toolkit_packages.clean_cache(self.host, self.cache, changes.stale)
-        changed = after != before or changes.files
+        changed = after != before or changes.changes_files
         return self._result(changed, before, after, changes, target)._replace(backups=tuple(backups))
 
     def _write_sources(
@@ -288,22 +290,24 @@ class Installation(toolkit_packages.PackageTask):
         except errors.HostError as another:
             raise errors.HostError(f"{error} The previous package sources could not be restored: {another}") from error
         if saved.saved:
-            # A key that this run did not change worked before. After an interrupted run this is unknown for all keys.
-            concerned = {file.path for file in changes.repository.files}
-            every = changes.repository.untested
-            tried = [f for f in self.repository_files or () if every or self.host.resolve(f.path) in concerned]
-            toolkit_repository.remove_fetched_keys(self.host, tried)
+            # A key that this run did not change worked before. After an interrupted run it is unknown which keys work.
+            changed_paths = {file.path for file in changes.repository.files}
+            all_files = changes.repository.untested
+            untested = [
+                f for f in self.repository_files or () if all_files or self.host.resolve(f.path) in changed_paths
+            ]
+            toolkit_repository.remove_fetched_keys(self.host, untested)
 
     def _change_packages(self, state: toolkit_packages.State, changes: PendingChanges) -> package_versions.Target:
-        """Find the version, preview the change, and apply it. Returns the version that the packages now have."""
-        if not changes.transaction:
+        """Find the version, preview the change, and apply it. Returns the target that the packages now have."""
+        if not changes.needs_transaction:
             self._test_source(changes)
             return package_versions.Target(package_versions.common_version(state.packages) or "")
         target = self._find_version(state, changes)
         failure = self._execute_transaction(state, changes, target)
         if failure is not None and self._lists_may_be_outdated(failure) and self.installed_state() == state:
-            # If a package is still missing, the first failure is the one to report.
-            with contextlib.suppress(packages_base.CommandError):
+            # If the second attempt fails before its transaction, the first failure is reported.
+            with contextlib.suppress(packages_base.CommandError, package_versions.NotOfferedError):
                 target = self._find_version(state, changes, again=True)
                 failure = self._execute_transaction(state, changes, target)
         if failure is not None:
@@ -336,25 +340,27 @@ class Installation(toolkit_packages.PackageTask):
     def _find_version(
         self, state: toolkit_packages.State, changes: PendingChanges, *, again: bool = False
     ) -> package_versions.Target:
-        """Return the target, from lists that are as new as necessary.
+        """Return the target. Only the package lists that are needed to find it are fetched.
 
-        The list of this collection's repository is fetched first. The lists of other sources are fetched only if the
-        version, or a package that it depends on, is not found without them.
+        The list of this collection's repository is fetched before the lists of other sources. Those are fetched only if
+        the version, or a package that it depends on, is not found without them.
         """
         changed = self.options.pending or changes.sources or changes.repository.needs_test
-        fresh = [False] if changed or self._wants_latest else [None, False]
+        # The argument of _refresh() before each attempt. None: the lists on the host are used as they are.
+        steps = [False] if changed or self._wants_latest else [None, False]
         if again:
-            # If the first attempt fetched the list of this collection's repository, this one fetches all lists.
-            # Otherwise it fetches that list.
-            fresh = [None not in fresh]
+            # If the first call fetched the list of this collection's repository, this one fetches all lists. Otherwise
+            # it fetches that list.
+            steps = [None not in steps]
         problem: errors.HostError | None = None
-        for everything in [*fresh, True] if self.options.source == "repository" else [None]:
+        for all_lists in [*steps, True] if self.options.source == "repository" else [None]:
             try:
-                if everything is not None:
-                    self._refresh(everything)
+                if all_lists is not None:
+                    self._refresh(all_lists)
             except packages_base.CommandError:
-                # Any of all sources may be broken, so the error about the missing package is more useful.
-                if not everything or problem is None:
+                # A source that this task does not need may have failed. The earlier error about the missing package is
+                # reported instead.
+                if not all_lists or problem is None:
                     raise
                 break
             try:
@@ -371,10 +377,10 @@ class Installation(toolkit_packages.PackageTask):
         if self.options.source == "repository" and (self.options.pending or changes.repository.needs_test):
             self._refresh()
 
-    def _refresh(self, everything: bool = False) -> None:
+    def _refresh(self, all_lists: bool = False) -> None:
         """Fetch package lists. A failure also reports how this host connects to the repository of this collection."""
         try:
-            self.manager.refresh(everything)
+            self.manager.refresh(all_lists)
         except packages_base.CommandError as error:
             address, proxy = (
                 toolkit_repository.address_of(self.host, self.repository_files, self.manager.name),
@@ -424,13 +430,13 @@ class Installation(toolkit_packages.PackageTask):
     def _set_holds(self) -> None:
         """Set or remove holds as requested. A transaction removes the holds of packages that it may change."""
         hold, state = self.options.hold, self.installed_state()
-        other = {name: package.version for name, package in state.packages.items() if package.held != hold}
-        if hold is None or not other:
+        differing = {name: package.version for name, package in state.packages.items() if package.held != hold}
+        if hold is None or not differing:
             return
         if hold:
-            self.manager.hold(other)
+            self.manager.hold(differing)
         else:
-            self.manager.unhold(list(other))
+            self.manager.unhold(list(differing))
 
     # -- Result --------------------------------------------------------------------------------------------------------
 

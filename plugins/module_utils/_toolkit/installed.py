@@ -4,7 +4,8 @@
 
 """Find the installed parts of the toolkit, compare their versions, and apply the policies of a task.
 
-The table of known vulnerabilities is in constants.py.
+The parts are packages and programs. The policies are the options running_gpu_containers and minimum_version_policy. The
+table of known vulnerabilities is in constants.py.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-FOLDER = "/usr/bin"
+# The directory in which packages install the programs.
+PROGRAM_DIR = "/usr/bin"
 
-# Debian writes 1.18.0~rc.1-1, the programs 1.18.0-rc.1, and RPM 1.18.0-0.1.rc.1.
+# The same version is 1.18.0~rc.1-1 in a Debian package, 1.18.0-0.1.rc.1 in an RPM package, and 1.18.0-rc.1 in the
+# output of the programs.
 _VERSION = re.compile(r"(?<![\w.])v?([0-9]+(?:\.[0-9]+)+)(?:[~-](?:[0-9][0-9.]*)?(alpha|beta|rc)\.?([0-9]*))?")
-# The runtime prints the version of the low-level runtime after its own. Without a driver a wrapper runs only the
-# low-level runtime.
+# The line in which nvidia-container-runtime prints the version of the low-level runtime, after its own version.
 _LOW_LEVEL = re.compile(r"^(?:runc|crun|youki)\b", re.MULTILINE)
 
 
@@ -38,10 +40,11 @@ class Program(t.NamedTuple):
     version: str | None
 
 
-def programs(host: hostfs.HostFS, run: core_plan.Runner, folder: str = FOLDER) -> dict[str, Program]:
-    """Return the toolkit's programs by name: those in ``folder``, otherwise those that a service would find.
+def programs(host: hostfs.HostFS, run: core_plan.Runner, folder: str = PROGRAM_DIR) -> dict[str, Program]:
+    """Return the toolkit's programs by name.
 
-    Only programs in ``folder`` are run.
+    A program that is not in ``folder`` is searched in the directories of systemd services (hostfs.SERVICE_PATH). Such a
+    program is not run, so its version is None.
     """
     found = {}
     for name in toolkit_constants.ALL_PROGRAMS:
@@ -55,7 +58,9 @@ def programs(host: hostfs.HostFS, run: core_plan.Runner, folder: str = FOLDER) -
 def _reported_version(path: str, host: hostfs.HostFS, run: core_plan.Runner) -> str | None:
     if not host.live:
         return None
-    # Without the driver a wrapper runs the low-level runtime, which has another version.
+    # In an installation in a directory, ``path`` is a wrapper script (directory_layout.py), and the real program has
+    # the suffix .real. If the driver is not loaded, the wrapper of a runtime would run the low-level runtime and print
+    # that version.
     real = path + toolkit_constants.REAL_SUFFIX
     return run_version(
         [real if posixpath.basename(path) in toolkit_constants.RUNTIMES and host.is_executable(real) else path],
@@ -65,9 +70,9 @@ def _reported_version(path: str, host: hostfs.HostFS, run: core_plan.Runner) -> 
 
 
 class VersionOutput(t.NamedTuple):
-    """The answer of a program to --version.
+    """What a program prints with --version.
 
-    ``version`` is None if the output contains none. ``output`` is the output for messages.
+    ``version`` is None if the output contains no version. ``output`` is the output in one line, for messages.
     """
 
     version: str | None
@@ -84,7 +89,7 @@ def run_version(argv: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Runne
 
 
 def upstream_version(text: str) -> str | None:
-    """Return the first version in ``text`` in the form of NVIDIA's tags, without a package's revision, or None."""
+    """Return the first version in ``text``, or None. It is written as in NVIDIA's git tags, without a revision."""
     found = _VERSION.search(text)
     if found is None:
         return None
@@ -118,8 +123,8 @@ def affecting_cves(
 ) -> list[toolkit_constants.Vulnerability] | None:
     """Return the known vulnerabilities of the oldest part of a toolkit.
 
-    None if parts are installed but their version is unknown. ``packages`` are the installed packages with their
-    versions; other packages than those of the toolkit are ignored.
+    Returns None if parts are installed but no version is known. ``packages`` maps installed packages to their versions.
+    Packages that do not belong to the toolkit are ignored.
     """
     versions = [*_versions_of(packages).values(), *_reported_versions(programs).values()]
     known = [version for version in versions if upstream_version(version) is not None]
@@ -134,19 +139,22 @@ def oldest_safe_version() -> str:
 
 
 def single_version(packages: t.Mapping[str, str], programs: t.Mapping[str, Program]) -> str | None:
-    """Return the version of all parts, without a package's revision. None if there are no parts or several versions."""
+    """Return the version that all parts have, without a package's revision.
+
+    Returns None if there are no parts, or if they have several versions.
+    """
     versions = {*_versions_of(packages).values(), *_reported_versions(programs).values()}
     return versions.pop() if len(versions) == 1 else None
 
 
 def version_mismatches(
-    packages: t.Mapping[str, str], programs: t.Mapping[str, Program], folder: str = FOLDER
+    packages: t.Mapping[str, str], programs: t.Mapping[str, Program], folder: str = PROGRAM_DIR
 ) -> list[str]:
-    """Return a message for each part of the toolkit that is missing or of another version than the rest.
+    """Return messages about parts of the toolkit that do not belong together.
 
-    ``packages`` are the installed packages with their versions; other packages than those of the toolkit are ignored.
-    An empty mapping is not a mismatch, since a toolkit need not come from packages. ``folder`` is where the programs
-    should be.
+    These are missing parts, parts of another version or without a version, and programs outside ``folder``.
+    ``packages`` maps installed packages to their versions. Packages that do not belong to the toolkit are ignored. If
+    there are none of the toolkit, that is not a problem, since a toolkit need not come from packages.
     """
     versions, reported = _versions_of(packages), _reported_versions(programs)
     return [
@@ -169,7 +177,8 @@ def _reported_versions(programs: t.Mapping[str, Program]) -> dict[str, str]:
 def _package_mismatches(versions: t.Mapping[str, str]) -> t.Iterator[str]:
     missing = [name for name in packages_base.PACKAGES if name not in versions]
     if versions and missing:
-        yield f"{_subject(missing, 'The package', 'The packages')} not installed, but others of the toolkit are."
+        subject = _subject(missing, "The package", "The packages")
+        yield f"{subject} not installed, but other packages of the toolkit are."
     if len(set(versions.values())) > 1:
         each = ", ".join(f"{name} {version}" for name, version in versions.items())
         yield f"The packages have different versions: {each}."
@@ -185,10 +194,10 @@ def _path_mismatches(programs: t.Mapping[str, Program], folder: str) -> t.Iterat
 
 
 def _program_mismatches(
-    of_packages: set[str], programs: t.Mapping[str, Program], reported: t.Mapping[str, str]
+    package_versions: set[str], programs: t.Mapping[str, Program], reported: t.Mapping[str, str]
 ) -> t.Iterator[str]:
-    if len(of_packages) == 1:
-        (expected,) = of_packages
+    if len(package_versions) == 1:
+        (expected,) = package_versions
         for name, version in reported.items():
             if version != expected:
                 yield f"{programs[name].path} has version {version}, but the packages have {expected}."
@@ -203,11 +212,15 @@ def _program_mismatches(
 
 
 def _subject(names: t.Sequence[str], one: str, several: str) -> str:
+    """Return the beginning of a sentence: "ONE NAME is" or "SEVERAL NAME, NAME are"."""
     return f"{one} {names[0]} is" if len(names) == 1 else f"{several} {', '.join(names)} are"
 
 
 class Policies:
     """The policies of a task, and the warnings that they cause (``warnings``).
+
+    ``running_gpu_containers`` and ``minimum_version_policy`` are fail, warn or ignore. ``minimum_version`` is None for
+    the oldest version without a known vulnerability.
 
     Raises NvidiaError for an invalid ``minimum_version``.
     """
@@ -223,13 +236,23 @@ class Policies:
         self.warnings: list[str] = []
 
     def check_containers(self, containers: t.Sequence[str], harm: str, advice: str, remedy: str) -> None:
-        """Raise HostError, or warn once, if a change does ``harm`` to containers."""
+        """Raise HostError, or warn once, as the policy running_gpu_containers requires, if there are ``containers``.
+
+        Args:
+            containers: the running containers that the change affects.
+            harm: the effect on them, as the end of a sentence about the containers.
+            advice: what to do before the change. It is the beginning of a sentence.
+            remedy: the sentence that tells what to do after the change.
+        """
         if containers:
             problem = f"The containers {', '.join(containers)} {harm}"
             self.refuse_or_warn(problem, advice, f"{problem} {remedy}")
 
     def refuse_or_warn(self, problem: str, advice: str, warning: str) -> None:
-        """Raise HostError, or add ``warning`` once, for a change that harms containers."""
+        """Raise HostError, or add ``warning`` once, as the policy running_gpu_containers requires.
+
+        ``problem`` and ``advice`` are the parts of the error message.
+        """
         policy = self._running_gpu_containers
         if policy == "fail":
             raise errors.HostError(
@@ -239,12 +262,12 @@ class Policies:
             self.warn(warning)
 
     def warn(self, warning: str) -> None:
-        """Add a warning once."""
+        """Add ``warning``, unless an earlier call has added it."""
         if warning not in self.warnings:
             self.warnings.append(warning)
 
     def check_minimum(self, version: str | None) -> None:
-        """Raise NvidiaError, or warn once, if ``version`` is older than the minimum version."""
+        """Raise NvidiaError, or warn once, as minimum_version_policy requires, if ``version`` is too old."""
         policy = self._minimum_version_policy
         if version is None or policy == "ignore":
             return
@@ -257,7 +280,7 @@ class Policies:
 
 
 def below_minimum(version: str, floor: str) -> str | None:
-    """Return a message if ``version`` is older than ``floor``, otherwise None."""
+    """Return a message if ``version`` is older than ``floor`` or cannot be compared with it, otherwise None."""
     if upstream_version(version) is None:
         return f"Version {version!r} of the toolkit cannot be compared with the minimum version {floor}."
     if version_key(version) >= version_key(floor):

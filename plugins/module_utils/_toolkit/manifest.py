@@ -69,8 +69,8 @@ class Installed(t.NamedTuple):
 class PartDigest(t.NamedTuple):
     """One file of the toolkit in the source, that is the directory or the packages to install from.
 
-    ``size`` is in bytes, and ``machine`` is the e_machine of the ELF header. ``soname`` is a second name of a
-    library, or empty.
+    ``size`` is in bytes, and ``machine`` is the e_machine of the ELF header. ``soname`` is the name of
+    the link to a library that programs load, such as libx.so.1; empty if the library itself has this name.
     """
 
     name: str

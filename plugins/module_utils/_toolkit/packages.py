@@ -27,13 +27,13 @@ if t.TYPE_CHECKING:
 
 
 _OWN_DIRECTORY = "gpufleet-nvidia"
-# The list of packages that runs of this collection installed. No owner of records has a name that this file name begins
-# with.
+# The list of packages that runs of this collection installed. The directory also contains records. load_records() finds
+# the records of an engine by the beginning of the file name, and no engine is named "installed".
 INSTALLED = f"{core_records.STATE_DIR}/installed-packages.json"
 
 
 def remove_sources(host: hostfs.HostFS, paths: t.Iterable[str], backup_dir: str) -> list[dict[str, str | None]]:
-    """Remove source files, each after a backup. Returns the backups."""
+    """Remove the files ``paths``, which define repositories of apt or dnf, each after a backup. Returns the backups."""
     backups: list[dict[str, str | None]] = []
     for path in paths:
         content = host.read(path)

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Remove the toolkit's packages and the files that came with them."""
+"""Remove the toolkit's packages, the config.toml that they created, cached package files, and the repository's files.
+
+It does not install anything: `install_packages.py` does.
+"""
 
 from __future__ import annotations
 
@@ -20,26 +23,32 @@ if t.TYPE_CHECKING:
 
 
 class RemovalPlan(t.NamedTuple):
-    """What the task removes: packages, a config.toml that they created, files in the cache, and repository files.
+    """What the task removes.
 
-    ``recorded`` says whether the list of installed packages is removed too. The ``unrecorded`` packages stay.
+    - ``packages``: names of packages.
+    - ``config``: the record of a config.toml that the packages created.
+    - ``cached``: files in the package cache.
+    - ``repository``: the files of the package repository.
+    - ``removes_list``: whether the list of the packages that this collection installed is removed too.
+    - ``unrecorded``: installed packages that are kept, because they are not in that list.
     """
 
     packages: tuple[str, ...]
     config: core_records.OriginalFile | None
     cached: tuple[str, ...]
     repository: toolkit_repository.RepositoryPlan
-    recorded: bool = False
+    removes_list: bool = False
     unrecorded: tuple[str, ...] = ()
 
     @property
     def has_changes(self) -> bool:
-        mine = self.repository.has_changes or self.repository.untested or self.recorded
-        return bool(self.packages or self.cached) or self.config is not None or mine
+        """Whether there is anything to remove."""
+        has_files = bool(self.cached) or self.config is not None or self.removes_list
+        return bool(self.packages) or has_files or self.repository.has_changes or self.repository.untested
 
 
 class Removal(toolkit_packages.PackageTask):
-    """The task that removes the four packages from the host."""
+    """The task that removes the toolkit's packages (PACKAGES) from the host."""
 
     def execute(self, check_mode: bool) -> toolkit_packages.TaskResult:
         """Remove the packages and files unless ``check_mode``. Raises NvidiaError."""
@@ -66,13 +75,14 @@ class Removal(toolkit_packages.PackageTask):
         """Raise an error, or warn, for every problem that is known before the host is changed."""
         if removal.packages and self.manager.interrupted():
             self.manager.refuse_interrupted(state.half_installed)
+        # Packages of which only configuration files remain are not used by containers.
         if not removal.packages or not state.packages:
             return
         self.check_gpu_containers()
         self.check_containers(
-            gpu_containers.run_by_toolkit(self.host),
-            "run with a runtime of the toolkit. Without it no engine can stop them.",
-            "Remove them first",
+            gpu_containers.toolkit_runtime_containers(self.host),
+            "run with a runtime of the toolkit. Without this runtime, no engine can stop them.",
+            "Remove the containers first",
             "Kill their processes, and remove the containers by hand.",
         )
 
@@ -94,8 +104,8 @@ class Removal(toolkit_packages.PackageTask):
             name for name in (*state.packages, *self.manager.config_only(packages_base.PACKAGES)) if name in recorded
         ]
         unrecorded = tuple(name for name in state.packages if name not in recorded)
-        has_list = self.host.lexists(toolkit_packages.INSTALLED)
-        return RemovalPlan(tuple(packages), config, cached, repository, has_list, unrecorded)
+        removes_list = self.host.lexists(toolkit_packages.INSTALLED)
+        return RemovalPlan(tuple(packages), config, cached, repository, removes_list, unrecorded)
 
     def _warn_about_settings(self, path: str) -> None:
         self.warn(
@@ -104,6 +114,7 @@ class Removal(toolkit_packages.PackageTask):
         )
 
     def _preview(self, removal: RemovalPlan) -> None:
+        """Let the package manager simulate the removal. Raise NvidiaError if it would change unrelated packages."""
         preview = self.manager.preview(_purge_change(removal))
         package_versions.refuse_unrelated_changes(preview, packages_base.PACKAGES, removal.packages)
 
@@ -127,7 +138,7 @@ class Removal(toolkit_packages.PackageTask):
         toolkit_repository.remove_unused_keys(self.host, removal.repository)
         if removal.repository.untested:
             toolkit_repository.remove_marker(self.host)
-        if removal.recorded:
+        if removal.removes_list:
             toolkit_packages.restore_packages(self.host, None)
         return backups
 
@@ -173,5 +184,5 @@ def _unchanged(state: toolkit_packages.State, removal: RemovalPlan) -> toolkit_p
 
 
 def _purge_change(removal: RemovalPlan) -> packages_base.Change:
-    # Held packages are released before this change.
+    # Held packages are removed too. The task removes their holds first, but a simulation runs while they are held.
     return packages_base.Change(remove=removal.packages, change_held=True)

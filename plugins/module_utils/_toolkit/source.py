@@ -58,7 +58,7 @@ class Part(t.NamedTuple):
     ``path``: its path for this process, with links resolved
     ``mode``: its permissions without set-user-ID and without write permission for others
     ``size``: bytes
-    ``machine``: its e_machine
+    ``machine``: its CPU architecture, as e_machine of the ELF header
     ``soname``: the link that a library needs beside it, empty if the file itself has that name
     """
 
@@ -105,7 +105,8 @@ def find_parts(root: hostfs.HostFS, components: t.Sequence[str] | None, label: s
 def check_machine(parts: t.Sequence[Part | toolkit_manifest.PartDigest], host: hostfs.HostFS) -> None:
     """Raise NvidiaError if ``parts`` cannot run on ``host``, HostError if the host has no shell for the wrappers.
 
-    The machine is that of the shell, since a kernel may run programs of two machines.
+    The architecture of the host is that of its shell, because a kernel may run programs of two architectures, such as
+    64-bit and 32-bit ones. A live host must have a shell. An offline tree without one is not checked.
     """
     if not host.exists(SHELL):
         if host.live:
@@ -167,7 +168,10 @@ def _programs(
 def _libraries(
     root: hostfs.HostFS, selected: t.Sequence[Component], machine: int | None
 ) -> tuple[list[_FoundFile], list[str]]:
-    """Return the libraries that exist, those for ``machine`` before others, and the names of missing ones."""
+    """Return one file for each library that exists, and the names of missing libraries.
+
+    The library directory of the architecture ``machine`` is searched first.
+    """
     files, missing = [], []
     for name in (name for component in selected for name in component.libraries):
         path = _find_file(root, _library_folders(machine), name)
@@ -232,7 +236,8 @@ def _part(root: hostfs.HostFS, file: _FoundFile, label: str) -> Part:
         )
     machine = _check_binary(file_label, head, status.st_size)
     name = posixpath.basename(root.resolve(file.path)) if file.library else file.name
-    # A library whose real file has another kind of name is installed with the name that programs load.
+    # A library has the name of its real file. If that name does not begin with "lib", the part has the name that
+    # programs load.
     name = name if name.startswith("lib") or not file.library else file.name
     soname = file.name if file.library and name != file.name else ""
     return Part(name, process_path, stat.S_IMODE(status.st_mode) & 0o755, status.st_size, machine, soname)

@@ -17,7 +17,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import const
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import configure as engines_configure
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import checks as verify_checks
@@ -118,14 +117,14 @@ class Verification:
         result = {
             "changed": False,
             "checks": [
-                {"link": check.name, "ok": check.ok, "detail": masking.mask_urls(check.detail)} for check in checks
+                {"name": check.name, "ok": check.ok, "detail": masking.mask_urls(check.detail)} for check in checks
             ],
-            "broken": failed.name if failed is not None else None,
+            "failed_check": failed.name if failed is not None else None,
             "output": self.output,
         }
         if failed is not None:
-            sentences = [f"{failed.name}: {failed.detail}", failed.advice, hint, *self.warnings]
-            raise VerificationError(masking.mask_urls(" ".join(filter(None, sentences))), result)
+            messages = [f"{failed.name}: {failed.detail}", failed.advice, hint, *self.warnings]
+            raise VerificationError(masking.mask_urls(" ".join(filter(None, messages))), result)
         skipped = [f"{check.name}: {check.detail}" for check in checks if check.ok is None]
         return {**result, "warnings": [masking.mask_urls(warning) for warning in [*skipped, *self.warnings]]}
 
@@ -133,7 +132,7 @@ class Verification:
 
     def _context(self) -> engines_base.Context:
         version = self.live.version if self.live is not None else None
-        version = version or engines_configure.ask_version(self.engine, self.installation, self.host, self.run)
+        version = version or engines_base.ask_version(self.engine, self.installation, self.host, self.run)
         return engines_base.HostFiles(self.host, self.engine.key).as_configured(self.installation, version)
 
     def _check_file(self) -> verify_checks.Check:

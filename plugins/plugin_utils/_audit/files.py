@@ -19,9 +19,9 @@ _MODE, _DIRECTORY_MODE = 0o600, 0o700
 
 
 def prepare(path: str, check_mode: bool) -> bool:
-    """Create the directory of the file, and check that the file can be written. Return whether it was created.
+    """Create the directory of the file, and check that the file can be written. Return whether it did not exist.
 
-    In check mode nothing is created, and the nearest existing directory is checked. Raises OSError.
+    In check mode no directory is created, and the nearest existing directory is checked. Raises OSError.
     """
     _refuse_other_kinds(path)
     directory = os.path.dirname(path)

@@ -187,7 +187,7 @@ def _not_read(state: str, reason: str) -> Finding:
         advice = "Make the host reachable for Ansible, or remove it from the play."
         return Finding("critical", "host-unreachable", "host", reason, advice)
     advice = "Run nvidia_container_info on this host alone, with -vvv for the details."
-    return Finding("critical", "host-not-read", "host", reason, advice)
+    return Finding("critical", "inspection-failed", "host", reason, advice)
 
 
 def _gpus(gpus: Mapping[str, t.Any], toolkit: Mapping[str, t.Any]) -> dict[str, t.Any]:

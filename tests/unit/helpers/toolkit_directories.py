@@ -135,7 +135,7 @@ class Host:
         return f"/srv/{version}"
 
     def installation(self, release: str = NEW, **options: t.Any) -> DirectoryInstallation:
-        if not {"src", "files", "sent"} & set(options):
+        if not {"src", "files", "controller_source"} & set(options):
             options["src"] = self.source(release)
         return DirectoryInstallation(self._options(options), self.host, self.tools())
 

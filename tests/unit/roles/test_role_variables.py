@@ -106,6 +106,29 @@ def test_host_is_inspected_once(known: dict[str, t.Any], expected: str) -> None:
     assert render(CDI.load("vars/main.yml")["nvidia_cdi_inspection_needed"], known) == expected
 
 
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({}, "False"),
+        ({"nvidia_runtime_reuse_inspection": False}, "True"),
+        ({"nvidia_toolkit_info": {"toolkit": {}}}, "True"),
+        ({"nvidia_runtime_host_root": "/srv/image"}, "True"),
+        ({"nvidia_runtime_host_root_live": True}, "True"),
+        ({"nvidia_toolkit_installation": {"changed": True}}, "True"),
+        ({"nvidia_toolkit_installation": {"changed": False}}, "False"),
+        ({"nvidia_cdi_units": {"changed": True}}, "True"),
+        ({"nvidia_cdi_specification": {"changed": True}}, "True"),
+    ],
+)
+def test_inspection_of_the_engines_is_reused_until_a_change(known: dict[str, t.Any], expected: str) -> None:
+    values = {
+        **RUNTIME.load("vars/main.yml"), "nvidia_runtime_reuse_inspection": True, "nvidia_runtime_host_root": "/",
+        "nvidia_runtime_host_root_live": False, "nvidia_toolkit_info": {"engines": [], "toolkit": {}}, **known,
+    }  # fmt: skip
+    values["nvidia_runtime_changed_before"] = render(values["nvidia_runtime_changed_before"], values)
+    assert render(values["nvidia_runtime_inspection_needed"], values) == expected
+
+
 LOADED = ("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05\n")
 ON_THE_BUS = [
     ("sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de"),
@@ -138,7 +161,7 @@ def host_with(path: Path, *files: tuple[str, str]) -> HostFS:
 )
 def test_specification_needs_a_driver(tmp_path: Path, files: list[tuple[str, str]], mode: str, expected: str) -> None:
     gpu = detect_gpu(host_with(tmp_path, *files))
-    known = {"present": gpu.present, "kind": gpu.kind, "evidence": gpu.evidence, "driver_version": gpu.driver}
+    known = {"present": gpu.present, "kind": gpu.kind, "message": gpu.message, "driver_version": gpu.driver}
     text = CDI.load("vars/main.yml")["nvidia_cdi_has_devices"]
     assert render(text, {"nvidia_cdi_mode": mode, "nvidia_cdi_gpu": known}) == expected
 
@@ -153,15 +176,16 @@ def test_result_of_the_inspection(role: str) -> None:
 @pytest.mark.parametrize(
     ("known", "expected"),
     [
-        ({}, "present.yml"),
+        ({}, ""),
+        ({"nvidia_cdi_inspection_needed": True}, "inspect.yml"),
         ({"nvidia_cdi_has_devices": False}, "no_driver.yml"),
         ({"nvidia_cdi_state": "absent", "nvidia_cdi_has_devices": False}, "absent.yml"),
     ],
 )
 def test_cdi_task_file(known: dict[str, t.Any], expected: str) -> None:
-    defaults = {"nvidia_cdi_state": "present", "nvidia_cdi_has_devices": True}
+    defaults = {"nvidia_cdi_state": "present", "nvidia_cdi_has_devices": True, "nvidia_cdi_inspection_needed": False}
     assert render(CDI.load("vars/main.yml")["nvidia_cdi_file"], {**defaults, **known}) == expected
-    assert (CDI.folder / "tasks" / expected).is_file()
+    assert not expected or (CDI.folder / "tasks" / expected).is_file()
 
 
 @pytest.mark.parametrize(
@@ -187,8 +211,9 @@ def test_units_have_the_options_of_the_specification() -> None:
     assert set(CDI_OPTIONS) <= set(spec)
     # Units do not remove other specifications.
     del spec["exclusive"]
-    assert {name: value for name, value in units.items() if name in spec} == spec
-    assert set(units) - set(spec) == {"owner", "before_engines"}
+    assert units.pop("owner") == "{{ nvidia_cdi_refresh }}"
+    assert spec.pop("refresh") == "{{ nvidia_cdi_refresh_units | default(omit) }}"
+    assert units == spec
 
 
 def test_variables_match_the_options() -> None:
@@ -227,18 +252,23 @@ def test_refresh_is_one_task() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "state", "expected"),
+    ("source", "state", "key_needed", "expected"),
     [
-        ("directory", "present", "directory"),
-        ("directory", "absent", "directory_absent"),
-        ("repository", "present", "repository"),
-        ("files", "present", "files"),
-        ("existing", "present", "existing"),
-        ("existing", "absent", "absent"),
+        ("directory", "present", True, "directory"),
+        ("directory", "absent", True, "directory_absent"),
+        ("repository", "present", True, "key"),
+        ("repository", "present", False, "install"),
+        ("files", "present", True, "files"),
+        ("existing", "present", True, "install"),
+        ("existing", "absent", True, "absent"),
     ],
 )
-def test_toolkit_task_file(source: str, state: str, expected: str) -> None:
-    variables = {"nvidia_toolkit_source": source, "nvidia_toolkit_state": state}
+def test_toolkit_task_file(source: str, state: str, key_needed: bool, expected: str) -> None:
+    variables = {
+        "nvidia_toolkit_source": source,
+        "nvidia_toolkit_state": state,
+        "nvidia_toolkit_key_needed": key_needed,
+    }
     assert render(TOOLKIT.load("vars/main.yml")["nvidia_toolkit_file"], variables) == f"{expected}.yml"
     assert (TOOLKIT.folder / "tasks" / f"{expected}.yml").is_file()
 
@@ -338,3 +368,29 @@ def test_warns_about_an_interrupted_restart(restartable: list[str], warnings: in
     )  # fmt: skip
     assert len(found) == warnings
     assert all("restart of docker was interrupted" in warning for warning in found)
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({}, "False"),
+        ({"nvidia_runtime_result": {"changed": True, "results": [{}]}}, "True"),
+        ({"nvidia_runtime_result": {"results": []}}, "True"),
+        ({"nvidia_runtime_result": {"results": [{"error": "x"}]}}, "True"),
+        ({"nvidia_runtime_result": {"results": [{"restart_required": True}]}}, "True"),
+        ({"nvidia_runtime_result": {"results": [{"restart_required": False, "cdi": True}]}}, "False"),
+        ({"nvidia_runtime_info": {"engines": [{"unfinished_restart": True}]}}, "True"),
+        ({"nvidia_runtime_verify": "gpu"}, "True"),
+        ({"nvidia_cdi_units": {}, "nvidia_runtime_result": {"results": [{"cdi": False}]}}, "True"),
+        ({"nvidia_runtime_result": {"results": [{"cdi": False}]}}, "False"),
+        ({"nvidia_runtime_info_of_users": {}}, "True"),
+    ],
+)
+def test_follow_up_is_skipped_on_unchanged_hosts_only(known: dict[str, t.Any], expected: str) -> None:
+    values = {
+        "nvidia_runtime_info": {"engines": [{"unfinished_restart": False}]}, "nvidia_runtime_verify": "off",
+        "nvidia_runtime_result": {"results": [{"cdi": None}]}, **known,
+    }  # fmt: skip
+    role = RUNTIME.load("vars/main.yml")
+    values["nvidia_runtime_restart_interrupted"] = render(role["nvidia_runtime_restart_interrupted"], values)
+    assert render(role["nvidia_runtime_follow_up_needed"], values) == expected

@@ -62,7 +62,7 @@ OTHER_OPTIONAL: dict[str, set[str]] = {
 }
 # Variables that are neither specified nor set in the files of the role.
 NOT_SPECIFIED: dict[str, set[str]] = {
-    "nvidia_cdi": set(),
+    "nvidia_cdi": {"nvidia_cdi_refresh_units"},
     "nvidia_runtime": {"nvidia_runtime_restarts"},
     "nvidia_toolkit": set(),
 }

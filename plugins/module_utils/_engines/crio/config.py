@@ -4,9 +4,9 @@
 
 """Read the configuration of CRI-O: crio.conf and its drop-ins in the order in which CRI-O reads them.
 
-This module does not plan changes. crio.conf.d(5), tested on CRI-O 1.37: CRI-O reads every file below the directory,
-whatever its name and depth, in lexical order. A later key replaces an earlier one. A later table of the same runtime
-replaces the earlier table as a whole.
+This file does not plan changes. The rules are those of crio.conf.d(5), tested on CRI-O 1.37. CRI-O reads every file in
+crio.conf.d and its subdirectories, whatever its name, in lexical order. A later key replaces an earlier one. A later
+table of the same runtime replaces the earlier table as a whole.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ ANNOTATIONS = "allowed_annotations"
 # CRI-O's release notes: from 1.31 on, the built-in runtime is crun instead of runc.
 CRUN_SINCE = (1, 31)
 
-_TABLE = "Make it a table, or remove it."
+_TABLE_ADVICE = "Make it a table, or remove it."
 
 
 class ConfigFile(t.NamedTuple):
     """One file of the configuration.
 
-    ``name`` is the path under which CRI-O finds the file, ``path`` the same with all links resolved.
+    ``name`` is the path at which CRI-O finds the file, ``path`` the same path with all links resolved.
     """
 
     name: str
@@ -57,7 +57,7 @@ class ConfigFile(t.NamedTuple):
 
 
 def config_dir(unit: systemd_units.Unit | None) -> str:
-    """Return the directory of the drop-ins; empty if a flag of the unit disables drop-ins."""
+    """Return the directory of the drop-ins; an empty string if a flag of the unit disables drop-ins."""
     values = unit.flag_values("--config-dir", "-d") if unit is not None else []
     if not values:
         return CONFIG_DIR
@@ -65,7 +65,7 @@ def config_dir(unit: systemd_units.Unit | None) -> str:
 
 
 def builtin_runtimes(version: tuple[int, ...] | None) -> tuple[str, ...]:
-    """Return the runtimes that need no table, the default one first."""
+    """Return the runtimes that CRI-O defines without a table, the default one first. Both if the version is unknown."""
     if version is None:
         return ("crun", "runc")
     return ("crun",) if version >= CRUN_SINCE else ("runc",)
@@ -74,8 +74,10 @@ def builtin_runtimes(version: tuple[int, ...] | None) -> tuple[str, ...]:
 class CrioFiles:
     """All files in the order in which CRI-O reads them, the main file first.
 
-    ``directory`` contains no links. ``overlay`` maps paths to planned documents, which replace the files on the host
-    (None: the file is removed). ``missing`` lists dangling links, with which CRI-O does not start.
+    - ``directory``: the directory of the drop-ins, with all links resolved.
+    - ``overlay``: maps paths to planned documents, which replace the files on the host (None: the file is removed).
+    - ``missing``: dangling links, with which CRI-O does not start.
+    - ``flagged_default``, ``flagged_runtimes``: the default runtime and the runtimes that flags of the unit set.
     """
 
     def __init__(
@@ -138,11 +140,11 @@ class CrioFiles:
     def check(self) -> None:
         """Raise ConfigurationError if a setting that this collection needs has a type that CRI-O does not accept."""
         for file in self.files:
-            toml_plan.require(file.document, RUNTIME, dict, _TABLE)
+            toml_plan.require(file.document, RUNTIME, dict, _TABLE_ADVICE)
             toml_plan.require(file.document, DEFAULT, str, "Write the name of a runtime in quotes.")
-            for name in toml_plan.require(file.document, RUNTIMES, dict, _TABLE) or {}:
+            for name in toml_plan.require(file.document, RUNTIMES, dict, _TABLE_ADVICE) or {}:
                 table = (*RUNTIMES, name)
-                toml_plan.require(file.document, table, dict, _TABLE)
+                toml_plan.require(file.document, table, dict, _TABLE_ADVICE)
                 toml_plan.require(file.document, (*table, PROGRAM), str, "Write the path in quotes.")
                 toml_plan.require(file.document, (*table, RUNTIME_TYPE), str, "Write oci, vm, or pod in quotes.")
                 check_strings(file.document, (*table, ANNOTATIONS))
@@ -200,12 +202,13 @@ class CrioFiles:
         return name in self.runtimes() or name in self.flagged_runtimes or name in builtin_runtimes(version)
 
     def conmon(self) -> str | None:
+        """Return the path of the program conmon that a file sets for all runtimes, or None."""
         found = self.value(CONMON)
         return found if isinstance(found, str) and found else None
 
 
 def check_strings(document: toml_document.TomlDocument, path: KeyPath) -> None:
-    """Raise ConfigurationError if the value at ``path`` is something else than an array of strings."""
+    """Raise ConfigurationError if there is a value at ``path`` that is not an array of strings."""
     advice = "Make it an array of strings."
     if not all(isinstance(entry, str) for entry in toml_plan.require(document, path, list, advice) or ()):
         raise document.error(path, f"{'.'.join(path)} contains an entry that is not a string", advice)

@@ -65,10 +65,11 @@ class Crio(toml_plan.TomlEngine):
         return engines_base.LiveState("", {}, "", runtimes_unknown=True, outdated=outdated)
 
     def _outdated(self, host: hostfs.HostFS, installation: engines_base.Installation, pid: int) -> bool:
-        hook_dirs = [
+        # The parent directory changes when a hook directory is created in it.
+        hook_dir_parents = [
             posixpath.dirname(folder) for folder in nvidia_files.HOOK_FOLDERS if _created_hook_dir(host, folder)
         ]
-        if processes.changed_since_start(host, pid, _existing_paths(host, hook_dirs)):
+        if processes.changed_since_start(host, pid, _existing_paths(host, hook_dir_parents)):
             return True
         if not processes.changed_since_start(host, pid, _existing_paths(host, _config_paths(host, installation))):
             return False

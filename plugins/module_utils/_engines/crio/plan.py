@@ -4,7 +4,7 @@
 
 """Plan the changes of CRI-O's files for present and absent.
 
-This module reads through ``config`` and writes nothing to the host. OCI hooks are planned in ``hook``.
+``config`` reads the files, and ``hook`` plans OCI hooks. This module writes nothing to the host.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio impo
 
 DEFAULT_TYPE = "oci"
 MONITOR = "monitor_path"
-# The runtimes whose settings are inherited if the default runtime is unsuitable.
+# If the default runtime is not defined, or is one of NVIDIA's, settings are copied from the first of these runtimes
+# that has a table, after the built-in runtime.
 INHERIT_FROM = ("crun", "runc")
 # With one of these keys in the table, CRI-O runs another program than runtime_path.
 _PROGRAM_OVERRIDES = ("inherit_default_runtime", "platform_runtime_paths")
@@ -30,6 +31,7 @@ _PROGRAM_KEYS = (crio_config.PROGRAM, crio_config.RUNTIME_TYPE, "runtime_config_
 # runtime_root, the state directory of another program's containers, is not inherited either. Without the key, CRI-O
 # uses its own default (newRuntimeOCI in internal/oci/runtime_oci.go, 1.31 to 1.37).
 _NOT_INHERITED = (*_PROGRAM_KEYS, "runtime_root")
+# Entries that runtime_options must not contain, with the option of the module that sets them.
 RESERVED: dict[toml_plan.KeyPath, str] = {
     (crio_config.PROGRAM,): "runtime_dir",
     (crio_config.RUNTIME_TYPE,): "runtime_type",
@@ -39,7 +41,7 @@ RESERVED: dict[toml_plan.KeyPath, str] = {
 
 
 class CrioPlanner:
-    """One plan for all files of one CRI-O."""
+    """The planner for all configuration files of one CRI-O."""
 
     def __init__(self, context: engines_base.Context) -> None:
         self.context = context
@@ -80,7 +82,7 @@ class CrioPlanner:
         directory = crio_config.config_dir(self.context.unit)
         if not directory:
             raise errors.NvidiaError(
-                f"{self._unit()}: the flag --config-dir is empty, so CRI-O reads no drop-ins. Use config_mode:"
+                f"{self._unit_path()}: the flag --config-dir is empty, so CRI-O reads no drop-ins. Use config_mode:"
                 " in_place."
             )
         self.drop_in = posixpath.normpath(request.drop_in_path or f"{directory}/{crio_config.DROP_IN_NAME}")
@@ -95,7 +97,10 @@ class CrioPlanner:
     def _inherited_entries(
         self, request: engines_base.RuntimeRequest, others: crio_config.CrioFiles
     ) -> dict[str, t.Any]:
-        """Return the settings to inherit from the low-level runtime in use, never those of another NVIDIA runtime."""
+        """Return the settings that NVIDIA's runtimes copy from a low-level runtime.
+
+        This is the default runtime, unless that is undefined or one of NVIDIA's.
+        """
         requested_type = request.runtime_type or DEFAULT_TYPE
         tables, default, version = others.runtimes(), others.default_runtime(), self.context.version
         candidates = (*crio_config.builtin_runtimes(version), *INHERIT_FROM)
@@ -107,14 +112,14 @@ class CrioPlanner:
         if table is None:
             if not (others.conmon() or self._flags("--conmon") or MONITOR in request.runtime_options):
                 self.warnings.append(
-                    f"The default runtime {name} is built into CRI-O and has no {MONITOR}, so CRI-O searches conmon in"
-                    f" its PATH. If conmon is elsewhere, set runtime_options: {{{MONITOR}: PATH}}."
+                    f"The runtime {name} is built into CRI-O and has no {MONITOR}, so CRI-O searches for conmon in its"
+                    f" PATH. If conmon is elsewhere, set runtime_options: {{{MONITOR}: PATH}}."
                 )
             return {}
         runtime_type = table.get(crio_config.RUNTIME_TYPE) or DEFAULT_TYPE
         if runtime_type != requested_type:
             self.warnings.append(
-                f"No settings were copied from the default runtime {name}, because its {crio_config.RUNTIME_TYPE} is"
+                f"No settings were copied from the runtime {name}, because its {crio_config.RUNTIME_TYPE} is"
                 f" {runtime_type}, not {requested_type}. Set the required settings with runtime_options, or set"
                 " runtime_type."
             )
@@ -129,9 +134,12 @@ class CrioPlanner:
         target: toml_plan.TomlEdit,
         others: crio_config.CrioFiles,
     ) -> None:
-        """Write one runtime: the requested entries, and the inherited ones that no other tool wrote."""
+        """Write the table of one runtime.
+
+        Entries that another tool wrote to this table are written only if their values change.
+        """
         path = (*crio_config.RUNTIMES, name)
-        # The new table replaces the table of earlier files, so its entries are copied into the new one.
+        # For CRI-O the new table replaces one in a file that it reads earlier, so the entries of that table are copied.
         overridden = others.overridden_table(target.path, name).items()
         earlier = {key: value for key, value in overridden if key not in _PROGRAM_KEYS}
         foreign = _table(others, target.path, path)
@@ -185,7 +193,7 @@ class CrioPlanner:
         drop_in = self.context.files.resolve(f"{directory}/{crio_config.DROP_IN_NAME}") if directory else self.main.path
         target = self.main if self.context.files.read(drop_in) is None else self.files.edit(drop_in)
         paths = [path for path in self._own_files(target) if self._belongs_to_main(self.files.edit(path))]
-        # A record of one file proves that this collection did not touch the others.
+        # If one file has a record, this collection did not change the files without a record.
         unrecorded = unrecorded and all(self.files.edit(path).record is None for path in paths)
         for path in paths:
             self._revert_own_entries(self.files.edit(path))
@@ -195,7 +203,7 @@ class CrioPlanner:
         return self._plan(target)
 
     def _belongs_to_main(self, edit: toml_plan.TomlEdit) -> bool:
-        """Return whether a file does not belong to another configuration."""
+        """Return whether a file belongs to the configuration of this main file, or to no recorded configuration."""
         recorded = (self.main.path, *self.context.recorded)
         return edit.path in recorded or edit.record is None or edit.record.main == self.main.path
 
@@ -207,7 +215,7 @@ class CrioPlanner:
         )
 
         found = nvidia_files.crio_drop_in(edit.document) if edit is not self.main else None
-        if found is not None and found.is_alone(edit.document):
+        if found is not None and found.has_only_tool_entries(edit.document):
             edit.removed = True
             return
         tables = edit.document.value(*crio_config.RUNTIMES)
@@ -217,20 +225,22 @@ class CrioPlanner:
 
     @staticmethod
     def _revert_own_entries(edit: toml_plan.TomlEdit) -> None:
-        """Remove the entries that earlier runs wrote and this run does not want."""
+        """Remove the entries that earlier runs wrote and this run does not request."""
         for name in _own_tables(edit):
             path = (*crio_config.RUNTIMES, name)
             if not any(wanted[: len(path)] == path for wanted in edit.wanted):
-                # Entries that other tools added are removed too: a table without its program only hides other tables.
+                # Entries that other tools added are removed too, because a table without a program would only replace
+                # the table in an earlier file.
                 edit.document = edit.document.restore(path, edit.original)
         toml_plan.revert_own_entries(edit)
 
     def _repair_default(self, target: toml_plan.TomlEdit) -> None:
-        """Repair a default runtime that is no longer defined, with which CRI-O would not start.
+        """Replace a default runtime that is no longer defined, because CRI-O would not start with it.
 
         Raises NvidiaError if a flag, or a file that this collection does not change, names that default.
         """
         repaired = False
+        # Each iteration changes one file. Then the default runtime of an earlier file may have effect.
         for _attempt in self.current.files:
             after = self._with_overlay(self.files.overlay())
             default = after.default_runtime()
@@ -240,8 +250,8 @@ class CrioPlanner:
             file = None if after.flagged_default is not None else after.defining_file(crio_config.DEFAULT)
             if file is None or file.path not in self._own_files(target):
                 raise errors.NvidiaError(
-                    f"{file.path if file else self._unit()}: the default runtime is {default}. CRI-O would not start,"
-                    f" because {default} would no longer be defined. Set another default runtime there."
+                    f"{file.path if file else self._unit_path()}: the default runtime is {default}. CRI-O would not"
+                    f" start, because {default} would no longer be defined. Set another default runtime there."
                 )
             edit = self.files.edit(file.path)
             previous = edit.original.value(*crio_config.DEFAULT)
@@ -277,7 +287,8 @@ class CrioPlanner:
     def _flags(self, *names: str) -> list[str]:
         return self.context.unit.flag_values(*names) if self.context.unit is not None else []
 
-    def _unit(self) -> str:
+    def _unit_path(self) -> str:
+        """Return the path of the unit for messages about its flags; that of the main file if there is no unit."""
         return self.context.unit.path if self.context.unit is not None else self.main.path
 
     # -- checks --------------------------------------------------------------------------------------------------
@@ -290,14 +301,13 @@ class CrioPlanner:
             file = after.defining_file(path)
             if name in after.flagged_runtimes:
                 raise errors.NvidiaError(
-                    f"{self._unit()}: the flag --runtimes defines {name} and overrides all files. Remove {name} from"
-                    " the flag."
+                    f"{self._unit_path()}: the flag --runtimes defines {name} and overrides all files. Remove {name}"
+                    " from the flag."
                 )
             if file is not None and file.path != target.path:
                 raise file.document.error(
                     path,
-                    f"CRI-O reads this table of the runtime {name} later than the one in {target.path}, which it"
-                    " replaces",
+                    f"CRI-O reads this table of the runtime {name} later, so it replaces the table in {target.path}",
                     f"Remove this table, or {self._advice(file)}",
                 )
             for key in _PROGRAM_OVERRIDES:
@@ -315,7 +325,7 @@ class CrioPlanner:
         if request.set_as_default and default != request.runtime_name:
             if file is None:
                 raise errors.NvidiaError(
-                    f"{self._unit()}: the flag --default-runtime={default} overrides all files. Remove the flag."
+                    f"{self._unit_path()}: the flag --default-runtime={default} overrides all files. Remove the flag."
                 )
             raise file.document.error(
                 crio_config.DEFAULT,
@@ -326,7 +336,7 @@ class CrioPlanner:
             problem = f"the default runtime {default!r} has no table [{'.'.join((*crio_config.RUNTIMES, default))}]"
             advice = "CRI-O would not start. Add the table, or set another default runtime."
             if file is None:
-                raise errors.NvidiaError(f"{self._unit()}: {problem}. {advice}")
+                raise errors.NvidiaError(f"{self._unit_path()}: {problem}. {advice}")
             raise file.document.error(crio_config.DEFAULT, problem, advice)
 
     def _advice(self, file: crio_config.ConfigFile) -> str:
@@ -373,9 +383,9 @@ def _own_tables(edit: toml_plan.TomlEdit) -> list[str]:
 
 
 def _without_own_entries(edit: toml_plan.TomlEdit, target: toml_plan.TomlEdit) -> toml_document.TomlDocument | None:
-    """Return a file with the data that it would have without the entries of this collection.
+    """Return the document of a file with data that lacks the entries of this collection.
 
-    Its text is unchanged, so that errors name the right line.
+    Its text is unchanged, so that errors contain the right line number.
     """
     if edit.content is None:
         return None

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Read the containerd configuration of k0s: its main file, its drop-ins, and who manages them.
+"""Read the containerd configuration of k0s: the main file, the drop-ins, and whether k0s manages the main file.
 
-This module does not plan changes. k0s merges the CRI settings of drop-ins entry by entry, in lexical order. In
-releases after 1.36.0, its containerd does that (k0s, pkg/component/worker/containerd of 1.27 to 1.36; pull request
+This module does not plan changes. k0s 1.27.5 to 1.36.0 merges the CRI settings of drop-ins entry by entry, in lexical
+order. In later releases, containerd merges them (k0s, pkg/component/worker/containerd of 1.27 to 1.36; pull request
 7713).
 """
 
@@ -34,18 +34,21 @@ GENERATED = "/run/k0s/containerd-cri.toml"
 # (isK0sManagedConfig in pkg/component/worker/containerd/component.go of 1.35.7 and 1.36.1).
 MARKER = "# k0s_managed=true"
 
-# The first releases of k0s that read drop-ins; that merge them (earlier ones concatenate them, k0s #3283 and pull
-# request 3426 of August 2023, after 1.27.4); and that contain containerd 2 (k0s #7178).
+# The first releases of k0s that read drop-ins, that merge drop-ins, and that contain containerd 2 (k0s #7178). Releases
+# up to 1.27.4 concatenate drop-ins (k0s #3283 and pull request 3426 of August 2023).
 READS_SINCE, MERGES_SINCE, CONTAINERD_2_SINCE = (1, 27, 1), (1, 27, 5), (1, 36)
 # The containerd versions of k0s 1.27.1 and of k0s 1.36.
 CONTAINERD_SINCE, CONTAINERD_2 = (1, 7), containerd_config.READ_SINCE[3]
-# No containerd 1.x is newer than 1.7.
-_NO_CONTAINERD = (1, 8)
+# The last minor release of containerd 1 is 1.7. So a version from 1.8 up to 2.0 is one of k0s.
+_ABOVE_CONTAINERD_1 = (1, 8)
 
 
 def is_release(version: Version | None) -> bool:
-    """Return whether a version is that of k0s, which its program prints, not containerd's, which the CRI reports."""
-    return version is not None and _NO_CONTAINERD <= version < CONTAINERD_2
+    """Return whether ``version`` is a version of k0s. Otherwise it is one of containerd.
+
+    The program k0s prints its own version. The CRI reports that of containerd.
+    """
+    return version is not None and _ABOVE_CONTAINERD_1 <= version < CONTAINERD_2
 
 
 def containerd_of(version: Version | None, running: Version | None = None) -> Version | None:
@@ -64,7 +67,7 @@ def containerd_of(version: Version | None, running: Version | None = None) -> Ve
 
 
 def is_managed(text: str, containerd: Version | None) -> bool:
-    """Return whether k0s manages a main file with this text. ``containerd`` is the version that comes with k0s."""
+    """Return whether k0s manages a main file with this text. ``containerd`` is the version of the containerd in k0s."""
     lines = [line.rstrip("\r") for line in text.split("\n")]
     only_first = containerd is not None and containerd >= CONTAINERD_2
     return MARKER in (lines[:1] if only_first else lines)
@@ -97,7 +100,7 @@ class K0sFiles(containerd_config.ContainerdFiles):
         return list(loaded.values())
 
     def _version(self) -> int:
-        """Return the version in which k0s writes the main file: at least 3 for containerd 2, else 2."""
+        """Return the format version in which k0s writes the main file: at least 3 for containerd 2, otherwise 2."""
         written = super()._version()
         if not self.managed:
             return written
@@ -106,35 +109,35 @@ class K0sFiles(containerd_config.ContainerdFiles):
         return containerd_config.default_version(self.engine_version)
 
     def cri(self) -> dict[str, t.Any]:
-        return toml_plan.merged(self._base(), super().cri()) if self.managed else super().cri()
+        return toml_plan.merged(self._builtin_runtimes(), super().cri()) if self.managed else super().cri()
 
-    def _base(self) -> dict[str, t.Any]:
-        """Return the built-in runtimes of k0s."""
+    def _builtin_runtimes(self) -> dict[str, t.Any]:
+        """Return the CRI settings with the built-in runtime runc, with its options from GENERATED."""
         path = (*containerd_config.RUNTIMES, runtimes.BUILTIN_DEFAULT)
         generated = toml_plan.lookup(self._generated(), path)
         options = toml_plan.lookup(generated, containerd_config.PROGRAM[:-1])
         runtime_type = toml_plan.lookup(generated, ("runtime_type",))
         runc: dict[str, t.Any] = {
             "runtime_type": runtime_type if isinstance(runtime_type, str) and runtime_type else runtimes.BUILTIN_TYPE,
-            # The file contains all options, including unset ones.
+            # GENERATED contains all options. Those that are not set have empty values.
             "options": {name: value for name, value in options.items() if value} if isinstance(options, dict) else {},
         }
-        base: dict[str, t.Any] = {}
-        toml_plan.put(base, path, toml_plan.plain_copy(runc))
-        return base
+        runtimes_table: dict[str, t.Any] = {}
+        toml_plan.put(runtimes_table, path, toml_plan.plain_copy(runc))
+        return runtimes_table
 
     def _generated(self) -> dict[str, t.Any]:
         try:
             content = self._files.read(GENERATED)
             document = toml_document.TomlDocument.from_bytes(GENERATED, content or b"")
         except (errors.ConfigurationError, errors.HostError):
-            # k0s recreates the file at its next start.
+            # The file is not needed: k0s creates it again at its next start.
             return {}
         found = document.value(*self.cri_path)
         return found if isinstance(found, dict) else {}
 
     def wrong_versions(self) -> list[tuple[containerd_config.ConfigFile, str]]:
-        """Return drop-ins in a format version that k0s does not accept, each with the setting of that version."""
+        """Return drop-ins in a format version that k0s does not accept, each with a setting that shows its version."""
         found = []
         other_paths = [path for path in dict.fromkeys(containerd_config.CRI_TABLE.values()) if path != self.cri_path]
         for file in self.files[1:]:

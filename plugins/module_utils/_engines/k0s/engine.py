@@ -4,7 +4,7 @@
 
 """The containerd of k0s on a host, and the plan of its drop-ins.
 
-The plan of containerd does most of the work; this module contains the differences. ``config`` reads the files.
+The planner is a subclass of containerd's planner. ``config`` reads the files.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _NOT_STARTED = ("cannot be run: ", "failed to run command")
 class K0s(containerd_engine.EmbeddedContainerd):
     """The containerd of k0s, a child process in the unit of k0s.
 
-    ``binary`` is k0s, which unpacks containerd when it starts. k0s 1.27.1 and newer restart containerd a few seconds
-    after a drop-in changed, with the signal that ends it. Versions are those of k0s. ``running`` is the version of the
-    containerd that ``live`` found last; it determines the format of drop-ins.
+    ``binary`` is k0s, which unpacks containerd when it starts. A few seconds after a drop-in has changed, k0s 1.27.1
+    and newer sends containerd a signal that ends it, and starts it again. Versions are versions of k0s, except for
+    ``running``, which is the version of the containerd that ``live`` found last. It determines the format of drop-ins.
     """
 
     flavor = "k0s"
@@ -95,7 +95,7 @@ class K0s(containerd_engine.EmbeddedContainerd):
     def validation_command(
         self, _binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context
     ) -> engines_base.ValidationCommand:
-        """Return the command that dumps the merged drop-ins.
+        """Return the commands that dump the merged drop-ins before and after the change.
 
         This collection merges the drop-ins into one file, as k0s does, without the defaults of k0s.
         """
@@ -130,31 +130,35 @@ def _data_dir(unit: systemd_units.Unit | None) -> str:
 
 
 class K0sPlanner(containerd_plan.ContainerdPlanner):
-    """One plan for the drop-ins of one k0s."""
+    """The planner for the drop-ins of one k0s."""
 
     files_class = k0s_config.K0sFiles
     drop_in = DROP_IN
 
     def __init__(self, context: engines_base.Context, running: tuple[int, ...] | None = None) -> None:
-        """Create the planner. ``running`` is the version of the running containerd."""
+        """Create the planner for ``context``, whose version is that of k0s or of containerd.
+
+        ``running`` is the version of the running containerd. ``release`` becomes the version of k0s if it is known, and
+        the version of the context becomes that of containerd.
+        """
         self.release = context.version if k0s_config.is_release(context.version) else None
+        self.concatenates = self.release is not None and self.release < k0s_config.MERGES_SINCE
         super().__init__(context._replace(version=k0s_config.containerd_of(context.version, running)))
 
     def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
         self._check(request)
-        if (
-            request.enable_cdi == engines_base.CDI_AUTO
-            and self.release is not None
-            and self.release < k0s_config.MERGES_SINCE
-        ):
+        if request.enable_cdi == engines_base.CDI_AUTO and self.concatenates:
             # This k0s has containerd 1.7, but the drop-ins that it concatenates cannot contain the setting.
             request = request._replace(enable_cdi=None)
         self._check_release(request)
+        if self.concatenates:
+            # With set_as_default: false, the value that an earlier run wrote is removed.
+            self.own_values[containerd_runtimes.CDI] = None
         if self.main.content is not None and not k0s_config.is_managed(self.main.before.text, self.context.version):
             raise errors.NvidiaError(
-                f"k0s does not manage {self.main.path} and ignores {k0s_config.DROP_INS}, because the file lacks the"
-                f" line {k0s_config.MARKER} (from k0s 1.36 on, as its first line). Move the file away and restart k0s,"
-                " which writes it again; or register the runtime in this file yourself."
+                f"k0s does not manage {self.main.path} and ignores {k0s_config.DROP_INS}, because the main file lacks"
+                f" the line {k0s_config.MARKER} (from k0s 1.36 on, as the first line). Move this file away and restart"
+                " k0s, which creates it again. Or register the runtime in this file yourself."
             )
         problem = _no_containerd(self.context.unit)
         if problem:
@@ -167,7 +171,7 @@ class K0sPlanner(containerd_plan.ContainerdPlanner):
         """Raise NvidiaError for options that k0s does not support."""
         if request.config_mode not in MODES:
             raise errors.NvidiaError(
-                f"k0s does not support config_mode: {request.config_mode}, because it writes {self.main.path} itself."
+                f"k0s does not support config_mode: {request.config_mode}, because k0s writes {self.main.path} itself."
                 f" Use one of {', '.join(MODES)}."
             )
         if request.drop_in_path is not None and k0s_config.drop_in_name(request.drop_in_path) is None:
@@ -191,11 +195,12 @@ class K0sPlanner(containerd_plan.ContainerdPlanner):
             )
         own_values = request.set_as_default is None and any(value is not None for value in self.own_values.values())
         writes_tables = request.set_as_default or own_values or request.enable_cdi is not None
-        if self.release is not None and self.release < k0s_config.MERGES_SINCE and writes_tables:
+        if self.concatenates and writes_tables:
             raise errors.NvidiaError(
-                f"k0s {core_text.dotted(self.release)} concatenates drop-ins instead of merging them. Its containerd"
-                " would not start with a default runtime or enable_cdi in a drop-in. Upgrade k0s to"
-                f" {core_text.dotted(k0s_config.MERGES_SINCE)} or newer, or remove set_as_default and enable_cdi."
+                f"k0s {core_text.dotted(self.release or ())} concatenates drop-ins instead of merging them. Its"
+                " containerd would not start with a default runtime or enable_cdi in a drop-in. Upgrade k0s to"
+                f" {core_text.dotted(k0s_config.MERGES_SINCE)} or newer, or set set_as_default: false and remove"
+                " enable_cdi."
             )
 
     # -- differences from containerd -----------------------------------------------------------------------------

@@ -4,9 +4,9 @@
 
 """Read the settings of K3s and RKE2 from their configuration files, units and environment.
 
-This module writes nothing. The order is that of pkg/configfilearg/parser.go of K3s 1.31: the configuration file, the
-files in the directory of the same name with the suffix .d, then the flags in the command of the unit. The last value
-has effect.
+This file writes nothing. K3s reads settings in this order (pkg/configfilearg/parser.go of K3s 1.31): the configuration
+file, the files in the directory of the same name with the suffix .d, then the flags in the command of the unit. The
+last value has effect.
 """
 
 from __future__ import annotations
@@ -24,21 +24,24 @@ if t.TYPE_CHECKING:
 
 
 DATA_DIR, DEFAULT_RUNTIME = "data-dir", "default-runtime"
-# With either setting, the distribution does not start a containerd of its own.
+# With either setting, K3s and RKE2 do not start their own containerd.
 DOCKER, ENDPOINT = "docker", "container-runtime-endpoint"
+# The settings that this collection reads, by the names of their keys and flags.
 _NAMES = {name: name for name in (DATA_DIR, DEFAULT_RUNTIME, DOCKER, ENDPOINT)}
 _NAMES["d"] = DATA_DIR
+# Flags that need no value.
 _SWITCHES = (DOCKER,)
 
 # Matches the content of a file that may contain one of these settings. Other files are not parsed, so that they do not
 # need PyYAML.
 _MENTIONS_SETTING = re.compile(rb"(?<![\w.-])(?:" + "|".join(_NAMES).encode() + rb")\+?[\"']?\s*:")
 _SUFFIXES = (".yaml", ".yml")
+# The drop-in of this collection, if it is unchanged.
 _OWN_FILE = re.compile(re.escape(toml_plan.HEADER) + DEFAULT_RUNTIME.encode() + rb": ([A-Za-z0-9_.-]+)\n\Z")
 
 
 class Setting(t.NamedTuple):
-    """The values of one setting, of which the last has effect, and the file or unit that sets this one."""
+    """The values of one setting. The last one has effect. ``source`` is the file or unit that sets the last one."""
 
     values: tuple[str, ...]
     source: str
@@ -49,7 +52,7 @@ class Setting(t.NamedTuple):
 
 
 class Distribution(t.NamedTuple):
-    """The paths of one distribution. ``program`` is its name in paths, in its unit and in variables."""
+    """The paths of K3s or RKE2. ``program`` is the name k3s or rke2 in paths, units and environment variables."""
 
     program: str
 
@@ -62,28 +65,28 @@ class Distribution(t.NamedTuple):
         return f"/var/lib/rancher/{self.program}"
 
     def variable(self, name: str) -> str:
-        """Return the environment variable that corresponds to a flag."""
+        """Return the environment variable with the suffix ``name``, such as K3S_DATA_DIR."""
         return f"{self.program.upper()}_{name}"
 
 
 def own_line(name: str) -> bytes:
-    """Return the line that sets the default runtime in the file of this collection."""
+    """Return the line that sets the default runtime in the drop-in of this collection."""
     return f"{DEFAULT_RUNTIME}: {name}\n".encode()
 
 
 def own_text(name: str) -> bytes:
-    """Return the whole content of the file of this collection."""
+    """Return the whole content of the drop-in of this collection."""
     return toml_plan.HEADER + own_line(name)
 
 
 def own_default(content: bytes | None) -> str | None:
-    """Return the default runtime in an unchanged file of this collection, None for any other file."""
+    """Return the default runtime in an unchanged drop-in of this collection, None for any other file."""
     match = _OWN_FILE.match(content or b"")
     return match.group(1).decode() if match is not None else None
 
 
 class Settings:
-    """The settings of one installation.
+    """The settings of K3s or RKE2 on one host.
 
     ``overlay`` maps resolved paths to planned contents, which replace the files on the host (None: the file is
     removed).
@@ -126,7 +129,7 @@ class Settings:
     def _candidates(self) -> list[str]:
         folder = f"{self.config_file}.d"
         if not folder.startswith("/"):
-            # The configuration file may be a URL, which this collection does not read.
+            # K3s also accepts a URL, which this collection does not read.
             return []
         names = set(self._host.readable_entries(folder))
         real_folder = self._host.resolve(folder)
@@ -145,7 +148,7 @@ class Settings:
         own = own_default(content)
         if own is not None:
             return {DEFAULT_RUNTIME: own}
-        # Imported here because most hosts have these settings in no file, or only in the file of this collection.
+        # Imported here, because most hosts have these settings in no file, or only in the drop-in of this collection.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
             yaml_document,
         )
@@ -173,18 +176,18 @@ class Settings:
 
 
 def config_file(distribution: Distribution, unit: systemd_units.Unit | None) -> str:
-    """Return the configuration file that the unit's environment names, else the one of its flags, else the default."""
+    """Return the configuration file: the one in the unit's environment, else in its flags, else the default."""
     variable = unit.environment.get(distribution.variable("CONFIG_FILE")) if unit is not None else None
     flag = _flag_values(unit, ("config", "c")) if unit is not None else []
     return variable or (flag[0] if flag else distribution.config_file)
 
 
 def data_dir(distribution: Distribution, host: hostfs.HostFS, unit: systemd_units.Unit | None) -> str:
-    """Return the data directory. If a file cannot be read, only the flags and the environment of the unit are used."""
+    """Return the data directory. If a configuration file cannot be read, only the unit is used."""
     try:
         found = Settings(distribution, host, unit).value(DATA_DIR)
     except errors.NvidiaError:
-        # The planner reads the same files again and reports the error.
+        # The error is not lost: K3sPlanner reads the same files again and raises it.
         flag = flags(unit).get(DATA_DIR)
         found = flag.value if flag is not None else ""
     variable = unit.environment.get(distribution.variable("DATA_DIR")) if unit is not None else None
@@ -201,7 +204,10 @@ def flags(unit: systemd_units.Unit | None) -> dict[str, Setting]:
 
 
 def _flag_values(unit: systemd_units.Unit, names: t.Collection[str]) -> list[str]:
-    """Return the values of a flag as Go parses them: one or two dashes, the value after ``=`` or as next argument."""
+    """Return the values of a flag with any of ``names``, as Go parses flags.
+
+    A flag begins with one or two dashes. Its value follows after ``=`` or is the next argument.
+    """
     found = []
     arguments = iter(unit.arguments[1:])
     for argument in arguments:

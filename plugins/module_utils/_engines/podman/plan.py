@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Plan the directories of CDI specifications in Podman's configuration, and the removal of NVIDIA's hook."""
+"""Plan the drop-in that makes Podman read the directories of CDI specifications, and the removal of NVIDIA's OCI hook.
+
+This file writes nothing. `config.py` reads Podman's configuration files.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,18 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cd
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import config as podman_config
 
-# Podman's release notes: the setting takes effect since --cdi-spec-dir was added (podman #25717). Earlier releases read
-# and ignore it.
+# The first release in which the setting cdi_spec_dirs has an effect. Earlier releases accept and ignore it (Podman's
+# release notes, podman #25717).
 CDI_DIRS_SINCE = (5, 5)
 
 CRIO_MAIN = "/etc/crio/crio.conf"
 
-# The facts about releases are queried for an empty host, so that no program of the real host is used.
+# A host without files. default_folders() only looks up a table in cdi_support, which must not find a program to run.
 _EMPTY_HOST = hostfs.HostFS("/dev/null", live=False)
 
 
 class PodmanPlanner:
-    """One plan for the Podman of a host."""
+    """Makes one plan for the Podman of a host."""
 
     def __init__(self, context: engines_base.Context) -> None:
         self.context = context
@@ -50,8 +53,8 @@ class PodmanPlanner:
         default = () if version is None else default_folders(version)
         if version is None:
             self.warnings.append(
-                "Nothing is changed, because the version of Podman is unknown, and with it the directories of CDI"
-                " specifications. Set engine_version."
+                "Nothing is changed, because the version of Podman is unknown. The directories in which Podman searches"
+                " for CDI specifications depend on the version. Set engine_version."
             )
         elif not default:
             self.warnings.append(
@@ -97,9 +100,9 @@ class PodmanPlanner:
             )
 
     def _write_folders(self, version: tuple[int, ...], default: t.Sequence[str]) -> None:
-        """Make Podman read all directories of specifications, unless it already does without this collection."""
+        """Plan the drop-in with which Podman reads all of CDI_SPEC_DIRS, or its removal if Podman does not need it."""
         if version < CDI_DIRS_SINCE:
-            # This release ignores the setting, so the files need not be read. Only earlier entries are reverted.
+            # This release ignores the setting, so the files need not be read. Only entries of earlier runs are removed.
             if self.files.record(self.drop_in) is not None:
                 toml_plan.revert_own_entries(self.toml.edit(self.drop_in))
             return
@@ -116,18 +119,18 @@ class PodmanPlanner:
         toml_plan.revert_own_entries(edit)
 
     def _missing(self, folders: t.Iterable[str]) -> list[str]:
-        """Return the directories of specifications that are not among ``folders`` under any name."""
+        """Return those of CDI_SPEC_DIRS that are not in ``folders``. Paths are compared with links resolved."""
         real = {self.files.resolve(folder) for folder in folders}
         return [folder for folder in core_constants.CDI_SPEC_DIRS if self.files.resolve(folder) not in real]
 
     def _check_effective_config(self, after: podman_config.ContainersConf) -> None:
-        """Raise NvidiaError if another file has precedence over the drop-in of this collection."""
+        """Raise NvidiaError if, despite the drop-in, another file keeps Podman from reading all of CDI_SPEC_DIRS."""
         missing = self._missing(after.cdi_dirs().folders)
         overriding = after.overriding_file(podman_config.DROP_IN)
         if missing and overriding is not None:
             raise errors.NvidiaError(
-                f"Podman reads {overriding} instead of {podman_config.DROP_IN}, because both have the same name. Rename"
-                f" {overriding}, then run this task again."
+                f"Podman reads {overriding} instead of {podman_config.DROP_IN}, because both have the same file name."
+                f" Rename {overriding}, then run this task again."
             )
         for _path, document in reversed(after.files if missing else []):
             if document.has(*podman_config.CDI_DIRS):
@@ -151,31 +154,31 @@ class PodmanPlanner:
                 continue
             if self._is_crio_hook(real):
                 self.warnings.append(
-                    f"{path} was kept, because CRI-O is configured with config_mode: hook. Podman runs the hook too: it"
-                    " adds GPUs to every container for which NVIDIA_VISIBLE_DEVICES is set."
+                    f"{path} was kept, because CRI-O is configured with config_mode: hook. Podman runs the hook too."
+                    " The hook adds GPUs to every container for which NVIDIA_VISIBLE_DEVICES is set."
                 )
             elif nvidia_files.is_nvidia_hook(content) and self._crio_may_need_hook():
                 self.warnings.append(
-                    f"{path} was kept, because this host has CRI-O without an NVIDIA runtime, which may need the hook."
-                    " Podman runs it in addition to CDI. Register a runtime with engine: crio, then run this task"
-                    " again, or remove the hook with purge_legacy: true."
+                    f"{path} was kept, because CRI-O on this host may need the hook: no NVIDIA runtime was found in the"
+                    " files of CRI-O. Podman runs the hook in addition to CDI. Register a runtime with engine: crio,"
+                    " then run this task again, or remove the hook with purge_legacy: true."
                 )
             elif nvidia_files.is_nvidia_hook(content):
                 planned[real] = nvidia_files.plan_hook_removal(real, content)
             else:
                 self.warnings.append(
-                    f"{path} was kept, because it does not run NVIDIA's hook. Podman runs it for every container, so"
-                    " check whether it is needed."
+                    f"{path} was kept, because it does not run NVIDIA's hook program. Podman reads this file as an OCI"
+                    " hook. Remove it if it is not needed."
                 )
         for path in nvidia_files.nvidia_hooks(self.files, planned=planned.values()):
             if posixpath.basename(path) != nvidia_files.HOOK_NAME:
                 self.warnings.append(
-                    f"{path} runs NVIDIA's hook for every container, in addition to CDI. It was kept, because NVIDIA's"
-                    f" tools use the name {nvidia_files.HOOK_NAME}. Remove it if it is not needed."
+                    f"{path} makes Podman run NVIDIA's hook program in addition to CDI. It was kept, because NVIDIA's"
+                    f" tools use another file name ({nvidia_files.HOOK_NAME}). Remove it if it is not needed."
                 )
         if planned and not self._has_specification():
             self.warnings.append(
-                f"{', '.join(planned)} is removed, but {' and '.join(core_constants.CDI_SPEC_DIRS)} contain no"
+                f"This task removes {', '.join(planned)}, but {' and '.join(core_constants.CDI_SPEC_DIRS)} contain no"
                 " CDI specification, so containers get no GPUs. Create a specification with nvidia_cdi_spec."
             )
         return list(planned.values())
@@ -196,7 +199,7 @@ class PodmanPlanner:
         return False
 
     def _crio_may_need_hook(self) -> bool:
-        """Return whether there is a CRI-O without a runtime of NVIDIA's, according to its usual files."""
+        """Return whether the host has CRI-O, and no NVIDIA runtime is found in the files at CRI-O's default paths."""
         programs = [path for folder in hostfs.SERVICE_PATH for path in self.files.glob(f"{folder}/crio")]
         if not programs and not self.files.glob(CRIO_MAIN) and not self.files.walk(crio_config.CONFIG_DIR):
             return False
@@ -223,7 +226,11 @@ class PodmanPlanner:
         )
 
     def _planned(self) -> list[core_plan.PlannedFile]:
-        """Return the planned drop-in. Its mode is not limited: rootless users must read it, and it only has paths."""
+        """Return the planned drop-in.
+
+        Its mode is not derived from other files (``like``): rootless users must be able to read it, and it contains
+        nothing but paths.
+        """
         return [file._replace(like=()) for file in self.toml.planned()]
 
 
@@ -234,13 +241,16 @@ def default_folders(version: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def configured_state(version: tuple[int, ...] | None) -> engines_base.ConfiguredState:
-    """Return the state of Podman: no runtimes of this collection, and CDI if the release supports it."""
+    """Return the state that a plan for Podman leads to: no runtimes, and CDI if the release supports it."""
     return engines_base.ConfiguredState(
         cdi=None if version is None else bool(default_folders(version)), lists_runtimes=False
     )
 
 
 def _in_order(present: t.Sequence[str], missing: t.Sequence[str]) -> list[str]:
-    """Return both lists in ascending precedence: specifications that are made at run time have precedence over /etc."""
+    """Return both lists in ascending precedence.
+
+    /etc/cdi comes first. /var/run/cdi, whose specifications are generated at run time, comes last.
+    """
     static = [folder for folder in missing if folder == core_constants.CDI_SPEC_DIRS[0]]
     return [*static, *present, *(folder for folder in missing if folder not in static)]

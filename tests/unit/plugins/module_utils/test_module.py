@@ -268,7 +268,7 @@ _LOGGED: dict[str, tuple[str, dict[str, t.Any]]] = {
         "nvidia_runtime_config",
         {"engine": "containerd", "runtime_options": {"BinaryName": "debug", "auth": "hunter7", "Root": "runc"}},
     ),
-    "config": ("nvidia_toolkit_install", {"source": "directory", "config": {"debug": {"db_passwd": "hunter4"}}}),
+    "directory": ("nvidia_toolkit_install", {"source": "directory", "settings": {"debug": {"db_passwd": "hunter4"}}}),
     # Python writes these secrets with escape sequences where a dictionary becomes a text.
     "escaped": (
         "nvidia_toolkit_config",
@@ -302,7 +302,7 @@ def test_secrets_in_parameters_are_hidden(
     with pytest.raises(SystemExit):
         importlib.import_module(f"ansible_collections.gpufleet.nvidia.plugins.modules.{name}").main()
     result = capsys.readouterr().out
-    assert ("failed" in json.loads(result)) == (case in ("unsupported", "config"))
+    assert ("failed" in json.loads(result)) == (case in ("unsupported", "directory"))
     assert bool(logged) == (case != "unsupported")
     for text in (*logged, result):
         assert [secret for secret in (*SECRETS, "of mine", "1234567") if secret in text] == []

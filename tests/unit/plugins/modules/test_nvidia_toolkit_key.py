@@ -54,19 +54,10 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[str]:
 
 
 @pytest.fixture
-def fetch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> t.Callable[..., dict[str, t.Any]]:
-    basic = pytest.importorskip("ansible.module_utils.basic")
-    from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_toolkit_key  # noqa: PLC0415
-
+def fetch(run_module: t.Callable[..., dict[str, t.Any]]) -> t.Callable[..., dict[str, t.Any]]:
     def run(**arguments: t.Any) -> dict[str, t.Any]:
-        encoded = json.dumps({"ANSIBLE_MODULE_ARGS": arguments}).encode()
-        monkeypatch.setattr(basic, "_ANSIBLE_ARGS", encoded)
-        monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
-        with pytest.raises(SystemExit):
-            nvidia_toolkit_key.main()
-        output = capsys.readouterr().out
-        assert "hunter2" not in output
-        result: dict[str, t.Any] = json.loads(output)
+        result = run_module("nvidia_toolkit_key", **arguments)
+        assert "hunter2" not in json.dumps(result)
         return result
 
     return run

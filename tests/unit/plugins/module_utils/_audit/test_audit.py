@@ -95,7 +95,7 @@ def healthy_host(**parts: t.Any) -> dict[str, t.Any]:
     answer: dict[str, t.Any] = {
         "engines": [engine()],
         "toolkit": {
-            "gpu": {"present": True, "evidence": "The driver is loaded.", "driver_version": "580.95.05"},
+            "gpu": {"present": True, "message": "The driver is loaded.", "driver_version": "580.95.05"},
             "packages": {"nvidia-container-toolkit": {"version": "1.19.1-1", "held": False}},
             "programs": {"nvidia-ctk": {"path": "/usr/bin/nvidia-ctk", "version": "1.19.1"}},
             "version": "1.19.1",
@@ -120,7 +120,7 @@ def healthy_host(**parts: t.Any) -> dict[str, t.Any]:
         "cdi": {
             "files": [spec()],
             "devices": {"nvidia.com/gpu=0": SPEC},
-            "conflicts": {"sentences": [], "shadowed": {}, "unresolvable": {}},
+            "conflicts": {"messages": [], "shadowed": {}, "unresolvable": {}},
             "refresh": {"owner": "toolkit", "service": "r.service", "enabled": True, "failed": False, "output": SPEC},
             "problems": [],
         },
@@ -151,16 +151,16 @@ NO_TOOLKIT: dict[str, t.Any] = {"toolkit__programs": {}, "toolkit__packages": {}
 # The changed parts, and the finding's id, severity and subject.
 CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     # the toolkit
-    ({"toolkit__known_cves": [CVE]}, "open-cve", "critical", "toolkit"),
-    ({"toolkit__known_cves": [CVE], "toolkit__settings": MITIGATED}, "open-cve", "warning", "toolkit"),
+    ({"toolkit__known_cves": [CVE]}, "known-cve", "critical", "toolkit"),
+    ({"toolkit__known_cves": [CVE], "toolkit__settings": MITIGATED}, "known-cve", "warning", "toolkit"),
     ({"toolkit__known_cves": [{**CVE, "name": "CVE-X"}], "toolkit__settings": MITIGATED},
-     "open-cve", "critical", "toolkit"),
+     "known-cve", "critical", "toolkit"),
     ({"toolkit__known_cves": None}, "toolkit-version-unknown", "info", "toolkit"),
     (NO_TOOLKIT, "toolkit-missing", "critical", "toolkit"),
-    ({"toolkit__version_mismatches": ["nvidia-ctk is 1.18.0."]}, "toolkit-parts-differ", "warning", "toolkit"),
+    ({"toolkit__version_mismatches": ["nvidia-ctk is 1.18.0."]}, "toolkit-version-mismatch", "warning", "toolkit"),
     ({"toolkit__problems": [problem("package-half-installed")]}, "package-half-installed", "warning", "toolkit"),
     ({"toolkit__problems": [problem("file-invalid")]}, "config-unreadable", "critical", "toolkit"),
-    ({"toolkit__packages": {"nvidia-docker2": {"version": "2.13"}}}, "former-package", "warning", "toolkit"),
+    ({"toolkit__packages": {"nvidia-docker2": {"version": "2.13"}}}, "obsolete-package", "warning", "toolkit"),
     ({"toolkit__packages": {"libnvidia-container1": {"held": True}}}, "package-held", "info", "toolkit"),
     ({"toolkit__conflicting_sources": [{"path": "/etc/apt/x.list", "line": None, "address": None}]},
      "conflicting-source", "warning", "/etc/apt/x.list"),
@@ -180,30 +180,31 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"gpus__devices": [gpu(mig_enabled=True, mig_devices=[{**MIG, "reasons": [problem("x")]}])]},
      "mig-unusable", "critical", "gpu 0, MIG 1"),
     ({"gpus__devices": [gpu(mig_enabled=True)]}, "mig-without-devices", "warning", "gpu 0"),
-    ({"gpus__missing_nodes": [NODE]}, "node-missing", "critical", "/dev/nvidiactl"),
-    ({"gpus__missing_nodes": [{"path": "/dev/nvidia-modeset"}]}, "node-missing", "warning", "/dev/nvidia-modeset"),
+    ({"gpus__missing_nodes": [NODE]}, "device-node-missing", "critical", "/dev/nvidiactl"),
+    ({"gpus__missing_nodes": [{"path": "/dev/nvidia-modeset"}]},
+     "device-node-missing", "warning", "/dev/nvidia-modeset"),
     ({"gpus__modules": {"nvidia": {}}}, "uvm-not-loaded", "warning", "driver"),
     # CDI
     ({"cdi__files": [spec(valid=False, errors=["Odd."], stale=None)], "cdi__devices": {}},
      "cdi-invalid", "critical", SPEC),
     ({"cdi__files": [spec(), spec(path="/etc/cdi/b.yaml", valid=False)]}, "cdi-invalid", "warning", "/etc/cdi/b.yaml"),
-    ({"cdi__files": [spec(valid=None)]}, "cdi-unread", "info", SPEC),
-    ({"cdi__files": [spec(warnings=["Odd."])]}, "cdi-odd", "info", SPEC),
+    ({"cdi__files": [spec(valid=None)]}, "cdi-not-parsed", "info", SPEC),
+    ({"cdi__files": [spec(warnings=["Odd."])]}, "cdi-unusual-content", "info", SPEC),
     ({"cdi__files": [spec(stale=True, reasons=[problem("path-missing")])]}, "cdi-stale", "critical", SPEC),
     ({"cdi__files": [spec(), spec(path="/run/cdi/z", stale=True)]}, "cdi-stale", "warning", "/run/cdi/z"),
     ({"cdi__conflicts": {"unresolvable": {"nvidia.com/gpu=0": ["/etc/cdi/a", "/etc/cdi/b"]}}},
      "cdi-unresolvable", "critical", "/etc/cdi/b"),
     ({"cdi__conflicts": SHADOWED}, "cdi-shadowed", "warning", "/etc/cdi/a.json"),
-    ({"cdi__conflicts": SHADOWED}, "cdi-refresh-undoes", "warning", "r.service"),
-    ({"engines": [containerd(version="1.6.20")]}, "cdi-not-read", "info", "containerd"),
+    ({"cdi__conflicts": SHADOWED}, "cdi-refresh-overrides", "warning", "r.service"),
+    ({"engines": [containerd(version="1.6.20")]}, "cdi-unsupported", "info", "containerd"),
     ({"engines": [containerd(version="1.7.3")], "cdi__files": [spec(cdi_version="0.7.0")]},
      "cdi-too-new", "critical", "containerd"),
     ({"engines": [PODMAN], "cdi__devices": {"nvidia.com/gpu=0": "/var/run/cdi/nvidia.yaml"}},
-     "cdi-folder-not-read", "critical", "podman"),
+     "cdi-directory-not-read", "critical", "podman"),
     ({"engines": [DOCKER_29], "cdi__files": [spec(valid=None, stale=None)]}, "docker-needs-cdi", "critical", "docker"),
     ({"engines": [DOCKER_29], "cdi": NO_CDI}, "docker-needs-cdi", "warning", "docker"),
     ({"cdi__problems": [problem("cdi-refresh-failed")]}, "cdi-refresh-failed", "warning", "r.service"),
-    ({"cdi__problems": [problem("cdi-refresh-twice")]}, "cdi-refresh-twice", "warning", "r.service"),
+    ({"cdi__problems": [problem("cdi-refresh-duplicate")]}, "cdi-refresh-duplicate", "warning", "r.service"),
     ({"cdi__problems": [problem("package-missing")]}, "files-not-read", "warning", "host"),
     ({"cdi__problems": [problem("x")]}, "problem", "warning", "cdi"),
     ({"cdi__refresh": {"service": "r.service", "enabled": False}}, "cdi-refresh-off", "warning", "r.service"),
@@ -213,30 +214,32 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     # engines
     ({"engines": [engine(restart_required=True)]}, "restart-pending", "warning", "docker"),
     ({"engines": [engine(unfinished_restart=True)]}, "restart-unfinished", "warning", "docker"),
-    ({"engines": [engine(live=None, problems=[problem("engine-silent")])]}, "engine-silent", "warning", "docker"),
+    ({"engines": [engine(live=None, problems=[problem("engine-not-responding")])]},
+     "engine-not-responding", "warning", "docker"),
     ({"engines": [engine(problems=[problem("file-invalid")])]}, "config-unreadable", "critical", "docker"),
     ({"engines": [engine(problems=[problem("key-duplicated")])]}, "problem", "warning", "docker"),
     ({"engines": [containerd(live={"version": "", "runtimes": {}, "default_runtime": ""})]},
-     "cri-dead", "critical", "containerd"),
+     "cri-not-responding", "critical", "containerd"),
     ({"engines": [engine(inspected=False, user="ada")]}, "not-inspected", "info", "docker"),
     ({"engines": [engine(default_runtime="nvidia", runtimes={"nvidia": "/opt/gone"})]},
-     "default-runtime-gone", "critical", "docker"),
+     "default-runtime-program-missing", "critical", "docker"),
     ({"engines": [engine(default_runtime="nvidia")], "toolkit__gpu": {"present": False}, "gpus__devices": []},
      "default-runtime-without-gpu", "critical", "docker"),
     ({"engines": [containerd(default_runtime="nvidia", runtimes={}, live=None)]},
      "default-runtime-undefined", "critical", "containerd"),
     ({"engines": [engine(runtimes={"nvidia": NVIDIA, "nvidia-cdi": "/opt/nvidia-container-runtime.cdi"})]},
-     "runtime-program-gone", "warning", "docker"),
-    ({"engines": [engine(runtimes={"nvidia": NVIDIA, "kata": "/opt/kata"})]}, "runtime-program-gone", "info", "docker"),
+     "runtime-program-missing", "warning", "docker"),
+    ({"engines": [engine(runtimes={"nvidia": NVIDIA, "kata": "/opt/kata"})]},
+     "runtime-program-missing", "info", "docker"),
     ({"engines": [BARE], "cdi": NO_CDI}, "gpus-not-configured", "critical", "host"),
     ({"engines": [engine(live={"cdi": False})]}, "cdi-off", "info", "docker"),
     ({"engines": [engine(live={"live_restore": False, "running_containers": 2})]},
      "live-restore-off", "info", "docker"),
-    ({"engines": [engine(installed=False, recorded_files=["/etc/x"])]}, "engine-gone", "info", "docker"),
+    ({"engines": [engine(installed=False, recorded_files=["/etc/x"])]}, "engine-not-installed", "info", "docker"),
     # the report
-    ({"gpus": "broken"}, "description-damaged", "info", "gpus"),
-    ({"engines": ["broken"]}, "description-damaged", "info", "engines"),
-    ({"toolkit__packages": 7}, "description-damaged", "info", "toolkit"),
+    ({"gpus": "broken"}, "report-invalid", "info", "gpus"),
+    ({"engines": ["broken"]}, "report-invalid", "info", "engines"),
+    ({"toolkit__packages": 7}, "report-invalid", "info", "toolkit"),
 ]  # fmt: skip
 
 
@@ -262,19 +265,19 @@ def test_each_rule(host: HostFS, parts: dict[str, t.Any], name: str, severity: s
         ({"engines": [engine(default_runtime="nvidia")], "toolkit__gpu": None, "gpus": None},
          "default-runtime-without-gpu"),
         # The version of K3s is not that of its containerd.
-        ({"engines": [containerd(flavor="k3s", version="1.6.1")]}, "cdi-not-read"),
-        ({"engines": [containerd(version="1.6.20")], "cdi": NO_CDI}, "cdi-not-read"),
-        ({"engines": [containerd(version="unknown")]}, "cdi-not-read"),
+        ({"engines": [containerd(flavor="k3s", version="1.6.1")]}, "cdi-unsupported"),
+        ({"engines": [containerd(version="1.6.20")], "cdi": NO_CDI}, "cdi-unsupported"),
+        ({"engines": [containerd(version="unknown")]}, "cdi-unsupported"),
         ({"engines": [DOCKER_29]}, "docker-needs-cdi"),
         ({"engines": [engine(version="28.5.2")], "cdi": NO_CDI}, "docker-needs-cdi"),
         ({"engines": [DOCKER_29], "cdi": None}, "docker-needs-cdi"),
         # Kubernetes does not use this containerd.
-        ({"engines": [containerd(runtimes={}, live={"version": "", "runtimes": {}})]}, "cri-dead"),
-        ({"engines": [engine(engine="crio", live={"version": "", "runtimes": {}})]}, "cri-dead"),
+        ({"engines": [containerd(runtimes={}, live={"version": "", "runtimes": {}})]}, "cri-not-responding"),
+        ({"engines": [engine(engine="crio", live={"version": "", "runtimes": {}})]}, "cri-not-responding"),
         # Flags of the unit may define the runtime.
         ({"engines": [engine(default_runtime="nvidia", runtimes={}, live=None)]}, "default-runtime-undefined"),
         ({"engines": [containerd(default_runtime="nvidia", runtimes={})]}, "default-runtime-undefined"),
-        ({"engines": [engine(runtimes={"x": "bare"}, flavor="rootless")]}, "runtime-program-gone"),
+        ({"engines": [engine(runtimes={"x": "bare"}, flavor="rootless")]}, "runtime-program-missing"),
         ({"engines": [BARE]}, "gpus-not-configured"),
         ({"engines": [BARE], "cdi": None}, "gpus-not-configured"),
         ({"engines": [engine(live={"live_restore": False, "running_containers": 0})]}, "live-restore-off"),
@@ -283,7 +286,7 @@ def test_each_rule(host: HostFS, parts: dict[str, t.Any], name: str, severity: s
         ({"gpus__modules": {}}, "uvm-not-loaded"),
         ({"gpus__devices": [{**BROKEN_GPU, "mig_devices": [{**MIG, "reasons": BROKEN_GPU["reasons"]}]}]},
          "mig-unusable"),
-        ({"cdi__conflicts": SHADOWED, "cdi__refresh": {"enabled": True, "output": "/x"}}, "cdi-refresh-undoes"),
+        ({"cdi__conflicts": SHADOWED, "cdi__refresh": {"enabled": True, "output": "/x"}}, "cdi-refresh-overrides"),
         # The finding of the GPU has the problem.
         ({"gpus__devices": [BROKEN_GPU], "gpus__problems": BROKEN_GPU["reasons"]}, "problem"),
     ],
@@ -319,7 +322,7 @@ def test_directories_that_engines_read(
         drop_in.write_text(f"[engine]\ncdi_spec_dirs = {conf}\n")
     parts = healthy_host(engines=[reader], cdi__devices={"nvidia.com/gpu=0": source})
     all_findings = findings_of(HostFS.of(str(tmp_path), live=False), parts)
-    found = [one for one in all_findings if one["id"] == "cdi-folder-not-read"]
+    found = [one for one in all_findings if one["id"] == "cdi-directory-not-read"]
     assert [one["severity"] for one in found] == ([] if severity is None else [severity])
     assert all(("unless" in one["text"]) is (severity == "warning") for one in found)
 
@@ -329,7 +332,7 @@ def test_links_between_directories_are_followed(host: HostFS, tmp_path: Path) ->
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/cdi").symlink_to("/srv/cdi")
     parts = healthy_host(engines=[PODMAN], cdi__devices={"nvidia.com/gpu=0": "/srv/cdi/a.yaml"})
-    assert "cdi-folder-not-read" not in [one["id"] for one in findings_of(host, parts)]
+    assert "cdi-directory-not-read" not in [one["id"] for one in findings_of(host, parts)]
 
 
 def test_findings_are_sorted_and_unique(host: HostFS) -> None:
@@ -338,7 +341,7 @@ def test_findings_are_sorted_and_unique(host: HostFS) -> None:
         host, healthy_host(engines=twice, toolkit__reboot_required=True, toolkit__known_cves=[CVE, CVE])
     )
     assert [(one["severity"], one["subject"], one["id"]) for one in found] == [
-        ("critical", "toolkit", "open-cve"),
+        ("critical", "toolkit", "known-cve"),
         ("warning", "docker", "problem"),
         ("warning", "docker", "restart-pending"),
         ("info", "host", "reboot-required"),
@@ -409,10 +412,10 @@ NO_PROGRAMS = engine(default_runtime="nvidia", runtimes={"nvidia": "/opt/gone", 
          ["config-unreadable", "problem", "restart-pending"], ""),
         ({"toolkit__problems": [problem("file-invalid")], "toolkit__known_cves": [CVE], "engines": [BARE],
           "cdi": NO_CDI},
-         ["config-unreadable", "gpus-not-configured", "open-cve"], ""),
+         ["config-unreadable", "gpus-not-configured", "known-cve"], ""),
         # Programs of the toolkit, but no others.
-        ({"engines": [NO_PROGRAMS], **NO_TOOLKIT}, ["runtime-program-gone", "toolkit-missing"],
-         "default-runtime-gone (docker)."),
+        ({"engines": [NO_PROGRAMS], **NO_TOOLKIT}, ["runtime-program-missing", "toolkit-missing"],
+         "default-runtime-program-missing (docker)."),
         ({"cdi__files": [spec(**NO_HOOK)], **NO_TOOLKIT}, ["toolkit-missing"], f"cdi-stale ({SPEC})."),
         ({"cdi__files": [spec(**{**NO_HOOK, "missing_paths": ["/usr/bin/nvidia-cdi-hook", "/dev/nvidia0"]})],
           **NO_TOOLKIT},
@@ -420,11 +423,11 @@ NO_PROGRAMS = engine(default_runtime="nvidia", runtimes={"nvidia": "/opt/gone", 
         # Docker lacks only a fresh specification.
         ({"engines": [DOCKER_29], "cdi__files": [spec(stale=True)]}, ["cdi-stale"], "docker-needs-cdi (docker)."),
         ({"cdi__problems": [problem("package-missing")], "cdi__files": [spec(valid=None)] * 2},
-         ["files-not-read"], f"cdi-unread ({SPEC})."),
+         ["files-not-read"], f"cdi-not-parsed ({SPEC})."),
         # One command creates all device nodes, and no GPU works without them.
         ({"gpus__missing_nodes": [NODE, {**NODE, "path": "/dev/nvidia-uvm"}],
           "gpus__devices": [gpu(healthy=False, reasons=[problem("node-unusable")])]},
-         ["node-missing"], ""),
+         ["device-node-missing"], ""),
     ],
 )  # fmt: skip
 def test_findings_with_one_cause_are_one(
@@ -448,7 +451,9 @@ def test_gpus_with_the_same_reasons_are_one_finding(host: HostFS) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_without_root_one_finding_names_unreadable_files() -> None:
     denied = problem("permission-denied", "daemon.json cannot be read.")
-    one = engine(socket="/run/docker.sock", live=None, problems=[problem("engine-silent"), denied, problem("x")])
+    one = engine(
+        socket="/run/docker.sock", live=None, problems=[problem("engine-not-responding"), denied, problem("x")]
+    )
     # Other users cannot enter the directories of pytest.
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -470,9 +475,9 @@ def test_without_root_one_finding_names_unreadable_files() -> None:
     assert found[1]["text"] == (
         "The task runs as user 65534, not as root. It cannot read /var/lib/gpufleet-nvidia/state,"
         " /etc/docker/daemon.json, /run/docker.sock. Findings may be missing."
-        " This also causes: engine-silent (docker); permission-denied (docker)."
+        " This also causes: engine-not-responding (docker); permission-denied (docker)."
     )
-    assert [one["id"] for one in as_root] == ["engine-silent", "permission-denied", "problem"]
+    assert [one["id"] for one in as_root] == ["engine-not-responding", "permission-denied", "problem"]
 
 
 def test_a_missing_parser_is_a_finding(host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -516,4 +521,4 @@ def test_no_report_is_an_error(host: HostFS, seed: int) -> None:
 
 @pytest.mark.parametrize("parts", [*ODD, {"engines": 3, "toolkit": [], "gpus": "x", "cdi": {1: 2}}])
 def test_no_value_is_an_error(host: HostFS, parts: t.Any) -> None:
-    assert {one["id"] for one in findings_of(host, parts)} <= {"description-damaged"}
+    assert {one["id"] for one in findings_of(host, parts)} <= {"report-invalid"}

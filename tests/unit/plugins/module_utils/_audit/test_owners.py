@@ -79,21 +79,21 @@ KUBESPRAY = example("containerd-kubespray.toml")
 # The files of a host, and the finding's id, severity and subject.
 CASES: list[tuple[dict[str, str | None], str, str, str]] = [
     ({MAIN: KUBESPRAY}, "kubespray-owns-file", "warning", MAIN),
-    ({MAIN: main_file(), DROP_IN: snapshot()}, "snapshot-drop-in", "warning", DROP_IN),
+    ({MAIN: main_file(), DROP_IN: snapshot()}, "drop-in-copies-settings", "warning", DROP_IN),
     ({MAIN: main_file("x"), STRAY: small_drop_in()}, "drop-in-of-old-toolkit", "warning", STRAY),
     ({MAIN: main_file() + runtime("nvidia", NVIDIA), DROP_IN: snapshot()}, "runtime-defined-twice", "warning", DROP_IN),
     ({MAIN: main_file() + runtime("nvidia-experimental", "/x")}, "runtime-experimental", "warning", MAIN),
     ({MAIN: main_file(imports='"/etc/gone.toml"')}, "import-missing", "critical", "/etc/gone.toml"),
     ({MAIN: main_file(imports=f'"{MAIN}"')}, "import-of-itself", "warning", MAIN),
-    ({MAIN: main_file(), DROP_IN: small_drop_in().replace("2", "3", 1)}, "format-differs", "warning", DROP_IN),
+    ({MAIN: main_file(), DROP_IN: small_drop_in().replace("2", "3", 1)}, "config-version-mismatch", "warning", DROP_IN),
     ({MAIN: 'disabled_plugins = ["cri"]\n'}, "cri-disabled", "info", MAIN),
-    ({f"{K3S}/config.toml.tmpl": "x"}, "template-of-others", "warning", f"{K3S}/config.toml.tmpl"),
-    ({f"{K3S}/config-v3.toml.tmpl": "x"}, "template-of-others", "warning", f"{K3S}/config-v3.toml.tmpl"),
+    ({f"{K3S}/config.toml.tmpl": "x"}, "custom-template", "warning", f"{K3S}/config.toml.tmpl"),
+    ({f"{K3S}/config-v3.toml.tmpl": "x"}, "custom-template", "warning", f"{K3S}/config-v3.toml.tmpl"),
     ({f"{K3S}/config.toml": small_drop_in()}, "generated-file-edited", "warning", f"{K3S}/config.toml"),
     ({DAEMON_JSON: '{"hosts": []}', UNIT: unit("-H fd://"), "/usr/bin/dockerd": ""},
-     "flags-collide", "critical", DAEMON_JSON),
+     "flag-conflict", "critical", DAEMON_JSON),
     ({DAEMON_JSON: '{"default-runtime": "runc"}', UNIT: unit("--default-runtime=nvidia")},
-     "flags-collide", "critical", DAEMON_JSON),
+     "flag-conflict", "critical", DAEMON_JSON),
     ({UNIT: unit(""), OVERRIDE: "[Service]\nRestart=no\n"}, "vendor-override", "warning", OVERRIDE),
     ({"/etc/dgx-release": "DGX_NAME=x"}, "vendor-image", "info", "/etc/dgx-release"),
     ({"/usr/bin/nvidia-docker": ""}, "nvidia-docker", "info", "/usr/bin/nvidia-docker"),
@@ -101,21 +101,21 @@ CASES: list[tuple[dict[str, str | None], str, str, str]] = [
      "runtime-experimental", "warning", DAEMON_JSON),
     ({CRIO_STRAY: CRIO_DROP_IN}, "drop-in-of-old-toolkit", "warning", CRIO_STRAY),
     ({f"{CRIO_DIR}/10-x.conf.4711.2026-01-01@10:00:00~": "[crio]\n"},
-     "backup-is-configuration", "warning", f"{CRIO_DIR}/10-x.conf.4711.2026-01-01@10:00:00~"),
+     "backup-in-config-directory", "warning", f"{CRIO_DIR}/10-x.conf.4711.2026-01-01@10:00:00~"),
     ({f"{CRIO_DIR}/10-x.conf.rpmsave": "[crio]\n"},
-     "backup-is-configuration", "warning", f"{CRIO_DIR}/10-x.conf.rpmsave"),
-    ({f"{CRIO_DIR}/x": "@/gone"}, "link-leads-nowhere", "critical", f"{CRIO_DIR}/x"),
+     "backup-in-config-directory", "warning", f"{CRIO_DIR}/10-x.conf.rpmsave"),
+    ({f"{CRIO_DIR}/x": "@/gone"}, "dangling-symlink", "critical", f"{CRIO_DIR}/x"),
     ({CRIO_MAIN: RUNTIME, f"{CRIO_DIR}/99-nvidia.conf": RUNTIME},
      "runtime-defined-twice", "warning", f"{CRIO_DIR}/99-nvidia.conf"),
     ({CRIO_MAIN: RUNTIME.replace("nvidia]", "nvidia-experimental]")}, "runtime-experimental", "warning", CRIO_MAIN),
     ({PID_FILE: "12\n"}, "gpu-operator-owns-toolkit", "warning", PID_FILE),
-    ({"/run/nvidia/validations": None}, "gpu-operator-traces", "info", "/run/nvidia/validations"),
-    ({"/usr/local/nvidia/toolkit": None}, "gpu-operator-traces", "info", "/usr/local/nvidia/toolkit"),
-    ({HOOK: HOOK_FILE}, "old-hook", "critical", HOOK),
-    ({HOOK: HOOK_FILE, HOOK_PROGRAM: ""}, "old-hook", "warning", HOOK),
-    ({OWN_HOOK: '{"hook": "/opt/nvidia-container-toolkit"}'}, "old-hook", "critical", OWN_HOOK),
-    ({MAIN: f"# Ansible managed: x\n{main_file()}"}, "other-management", "warning", MAIN),
-    ({CONFIG_TOML: "# This file is managed by Puppet.\n"}, "other-management", "warning", CONFIG_TOML),
+    ({"/run/nvidia/validations": None}, "gpu-operator-leftovers", "info", "/run/nvidia/validations"),
+    ({"/usr/local/nvidia/toolkit": None}, "gpu-operator-leftovers", "info", "/usr/local/nvidia/toolkit"),
+    ({HOOK: HOOK_FILE}, "legacy-oci-hook", "critical", HOOK),
+    ({HOOK: HOOK_FILE, HOOK_PROGRAM: ""}, "legacy-oci-hook", "warning", HOOK),
+    ({OWN_HOOK: '{"hook": "/opt/nvidia-container-toolkit"}'}, "legacy-oci-hook", "critical", OWN_HOOK),
+    ({MAIN: f"# Ansible managed: x\n{main_file()}"}, "other-config-management", "warning", MAIN),
+    ({CONFIG_TOML: "# This file is managed by Puppet.\n"}, "other-config-management", "warning", CONFIG_TOML),
 ]  # fmt: skip
 
 
@@ -137,8 +137,8 @@ def test_each_rule(tree: Tree, files: dict[str, str | None], name: str, severity
         ({MAIN: KUBESPRAY.replace("oom_score = 0", "")}, "kubespray-owns-file"),
         ({MAIN: KUBESPRAY.replace("cri-base.json", "other.json")}, "kubespray-owns-file"),
         ({MAIN: KUBESPRAY.replace("max_container_log_line_size", "x")}, "kubespray-owns-file"),
-        ({MAIN: main_file(), DROP_IN: small_drop_in()}, "snapshot-drop-in"),
-        ({MAIN: main_file(imports=""), DROP_IN: snapshot()}, "snapshot-drop-in"),
+        ({MAIN: main_file(), DROP_IN: small_drop_in()}, "drop-in-copies-settings"),
+        ({MAIN: main_file(imports=""), DROP_IN: snapshot()}, "drop-in-copies-settings"),
         ({MAIN: main_file(), DROP_IN: "version = 2\n" + runtime("kata", "/usr/bin/kata")}, "runtime-defined-twice"),
         ({MAIN: main_file() + runtime("kata", "/x"), DROP_IN: small_drop_in() + runtime("kata", "/y")},
          "runtime-defined-twice"),
@@ -147,15 +147,17 @@ def test_each_rule(tree: Tree, files: dict[str, str | None], name: str, severity
         ({f"{K3S}/config.toml": small_drop_in().replace("runtimes.nvidia", 'runtimes."nvidia"')},
          "generated-file-edited"),
         ({f"{K3S}/config.toml": small_drop_in(), f"{K3S}/config.toml.tmpl": "x"}, "generated-file-edited"),
-        ({DAEMON_JSON: '{"runtimes": {}}', UNIT: unit("--add-runtime nvidia=x")}, "flags-collide"),
-        ({DAEMON_JSON: '{"debug": true}', UNIT: unit("-H fd://")}, "flags-collide"),
-        ({f"{CRIO_DIR}/10-x.conf": "[crio]\n"}, "backup-is-configuration"),
+        ({f"{K3S}/config.toml.tmpl": '{{ template "base" . }}\n[debug]\n'}, "custom-template"),
+        ({f"{K3S}/config-v3.toml.tmpl": "# Debugging\n{{- template `base` . -}}\n"}, "custom-template"),
+        ({DAEMON_JSON: '{"runtimes": {}}', UNIT: unit("--add-runtime nvidia=x")}, "flag-conflict"),
+        ({DAEMON_JSON: '{"debug": true}', UNIT: unit("-H fd://")}, "flag-conflict"),
+        ({f"{CRIO_DIR}/10-x.conf": "[crio]\n"}, "backup-in-config-directory"),
         ({"/usr/local/nvidia/toolkit.versions/1": None, "/usr/local/nvidia/toolkit": "@toolkit.versions/1"},
-         "gpu-operator-traces"),
-        ({HOOK: '{"hook": {"path": "/usr/bin/other"}}'}, "old-hook"),
-        ({MAIN: f"{main_file()}\n# Ansible managed\n"}, "other-management"),
+         "gpu-operator-leftovers"),
+        ({HOOK: '{"hook": {"path": "/usr/bin/other"}}'}, "legacy-oci-hook"),
+        ({MAIN: f"{main_file()}\n# Ansible managed\n"}, "other-config-management"),
         ({MAIN: f"# Written by gpufleet.nvidia.nvidia_runtime_config, which takes it away.\n{main_file()}"},
-         "other-management"),
+         "other-config-management"),
     ],
 )  # fmt: skip
 def test_no_false_finding(tree: Tree, files: dict[str, str | None], name: str) -> None:
@@ -166,7 +168,7 @@ def test_no_false_finding(tree: Tree, files: dict[str, str | None], name: str) -
 
 def test_changed_settings_are_named_without_values(tree: Tree) -> None:
     create(tree, {MAIN: main_file("registry/user:secret@pause"), DROP_IN: snapshot()})
-    (one,) = [one for one in found(tree) if one.id == "snapshot-drop-in"]
+    (one,) = [one for one in found(tree) if one.id == "drop-in-copies-settings"]
     assert "Changes of sandbox_image, containerd.default_runtime_name in" not in one.text
     assert "Changes of sandbox_image in /etc/containerd/config.toml have no effect." in one.text
     assert "secret" not in one.text
@@ -183,7 +185,7 @@ def test_different_versions_are_accepted_if_each_file_is_migrated(tree: Tree) ->
     create(tree, {MAIN: main_file().replace("2", "3", 1), DROP_IN: small_drop_in()})
     for version, reported in (("2.2.7", True), ("2.3.4", False)):
         parts = {"engines": [{"engine": "containerd", "flavor": "system", "version": version}]}
-        assert ("format-differs" in {one.id for one in found(tree, parts)}) is reported
+        assert ("config-version-mismatch" in {one.id for one in found(tree, parts)}) is reported
 
 
 def test_other_data_directory_of_rke2(tree: Tree) -> None:
@@ -191,7 +193,7 @@ def test_other_data_directory_of_rke2(tree: Tree) -> None:
     parts = {
         "engines": [{"flavor": "rke2", "config_path": "/data/agent/etc/containerd/config.toml"}, {"flavor": "k3s"}]
     }
-    assert [one.id for one in found(tree, parts)] == ["template-of-others"]
+    assert [one.id for one in found(tree, parts)] == ["custom-template"]
 
 
 def test_recorded_files_give_no_findings(tree: Tree) -> None:
@@ -199,7 +201,7 @@ def test_recorded_files_give_no_findings(tree: Tree) -> None:
         tree,
         {MAIN: main_file(), DROP_IN: snapshot(), HOOK: HOOK_FILE, STRAY: small_drop_in(), CRIO_STRAY: CRIO_DROP_IN},
     )
-    assert {"snapshot-drop-in", "old-hook", "drop-in-of-old-toolkit"} <= {one.id for one in found(tree)}
+    assert {"drop-in-copies-settings", "legacy-oci-hook", "drop-in-of-old-toolkit"} <= {one.id for one in found(tree)}
     for path in (DROP_IN, HOOK, STRAY, CRIO_STRAY):
         record = OriginalFile("containerd", path, None, 0, 0, 0o644)
         tree.file(record_path("containerd", path), record.to_bytes())
@@ -209,7 +211,7 @@ def test_recorded_files_give_no_findings(tree: Tree) -> None:
 def test_stopped_gpu_operator(tree: Tree) -> None:
     create(tree, {PID_FILE: "4711", "/run/nvidia/validations": None, "/proc/1": None})
     live = HostFS(str(tree.path), live=True)
-    assert [one.id for one in owners_of(live, HostFacts({}))] == ["gpu-operator-traces"]
+    assert [one.id for one in owners_of(live, HostFacts({}))] == ["gpu-operator-leftovers"]
     create(tree, {"/proc/4711": None})
     assert [one.id for one in owners_of(live, HostFacts({}))] == ["gpu-operator-owns-toolkit"]
 
@@ -251,7 +253,7 @@ def test_unreadable_files_are_skipped(tree: Tree, monkeypatch: pytest.MonkeyPatc
         return read(host, path, most)
 
     monkeypatch.setattr(HostFS, "read", refuse)
-    assert [one.id for one in found(tree)] == ["old-hook"]
+    assert [one.id for one in found(tree)] == ["legacy-oci-hook"]
 
 
 def test_large_files_are_skipped(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,10 +93,10 @@ GOOD = {
 
 def test_full_report(host: HostFS) -> None:
     assert report(host) == {
-        "folders": ["/etc/cdi", "/var/run/cdi"],
+        "directories": ["/etc/cdi", "/var/run/cdi"],
         "files": [GOOD],
         "devices": {"nvidia.com/gpu=0": "/etc/cdi/nvidia.json", "nvidia.com/gpu=all": "/etc/cdi/nvidia.json"},
-        "conflicts": {"sentences": [], "shadowed": {}, "unresolvable": {}},
+        "conflicts": {"messages": [], "shadowed": {}, "unresolvable": {}},
         "ignored": [],
         "refresh": None,
         "problems": [],
@@ -120,7 +120,7 @@ def test_conflicts(host: HostFS) -> None:
     assert answer["devices"]["nvidia.com/gpu=0"] == "/var/run/cdi/nvidia.json"
     assert answer["conflicts"]["shadowed"] == {"nvidia.com/gpu=0": ["/etc/cdi/nvidia.json"]}
     assert answer["conflicts"]["unresolvable"] == {"nvidia.com/gpu=1": ["/etc/cdi/a.json", "/etc/cdi/b.json"]}
-    collision, precedence = answer["conflicts"]["sentences"]
+    collision, precedence = answer["conflicts"]["messages"]
     assert "engines find none of them" in collision
     assert precedence == "/var/run/cdi/nvidia.json has precedence over /etc/cdi/nvidia.json for nvidia.com/gpu=0."
 
@@ -136,7 +136,7 @@ def test_invalid_and_ignored_files(host: HostFS) -> None:
     assert (odd["valid"], odd["stale"], odd["cdi_version"]) == (False, None, "0.5.0")
     assert odd["errors"][0].startswith("kind must be VENDOR/CLASS")
     assert answer["ignored"] == ["/etc/cdi/x.old"]
-    assert answer["conflicts"]["sentences"] == []
+    assert answer["conflicts"]["messages"] == []
 
 
 def test_stale_file(host: HostFS) -> None:
@@ -242,7 +242,7 @@ def test_own_service(host: HostFS) -> None:
     put(host, {"etc/systemd/system/multi-user.target.wants/nvidia-cdi-refresh.service": ""})
     answer = report(host)
     assert answer["refresh"]["owner"] == "toolkit"
-    assert answer["problems"][0]["code"] == "cdi-refresh-twice"
+    assert answer["problems"][0]["code"] == "cdi-refresh-duplicate"
 
 
 def test_own_service_of_earlier_version(host: HostFS) -> None:
@@ -391,7 +391,7 @@ def test_unchanged_gpus(mig_host: HostFS, devices: list[dict[str, t.Any]], known
         (
             [device("0", "/dev/nvidia1"), device("1", "/dev/nvidia0")],
             [FIRST, SECOND],
-            ["It has other device nodes for 0, 1 than the driver."],
+            ["It lacks device nodes that the driver reports for 0, 1."],
         ),
         ([device("training", "/dev/nvidia0")], [FIRST, SECOND], ["It lacks 1, which the driver reports."]),
         # MIG devices were created later.
@@ -403,7 +403,7 @@ def test_unchanged_gpus(mig_host: HostFS, devices: list[dict[str, t.Any]], known
         (
             [device("0:2", "/dev/nvidia0", CAPABILITIES[0])],
             [DIVIDED],
-            ["It has other device nodes for 0:2 than the driver."],
+            ["It lacks device nodes that the driver reports for 0:2."],
         ),
     ],
 )
@@ -422,6 +422,14 @@ def test_changed_gpus_without_mig_minors(mig_host: HostFS) -> None:
     with open(mig_host.real_path("/proc/driver/nvidia-caps/mig-minors"), "wb"):
         pass
     assert changed_gpus(gpu_document(device("0:2", "/dev/nvidia0")), mig_host, gpus(DIVIDED)) == []
+
+
+def test_changed_gpus_after_incomplete_mig_device(mig_host: HostFS) -> None:
+    """Only the MIG device that mig-minors lacks is incomplete, not those after it."""
+    unknown = {"index": 1, "uuid": "MIG-4", "gpu_instance": 99, "compute_instance": 0}
+    divided = gpu(0, 0, mig_enabled=True, mig_devices=[unknown, PART])
+    (lacking,) = changed_gpus(gpu_document(device("0:1", "/dev/nvidia0")), mig_host, gpus(divided))
+    assert lacking == ("gpu-lacking", "It lacks 0:2, which the driver reports.")
 
 
 def test_changed_gpus_in_partial_file(mig_host: HostFS) -> None:

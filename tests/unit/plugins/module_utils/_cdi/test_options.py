@@ -14,7 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs impor
 
 def enabled(request: Request) -> list[str]:
     hooks = Hooks(request)
-    return [name for name in HOOKS if hooks.plain(name).hooks]
+    return [name for name in HOOKS if hooks.edits(name).hooks]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_enabled_hooks(disabled: tuple[str, ...], enabled_hooks: tuple[str, ...]
 )
 def test_hook_arguments(path: str, start: tuple[str, ...]) -> None:
     hooks = Hooks(Request(cdi_hook_path=path, enabled_hooks=("chmod",)))
-    assert hooks.plain("update-ldcache", "--folder", "/lib").hooks == (
+    assert hooks.edits("update-ldcache", "--folder", "/lib").hooks == (
         Hook(path, (*start, "update-ldcache", "--folder", "/lib")),
     )
     assert hooks.symlinks(["a::/b", "c::/d", "a::/b"]).hooks == (

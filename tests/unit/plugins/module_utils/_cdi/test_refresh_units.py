@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import CdiOptions, Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh_units import (
     drop_in,
@@ -24,7 +25,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.flavors import FLAVORS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml
-from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_cdi_refresh, nvidia_cdi_spec
+from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_cdi_spec
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.refresh_hosts import (
     ENVIRONMENT,
     LOCAL,
@@ -142,7 +143,7 @@ def test_time_limits_are_nested() -> None:
     limits = dict(re.findall("^(Timeout.*Sec)=(.*)$", text, re.MULTILINE))
     assert nvml.TIMEOUT == nvidia_cdi_spec.LIMIT == int(limits["TimeoutStartSec"])
     # After the limit systemd waits up to four times TimeoutStopSec: two signals, and two for remaining processes.
-    assert int(limits["TimeoutStartSec"]) + 4 * int(limits["TimeoutStopSec"]) < nvidia_cdi_refresh.LIMIT < lock.TIMEOUT
+    assert int(limits["TimeoutStartSec"]) + 4 * int(limits["TimeoutStopSec"]) < refresh.LIMIT < lock.TIMEOUT
 
 
 @pytest.mark.parametrize(

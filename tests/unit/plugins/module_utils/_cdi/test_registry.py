@@ -168,8 +168,8 @@ def test_conflicting_specs(
 ) -> None:
     (conflict,) = conflicting_specs({path: specification(*names)}, OURS, specification("0", "1"))
     assert conflict[:3] == (path, effect, tuple(gpu(*shared)))
-    assert conflict.sentence.startswith(f"{path} also describes nvidia.com/gpu")
-    assert message in conflict.sentence
+    assert conflict.message.startswith(f"{path} also describes nvidia.com/gpu")
+    assert message in conflict.message
 
 
 @pytest.mark.parametrize(("names", "effect"), [(("0",), SHADOWED), (("0", "5"), ADDS)])

@@ -23,6 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.atomic_write
     remove_empty_directories,
     remove_file,
     replace_file,
+    set_access,
     use_prepared_file,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.constants import STRICT_CONFIG_DIRS
@@ -116,7 +117,7 @@ def test_owner(file: Path, host: HostFS) -> None:
 
 
 def _acl(*entries: tuple[int, int, int]) -> bytes:
-    """An access list as the kernel stores it: (tag, permissions, id) each."""
+    """A POSIX ACL as the kernel stores it: (tag, permissions, id) each."""
     return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
 
 
@@ -394,6 +395,14 @@ def test_a_prepared_file_has_no_name(small: Path, tmp_path: Path, content: bytes
     assert _mode(small / "file") == (0o600 if content is None else 0o640)
     with pytest.raises(OSError, match="Bad file"):
         os.fstat(handle)
+
+
+def test_prepared_file_removes_the_name_that_a_killed_run_left(file: Path, host: HostFS) -> None:
+    """A run may be killed after its file has a second name and before that name replaces the file."""
+    (file.parent / _LEFTOVER).write_bytes(b"new")
+    handle = prepare_file(host, "/etc/file", b"restored", 0o600, None)
+    assert use_prepared_file(host, handle, "/etc/file", config_dirs=[])
+    assert (file.read_bytes(), os.listdir(file.parent)) == (b"restored", ["file"])
 
 
 def test_a_file_system_that_needs_names(monkeypatch: pytest.MonkeyPatch, file: Path, host: HostFS) -> None:
@@ -695,6 +704,7 @@ _WRITERS: dict[str, t.Callable[[HostFS, str], t.Any]] = {
     "remove": remove_file,
     "prepare": lambda host, path: prepare_file(host, path, b"new", 0o644, None),
     "folders": lambda host, path: make_directories(host, path + ".d", 0o700),
+    "access": lambda host, path: set_access(host, path, 0o600, (0, 0)),
 }
 
 
@@ -707,12 +717,13 @@ def test_root_writes_in_no_folder_of_a_user(host: HostFS, home: Path, writer: st
     (home / "file").write_bytes(b"alice's")
     _plant(home / "docker", "/etc")
     _plant(home / "up", "../../etc")
+    owner = (home / "file").stat().st_uid
     before = sorted(os.listdir(tmp_path / "etc")), sorted(os.listdir(home))
     with pytest.raises(HostError, match=r"is not written: /home/alice belongs to user 1234.*become_user"):
         _WRITERS[writer](host, f"/home/alice/{path}")
     assert (sorted(os.listdir(tmp_path / "etc")), sorted(os.listdir(home))) == before
     assert (tmp_path / "etc/file").read_bytes() == b"root's"
-    assert (home / "file").read_bytes() == b"alice's"
+    assert ((home / "file").read_bytes(), (home / "file").stat().st_uid) == (b"alice's", owner)
 
 
 @needs_root

@@ -239,7 +239,7 @@ def test_load_record(tmp_path: Path) -> None:
 def test_the_record_of_another_file(tmp_path: Path) -> None:
     host = HostFS(str(tmp_path), live=False)
     _store(tmp_path, record_path("docker", DAEMON), RECORD._replace(path="/etc/passwd").to_bytes())
-    with pytest.raises(HostError, match=r"is the record of another file, /etc/passwd\. Move this record away\."):
+    with pytest.raises(HostError, match=r"contains the record of /etc/passwd, but .*\. Move this file away\."):
         load_record(host, "docker", DAEMON)
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import sys
 import typing as t
 from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import validate
@@ -227,6 +228,9 @@ PIECES = [
 @pytest.mark.skipif(len(SCANNERS) == 1, reason="PyYAML without its compiled part")
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
 def test_both_scanners_say_the_same(text: str) -> None:
+    # libyaml refuses a tab in the indentation of a block scalar. PyYAML's own scanner refuses it one token later, which
+    # it does not read if the first document has ended.
+    assume(not re.search(r"\n *\t", text))
     found = []
     with pytest.MonkeyPatch.context() as patch:
         for compiled in (True, False):

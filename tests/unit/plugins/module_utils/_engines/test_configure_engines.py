@@ -11,11 +11,15 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, LiveState, RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import (
+    Action,
+    LiveState,
+    RuntimeRequest,
+    ask_version,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import (
     ConfigureEngine,
     Options,
-    ask_version,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.engine import CONTAINERD
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.plan import ContainerdPlanner

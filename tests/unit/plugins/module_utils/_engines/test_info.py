@@ -112,7 +112,7 @@ def test_unresponsive_engine_is_a_problem(docker: FakeDocker) -> None:
     found = inspect(docker)
     assert found["running"]
     message = f"docker runs but does not answer on {SOCKET}. Restart it if it hangs."
-    assert found["problems"] == [{"code": "engine-silent", "message": message}]
+    assert found["problems"] == [{"code": "engine-not-responding", "message": message}]
 
 
 def test_unknown_command_line_is_a_problem(docker: FakeDocker) -> None:

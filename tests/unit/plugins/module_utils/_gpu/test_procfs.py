@@ -51,7 +51,7 @@ def device(number: int, vendor: str, kind: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("files", "kind", "evidence", "driver"),
+    ("files", "kind", "message", "driver"),
     [
         (
             {"proc/driver/nvidia/version": VERSION},
@@ -79,10 +79,10 @@ def device(number: int, vendor: str, kind: str) -> dict[str, str]:
         ),
     ],
 )
-def test_detects_gpu(tmp_path: Path, files: dict[str, str], kind: str, evidence: str, driver: str | None) -> None:
+def test_detects_gpu(tmp_path: Path, files: dict[str, str], kind: str, message: str, driver: str | None) -> None:
     found = procfs.detect_gpu(host(tmp_path, files))
     assert (found.present, found.kind) == (True, kind)
-    assert evidence in found.evidence
+    assert message in found.message
     assert found.driver == driver
 
 
@@ -99,7 +99,7 @@ def test_detects_gpu(tmp_path: Path, files: dict[str, str], kind: str, evidence:
 def test_detects_no_gpu(tmp_path: Path, files: dict[str, str]) -> None:
     found = procfs.detect_gpu(host(tmp_path, files))
     assert (found.present, found.kind, found.driver) == (False, None, None)
-    assert found.evidence.startswith("No NVIDIA driver is loaded, no NVIDIA GPU is on the PCI bus")
+    assert found.message.startswith("No NVIDIA driver is loaded, no NVIDIA GPU is on the PCI bus")
 
 
 def test_unknown_presence(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.restarts import (
         ({"engine": "containerd", "action": "reload", "mode": "signal"}, "containerd does not reload"),
         ({"engine": "crio", "action": "reload"}, "pods cannot use them before a restart"),
         ({"mode": "signal"}, "A signal cannot restart docker"),
-        ({"service": "other.service"}, "does not run docker as other.service"),
+        ({"service": "other.service"}, "systemd does not run it as other.service"),
         ({"service": "other", "action": "reload"}, "does not run as other.service"),
     ],
 )
@@ -251,7 +251,7 @@ def test_without_systemd_a_reload_is_a_signal(systemd: FakeSystemd, signalled: S
     assert restart(systemd, action="reload").mode == "signal"
     assert signalled.got == [4711]
     for action, mode in (("restart", "auto"), ("reload", "systemd")):
-        with pytest.raises(NvidiaError, match="cannot be restarted"):
+        with pytest.raises(NvidiaError, match=f"cannot be {action}ed"):
             restart(systemd, action=action, mode=mode)
 
 

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.gpu_containers import (
     legacy_gpu_containers,
-    run_by_toolkit,
+    toolkit_runtime_containers,
 )
 
 if t.TYPE_CHECKING:
@@ -214,7 +214,7 @@ def test_containers_whose_runtime_is_the_toolkit_s(host: Host, runtime: str, con
     host.put(f"{MOBY}/config.json", bundle(environment=()))
     host.put(f"{MOBY}/runtime", runtime)
     host.put(f"{MOBY}/init.pid", "379")
-    assert run_by_toolkit(HostFS(str(host.root), True)) == (["docker/926edfbc4433"] if concerned else [])
+    assert toolkit_runtime_containers(HostFS(str(host.root), True)) == (["docker/926edfbc4433"] if concerned else [])
     # One that has ended needs nobody to stop it.
     host.put(f"{MOBY}/init.pid", "380")
-    assert run_by_toolkit(HostFS(str(host.root), True)) == []
+    assert toolkit_runtime_containers(HostFS(str(host.root), True)) == []

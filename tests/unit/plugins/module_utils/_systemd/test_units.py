@@ -381,12 +381,12 @@ def test_flags_are_only_those_of_the_program(
 
 
 @given(st.text(alphabet="ab \t\n\r\\\"'$=", max_size=30))
-def test_words_are_those_of_the_shell(text: str) -> None:
+def test_splits_a_line_like_shlex(text: str) -> None:
     try:
         expected = shlex.split(text)
     except ValueError:
         expected = text.split()
-    assert systemd_units._words(text) == expected
+    assert systemd_units._split(text) == expected
 
 
 @pytest.mark.parametrize("drop_in", [False, True])
@@ -472,5 +472,5 @@ def test_the_largest_unit_is_read_in_linear_time(tmp_path: Path, line: str) -> N
 @pytest.mark.parametrize("reference", ["$A ", "${A}"])
 def test_variables_that_multiply(tmp_path: Path, reference: str) -> None:
     service = f"Environment='A={'a ' * 50_000}'\nExecStart=/bin/d " + reference * 40_000
-    with within(30), pytest.raises(HostError, match=r"the command line of ExecStart is too long"):
+    with within(30), pytest.raises(HostError, match=r"the values of the variables in ExecStart are longer"):
         _command(tmp_path, service, {})

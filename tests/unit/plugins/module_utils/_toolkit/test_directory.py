@@ -4,13 +4,17 @@
 
 from __future__ import annotations
 
+import os
 import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import FILE_BYTES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory as toolkit_directory
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_directories import (
+    CONFIG,
     DEST,
+    NEW,
     OLD,
     VERSIONS,
     Host,
@@ -93,7 +97,37 @@ def test_check_mode_warns_about_engines(host: Host) -> None:
 def test_warns_about_cdi_specifications(host: Host) -> None:
     specification(host)
     assert host.remove().changed
-    assert any("/etc/cdi/nvidia.yaml. Generate the files again" in warning for warning in host.warnings)
+    assert any("/etc/cdi/nvidia.yaml. Generate these files again" in warning for warning in host.warnings)
+
+
+def test_makes_a_backup_of_an_undecodable_config(host: Host) -> None:
+    (host.dest / CONFIG).write_bytes(b"\xff\0")
+    (backup,) = host.remove().backups
+    assert (host.root / str(backup["backup"])[1:]).read_bytes() == b"\xff\0"
+
+
+@pytest.mark.parametrize("task", [Host.remove, lambda host: host.install(NEW)])
+def test_refuses_to_replace_an_edited_config_without_backup(task: t.Callable[[Host], object], host: Host) -> None:
+    os.truncate(str(host.dest / CONFIG), FILE_BYTES + 1)
+    before = tree_of(host.versions)
+    message = refusal(lambda: task(host))
+    assert f"{CONFIG} is larger than 16384 KiB, the limit for such a file. Move it away." in message
+    assert tree_of(host.versions) == before
+
+
+@pytest.mark.parametrize("create", [os.mkfifo, lambda path: os.symlink("/proc/version", path)])
+def test_warns_about_a_config_that_is_no_file(create: t.Callable[[str], None], host: Host) -> None:
+    (host.dest / CONFIG).unlink()
+    create(str(host.dest / CONFIG))
+    assert host.remove().backups == ()
+    assert any(f"{CONFIG} was edited. It has no backup:" in warning for warning in host.warnings)
+
+
+def test_makes_a_backup_of_the_config_of_an_incomplete_version(host: Host) -> None:
+    (host.dest / ".manifest.json").unlink()
+    (host.dest / CONFIG).write_bytes(b"mine")
+    (backup,) = host.remove().backups
+    assert (host.root / str(backup["backup"])[1:]).read_bytes() == b"mine"
 
 
 def test_keeps_a_foreign_link(host: Host) -> None:

@@ -176,7 +176,7 @@ def test_complete_host(tree: Tree) -> None:
     assert found["gpu"] == {
         "present": True,
         "kind": "driver",
-        "evidence": "The NVIDIA driver is loaded: /proc/driver/nvidia/version exists.",
+        "message": "The NVIDIA driver is loaded: /proc/driver/nvidia/version exists.",
         "driver_version": "580.95.05",
     }
     assert found["packages"] == {name: {"version": "1.19.0-1", "held": True} for name in PACKAGES}

@@ -132,6 +132,14 @@ def test_fetches_lists_again_once(world: World) -> None:
     assert world.calls == ["refresh", "candidates", "preview", "apply", "refresh everything"]
 
 
+def test_reports_first_failure_if_new_lists_lack_the_version(world: World) -> None:
+    world.failures_once["apply"] = GONE
+    world.published = []
+    with pytest.raises(HostError, match=r"404 .*unchanged"):
+        world.execute(version="1.20.0")
+    assert world.calls.count("apply") == 1
+
+
 @pytest.mark.parametrize("source", ["repository", "files"])
 def test_does_not_retry_other_failures(world: World, source: str) -> None:
     files = tuple(world.four_files("1.20.0-1")) if source == "files" else ()

@@ -235,7 +235,7 @@ def test_programs_without_version_are_no_mismatch() -> None:
             {PACKAGES[0]: "1.18.2-1"},
             {},
             [
-                f"The packages {', '.join(PACKAGES[1:])} are not installed, but others of the toolkit are.",
+                f"The packages {', '.join(PACKAGES[1:])} are not installed, but other packages of the toolkit are.",
                 f"/usr/bin/{RUNTIME} has version 1.19.1, but the packages have 1.18.2.",
                 f"/usr/bin/{HOOK} has version 1.19.1, but the packages have 1.18.2.",
                 f"/usr/bin/{CLI} has version 1.19.1, but the packages have 1.18.2.",

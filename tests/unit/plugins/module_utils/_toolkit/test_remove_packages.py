@@ -98,7 +98,7 @@ def test_running_gpu_containers(world: World, monkeypatch: pytest.MonkeyPatch, c
 def test_containers_with_a_runtime_of_the_toolkit(
     world: World, monkeypatch: pytest.MonkeyPatch, check_mode: bool
 ) -> None:
-    monkeypatch.setattr(gpu_containers, "run_by_toolkit", lambda _host: ["docker/4567"])
+    monkeypatch.setattr(gpu_containers, "toolkit_runtime_containers", lambda _host: ["docker/4567"])
     assert not world.execute(check_mode, state="absent")["changed"]
     world.have(four("1.20.0-1"))
     with pytest.raises(HostError, match="docker/4567 run with a runtime of the toolkit"):

@@ -180,14 +180,14 @@ def test_source_on_the_controller(host: Host) -> None:
     offered = reader(host).from_tree(f"/srv/{NEW}", None)
     before = tree_of(host.root)
     with pytest.raises(NotSentError):
-        host.install(sent=ControllerSource(offered.parts))
+        host.install(controller_source=ControllerSource(offered.parts))
     assert tree_of(host.root) == before
     sent = ControllerSource(offered.parts, archive_of(offered, host.root / "tmp.tar"))
-    assert host.install(sent=sent, check=True).changed
-    assert host.install(sent=sent).changed
+    assert host.install(controller_source=sent, check=True).changed
+    assert host.install(controller_source=sent).changed
     assert not list((host.root / "tmp").iterdir())
     # The controller need not send files that the host has.
-    assert not host.install(sent=ControllerSource(offered.parts)).changed
+    assert not host.install(controller_source=ControllerSource(offered.parts)).changed
 
 
 @pytest.mark.parametrize("kind", ["missing", "garbage", "folder", "other content", "nothing"])
@@ -206,7 +206,7 @@ def test_verifies_the_archive_of_the_controller(kind: str, host: Host) -> None:
             member.size = 0 if kind == "folder" else 1
             tar.addfile(member, io.BytesIO(b"x"))
     before = {name: entry for name, entry in tree_of(host.root).items() if name != "sent.tar"}
-    assert refusal(lambda: host.install(sent=ControllerSource(offered.parts, str(path))))
+    assert refusal(lambda: host.install(controller_source=ControllerSource(offered.parts, str(path))))
     assert {name: entry for name, entry in tree_of(host.root).items() if name != "sent.tar"} == before
     assert toolkit_source.ControllerSource(offered.parts).archive is None
 

@@ -58,13 +58,13 @@ def failure(docker: DockerWithContainers, **options: t.Any) -> tuple[str, dict[s
     with pytest.raises(VerificationError) as caught:
         verify(docker, **options)
     details = dict(caught.value.details)
-    assert str(caught.value).startswith(f"{details['broken']}: ")
-    assert details["broken"] == next(check["link"] for check in details["checks"] if check["ok"] is False)
+    assert str(caught.value).startswith(f"{details['failed_check']}: ")
+    assert details["failed_check"] == next(check["name"] for check in details["checks"] if check["ok"] is False)
     return str(caught.value), details
 
 
 def names(result: dict[str, t.Any]) -> list[str]:
-    return [check["link"] for check in result["checks"]]
+    return [check["name"] for check in result["checks"]]
 
 
 # -- the engine ------------------------------------------------------------------------------------------------------
@@ -74,10 +74,10 @@ def test_level_config(docker: DockerWithContainers) -> None:
     assert verify(docker, image=None) == {
         "changed": False,
         "checks": [
-            {"link": "engine file", "ok": True, "detail": f"{DAEMON_JSON} registers nvidia as {NVIDIA}."},
-            {"link": "live engine", "ok": True, "detail": "The running docker 26.1.5 has nvidia."},
+            {"name": "engine file", "ok": True, "detail": f"{DAEMON_JSON} registers nvidia as {NVIDIA}."},
+            {"name": "live engine", "ok": True, "detail": "The running docker 26.1.5 has nvidia."},
         ],
-        "broken": None,
+        "failed_check": None,
         "output": "",
         "warnings": [],
     }
@@ -115,7 +115,7 @@ def test_runtime_of_a_flag(docker: DockerWithContainers) -> None:
     docker.write(UNIT, f"[Service]\nExecStart=/usr/bin/dockerd -H fd:// --add-runtime nvidia={NVIDIA}\n")
     assert verify(docker)["checks"][0]["detail"].endswith(f"registers nvidia as {NVIDIA}.")
     docker.path(NVIDIA).unlink()
-    assert failure(docker)[1]["broken"] == "engine file"
+    assert failure(docker)[1]["failed_check"] == "engine file"
 
 
 def test_invalid_file(docker: DockerWithContainers) -> None:
@@ -157,11 +157,11 @@ def test_other_file_and_unit(docker: DockerWithContainers) -> None:
 def test_level_engine(docker: DockerWithContainers) -> None:
     result = verify(docker, level="engine")
     assert result["checks"][2] == {
-        "link": "container",
+        "name": "container",
         "ok": True,
         "detail": "`true` in a container of gpufleet/busybox:1 with the runtime nvidia exited with status 0.",
     }
-    assert (result["changed"], result["broken"], result["output"]) == (False, None, "hello")
+    assert (result["changed"], result["failed_check"], result["output"]) == (False, None, "hello")
     (made,) = docker.made
     assert made["Entrypoint"] == ["true"]
     # It replaces the value of the image.
@@ -188,7 +188,7 @@ def test_container_that_fails(docker: DockerWithContainers) -> None:
     docker.status = 1
     docker.output = [(2, b"one\ntwo\nthree\nfour\nfive\nsix https://u:secret@h/\n")]
     message, details = failure(docker, level="engine")
-    assert details["broken"] == "container"
+    assert details["failed_check"] == "container"
     assert "exited with status 1. Output: two / three / four / five / six https://********@h/." in message
     assert "journalctl --unit docker.service" in message
     # The probable cause is in the message, but not among the checks of this level.
@@ -229,7 +229,7 @@ def test_container_that_cannot_be_removed(docker: DockerWithContainers) -> None:
 def test_check_mode_starts_no_container(docker: DockerWithContainers, level: str) -> None:
     add_gpu(docker)
     result = verify(docker, check_mode=True, level=level)
-    assert (result["checks"][-1]["ok"], result["broken"]) == (None, None)
+    assert (result["checks"][-1]["ok"], result["failed_check"]) == (None, None)
     assert result["warnings"] == ["container: No container is started in check mode."]
     assert docker.made == []
 
@@ -371,10 +371,10 @@ def test_containerd_2_reports_its_pause_image_in_its_dump(cri: FakeCri) -> None:
     assert "The pause image pause:3 is not on this host" in pod_failure(cri, run)
     assert commands == [["chroot", str(cri.root), "/usr/bin/containerd", "--config", CONTAINERD_TOML, "config", "dump"]]
     cri.images["pause:3"] = "sha256:cc"
-    assert verify_pods(cri, run)["broken"] is None
+    assert verify_pods(cri, run)["failed_check"] is None
     # An unknown pause image is not checked.
-    assert verify_pods(cri, lambda _argv: (1, "", "x"))["broken"] is None
-    assert verify_pods(cri, lambda _argv: (0, "= =", ""))["broken"] is None
+    assert verify_pods(cri, lambda _argv: (1, "", "x"))["failed_check"] is None
+    assert verify_pods(cri, lambda _argv: (0, "= =", ""))["failed_check"] is None
 
 
 def test_containerd_without_cri(cri: FakeCri) -> None:

@@ -132,24 +132,25 @@ def test_report_without_hosts() -> None:
     [
         ({"unreachable": True, "msg": "No route to host"}, "unreachable", "No route to host", "host-unreachable"),
         ({"unreachable": True}, "unreachable", "Ansible reports no reason.", "host-unreachable"),
-        ({"failed": True, "msg": "host_root is relative."}, "failed", "host_root is relative.", "host-not-read"),
-        ({"failed": True}, "failed", "The module reports no reason.", "host-not-read"),
+        ({"failed": True, "msg": "host_root is relative."}, "failed", "host_root is relative.", "inspection-failed"),
+        ({"failed": True}, "failed", "The module reports no reason.", "inspection-failed"),
         (
             {"failed": True, "msg": "MODULE FAILURE\nSee stdout", "module_stdout": "sh: python3: not found\r\n"},
-            "failed", "sh: python3: not found", "host-not-read",
+            "failed", "sh: python3: not found", "inspection-failed",
         ),
         (
             {"failed": True, "msg": "No JSON.", "module_stderr": "python3: not found\nmore\n"},
-            "failed", "No JSON. python3: not found", "host-not-read",
+            "failed", "No JSON. python3: not found", "inspection-failed",
         ),
         ({"failed": True, "msg": "It broke.", "module_stderr": TRACEBACK}, "failed", "It broke. ValueError: no",
-         "host-not-read"),
+         "inspection-failed"),
         # A name that differs in each run.
         ({"unreachable": True, "msg": "mkdir /x/ansible-tmp-1763.5-1-22"}, "unreachable", "mkdir /x/ansible-tmp",
          "host-unreachable"),
-        (None, "failed", "There is no result of nvidia_container_info for this host.", "host-not-read"),
-        ("odd", "failed", "There is no result of nvidia_container_info for this host.", "host-not-read"),
-        ({"changed": False}, "failed", "There is no result of nvidia_container_info for this host.", "host-not-read"),
+        (None, "failed", "There is no result of nvidia_container_info for this host.", "inspection-failed"),
+        ("odd", "failed", "There is no result of nvidia_container_info for this host.", "inspection-failed"),
+        ({"changed": False}, "failed", "There is no result of nvidia_container_info for this host.",
+         "inspection-failed"),
     ],
 )  # fmt: skip
 def test_host_that_was_not_read(result: object, state: str, reason: str, name: str) -> None:
@@ -164,7 +165,7 @@ def test_host_that_was_not_read(result: object, state: str, reason: str, name: s
 def test_values_of_a_failed_host_are_ignored() -> None:
     found = host_row("a", {**host("info", gpus={"driver_version": "580.1"}), "failed": True, "msg": "no"})
     assert found["driver"] is None
-    assert [one["id"] for one in found["findings"]] == ["host-not-read"]
+    assert [one["id"] for one in found["findings"]] == ["inspection-failed"]
 
 
 def test_healthy_host() -> None:

@@ -338,7 +338,7 @@ def test_no_inheritance_from_another_runtime_type() -> None:
 def test_warns_about_conmon(content: str, flags: tuple[str, ...], options: dict[str, str], warned: bool) -> None:
     host = Host({MAIN: content}, *flags)
     plan = host.present(runtime_options=options)
-    assert ["searches conmon in its PATH" in warning for warning in plan.warnings] == [True] * warned
+    assert ["searches for conmon in its PATH" in warning for warning in plan.warnings] == [True] * warned
     assert host.runtime().get("monitor_path") == options.get("monitor_path")
 
 

@@ -380,10 +380,20 @@ def test_downgrade_with_own_default(tmp_path: Path) -> None:
     assert tree.present(set_as_default=False, options={"engine_version": "1.27.2"}).changed
 
 
+def test_downgrade_with_own_cdi(tmp_path: Path) -> None:
+    tree = k0s_tree(tmp_path)
+    tree.present(enable_cdi=True, options=V130)
+    with pytest.raises(NvidiaError, match="concatenates drop-ins"):
+        tree.present(options={"engine_version": "1.27.2"})
+    assert "enable_cdi" in (tmp_path / DROP_IN[1:]).read_text()
+    assert tree.present(set_as_default=False, options={"engine_version": "1.27.2"}).changed
+    assert "enable_cdi" not in (tmp_path / DROP_IN[1:]).read_text()
+
+
 def test_unmanaged_main_file(tmp_path: Path) -> None:
     mine = "version = 2\n" + runtime_2("nvidia", NVIDIA)
     tree = k0s_tree(tmp_path, files={"etc/k0s/containerd.toml": mine})
-    with pytest.raises(NvidiaError, match=r"k0s does not manage .*containerd.toml .*Move the file away and restart"):
+    with pytest.raises(NvidiaError, match=r"k0s does not manage .*containerd.toml .*Move this file away and restart"):
         tree.present()
     assert not tree.absent().changed
     assert tree.text(MAIN) == mine

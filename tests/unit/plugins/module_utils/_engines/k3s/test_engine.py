@@ -11,8 +11,12 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import MissingPackageError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, ConfiguredState, LiveState
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ask_version
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import (
+    Action,
+    ConfiguredState,
+    LiveState,
+    ask_version,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s.engine import K3S, RKE2
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri as rpc_cri

@@ -247,7 +247,7 @@ def test_foreign_file_with_name_of_drop_in() -> None:
         ((5, 5), {f"{FOLDER}/zz.conf": dirs("/etc/cdi")}, r"zz\.conf, line 2.*not read /var/run/cdi\. Add /var/run"),
         ((5, 8), {MAIN: dirs("/a"), f"{FOLDER}/zz.conf": dirs("/etc/cdi")}, r"zz\.conf, line 2"),
         ((6,), {f"{PACKAGED_FOLDER}/zz.conf": dirs("/a")}, r"containers\.conf\.d/zz\.conf, line 2"),
-        ((6,), {PACKAGED_MAIN: dirs("/a"), ROOTFUL + DROP_IN[len(FOLDER):]: STOCK}, "the same name. Rename"),
+        ((6,), {PACKAGED_MAIN: dirs("/a"), ROOTFUL + DROP_IN[len(FOLDER):]: STOCK}, "the same file name. Rename"),
         ((5, 8), {MAIN: '[engine]\ncdi_spec_dirs = "/etc/cdi"\n'}, "containers.conf, line 2.*is not an array"),
         ((5, 8), {MAIN: "[engine]\ncdi_spec_dirs = [1]\n"}, "containers.conf, line 2.*an entry that is not a path"),
         ((5, 8), {MAIN: '[engine]\ncdi_spec_dirs = ["/a", {append=1}]\n'}, "an entry that is not a path"),
@@ -395,7 +395,7 @@ def test_hook_that_crio_may_need(content: dict[str, str], kept: bool) -> None:
     plan = host.present()
     assert (HOOK in host.files.content) is kept
     assert len(plan.warnings) == kept
-    assert all(warning.startswith(f"{HOOK} was kept, because this host has CRI-O") for warning in plan.warnings)
+    assert all(warning.startswith(f"{HOOK} was kept, because CRI-O on this host may need") for warning in plan.warnings)
     assert not any(file.changed for file in host.present().files)
 
 
