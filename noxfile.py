@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 import nox_support
 
 CI = os.environ.get("CI") == "true"
+NIGHTLY = os.environ.get("GPUFLEET_NIGHTLY") == "1"
 TOOLS = ROOT / ".nox" / "tools"
 PARALLEL = ("-n", "auto", "--dist", "worksteal")
 # The Python versions of hosts, oldest first; "units" runs on the Python of the tools.
@@ -232,8 +233,9 @@ def molecule(session: nox.Session) -> None:
     with session.chdir(tree):
         run(session, "tests/hosts/prepare", env=environ)
         # The file with the environment of the hosts is written for a shell.
-        run(session, "sh", "-c", '. "$0"; exec "$@"', "tests/hosts/env", "molecule", "test", "--scenario-name",
-            session.name.partition("-")[2], *session.posargs, env=environ)  # fmt: skip
+        run(session, "python", "-B", "tests/limited.py", 4500 if NIGHTLY else 1500, "sh", "-c", '. "$0"; exec "$@"',
+            "tests/hosts/env", "molecule", "test", "--scenario-name", session.name.partition("-")[2],
+            *session.posargs, env=environ)  # fmt: skip
 
 
 for scenario in sorted(path.parent.name for path in ROOT.glob("molecule/*/molecule.yml")):

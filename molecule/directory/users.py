@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import elf_programs
-from engines import IMAGE, run
+from engines import IMAGE, PATIENCE, run
 from toolkits import FORMER, NEW, OLD, RUNTIME, SOURCES, Report, current, install, load_driver, must, toolkit, versions
 
 if TYPE_CHECKING:
@@ -47,9 +48,11 @@ def switch(name: str) -> dict[str, Any]:
 def program() -> Iterator[str]:
     """A program of the version runs."""
     with subprocess.Popen([f"{DEST}/{HOOK}", "1000"]) as process:
-        until(lambda: os.readlink(f"/proc/{process.pid}/exe").endswith(".real"))
-        yield f"process {process.pid} "
-        process.kill()
+        try:
+            until(lambda: os.readlink(f"/proc/{process.pid}/exe").endswith(".real"))
+            yield f"process {process.pid} "
+        finally:
+            process.kill()
 
 
 @contextmanager
@@ -87,9 +90,11 @@ def script() -> Iterator[str]:
     load_driver(loaded=False)
     with subprocess.Popen([f"{DEST}/{RUNTIME}", "--version"], stdout=subprocess.DEVNULL, stderr=speaking) as process:
         os.close(speaking)
-        until(lambda: "pipe_write" in Path(f"/proc/{process.pid}/wchan").read_text() or scripts(process.pid))
-        yield f"process {process.pid} "
-        os.close(hearing)
+        try:
+            until(lambda: "pipe_write" in Path(f"/proc/{process.pid}/wchan").read_text() or scripts(process.pid))
+            yield f"process {process.pid} "
+        finally:
+            os.close(hearing)
     load_driver()
 
 
@@ -101,7 +106,10 @@ def scripts(process: int) -> bool:
 
 def until(true: Callable[[], bool]) -> None:
     """Wait for something that takes a moment."""
+    deadline = time.monotonic() + PATIENCE
     while not true():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"users.py: the process was not ready after {PATIENCE} s")
         os.sched_yield()
 
 
