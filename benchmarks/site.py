@@ -3,11 +3,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Measure site.yml on unchanged hosts, as ratios to a play of nine pings and to a play of 16 ordinary tasks.
 
-The hosts are directory trees with the toolkit, eight GPUs, Docker, containerd and CRI-O, over local connections. Each
-round runs each play once, one after the other, so that a change of the machine's speed affects all of them. The ratios
-are of processor time (controller and modules), which other work on the machine changes less than the elapsed time.
+The hosts are directory trees with the toolkit, eight GPUs, Docker, containerd and CRI-O, over local connections or SSH.
+Each round runs each play once, one after the other, so that a change of the machine's speed affects all of them. The
+ratios are of processor time (controller and modules), which other work on the machine changes less than the elapsed
+time. Over SSH, the processor time does not include the modules.
 
 usage, as root: python3 benchmarks/site.py ANSIBLE_PLAYBOOK [--hosts N] [--forks N] [--rounds N] [--engines NAME...]
+                [--connection ssh]
+
+Variables of Ansible, such as ANSIBLE_PIPELINING, ANSIBLE_STRATEGY and ANSIBLE_REMOTE_PORT, apply. With ssh all
+hosts are trees of this machine, on which an SSH server must accept root's key.
 """
 
 from __future__ import annotations
@@ -121,7 +126,9 @@ def prepare(folder: Path, hosts: int, engines: t.Sequence[str]) -> None:
     names = [f"host{number}" for number in range(hosts)]
     for name in names:
         _write_host(folder / name, engines)
-    (folder / "hosts.ini").write_text("".join(f"{name} tree={folder / name}\n" for name in names))
+    (folder / "hosts.ini").write_text(
+        "".join(f"{name} tree={folder / name} ansible_host=127.0.0.1\n" for name in names)
+    )
     (folder / "callbacks").mkdir()
     (folder / "callbacks/counter.py").write_text(COUNTER)
     for name, text in PLAYS.items():
@@ -156,7 +163,7 @@ def _write_shell(tree: Path) -> None:
     shutil.copy(shell, tree / "bin/sh")
 
 
-def play(playbook: str, folder: Path, name: str, forks: int, variables: str = "") -> Cost:
+def play(options: argparse.Namespace, folder: Path, name: str, variables: str = "") -> Cost:
     """Run one play and return its cost."""
     counted = folder / "counted.json"
     environ = {
@@ -164,17 +171,9 @@ def play(playbook: str, folder: Path, name: str, forks: int, variables: str = ""
         "COUNTED": str(counted), "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
     }  # fmt: skip
     argv = [
-        playbook,
-        "-i",
-        str(folder / "hosts.ini"),
-        "-c",
-        "local",
-        "-f",
-        str(forks),
-        "-e",
-        variables,
-        str(folder / f"{name}.yml"),
-    ]
+        options.playbook, "-i", str(folder / "hosts.ini"), "-c", options.connection, "-f", str(options.forks),
+        "-e", variables, str(folder / f"{name}.yml"),
+    ]  # fmt: skip
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     with subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         output = process.stdout.read() if process.stdout else ""
@@ -200,23 +199,24 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=1)
     parser.add_argument("--forks", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--connection", choices=("local", "ssh"), default="local")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gpufleet-benchmark-") as name:
         folder = Path(name)
         prepare(folder, options.hosts, options.engines)
         # nvidia-ctk is a shell script, which prints a specification of the same devices.
-        play(options.playbook, folder, "site", options.forks, "nvidia_cdi_backend=native nvidia_cdi_refresh=none")
+        play(options, folder, "site", "nvidia_cdi_backend=native nvidia_cdi_refresh=none")
         for tree in folder.glob("host[0-9]*"):
             specification = yaml.safe_load((tree / "etc/cdi/nvidia.yaml").read_text())
             (tree / "usr/share/cdi.json").write_text(json.dumps(specification))
         for case in PLAYS:
             # The first run writes the files of the host, and fills caches.
-            play(options.playbook, folder, case, options.forks)
+            play(options, folder, case)
         costs: dict[str, list[Cost]] = {case: [] for case in PLAYS}
         for _round in range(options.rounds):
             for case, measured in costs.items():
-                measured.append(play(options.playbook, folder, case, options.forks))
+                measured.append(play(options, folder, case))
     site = costs["site"]
     print(
         f"{options.hosts} hosts, {options.forks} forks, engines: {', '.join(options.engines)}; {options.rounds} rounds"
