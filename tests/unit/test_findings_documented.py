@@ -1,0 +1,59 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""docs/troubleshooting.md and docs/audit.md have all findings of the code, and no others."""
+
+from __future__ import annotations
+
+import ast
+import re
+import typing as t
+from pathlib import Path
+
+import pytest
+
+COLLECTION = Path(__file__).resolve().parents[2]
+SOURCES = (
+    *sorted((COLLECTION / "plugins/module_utils/_audit").glob("*.py")),
+    COLLECTION / "plugins/plugin_utils/_audit/report.py",
+)
+ID = r"problem|[a-z0-9]+(?:-[a-z0-9]+)+"
+# The variable with the settings of dockerd.
+SETTINGS = "_FLAGS"
+# A part of a temporary path.
+NOT_IDS = {"ansible-tmp"}
+# The code of an error is the id of its finding.
+PERMISSION_DENIED = "permission-denied"
+
+
+def finding_ids() -> set[str]:
+    """All texts of the code that have the form of an id."""
+    found = {PERMISSION_DENIED}
+    for path in SOURCES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        skipped: set[ast.AST] = set()
+        for node in ast.walk(tree):
+            targets: list[t.Any] = getattr(node, "targets", [getattr(node, "target", None)])
+            if any(getattr(target, "id", "") == SETTINGS for target in targets):
+                skipped.update(ast.walk(node))
+        constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in skipped]
+        found |= {node.value for node in constants if re.fullmatch(ID, str(node.value))}
+    return found - NOT_IDS
+
+
+def documented(page: str) -> set[str]:
+    """The ids in the first cells of the tables below "Findings"."""
+    text = (COLLECTION / "docs" / page).read_text(encoding="utf-8").partition("\n## Findings\n")[2]
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return {name for cell in cells for name in re.findall(f"`({ID})`", cell)}
+
+
+def test_troubleshooting_has_every_finding_and_no_other() -> None:
+    assert len(finding_ids()) > 60
+    assert documented("troubleshooting.md") == finding_ids()
+
+
+@pytest.mark.parametrize("name", sorted(finding_ids()))
+def test_the_page_of_the_audit_has_every_finding(name: str) -> None:
+    assert f"`{name}`" in (COLLECTION / "docs/audit.md").read_text(encoding="utf-8")
