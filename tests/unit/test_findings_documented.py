@@ -38,7 +38,7 @@ def finding_ids() -> set[str]:
             if any(getattr(target, "id", "") == SETTINGS for target in targets):
                 skipped.update(ast.walk(node))
         constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in skipped]
-        found |= {node.value for node in constants if re.fullmatch(ID, str(node.value))}
+        found |= {str(node.value) for node in constants if re.fullmatch(ID, str(node.value))}
     return found - NOT_IDS
 
 
