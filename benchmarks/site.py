@@ -8,8 +8,8 @@ Each round runs each play once, one after the other, so that a change of the mac
 ratios are of processor time (controller and modules), which other work on the machine changes less than the elapsed
 time. Over SSH, the processor time does not include the modules.
 
-usage, as root: python3 benchmarks/site.py ANSIBLE_PLAYBOOK [--hosts N] [--forks N] [--rounds N] [--engines NAME...]
-                [--connection ssh]
+usage, as root: python3 benchmarks/site.py ANSIBLE_PLAYBOOK [--hosts N] [--forks N...] [--rounds N]
+                [--engines NAME...] [--plays NAME...] [--connection ssh]
 
 Variables of Ansible, such as ANSIBLE_PIPELINING, ANSIBLE_STRATEGY and ANSIBLE_REMOTE_PORT, apply. With ssh all
 hosts are trees of this machine, on which an SSH server must accept root's key.
@@ -163,7 +163,7 @@ def _write_shell(tree: Path) -> None:
     shutil.copy(shell, tree / "bin/sh")
 
 
-def play(options: argparse.Namespace, folder: Path, name: str, variables: str = "") -> Cost:
+def play(options: argparse.Namespace, folder: Path, name: str, forks: int, variables: str = "") -> Cost:
     """Run one play and return its cost."""
     counted = folder / "counted.json"
     environ = {
@@ -171,7 +171,7 @@ def play(options: argparse.Namespace, folder: Path, name: str, variables: str = 
         "COUNTED": str(counted), "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
     }  # fmt: skip
     argv = [
-        options.playbook, "-i", str(folder / "hosts.ini"), "-c", options.connection, "-f", str(options.forks),
+        options.playbook, "-i", str(folder / "hosts.ini"), "-c", options.connection, "-f", str(forks),
         "-e", variables, str(folder / f"{name}.yml"),
     ]  # fmt: skip
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -197,38 +197,47 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("playbook", metavar="ANSIBLE_PLAYBOOK")
     parser.add_argument("--hosts", type=int, default=1)
-    parser.add_argument("--forks", type=int, default=5)
+    parser.add_argument("--forks", type=int, nargs="+", default=[5])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--connection", choices=("local", "ssh"), default="local")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--plays", nargs="+", choices=PLAYS, default=list(PLAYS))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gpufleet-benchmark-") as name:
         folder = Path(name)
         prepare(folder, options.hosts, options.engines)
         # nvidia-ctk is a shell script, which prints a specification of the same devices.
-        play(options, folder, "site", "nvidia_cdi_backend=native nvidia_cdi_refresh=none")
+        variables = "nvidia_cdi_backend=native nvidia_cdi_refresh=none"
+        play(options, folder, "site", max(options.forks), variables)
         for tree in folder.glob("host[0-9]*"):
             specification = yaml.safe_load((tree / "etc/cdi/nvidia.yaml").read_text())
             (tree / "usr/share/cdi.json").write_text(json.dumps(specification))
-        for case in PLAYS:
+        for case in options.plays:
             # The first run writes the files of the host, and fills caches.
-            play(options, folder, case)
-        costs: dict[str, list[Cost]] = {case: [] for case in PLAYS}
-        for _round in range(options.rounds):
-            for case, measured in costs.items():
-                measured.append(play(options, folder, case))
-    site = costs["site"]
-    print(
-        f"{options.hosts} hosts, {options.forks} forks, engines: {', '.join(options.engines)}; {options.rounds} rounds"
-    )
-    print(f"one host: {site[0].tasks} tasks listed, {site[0].modules} modules run on it")
-    print(ratio("site.yml / nine pings", site, costs["pings"]))
-    print(ratio("site.yml / 16 ordinary tasks", site, costs["ordinary"]))
+            play(options, folder, case, max(options.forks))
+        for forks in options.forks:
+            measure(options, folder, forks)
+
+
+def measure(options: argparse.Namespace, folder: Path, forks: int) -> None:
+    """Run all rounds with a number of forks, and print the costs and ratios."""
+    costs: dict[str, list[Cost]] = {case: [] for case in options.plays}
+    for _round in range(options.rounds):
+        for case, measured in costs.items():
+            measured.append(play(options, folder, case, forks))
+    print(f"{options.hosts} hosts, {forks} forks, engines: {', '.join(options.engines)}; {options.rounds} rounds")
+    for other, label in (("pings", "nine pings"), ("ordinary", "16 ordinary tasks")):
+        if {"site", other} <= set(costs):
+            print(ratio(f"site.yml / {label}", costs["site"], costs[other]))
     for case, measured in costs.items():
         each = statistics.median(cost.processor for cost in measured) / options.hosts
         elapsed = statistics.median(cost.elapsed for cost in measured)
         memory = max(cost.memory for cost in measured)
-        print(f"{case}: {each:.2f} s of processor time for each host, {elapsed:.1f} s elapsed, {memory} MiB of memory")
+        print(
+            f"{case}: {measured[0].tasks} tasks listed and {measured[0].modules} modules run for each host, "
+            f"{each:.2f} s of processor time for each host, {elapsed:.1f} s elapsed, {memory} MiB of memory",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
