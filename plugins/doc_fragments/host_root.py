@@ -6,9 +6,15 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """The options that name the host's file system."""
+    """The options that name the host's file system, and the group of the modules that have them."""
 
     DOCUMENTATION = r"""
+attributes:
+  action_group:
+    description: Use C(group/gpufleet.nvidia.all) in C(module_defaults) to set defaults for this module.
+    support: full
+    membership:
+      - gpufleet.nvidia.all
 options:
   host_root:
     description:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""docs/troubleshooting.md and docs/audit.md have all findings of the code, and no others."""
+"""The documentation has all findings of the code and no others, its links are right, and the README is short."""
 
 from __future__ import annotations
 
@@ -18,6 +18,13 @@ SOURCES = (
     *sorted((COLLECTION / "plugins/module_utils/_audit").glob("*.py")),
     COLLECTION / "plugins/plugin_utils/_audit/report.py",
 )
+PAGES = (
+    *(COLLECTION / name for name in ("README.md", "CONTRIBUTING.md")),
+    *sorted(COLLECTION.glob("docs/*.md")),
+    *sorted(COLLECTION.glob("roles/*/README.md")),
+)
+BLOCK = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
 ID = r"problem|[a-z0-9]+(?:-[a-z0-9]+)+"
 # The variable with the settings of dockerd.
 SETTINGS = "_FLAGS"
@@ -57,3 +64,28 @@ def test_troubleshooting_has_every_finding_and_no_other() -> None:
 @pytest.mark.parametrize("name", sorted(finding_ids()))
 def test_the_page_of_the_audit_has_every_finding(name: str) -> None:
     assert f"`{name}`" in (COLLECTION / "docs/audit.md").read_text(encoding="utf-8")
+
+
+def prose(path: Path) -> str:
+    """The text of a page without code."""
+    return BLOCK.sub("", path.read_text(encoding="utf-8"))
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(COLLECTION)))
+def test_links_lead_to_files_and_headings(path: Path) -> None:
+    for link in LINK.findall(prose(path)):
+        name, _hash, anchor = link.partition("#")
+        if "://" not in link:
+            target = path.parent / name if name else path
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), link
+
+
+def test_the_readme_is_short() -> None:
+    assert len((COLLECTION / "README.md").read_text(encoding="utf-8").split()) <= 700

@@ -1,0 +1,203 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Runs the commands of the documentation, and checks the variables in its YAML blocks.
+
+A section is the text below a heading of level two. Its YAML blocks that begin with a comment such as "# site.yml" are
+written to that file, then the commands of its console blocks run in that directory. The modules of hosts are replaced
+by a script that returns a result from a file. A block that is not run has the comment "<!-- not run: REASON -->" above.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ansible.plugins.action", reason="playbooks run on the controller only")
+import yaml
+
+COLLECTION = Path(__file__).resolve().parents[2]
+PAGES = (COLLECTION / "README.md", *sorted(COLLECTION.glob("docs/*.md")), *sorted(COLLECTION.glob("roles/*/README.md")))
+RUN = ("ansible-doc", "ansible-playbook")
+REASONS = (
+    *("GPU", "Kubernetes", "RPM host", "network", "several hosts"),
+    # Blocks for developers and about other programs.
+    *("changes this host", "has a session of its own", "takes minutes", "needs another program"),
+)
+BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+MARKER = re.compile(r"<!-- not run: ([^>]*) -->\n\s*\Z")
+OWN = ("nvidia_toolkit_", "nvidia_runtime_", "nvidia_cdi_")
+# Ansible calls it with the path of the module's file.
+INTERPRETER = """\
+#!/bin/sh
+module=${{1##*/AnsiballZ_}}
+cat "{folder}/${{module%.py}}.json" 2>/dev/null || echo '{{"changed": false}}'
+"""
+KEY = "ddcae044f796ecb0"
+ANSWERS: dict[str, t.Any] = {
+    "nvidia_container_info": {
+        "changed": False, "findings": [],
+        "engines": [
+            {"engine": target.partition("/")[0], "flavor": target.partition("/")[2] or "system", "target": target,
+             "user": None, "installed": True, "running": True, "service": "a.service", "recorded_files": [],
+             "unfinished_restart": False, "inspected": True, "problems": []}
+            for target in ("docker", "containerd", "containerd/k3s", "podman")
+        ],
+        "toolkit": {
+            "package_manager": "apt", "gpg": "/usr/bin/gpg", "gpu": {"present": True, "kind": "driver", "message": ""},
+            "repository_files": [f"/usr/share/keyrings/gpufleet-nvidia-container-toolkit-{KEY}.asc",
+                                 f"/var/cache/gpufleet-nvidia-key-{KEY}.asc"]},
+    },
+    "nvidia_runtime_config": {
+        "changed": False, "service": "docker.service", "restart_required": False, "restart_action": "none",
+        "pending_action": "none", "runtimes": {"nvidia": "/usr/bin/nvidia-container-runtime"},
+        "default_runtime": "runc", "backup_files": [], "cdi": True, "unrecorded": []},
+}  # fmt: skip
+
+
+class Block(t.NamedTuple):
+    """A fenced block, with the reason why it is not run, and the heading of its section."""
+
+    page: str
+    line: int
+    section: str
+    language: str
+    text: str
+    reason: str
+
+    @property
+    def commands(self) -> list[list[str]]:
+        lines = [line[2:] for line in self.text.splitlines() if line.startswith(("$ ", "# "))]
+        return [shlex.split(line, comments=True) for line in lines]
+
+
+def blocks() -> t.Iterator[Block]:
+    for path in PAGES:
+        page, text = str(path.relative_to(COLLECTION)), path.read_text(encoding="utf-8")
+        for found in BLOCK.finditer(text):
+            before = text[: found.start()]
+            section = (re.findall(r"^## (.*)$", before, re.MULTILINE) or [""])[-1]
+            content = re.sub(f"^{found[1]}", "", found[3], flags=re.MULTILINE)
+            marker = MARKER.search(before)
+            yield Block(page, before.count("\n") + 1, section, found[2], content, marker[1] if marker else "")
+
+
+BLOCKS = tuple(blocks())
+SHELL_BLOCKS = [block for block in BLOCKS if block.language in ("console", "sh", "bash", "shell")]
+YAML_BLOCKS = [block for block in BLOCKS if block.language == "yaml"]
+SECTIONS = sorted({(block.page, block.section) for block in SHELL_BLOCKS if not block.reason})
+
+
+def where(block: Block) -> str:
+    return f"{block.page}:{block.line}"
+
+
+@pytest.mark.parametrize("block", SHELL_BLOCKS, ids=where)
+def test_a_block_is_run_or_has_a_reason(block: Block) -> None:
+    others = [command for command in block.commands if command[0] not in RUN]
+    assert block.commands, "The block has no command. Begin each with a dollar or a number sign."
+    if block.reason:
+        assert block.reason in REASONS
+        assert others, "All commands of the block can be run. Remove the comment."
+    else:
+        assert others == [], f"Add <!-- not run: REASON --> above the block, with one of {', '.join(REASONS)}."
+
+
+def run(work: Path, command: t.Sequence[str], *options: str) -> str:
+    """Run a command of Ansible in a directory. The modules of all hosts return the answers."""
+    program = Path(sys.executable).with_name(command[0])
+    place = work / ".collections/ansible_collections/gpufleet/nvidia"
+    if not place.exists():
+        place.parent.mkdir(parents=True)
+        place.symlink_to(COLLECTION)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    environ.update(
+        ANSIBLE_COLLECTIONS_PATH=str(work / ".collections"), ANSIBLE_HOME=str(work / ".home"), ANSIBLE_NOCOLOR="1",
+        PYTHONDONTWRITEBYTECODE="1", LC_ALL="C.UTF-8",
+    )  # fmt: skip
+    done = subprocess.run(
+        [program, *command[1:], *options], cwd=work, env=environ, stdin=subprocess.DEVNULL, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{shlex.join(command)} ended with {done.returncode}:\n{done.stdout[-6000:]}"
+    return done.stdout
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A directory with an inventory, the files that examples name, and the script in place of modules."""
+    for name in ("hooks/drain.yml", "hooks/uncordon.yml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("[]\n", encoding="utf-8")
+    answers = tmp_path / ".answers"
+    answers.mkdir()
+    for module, answer in ANSWERS.items():
+        (answers / f"{module}.json").write_text(json.dumps(answer), encoding="utf-8")
+    (answers / "python").write_text(INTERPRETER.format(folder=answers), encoding="utf-8")
+    (answers / "python").chmod(0o755)
+    variables = {"ansible_connection": "local", "ansible_become": False,
+                 "ansible_python_interpreter": str(answers / "python")}  # fmt: skip
+    (tmp_path / "vars.json").write_text(json.dumps(variables), encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("page", "section"), SECTIONS)
+def test_the_commands_of_a_section_run(work: Path, page: str, section: str) -> None:
+    here = [block for block in BLOCKS if (block.page, block.section) == (page, section)]
+    for block in here:
+        name = re.match(r"# ([\w./-]+\.yml)\n", block.text)
+        if block.language == "yaml" and name is not None:
+            (work / name[1]).parent.mkdir(parents=True, exist_ok=True)
+            (work / name[1]).write_text(block.text, encoding="utf-8")
+    for name in ("inventory", "inventory.yml"):
+        if not (work / name).exists():
+            (work / name).write_text("gpu: {hosts: {gpu-07: }}", encoding="utf-8")
+    if not (work / "site.yml").exists():
+        shutil.copy(COLLECTION / "playbooks/site.yml", work)
+    commands = [command for block in here if block in SHELL_BLOCKS and not block.reason for command in block.commands]
+    for command in commands:
+        options = []
+        if command[0] == "ansible-playbook":
+            if [*command, "--check", "--diff"] in commands:
+                continue
+            options = ["-e", "@vars.json", *([] if "--limit" in command else ["--limit", one_host_of_each_group(work)])]
+        assert "no hosts matched" not in run(work, [word for word in command if word != "-K"], *options)
+
+
+def one_host_of_each_group(work: Path) -> str:
+    """The variables of all hosts of a group are the same, and a run with 40 hosts takes minutes."""
+    paths = [work / "inventory/hosts.yml", work / "inventory.yml"]
+    inventory = yaml.safe_load(next(path for path in paths if path.exists()).read_text(encoding="utf-8"))
+    ((name, group),) = inventory.items()
+    return ",".join(f"{child}[0]" for child in group.get("children", {name: group}))
+
+
+def variables_in(value: t.Any) -> t.Iterator[tuple[str, t.Any]]:
+    """Yield the variables of the roles at any depth of a YAML document."""
+    for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from variables_in(entry)
+    if isinstance(value, dict):
+        yield from ((name, entry) for name, entry in value.items() if str(name).startswith(OWN))
+
+
+def test_the_variables_in_yaml_blocks_are_valid(work: Path) -> None:
+    # Each block is a host with the variables of the block.
+    hosts = {where(block): dict(variables_in(yaml.safe_load(block.text))) for block in YAML_BLOCKS}
+    assert len([variables for variables in hosts.values() if variables]) > 15
+    # The examples name files beside an inventory that is a file, or above one that is a directory.
+    shutil.copytree(work / "hooks", work / "inventory/hooks")
+    (work / "inventory/nvidia.asc").write_text("key\n", encoding="utf-8")
+    (work / "inventory/hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}), encoding="utf-8")
+    # The roles set this variable for the user's tasks, and the user does not.
+    own = json.dumps({"nvidia_own_variables": ["nvidia_runtime_restarts"]})
+    run(work, ["ansible-playbook", "-i", "inventory/hosts.json", "gpufleet.nvidia.check", "-e", own])
