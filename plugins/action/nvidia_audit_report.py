@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import typing as t
@@ -53,8 +54,12 @@ class ActionModule(ActionBase):
             created = [self._try(path, files.prepare) for path in paths.values()]
             return {**result, "changed": any(created), **paths}
         fleet = report.report_of(_results(task_vars or {}, given), given["generated"])
-        texts = {"json": json.dumps(fleet, indent=2) + "\n", "html": page.page_of(fleet)}
-        changes = [self._try(path, files.write_private, texts[name]) for name, path in paths.items()]
+        # Only the page has the time of the controller. The JSON stays the same as long as the findings do.
+        now = datetime.datetime.now().astimezone().isoformat(" ", "seconds")
+        changes = [
+            self._try(paths["json"], files.write_private, json.dumps(fleet, indent=2) + "\n"),
+            self._try(paths["html"], files.write_private, page.page_of(fleet, now), ignored=page.TIME),
+        ]
         counts = fleet["totals"]["findings"]
         return {
             **result,
@@ -68,9 +73,9 @@ class ActionModule(ActionBase):
             "_ansible_verbose_always": True,
         }
 
-    def _try(self, path: str, write: t.Callable[..., bool], *content: str) -> bool:
+    def _try(self, path: str, write: t.Callable[..., bool], *content: str, **options: t.Any) -> bool:
         try:
-            return write(path, *content, check_mode=self._task.check_mode)
+            return write(path, *content, check_mode=self._task.check_mode, **options)
         except OSError as error:
             raise AnsibleActionFail(
                 f"{path} on the controller cannot be written: {error.strerror}. Name a directory to which the user that"

@@ -58,7 +58,9 @@ options:
     type: path
     default: gpufleet-audit.html
   generated:
-    description: The time of the report, as any text. When left out, the report contains no time.
+    description:
+      - The time of the report, as any text. When left out, the page shows the time of the controller, and the JSON file
+        contains no time, so that the same findings give the same file. The time of the page alone is not a change.
     type: str
   limit:
     description: The highest number of findings in RV(lines). A last line gives the number of the others.

@@ -16,14 +16,12 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.host_info import SUBJECTS, describe_host
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.page import page_of
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.report import report_of
-from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures import audit_fleet
+from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures import audit_results
 
 if t.TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from selenium.webdriver.chrome.webdriver import WebDriver
@@ -33,33 +31,11 @@ if t.TYPE_CHECKING:
 TIMEOUT = 20
 TITLE = "GPU fleet audit"
 WIDE, NARROW = 1400, 400
-EVIL = "</script><script>document.title='ran'</script>\u2028\u202e\"'><svg onload=\"document.title='ran'\">"
-
-
-def no_command(_argv: Sequence[str]) -> tuple[int, str, str]:
-    """Run no command, as on a host without programs."""
-    return 127, "", ""
-
-
-def results(directory: Path) -> dict[str, object]:
-    """Return the registered results of the thirty hosts."""
-    found: dict[str, object] = {}
-    for number, (name, kind) in enumerate(audit_fleet.names(audit_fleet.HOSTS)):
-        root = directory / str(number)
-        audit_fleet.make_tree(root, kind)
-        live = bool(kind.variables.get("nvidia_runtime_host_root_live"))
-        found[name] = describe_host(HostFS.of(str(root), live=live), no_command, SUBJECTS)
-    evil = {"severity": "info", "id": EVIL, "subject": EVIL, "text": EVIL, "advice": EVIL}
-    hostile = t.cast("dict[str, t.Any]", found[audit_fleet.HOSTILE])
-    hostile["findings"] = [*hostile["findings"], evil]
-    found[audit_fleet.UNREACHABLE] = {"unreachable": True, "msg": "No route to host"}
-    found[audit_fleet.FAILING] = {"failed": True, "msg": f"No Python. {EVIL}"}
-    return found
 
 
 @pytest.fixture(scope="session")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, t.Any]:
-    return report_of(results(tmp_path_factory.mktemp("trees")), "2026-03-01")
+    return report_of(audit_results.thirty(tmp_path_factory.mktemp("trees")), "2026-03-01")
 
 
 @pytest.fixture(scope="session")
@@ -101,16 +77,17 @@ class Page:
     def open(self, address_hash: str = "", width: int = WIDE, script: bool = True, **media: str) -> None:
         """Load the page; ``media`` are features such as prefers_color_scheme, or the medium as ``medium``."""
         self.driver.get("about:blank")
-        self._command("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        self.command("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         features = [
             {"name": name.replace("_", "-"), "value": value} for name, value in media.items() if name != "medium"
         ]
-        self._command("Emulation.setEmulatedMedia", media=media.get("medium", ""), features=features)
-        self._command("Emulation.setScriptExecutionDisabled", value=not script)
+        self.command("Emulation.setEmulatedMedia", media=media.get("medium", ""), features=features)
+        self.command("Emulation.setScriptExecutionDisabled", value=not script)
         self.driver.get(self.address + address_hash)
 
-    def _command(self, command: str, **parameters: object) -> None:
-        self.driver.execute_cdp_cmd(command, parameters)
+    def command(self, command: str, **parameters: object) -> t.Any:
+        """Run a command of the Chrome DevTools Protocol."""
+        return self.driver.execute_cdp_cmd(command, parameters)
 
     def all(self, selector: str) -> list[WebElement]:
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
@@ -124,14 +101,20 @@ class Page:
     def until(self, condition: t.Callable[[], object]) -> None:
         WebDriverWait(self.driver, TIMEOUT, 0.05).until(lambda _driver: condition())
 
+    def show_all(self) -> None:
+        """Create the rows that the page creates only at its end."""
+        self.run("const more = document.getElementById('more'); while (!more.hidden) more.click()")
+
     def hosts(self) -> list[str]:
-        """Return the names of the visible hosts in their order."""
+        """Return the names of the hosts that the filter shows, in their order."""
+        self.show_all()
         names: list[str] = self.run(
             "return [...document.querySelectorAll('.host:not([hidden]) .row th bdi')].map(item => item.textContent)"
         )
         return names
 
     def open_hosts(self) -> list[str]:
+        self.show_all()
         names: list[str] = self.run(
             "return [...document.querySelectorAll('.host:not([hidden])')]"
             ".filter(host => host.querySelector('.details').getClientRects().length)"
@@ -140,6 +123,7 @@ class Page:
         return names
 
     def row(self, name: str) -> WebElement:
+        self.show_all()
         found: WebElement = self.run(
             "return [...document.querySelectorAll('.row')]"
             ".find(row => row.querySelector('th bdi').textContent === arguments[0])",
@@ -170,13 +154,32 @@ class Page:
 
 
 @pytest.fixture
-def page(browser: WebDriver, address: str) -> Iterator[Page]:
-    """The page, just opened. Afterwards, no other script has run, and the browser has requested no other file."""
+def open_page(browser: WebDriver, tmp_path: Path) -> Iterator[t.Callable[[dict[str, t.Any] | str], Page]]:
+    """Opens the page of a report, or that at an address.
+
+    Afterwards, no other script has run, and the browser has requested no other file.
+    """
     for kind in ("browser", "performance"):
         log_of(browser, kind)
-    opened = Page(browser, address)
-    opened.open()
-    yield opened
+    opened: list[Page] = []
+
+    def open_page(source: dict[str, t.Any] | str) -> Page:
+        if not isinstance(source, str):
+            path = tmp_path / f"{len(opened)}.html"
+            path.write_text(page_of(source), encoding="utf-8")
+            source = path.as_uri()
+        opened.append(Page(browser, source))
+        opened[-1].open()
+        return opened[-1]
+
+    yield open_page
     assert browser.title == TITLE
     assert log_of(browser, "browser") == []
-    assert {url.partition("#")[0] for url in opened.requests() if not url.startswith("about:")} <= {address, "data:,"}
+    requested = {url.partition("#")[0] for url in opened[0].requests() if not url.startswith(("about:", "blob:"))}
+    assert requested <= {"data:,", *(page.address for page in opened)}
+
+
+@pytest.fixture
+def page(open_page: t.Callable[[str], Page], address: str) -> Page:
+    """The page of the thirty hosts, just opened."""
+    return open_page(address)

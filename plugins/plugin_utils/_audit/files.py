@@ -14,6 +14,10 @@ import errno
 import os
 import stat
 import tempfile
+import typing as t
+
+if t.TYPE_CHECKING:
+    import re
 
 _MODE, _DIRECTORY_MODE = 0o600, 0o700
 
@@ -47,29 +51,28 @@ def _require_permission(directory: str) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), directory)
 
 
-def write_private(path: str, text: str, check_mode: bool) -> bool:
+def write_private(path: str, text: str, check_mode: bool, ignored: re.Pattern[bytes] | None = None) -> bool:
     """Replace the file atomically by one with this text, unless it has the text already. Return whether it differs.
 
-    A missing directory is created. In check mode nothing is written. Raises OSError, also if the path is not a regular
-    file but for example a device.
+    A difference only in what ``ignored`` matches does not count. A missing directory is created. In check mode nothing
+    is written. Raises OSError, also if the path is not a regular file but for example a device.
     """
     content = text.encode("utf-8", "replace")
-    if _has(path, content):
+    previous = _private_content(path)
+    if previous == content:
         return False
     if not check_mode:
         _replace(path, content)
-    return True
+    return previous is None or ignored is None or ignored.sub(b"", previous) != ignored.sub(b"", content)
 
 
-def _has(path: str, content: bytes) -> bool:
-    """Return whether the file has this content, belongs to the user, and has mode 0600."""
+def _private_content(path: str) -> bytes | None:
+    """Return the content of the file, or None unless it belongs to the user and has mode 0600."""
     status = _refuse_other_kinds(path)
-    if status is None:
-        return False
-    if (stat.S_IMODE(status.st_mode), status.st_uid, status.st_size) != (_MODE, os.geteuid(), len(content)):
-        return False
+    if status is None or (stat.S_IMODE(status.st_mode), status.st_uid) != (_MODE, os.geteuid()):
+        return None
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
-        return stream.read() == content
+        return stream.read()
 
 
 def _refuse_other_kinds(path: str) -> os.stat_result | None:

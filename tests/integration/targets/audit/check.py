@@ -59,9 +59,11 @@ def main() -> None:
     expect([hosts[name]["severity"] for name in ranked], ["critical", "critical", "critical", None])
     expect([finding["id"] for finding in hosts["docker-broken-01"]["findings"]], ["config-unreadable"])
 
-    expect((page[:15], page.count('<tbody class="host"')), ("<!DOCTYPE html>", HOSTS))
+    expect((page[:15], page.count("<time>")), ("<!DOCTYPE html>", 1))
+    data = page.partition('<script id="hosts" type="application/json">')[2].partition("</script>")[0]
+    expect([host["host"] for host in json.loads(data)], list(hosts))
     # The name of the host is not part of the markup.
-    expect((page.count("<img"), page.count("</script>")), (0, 1))
+    expect((page.count("<img"), page.count("</script>")), (0, 2))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import typing as t
 from unittest.mock import MagicMock
 
@@ -68,6 +69,18 @@ def test_files_are_written(run: t.Callable[..., dict[str, t.Any]], tmp_path: Pat
     assert (tmp_path / "gpufleet-audit.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert (result["changed"], result["failed"]) == (True, False)
     assert not run()["changed"]
+
+
+def test_the_page_has_the_time_of_the_last_run(run: t.Callable[..., dict[str, t.Any]], tmp_path: Path) -> None:
+    page = tmp_path / "gpufleet-audit.html"
+    run()
+    page.write_bytes(re.sub(b"<time>.*?</time>", b"<time>earlier</time>", page.read_bytes()))
+    # The page is written again, and a new time alone is not a change.
+    assert not run()["changed"]
+    assert re.search(r"<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d</time>", page.read_text(encoding="utf-8"))
+    assert json.loads((tmp_path / "gpufleet-audit.json").read_text(encoding="utf-8"))["generated"] is None
+    page.write_bytes(page.read_bytes().replace(b"GPU fleet", b"Other"))
+    assert run()["changed"]
 
 
 def test_result(run: t.Callable[..., dict[str, t.Any]]) -> None:

@@ -6,13 +6,21 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 import typing as t
 from html.parser import HTMLParser
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.page import Markup, element, joined, page_of
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.page import (
+    COLUMNS,
+    TIME,
+    Markup,
+    element,
+    joined,
+    page_of,
+)
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.report import report_of
 
 # Texts that could begin or end markup.
@@ -25,9 +33,9 @@ HOSTILE = (
     "\u202egnp\u2066.exe\u2028\u2029\x00\x1b]0;x\x07",
 )
 ALLOWED = {
-    "html", "head", "meta", "link", "title", "style", "script", "body", "header", "main", "h1", "p", "section", "div",
-    "button", "b", "span", "label", "input", "select", "option", "table", "caption", "thead", "tbody", "tr", "th", "td",
-    "ul", "li", "bdi", "code", "dl", "dt", "dd",
+    "html", "head", "meta", "link", "title", "style", "script", "noscript", "body", "header", "main", "h1", "h2", "p",
+    "section", "div", "button", "b", "span", "a", "ol", "li", "bdi", "time", "label", "input", "select", "option",
+    "table", "caption", "thead", "tr", "th", "pre",
 }  # fmt: skip
 
 
@@ -62,6 +70,13 @@ class Page(HTMLParser):
         return [found for name, found in self.elements if name == tag and wanted.items() <= found.items()]
 
 
+def data(source: str) -> list[dict[str, t.Any]]:
+    """Return the hosts in the data of the page."""
+    (text,) = re.findall(r'<script id="hosts" type="application/json">(.*?)</script>', source, re.DOTALL)
+    hosts: list[dict[str, t.Any]] = json.loads(text)
+    return hosts
+
+
 def full(text: str) -> dict[str, t.Any]:
     """The result of a host with ``text`` in every value."""
     return {
@@ -82,20 +97,24 @@ def test_texts_of_hosts_are_escaped(text: str) -> None:
     page = Page(source)
     assert page.open == []
     assert {tag for tag, _attributes in page.elements} <= ALLOWED
-    assert len(page.all("script")) == len(page.all("style")) == 1
+    assert [found.get("type") for found in page.all("script")] == ["application/json", None]
+    assert len(page.all("style")) == 1
+    assert all(str(found["href"]).startswith("#finding=") for found in page.all("a"))
     assert not [name for _tag, attributes in page.elements for name in attributes if name.startswith("on")]
     assert not [1 for _tag, attributes in page.elements if {"src", "srcset", "action", "style"} & set(attributes)]
     # Invisible characters are escaped.
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]", source)
-    assert len(page.all("tbody", class_="host")) == 3
+    assert len(data(source)) == 3
+    assert source.count("</script>") == 2
     source.encode()
 
 
 def test_escaped_texts_are_readable() -> None:
-    page = Page(page_of(report_of({"<b>&amp;": full("<i>")})))
-    assert "<b>&amp;" in page.texts["bdi"]
-    assert page.texts["bdi"].count("<i>") > 8
-    assert page.all("th", data_sort="<b>&amp;")
+    source = page_of(report_of({"<b>&amp;\n\u202e": full("<i>")}))
+    [host] = data(source)
+    assert host["host"] == "<b>&amp; \\u202e"
+    assert host["engines"][0]["target"] == host["findings"][0]["text"] == host["gpus"]["models"][0][0] == "<i>"
+    assert Page(source).texts["bdi"] == ["<i>"]
 
 
 def test_content_security_policy() -> None:
@@ -134,37 +153,64 @@ def test_choices_of_filters() -> None:
     assert values[: values.index("")] == []
     assert values[1:4] == ["containerd/k3s", "docker", "docker/rootless"]
     assert values[4:6] == ["", "x"]
-    assert [found["data-engine"] for found in page.all("li") if "data-engine" in found] == [
-        "docker", "containerd/k3s", "docker", "docker/rootless",
-    ]  # fmt: skip
+    labels = [engine["label"] for host in data(page_of(report_of(results))) for engine in host["engines"]]
+    assert labels == ["docker", "containerd/k3s", "docker", "docker/rootless"]
 
 
 @pytest.mark.parametrize(
     ("engine", "expected"),
     [
-        ({"engine": "docker", "installed": True, "running": True}, []),
-        ({"engine": "docker", "installed": True, "running": False}, ["stopped"]),
-        ({"engine": "docker", "installed": False, "running": False}, ["not installed"]),
-        ({"engine": "docker", "running": True, "restart_required": True}, ["restart pending"]),
-        ({"engine": "docker", "running": False, "unfinished_restart": True}, ["stopped", "restart pending"]),
+        ({"engine": "docker", "installed": True, "running": True}, (None, False)),
+        ({"engine": "docker", "installed": True, "running": False}, ("stopped", False)),
+        ({"engine": "docker", "installed": False, "running": False}, ("not installed", False)),
+        ({"engine": "docker", "running": True, "restart_required": True}, (None, True)),
+        ({"engine": "docker", "running": False, "unfinished_restart": True}, ("stopped", True)),
         # Podman has no daemon.
-        ({"engine": "podman", "installed": True, "running": False}, []),
-        ({"engine": "docker"}, []),
+        ({"engine": "podman", "installed": True, "running": False}, (None, False)),
+        ({"engine": "docker"}, (None, False)),
     ],
 )
-def test_state_of_an_engine(engine: dict[str, t.Any], expected: list[str]) -> None:
-    page = Page(page_of(report_of({"a": {"engines": [engine], "cdi": {"files": []}}})))
-    assert [text for text in page.texts["span"] if text in ("stopped", "not installed", "restart pending")] == expected
+def test_state_of_an_engine(engine: dict[str, t.Any], expected: tuple[str | None, bool]) -> None:
+    [host] = data(page_of(report_of({"a": {"engines": [engine], "cdi": {"files": []}}})))
+    [row] = host["engines"]
+    assert (row["state"], row["restart_pending"]) == expected
 
 
-def test_rows_and_columns() -> None:
-    page = Page(page_of(report_of({"a": full("x"), "gone": {"unreachable": True}})))
-    titles = len(page.all("th", scope="col"))
-    assert titles == 8
-    assert len([found for found in page.all("td") if "data-label" in found]) == 2 * (titles - 1)
-    assert len(page.all("th", scope="row")) == 2
-    toggles = [found["aria-controls"] for found in page.all("button", class_="toggle")]
-    assert toggles == [found["id"] for found in page.all("tr", class_="details")] == ["host-0", "host-1"]
+def test_the_order_offers_each_column_in_both_directions() -> None:
+    page = Page(page_of(report_of({"a": full("x")})))
+    assert len(page.all("th", scope="col")) == len(COLUMNS)
+    values = [str(found["value"]) for found in page.all("option")][-2 * len(COLUMNS) :]
+    assert sorted(values) == sorted(f"{number}{sign}" for number in range(len(COLUMNS)) for sign in ("", "-"))
+
+
+def test_time_of_the_page() -> None:
+    report = report_of({"a": full("x")})
+    # The time of the report is shown rather than that of the controller.
+    assert Page(page_of(report_of({}, "noon"), "now")).texts["time"] == ["noon"]
+    assert "time" not in Page(page_of(report)).texts
+    first, second = (page_of(report, text).encode() for text in ("now", "<later>"))
+    assert first != second
+    assert TIME.sub(b"", first) == TIME.sub(b"", second)
+    # The text of a host cannot look like the time.
+    hostile = [page_of(report_of({f"<time>{text}</time>": full("x")})).encode() for text in ("now", "then")]
+    assert TIME.sub(b"", hostile[0]) != TIME.sub(b"", hostile[1])
+
+
+def test_top_problems() -> None:
+    found = [{"severity": "info", "id": f"i{number}"} for number in range(9)]
+    results = {"a": {"engines": [], "findings": [*found, {"severity": "critical", "id": "a b&</a>"}]}, "b": full("i3")}
+    page = Page(page_of(report_of(results)))
+    links = [found["href"] for found in page.all("a")]
+    assert len(links) == 8
+    assert links[0] == "#finding=a+b%26%3C%2Fa%3E"
+    # Findings of one severity are sorted by the number of their hosts.
+    assert links[1:4] == ["#finding=i3", "#finding=i0", "#finding=i1"]
+
+
+def test_page_without_the_script() -> None:
+    source = page_of(report_of({f"gpu-{number}": full("</noscript>") for number in range(60)}))
+    (text,) = re.findall(r"<noscript>(.*?)</noscript>", source, re.DOTALL)
+    assert len(re.findall(r"^warning +gpu-\d+ ", text, re.MULTILINE)) == 60
 
 
 @pytest.mark.parametrize(
