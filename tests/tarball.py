@@ -18,8 +18,8 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parents[1]
 # What a tarball may have at its top.
 _PUBLISHED = {
-    "CHANGELOG.rst", "FILES.json", "LICENSE", "MANIFEST.json", "README.md", "changelogs", "docs", "meta", "playbooks",
-    "plugins", "roles",
+    "CHANGELOG.rst", "CODE_OF_CONDUCT.md", "FILES.json", "LICENSE", "MANIFEST.json", "README.md", "changelogs", "docs",
+    "meta", "playbooks", "plugins", "roles",
 }  # fmt: skip
 _DOCUMENTED = {"module": "plugins/modules/*.py", "role": "roles/*"}
 
