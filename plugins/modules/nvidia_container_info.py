@@ -341,7 +341,7 @@ toolkit:
       sample: apt
     gpg:
       description:
-        - The path of the program C(gpg), with which the role C(gpufleet.nvidia.nvidia_toolkit) checks the key for
+        - The path of the program C(gpg), with which M(gpufleet.nvidia.nvidia_toolkit_install) checks the key for
           C(dnf). Null if there is none.
       type: str
       sample: /usr/bin/gpg

@@ -145,6 +145,17 @@ options:
         description: The file mode, as a quoted string.
         type: str
         default: "0644"
+  key_fingerprint:
+    description:
+      - The fingerprint of the key in O(repository_files), 40 hexadecimal digits with or without spaces.
+      - It is used with C(dnf), which trusts every key in the file. C(apt) reads the fingerprint in C(Signed-By).
+      - The task fails unless the file is one armored block that contains this key and no other one. This needs the
+        program C(gpg). A wrong key in C(/var/cache) is removed, so that it can be fetched again.
+      - The key is also imported into C(rpm). It replaces the same key with another expiry date, which C(dnf) would
+        keep.
+      - When left out, the key is not checked, and C(dnf) imports it when it installs a package.
+      - In both cases the key of an earlier run is removed from C(rpm) together with its file.
+    type: str
   proxy:
     description:
       - The address of a proxy for O(repository_files[].content). It may contain a password. When left out, none.
@@ -246,6 +257,20 @@ EXAMPLES = r"""
           Suites: /
           Signed-By: /usr/share/keyrings/gpufleet-nvidia-container-toolkit-ddcae044f796ecb0.asc
 
+- name: Install the toolkit with dnf from a mirror, with one trusted key
+  gpufleet.nvidia.nvidia_toolkit_install:
+    key_fingerprint: C95B321B61E88C1809C4F759DDCAE044F796ECB0
+    repository_files:
+      - path: /etc/pki/rpm-gpg/RPM-GPG-KEY-gpufleet-nvidia-container-toolkit-ddcae044f796ecb0
+        src: /srv/keys/nvidia.asc
+      - path: /etc/yum.repos.d/gpufleet-nvidia-container-toolkit.repo
+        content: |
+          [gpufleet-nvidia-container-toolkit]
+          name=NVIDIA Container Toolkit
+          baseurl=https://mirror.example.com/libnvidia-container/stable/rpm/$basearch
+          gpgkey=file:///etc/pki/rpm-gpg/RPM-GPG-KEY-gpufleet-nvidia-container-toolkit-ddcae044f796ecb0
+          gpgcheck=1
+
 - name: Install packages that are on the host
   gpufleet.nvidia.nvidia_toolkit_install:
     source: files
@@ -308,7 +333,8 @@ RETURN = r"""
 diff:
   description:
     - Packages, and removed files, before and after. In check mode what they would be.
-    - It is followed by one entry for each changed file of the repository, without user and password in addresses.
+    - It is followed by one entry for each changed file of the repository, without user and password in addresses, and
+      by one for the keys that are removed from C(rpm) and the key files that are imported.
     - With O(source=directory) the names in O(dest), with modes and the beginning of the SHA-256 of their content.
     - C(config.toml) comes last, with secrets masked.
   returned: success
@@ -523,7 +549,7 @@ if t.TYPE_CHECKING:
 _FETCHING = 300
 # Options for only one of the two kinds of sources.
 _OF_DIRECTORIES = ("src", "components", "low_level_runtimes", "default_runtime_executable")
-_OF_PACKAGES = ("repository_files", "proxy", "hold", "package_cache")
+_OF_PACKAGES = ("repository_files", "key_fingerprint", "proxy", "hold", "package_cache")
 
 
 def install(module: AnsibleModule) -> dict[str, t.Any]:
@@ -564,6 +590,7 @@ def _install_packages(module: AnsibleModule) -> dict[str, t.Any]:
         files=tuple(params["files"]),
         pending=params["pending"],
         repository_files=_repository_files(params["repository_files"]),
+        key_fingerprint=_fingerprint(params["key_fingerprint"]),
         proxy=params["proxy"],
         hold=params["hold"],
         remove_conflicts=params["remove_conflicts"],
@@ -643,6 +670,10 @@ def _repository_files(entries: list[dict[str, t.Any]] | None) -> tuple[toolkit_r
         toolkit_repository.RepositoryFile(entry["path"], entry["content"], entry["src"], entry["mode"])
         for entry in entries
     )
+
+
+def _fingerprint(text: str | None) -> str | None:
+    return None if text is None else text.replace(" ", "").upper()
 
 
 def _manager(module: AnsibleModule, host: hostfs.HostFS) -> packages_base.PackageManager | None:
@@ -802,6 +833,7 @@ def main() -> None:
                     "mode": {"type": "str", "default": "0644"},
                 },
             },
+            "key_fingerprint": {"type": "str", "no_log": False},
             "proxy": {"type": "str", "no_log": True},
             "hold": {"type": "bool"},
             "remove_conflicts": {"type": "bool", "default": True},

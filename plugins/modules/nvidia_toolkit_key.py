@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Fetches the key of a package repository. It does not verify the key. apt, dnf, and the role do.
+# Fetches the key of a package repository. It does not check the key. apt and nvidia_toolkit_install do.
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ description:
   - Internal, for the role P(gpufleet.nvidia.nvidia_toolkit#role).
   - Does not put the password of a proxy on a command line, where every user of the host could read it.
     M(ansible.builtin.get_url), which gets a proxy through C(environment), does.
-  - Does not verify the key. apt, dnf, and the role do.
+  - Does not check the key. C(apt) does, and for C(dnf) the module M(gpufleet.nvidia.nvidia_toolkit_install).
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
 attributes:

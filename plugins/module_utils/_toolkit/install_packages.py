@@ -16,7 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import sources as packages_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import package_versions
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import package_versions, rpm_keys
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import packages as toolkit_packages
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import repository as toolkit_repository
 
@@ -28,7 +28,7 @@ class PendingChanges(t.NamedTuple):
 
     ``packages`` and ``hold`` say whether packages or their holds change. ``former`` are packages to remove, because the
     toolkit replaces them. ``sources`` are conflicting source files to remove. ``stale`` are files to remove from the
-    package cache.
+    package cache. ``keys`` are the changes in rpm.
     """
 
     packages: bool
@@ -37,6 +37,7 @@ class PendingChanges(t.NamedTuple):
     sources: tuple[str, ...]
     stale: tuple[str, ...]
     repository: toolkit_repository.RepositoryPlan
+    keys: rpm_keys.KeyPlan
 
     @property
     def needs_transaction(self) -> bool:
@@ -44,7 +45,8 @@ class PendingChanges(t.NamedTuple):
 
     @property
     def changes_files(self) -> bool:
-        return bool(self.sources or self.stale) or self.repository.has_changes
+        """Whether files, or the keys of rpm, change."""
+        return bool(self.sources or self.stale) or self.repository.has_changes or self.keys.has_changes
 
     @property
     def has_changes(self) -> bool:
@@ -121,13 +123,15 @@ class Installation(toolkit_packages.PackageTask):
         packages = packages or self._wants_latest or (options.source == "files" and self._requested is None)
         hold = options.hold is not None and any(p.held != options.hold for p in state.packages.values())
         keep = self.files if options.source == "files" else ()
+        repository = self._repository(predicted)
         return PendingChanges(
             packages,
             tuple(state.former) if options.remove_conflicts else (),
             hold,
             self._conflicting_sources(),
             tuple(toolkit_packages.stale_files(self.host, self.cache, keep)),
-            self._repository(predicted),
+            repository,
+            self._keys(repository, predicted),
         )
 
     def _repository(self, predicted: bool) -> toolkit_repository.RepositoryPlan:
@@ -136,6 +140,15 @@ class Installation(toolkit_packages.PackageTask):
         if self.repository_files is None and self.options.source != "repository":
             return toolkit_repository.RepositoryPlan()
         return plan
+
+    def _keys(self, repository: toolkit_repository.RepositoryPlan, predicted: bool) -> rpm_keys.KeyPlan:
+        try:
+            return self.plan_keys(repository)
+        except rpm_keys.WrongKeyError:
+            if not predicted:
+                # Otherwise the next run would not fetch the key again.
+                toolkit_repository.remove_fetched_keys(self.host, self.repository_files or ())
+            raise
 
     def _conflicting_sources(self) -> tuple[str, ...]:
         # An installation from files needs no source and does not change the existing sources.
@@ -248,10 +261,14 @@ class Installation(toolkit_packages.PackageTask):
         self._recorded = toolkit_packages.recorded_packages(self.host)
         try:
             backups = self._write_sources(changes, saved)
+            # dnf does not import the new version of a key while rpm has the previous one.
+            rpm_keys.remove_keys(self.host, self.run, changes.keys.replaced)
             target = self._change_packages(state, changes)
             self._set_holds()
             after = self.installed_state()
             self._check_versions(after)
+            rpm_keys.import_keys(self.host, self.run, changes.keys.imports)
+            rpm_keys.remove_keys(self.host, self.run, changes.keys.unused)
         except errors.NvidiaError as error:
             self._restore_sources(state, changes, saved, error)
             raise
@@ -287,6 +304,9 @@ class Installation(toolkit_packages.PackageTask):
             return
         try:
             saved.restore()
+            if changes.keys.replaced:
+                # The files contain the previous version again.
+                rpm_keys.import_keys(self.host, self.run, changes.keys.imports)
         except errors.HostError as another:
             raise errors.HostError(f"{error} The previous package sources could not be restored: {another}") from error
         if saved.saved:
@@ -469,5 +489,6 @@ class Installation(toolkit_packages.PackageTask):
             changes.sources,
             (*changes.stale, *changes.repository.unused_keys),
             changes.repository,
+            changes.keys,
             predicted=predicted,
         )

@@ -20,6 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gp
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import repository as toolkit_repository
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import rpm_keys
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -193,6 +194,7 @@ SOURCE_FOLDERS = ("/etc/apt/sources.list.d", "/etc/apt/preferences.d", "/etc/apt
 _NOT_DOWNLOADED = re.compile(
     r"Failed to fetch|Unable to fetch|Error downloading|Failed to download|Cannot download|Status code: 4|No more mirr"
 )
+_FINGERPRINT = re.compile(r"[0-9A-F]{40}")
 
 
 class InstallOptions(t.NamedTuple):
@@ -204,6 +206,7 @@ class InstallOptions(t.NamedTuple):
     files: tuple[str, ...] = ()
     pending: bool = False
     repository_files: tuple[toolkit_repository.RepositoryFile, ...] | None = None
+    key_fingerprint: str | None = None
     proxy: str | None = None
     hold: bool | None = None
     remove_conflicts: bool = True
@@ -249,6 +252,7 @@ class TaskResult(t.NamedTuple):
     removed_sources: tuple[str, ...] = ()
     removed_files: tuple[str, ...] = ()
     repository: toolkit_repository.RepositoryPlan = toolkit_repository.RepositoryPlan()
+    keys: rpm_keys.KeyPlan = rpm_keys.KeyPlan()
     backups: tuple[t.Mapping[str, str | None], ...] = ()
     predicted: bool = False
     unrecorded: tuple[str, ...] = ()
@@ -299,6 +303,13 @@ class PackageTask(toolkit_installed.Policies):
             {name: found[name] for name in packages_base.REPLACED_PACKAGES if name in found},
         )
 
+    def plan_keys(self, repository: toolkit_repository.RepositoryPlan) -> rpm_keys.KeyPlan:
+        """Return the required changes of the keys in rpm. Raises WrongKeyError and HostError."""
+        if self._manager is None or self._manager.name != "dnf" or not self.host.live:
+            return rpm_keys.KeyPlan()
+        files, fingerprint = self.repository_files or (), self.options.key_fingerprint
+        return rpm_keys.plan_keys(self.host, self.run, repository, files, fingerprint)
+
     def check_gpu_containers(self) -> None:
         """Raise HostError, or warn, for containers that lose their GPU in this change.
 
@@ -333,7 +344,7 @@ class PackageTask(toolkit_installed.Policies):
         }
         return {
             "changed": result.changed,
-            "diff": [packages_diff, *result.repository.diff()],
+            "diff": [packages_diff, *result.repository.diff(), *result.keys.diff()],
             # A version that is not known yet is reported as None.
             "version": version if version is not None and toolkit_installed.upstream_version(version) else None,
             "packages": {
@@ -365,6 +376,8 @@ class PackageTask(toolkit_installed.Policies):
             raise errors.NvidiaError(
                 "repository_files requires source: repository. Remove repository_files, or change source."
             )
+        if options.key_fingerprint is not None and not _FINGERPRINT.fullmatch(options.key_fingerprint):
+            raise errors.NvidiaError("key_fingerprint must have 40 hexadecimal digits.")
         if options.source != "existing" and not self.host.live:
             raise errors.HostError(
                 "Packages cannot be installed or removed in an offline tree, because their scripts must run in it. Run"

@@ -14,7 +14,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import package_versions
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import package_versions, rpm_keys
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import packages as toolkit_packages
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import repository as toolkit_repository
 
@@ -29,6 +29,7 @@ class RemovalPlan(t.NamedTuple):
     - ``config``: the record of a config.toml that the packages created.
     - ``cached``: files in the package cache.
     - ``repository``: the files of the package repository.
+    - ``keys``: the keys of the repository in rpm.
     - ``removes_list``: whether the list of the packages that this collection installed is removed too.
     - ``unrecorded``: installed packages that are kept, because they are not in that list.
     """
@@ -37,6 +38,7 @@ class RemovalPlan(t.NamedTuple):
     config: core_records.OriginalFile | None
     cached: tuple[str, ...]
     repository: toolkit_repository.RepositoryPlan
+    keys: rpm_keys.KeyPlan
     removes_list: bool = False
     unrecorded: tuple[str, ...] = ()
 
@@ -88,11 +90,12 @@ class Removal(toolkit_packages.PackageTask):
 
     def _removal_plan(self, state: toolkit_packages.State) -> RemovalPlan:
         repository = toolkit_repository.plan_removal(self.host)
+        keys = self.plan_keys(repository)
         cached = tuple(toolkit_packages.stale_files(self.host, self.cache, ()))
         # ``source: existing`` never removes packages. Without a known package manager this collection has installed
         # none.
         if self.options.source == "existing" or self._manager is None:
-            return RemovalPlan((), None, cached, repository)
+            return RemovalPlan((), None, cached, repository, keys)
         config = toolkit_packages.recorded_config(self.host)
         if config is not None and toolkit_packages.has_written_settings(self.host):
             self._warn_about_settings(config.path)
@@ -105,7 +108,7 @@ class Removal(toolkit_packages.PackageTask):
         ]
         unrecorded = tuple(name for name in state.packages if name not in recorded)
         removes_list = self.host.lexists(toolkit_packages.INSTALLED)
-        return RemovalPlan(tuple(packages), config, cached, repository, removes_list, unrecorded)
+        return RemovalPlan(tuple(packages), config, cached, repository, keys, removes_list, unrecorded)
 
     def _warn_about_settings(self, path: str) -> None:
         self.warn(
@@ -134,6 +137,8 @@ class Removal(toolkit_packages.PackageTask):
             backups = toolkit_packages.remove_config(self.host, removal.config, self.backup_dir)
         if self.cache is not None and removal.cached:
             toolkit_packages.clean_cache(self.host, self.cache, removal.cached)
+        # The files and their records name the keys, so that the next run can complete an interrupted removal.
+        rpm_keys.remove_keys(self.host, self.run, removal.keys.unused)
         backups += toolkit_repository.write_files(self.host, removal.repository, self.backup_dir)
         toolkit_repository.remove_unused_keys(self.host, removal.repository)
         if removal.repository.untested:
@@ -174,6 +179,7 @@ class Removal(toolkit_packages.PackageTask):
             after=after,
             removed_files=(*removal.cached, *config, *removal.repository.unused_keys),
             repository=removal.repository,
+            keys=removal.keys,
             predicted=predicted,
             unrecorded=removal.unrecorded,
         )

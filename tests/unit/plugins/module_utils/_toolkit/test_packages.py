@@ -117,6 +117,7 @@ def test_options_match_documentation(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("host_root", "host_root_live"):
         del specification[name]
     assert specification["proxy"].pop("no_log")
+    assert specification["key_fingerprint"].pop("no_log") is False
     assert specification["_bundled"].pop("no_log")
     assert _told(documented) == specification
 
