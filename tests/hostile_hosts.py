@@ -61,7 +61,6 @@ CONFIGURED = {
 }  # fmt: skip
 ANSWERS: dict[str, dict[str, t.Any]] = {
     "nvidia_runtime_config": CONFIGURED,
-    "command": {"rc": 0, "stdout": f"pub:::::\nfpr:::::::::{KEY}:", "stderr": "", "cmd": ["gpg"]},
     "stat": {"stat": {"exists": False}},
 }
 OTHERWISE = {"changed": True, "msg": "message", "dest": "/etc/file", "results": ["result"], "unrecorded": ["package"]}
@@ -79,26 +78,28 @@ cat "{answers}/$module.json" 2>/dev/null || cat "{answers}/.json"
 
 
 class Host(t.NamedTuple):
-    """A host: its variables, how it changes strings, where its answers differ, and which one sets CHOSEN."""
+    """A host: its variables, how it changes strings, where its answers differ, and the facts that copy returns."""
 
     variables: dict[str, t.Any]
     change: str = "appended"
     answers: t.Mapping[str, dict[str, t.Any]] = {}
-    chooses: str | None = None
+    chooses: t.Mapping[str, t.Any] = {}
 
 
-# Facts that choose files of the controller.
-CHOSEN = {
+# Facts that choose files of the controller. The first ones are of nvidia_toolkit, which runs on a host again in the
+# playbook "remove", and the last one of nvidia_runtime.
+CHOSEN_FILES = {
     "nvidia_toolkit_source": "files", "nvidia_toolkit_files_on": "controller",
-    "nvidia_toolkit_files": ["/named_by_host"], "nvidia_runtime_before_restart": "/named_by_host",
+    "nvidia_toolkit_files": ["/named_by_host"],
 }  # fmt: skip
+CHOSEN_TASKS = {"nvidia_runtime_before_restart": "/named_by_host"}
+# Ansible's own module "copy" sends them.
+SENT_FILES = {"nvidia_toolkit_source": "files", "nvidia_toolkit_files": [str(Path(__file__).resolve())]}
 HOSTS = {
-    "chooses_files": Host({"nvidia_toolkit_key": "KEY"}, answers={"copy": OTHERWISE}, chooses="copy"),
-    "chooses_tasks": Host({"nvidia_toolkit_key": "KEY"}, chooses="rpm_key",
-                          answers={"nvidia_container_info": info("dnf"), "rpm_key": OTHERWISE}),
+    "chooses_files": Host(SENT_FILES, answers={"copy": OTHERWISE}, chooses=CHOSEN_FILES),
+    "chooses_tasks": Host(SENT_FILES, answers={"copy": OTHERWISE}, chooses=CHOSEN_TASKS),
     "apt": Host({"nvidia_toolkit_key": "KEY"}),
     "dnf": Host({}, answers={"nvidia_container_info": info("dnf"), "nvidia_runtime_restart": FAILURE}),
-    "other_key": Host({}, answers={"nvidia_container_info": info("dnf"), "command": {"rc": 0, "stdout": "pub:"}}),
     "directory": Host({"nvidia_toolkit_source": "directory", "nvidia_toolkit_src": "/srv",
                        "nvidia_toolkit_files_on": "node"}, answers={"nvidia_runtime_verify": FAILURE}),
     "no_gpu": Host({}, answers={"nvidia_container_info": info(present=False)}),
@@ -115,9 +116,9 @@ VARIABLES = {
 # The modules that the playbooks have to reach on some host, and the hosts on which remove and rolling have to reach
 # one. Without them the test proves nothing.
 REACHED = {
-    "command", "copy", "file", "nvidia_cdi_refresh", "nvidia_cdi_spec", "nvidia_container_info",
+    "copy", "nvidia_cdi_refresh", "nvidia_cdi_spec", "nvidia_container_info",
     "nvidia_runtime_config", "nvidia_runtime_restart", "nvidia_runtime_verify", "nvidia_toolkit_config",
-    "nvidia_toolkit_install", "nvidia_toolkit_key", "rpm_key",
+    "nvidia_toolkit_install", "nvidia_toolkit_key",
     "replaced.nvidia_runtime_restart", "expression.nvidia_runtime_restart",
 }  # fmt: skip
 # The playbooks and their hosts. They share one run of Ansible, which makes the archive of each module only once. The
@@ -125,7 +126,7 @@ REACHED = {
 PLAYS = {
     "audit": "all",
     "site": "all:!failed:!replaced:!expression",
-    "remove": "dnf:replaced",
+    "remove": "dnf:replaced:chooses_files",
     "rolling": "refused:expression",
 }
 HOOK = """\
@@ -163,8 +164,8 @@ def answers_of(host: Host, elsewhere: Path) -> dict[str, dict[str, t.Any]]:
             # A fact takes precedence over the inventory. Nothing drops those of Ansible's own modules.
             chosen = {"nvidia_audit_dir": str(elsewhere), "nvidia_runtime_before_restart": "/nowhere"}
             found[module]["ansible_facts"] = chosen
-        if module == host.chooses:
-            found[module]["ansible_facts"] = changed({"fact": "fact"}, host.change) | CHOSEN
+        if module == "copy":
+            found[module]["ansible_facts"] = {**changed({"fact": "fact"}, host.change), **host.chooses}
     return found
 
 

@@ -252,7 +252,7 @@ def test_refresh_is_one_task() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "state", "key_needed", "expected"),
+    ("source", "state", "key_missing", "expected"),
     [
         ("directory", "present", True, "directory"),
         ("directory", "absent", True, "directory_absent"),
@@ -263,11 +263,11 @@ def test_refresh_is_one_task() -> None:
         ("existing", "absent", True, "absent"),
     ],
 )
-def test_toolkit_task_file(source: str, state: str, key_needed: bool, expected: str) -> None:
+def test_toolkit_task_file(source: str, state: str, key_missing: bool, expected: str) -> None:
     variables = {
         "nvidia_toolkit_source": source,
         "nvidia_toolkit_state": state,
-        "nvidia_toolkit_key_needed": key_needed,
+        "nvidia_toolkit_key_missing": key_missing,
     }
     assert render(TOOLKIT.load("vars/main.yml")["nvidia_toolkit_file"], variables) == f"{expected}.yml"
     assert (TOOLKIT.folder / "tasks" / f"{expected}.yml").is_file()
