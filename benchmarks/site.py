@@ -9,10 +9,11 @@ ratios are of processor time (controller and modules), which other work on the m
 time. Over SSH, the processor time does not include the modules.
 
 usage, as root: python3 benchmarks/site.py ANSIBLE_PLAYBOOK [--hosts N] [--forks N...] [--rounds N]
-                [--engines NAME...] [--plays NAME...] [--connection ssh]
+                [--engines NAME...] [--plays NAME...] [--connection ssh] [--recorded]
 
 Variables of Ansible, such as ANSIBLE_PIPELINING, ANSIBLE_STRATEGY and ANSIBLE_REMOTE_PORT, apply. With ssh all
-hosts are trees of this machine, on which an SSH server must accept root's key.
+hosts are trees of this machine, on which an SSH server must accept root's key. With --recorded, all hosts are the same
+tree, and a module runs once; afterwards a shell script prints its result. This measures the controller with many hosts.
 """
 
 from __future__ import annotations
@@ -70,6 +71,13 @@ class CallbackModule(CallbackBase):
 NVIDIA_CTK = """#!/bin/sh
 case "$*" in *generate*) cat /usr/share/cdi.json ;; *) echo NVIDIA Container Toolkit CLI version 1.19.1 ;; esac
 """
+# Ansible calls it with the path of the module's file.
+RECORDED = """#!/bin/sh
+engine=$(sed -n 's/^params=.*"engine": "\\([a-z]*\\)".*/\\1/p' "$1")
+answer={answers}/$(basename "$1" .py)$engine
+[ -e "$answer" ] || {python} "$@" >"$answer"
+cat "$answer"
+"""
 SITE = """
 - import_playbook: gpufleet.nvidia.site
   vars:
@@ -121,16 +129,21 @@ class Cost(t.NamedTuple):
     modules: int
 
 
-def prepare(folder: Path, hosts: int, engines: t.Sequence[str]) -> None:
+def prepare(folder: Path, options: argparse.Namespace) -> None:
     """Write the trees, an inventory, and the plays."""
-    names = [f"host{number}" for number in range(hosts)]
-    for name in names:
-        _write_host(folder / name, engines)
+    names = [f"host{number}" for number in range(options.hosts)]
+    trees = {name: folder / ("host0" if options.recorded else name) for name in names}
+    for tree in set(trees.values()):
+        _write_host(tree, options.engines)
     (folder / "hosts.ini").write_text(
-        "".join(f"{name} tree={folder / name} ansible_host=127.0.0.1\n" for name in names)
+        "".join(f"{name} tree={tree} ansible_host=127.0.0.1\n" for name, tree in trees.items())
     )
     (folder / "callbacks").mkdir()
     (folder / "callbacks/counter.py").write_text(COUNTER)
+    (folder / "answers").mkdir()
+    python = folder / "python"
+    python.write_text(RECORDED.format(answers=folder / "answers", python=sys.executable))
+    python.chmod(0o755)
     for name, text in PLAYS.items():
         (folder / f"{name}.yml").write_text(text)
 
@@ -163,16 +176,24 @@ def _write_shell(tree: Path) -> None:
     shutil.copy(shell, tree / "bin/sh")
 
 
-def play(options: argparse.Namespace, folder: Path, name: str, forks: int, variables: str = "") -> Cost:
-    """Run one play and return its cost."""
+def play(
+    options: argparse.Namespace,
+    folder: Path,
+    name: str,
+    forks: int,
+    *,
+    recorded: bool = False,
+    more: tuple[str, ...] = (),
+) -> Cost:
+    """Run one play and return its cost. ``recorded``: its modules print recorded results, or record them."""
     counted = folder / "counted.json"
     environ = {
         **os.environ, "ANSIBLE_CALLBACK_PLUGINS": str(folder / "callbacks"), "ANSIBLE_CALLBACKS_ENABLED": "counter",
-        "COUNTED": str(counted), "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
+        "COUNTED": str(counted), "ANSIBLE_PYTHON_INTERPRETER": str(folder / "python") if recorded else sys.executable,
     }  # fmt: skip
     argv = [
-        options.playbook, "-i", str(folder / "hosts.ini"), "-c", options.connection, "-f", str(forks),
-        "-e", variables, str(folder / f"{name}.yml"),
+        options.playbook, "-i", str(folder / "hosts.ini"), "-c", options.connection, "-f", str(forks), *more,
+        str(folder / f"{name}.yml"),
     ]  # fmt: skip
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     with subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -201,22 +222,30 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--connection", choices=("local", "ssh"), default="local")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument("--recorded", action="store_true")
     parser.add_argument("--plays", nargs="+", choices=PLAYS, default=list(PLAYS))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gpufleet-benchmark-") as name:
         folder = Path(name)
-        prepare(folder, options.hosts, options.engines)
-        # nvidia-ctk is a shell script, which prints a specification of the same devices.
-        variables = "nvidia_cdi_backend=native nvidia_cdi_refresh=none"
-        play(options, folder, "site", max(options.forks), variables)
-        for tree in folder.glob("host[0-9]*"):
-            specification = yaml.safe_load((tree / "etc/cdi/nvidia.yaml").read_text())
-            (tree / "usr/share/cdi.json").write_text(json.dumps(specification))
-        for case in options.plays:
-            # The first run writes the files of the host, and fills caches.
-            play(options, folder, case, max(options.forks))
+        prepare(folder, options)
+        configure(options, folder)
         for forks in options.forks:
             measure(options, folder, forks)
+
+
+def configure(options: argparse.Namespace, folder: Path) -> None:
+    """Run the plays on hosts that are new, which fills caches too, and record the results if they are wanted."""
+    forks, more = max(options.forks), ("-l", "host0") if options.recorded else ()
+    variables = "nvidia_cdi_backend=native nvidia_cdi_refresh=none"
+    play(options, folder, "site", forks, more=(*more, "-e", variables))
+    # nvidia-ctk is a shell script, which prints a specification of the same devices.
+    for tree in folder.glob("host[0-9]*"):
+        specification = yaml.safe_load((tree / "etc/cdi/nvidia.yaml").read_text())
+        (tree / "usr/share/cdi.json").write_text(json.dumps(specification))
+    for case in options.plays:
+        play(options, folder, case, forks, more=more)
+        if options.recorded:
+            play(options, folder, case, forks, more=more, recorded=True)
 
 
 def measure(options: argparse.Namespace, folder: Path, forks: int) -> None:
@@ -224,7 +253,7 @@ def measure(options: argparse.Namespace, folder: Path, forks: int) -> None:
     costs: dict[str, list[Cost]] = {case: [] for case in options.plays}
     for _round in range(options.rounds):
         for case, measured in costs.items():
-            measured.append(play(options, folder, case, forks))
+            measured.append(play(options, folder, case, forks, recorded=options.recorded))
     print(f"{options.hosts} hosts, {forks} forks, engines: {', '.join(options.engines)}; {options.rounds} rounds")
     for other, label in (("pings", "nine pings"), ("ordinary", "16 ordinary tasks")):
         if {"site", other} <= set(costs):
