@@ -159,9 +159,9 @@ def test_the_commands_of_a_section_run(work: Path, page: str, section: str) -> N
         if block.language == "yaml" and name is not None:
             (work / name[1]).parent.mkdir(parents=True, exist_ok=True)
             (work / name[1]).write_text(block.text, encoding="utf-8")
-    for name in ("inventory", "inventory.yml"):
-        if not (work / name).exists():
-            (work / name).write_text("gpu: {hosts: {gpu-07: }}", encoding="utf-8")
+    for inventory in ("inventory", "inventory.yml"):
+        if not (work / inventory).exists():
+            (work / inventory).write_text("gpu: {hosts: {gpu-07: }}", encoding="utf-8")
     if not (work / "site.yml").exists():
         shutil.copy(COLLECTION / "playbooks/site.yml", work)
     commands = [command for block in here if block in SHELL_BLOCKS and not block.reason for command in block.commands]
