@@ -59,7 +59,9 @@ CONFIGURED = {
     "restart_action": "restart", "pending_action": "restart", "runtimes": {"nvidia": {"path": "/usr/bin/nvidia"}},
     "default_runtime": "nvidia", "backup_files": ["/var/backup"], "unrecorded": ["/etc/file"], "cdi": False,
 }  # fmt: skip
+VERIFIED = {"changed": False, "summary": "1 of 1 GPUs", "verified": True, "gpus": [{"name": "GPU 0", "seen": True}]}
 ANSWERS: dict[str, dict[str, t.Any]] = {
+    "nvidia_runtime_verify": VERIFIED,
     "nvidia_runtime_config": CONFIGURED,
     "stat": {"stat": {"exists": False}},
 }
@@ -125,6 +127,7 @@ REACHED = {
 # last one ends that run, since a host fails.
 PLAYS = {
     "audit": "all",
+    "verify": "all:!failed",
     "site": "all:!failed:!replaced:!expression",
     "remove": "dnf:replaced:chooses_files",
     "rolling": "refused:expression",

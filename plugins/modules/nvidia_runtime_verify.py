@@ -6,17 +6,20 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nvidia_runtime_verify
-short_description: Verify that an engine can start a container through the NVIDIA runtime
+short_description: Verify that a container of an engine sees the GPUs of its host
 version_added: 0.1.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
   - Checks whether a container engine can start a container through an NVIDIA runtime. The checks go from the driver to
     the container. If one fails, the module fails, names the first failed check, and says what to do.
-  - The module needs no network and pulls no image. The container has no network. Through containerd and CRI-O it has
-    the network of the host, because that needs no network plugin.
-  - The module changes nothing. It always removes the container. If a run is killed, the next run removes its container,
-    which it finds by the label C(gpufleet.nvidia.verify).
+  - Docker and Podman need no image. The module imports the shell of the host, with its loader and C library, as an
+    image without other files. Everything of NVIDIA in the container then comes from the host's configuration.
+  - The module needs no network, except with O(pull=true). The container has no network. Through containerd and CRI-O it
+    has the network of the host, because that needs no network plugin.
+  - The module changes nothing. It always removes the container, and the image that it imported or pulled. If a run is
+    killed, the next run removes its container and its imported image, which it finds by the label
+    C(gpufleet.nvidia.verify). A pulled image then stays.
   - While the container runs, other tasks of this collection that change the engines of the host wait.
   - O(level=gpu) needs NVIDIA's driver for Linux on the host. WSL and Tegra have other devices and are not supported
     yet.
@@ -52,11 +55,11 @@ options:
       - What is verified. Each level includes the previous ones.
       - V(config) checks the engine. Its files and flags must register O(runtime_name) with a program that exists on the
         host, and the running daemon must report the runtime and run with the settings of the files.
-      - V(engine) starts a container of O(image) without a GPU through the runtime, which also works on hosts without a
-        GPU. C(NVIDIA_VISIBLE_DEVICES) is V(void) in it.
-      - V(gpu) checks the driver, its device nodes, the toolkit, and its C(config.toml). If the runtime uses CDI,
-        it also checks for a specification of C(nvidia.com/gpu) that engines load and that fits the host. It then starts
-        a container with all GPUs.
+      - V(engine) starts a container without a GPU through the runtime, which also works on hosts without a GPU.
+        C(NVIDIA_VISIBLE_DEVICES) is V(void) in it.
+      - V(gpu) checks the driver, its device nodes, the toolkit, and its C(config.toml). If the runtime or the engine
+        uses CDI, it also checks for a specification of C(nvidia.com/gpu) that engines load and that fits the host. It
+        then starts a container with all GPUs, and fails unless the container sees each GPU and MIG device of the host.
       - A container is only started if no previous check fails.
     type: str
     choices: [config, engine, gpu]
@@ -65,16 +68,36 @@ options:
     description: The name under which the runtime is registered.
     type: str
     default: nvidia
+  method:
+    description:
+      - How the container of O(level=gpu) gets the GPUs. Podman always uses CDI.
+      - V(runtime) uses the runtime O(runtime_name), and fails if the engine does not register it.
+      - V(auto) uses that runtime if it is registered. Otherwise it uses CDI if it is on and a specification describes
+        the GPUs, or with Docker C(--gpus all) if the host has C(nvidia-container-runtime-hook). A containerd whose CRI
+        is disabled is reported as not verified.
+    type: str
+    choices: [runtime, auto]
+    default: runtime
   image:
     description:
       - Name of an image that the engine already has. For containerd it must be in the namespace C(k8s.io).
-      - Required for O(level=engine) and O(level=gpu). Any image that contains O(command) can be used.
+      - Docker and Podman need none. containerd and CRI-O need one for O(level=engine) and O(level=gpu). Without it no
+        container is started, and a warning says so.
+      - Any image that contains O(command) can be used.
       - Pods of containerd and CRI-O also need the pause image that the engine is configured with.
     type: str
+  pull:
+    description:
+      - Whether containerd or CRI-O may pull O(image) if it is missing. The module removes such an image afterwards.
+      - The engine may then pull its pause image too, which stays.
+    type: bool
+    default: false
   command:
     description:
       - The command of the container, program first, instead of the command of the image. It must exit with status 0.
-      - When left out, C(true) with O(level=engine), and C(nvidia-smi -L) with O(level=gpu).
+      - When left out, C(true) with O(level=engine). With O(level=gpu) it is a script for C(/bin/sh), which lists the
+        device nodes of GPUs and runs C(nvidia-smi -L) if the container has it. With another command, the GPUs are not
+        compared with those of the host.
     type: list
     elements: str
   runtime_dir:
@@ -96,7 +119,7 @@ options:
     type: path
   timeout:
     description:
-      - Seconds that the container may take from its creation to its end.
+      - Seconds that the container may take from its creation to its end. A pull may take ten minutes more.
       - On nodes of a Kubernetes cluster choose a command that ends soon. The kubelet stops pods that it does not know
         within seconds. The module detects this and starts such a pod up to three times.
     type: int
@@ -117,16 +140,23 @@ EXAMPLES = r"""
     level: engine
     image: busybox:1.36
 
-- name: Check that pods get all GPUs
+- name: Check that containers of Docker see all GPUs, however they get them
+  gpufleet.nvidia.nvidia_runtime_verify:
+    engine: docker
+    level: gpu
+    method: auto
+
+- name: Check that pods see all GPUs
   gpufleet.nvidia.nvidia_runtime_verify:
     engine: containerd
     level: gpu
     image: registry.example.com/cuda:12.6.3-base
+    pull: true
   register: verified
 
 - name: Show the GPUs
   ansible.builtin.debug:
-    var: verified.output
+    var: verified.gpus
 
 - name: Verify the containerd of K3s
   gpufleet.nvidia.nvidia_runtime_verify:
@@ -175,17 +205,66 @@ failed_check:
   returned: unless the request is refused
   type: str
   sample: device nodes
+gpus:
+  description:
+    - The GPUs and MIG devices of the host that a container can use. A GPU in MIG mode is not in the list, only its MIG
+      devices.
+    - Empty if the container was not started, failed, or ran another O(command).
+  returned: unless the request is refused
+  type: list
+  elements: dict
+  contains:
+    name:
+      description: The number of the GPU, and of the MIG device on it.
+      type: str
+      sample: GPU 0
+    uuid:
+      description: Its UUID. Empty if the host does not know it.
+      type: str
+      sample: GPU-2f1c5b1e-4a3d-8f0e-6f3a-0b1f4a5e7c9d
+    nodes:
+      description: Its device nodes. Empty if they are unknown.
+      type: list
+      elements: str
+      sample: [/dev/nvidia0]
+    seen:
+      description:
+        - Whether the container sees it. The UUIDs of C(nvidia-smi -L) decide, or the device nodes if a UUID is unknown
+          or the container has no C(nvidia-smi).
+      type: bool
+      sample: true
+  sample:
+    - name: GPU 0
+      uuid: GPU-2f1c5b1e-4a3d-8f0e-6f3a-0b1f4a5e7c9d
+      nodes: [/dev/nvidia0]
+      seen: true
+injection:
+  description: How the container got the GPUs. Null if O(level) is not V(gpu) or no container could be started.
+  returned: unless the request is refused
+  type: str
+  sample: --runtime nvidia
 output:
   description: The end of the container's output, on both streams. Empty if no container was started.
   returned: unless the request is refused
   type: str
   sample: "GPU 0: NVIDIA L4 (UUID: GPU-2f1c5b1e-4a3d-8f0e-6f3a-0b1f4a5e7c9d)"
+summary:
+  description: The result in a few words.
+  returned: unless the request is refused
+  type: str
+  sample: 8 of 8 GPUs (--runtime nvidia)
+verified:
+  description: Whether a container ran successfully. With O(level=gpu) it must also have seen all GPUs.
+  returned: unless the request is refused
+  type: bool
+  sample: true
 """
 
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import injection
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import verify as verify_verify
 
 if t.TYPE_CHECKING:
@@ -209,7 +288,9 @@ def main() -> None:
             **flavors.TARGET_OPTIONS,
             "level": {"type": "str", "choices": list(verify_verify.LEVELS), "default": "config"},
             "runtime_name": {"type": "str", "default": "nvidia"},
+            "method": {"type": "str", "choices": list(injection.METHODS), "default": injection.RUNTIME},
             "image": {"type": "str"},
+            "pull": {"type": "bool", "default": False},
             "command": {"type": "list", "elements": "str"},
             "runtime_dir": {"type": "path"},
             "config_path": {"type": "path"},
@@ -219,7 +300,6 @@ def main() -> None:
             **_module.HOST_ROOT_OPTIONS,
             **_module.BUNDLED_OPTIONS,
         },
-        required_if=[("level", "engine", ("image",)), ("level", "gpu", ("image",))],
     )
     _module.run_module(module, lambda: verify(module))
 

@@ -142,7 +142,6 @@ def value_problems(values: t.Mapping[str, t.Any], is_file: t.Callable[[str], boo
         *_single_engine(values),
         *_malformed_versions(values),
         *_missing_hooks(values, is_file),
-        *_missing_image(values),
     ]
 
 
@@ -202,12 +201,3 @@ def _missing_hooks(values: t.Mapping[str, t.Any], is_file: t.Callable[[str], boo
         path = values.get(name)
         if path and not is_file(path):
             yield f"{name}: {path} is not a file on the controller. Use an absolute path."
-
-
-def _missing_image(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
-    level = values.get("nvidia_runtime_verify")
-    if level in ("engine", "gpu") and not values.get("nvidia_runtime_verify_image"):
-        yield (
-            f"nvidia_runtime_verify is {level}, which starts a container. Name an image that the engines have in"
-            " nvidia_runtime_verify_image, or use config."
-        )

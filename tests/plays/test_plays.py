@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Runs site.yml with ansible-playbook for hosts whose modules answer from files, and reads what it prints."""
+"""Runs site.yml and verify.yml with ansible-playbook for hosts whose modules answer from files, and reads what it prints."""
 
 from __future__ import annotations
 
@@ -53,6 +53,8 @@ def info(
 CONFIGURED = {"changed": False, "service": "docker.service", "restart_required": False, "restart_action": "none",
               "pending_action": "none", "runtimes": {"nvidia": "/usr/bin/nvidia-container-runtime"},
               "default_runtime": "runc", "backup_files": [], "cdi": True}  # fmt: skip
+VERIFIED = {"changed": False, "summary": "2 of 2 GPUs (--runtime nvidia)", "verified": True}
+BLIND = "container: A container with `--gpus all` sees 1 of 2 GPUs of this host."
 
 
 class Host(t.NamedTuple):
@@ -63,7 +65,7 @@ class Host(t.NamedTuple):
 
 
 HOSTS = {
-    "apt": Host({}, {}),
+    "apt": Host({}, {"nvidia_runtime_verify": VERIFIED}),
     "dnf": Host({}, {"nvidia_container_info": info("dnf")}),
     # Without the key of the repository.
     "fresh": Host({}, {"nvidia_container_info": info(written=False)}),
@@ -76,12 +78,16 @@ HOSTS = {
     # As cdi_off, but its play has no role that writes a specification.
     "no_cdi": Host({}, {"nvidia_runtime_config": {**CONFIGURED, "cdi": False}}),
     "refused": Host(
-        {"nvidia_runtime_engines": ["docker"]}, {"nvidia_runtime_config": {"failed": True, "msg": MESSAGE}}
+        {"nvidia_runtime_engines": ["docker"]},
+        {"nvidia_runtime_config": {"failed": True, "msg": MESSAGE},
+         "nvidia_runtime_verify": {"failed": True, "msg": BLIND, "summary": "1 of 2 GPUs (--gpus all)"}},
     ),
     "not_restarted": Host(
         {"nvidia_runtime_engines": ["docker"]},
         {"nvidia_runtime_config": {**CONFIGURED, "changed": True, "pending_action": "restart"},
-         "nvidia_runtime_restart": {"failed": True, "msg": MESSAGE}},
+         "nvidia_runtime_restart": {"failed": True, "msg": MESSAGE},
+         # A module that crashes returns no summary.
+         "nvidia_runtime_verify": {"failed": True, "msg": MESSAGE}},
     ),
 }  # fmt: skip
 # For these hosts all roles are run, for the others only nvidia_runtime.
@@ -126,14 +132,14 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return work
 
 
-def play(work: Path, *arguments: str) -> Played:
+def play(work: Path, *arguments: str, playbook: str = "site") -> Played:
     program = Path(sys.executable).with_name("ansible-playbook")
     if not program.exists():
         pytest.skip("There is no ansible-playbook beside this Python.")
     environ = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(work), "ANSIBLE_HOME": str(work / "home"),
                "ANSIBLE_FORKS": "3", "ANSIBLE_NOCOLOR": "1", "COLUMNS": "10000"}  # fmt: skip
     done = subprocess.run(
-        [program, "-i", "hosts.json", "gpufleet.nvidia.site", *arguments], cwd=work, env=environ, check=False,
+        [program, "-i", "hosts.json", f"gpufleet.nvidia.{playbook}", *arguments], cwd=work, env=environ, check=False,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     tasks: dict[str, list[tuple[str, str]]] = {name: [] for name in HOSTS}
@@ -210,3 +216,39 @@ def test_tags_select_a_role(played: Played) -> None:
     # The toolkit's role tells whether there is a GPU, and does nothing else.
     assert {task for role, task in titles if role.endswith("toolkit")} > {"Inspect the toolkit on the host"}
     assert not {"Install all packages at one version", "Write the CDI specification"} & {task for _role, task in titles}
+
+
+# -- verify.yml --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def verified(work: Path) -> Played:
+    return play(work, "--limit=apt,no_gpu,no_engine,refused,not_restarted", playbook="verify")
+
+
+@pytest.mark.parametrize(
+    ("host", "kind", "labels"),
+    [
+        ("apt", "ok", ["docker: 2 of 2 GPUs (--runtime nvidia)", "containerd: 2 of 2 GPUs (--runtime nvidia)"]),
+        ("no_gpu", "ok", ["not verified: no NVIDIA GPU"]),
+        ("no_engine", "ok", ["not verified: no container engine"]),
+        ("refused", "failed", ["docker: 1 of 2 GPUs (--gpus all)"]),
+        ("not_restarted", "failed", ["docker: failed"]),
+    ],
+)
+def test_one_line_for_each_engine(verified: Played, host: str, kind: str, labels: list[str]) -> None:
+    report = verified.output.rpartition("TASK [")[2].partition("PLAY RECAP")[0]
+    assert report.startswith("gpufleet.nvidia.nvidia_runtime : Report the GPUs that containers see]")
+    found = re.findall(rf"^(\w+): \[{host}\] (?:=> )?\(item=(.*?)\)(?: => .*)?$", report, re.MULTILINE)
+    assert found == [(kind, label) for label in labels]
+
+
+def test_hosts_whose_containers_lack_gpus_fail(verified: Played) -> None:
+    recap = dict(re.findall(r"^(\w+) +: .* changed=0 .* failed=(\d+) .* ignored=0", verified.output, re.MULTILINE))
+    assert recap == {"apt": "0", "no_gpu": "0", "no_engine": "0", "refused": "1", "not_restarted": "1"}
+    (line,) = verified.lines("refused", "failed")
+    assert BLIND in line
+
+
+def test_hosts_without_a_gpu_start_no_container(verified: Played) -> None:
+    assert [kind for title, kind in verified.tasks["no_gpu"] if "Start a container" in title] == ["skipping"]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Read ELF headers: machine, minimum size and soname. It does not load or run a file."""
+"""Read ELF files: machine, minimum size, soname, loader and needed libraries. It does not load or run a file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ KERNEL_MACHINES = {"x86_64": X86_64, "aarch64": AARCH64, "ppc64le": 21, "s390x":
 HEADER_BYTES = 4096
 _SHORTEST = 20
 _HEADER_64 = 64
-_LOADED = 1
-_DYNAMIC_SEGMENT, _DYNAMIC_SECTION = 2, 6
-_END, _STRING_TABLE, _SONAME = 0, 5, 14
+_LOADED, _DYNAMIC_SEGMENT, _LOADER_SEGMENT = 1, 2, 3
+_DYNAMIC_SECTION = 6
+_END, _NEEDED, _STRING_TABLE, _SONAME = 0, 1, 5, 14
 # A program header, a section header and an entry of the dynamic section of a 64-bit file, in bytes.
 _SEGMENT, _SECTION, _TAG = 56, 64, 16
 # Limits that no real library reaches, so that a corrupt file does not take long.
@@ -83,6 +83,33 @@ def read_soname(library: t.BinaryIO) -> str | None:
         return None
 
 
+class Links(t.NamedTuple):
+    """What the kernel and the loader need for a program: the path of the loader, and the sonames of libraries.
+
+    ``loader`` is None for a library and for a program without a loader.
+    """
+
+    loader: str | None
+    needed: tuple[str, ...]
+
+
+def read_links(program: t.BinaryIO) -> Links | None:
+    """Return the loader and the libraries that a file needs (PT_INTERP, DT_NEEDED); None if it is not 64-bit ELF."""
+    try:
+        head = _read(program, 0, _HEADER_64)
+        order = _byte_order(head)
+        if order is None or len(head) < _HEADER_64 or head[4] != 2:
+            return None
+        segments = _segments(program, head, order)
+        loader = None if segments.loader is None else _name(program, segments.loader)
+        tags = [] if segments.dynamic is None else _tags(program, order, *segments.dynamic)
+        strings = next((segments.offset(value) for tag, value in tags if tag == _STRING_TABLE), None)
+        names = [_name(program, strings + value) for tag, value in tags if tag == _NEEDED and strings is not None]
+        return Links(loader, tuple(name for name in names if name is not None))
+    except (struct.error, OverflowError):
+        return None
+
+
 def machine_name(machine: int) -> str:
     """Return the name of an e_machine for messages."""
     return MACHINE_NAMES.get(machine, f"machine {machine}")
@@ -93,28 +120,43 @@ def _byte_order(head: bytes) -> str | None:
     return {1: "<", 2: ">"}.get(head[5]) if head[:4] == b"\x7fELF" and len(head) > 5 else None
 
 
-def _soname_by_segments(library: t.BinaryIO, head: bytes, order: str) -> str | None:
+class _Segments(t.NamedTuple):
+    """The parts of a file in memory (address, offset, length), and where its dynamic section and loader's path are."""
+
+    loaded: tuple[tuple[int, int, int], ...]
+    dynamic: tuple[int, int] | None
+    loader: int | None
+
+    def offset(self, address: int) -> int | None:
+        """Return the offset in the file of an address in memory."""
+        parts = (part for part in self.loaded if part[0] <= address < part[0] + part[2])
+        return next((address - start + offset for start, offset, _length in parts), None)
+
+
+def _segments(library: t.BinaryIO, head: bytes, order: str) -> _Segments:
     (table,) = struct.unpack_from(f"{order}Q", head, 32)
     count = struct.unpack_from(f"{order}H", head, 56)[0]
     loaded: list[tuple[int, int, int]] = []
-    dynamic = None
+    # The first one of each kind counts.
+    others: dict[int, tuple[int, int]] = {}
     for header in _headers(library, table, count, _SEGMENT):
         kind, _flags, offset, address, _physical, length = struct.unpack_from(f"{order}2I4Q", header)
         if kind == _LOADED:
             loaded.append((address, offset, length))
-        elif kind == _DYNAMIC_SEGMENT and dynamic is None:
-            dynamic = (offset, length)
-    if dynamic is None:
-        return None
-    tags = _tags(library, order, *dynamic)
+        else:
+            others.setdefault(kind, (offset, length))
+    loader = others.get(_LOADER_SEGMENT)
+    return _Segments(tuple(loaded), others.get(_DYNAMIC_SEGMENT), None if loader is None else loader[0])
+
+
+def _soname_by_segments(library: t.BinaryIO, head: bytes, order: str) -> str | None:
+    segments = _segments(library, head, order)
+    tags = _first(_tags(library, order, *segments.dynamic)) if segments.dynamic is not None else {}
     if _SONAME not in tags or _STRING_TABLE not in tags:
         return None
     # The dynamic section has the string table's address in memory, which is converted to an offset in the file.
-    strings = tags[_STRING_TABLE]
-    for address, offset, length in loaded:
-        if address <= strings < address + length:
-            return _name(library, strings - address + offset + tags[_SONAME])
-    return None
+    strings = segments.offset(tags[_STRING_TABLE])
+    return None if strings is None else _name(library, strings + tags[_SONAME])
 
 
 def _soname_by_sections(library: t.BinaryIO, head: bytes, order: str) -> str | None:
@@ -124,7 +166,7 @@ def _soname_by_sections(library: t.BinaryIO, head: bytes, order: str) -> str | N
     for header in headers:
         if struct.unpack_from(f"{order}I", header, 4)[0] == _DYNAMIC_SECTION:
             offset, length, link = struct.unpack_from(f"{order}2QI", header, 24)
-            tags = _tags(library, order, offset, length)
+            tags = _first(_tags(library, order, offset, length))
             if _SONAME in tags and link < len(headers):
                 strings = struct.unpack_from(f"{order}Q", headers[link], 24)[0]
                 return _name(library, strings + tags[_SONAME])
@@ -136,16 +178,24 @@ def _headers(library: t.BinaryIO, table: int, count: int, size: int) -> list[byt
     return [content[start : start + size] for start in range(0, len(content) - size + 1, size)]
 
 
-def _tags(library: t.BinaryIO, order: str, offset: int, length: int) -> dict[int, int]:
-    """Return the entries of the dynamic section that are used here, the first of each kind."""
-    found: dict[int, int] = {}
+def _tags(library: t.BinaryIO, order: str, offset: int, length: int) -> list[tuple[int, int]]:
+    """Return the entries of the dynamic section that are used here."""
+    found: list[tuple[int, int]] = []
     content = _read(library, offset, min(length, _MAX_TAGS * _TAG))
     for start in range(0, len(content) - _TAG + 1, _TAG):
         tag, value = struct.unpack_from(f"{order}qQ", content, start)
         if tag == _END:
             break
-        if tag in {_STRING_TABLE, _SONAME}:
-            found.setdefault(tag, value)
+        if tag in {_NEEDED, _STRING_TABLE, _SONAME}:
+            found.append((tag, value))
+    return found
+
+
+def _first(tags: t.Iterable[tuple[int, int]]) -> dict[int, int]:
+    """Return the first value of each tag."""
+    found: dict[int, int] = {}
+    for tag, value in tags:
+        found.setdefault(tag, value)
     return found
 
 

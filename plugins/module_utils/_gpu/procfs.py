@@ -398,6 +398,13 @@ class Capabilities:
         first, second = self.minors(minor, gi, ci)
         return f"{NODES}/nvidia-cap{first}", f"{NODES}/nvidia-cap{second}"
 
+    def known_nodes(self, minor: int, gi: int, ci: int) -> tuple[str, ...]:
+        """Return the same as nodes(), or nothing if the numbers of the nodes cannot be read."""
+        try:
+            return self.nodes(minor, gi, ci)
+        except errors.NvidiaError:
+            return ()
+
     def _minor(self, name: str) -> int:
         if self._minors is None:
             self._minors = parse_minors(read_bounded(self._host, MIG_MINORS, _MAX_CAPABILITIES))

@@ -128,7 +128,7 @@ def http_get_json(socket_path: str, request: str) -> t.Any:
 def http_request(
     socket_path: str, method: str, request: str, body: t.Any = None, timeout: float | None = None
 ) -> HttpResponse:
-    """Return the response to a request with ``body`` as JSON.
+    """Return the response to a request with ``body`` as JSON, or as an archive if it is bytes.
 
     ``timeout`` in seconds is for the whole exchange. Raises OSError or ValueError if there is no HTTP response, or if
     it does not end.
@@ -136,8 +136,10 @@ def http_request(
     This is HTTP/1.0, which ends a response by closing the connection. The import of the standard library's client
     would take longer than everything else in an unchanged task.
     """
-    content = b"" if body is None else json.dumps(body).encode("utf-8")
-    headers = f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n" if method == "POST" else ""
+    archive = isinstance(body, bytes)
+    content = body if archive else b"" if body is None else json.dumps(body).encode("utf-8")
+    kind = "application/x-tar" if archive else "application/json"
+    headers = f"Content-Type: {kind}\r\nContent-Length: {len(content)}\r\n" if method == "POST" else ""
     with connect(socket_path, HTTP_TIMEOUT if timeout is None else timeout, _MAX_RESPONSE) as connection:
         connection.send(f"{method} {request} HTTP/1.0\r\nHost: docker\r\n{headers}\r\n".encode("ascii") + content)
         response = b"".join(iter(connection.receive, b""))

@@ -35,7 +35,7 @@ DRIVER, DEVICES, TOOLKIT, CONFIG, CDI = "driver", "device nodes", "toolkit", "co
 # The number of reasons that a message lists.
 _LISTED = 3
 _GPUS = "/proc/driver/nvidia/gpus"
-_HOOK, _CLI = "nvidia-container-runtime-hook", "nvidia-container-cli"
+HOOK, _CLI = "nvidia-container-runtime-hook", "nvidia-container-cli"
 _CDI_PROGRAMS = ("nvidia-ctk", "nvidia-cdi-hook")
 _SECTION = "nvidia-container-runtime"
 
@@ -122,7 +122,7 @@ class GpuChecks:
         program = self._program or f"{self._runtime_dir}/{core_constants.MAIN_PROGRAM}"
         missing = [] if self._host.find_executable([program]) else [program]
         missing += self._missing_real_programs()
-        legacy = [name for name in (_HOOK, _CLI) if not self._found(name)]
+        legacy = [name for name in (HOOK, _CLI) if not self._found(name)]
         cdi = [] if any(self._found(name) for name in _CDI_PROGRAMS) else [" or ".join(_CDI_PROGRAMS)]
         # In mode auto, the toolkit's version decides between CDI and legacy.
         auto = legacy + cdi if legacy and cdi else []
@@ -140,7 +140,7 @@ class GpuChecks:
         """Return the missing programs of a directory install whose wrapper scripts are present."""
         if not self._host.exists(posixpath.join(self._runtime_dir, toolkit_constants.OWN_CONFIG_FILE)):
             return []
-        names = (posixpath.basename(self._program or core_constants.MAIN_PROGRAM), _HOOK, _CLI)
+        names = (posixpath.basename(self._program or core_constants.MAIN_PROGRAM), HOOK, _CLI)
         scripts = [f"{self._runtime_dir}/{name}" for name in names if self._host.exists(f"{self._runtime_dir}/{name}")]
         return [f"{path}.real" for path in scripts if not self._host.is_executable(f"{path}.real")]
 

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Start a container with Docker or Podman to verify an engine. It pulls no image. Pods are in ``cri_pods``."""
+"""Start a container with Docker or Podman to verify an engine. Pods are in ``cri_pods``.
+
+It pulls no image. Without an image, it imports an archive of the host's programs as one, and removes it again.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ import typing as t
 import uuid
 from urllib.parse import quote
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data, lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import unix_socket
 
 if t.TYPE_CHECKING:
@@ -27,11 +31,11 @@ if t.TYPE_CHECKING:
 NAME = "gpufleet-verify"
 LABEL = "gpufleet.nvidia.verify"
 # The number of characters of a container's output that are kept, from its end.
-OUTPUT_LIMIT = 4000
+OUTPUT_LIMIT = 16000
 # Seconds for the removal, in addition to the timeout.
 REMOVAL_TIMEOUT = 30.0
 # The number of output lines to request.
-_OUTPUT_LINES = 100
+_OUTPUT_LINES = 400
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 # Seconds between two queries of a container's state: the first pause and the longest.
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.5
@@ -45,13 +49,22 @@ _REMOVED_ADVICE = "Run the task again while no other program removes containers.
 
 
 class ContainerSpec(t.NamedTuple):
-    """A container of the local image ``image`` that runs only ``command``, without a network."""
+    """A container of the local image ``image`` that runs only ``command``, without a network.
+
+    - ``image``: empty if ``archive``, the tar archive of a file system, is to be imported instead.
+    - ``runtime``: empty for the default runtime of the engine.
+    - ``devices``: qualified names of CDI devices.
+    - ``all_gpus``: whether to start it as ``docker run --gpus all`` does.
+    """
 
     image: str
     command: tuple[str, ...]
     runtime: str
     environment: t.Mapping[str, str]
     timeout: float
+    devices: tuple[str, ...] = ()
+    all_gpus: bool = False
+    archive: bytes = b""
 
 
 class ContainerResult(t.NamedTuple):
@@ -113,13 +126,30 @@ class Containers(abc.ABC):
     def run(self, spec: ContainerSpec) -> ContainerResult:
         """Start the container, wait until it exits, and remove it in any case. Raises ContainerError."""
         self._deadline = Deadline(spec.timeout)
-        self._check_image(spec.image)
+        if not spec.archive:
+            self._check_image(spec.image)
         self._remove_all()
         try:
-            return self._run(spec)
+            return self._run(self._with_image(spec))
         finally:
             self._deadline = Deadline(REMOVAL_TIMEOUT)
-            self.cleanup_error = self._remove_all()
+            self.cleanup_error = self._remove_all() or self._remove_image()
+
+    def _with_image(self, spec: ContainerSpec) -> ContainerSpec:
+        """Return ``spec`` with the image that is made of its archive, if it has one."""
+        if not spec.archive:
+            return spec
+        image = f"{NAME}:{uuid.uuid4().hex[:12]}"
+        self._import(spec.archive, image)
+        return spec._replace(image=image)
+
+    def _import(self, archive: bytes, image: str) -> None:  # noqa: ARG002
+        """Make an image with LABEL of ``archive``. Raises ContainerError."""
+        raise ContainerError("This engine imports no image", "Set image.", started=False)
+
+    def _remove_image(self) -> str:
+        """Remove an image that this run has pulled; return an error message if it remains."""
+        return ""
 
     def _result(self, spec: ContainerSpec, name: str) -> ContainerResult:
         """Wait until the container exits, and return its result."""
@@ -157,7 +187,7 @@ class Containers(abc.ABC):
 def missing_image(image: str, load_command: str, kind: str = "image") -> ContainerError:
     """Return the error for an image that is not on this host."""
     return ContainerError(
-        f"The {kind} {image} is not on this host, and this module pulls no image",
+        f"The {kind} {image} is not on this host, and no image is pulled",
         f"Load it first, for example with `{load_command}`, or"
         f" {'set image to another one' if kind == 'image' else 'configure another one'}.",
         started=False,
@@ -247,19 +277,36 @@ class DockerContainers(Containers):
             return ""
         return "" if answer.refused else shorten(_decode_stream(answer.body))
 
+    def _import(self, archive: bytes, image: str) -> None:
+        repository, _colon, tag = image.partition(":")
+        query = f"fromSrc=-&repo={repository}&tag={tag}&changes={quote(f'LABEL {LABEL}=1')}"
+        answer = self._request("POST", f"/images/create?{query}", archive)
+        # An error after the beginning of the reply has no status.
+        if answer.refused or b'"errorDetail"' in answer.body:
+            raise ContainerError(f"docker cannot import the image of the host's programs: {answer.error_message()}")
+
     def _remove_all(self) -> str:
+        # Docker removes no image of a container that still exists.
+        return self._remove_labelled("container", "all=1", "force=1&v=1") or self._remove_labelled(
+            "image", "all=0", "force=1"
+        )
+
+    def _remove_labelled(self, kind: str, listing: str, removal: str) -> str:
+        """Remove everything of a kind with LABEL; return an error message if something remains."""
+        may_exist = f"The {kind} may still exist"
         try:
-            answer = self._request("GET", f"/containers/json?all=1&filters={quote(json.dumps({'label': [LABEL]}))}")
+            filters = quote(json.dumps({"label": [LABEL]}))
+            answer = self._request("GET", f"/{kind}s/json?{listing}&filters={filters}")
             found = [] if answer.refused else answer.json()
-            for identity in [json_data.field(container, "Id", str) for container in json_data.check(found, list)]:
-                deleted = self._request("DELETE", f"/containers/{quote(identity, safe='')}?force=1&v=1")
+            for identity in [json_data.field(entry, "Id", str) for entry in json_data.check(found, list)]:
+                deleted = self._request("DELETE", f"/{kind}s/{quote(identity, safe='')}?{removal}")
                 # Another program may have removed it (404), or may be removing it (409).
                 if deleted.refused and deleted.status not in (404, 409):
-                    return f"The container {identity[:12]} cannot be removed: {deleted.error_message()}"
+                    return f"The {kind} {identity[:12]} cannot be removed: {deleted.error_message()}"
         except (ContainerError, ValueError) as error:
-            reason = error.problem if isinstance(error, ContainerError) else "docker's list of containers is not valid"
-            return f"{_MAY_EXIST}: {reason}"
-        return "" if not answer.refused else f"{_MAY_EXIST}: {answer.error_message()}"
+            reason = error.problem if isinstance(error, ContainerError) else f"docker's list of {kind}s is not valid"
+            return f"{may_exist}: {reason}"
+        return "" if not answer.refused else f"{may_exist}: {answer.error_message()}"
 
     def _request(self, method: str, request: str, body: t.Any = None) -> unix_socket.HttpResponse:
         try:
@@ -272,6 +319,11 @@ class DockerContainers(Containers):
 
 
 def _create_body(spec: ContainerSpec) -> dict[str, t.Any]:
+    requests: list[dict[str, t.Any]] = []
+    if spec.devices:
+        requests.append({"Driver": "cdi", "DeviceIDs": list(spec.devices)})
+    if spec.all_gpus:
+        requests.append({"Count": -1, "Capabilities": [["gpu"]]})
     return {
         "Image": spec.image,
         # It replaces the image's own entry point, which could do anything.
@@ -281,7 +333,8 @@ def _create_body(spec: ContainerSpec) -> dict[str, t.Any]:
         "Labels": {LABEL: "1"},
         "NetworkDisabled": True,
         "HostConfig": {
-            "Runtime": spec.runtime,
+            **({"Runtime": spec.runtime} if spec.runtime else {}),
+            **({"DeviceRequests": requests} if requests else {}),
             "NetworkMode": "none",
             # The logs of the daemon's default driver may not be readable.
             "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m"}},
@@ -300,8 +353,6 @@ def _decode_stream(stream: bytes) -> str:
     return text.decode("utf-8", "replace")
 
 
-# The qualified name of all GPUs, a value for ``devices``.
-ALL_GPUS = "nvidia.com/gpu=all"
 # podman-run(1), "Exit status": the image lacks the command.
 _NO_SUCH_PROGRAM = 127
 # Podman's message for an unknown device, and the advice for it.
@@ -315,17 +366,16 @@ _EXITED = ("exited", "stopped")
 
 
 class PodmanContainers(Containers):
-    """The containers of the podman in ``binary``, each with the CDI devices ``devices``.
+    """The containers of the podman in ``binary``.
 
     The runtime of a container is ignored, because no runtime is registered with Podman.
     """
 
-    def __init__(self, host: hostfs.HostFS, run: core_plan.Runner, binary: str, devices: t.Sequence[str] = ()) -> None:
+    def __init__(self, host: hostfs.HostFS, run: core_plan.Runner, binary: str) -> None:
         super().__init__()
         self._host = host
         self._runner = run
         self._binary = binary
-        self._devices = devices
 
     def _run(self, spec: ContainerSpec) -> ContainerResult:
         name = f"{NAME}-{uuid.uuid4().hex[:12]}"
@@ -343,7 +393,7 @@ class PodmanContainers(Containers):
             "--log-driver=k8s-file",
             "--log-opt=max-size=1mb",
             *(f"--env={variable}={value}" for variable, value in spec.environment.items()),
-            *(f"--device={device}" for device in self._devices),
+            *(f"--device={device}" for device in spec.devices),
             # It replaces the image's own entry point, which could do anything.
             f"--entrypoint={json.dumps(list(spec.command))}",
             "--",
@@ -383,13 +433,32 @@ class PodmanContainers(Containers):
         status, output, errors = self._podman("logs", f"--tail={_OUTPUT_LINES}", "--", name)
         return "" if status else shorten(output + errors)
 
+    def _import(self, archive: bytes, image: str) -> None:
+        try:
+            with lock.temp_directory(self._host, "the host's programs") as (process_path, path):
+                with open(f"{process_path}/archive.tar", "wb") as file:
+                    file.write(archive)
+                change = f"--change=LABEL {LABEL}=1"
+                status, _output, errors = self._podman("import", "--quiet", change, "--", f"{path}/archive.tar", image)
+        except (core_errors.HostError, OSError) as error:
+            problem = f"The archive of the host's programs cannot be written: {error}"
+            raise ContainerError(problem, started=False) from error
+        if status:
+            raise ContainerError(f"podman cannot import the image of the host's programs: {_error_message(errors)}")
+
     def _remove_all(self) -> str:
         status, output, errors = self._podman("ps", "--all", "--quiet", "--no-trunc", f"--filter=label={LABEL}")
         found = output.split()
         if not status and found:
             # Another program may have removed them already.
             status, _output, errors = self._podman("rm", "--force", "--ignore", "--volumes", "--", *found)
-        return f"{_MAY_EXIST}: {_error_message(errors)}" if status else ""
+        if status:
+            return f"{_MAY_EXIST}: {_error_message(errors)}"
+        status, output, errors = self._podman("images", "--quiet", "--no-trunc", f"--filter=label={LABEL}")
+        found = list(dict.fromkeys(output.split()))
+        if not status and found:
+            status, _output, errors = self._podman("rmi", "--force", "--", *found)
+        return f"The image may still exist: {_error_message(errors)}" if status else ""
 
     def _podman(self, *arguments: str) -> tuple[int, str, str]:
         return self._runner(self._host.argv([self._binary, *arguments]))

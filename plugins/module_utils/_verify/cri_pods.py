@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Start a pod through the CRI to verify an engine. It pulls no image, and changes no file of the engine."""
+"""Start a pod through the CRI to verify an engine. It changes no file of the engine.
+
+It pulls an image only if it is permitted to, and removes that image again.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,9 @@ def needs_slice(status: t.Mapping[str, t.Any], runtime: str) -> bool:
 
 # runtime.v1 of k8s.io/cri-api (api.proto). The numbers in the calls below are its field numbers.
 _RUNTIME = "/runtime.v1.RuntimeService/"
-_IMAGES = "/runtime.v1.ImageService/ImageStatus"
+_IMAGES = "/runtime.v1.ImageService/"
+# Seconds that a pull may take.
+_PULL_TIMEOUT = 600.0
 # NamespaceMode.NODE and ContainerState.CONTAINER_EXITED.
 _NODE, _EXITED = 2, 2
 # A slice that exists on every host, for the pods of runtimes that let systemd create their control groups.
@@ -71,7 +76,7 @@ class Cri(t.NamedTuple):
     """The CRI of a host.
 
     ``engine`` is the engine's name. ``sandbox_image`` is the image of every pod's first container, or None if it is
-    unknown. ``systemd_cgroup`` says whether the runtime needs a systemd slice.
+    unknown. ``systemd_cgroup`` says whether the runtime needs a systemd slice. ``pull`` permits pulling images.
     """
 
     host: hostfs.HostFS
@@ -79,6 +84,7 @@ class Cri(t.NamedTuple):
     socket: str
     sandbox_image: str | None
     systemd_cgroup: bool
+    pull: bool = False
 
 
 class CriPods(verify_containers.Containers):
@@ -88,6 +94,7 @@ class CriPods(verify_containers.Containers):
         super().__init__()
         self._cri = cri
         self._image_id = ""
+        self._pulled = ""
 
     def _run(self, spec: verify_containers.ContainerSpec) -> verify_containers.ContainerResult:
         for _attempt in range(1, _ATTEMPTS):
@@ -122,15 +129,40 @@ class CriPods(verify_containers.Containers):
 
     def _check_image(self, image: str) -> None:
         # A CRI pulls nothing for an identifier.
-        self._image_id = self._local_image_id(image, "image")
+        self._image_id = self._local_image_id(image, "image", required=not self._cri.pull)
         if self._cri.sandbox_image:
-            self._local_image_id(self._cri.sandbox_image, "pause image")
+            # An engine pulls a missing pause image itself.
+            self._local_image_id(self._cri.sandbox_image, "pause image", required=not self._cri.pull)
 
-    def _local_image_id(self, image: str, kind: str) -> str:
-        answer = self._call(_IMAGES, grpc.field(1, grpc.field(1, image)), f"find the {kind} {image}")
+    def _with_image(self, spec: verify_containers.ContainerSpec) -> verify_containers.ContainerSpec:
+        """Pull the image if it is missing."""
+        if not self._image_id:
+            self._deadline = verify_containers.Deadline(_PULL_TIMEOUT)
+            self._pulled = spec.image
+            request = grpc.field(1, grpc.field(1, spec.image))
+            answer = self._call(f"{_IMAGES}PullImage", request, f"pull the image {spec.image}")
+            with self._valid_answer():
+                self._image_id = dict(grpc.fields(answer)).get(1, b"").decode("utf-8", "replace") or spec.image
+            self._deadline = verify_containers.Deadline(spec.timeout)
+        return spec
+
+    def _remove_image(self) -> str:
+        if not self._pulled:
+            return ""
+        try:
+            self._call(f"{_IMAGES}RemoveImage", grpc.field(1, grpc.field(1, self._pulled)), "remove the image")
+        except verify_containers.ContainerError as error:
+            return f"The image {self._pulled} may still exist: {error.problem}"
+        return ""
+
+    def _local_image_id(self, image: str, kind: str, required: bool = True) -> str:
+        """Return the identifier of an image; if it is missing and not required, an empty string."""
+        answer = self._call(f"{_IMAGES}ImageStatus", grpc.field(1, grpc.field(1, image)), f"find the {kind} {image}")
         with self._valid_answer():
             found = dict(grpc.fields(answer)).get(1)
             identifier = None if found is None else dict(grpc.fields(found)).get(1, b"").decode("utf-8", "replace")
+        if identifier is None and not required:
+            return ""
         if identifier is None:
             containerd = self._cri.engine == "containerd"
             load = "ctr --namespace k8s.io images import FILE" if containerd else "podman load --input FILE"
@@ -220,9 +252,10 @@ def _label() -> bytes:
 
 def _container_config(spec: verify_containers.ContainerSpec, image_id: str) -> bytes:
     # The command replaces the image's own, which could do anything.
+    devices = b"".join(grpc.field(17, grpc.field(1, device)) for device in spec.devices)
     config = grpc.field(1, grpc.field(1, verify_containers.NAME)) + grpc.field(2, grpc.field(1, image_id))
     config += b"".join(grpc.field(3, argument) for argument in spec.command)
     config += b"".join(
         grpc.field(6, grpc.field(1, name) + grpc.field(2, value)) for name, value in spec.environment.items()
     )
-    return config + grpc.field(9, _label()) + grpc.field(11, _LOG)
+    return config + grpc.field(9, _label()) + grpc.field(11, _LOG) + devices

@@ -4,8 +4,8 @@
 
 """Verify an engine from the driver to a container, and report the first check that fails.
 
-The checks of the driver, the toolkit and CDI are in ``checks``; containers are started by ``containers`` and
-``cri_pods``.
+The checks of the driver, the toolkit and CDI are in ``checks``. ``injection`` decides how the container gets the GPUs,
+``containers`` and ``cri_pods`` start it, and ``visible_gpus`` compares what it sees with the host.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support, flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import checks as verify_checks
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import containers as verify_containers
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import injection as verify_injection
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import visible_gpus
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -40,12 +44,15 @@ CHECKS = (
     CONTAINER,
 )
 LEVELS = ("config", "engine", "gpu")
-# The command that a container runs for each level.
-COMMANDS = {"engine": ("true",), "gpu": ("nvidia-smi", "-L")}
+# The command that a container runs for each level. The archive of the host's programs has no "true".
+COMMANDS = {"engine": ("true",), "gpu": visible_gpus.COMMAND}
+_ARCHIVE_COMMANDS = {"engine": ("/bin/sh", "-c", "true"), "gpu": visible_gpus.COMMAND}
 # The toolkit's value for no GPU is "void": the runtime starts such a container on every host, with any image.
-_GPUS = {"engine": "void", "gpu": "all"}
+_VARIABLE, _NO_GPU, _ALL_GPUS = "NVIDIA_VISIBLE_DEVICES", "void", "all"
+_CRI_ENGINES = ("containerd", "crio")
 # The exit status of a shell, and the message of a low-level runtime, if the image lacks the program.
 _NO_SUCH_PROGRAM, _NOT_FOUND = 127, "executable file not found"
+_PROGRAM_ADVICE = "The image does not contain the program. Set command or image."
 _KILLED = (137, 143)
 # The number of output lines that a message quotes.
 _QUOTED = 5
@@ -59,7 +66,9 @@ class VerifyOptions(t.NamedTuple):
     user: str | None = None
     level: str = "config"
     runtime_name: str = "nvidia"
+    method: str = verify_injection.RUNTIME
     image: str | None = None
+    pull: bool = False
     command: tuple[str, ...] = ()
     runtime_dir: str | None = None
     config_path: str | None = None
@@ -95,6 +104,11 @@ class Verification:
         self.live: engines_base.LiveState | None = self.engine.live(host, self.installation)
         self.state: engines_base.ConfiguredState | None = None
         self.program: str | None = None
+        # How the container gets the GPUs, and the GPUs of the host, each with whether the container sees it.
+        self.injection = verify_injection.RUNTIME
+        self.gpus: list[tuple[visible_gpus.Gpu, bool]] = []
+        # Why no container is started although no check has failed.
+        self.not_verified = ""
         self.output = ""
         # Whether a container failed for a reason that may lie in the host.
         self.cause_unknown = False
@@ -103,30 +117,64 @@ class Verification:
     def execute(self, check_mode: bool) -> dict[str, t.Any]:
         """Return the module's results. Raises VerificationError if a check fails."""
         options = self.options
-        checks = [self._check_file(), self._check_live()]
+        checks = [self._check_file()]
+        if self.not_verified:
+            return self._result(checks)
+        checks.append(self._check_live())
         gpu_checks = verify_checks.GpuChecks(self.host, options.runtime_name, self.program, options.runtime_dir)
         if options.level == "gpu":
-            checks += gpu_checks.checks()
+            checks += (
+                self._checks_for_cdi(gpu_checks) if self.injection == verify_injection.CDI else gpu_checks.checks()
+            )
         hint = ""
         if options.level != "config" and _first_failed(checks) is None:
             checks.append(self._check_container(check_mode))
             if self.cause_unknown and options.level == "engine":
                 hint = _gpu_hint(gpu_checks)
         checks.sort(key=lambda check: CHECKS.index(check.name))
+        return self._result(checks, hint)
+
+    def _result(self, checks: t.Sequence[verify_checks.Check], hint: str = "") -> dict[str, t.Any]:
+        """Return the module's results. Raises VerificationError if one of ``checks`` failed."""
         failed = _first_failed(checks)
+        injection = verify_injection.describe(self.injection, self.engine.name, self.options.runtime_name)
         result = {
             "changed": False,
             "checks": [
                 {"name": check.name, "ok": check.ok, "detail": masking.mask_urls(check.detail)} for check in checks
             ],
             "failed_check": failed.name if failed is not None else None,
+            "gpus": [{**gpu._asdict(), "nodes": list(gpu.nodes), "seen": seen} for gpu, seen in self.gpus],
+            "injection": injection if self.options.level == "gpu" and not self.not_verified else None,
             "output": self.output,
+            "summary": self._summary(failed is not None, injection),
+            "verified": any(check.name == CONTAINER and check.ok for check in checks),
         }
         if failed is not None:
             messages = [f"{failed.name}: {failed.detail}", failed.advice, hint, *self.warnings]
             raise VerificationError(masking.mask_urls(" ".join(filter(None, messages))), result)
         skipped = [f"{check.name}: {check.detail}" for check in checks if check.ok is None]
         return {**result, "warnings": [masking.mask_urls(warning) for warning in [*skipped, *self.warnings]]}
+
+    def _summary(self, failed: bool, injection: str) -> str:
+        """Return the result in a few words, for one line in a report of many hosts."""
+        if self.gpus:
+            return f"{sum(seen for _gpu, seen in self.gpus)} of {len(self.gpus)} GPUs ({injection})"
+        if self.not_verified:
+            return f"not verified: {self.not_verified}"
+        return "failed" if failed else "verified"
+
+    def _checks_for_cdi(self, gpu_checks: verify_checks.GpuChecks) -> list[verify_checks.Check]:
+        """Return the checks for an engine that reads CDI specifications itself, without a program of the toolkit."""
+        return [gpu_checks.driver(), gpu_checks.devices(), self._check_cdi()]
+
+    def _check_cdi(self) -> verify_checks.Check:
+        """Check the specifications in the directories that the engine reads."""
+        (engine,) = cdi_support.engines_for([self.engine.name], self.host, self.run)
+        try:
+            return verify_checks.check_cdi(self.host, engine.folders or core_constants.CDI_SPEC_DIRS)
+        except errors.HostError as error:
+            return verify_checks.failed(verify_checks.CDI, str(error))
 
     # -- the engine ----------------------------------------------------------------------------------------------
 
@@ -139,26 +187,26 @@ class Verification:
         """Check that the engine's files or flags register the runtime, and that its program is on the host."""
         name, engine, path = self.options.runtime_name, self.engine.name, self.installation.config_path
         if not self._daemon:
+            self.injection = verify_injection.CDI
             return verify_checks.skipped(FILE, f"{engine} needs no registered runtime.")
         try:
             state = self.state = self.engine.configured(self._context())
         except errors.NvidiaError as error:
             return verify_checks.failed(FILE, str(error))
         if engine == "containerd" and not state.lists_runtimes:
+            problem = f"{path} or a file that it imports disables the CRI of containerd."
+            if self.options.method == verify_injection.AUTO:
+                self.not_verified = "its CRI is disabled"
+                return verify_checks.skipped(FILE, problem)
             return verify_checks.failed(
                 FILE,
-                f"{path} or a file that it imports disables the CRI of containerd.",
+                problem,
                 "Remove the CRI plugin from disabled_plugins, and restart containerd.",
             )
         flags = self.installation.unit.flag_values("--add-runtime") if self.installation.unit is not None else []
         programs_of_flags = {flag.partition("=")[0]: flag.partition("=")[2] for flag in flags}
         if name not in state.runtimes and name not in state.flagged_runtimes:
-            registered = ", ".join(sorted([*state.runtimes, *state.flagged_runtimes])) or "none"
-            return verify_checks.failed(
-                FILE,
-                f"{path} does not register the runtime {name}. Registered runtimes: {registered}.",
-                "Register it with nvidia_runtime_config, or correct runtime_name.",
-            )
+            return self._check_other_injection(state)
         self.program = _program_of(state.runtimes.get(name)) or programs_of_flags.get(name)
         if self.program is None:
             return verify_checks.passed(FILE, f"{path} registers {name}, without a program.")
@@ -169,6 +217,35 @@ class Verification:
                 "Install the NVIDIA Container Toolkit, or correct runtime_dir of nvidia_runtime_config.",
             )
         return verify_checks.passed(FILE, f"{path} registers {name} as {self.program}.")
+
+    def _check_other_injection(self, state: engines_base.ConfiguredState) -> verify_checks.Check:
+        """Check whether containers get the GPUs without the runtime, which the files do not register."""
+        name, path = self.options.runtime_name, self.installation.config_path
+        registered = ", ".join(sorted([*state.runtimes, *state.flagged_runtimes])) or "none"
+        problem = f"{path} does not register the runtime {name}. Registered runtimes: {registered}."
+        if self.options.method == verify_injection.AUTO and self.options.level == "gpu":
+            facts = self._engine_facts(state)
+            injection = verify_injection.choose(facts, self.options.method)
+            if injection is not None:
+                self.injection = injection
+                how = verify_injection.describe(injection, self.engine.name, name)
+                return verify_checks.passed(FILE, f"{problem} Containers get the GPUs with `{how}`.")
+            problem = f"{problem} {verify_injection.reason_for_none(facts)}"
+        return verify_checks.failed(FILE, problem, "Register it with nvidia_runtime_config, or correct runtime_name.")
+
+    def _engine_facts(self, state: engines_base.ConfiguredState) -> verify_injection.EngineFacts:
+        # CRI-O cannot switch CDI off, and does not report it.
+        cdi = self.live.cdi if self.live is not None and self.live.cdi is not None else state.cdi
+        cdi = True if self.engine.name == "crio" else cdi
+        specification = self._check_cdi() if cdi else None
+        return verify_injection.EngineFacts(
+            engine=self.engine.name,
+            daemon=self._daemon,
+            registered=False,
+            cdi=cdi,
+            cdi_problem="" if specification is None or specification.ok else specification.detail,
+            hook=self.host.find_executable([verify_checks.HOOK]) is not None,
+        )
 
     def _check_live(self) -> verify_checks.Check:
         """Check that the daemon runs, answers, and has applied its current files."""
@@ -188,7 +265,8 @@ class Verification:
         if health_problem is not None:
             return verify_checks.failed(LIVE, f"{engine} runs, but {health_problem.message}.", journal)
         restart = "Restart or reload it with nvidia_runtime_restart."
-        if not self.live.runtimes_unknown and name not in self.live.runtimes:
+        by_runtime = self.injection == verify_injection.RUNTIME
+        if by_runtime and not self.live.runtimes_unknown and name not in self.live.runtimes:
             reported = ", ".join(sorted(self.live.runtimes)) or "none"
             problem = f"The running {engine} does not have the runtime {name}. Its runtimes: {reported}."
             return verify_checks.failed(LIVE, problem, restart)
@@ -200,39 +278,89 @@ class Verification:
             return verify_checks.failed(LIVE, problem, restart)
         if self.live.runtimes_unknown:
             return verify_checks.passed(LIVE, f"{engine} runs with its current files. It does not report its runtimes.")
-        return verify_checks.passed(LIVE, f"The running {f'{engine} {self.live.version}'.rstrip()} has {name}.")
+        version = f"{engine} {self.live.version}".rstrip()
+        has = f"has {name}" if by_runtime else "runs with its current files"
+        return verify_checks.passed(LIVE, f"The running {version} {has}.")
 
     # -- the container -------------------------------------------------------------------------------------------
 
     def _check_container(self, check_mode: bool) -> verify_checks.Check:
-        options = self.options
         if check_mode:
+            self.not_verified = "check mode"
             return verify_checks.skipped(CONTAINER, "No container is started in check mode.")
-        spec = verify_containers.ContainerSpec(
-            image=options.image or "",
-            command=options.command or COMMANDS[options.level],
-            runtime=options.runtime_name if self._daemon else self.engine.name,
-            environment={"NVIDIA_VISIBLE_DEVICES": _GPUS[options.level]},
-            timeout=options.timeout,
-        )
+        if not self.options.image and self.engine.name in _CRI_ENGINES:
+            self.not_verified = "no image"
+            problem = f"No container was started, because {self.engine.name} needs an image. Set image."
+            return verify_checks.skipped(CONTAINER, problem)
         try:
+            spec = self._container_spec()
             result = self._run_container(spec)
         except verify_containers.ContainerError as error:
             self.output = masking.mask_urls(error.output)
             no_program = _NOT_FOUND in error.problem
             self.cause_unknown = error.started and not no_program
-            advice = self._program_advice() if no_program else error.advice or self._log_advice()
+            advice = _PROGRAM_ADVICE if no_program else error.advice or self._log_advice()
             return verify_checks.failed(CONTAINER, f"{error.problem.rstrip('.')}.{self._quoted_output()}", advice)
+        except errors.HostError as error:
+            return verify_checks.failed(CONTAINER, str(error))
         self.output = masking.mask_urls(result.output)
-        detail = (
-            f"`{' '.join(spec.command)}` in a container of {spec.image} with the runtime {spec.runtime} exited with"
-            f" status {result.status}."
-        )
+        detail = f"{self._shown_container(spec)} exited with status {result.status}."
         if result.status:
             self.cause_unknown = result.status != _NO_SUCH_PROGRAM
             return verify_checks.failed(
                 CONTAINER, f"{detail}{self._quoted_output()}", self._status_advice(result.status)
             )
+        if spec.command == visible_gpus.COMMAND:
+            return self._compare_gpus()
+        return verify_checks.passed(CONTAINER, detail)
+
+    def _container_spec(self) -> verify_containers.ContainerSpec:
+        """Return the container to start. Raises HostError if the host's programs cannot be used."""
+        options, archive, commands = self.options, b"", COMMANDS
+        if not options.image:
+            # Only a container without an image needs this import.
+            from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import host_programs  # noqa: PLC0415
+
+            archive, commands = host_programs.archive(self.host), _ARCHIVE_COMMANDS
+        gpu, by_runtime = options.level == "gpu", self.injection == verify_injection.RUNTIME
+        all_gpus = gpu and self.injection == verify_injection.GPUS
+        # Docker sets the variable itself for --gpus. With CDI, a default runtime of NVIDIA must not add GPUs as well.
+        variable = {} if all_gpus else {_VARIABLE: _ALL_GPUS if gpu and by_runtime else _NO_GPU}
+        return verify_containers.ContainerSpec(
+            image=options.image or "",
+            command=options.command or commands[options.level],
+            runtime=options.runtime_name if by_runtime else "",
+            environment=variable,
+            timeout=options.timeout,
+            devices=(verify_injection.ALL_GPUS,) if gpu and self.injection == verify_injection.CDI else (),
+            all_gpus=all_gpus,
+            archive=archive,
+        )
+
+    def _shown_container(self, spec: verify_containers.ContainerSpec) -> str:
+        command = "nvidia-smi -L" if spec.command == visible_gpus.COMMAND else " ".join(spec.command)
+        runtime = f" with the runtime {spec.runtime}" if spec.runtime else ""
+        return f"`{command}` in a container of {spec.image or 'the programs of this host'}{runtime}"
+
+    def _compare_gpus(self) -> verify_checks.Check:
+        """Compare the GPUs in the container's output with those of the host."""
+        # Only this check needs the import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import info as gpu_info  # noqa: PLC0415
+
+        devices = gpu_info.describe_gpus(self.host)["devices"]
+        view = visible_gpus.view_of(self.output)
+        expected = visible_gpus.gpus_of_host(devices, procfs.Capabilities(self.host).known_nodes)
+        self.gpus = [(gpu, visible_gpus.is_seen(gpu, view)) for gpu in expected]
+        if not self.gpus:
+            problem = "This host has no GPU that a container can use."
+            return verify_checks.failed(CONTAINER, problem, "Create MIG devices, or switch MIG mode off.")
+        how = verify_injection.describe(self.injection, self.engine.name, self.options.runtime_name)
+        missing = [str(gpu) for gpu, seen in self.gpus if not seen]
+        count = f"{len(self.gpus) - len(missing)} of {len(self.gpus)} GPUs"
+        detail = f"A container with `{how}` sees {count} of this host."
+        if missing:
+            detail = f"{detail} It does not see {core_text.listed(missing)}.{self._quoted_output()}"
+            return verify_checks.failed(CONTAINER, detail, self._missing_advice())
         return verify_checks.passed(CONTAINER, detail)
 
     def _run_container(self, spec: verify_containers.ContainerSpec) -> verify_containers.ContainerResult:
@@ -257,8 +385,7 @@ class Verification:
                 raise verify_containers.ContainerError(
                     f"{self.engine.name} is not installed on this host", "Install it.", started=False
                 )
-            devices = [verify_containers.ALL_GPUS] if self.options.level == "gpu" else []
-            return verify_containers.PodmanContainers(self.host, self.run, binary, devices)
+            return verify_containers.PodmanContainers(self.host, self.run, binary)
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri  # noqa: PLC0415
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import cri_pods  # noqa: PLC0415
 
@@ -267,20 +394,26 @@ class Verification:
         if self.engine.name != "containerd" or posixpath.basename(binary or "") != self.engine.program:
             binary = None
         image = cri_pods.sandbox_image(status, binary, self.installation.config_path, self.host, self.run)
-        systemd_cgroup = cri_pods.needs_slice(status, self.options.runtime_name)
-        return cri_pods.CriPods(cri_pods.Cri(self.host, self.engine.name, socket, image, systemd_cgroup))
+        default = self.live.default_runtime if self.live is not None else ""
+        runtime = self.options.runtime_name if self.injection == verify_injection.RUNTIME else default
+        systemd_cgroup = cri_pods.needs_slice(status, runtime)
+        cri_of_host = cri_pods.Cri(self.host, self.engine.name, socket, image, systemd_cgroup, self.options.pull)
+        return cri_pods.CriPods(cri_of_host)
 
     def _status_advice(self, status: int) -> str:
         if status == _NO_SUCH_PROGRAM:
-            return self._program_advice()
+            return _PROGRAM_ADVICE
         if status in _KILLED:
             return "It was killed. Check the memory of the host, and whether a kubelet removes unknown containers."
         return self._log_advice()
 
-    def _program_advice(self) -> str:
-        if self.options.level == "gpu" and not self.options.command:
-            return "Install nvidia-smi on the host with the driver. The runtime then adds it to the container."
-        return "The image does not contain the program. Set command or image."
+    def _missing_advice(self) -> str:
+        if self.injection == verify_injection.CDI:
+            return "Create the CDI specification again with nvidia_cdi_spec."
+        return (
+            "Check whether config.toml of the toolkit has accept-nvidia-visible-devices-envvar-when-unprivileged=false,"
+            f" which makes NVIDIA_VISIBLE_DEVICES ineffective. {self._log_advice()}"
+        )
 
     def _log_advice(self) -> str:
         if not self._daemon:

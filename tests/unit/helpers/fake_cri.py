@@ -64,7 +64,11 @@ class _Handler(socketserver.StreamRequestHandler):
 
 
 class FakeCri:
-    """The CRI in a directory tree. Its containers end at once with ``status`` and write ``log``."""
+    """The CRI in a directory tree. Its containers end at once with ``status`` and write ``log``.
+
+    Containers with GPUs also write ``gpu_log``: through the runtime handler nvidia, or with a CDI device. ``registry``
+    has the images that can be pulled.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -80,6 +84,8 @@ class FakeCri:
         self.status: int | None = 0
         self.statuses: list[int] = []
         self.log = "2026-01-01T00:00:00.0Z stdout F hello\n"
+        self.gpu_log = ""
+        self.registry: dict[str, str] = {}
         (root / "run").mkdir()
 
     def answer(self, method: str, message: bytes) -> bytes:
@@ -107,6 +113,15 @@ class FakeCri:
         name = dict(fields(dict(fields(message))[1]))[1].decode()
         return field(1, field(1, self.images[name])) if name in self.images else b""
 
+    def do_pull_image(self, message: bytes) -> bytes:
+        name = dict(fields(dict(fields(message))[1]))[1].decode()
+        self.images[name] = self.registry[name]
+        return field(1, self.registry[name])
+
+    def do_remove_image(self, message: bytes) -> bytes:
+        del self.images[dict(fields(dict(fields(message))[1]))[1].decode()]
+        return b""
+
     def do_run_pod_sandbox(self, message: bytes) -> bytes:
         name = f"pod{len(self.calls)}"
         self.pods[name] = message
@@ -121,7 +136,13 @@ class FakeCri:
         assert dict(fields(message)) == {1: b"container1"}
         pod, config = (dict(fields(dict(fields(self.containers[-1]))[number])) for number in (3, 2))
         folder = self.root / pod[3].decode().lstrip("/")
-        (folder / config[11].decode()).write_text(self.log)
+        variables = [dict(fields(content)) for number, content in _parts(self.containers[-1], 2) if number == 6]
+        handler = dict(fields(self.made[-1])).get(2)
+        by_runtime = handler == b"nvidia" and {1: b"NVIDIA_VISIBLE_DEVICES", 2: b"all"} in variables
+        by_cdi = b"nvidia.com/gpu=all" in [
+            dict(fields(content))[1] for number, content in _parts(self.containers[-1], 2) if number == 17
+        ]
+        (folder / config[11].decode()).write_text(self.log + (self.gpu_log if by_runtime or by_cdi else ""))
         return b""
 
     def do_container_status(self, _message: bytes) -> bytes:
@@ -149,6 +170,10 @@ class FakeCri:
         server.cri = self
         with serving(server, path):
             yield
+
+
+def _parts(message: bytes, number: int) -> list[tuple[int, bytes]]:
+    return list(fields(dict(fields(message))[number]))
 
 
 def _label(pod: bytes) -> bytes:

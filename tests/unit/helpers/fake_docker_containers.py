@@ -50,6 +50,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 class DockerWithContainers(FakeDocker):
     """A Docker whose containers exit at once, with ``status`` (None: never) and ``output``.
 
+    Containers with GPUs also print ``gpu_output``: through the runtime nvidia, through CDI, or with --gpus all.
+    ``imported`` has the archive of each image with a label, by name.
+
     ``refused`` has the answer to requests by their beginning, and ``answers_to`` replaces the answer about containers:
     ``list`` of all, ``json`` and ``logs`` of one.
     """
@@ -63,6 +66,9 @@ class DockerWithContainers(FakeDocker):
         self.refused: dict[str, tuple[int, str]] = {}
         self.status: int | None = 0
         self.output = [(1, b"hello\n")]
+        self.gpu_output = b""
+        self.imported: dict[str, bytes] = {}
+        self.archives: list[bytes] = []
         self.answers_to: dict[str, Answered] = {}
 
     def answer(self, method: str, request: str, body: bytes) -> Answered:
@@ -75,9 +81,10 @@ class DockerWithContainers(FakeDocker):
         if path == "/info":
             return _json(self.info)
         if path.startswith("/images/"):
-            return _json({}) if path[len("/images/") : -len("/json")] in self.images else _missing()
+            return self._about_images(method, path, query, body)
         if path == "/containers/create":
             made = json.loads(body)
+            assert made["Image"] in [*self.images, *self.imported]
             self.made.append(made)
             self.kept[query["name"][0]] = made
             return 201, b'{"Id": "1"}'
@@ -95,6 +102,32 @@ class DockerWithContainers(FakeDocker):
             del self.kept[name]
         return self._about(path.split("/")[3] if path.count("/") == 3 else "")
 
+    def _about_images(self, method: str, path: str, query: dict[str, list[str]], body: bytes) -> Answered:
+        if path == "/images/create":
+            return self._import(query, body)
+        if path == "/images/json":
+            return _json([{"Id": name} for name in self.imported])
+        if method == "DELETE":
+            assert not self.kept
+            del self.imported[path[len("/images/") :]]
+            return _json([])
+        return _json({}) if path[len("/images/") : -len("/json")] in self.images else _missing()
+
+    def _import(self, query: dict[str, list[str]], body: bytes) -> Answered:
+        assert (query["fromSrc"], query["changes"]) == (["-"], ["LABEL gpufleet.nvidia.verify=1"])
+        self.imported[f"{query['repo'][0]}:{query['tag'][0]}"] = body
+        self.archives.append(body)
+        return _json({"status": "sha256:00"})
+
+    def _gpu_output(self) -> bytes:
+        made = self.made[-1]
+        requests = made["HostConfig"].get("DeviceRequests")
+        by_runtime = made["HostConfig"].get("Runtime") == "nvidia" and "NVIDIA_VISIBLE_DEVICES=all" in made["Env"]
+        asked = requests in (
+            [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}], [{"Count": -1, "Capabilities": [["gpu"]]}],
+        )  # fmt: skip
+        return self.gpu_output if by_runtime or asked else b""
+
     def _about(self, what: str) -> Answered:
         if what in self.answers_to:
             return self.answers_to[what]
@@ -102,7 +135,8 @@ class DockerWithContainers(FakeDocker):
             running = self.status is None
             return _json({"State": {"Status": "running" if running else "exited", "ExitCode": self.status or 0}})
         if what == "logs":
-            pieces = (bytes((stream, 0, 0, 0)) + len(text).to_bytes(4, "big") + text for stream, text in self.output)
+            output = [*self.output, (1, self._gpu_output())]
+            pieces = (bytes((stream, 0, 0, 0)) + len(text).to_bytes(4, "big") + text for stream, text in output)
             return 200, b"".join(pieces)
         return 204, b""
 

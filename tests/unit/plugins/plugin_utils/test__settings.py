@@ -104,7 +104,6 @@ def test_knows_variables_that_tasks_set() -> None:
         ({"nvidia_toolkit_minimum_version": "latest"}, "nvidia_toolkit_minimum_version 'latest' is not a version."),
         ({"nvidia_runtime_engine_version": "two"}, "nvidia_runtime_engine_version 'two' is not a version."),
         ({"nvidia_runtime_before_restart": "/none.yml"}, "/none.yml is not a file on the controller."),
-        ({"nvidia_runtime_verify": "gpu"}, "Name an image that the engines have in nvidia_runtime_verify_image"),
     ],
 )
 def test_refuses_values(values: dict[str, t.Any], problem: str) -> None:
@@ -125,7 +124,7 @@ def test_refuses_values(values: dict[str, t.Any], problem: str) -> None:
         {"nvidia_toolkit_version": "1.20.0~rc.2-1", "nvidia_runtime_engine_version": "2.1.9"},
         {"nvidia_toolkit_version": "1.20.0-rc.2"},
         {"nvidia_runtime_before_restart": "/hook.yml"},
-        {"nvidia_runtime_verify": "gpu", "nvidia_runtime_verify_image": "cuda"},
+        {"nvidia_runtime_verify": "gpu"},
     ],
 )
 def test_accepts_values(values: dict[str, t.Any]) -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.containers import (
-    ALL_GPUS,
     LABEL,
     OUTPUT_LIMIT,
     ContainerError,
@@ -27,6 +26,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.containers
     PodmanContainers,
     interruptible,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.injection import ALL_GPUS
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import SOCKET, docker_host
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker_containers import DockerWithContainers
 
@@ -132,7 +132,7 @@ def test_docker_returns_status_and_output(docker: DockerWithContainers) -> None:
     docker.status = 3
     docker.output = [(1, b"one\n"), (2, "zw\u00f6".encode()), (1, b"lf\n")]
     assert docker_containers(docker).run(SPEC) == ContainerResult(3, "one\nzw\u00f6lf")
-    docker.output = [(1, b"x" * 9000), (1, b"end")]
+    docker.output = [(1, b"x" * 30000), (1, b"end")]
     output = docker_containers(docker).run(SPEC).output
     assert output.startswith("[...] x")
     assert output.endswith("xend")
@@ -143,7 +143,7 @@ def test_docker_returns_status_and_output(docker: DockerWithContainers) -> None:
 @pytest.mark.parametrize(
     ("request_", "answer", "problem", "started"),
     [
-        ("GET /images/", (404, ""), "The image {image} is not on this host, and this module pulls no image", False),
+        ("GET /images/", (404, ""), "The image {image} is not on this host, and no image is pulled", False),
         ("GET /images/", (400, "bad"), "docker cannot find the image {image}: bad", False),
         ("POST /containers/create", (400, "bad"), "docker cannot create the container: bad", True),
         ("POST /containers/gpufleet", (400, "bad"), "docker cannot start the container: bad", True),
@@ -236,6 +236,34 @@ def test_docker_list_that_is_not_valid(docker: DockerWithContainers, listed: byt
     assert containers.cleanup_error == "The container may still exist: docker's list of containers is not valid"
 
 
+ARCHIVE = SPEC._replace(image="", archive=b"tar")
+
+
+def test_docker_imports_an_archive_and_removes_the_image(docker: DockerWithContainers) -> None:
+    docker.imported = {"gpufleet-verify:old": b""}
+    containers = docker_containers(docker)
+    assert containers.run(ARCHIVE).status == 0
+    assert (docker.archives, docker.imported, docker.kept, containers.cleanup_error) == ([b"tar"], {}, {}, "")
+    assert docker.made[0]["Image"].startswith("gpufleet-verify:")
+    docker.refused["POST /containers/create"] = (500, "broken")
+    failure(containers, ARCHIVE)
+    assert (len(docker.archives), docker.imported) == (2, {})
+    docker.refused = {"DELETE /images/": (500, "busy")}
+    containers.run(ARCHIVE)
+    assert containers.cleanup_error.endswith("cannot be removed: busy")
+
+
+@pytest.mark.parametrize("answer", [(500, b"no space"), (200, b'{"errorDetail": {"message": "no space"}}')])
+def test_docker_that_cannot_import(
+    docker: DockerWithContainers, answer: tuple[int, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docker, "_import", lambda _query, _body: answer)
+    error = failure(docker_containers(docker), ARCHIVE)
+    assert error.problem.startswith("docker cannot import the image of the host's programs: ")
+    assert "no space" in error.problem
+    assert docker.made == []
+
+
 def test_docker_does_not_listen(docker: DockerWithContainers) -> None:
     error = failure(DockerContainers(docker.host.real_path("/run/none.sock"), SOCKET))
     assert error.problem.startswith("docker does not answer correctly on /run/docker.sock")
@@ -285,13 +313,13 @@ def podman() -> FakePodman:
     return FakePodman()
 
 
-def podman_containers(podman: FakePodman, *devices: str) -> PodmanContainers:
-    return PodmanContainers(HostFS("/host", live=True), podman.run, "/usr/bin/podman", devices)
+def podman_containers(podman: FakePodman) -> PodmanContainers:
+    return PodmanContainers(HostFS("/host", live=True), podman.run, "/usr/bin/podman")
 
 
 def test_podman_runs_a_container(podman: FakePodman) -> None:
-    containers = podman_containers(podman, ALL_GPUS)
-    assert containers.run(SPEC) == ContainerResult(0, "hello")
+    containers = podman_containers(podman)
+    assert containers.run(SPEC._replace(devices=(ALL_GPUS,))) == ContainerResult(0, "hello")
     assert containers.cleanup_error == ""
     assert podman.kept == []
     (started,) = [words for words in podman.commands if words[0] == "run"]
@@ -378,9 +406,46 @@ def test_podman_state_that_is_not_valid(podman: FakePodman, answer: Answer) -> N
 def test_podman_removes_leftovers_first(podman: FakePodman) -> None:
     podman.kept = ["old"]
     podman_containers(podman).run(SPEC)
-    assert [words[0] for words in podman.commands[:4]] == ["image", "ps", "rm", "run"]
+    assert [words[0] for words in podman.commands[:5]] == ["image", "ps", "rm", "images", "run"]
     assert podman.commands[1][-1] == f"--filter=label={LABEL}"
     assert podman.commands[2][-2:] == ["--", "old"]
+
+
+def test_podman_imports_an_archive_and_removes_the_image(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    commands: list[list[str]] = []
+    read: list[bytes] = []
+
+    def run(argv: list[str]) -> Answer:
+        words = argv[3:]
+        commands.append(words)
+        if words[0] == "import":
+            read.append((tmp_path / words[-2].lstrip("/")).read_bytes())
+        imported, removed = ([words for words in commands if words[0] == name] for name in ("import", "rmi"))
+        listed = "sha256:1\nsha256:1\n" if len(imported) > len(removed) else ""
+        return 0, listed if words[0] == "images" else "exited 0" if words[0] == "container" else "", ""
+
+    containers = PodmanContainers(HostFS(str(tmp_path), live=True), run, "/usr/bin/podman")
+    assert containers.run(ARCHIVE).status == 0
+    assert (read, containers.cleanup_error, list((tmp_path / "tmp").iterdir())) == ([b"tar"], "", [])
+    assert [words[0] for words in commands] == [
+        "ps", "images", "import", "run", "container", "logs", "ps", "images", "rmi",
+    ]  # fmt: skip
+    assert "--change=LABEL gpufleet.nvidia.verify=1" in commands[2]
+    assert commands[3][-1] == commands[2][-1]
+    assert commands[-1] == ["rmi", "--force", "--", "sha256:1"]
+    (tmp_path / "tmp").rmdir()
+    assert failure(containers, ARCHIVE).problem.startswith("The archive of the host's programs cannot be written: ")
+
+
+def test_podman_that_cannot_import(podman: FakePodman, tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    podman.answers["import"] = (125, "", "Error: no space\n")
+    containers = PodmanContainers(
+        HostFS(str(tmp_path), live=True), lambda argv: podman.run(["chroot", "/host", *argv[2:]]), "/usr/bin/podman"
+    )
+    assert failure(containers, ARCHIVE).problem == "podman cannot import the image of the host's programs: no space"
+    assert "run" not in [words[0] for words in podman.commands]
 
 
 @pytest.mark.parametrize("command", ["ps", "rm"])

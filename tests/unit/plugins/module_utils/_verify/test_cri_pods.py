@@ -87,11 +87,11 @@ def test_output(cri: FakeCri) -> None:
 )
 def test_pulls_no_image(cri: FakeCri, engine: str, advice: str) -> None:
     error = failure(pods(cri, engine), SPEC._replace(image="other:2"))
-    assert error.problem == "The image other:2 is not on this host, and this module pulls no image"
+    assert error.problem == "The image other:2 is not on this host, and no image is pulled"
     assert advice in error.advice
     del cri.images["pause:1"]
     error = failure(pods(cri, engine))
-    assert error.problem == "The pause image pause:1 is not on this host, and this module pulls no image"
+    assert error.problem == "The pause image pause:1 is not on this host, and no image is pulled"
     assert advice in error.advice
     assert not error.started
     assert set(cri.calls) == {"ImageStatus"}
@@ -201,3 +201,38 @@ def test_repeats_a_pod_that_was_killed(cri: FakeCri, status: int) -> None:
 def test_reports_a_directory_that_cannot_be_created(cri: FakeCri) -> None:
     (cri.root / "run" / "gpufleet-verify").write_text("")
     assert failure(pods(cri)).problem.startswith("The directory /run/gpufleet-verify cannot be created: ")
+
+
+# -- pulled images -----------------------------------------------------------------------------------------------------
+
+
+def pulling(cri: FakeCri) -> CriPods:
+    cri.registry["example.com/cuda:1"] = "sha256:dd"
+    return CriPods(Cri(cri.host, "containerd", SOCKET, "pause:1", systemd_cgroup=False, pull=True))
+
+
+def test_pulls_a_missing_image_and_removes_it(cri: FakeCri) -> None:
+    containers, spec = pulling(cri), SPEC._replace(image="example.com/cuda:1")
+    assert containers.run(spec).status == 0
+    assert (cri.calls.count("PullImage"), cri.calls[-1], containers.cleanup_error) == (1, "RemoveImage", "")
+    assert sorted(cri.images) == ["busybox:1", "pause:1"]
+    # Also after a failure.
+    cri.errors["CreateContainer"] = "no"
+    failure(pulling(cri), spec)
+    assert sorted(cri.images) == ["busybox:1", "pause:1"]
+    cri.errors = {"RemoveImage": "busy"}
+    containers = pulling(cri)
+    containers.run(spec)
+    assert "may still exist: containerd cannot remove the image: " in containers.cleanup_error
+
+
+def test_keeps_an_image_that_was_present(cri: FakeCri) -> None:
+    pulling(cri).run(SPEC)
+    assert not {"PullImage", "RemoveImage"}.intersection(cri.calls)
+
+
+def test_pull_that_fails(cri: FakeCri) -> None:
+    cri.errors["PullImage"] = "unauthorized"
+    error = failure(pulling(cri), SPEC._replace(image="example.com/cuda:1"))
+    assert error.problem == "containerd cannot pull the image example.com/cuda:1: unauthorized"
+    assert cri.pods == {}

@@ -13,14 +13,18 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import info as gpu_info
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import host_programs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.verify import (
     Verification,
     VerificationError,
     VerifyOptions,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.visible_gpus import COMMAND
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_cri import FakeCri, cri_host
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import UNIT, docker_host
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker_containers import DockerWithContainers
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import INFORMATION
 
 NVIDIA = "/usr/bin/nvidia-container-runtime"
 DAEMON_JSON = "/etc/docker/daemon.json"
@@ -41,9 +45,30 @@ def docker() -> t.Iterator[DockerWithContainers]:
             yield made
 
 
-def add_gpu(docker: DockerWithContainers) -> None:
-    for path in ("/proc/driver/nvidia/gpus/0/information", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0"):
+GPU_CHECKS_OF_CDI = ["driver", "device nodes", *ENGINE_CHECKS, "CDI"]
+UUIDS = [f"GPU-{number:08d}-0000-0000-0000-000000000000" for number in (1, 2)]
+# The output of a container without nvidia-smi, and of one with it.
+NODES = ["device node /dev/nvidia0", "device node /dev/nvidia1"]
+LISTED = [f"GPU {number}: NVIDIA L4 (UUID: {uuid})" for number, uuid in enumerate(UUIDS)]
+DEVICE = {"name": "all", "containerEdits": {"env": ["A=b"]}}
+SPECIFICATION = json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [DEVICE]})
+
+
+def seen(lines: list[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def add_gpu(docker: DockerWithContainers, cdi: bool = False) -> None:
+    """Add two GPUs, and the toolkit."""
+    for number, uuid in enumerate(UUIDS):
+        bus = f"0000:0{number + 1}:00.0"
+        information = INFORMATION.format(name="NVIDIA L4", uuid=uuid, bus=bus, minor=number, excluded="No")
+        docker.write(f"/proc/driver/nvidia/gpus/{bus}/information", information)
+    for path in ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1"):
         docker.write(path)
+    docker.gpu_output = seen([*NODES, *LISTED])
+    if cdi:
+        docker.write("/etc/cdi/nvidia.json", SPECIFICATION)
     docker.write("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue\n")
     for name in ("nvidia-container-runtime-hook", "nvidia-container-cli", "nvidia-ctk"):
         docker.write(f"/usr/bin/{name}", mode=0o755)
@@ -78,7 +103,11 @@ def test_level_config(docker: DockerWithContainers) -> None:
             {"name": "live engine", "ok": True, "detail": "The running docker 26.1.5 has nvidia."},
         ],
         "failed_check": None,
+        "gpus": [],
+        "injection": None,
         "output": "",
+        "summary": "verified",
+        "verified": False,
         "warnings": [],
     }
     assert docker.kept == {}
@@ -229,6 +258,7 @@ def test_container_that_cannot_be_removed(docker: DockerWithContainers) -> None:
 def test_check_mode_starts_no_container(docker: DockerWithContainers, level: str) -> None:
     add_gpu(docker)
     result = verify(docker, check_mode=True, level=level)
+    assert (result["verified"], result["summary"]) == (False, "not verified: check mode")
     assert (result["checks"][-1]["ok"], result["failed_check"]) == (None, None)
     assert result["warnings"] == ["container: No container is started in check mode."]
     assert docker.made == []
@@ -242,11 +272,122 @@ def test_level_gpu(docker: DockerWithContainers) -> None:
     result = verify(docker, level="gpu")
     assert names(result) == [*GPU_CHECKS, "container"]
     assert all(check["ok"] for check in result["checks"])
+    assert result["checks"][-1]["detail"] == "A container with `--runtime nvidia` sees 2 of 2 GPUs of this host."
+    assert result["gpus"][1] == {"name": "GPU 1", "uuid": UUIDS[1], "nodes": ["/dev/nvidia1"], "seen": True}
+    assert (result["verified"], result["injection"]) == (True, "--runtime nvidia")
+    assert result["summary"] == "2 of 2 GPUs (--runtime nvidia)"
     (made,) = docker.made
-    assert made["Entrypoint"] == ["nvidia-smi", "-L"]
+    assert made["Entrypoint"] == list(COMMAND)
     assert made["Env"] == ["NVIDIA_VISIBLE_DEVICES=all"]
-    docker.status = 127
-    assert "Install nvidia-smi on the host with the driver." in failure(docker, level="gpu")[0]
+    docker.status = 9
+    message = failure(docker, level="gpu")[0]
+    assert (
+        "container: `nvidia-smi -L` in a container of gpufleet/busybox:1 with the runtime nvidia exited with" in message
+    )
+
+
+def test_gpus_that_the_container_does_not_see(docker: DockerWithContainers) -> None:
+    add_gpu(docker)
+    # The device node without the UUID is not enough if nvidia-smi runs.
+    docker.gpu_output = seen([*NODES, LISTED[0]])
+    message, details = failure(docker, level="gpu")
+    assert f"sees 1 of 2 GPUs of this host. It does not see GPU 1 ({UUIDS[1]}, /dev/nvidia1)." in message
+    assert [gpu["seen"] for gpu in details["gpus"]] == [True, False]
+    assert (details["summary"], details["verified"]) == ("1 of 2 GPUs (--runtime nvidia)", False)
+    # Without nvidia-smi the device nodes count.
+    docker.gpu_output = seen(NODES)
+    assert verify(docker, level="gpu")["verified"]
+    docker.gpu_output = seen(NODES[1:])
+    assert [gpu["seen"] for gpu in failure(docker, level="gpu")[1]["gpus"]] == [False, True]
+
+
+def test_injection_that_does_nothing(docker: DockerWithContainers) -> None:
+    add_gpu(docker)
+    docker.gpu_output = b""
+    message, details = failure(docker, level="gpu")
+    assert "sees 0 of 2 GPUs of this host." in message
+    assert details["failed_check"] == "container"
+
+
+def test_own_command_is_not_compared(docker: DockerWithContainers) -> None:
+    add_gpu(docker)
+    docker.gpu_output = b""
+    result = verify(docker, level="gpu", command=("nvidia-smi",))
+    assert (result["verified"], result["gpus"], result["summary"]) == (True, [], "verified")
+
+
+def test_host_without_a_usable_gpu(docker: DockerWithContainers, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_gpu(docker)
+    monkeypatch.setattr(gpu_info, "describe_gpus", lambda _host: {"devices": []})
+    assert "This host has no GPU that a container can use. Create MIG" in failure(docker, level="gpu")[0]
+
+
+# -- without an image --------------------------------------------------------------------------------------------------
+
+
+def test_programs_of_the_host(docker: DockerWithContainers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_programs, "archive", lambda _host: b"archive")
+    add_gpu(docker)
+    for level, command in (("engine", ["/bin/sh", "-c", "true"]), ("gpu", list(COMMAND))):
+        assert verify(docker, level=level, image=None)["verified"]
+        assert docker.made[-1]["Entrypoint"] == command
+    assert docker.archives == [b"archive"] * 2
+    assert docker.imported == {}
+
+
+def test_programs_that_cannot_be_used(docker: DockerWithContainers) -> None:
+    docker.write("/bin/sh", "#!/bin/true\n", mode=0o755)
+    message = failure(docker, level="engine", image=None)[0]
+    assert message.startswith("container: /bin/sh of this host is not a 64-bit ELF program. Set image to")
+    assert docker.made == []
+
+
+# -- other injections --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unregistered(docker: DockerWithContainers) -> DockerWithContainers:
+    """A Docker with GPUs, CDI and the toolkit, but without the runtime."""
+    docker.write(DAEMON_JSON, '{"features": {"cdi": true}}')
+    del docker.info["Runtimes"]["nvidia"]
+    add_gpu(docker, cdi=True)
+    docker.info["CDISpecDirs"] = ["/etc/cdi"]
+    return docker
+
+
+def test_cdi_of_docker(unregistered: DockerWithContainers) -> None:
+    result = verify(unregistered, level="gpu", method="auto")
+    assert names(result) == [*GPU_CHECKS_OF_CDI, "container"]
+    assert result["summary"] == "2 of 2 GPUs (--device nvidia.com/gpu=all)"
+    (made,) = unregistered.made
+    assert "Runtime" not in made["HostConfig"]
+    # The default runtime may be that of NVIDIA, which must not add GPUs.
+    assert made["Env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+    unregistered.gpu_output = b""
+    assert "Create the CDI specification again" in failure(unregistered, level="gpu", method="auto")[0]
+
+
+def test_gpus_option_of_docker(unregistered: DockerWithContainers) -> None:
+    unregistered.write(DAEMON_JSON, "{}")
+    del unregistered.info["CDISpecDirs"]
+    result = verify(unregistered, level="gpu", method="auto")
+    assert result["summary"] == "2 of 2 GPUs (--gpus all)"
+    assert unregistered.made[0]["Env"] == []
+    unregistered.path("/usr/bin/nvidia-container-runtime-hook").unlink()
+    message = failure(unregistered, level="gpu", method="auto")[0]
+    assert "does not register the runtime nvidia. Registered runtimes: none. CDI is off in docker. Register" in message
+
+
+def test_stale_specification_is_not_used(unregistered: DockerWithContainers) -> None:
+    unregistered.path("/etc/cdi/nvidia.json").unlink()
+    unregistered.path("/usr/bin/nvidia-container-runtime-hook").unlink()
+    assert "No CDI specification in" in failure(unregistered, level="gpu", method="auto")[0]
+
+
+def test_only_auto_uses_other_injections(unregistered: DockerWithContainers) -> None:
+    for options in ({"level": "gpu"}, {"level": "engine", "method": "auto"}):
+        assert failure(unregistered, **options)[1]["failed_check"] in ("engine file", "toolkit")
+    assert unregistered.made == []
 
 
 def test_reports_the_first_failed_check(docker: DockerWithContainers) -> None:
@@ -283,15 +424,19 @@ def test_refuses_paths_outside_the_host(docker: DockerWithContainers, name: str)
 # -- Podman ----------------------------------------------------------------------------------------------------------
 
 
+def podman_runner(commands: list[list[str]], output: str) -> t.Callable[[list[str]], tuple[int, str, str]]:
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        commands.append(argv)
+        return 0, output if "logs" in argv else "exited 0" if "inspect" in argv else "", ""
+
+    return run
+
+
 @pytest.mark.parametrize(("level", "devices"), [("engine", []), ("gpu", ["--device=nvidia.com/gpu=all"])])
 def test_podman(docker: DockerWithContainers, level: str, devices: list[str]) -> None:
     commands: list[list[str]] = []
-
-    def run(argv: list[str]) -> tuple[int, str, str]:
-        commands.append(argv)
-        return 0, "exited 0" if "inspect" in argv else "", ""
-
-    add_gpu(docker)
+    run = podman_runner(commands, "\n".join(NODES))
+    add_gpu(docker, cdi=True)
     options = VerifyOptions("podman", level=level, image="busybox:1", runtime_name="nvidia")
     with pytest.raises(VerificationError, match="container: podman is not installed on this host"):
         Verification(options, docker.host, run).execute(check_mode=False)
@@ -302,6 +447,18 @@ def test_podman(docker: DockerWithContainers, level: str, devices: list[str]) ->
     ]  # fmt: skip
     (started,) = [argv for argv in commands if "run" in argv]
     assert [word for word in started if word.startswith("--device")] == devices
+    assert result["summary"] == ("2 of 2 GPUs (--device nvidia.com/gpu=all)" if devices else "verified")
+
+
+def test_podman_without_injection(docker: DockerWithContainers) -> None:
+    add_gpu(docker, cdi=True)
+    docker.write("/usr/bin/podman", mode=0o755)
+    options = VerifyOptions("podman", level="gpu", image="busybox:1")
+    with pytest.raises(VerificationError, match="sees 0 of 2 GPUs of this host"):
+        Verification(options, docker.host, podman_runner([], "")).execute(check_mode=False)
+    docker.path("/etc/cdi/nvidia.json").unlink()
+    with pytest.raises(VerificationError, match="CDI: No CDI specification in"):
+        Verification(options, docker.host, podman_runner([], "")).execute(check_mode=False)
 
 
 # -- containerd and CRI-O --------------------------------------------------------------------------------------------
@@ -401,3 +558,69 @@ def test_crio(cri: FakeCri) -> None:
     assert message.startswith("container: crio cannot start the pod: failed to find runtime handler nvidia")
     assert "journalctl --unit crio.service" in message
     assert "A requirement of GPU containers is not met either" in message
+
+
+# -- GPUs of pods ------------------------------------------------------------------------------------------------------
+
+PROGRAMS = ("nvidia-container-runtime-hook", "nvidia-container-cli", "nvidia-ctk")
+
+
+def verify_gpus_of_pods(cri: FakeCri, image: str | None = "busybox:1", method: str = "auto") -> dict[str, t.Any]:
+    options = VerifyOptions("containerd", level="gpu", method=method, image=image)
+    return Verification(options, cri.host, lambda _argv: (0, "", "")).execute(check_mode=False)
+
+
+@pytest.fixture
+def gpu_cri(cri: FakeCri) -> FakeCri:
+    """A containerd on a host with one GPU and the toolkit."""
+    information = INFORMATION.format(name="NVIDIA L4", uuid=UUIDS[0], bus="0000:01:00.0", minor=0, excluded="No")
+    nodes = ("dev/nvidiactl", "dev/nvidia-uvm", "dev/nvidia0")
+    write_files(cri, {
+        "proc/driver/nvidia/gpus/0000:01:00.0/information": information,
+        "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue\n",
+        **dict.fromkeys([*nodes, *(f"usr/bin/{name}" for name in PROGRAMS)], ""),
+    })  # fmt: skip
+    cri.gpu_log = f"2026-01-01T00:00:00.0Z stdout F {NODES[0]}\n2026-01-01T00:00:00.0Z stdout F {LISTED[0]}\n"
+    return cri
+
+
+def test_gpus_of_containerd(gpu_cri: FakeCri) -> None:
+    result = verify_gpus_of_pods(gpu_cri)
+    assert result["summary"] == "1 of 1 GPUs (runtime handler nvidia)"
+    gpu_cri.gpu_log = ""
+    with pytest.raises(VerificationError, match="sees 0 of 1 GPUs"):
+        verify_gpus_of_pods(gpu_cri)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_cdi_of_containerd(gpu_cri: FakeCri, enabled: bool) -> None:
+    write_files(gpu_cri, {CONTAINERD_TOML: (
+        'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n'
+        f"enable_cdi = {str(enabled).lower()}\n"
+        '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
+    ), "etc/cdi/nvidia.json": SPECIFICATION})  # fmt: skip
+    gpu_cri.config["containerd"] = {
+        "defaultRuntimeName": "runc",
+        "runtimes": {"runc": {"runtimeType": "io.containerd.runc.v2"}},
+    }
+    gpu_cri.config["enableCDI"] = enabled
+    if enabled:
+        assert verify_gpus_of_pods(gpu_cri)["summary"] == "1 of 1 GPUs (CDI device nvidia.com/gpu=all)"
+    else:
+        with pytest.raises(VerificationError, match="CDI is off in containerd"):
+            verify_gpus_of_pods(gpu_cri)
+
+
+def test_containerd_without_an_image_is_not_verified(gpu_cri: FakeCri) -> None:
+    result = verify_gpus_of_pods(gpu_cri, image=None)
+    assert (result["verified"], result["summary"]) == (False, "not verified: no image")
+    assert result["checks"][-1]["ok"] is None
+    assert gpu_cri.made == []
+
+
+def test_containerd_without_cri_is_not_verified(gpu_cri: FakeCri) -> None:
+    write_files(gpu_cri, {CONTAINERD_TOML: 'disabled_plugins = ["cri"]\n'})
+    result = verify_gpus_of_pods(gpu_cri)
+    assert (result["verified"], result["summary"]) == (False, "not verified: its CRI is disabled")
+    with pytest.raises(VerificationError, match=r"engine file: .* disables the CRI of containerd"):
+        verify_gpus_of_pods(gpu_cri, method="runtime")

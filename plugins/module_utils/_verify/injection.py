@@ -1,0 +1,58 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Decide how a container gets the GPUs: through a registered runtime, CDI, or Docker's own option."""
+
+from __future__ import annotations
+
+import typing as t
+
+# The option "method". With AUTO, choose() decides.
+RUNTIME, CDI, GPUS, AUTO = "runtime", "cdi", "gpus", "auto"
+METHODS = (RUNTIME, AUTO)
+# The qualified CDI name of all GPUs.
+ALL_GPUS = "nvidia.com/gpu=all"
+
+
+class EngineFacts(t.NamedTuple):
+    """What decides about the injection.
+
+    - ``daemon``: whether the engine has one. Podman has none, and registers no runtime.
+    - ``registered``: whether the files or flags of the engine register the runtime.
+    - ``cdi``: whether the engine reads CDI specifications, None if it is unknown.
+    - ``cdi_problem``: why the specifications describe no usable GPU, empty if they do.
+    - ``hook``: whether nvidia-container-runtime-hook, which Docker runs for ``--gpus``, is on the host.
+    """
+
+    engine: str
+    daemon: bool
+    registered: bool
+    cdi: bool | None
+    cdi_problem: str
+    hook: bool
+
+
+def choose(facts: EngineFacts, method: str) -> str | None:
+    """Return RUNTIME, CDI or GPUS; None if the engine is configured for none of them."""
+    if not facts.daemon:
+        return CDI
+    if method == RUNTIME or facts.registered:
+        return RUNTIME
+    if facts.cdi and not facts.cdi_problem:
+        return CDI
+    return GPUS if facts.engine == "docker" and facts.hook else None
+
+
+def reason_for_none(facts: EngineFacts) -> str:
+    """Return why choose() returned None."""
+    return facts.cdi_problem if facts.cdi else f"CDI is off in {facts.engine}."
+
+
+def describe(injection: str, engine: str, runtime_name: str) -> str:
+    """Return the injection as users of the engine write it."""
+    if injection == CDI:
+        return f"--device {ALL_GPUS}" if engine in ("docker", "podman") else f"CDI device {ALL_GPUS}"
+    if injection == GPUS:
+        return "--gpus all"
+    return f"--runtime {runtime_name}" if engine == "docker" else f"runtime handler {runtime_name}"
