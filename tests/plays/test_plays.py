@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Runs site.yml and verify.yml with ansible-playbook for hosts whose modules answer from files, and reads what it prints."""
+"""Runs site.yml and verify.yml for hosts whose modules answer from files, and reads what ansible-playbook prints."""
 
 from __future__ import annotations
 

@@ -38,6 +38,7 @@ _GPUS = "/proc/driver/nvidia/gpus"
 HOOK, _CLI = "nvidia-container-runtime-hook", "nvidia-container-cli"
 _CDI_PROGRAMS = ("nvidia-ctk", "nvidia-cdi-hook")
 _SECTION = "nvidia-container-runtime"
+_ENVVAR_ACCEPTED = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 
 
 class Check(t.NamedTuple):
@@ -190,6 +191,11 @@ class GpuChecks:
         )
 
         return toml_document.TomlDocument.from_bytes(path, content).data
+
+    def ignores_variable(self) -> bool:
+        """Return whether config.toml makes NVIDIA_VISIBLE_DEVICES ineffective in containers without privileges."""
+        self._setting()
+        return (self._settings or {}).get(_ENVVAR_ACCEPTED) is False
 
     def _setting(self, *names: str) -> t.Any:
         """Return a setting of the runtime from config.toml; None if it is not set or cannot be read."""

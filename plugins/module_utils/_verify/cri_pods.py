@@ -140,7 +140,11 @@ class CriPods(verify_containers.Containers):
             self._deadline = verify_containers.Deadline(_PULL_TIMEOUT)
             self._pulled = spec.image
             request = grpc.field(1, grpc.field(1, spec.image))
-            answer = self._call(f"{_IMAGES}PullImage", request, f"pull the image {spec.image}")
+            try:
+                answer = self._call(f"{_IMAGES}PullImage", request, f"pull the image {spec.image}")
+            except verify_containers.ContainerError as error:
+                advice = "Correct the name of the image, or load it first."
+                raise verify_containers.ContainerError(error.problem, advice, started=False) from error
             with self._valid_answer():
                 self._image_id = dict(grpc.fields(answer)).get(1, b"").decode("utf-8", "replace") or spec.image
             self._deadline = verify_containers.Deadline(spec.timeout)

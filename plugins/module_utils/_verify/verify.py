@@ -410,12 +410,18 @@ class Verification:
     def _missing_advice(self) -> str:
         if self.injection == verify_injection.CDI:
             return "Create the CDI specification again with nvidia_cdi_spec."
-        return (
-            "Check whether config.toml of the toolkit has accept-nvidia-visible-devices-envvar-when-unprivileged=false,"
-            f" which makes NVIDIA_VISIBLE_DEVICES ineffective. {self._log_advice()}"
-        )
+        options = self.options
+        gpu_checks = verify_checks.GpuChecks(self.host, options.runtime_name, self.program, options.runtime_dir)
+        if self.injection == verify_injection.RUNTIME and gpu_checks.ignores_variable():
+            return (
+                "config.toml of the toolkit makes NVIDIA_VISIBLE_DEVICES ineffective in containers without privileges."
+                " Verify the GPUs with CDI, or set accept-nvidia-visible-devices-envvar-when-unprivileged to true."
+            )
+        return self._log_advice()
 
     def _log_advice(self) -> str:
+        if self.injection == verify_injection.GPUS:
+            return "Docker searches for nvidia-container-runtime-hook only when it starts. Restart it."
         if not self._daemon:
             return "Run the container by hand with `podman --log-level=debug run`."
         return (

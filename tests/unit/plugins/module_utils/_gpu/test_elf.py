@@ -21,9 +21,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import (
     HEADER_BYTES,
     X86_64,
     Elf,
+    Links,
     machine_name,
     minimum_size,
     read_elf,
+    read_links,
     read_soname,
 )
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import library, program
@@ -143,6 +145,18 @@ def test_sonames(content: bytes, name: str | None) -> None:
     assert read_soname(io.BytesIO(content)) == name
 
 
+def test_loader_and_needed_libraries() -> None:
+    with open(os.path.realpath(sys.executable), "rb") as stream:
+        links = read_links(stream)
+    assert links is not None
+    assert links.loader is not None
+    assert os.path.exists(links.loader)
+    assert [name for name in links.needed if name.startswith("libc.")]
+    assert read_links(io.BytesIO(program("true"))) == Links(None, ())
+    for content in (b"", b"#!/bin/sh\n", b"\x7fELF\x01\x01\x01" + bytes(100)):
+        assert read_links(io.BytesIO(content)) is None
+
+
 @pytest.mark.parametrize("length", range(0, 460, 7))
 def test_truncated_library(length: int) -> None:
     assert read_soname(io.BytesIO(elf("libcuda.so.1")[:length])) in {None, "libcuda.so.1"}
@@ -153,6 +167,7 @@ def test_corrupt_libraries(noise: bytes, place: int, segments: bool) -> None:
     content = elf("libcuda.so.1", segments=segments)
     read_soname(io.BytesIO(content[:place] + noise + content[place + len(noise) :]))
     read_soname(io.BytesIO(b"\x7fELF\x02\x01" + noise + bytes(64)))
+    read_links(io.BytesIO(content[:place] + noise + content[place + len(noise) :]))
 
 
 @pytest.mark.parametrize("place", [1 << 45, 1 << 61, (1 << 64) - 1])

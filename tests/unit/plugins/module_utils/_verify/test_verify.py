@@ -309,6 +309,15 @@ def test_injection_that_does_nothing(docker: DockerWithContainers) -> None:
     assert details["failed_check"] == "container"
 
 
+def test_variable_without_effect(docker: DockerWithContainers) -> None:
+    add_gpu(docker)
+    docker.gpu_output = b""
+    setting = "accept-nvidia-visible-devices-envvar-when-unprivileged = {}\n"
+    for value, expected in (("true", False), ("false", True)):
+        docker.write("/etc/nvidia-container-runtime/config.toml", setting.format(value))
+        assert ("makes NVIDIA_VISIBLE_DEVICES ineffective" in failure(docker, level="gpu")[0]) is expected
+
+
 def test_own_command_is_not_compared(docker: DockerWithContainers) -> None:
     add_gpu(docker)
     docker.gpu_output = b""
