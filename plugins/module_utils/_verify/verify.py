@@ -45,8 +45,8 @@ CHECKS = (
 )
 LEVELS = ("config", "engine", "gpu")
 # The command that a container runs for each level. The archive of the host's programs has no "true".
-COMMANDS = {"engine": ("true",), "gpu": visible_gpus.COMMAND}
-_ARCHIVE_COMMANDS = {"engine": ("/bin/sh", "-c", "true"), "gpu": visible_gpus.COMMAND}
+COMMANDS: dict[str, tuple[str, ...]] = {"engine": ("true",), "gpu": visible_gpus.COMMAND}
+_ARCHIVE_COMMANDS: dict[str, tuple[str, ...]] = {"engine": ("/bin/sh", "-c", "true"), "gpu": visible_gpus.COMMAND}
 # The toolkit's value for no GPU is "void": the runtime starts such a container on every host, with any image.
 _VARIABLE, _NO_GPU, _ALL_GPUS = "NVIDIA_VISIBLE_DEVICES", "void", "all"
 _CRI_ENGINES = ("containerd", "crio")
