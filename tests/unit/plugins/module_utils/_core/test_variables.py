@@ -25,7 +25,7 @@ OPTIONS: dict[str, dict[str, t.Any]] = {
 }  # fmt: skip
 # Attributes of modules, and the internal option.
 NOT_MEANT = {
-    *("check_mode", "diff_mode", "idempotent", "platform", "safe_file_operations"),
+    *("action_group", "check_mode", "diff_mode", "idempotent", "platform", "safe_file_operations"),
     "_bundled",
 }
 ROLES = Path(__file__).resolve().parents[5] / "roles"
