@@ -233,7 +233,7 @@ def molecule(session: nox.Session) -> None:
     with session.chdir(tree):
         run(session, "tests/hosts/prepare", env=environ)
         # The file with the environment of the hosts is written for a shell.
-        output = run(session, "python", "-B", "tests/limited.py", "4500" if NIGHTLY else "1200", "sh", "-c",
+        output = run(session, "python", "-B", "tests/limited.py", "4500" if NIGHTLY else "1800", "sh", "-c",
                      '. "$0"; exec "$@"', "tests/hosts/env", "molecule", "test", "--scenario-name",
                      session.name.partition("-")[2], *session.posargs, env=environ)  # fmt: skip
     if "The processes of this machine:" in output:
