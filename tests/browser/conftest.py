@@ -72,10 +72,13 @@ class Page:
     def __init__(self, driver: WebDriver, address: str) -> None:
         self.driver = driver
         self.address = address
-        self._refused: list[str] = []
+        self._logged_errors: list[str] = []
 
     def open(self, address_hash: str = "", width: int = WIDE, script: bool = True, **media: str) -> None:
-        """Load the page; ``media`` are features such as prefers_color_scheme, or the medium as ``medium``."""
+        """Load the page.
+
+        ``media`` are media features such as prefers_color_scheme; ``medium`` is the media type, such as print.
+        """
         self.driver.get("about:blank")
         self.command("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         features = [
@@ -102,7 +105,7 @@ class Page:
         WebDriverWait(self.driver, TIMEOUT, 0.05).until(lambda _driver: condition())
 
     def show_all(self) -> None:
-        """Create the rows that the page creates only at its end."""
+        """Create all rows. The page creates the later ones only when its end is shown."""
         self.run("const more = document.getElementById('more'); while (!more.hidden) more.click()")
 
     def hosts(self) -> list[str]:
@@ -138,10 +141,10 @@ class Page:
         return str(self.run("return location.hash"))
 
     @property
-    def refused(self) -> list[str]:
-        """The errors in the browser's log since the page was opened, for tests that expect some."""
-        self._refused += [str(entry["message"]) for entry in log_of(self.driver, "browser")]
-        return self._refused
+    def logged_errors(self) -> list[str]:
+        """The errors that the browser has logged since the page was opened. They do not fail the fixture any more."""
+        self._logged_errors += [str(entry["message"]) for entry in log_of(self.driver, "browser")]
+        return self._logged_errors
 
     def requests(self) -> list[str]:
         """Return the addresses of the new requests."""
@@ -155,9 +158,10 @@ class Page:
 
 @pytest.fixture
 def open_page(browser: WebDriver, tmp_path: Path) -> Iterator[t.Callable[[dict[str, t.Any] | str], Page]]:
-    """Opens the page of a report, or that at an address.
+    """Return a function that opens the page of a report, or the page at an address.
 
-    Afterwards, no other script has run, and the browser has requested no other file.
+    After the test, the fixture checks that the page has its title, that the browser's log has no error, and that the
+    browser requested no other file.
     """
     for kind in ("browser", "performance"):
         log_of(browser, kind)

@@ -1,18 +1,18 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compares what two versions of the collection write on a fixed list of host trees.
+"""Compare the files and results of two versions of the collection on a fixed list of host trees.
 
 python tests/compare_versions OLD [NEW] [--tree PATTERN]... [--messages]
 python tests/compare_versions --list
 
-OLD and NEW are directories of the collection or revisions of this repository; NEW is the working tree if it is left
-out. Each version runs the same tasks on each tree: present, other options, the same again, absent, absent again. Equal
-must be: every file that is written, with its mode, the records among them, and every answer with its diff. The wording
-of messages is compared with --messages. Then NEW runs on trees that OLD configured: it must find as little to change as
-OLD, and from OLD's records it must restore what OLD restores.
+OLD and NEW are directories of the collection or revisions of this repository. The default of NEW is the working tree.
+Each version runs the same tasks on each tree: present, other options, the same again, absent, absent again. Both
+versions must write the same files, with the same modes and records, and return the same results and diffs. The texts of
+messages are compared only with --messages. Then NEW runs on trees that OLD configured: a task in check mode must
+report the same as OLD reports for its own tree, and state: absent must restore the same files as with OLD.
 
-Status 1: there are differences that ACCEPTED does not name. It has to run as root, who can make device nodes.
+Exit status 1: there are differences that ACCEPTED does not list. Run it as root, because the trees have device nodes.
 """
 
 from __future__ import annotations
@@ -34,30 +34,33 @@ import typing as t
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# As tests/unit/conftest.py does it: the collection is importable from a plain clone.
+# The collection can be imported from a plain clone, as in tests/unit/conftest.py.
 for _name in ("ansible_collections", "ansible_collections.gpufleet", "ansible_collections.gpufleet.nvidia"):
     sys.modules[_name] = types.ModuleType(_name)
     sys.modules[_name].__path__ = [str(ROOT)] if _name.endswith("nvidia") else []
 
 from ansible_collections.gpufleet.nvidia.tests.compare_versions import transcript, trees  # noqa: E402
 
-FEWEST_TREES = 60
-# Lines of a difference that are shown, and trees for which lines are shown.
-MOST_LINES, SHOWN_TREES = 60, 10
+MIN_TREES = 60
+# The maximum number of lines printed for a tree, and of trees whose lines are printed.
+MAX_LINES, MAX_SHOWN_TREES = 60, 10
 
 
 class Accepted(t.NamedTuple):
-    """A difference that is meant. ``tree``: a pattern of the trees' names. ``line``: a regular expression that matches
-    a whole line of the difference, without its sign."""
+    """An intended difference.
+
+    ``tree`` is a pattern of the trees' names. ``line`` is a regular expression that matches a whole line of the
+    difference, without its + or -.
+    """
 
     tree: str
     line: str
     reason: str
 
 
-# A file of the collection's own: a record, or a backup.
+# A file that the collection keeps for itself: a record or a backup.
 _OWN = r"(file /var/lib/gpufleet-nvidia/|backup_files: ).*"
-# Differences from b31e5cd. Returned settings and changed keys must be equal in all trees.
+# Intended differences from revision b31e5cd. Returned settings and changed keys must be equal in all trees.
 ACCEPTED: tuple[Accepted, ...] = (
     Accepted("*", r"cdi: (null|true|false)", "nvidia_runtime_config returns cdi since enable_cdi has the choice auto."),
     Accepted(
@@ -72,23 +75,22 @@ ACCEPTED: tuple[Accepted, ...] = (
 
 
 class Version(t.NamedTuple):
-    """A version of the collection, and the directory in which its trees are made."""
+    """A version of the collection, and the directory for its trees."""
 
     checkout: Path
     folder: Path
 
 
 class Result(t.NamedTuple):
-    """What came of one tree."""
+    """The runs on one tree: with OLD, with NEW, and ``both``, in which OLD configures the tree and NEW removes that."""
 
     old: transcript.Run
     new: transcript.Run
-    # New after old: OLD configured it, NEW removed it.
     both: transcript.Run
 
 
 def checkout_of(name: str, folder: Path) -> Path:
-    """The directory of a version; that of a revision is made in ``folder``."""
+    """Return the directory of a version. A revision is unpacked into ``folder``."""
     if Path(name).is_dir():
         return Path(name).resolve()
     git = ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT)]
@@ -103,7 +105,7 @@ def checkout_of(name: str, folder: Path) -> Path:
 def run_version(
     version: Version, cases: t.Sequence[trees.Case], messages: bool, copies: Path | None
 ) -> list[transcript.Run]:
-    """All tasks of a version; ``copies`` gets each tree as it is before the removal."""
+    """Run all tasks with one version. Each tree is copied to ``copies`` before the tasks with state: absent."""
     runs = []
     process = transcript.Worker(version.checkout, version.folder)
     for number, case in enumerate(cases):
@@ -120,12 +122,12 @@ def run_version(
 
 
 def undo(version: Version, old: t.Sequence[transcript.Run], copies: Path) -> list[transcript.Run]:
-    """Configure with a version what the other one has configured, in check mode, and remove it."""
+    """Run ``version`` on the trees that the other version configured: in check mode, then with state: absent."""
     runs = []
     process = transcript.Worker(version.checkout, version.folder)
-    for number, former in enumerate(old):
-        run = transcript.Run(former.case, copies / str(number))
-        run.original = former.original
+    for number, configured in enumerate(old):
+        run = transcript.Run(configured.case, copies / str(number))
+        run.original = configured.original
         run.undo(process)
         runs.append(run)
         shutil.rmtree(run.root)
@@ -134,18 +136,18 @@ def undo(version: Version, old: t.Sequence[transcript.Run], copies: Path) -> lis
 
 
 def compare(result: Result) -> list[str]:
-    """The lines of the differences that are not accepted."""
+    """Return the lines of the differences that ACCEPTED does not list."""
     name = result.old.case.name
     lines = _difference(name, result.old.lines, result.new.lines)
     undone = _difference(name, result.old.left, result.both.left)
     if undone:
-        lines += ["NEW leaves other files when it removes what OLD configured:", *undone]
+        lines += ["After NEW removed the configuration of OLD, other files remain than after OLD:", *undone]
     if result.old.left and not result.old.case.remains:
-        lines += ["OLD does not restore each file:", *result.old.left]
+        lines += ["OLD does not restore all files:", *result.old.left]
     if result.old.repeated != result.both.repeated:
-        lines.append(f"NEW on what OLD configured: {result.both.repeated}. OLD: {result.old.repeated}")
+        lines.append(f"The last task again, NEW after OLD: {result.both.repeated}. OLD: {result.old.repeated}")
     if result.old.crashed or result.new.crashed or result.both.crashed:
-        lines.append("A module ended without an answer.")
+        lines.append("A module ended without a result in one of the runs. Run it on this tree to see its error.")
     return lines
 
 
@@ -166,7 +168,7 @@ def report(results: t.Sequence[Result], seconds: float) -> int:
         lines = compare(result)
         if lines:
             failed += 1
-            shown = MOST_LINES if failed <= SHOWN_TREES else 0
+            shown = MAX_LINES if failed <= MAX_SHOWN_TREES else 0
             print(f"-- {result.old.case.name}", *lines[:shown], sep="\n")
             if len(lines) > shown:
                 print(f"... and {len(lines) - shown} more lines")
@@ -207,19 +209,22 @@ def main() -> int:
     options = parser.parse_args()
     cases = trees.cases()
     names = [case.name for case in cases]
-    if len(set(names)) < FEWEST_TREES or len(set(names)) < len(names):
-        sys.exit(f"The list must have at least {FEWEST_TREES} trees with different names; it has {len(set(names))}.")
+    if len(set(names)) < MIN_TREES or len(set(names)) < len(names):
+        sys.exit(
+            f"trees.py defines {len(names)} trees with {len(set(names))} different names. Define at least {MIN_TREES}"
+            " trees, each with its own name."
+        )
     if options.list:
         print("\n".join(names))
         return 0
     if options.old is None:
-        parser.error("OLD is missing: name a directory of the collection or a revision.")
+        parser.error("OLD is missing. Set it to a directory of the collection or to a revision.")
     if os.geteuid() != 0:
-        sys.exit("Run it as root: the trees with GPUs have device nodes.")
+        sys.exit("Run this program as root, because it creates device nodes in the trees with GPUs.")
     patterns = options.tree or ["*"]
     chosen = [case for case in cases if any(fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns)]
     if not chosen:
-        sys.exit("No tree matches. --list prints the names.")
+        sys.exit("No tree matches --tree. Run the program with --list to see the names.")
     return run(options.old, options.new, chosen, options.messages)
 
 

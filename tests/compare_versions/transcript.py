@@ -1,9 +1,9 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs the tasks of a tree with one version, and writes down as text what each answered and what each wrote.
+"""Run the tasks of a tree with one version, and record as text the result of each task and the files that it wrote.
 
-What differs between two runs of the same code is left out: times, inodes, and the path of the tree.
+Values that differ between two runs of the same code are left out: times, inodes, and the path of the tree.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if t.TYPE_CHECKING:
 WORKER = Path(__file__).with_name("worker.py")
 # Where the collection keeps records, backups and its lock.
 OWN = ("/var/lib/gpufleet-nvidia", "/run/gpufleet-nvidia")
-# Keys of answers, and of the dictionaries in them, by their names before 1.0. They are compared under the new name.
+# Keys of results, and of the dictionaries in them, that had another name before 1.0. They are compared by the new name.
 RENAMED = {
     "links_made": "links_created",
     "open_cves": "known_cves",
     "folders": "directories",
     "sentence": "message",
 }
-# What Ansible or AnsibleModule adds to an answer.
+# Keys that Ansible or AnsibleModule adds to a result.
 _LEFT_OUT = ("invocation", "exception", "deprecations")
-# Keys of texts for people, in answers and in the dictionaries in them.
+# Keys whose values are messages for users, in results and in the dictionaries in them.
 _MESSAGES = ("msg", "warnings", "reason", "reasons", "limits", "message")
-# Values in files of the collection's own that differ from run to run; the checksum is that of the values.
+# Keys in records whose values differ from run to run. "checksum" is the checksum of the other values.
 _VOLATILE = ("checksum", "identity")
-# The name of a backup has the time and a digest of the content, which is compared itself.
+# The name of a backup contains the time and a digest of the content. The content itself is compared.
 _BACKUP_NAME = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z(\.[0-9a-f]{64})?")
 
 Entry = t.Tuple[str, t.Optional[bytes]]
@@ -57,7 +57,7 @@ class Worker:
         )  # fmt: skip
 
     def run(self, module: str, root: Path, arguments: Arguments, *, check: bool = False) -> Arguments:
-        """The answer of a module on the tree at ``root``."""
+        """Run a module on the tree at ``root``, and return its result."""
         internal = {"check_mode": check, "diff": True, "no_log": True, "remote_tmp": str(self.home)}
         settings = {f"_ansible_{name}": value for name, value in internal.items()}
         assert self._process.stdin is not None
@@ -66,7 +66,7 @@ class Worker:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            sys.exit("The process that runs the modules has ended; its error is above.")
+            sys.exit("The process that runs the modules has ended. Its error is printed above.")
         answer: Arguments = json.loads(line)
         return answer
 
@@ -77,7 +77,7 @@ class Worker:
 
 
 class Run:
-    """The tasks of a case on its tree at ``root``, and the lines that say what came of them."""
+    """The tasks of a case on its tree at ``root``, and the lines with their results and changes."""
 
     def __init__(self, case: Case, root: Path, *, messages: bool = False) -> None:
         self.case = case
@@ -85,9 +85,9 @@ class Run:
         self.messages = messages
         self.lines: list[str] = []
         self.changed = self.crashed = False
-        # What came of the last task of present(), which asks for what is there already.
+        # Whether the last task of present() changed something or failed. The task repeats the one before it.
         self.repeated = ""
-        # Lines for what the removal did not restore.
+        # Lines for the files that the removal did not restore.
         self.left: list[str] = []
         self.original: Snapshot = {}
         self._before: Snapshot = {}
@@ -101,30 +101,30 @@ class Run:
         self.original = self._before = snapshot(self.root)
 
     def present(self, worker: Worker) -> None:
-        """Configure the host as each entry asks, and as the last one asks once more."""
+        """Run the task of each entry, the first one also in check mode before, and the last one twice."""
         for asked in self.case.present[:1]:
             self.task(worker, asked, check=True)
         for asked in (*self.case.present, *self.case.present[-1:]):
             self.repeated = self.task(worker, asked)
 
     def absent(self, worker: Worker) -> None:
-        """Remove it all, and once more."""
+        """Run a task with state: absent in check mode, and twice without it."""
         asked = {"state": "absent"}
         self.task(worker, asked, check=True)
         self.task(worker, asked)
-        # A second removal may also remove what this collection did not write.
+        # A second removal may also remove files that this collection did not write.
         self.left = self._differences()
         self.task(worker, asked)
 
     def undo(self, worker: Worker) -> None:
-        """Ask for what another version has configured, in check mode, and remove it."""
+        """Repeat the last task of another version in check mode, and run a task with state: absent."""
         for asked in self.case.present[-1:]:
             self.repeated = self.task(worker, asked, check=True)
         self.task(worker, {"state": "absent"})
         self.left = self._differences()
 
     def task(self, worker: Worker, asked: Arguments, *, check: bool = False) -> str:
-        """Run a task and write down what came of it. Returns whether it changed something, and whether it failed."""
+        """Run a task and record its result. Return whether it changed something and whether it failed, as text."""
         answer = worker.run(self.case.module, self.root, {**self.case.common, **asked}, check=check)
         self.crashed = self.crashed or "crash" in answer
         self.changed = self.changed or bool(answer.get("changed"))
@@ -136,7 +136,7 @@ class Run:
         return f"changed: {bool(answer.get('changed'))}, failed: {bool(answer.get('failed'))}"
 
     def _differences(self) -> list[str]:
-        """What is not as it was before the first task, without the files of the collection's own."""
+        """Return the files that differ from those before the first task, except records, backups and the lock."""
         before, after = (
             {path: entry for path, entry in found.items() if not path.startswith(OWN)}
             for found in (self.original, snapshot(self.root))
@@ -155,7 +155,7 @@ class Run:
         return [self._plain(line) for line in lines]
 
     def _change_lines(self, before: Snapshot, after: Snapshot) -> list[str]:
-        """Each path with another entry, and its whole content."""
+        """Return lines for each path whose mode, owner or content differs, with its whole content."""
         lines = []
         for path in sorted({**before, **after}):
             if before.get(path) == after.get(path):
@@ -171,7 +171,7 @@ class Run:
 
 
 def _renamed(value: t.Any) -> t.Any:
-    """Return a value with the keys of its dictionaries as they are called now."""
+    """Return a value with the present names of the keys of its dictionaries."""
     if isinstance(value, list):
         return [_renamed(entry) for entry in value]
     if isinstance(value, dict):
@@ -189,7 +189,7 @@ def _without(left_out: t.Sequence[str], value: t.Any) -> t.Any:
 
 
 def snapshot(root: Path) -> Snapshot:
-    """Everything below ``root`` by path: kind, mode, owner and group, and what a file or link contains."""
+    """Return the entries below ``root`` by path: kind, mode, owner, group, and the content of a file or link."""
     found: Snapshot = {}
     for folder, names, files in os.walk(root):
         for name in (*names, *files):
@@ -206,7 +206,7 @@ def snapshot(root: Path) -> Snapshot:
 
 
 def content_lines(path: str, content: bytes) -> list[str]:
-    """A file as lines, so that every byte shows; of a program only the digest."""
+    """Return a file as lines that show every byte. For a binary file, return its digest."""
     if b"\0" in content:
         return [f"sha256 {hashlib.sha256(content).hexdigest()}"]
     if path.startswith(OWN) or path.endswith(".manifest.json"):
@@ -219,7 +219,7 @@ def content_lines(path: str, content: bytes) -> list[str]:
 
 
 def _plain_record(value: t.Any) -> t.Any:
-    """A record without what differs from run to run, and with the original content as text."""
+    """Return a record without the values that differ from run to run, and with the original content as text."""
     if isinstance(value, list):
         return [_plain_record(entry) for entry in value]
     if not isinstance(value, dict):

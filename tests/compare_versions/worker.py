@@ -1,10 +1,10 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs modules of one checkout of the collection, as Ansible runs them on a host; it uses no other file of the tests.
+"""Run modules of one checkout of the collection, as Ansible runs them on a host. Other files of the tests are not used.
 
-worker.py CHECKOUT: reads a line of JSON for each task from its standard input, [module, arguments], and writes a line
-with the answer. Each task runs in a fork, so no task sees what an earlier one left in memory.
+worker.py CHECKOUT reads a line of JSON for each task from its standard input, [module, arguments], and writes a line
+with the result. Each task runs in a forked process, so it does not see changes in memory of an earlier task.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 COLLECTION = "ansible_collections.gpufleet.nvidia"
 PACKAGES = ("plugins/modules", "plugins/module_utils")
-# What AnsibleModule and the collection import when a task runs, if it is installed.
+# Modules that AnsibleModule and the collection import while a task runs, if they are installed.
 _PROFILES = "ansible.module_utils._internal._json._profiles"
 LATE_IMPORTS = (
     "ansible.module_utils.basic",
@@ -45,7 +45,7 @@ def install(checkout: Path) -> None:
 
 
 def warm_up(checkout: Path) -> None:
-    """Import everything that a task could import, so that its fork need not do so."""
+    """Import everything that a task could import, so that the forked processes need not import it."""
     for name in LATE_IMPORTS:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -59,7 +59,7 @@ def warm_up(checkout: Path) -> None:
 
 
 def answer(module: str, arguments: dict[str, t.Any]) -> dict[str, t.Any]:
-    """The answer of a module, or ``crash`` with what it printed instead."""
+    """Run a module and return its result, or ``crash`` with its output if it printed no result."""
     with tempfile.TemporaryFile() as output:
         child = os.fork()
         if child == 0:
@@ -87,7 +87,7 @@ def _run(module: str, arguments: dict[str, t.Any], output: int) -> t.NoReturn:
         importlib.import_module(f"{COLLECTION}.plugins.modules.{module}").main()
     except SystemExit:
         pass
-    # The traceback becomes the answer.
+    # The traceback is returned as the result's ``crash``.
     except BaseException:  # noqa: BLE001
         traceback.print_exc(file=sys.stdout)
     finally:

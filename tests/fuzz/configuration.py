@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Fuzz targets that write: the configuration files of engines and of the toolkit, records, and notes of restarts.
+"""Fuzz targets that write: the configuration files of engines and of the toolkit, records, and journal entries.
 
 Each target works on a directory tree. After a refusal nothing has changed. After ``present`` all foreign entries are
 as before, a second run changes nothing, and ``absent`` restores each byte.
@@ -238,13 +238,13 @@ def records(folder: Path, files: Files, rng: random.Random) -> None:
     assert_same(before, after, "a file of others changed")
 
 
-def notes(folder: Path, files: Files, _rng: random.Random) -> None:
-    """A damaged note of a restart is refused or used, but only its own errors come out."""
+def journal(folder: Path, files: Files, _rng: random.Random) -> None:
+    """Use journal entries of a restart. A damaged one may raise only errors of this collection."""
     lay(folder, files)
     host = HostFS.of(str(folder), live=False)
-    for note in (JournalEntry.pending_changes(host, "docker"), JournalEntry.restart_in_progress(host, "docker")):
-        formers = joined(note.previous_files(), note.previous_files())
-        rollback = Rollback(host, "docker", formers, BACKUP_DIR)
+    for entry in (JournalEntry.pending_changes(host, "docker"), JournalEntry.restart_in_progress(host, "docker")):
+        previous = joined(entry.previous_files(), entry.previous_files())
+        rollback = Rollback(host, "docker", previous, BACKUP_DIR)
         if rollback.has_changes:
             rollback.edited_since()
             rollback.stage()
@@ -319,17 +319,17 @@ def record_seeds() -> list[Files]:
     return [_state_after(original, request) for original, request in zip((_SECRET, b"{}", b""), asked)]
 
 
-def note_seeds() -> list[Files]:
-    """Notes with a changed file, a new file, and a record."""
-    formers = [
+def journal_seeds() -> list[Files]:
+    """Return journal entries with a changed file, a new file, and a file with a record."""
+    previous = [
         PreviousFile(DAEMON_JSON, _SECRET, None, None),
         PreviousFile("/etc/docker/new.json", None, None, "absent"),
         PreviousFile("/etc/docker/other.json", b"{}", record_seeds()[0][_first_record()], "0" * 64),  # type: ignore[arg-type]
     ]
     with tempfile.TemporaryDirectory(prefix="gpf-") as name:
-        note = JournalEntry.pending_changes(HostFS.of(name, live=False), "docker")
-        note.write(formers)
-        content = Path(name, note.path.lstrip("/")).read_bytes()
+        entry = JournalEntry.pending_changes(HostFS.of(name, live=False), "docker")
+        entry.write(previous)
+        content = Path(name, entry.path.lstrip("/")).read_bytes()
     files: Files = {DAEMON_JSON: b"{}", "/etc/docker/new.json": b"{}"}
     return [{**files, f"{STATE_DIR}/{kind}-docker.json": content} for kind in ("changes", "restart")]
 

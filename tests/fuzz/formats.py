@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The table of what is fuzzed: a row for each format that the collection reads."""
+"""The table of fuzzed formats: a row for each format that the collection reads."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if t.TYPE_CHECKING:
 
 
 class Format(t.NamedTuple):
-    """A format: its name, the syntax of its files, valid files, and the work on a mutation of them.
+    """A format: its name, the syntax of its files, valid files (``seeds``), and the code to test (``target``).
 
-    ``target`` gets an empty directory. ``mutable``: what the paths of mutated files begin with. ``kinds``: whether a
-    path can become a pipe, a directory or a link.
+    ``target`` gets an empty directory, the mutated files and a random generator. Only files whose paths begin with
+    ``mutable`` are mutated. If ``kinds`` is true, a mutation may also replace a file by a pipe, a directory or a link.
     """
 
     name: str
@@ -37,7 +37,7 @@ FORMATS = (
     Format("crio", TOML, configuration.crio_seeds, configuration.crio.check),
     Format("toolkit-config", TOML, configuration.toolkit_config_seeds, configuration.toolkit_config.check),
     Format("records", JSON, configuration.record_seeds, configuration.records, STATE_DIR),
-    Format("notes", JSON, configuration.note_seeds, configuration.notes, STATE_DIR),
+    Format("journal", JSON, configuration.journal_seeds, configuration.journal, STATE_DIR),
     Format("cdi-json", JSON, reading.cdi_json_seeds, reading.cdi),
     Format("cdi-yaml", YAML, reading.cdi_yaml_seeds, reading.cdi),
     Format("units", UNIT, reading.units_seeds, reading.units),

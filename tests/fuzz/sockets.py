@@ -1,11 +1,11 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Fuzz targets that ask a daemon: what Docker answers over HTTP, and what a CRI answers over gRPC.
+"""Fuzz targets for replies of daemons (Docker over HTTP, a CRI over gRPC), and of hosts to the controller.
 
-A daemon of a thread answers each request with the file of that name. Whatever it answers, the engine is described, and
-a container to verify with ends with a result or with an error of its own. The last target is the controller, to which
-hosts answer.
+A thread replies to each request with the content of a mutated file; the request determines the name of the file. For
+any reply, nvidia_container_info must return a description of the engine, and a test container must end with a result
+or with ContainerError. The last target makes the report of an audit on the controller from the results of hosts.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _CRI_SOCKET = "/run/cri.sock"
 
 @contextlib.contextmanager
 def _daemon(path: Path, answer: Answer) -> t.Iterator[None]:
-    """Answer each connection to a socket with the bytes that ``answer`` returns for its request."""
+    """Reply to each connection to a socket with the bytes that ``answer`` returns for its request."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
@@ -91,7 +91,7 @@ def _content(files: Files, path: str) -> bytes:
 
 # -- Docker ----------------------------------------------------------------------------------------------------------
 
-# Requests by how they begin, and the file with their answer.
+# How a request begins (a regular expression, except for ?), and the name of the file with the reply.
 _DOCKER = (
     ("GET /info", "info"),
     ("GET /images/", "image"),
@@ -130,12 +130,12 @@ def _ask_docker(folder: Path, answer: Answer) -> None:
 
 
 def docker(folder: Path, files: Files, _rng: random.Random) -> None:
-    """Proper HTTP with any JSON."""
+    """Test replies that are valid HTTP with a mutated body."""
     _ask_docker(folder, lambda stream: b"HTTP/1.0 200 OK\r\n\r\n" + _content(files, _docker_request(stream)))
 
 
 def docker_seeds() -> list[Files]:
-    """The answers of a Docker that has runtimes, containers, and one that this collection left behind."""
+    """Return the replies of a Docker with runtimes, containers, and a test container that an earlier run left."""
     info = {
         "ServerVersion": "26.1.5",
         "Runtimes": {"runc": {"path": "runc"}, "nvidia": {"path": "/x", "runtimeArgs": []}},
@@ -159,12 +159,12 @@ def docker_seeds() -> list[Files]:
 
 
 def raw_http(folder: Path, files: Files, _rng: random.Random) -> None:
-    """Any bytes, also for the output of a container."""
+    """Test replies that are mutated as a whole, HTTP headers included."""
     _ask_docker(folder, lambda stream: _content(files, _docker_request(stream)))
 
 
 def raw_http_seeds() -> list[Files]:
-    """Whole answers with their heads."""
+    """Return whole replies with HTTP headers."""
     head = b"HTTP/1.0 200 OK\r\nServer: Docker/26.1.5 (linux)\r\nContent-Type: application/json\r\n\r\n"
     (bodies,) = docker_seeds()
     found: Files = {name: head + body for name, body in bodies.items() if isinstance(body, bytes)}
@@ -176,7 +176,7 @@ def raw_http_seeds() -> list[Files]:
 
 
 def _cri_request(stream: t.BinaryIO) -> str:
-    """The method of a request."""
+    """Return the name of the requested gRPC method."""
     stream.read(PREFACE)
     method = ""
     while True:
@@ -207,12 +207,12 @@ def _framed(content: bytes) -> bytes:
 
 
 def cri(folder: Path, files: Files, _rng: random.Random) -> None:
-    """Proper frames with any message."""
+    """Test valid gRPC replies with mutated messages."""
     _ask_cri(folder, lambda stream: _framed(_content(files, _cri_request(stream))))
 
 
 def cri_seeds() -> list[Files]:
-    """The answers of a CRI that has the images and runs a pod."""
+    """Return the messages of a CRI that has the images and runs a pod."""
     config = json.dumps({"sandboxImage": "pause:1", "containerd": {"runtimes": {"nvidia": {}}}})
     conditions = field(1, field(1, field(1, "RuntimeReady") + field(2, 1)))
     answers = {
@@ -232,12 +232,12 @@ def cri_seeds() -> list[Files]:
 
 
 def grpc(folder: Path, files: Files, _rng: random.Random) -> None:
-    """Any bytes in place of frames."""
+    """Test replies that are mutated as a whole, HTTP/2 frames included."""
     _ask_cri(folder, lambda stream: _content(files, _cri_request(stream)))
 
 
 def grpc_seeds() -> list[Files]:
-    """Whole answers in frames, and refusals in trailers."""
+    """Return whole replies in frames, and replies with an error status in their trailers."""
     (messages,) = cri_seeds()
     found: Files = {name: _framed(content) for name, content in messages.items() if isinstance(content, bytes)}
     trailers = b"\x88\x40\x0bgrpc-status\x012\x40\x0cgrpc-message\x05no%20"
@@ -245,7 +245,7 @@ def grpc_seeds() -> list[Files]:
     return [found, {**found, "Status": refusal, "RunPodSandbox": refusal}]
 
 
-# -- what a host answers, on the controller --------------------------------------------------------------------------
+# -- results of hosts, on the controller -----------------------------------------------------------------------------
 
 
 class _Tags(html.parser.HTMLParser):
@@ -261,27 +261,27 @@ class _Tags(html.parser.HTMLParser):
 
 
 def answers(_folder: Path, files: Files, _rng: random.Random) -> None:
-    """The report of an audit is data that can be written, and its page has no element or attribute from a host."""
+    """Make the report of an audit. It must be valid JSON, and its page must have no element or attribute of a host."""
     results: dict[str, t.Any] = {"node0": None}
     for name, content in files.items():
         try:
             results[name] = json.loads(content)
         except (ValueError, RecursionError):
-            # Ansible refuses it.
+            # For a result that is not JSON, Ansible returns this.
             results[name] = {"failed": True, "msg": "MODULE FAILURE", "module_stdout": repr(content)}
     report = report_of(results)
     json.dumps(report)
     page = page_of(report)
     "\n".join([page, *lines_of(report, 50)]).encode("utf-8")
     foreign = {(tag, name) for tag, name in _Tags(page).found if tag in ("img", "iframe") or name.startswith("on")}
-    # One script has the data of the hosts as JSON, the other one is the program of the page.
+    # One script contains the data of the hosts as JSON, the other one is the program of the page.
     scripts = (page.count("<script"), page.lower().count("</script"))
     if foreign or scripts != (2, 2):
         raise AssertionError(f"elements of a host: {foreign}, starts and ends of scripts: {scripts}")
 
 
 def answers_seeds() -> list[Files]:
-    """What nvidia_container_info returns for the trees of other formats."""
+    """Return the results of nvidia_container_info for the trees of other formats."""
     found: Files = {}
     for number, files in enumerate((*procfs_seeds(), *units_seeds())):
         with tempfile.TemporaryDirectory(prefix="gpf-") as name:

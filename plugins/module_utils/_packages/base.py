@@ -24,7 +24,7 @@ PACKAGES = (
     "libnvidia-container-tools",
     "libnvidia-container1",
 )
-# The packages that they replace (until 1.15).
+# Older packages that they replace. 1.14 was the last release of the toolkit that had such packages.
 REPLACED_PACKAGES = (
     "nvidia-docker2",
     "nvidia-docker",
@@ -128,7 +128,7 @@ class PackageManager(t.Protocol):
         """
 
     def refuse_interrupted(self, own: t.Collection[str]) -> None:
-        """Raise HostError if repair() with the packages ``own`` is not enough."""
+        """Raise HostError if repair() of the toolkit's packages ``own`` is not enough."""
 
     def repair(self, own: t.Sequence[str]) -> None:
         """Configure the half-installed packages ``own``, and no others. Raises HostError if that is not enough."""

@@ -127,7 +127,7 @@ def _check(file: RepositoryFile, path: str, proxy: str | None) -> None:
         raise errors.NvidiaError(f"repository_files: {path} requires either content or src.")
     if file.source is not None and not posixpath.isabs(file.source):
         raise errors.NvidiaError(
-            f"repository_files: src {file.source!r} of {path} is not an absolute path on the host."
+            f"repository_files: src {file.source!r} of {path} is not absolute. Use an absolute path of the host."
         )
     if not _MODE.fullmatch(file.mode):
         raise errors.NvidiaError(
@@ -328,7 +328,7 @@ class SavedSources:
         self.changed = bool(now)
 
     def discard(self) -> None:
-        """Keep the changes."""
+        """Delete the saved state and keep the changed files."""
         if self.saved:
             remove_marker(self.host)
 

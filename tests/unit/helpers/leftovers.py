@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Files as NVIDIA's own tools, and other owners, leave them."""
+"""Configuration files that NVIDIA's own tools wrote, and files of other owners, for tests of the cleanup.
+
+nvidia-ctk is NVIDIA's command-line tool. ``*_STRAY`` are paths that it writes although the engine does not read them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _CRI = 'plugins."io.containerd.grpc.v1.cri"'
 
 
 def runtime(name: str, program: str, root: str = _CRI) -> str:
-    """One runtime as nvidia-ctk writes it."""
+    """Return the table of one runtime, as nvidia-ctk writes it for containerd."""
     return (
         f"\n[{root}.containerd.runtimes.{name}]\n"
         f'runtime_type = "io.containerd.runc.v2"\n\n'
@@ -33,7 +36,7 @@ def runtime(name: str, program: str, root: str = _CRI) -> str:
 
 
 def main_file(sandbox: str = "registry.k8s.io/pause:3.9", imports: str = '"/etc/containerd/conf.d/*.toml"') -> str:
-    """A main file of containerd 1.x with a comment."""
+    """Return the main file of containerd 1.x, with a comment of its owner."""
     return (
         f"version = 2\nimports = [{imports}]\n\n# Ours.\n[{_CRI}]\n"
         f'sandbox_image = "{sandbox}"\n\n[{_CRI}.containerd]\ndefault_runtime_name = "runc"\n'
@@ -42,7 +45,7 @@ def main_file(sandbox: str = "registry.k8s.io/pause:3.9", imports: str = '"/etc/
 
 
 def snapshot(sandbox: str = "registry.k8s.io/pause:3.8", program: str = NVIDIA, default: str = "nvidia") -> str:
-    """What nvidia-ctk 1.19 makes of it: a copy of the whole section, and its runtime."""
+    """Return the drop-in that nvidia-ctk 1.19 writes for main_file(): a copy of the CRI section, and its runtime."""
     return (
         f'version = 2\n\n[{_CRI}]\nsandbox_image = "{sandbox}"\nenable_cdi = true\n\n'
         f'[{_CRI}.containerd]\ndefault_runtime_name = "{default}"\n'
@@ -52,7 +55,7 @@ def snapshot(sandbox: str = "registry.k8s.io/pause:3.8", program: str = NVIDIA, 
 
 
 def small_drop_in(program: str = NVIDIA) -> str:
-    """What it makes where the main file has no section for the CRI."""
+    """Return the drop-in that nvidia-ctk writes if the main file has no section for the CRI."""
     return "version = 2\n" + runtime("nvidia", program)
 
 
@@ -60,7 +63,7 @@ CRIO_DROP_IN = (
     '[crio.runtime]\ndefault_runtime = "nvidia"\n\n[crio.runtime.runtimes.nvidia]\n'
     f'runtime_path = "{NVIDIA}"\nruntime_type = "oci"\nmonitor_path = "/usr/bin/conmon"\n'
 )
-# The same of 1.20.0, where CRI-O reads it.
+# The drop-in that nvidia-ctk 1.20.0 writes to CRIO_READ, which CRI-O reads.
 CRIO_CTK = (
     '\n[crio]\n\n  [crio.runtime]\n    default_runtime = "nvidia"\n\n    [crio.runtime.runtimes]\n\n'
     f'      [crio.runtime.runtimes.nvidia]\n        runtime_path = "{NVIDIA}"\n        runtime_type = "oci"\n'

@@ -109,7 +109,7 @@ def test_is_own_file(path: str, ours: bool) -> None:
         (RepositoryFile(APT_SOURCE + "/../x", "x"), None, "is not allowed"),
         (RepositoryFile(APT_SOURCE), None, "requires either content or src"),
         (RepositoryFile(APT_SOURCE, "x", STAGED), None, "requires either content or src"),
-        (RepositoryFile(KEY, source="key.asc"), None, "'key.asc' of .* is not an absolute path"),
+        (RepositoryFile(KEY, source="key.asc"), None, "'key.asc' of .* is not absolute"),
         (RepositoryFile(APT_SOURCE, "x", mode="420"), None, "Invalid mode '420' of "),
         (RepositoryFile(APT_SOURCE, "x", mode="u=rw"), None, "mode 'u=rw'"),
         (RepositoryFile(APT_CONF, "@PROXY@"), None, "but proxy is not set"),
