@@ -1,10 +1,13 @@
-"""Inside a host: tells as JSON how it stands with its engines: observe.py [--fresh] [--start]
+"""Run inside a host: print the state of its engines as JSON: observe.py [--fresh] [--start]
 
-engines: the default of each and its NVIDIA runtimes, by its target; restarted: the units that were, since the last look
-pods: how many run; touched: files that were written since the last look, even with the same bytes; left: those that are
-not as on the fresh host; strangers: generated files that another one has written than the program that generates them
-With --start also wrong: what of containers that were started is not as the engines say, or as the CDI specification
-does; cdi: whether Podman and the user's Docker give devices by it. --fresh makes this look the one to compare with.
+engines: the default runtime and the NVIDIA runtimes of each engine, by its target
+restarted: the units that were restarted since the last observation
+pods: the number of running containers
+touched: the files that were written since the last observation, even with the same bytes
+left: the files that differ from the fresh host
+overwritten: generated files that another program than their generator has written
+With --start, it also starts containers. wrong: the differences from what the engines report; cdi: whether Podman and the
+rootless Docker add the devices of the CDI specification. --fresh saves this observation as that of the fresh host.
 """
 
 from __future__ import annotations
@@ -39,8 +42,8 @@ GENERATED = Path("/run/gpufleet-generated.json")
 PROGRAMS = {"nvidia": ["nvidia-container-runtime"], "nvidia-cdi": ["nvidia-container-runtime.cdi"], "runc": []}
 
 
-def strangers() -> list[str]:
-    """Generated files that are not as their programs left them."""
+def overwritten() -> list[str]:
+    """Return the generated files that another program than their generator has written since."""
     known = json.loads(GENERATED.read_text()) if GENERATED.exists() else {}
     now = {path: os.stat(path) if os.path.exists(path) else None for path in known}
     return [path for path, state in now.items() if not state or known[path] != f"{state.st_ino} {state.st_mtime_ns}"]
@@ -127,7 +130,7 @@ def main() -> None:
         "pods": pods(),
         "touched": differences(before, now),
         "left": differences(lasting(fresh), lasting(now)),
-        "strangers": strangers(),
+        "overwritten": overwritten(),
     }
     if "--start" in sys.argv:
         silent = [target for target, said in engines.items() if said is None]

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Inside a host: a Docker with nvidia as its default, as NVIDIA's tool leaves it. "begin.sh broken" gives it a unit with
-# which it does not start without that: no validator sees it, only a restart shows it. "begin.sh refused" breaks its file.
+# Inside a host: configures Docker with nvidia as its default runtime, as nvidia-ctk does. With "broken", the unit of Docker
+# fails if daemon.json does not name nvidia; only a restart shows this. With "refused", daemon.json is not valid JSON.
 set -eu
 unit=/etc/systemd/system/docker.service.d
 /fx/install-toolkit
