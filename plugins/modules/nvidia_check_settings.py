@@ -18,12 +18,12 @@ description:
     C(nvidia_) is a warning if it differs from the name of a variable of this collection by one or two characters. Facts
     are not checked.
   - Validates the values of the variables of all roles with the argument specifications of the roles.
-  - Refuses different root directories of the roles, unknown engines, malformed versions, files of tasks that do not
-    exist, and a configuration file together with several engines.
+  - Refuses different root directories of the roles, unknown engines, malformed versions, task files that do not exist,
+    and a configuration file together with several engines.
   - Reports all problems of a host at once. A variable that refers to another one that is not defined yet is not
     checked.
-  - The playbook C(gpufleet.nvidia.check) runs it. C(gpufleet.nvidia.site), C(gpufleet.nvidia.rolling), and
-    C(gpufleet.nvidia.remove) begin with that playbook.
+  - The playbook C(gpufleet.nvidia.check) runs it. C(gpufleet.nvidia.site), C(gpufleet.nvidia.rolling),
+    C(gpufleet.nvidia.verify), and C(gpufleet.nvidia.remove) begin with that playbook.
   - The action plugin of this module runs on the controller, without a connection to the host.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes

@@ -153,7 +153,7 @@ def device_name_problem(name: str) -> str:
 
 
 def kind_warnings(kind: str) -> list[str]:
-    """Return the rules of SPEC.md that ``kind`` violates although the library accepts it."""
+    """Return the rules of SPEC.md that ``kind`` violates although the library accepts it, as kind_problem() does."""
     vendor, name = split_kind(kind)
     warnings = []
     if len(vendor) > _VENDOR_LIMIT:
@@ -166,7 +166,7 @@ def kind_warnings(kind: str) -> list[str]:
 
 
 def device_name_warnings(name: str) -> list[str]:
-    """Return the rules of SPEC.md that the name of a device violates, in the form of kind_doubts()."""
+    """Return the rules of SPEC.md that the name of a device violates, in the form of kind_warnings()."""
     if len(name) <= _LABEL_LIMIT:
         return []
     return [f"is {core_text.quoted(name)} with {len(name)} characters; {_LABEL_LIMIT} are allowed"]
@@ -223,7 +223,7 @@ class Reader:
         """Return a whole document, or None if ``data`` is not a mapping.
 
         Fields have their correct spelling, and strings and numbers have their required types. A value is null only
-        where the library refuses null. Raises TooMuchError.
+        where the library refuses null. Raises LimitError.
         """
         if data is None:
             self.error("", "is empty")

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The table of engines and flavors: where a host shows that it has one, and its units. It imports no engine."""
+"""The table of engines and flavors, with the programs, paths and units by which they are found on a host.
+
+This file imports no engine.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,9 @@ class Flavor(t.NamedTuple):
     """One way in which an engine is installed on a host.
 
     - ``key``: the name under which its records are stored.
-    - ``programs``, ``paths``, ``services``: an engine is on the host if one of them exists.
-    - ``by_unit``, ``by_user``: another instance than the usual one is a unit, or belongs to the user who runs the task.
+    - ``programs``, ``paths``, ``services``: an engine is installed in this way if one of them exists on the host.
+    - ``by_unit``: the host may have several instances, each with its own unit.
+    - ``by_user``: each user may have an own instance. A task manages that of the user who runs it.
     - ``daemon``: whether a process of the engine runs between containers.
     """
 

@@ -64,10 +64,11 @@ class _Handler(socketserver.StreamRequestHandler):
 
 
 class FakeCri:
-    """The CRI in a directory tree. Its containers end at once with ``status`` and write ``log``.
+    """The CRI in a directory tree. Its containers end at once with ``status`` (None: they still run) and write ``log``.
 
-    Containers with GPUs also write ``gpu_log``: through the runtime handler nvidia, or with a CDI device. ``registry``
-    has the images that can be pulled.
+    Containers that get GPUs, by the runtime handler nvidia or as a CDI device, also write ``gpu_log``. ``registry``
+    contains the images that can be pulled. ``errors`` maps methods to error messages, and the method ``silent`` gets no
+    reply.
     """
 
     def __init__(self, root: Path) -> None:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The files of a host in memory, with the records that plans leave of them."""
+"""The files of a host in memory, and the records of files that plans have changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base impo
 
 
 class FakeFiles:
-    """What `HostFiles` is to a real host; ``apply`` does what `ConfigureEngine` does with a plan."""
+    """A replacement of `HostFiles` that keeps files in memory. apply() writes a plan, as `ConfigureEngine` does."""
 
     def __init__(self, content: t.Mapping[str, str | bytes | None] | None = None, engine: str = "docker") -> None:
         self.engine = engine
@@ -42,7 +42,7 @@ class FakeFiles:
         return sorted(path for path in self.content if path.count("/") == depth and fnmatch.fnmatchcase(path, pattern))
 
     def walk(self, folder: str) -> list[str]:
-        # By components, as a walk sees them: the folder a comes before the file a.conf.
+        # Sorted by components, as os.walk does: the files of the folder a come before the file a.conf.
         inside = [path for path in self.content if path.startswith(folder + "/")]
         return sorted(inside, key=lambda path: path.split("/"))
 

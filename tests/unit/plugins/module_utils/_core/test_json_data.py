@@ -22,7 +22,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.json_data im
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.guards import within
 
 PLUGINS = Path(__file__).parents[5] / "plugins"
-# These need the positions of values, or another meaning of numbers, or the text behind the data.
+# These files may use json directly. They need positions of values, other types of numbers, or the text that follows.
 _PARSERS = {"yaml_document.py", "yaml_parser.py", "generate.py", "json_document.py"}
 
 

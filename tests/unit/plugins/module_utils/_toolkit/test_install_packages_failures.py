@@ -125,7 +125,7 @@ def test_fetches_lists_again_once(world: World) -> None:
         world.execute(version="1.20.0")
     assert world.calls.count("apply") == 2
     world.calls.clear()
-    # The list of the own repository was fetched already.
+    # The list of the collection's repository was fetched already.
     world.failures["refresh everything"] = "E: another source is broken"
     with pytest.raises(HostError, match=r"404 .*unchanged"):
         world.execute(version="1.20.0", pending=True)
