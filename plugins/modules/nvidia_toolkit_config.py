@@ -50,7 +50,8 @@ options:
         setting.
       - Null resets a setting to its default. If the file of the packages has a line with the default, the line gets
         that value. If the file of the packages has the setting as a comment or not at all, the line is removed.
-      - If newer packages have written the file again, a line that they would have written stays, with the default.
+      - If the scripts of newer packages have written the file again since, and these scripts write the setting with its
+        default, the line stays with the default.
       - Values must have the type that the toolkit expects. Booleans may also be the strings V(true), V(false), V(yes),
         and V(no), because templates return strings.
     type: dict

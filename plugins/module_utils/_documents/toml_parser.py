@@ -33,7 +33,7 @@ _PROBLEMS = {
     "Duplicate": "a key is defined twice",
     "Key ": "a key is defined twice",
     "Redefinition": "a table is defined twice",
-    "Expected '='": "a key has no = behind it",
+    "Expected '='": "a key is not followed by =",
     "Expected ']": "a table header has no closing bracket",
     "Expected newline": "unexpected text after a value",
     "Invalid value": "invalid value; strings need quotes",

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Servers on Unix sockets for as long as a test needs them."""
+"""Servers on Unix sockets that end with the test."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import threading
 import typing as t
 from pathlib import Path
 
-# What a daemon sends; None: it waits until the test ends.
+# The packets that a daemon sends, one after the other. None: it sends nothing more until the test ends.
 Pieces = t.Tuple[t.Optional[bytes], ...]
 _D = t.TypeVar("_D", bound="Daemon")
 
 
 @contextlib.contextmanager
 def serving(server: socketserver.BaseServer, path: Path) -> t.Iterator[None]:
-    """Let the server, whose socket is at ``path``, answer in a thread of its own."""
+    """Run the server, whose socket is at ``path``, in a thread. At the end, stop it and remove the socket."""
     with server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -34,7 +34,7 @@ def serving(server: socketserver.BaseServer, path: Path) -> t.Iterator[None]:
 
 @contextlib.contextmanager
 def short_folder() -> t.Iterator[Path]:
-    """The path of a socket must be short, which that of pytest's own folders is not."""
+    """Create a temporary directory with a short path. pytest's directories have paths that are too long for sockets."""
     folder = Path(tempfile.mkdtemp(prefix="gpf-"))
     try:
         yield folder

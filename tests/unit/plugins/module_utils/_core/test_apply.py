@@ -57,13 +57,13 @@ _PARSED = ("/etc/cdi", "/etc/containerd/conf.d", "/var/run/cdi")
         ("/etc/cdi/backups", "/etc/cdi"),
         ("/etc/containerd/conf.d/a/b", "/etc/containerd/conf.d"),
         ("/etc/containerd/x/../conf.d", "/etc/containerd/conf.d"),
-        # By a link to the folder, by a link in its own path, and by one that is not there yet.
+        # A link to the directory, a link in the path, and a path below a link whose target does not exist yet.
         ("/srv/link", "/etc/cdi"),
         ("/run/cdi", "/var/run/cdi"),
         ("/var/run/cdi/x", "/var/run/cdi"),
     ],
 )
-def test_refuses_folders_that_are_parsed(tmp_path: Path, host: HostFS, directory: str, inside: str) -> None:
+def test_refuses_directories_that_daemons_read(tmp_path: Path, host: HostFS, directory: str, inside: str) -> None:
     for link, target in (("srv/link", "/etc/cdi"), ("var/run", "/run")):
         (tmp_path / link).parent.mkdir()
         (tmp_path / link).symlink_to(target)
@@ -74,7 +74,7 @@ def test_refuses_folders_that_are_parsed(tmp_path: Path, host: HostFS, directory
 @pytest.mark.parametrize(
     "directory", [BACKUP_DIR, "/", "/etc", "/etc/cdi-backups", "/etc/containerd/conf.d.old", "/backups/etc/cdi"]
 )
-def test_takes_other_folders(host: HostFS, directory: str) -> None:
+def test_accepts_other_directories(host: HostFS, directory: str) -> None:
     check_backup_dir(host, directory, _PARSED)
 
 
@@ -94,7 +94,7 @@ def test_refuses_folders_in_which_others_can_write(tmp_path: Path, host: HostFS,
     check_backup_dir(host, "/srv/b", ())
 
 
-def test_takes_an_existing_folder_in_one_with_the_sticky_bit(tmp_path: Path, host: HostFS) -> None:
+def test_accepts_an_existing_directory_in_one_with_the_sticky_bit(tmp_path: Path, host: HostFS) -> None:
     (tmp_path / "srv/b").mkdir(parents=True)
     (tmp_path / "srv").chmod(0o1777)
     check_backup_dir(host, "/srv/b", ())
@@ -147,7 +147,7 @@ def test_backup_is_private(tmp_path: Path, host: HostFS) -> None:
     assert backups_of(host, BACKUP_DIR, DAEMON) == [backup]
 
 
-def test_name_says_what_and_when(host: HostFS) -> None:
+def test_name_contains_path_time_and_digest(host: HostFS) -> None:
     before = dt.datetime.now(dt.timezone.utc)
     backup = save_backup(host, BACKUP_DIR, DAEMON, b"")
     match = re.fullmatch(
@@ -168,7 +168,7 @@ def test_names_of_long_paths_fit(host: HostFS, path: str) -> None:
 
 
 def test_backups_of_an_earlier_version_of_a_long_path(tmp_path: Path, host: HostFS) -> None:
-    """It stored them under the whole path; a purge must find them too."""
+    """An earlier version did not shorten the names of backups. A purge must find such names too."""
     path = "/etc" + "/folder" * 22 + "/a.toml"
     earlier = f"/b/{path[1:].replace('/', '~')}~20260101T000000.000000Z.backup"
     assert len(path) > 153
@@ -186,8 +186,8 @@ def test_existing_directory_keeps_its_mode(tmp_path: Path, host: HostFS) -> None
 
 def test_only_the_newest_are_kept(tmp_path: Path, host: HostFS) -> None:
     other = save_backup(host, "/b", "/etc/docker/daemon.json.d/x", b"other")
-    for stranger in ("notes.txt", "etc~docker~daemon.json~notes", "etc~docker~daemon.jsonx~20200101.backup"):
-        (tmp_path / "b" / stranger).write_text("")
+    for foreign in ("notes.txt", "etc~docker~daemon.json~notes", "etc~docker~daemon.jsonx~20200101.backup"):
+        (tmp_path / "b" / foreign).write_text("")
     saved = [save_backup(host, "/b", DAEMON, str(number).encode()) for number in range(BACKUPS_KEPT + 3)]
     assert len(set(saved)) == BACKUPS_KEPT + 3
     assert backups_of(host, "/b", DAEMON) == saved[-BACKUPS_KEPT:]
@@ -199,7 +199,7 @@ def test_only_the_newest_are_kept(tmp_path: Path, host: HostFS) -> None:
     assert len(list((tmp_path / "b").iterdir())) == BACKUPS_KEPT + 4
 
 
-def test_what_was_recorded_comes_and_goes_with_the_backup(tmp_path: Path, host: HostFS) -> None:
+def test_record_is_saved_and_removed_with_the_backup(tmp_path: Path, host: HostFS) -> None:
     saved = [save_backup(host, "/b", DAEMON, b"", f"record {number}".encode()) for number in range(BACKUPS_KEPT + 1)]
     assert host.read(saved[-1] + RECORD_SUFFIX) == f"record {BACKUPS_KEPT}".encode()
     assert backups_of(host, "/b", DAEMON) == saved[-BACKUPS_KEPT:]
@@ -213,7 +213,7 @@ def test_no_directory_no_backups(host: HostFS) -> None:
 
 
 def test_new_backup_survives_a_clock_that_went_back(tmp_path: Path, host: HostFS) -> None:
-    """A node that booted with a wrong clock has backups from the future: they must not push out today's."""
+    """If the clock was wrong, old backups may have later times than the new one. The new one must not be removed."""
     (tmp_path / "b").mkdir()
     for day in range(BACKUPS_KEPT):
         (tmp_path / f"b/etc~docker~daemon.json~2999010{day + 1}T000000.000000Z.backup").write_text("")

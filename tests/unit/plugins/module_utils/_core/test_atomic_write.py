@@ -64,7 +64,7 @@ def _mode(path: Path) -> int:
 
 
 def _fork(work: t.Callable[[], t.Any]) -> int:
-    """Run ``work`` in a process of its own; returns how that ended: minus a signal, 0, or 1 after an exception."""
+    """Run ``work`` in a child process. Return 0, 1 after an exception, or the negative number of a signal."""
     child = os.fork()
     if child == 0:
         try:
@@ -117,7 +117,7 @@ def test_owner(file: Path, host: HostFS) -> None:
 
 
 def _acl(*entries: tuple[int, int, int]) -> bytes:
-    """A POSIX ACL as the kernel stores it: (tag, permissions, id) each."""
+    """Return a POSIX ACL in the format of the kernel. An entry is (tag, permissions, id)."""
     return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
 
 
@@ -154,7 +154,7 @@ def test_extended_attributes_stay(file: Path, host: HostFS, name: str, value: by
 def test_what_is_new_has_its_label_from_the_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, parsed: list[str]
 ) -> None:
-    """So a run that is killed at any moment leaves nothing that SELinux keeps from its daemon."""
+    """A new file has its SELinux label before it has its name, so a killed run leaves no file with a wrong label."""
     host = HostFS(str(tmp_path), label_of=lambda path: f"label of {os.path.relpath(path, tmp_path)}")
     (tmp_path / "old").write_bytes(b"")
     _set_attribute(tmp_path / "old", "security.selinux", b"label of an administrator\0")
@@ -191,7 +191,7 @@ def test_attributes_follow_no_link_that_is_put_in_the_way(
 
 
 def test_old_file_without_access_list_gets_none(file: Path, host: HostFS) -> None:
-    """The folder's default list is for new files; it must not open an old one to more users."""
+    """The default ACL of the directory applies to new files only. It must not give more users access to an old file."""
     file.chmod(0o640)
     _set_attribute(file.parent, "system.posix_acl_default", _LIST)
     replace_file(host, "/etc/file", b"new", 0o644)
@@ -215,20 +215,20 @@ def test_link_stays_a_link(tmp_path: Path, host: HostFS, target: str) -> None:
     assert (tmp_path / "srv/real").read_bytes() == b"newer"
 
 
-def test_leftovers_are_swept_and_nothing_else(file: Path, host: HostFS) -> None:
+def test_removes_stale_temporary_files_only(file: Path, host: HostFS) -> None:
     kept = [".gpufleet-", ".gpufleet-notes", "file.tmp", "gpufleet-x.tmp", "x.gpufleet-y.tmp", "file.ready"]
-    # An earlier version prepared files under names.
+    # An earlier version gave prepared files a name that ends in .ready.
     for name in (*kept, _LEFTOVER, ".gpufleet-file.ready"):
         (file.parent / name).write_bytes(b"partial")
     replace_file(host, "/etc/file", b"new", 0o644)
     assert sorted(os.listdir(file.parent)) == sorted([*kept, "file"])
 
 
-# -- folders whose every file is configuration -----------------------------------------------------------------------
+# -- directories in which a daemon reads every file ------------------------------------------------------------------
 
 
 class Watch:
-    """Notes which temporary files are made, and can keep files from moving between folders."""
+    """Records the directories of temporary files. With ``error``, moves between directories fail with it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: int | None = None) -> None:
         self.folders: list[str] = []
@@ -248,7 +248,7 @@ PARSED = ["/none", "/etc/crio/crio.conf.d"]
 
 @pytest.fixture
 def parsed(tmp_path: Path, host: HostFS) -> Path:
-    """/etc/crio/crio.conf.d/sub on ``host``, all of which is parsed."""
+    """Create /etc/crio/crio.conf.d/sub on ``host``. CRI-O reads every file in it."""
     assert host.exists("/etc")
     folder = tmp_path / "etc/crio/crio.conf.d/sub"
     folder.mkdir(parents=True)
@@ -257,7 +257,7 @@ def parsed(tmp_path: Path, host: HostFS) -> Path:
 
 @pytest.mark.parametrize("before", [None, b"old"])
 @pytest.mark.parametrize("name", ["crio.conf.d/file", "crio.conf.d/sub/file"])
-def test_nothing_half_written_lies_in_a_parsed_folder(
+def test_no_incomplete_file_in_a_parsed_directory(
     monkeypatch: pytest.MonkeyPatch, parsed: Path, host: HostFS, name: str, before: bytes | None
 ) -> None:
     crio = parsed.parents[1]
@@ -302,10 +302,10 @@ def test_leftovers_go_from_the_parsed_folder_and_from_the_other(parsed: Path, ho
 
 @pytest.mark.parametrize("before", [None, b"old"])
 @pytest.mark.parametrize("error", [errno.EXDEV, errno.EACCES])
-def test_where_nothing_can_be_moved_in_it_is_written_in_place(
+def test_file_is_created_in_a_directory_that_accepts_no_move(
     monkeypatch: pytest.MonkeyPatch, parsed: Path, host: HostFS, error: int, before: bytes | None
 ) -> None:
-    """A bind mount has the device number of what is around it, so only the attempt tells."""
+    """A bind mount has the same device number as its parent, so only the failed move shows that it is a mount."""
     folder = parsed.parent
     if before is not None:
         (folder / "file").write_bytes(before)
@@ -331,7 +331,7 @@ def test_another_error_is_not_tried_again(monkeypatch: pytest.MonkeyPatch, parse
 def test_a_parsed_folder_that_is_a_mount_of_its_own(
     monkeypatch: pytest.MonkeyPatch, small: Path, tmp_path: Path, content: bytes | None, unnamed: bool
 ) -> None:
-    """CRI-O reads every name, so a run that is killed while it writes leaves none."""
+    """CRI-O reads every name in the directory, so a run that is killed while it writes must not leave one."""
     host = HostFS(str(tmp_path), live=False)
     if content is not None:
         (small / "file").write_bytes(content)
@@ -357,7 +357,7 @@ def test_a_parsed_folder_that_is_a_mount_of_its_own(
         ("/etc/systemd/system/nvidia-cdi-refresh.service.d", ["*.conf"]),
         ("/etc/apt/sources.list.d", ["*.list", "*.sources"]),
         ("/etc/yum.repos.d", ["*.repo"]),
-        # Here a file with a name is made outside.
+        # For these directories, a file with a name is created outside of them.
         ("/etc/crio/crio.conf.d", ["*"]),
         ("/etc/containerd/conf.d", ["*"]),
         ("/etc/containers/containers.conf.d", ["*.conf"]),
@@ -367,7 +367,7 @@ def test_a_parsed_folder_that_is_a_mount_of_its_own(
 def test_no_daemon_reads_the_name_of_a_temporary_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: HostFS, folder: str, patterns: list[str]
 ) -> None:
-    """As _parsed_folders.py tells, with its sources."""
+    """The patterns are those that _core/constants.py lists with their sources."""
     place = tmp_path / folder[1:]
     place.mkdir(parents=True)
     names: list[str] = []
@@ -380,7 +380,7 @@ def test_no_daemon_reads_the_name_of_a_temporary_file(
 
 @pytest.mark.parametrize("content", [None, b"old"])
 def test_a_prepared_file_has_no_name(small: Path, tmp_path: Path, content: bytes | None) -> None:
-    """A daemon that starts meanwhile would read it; and it takes its place on the disk before that is full."""
+    """A daemon that starts before the rollback would read a named file. The file already occupies its disk space."""
     host = HostFS(str(tmp_path), live=False)
     if content is not None:
         (small / "file").write_bytes(content)
@@ -406,7 +406,7 @@ def test_prepared_file_removes_the_name_that_a_killed_run_left(file: Path, host:
 
 
 def test_a_file_system_that_needs_names(monkeypatch: pytest.MonkeyPatch, file: Path, host: HostFS) -> None:
-    """As NFS does: nothing is prepared, and nothing is left."""
+    """On a file system like NFS, no file can be prepared, and no temporary file remains."""
     real = os.open
 
     def refusing(path: t.Any, flags: int, *more: t.Any, **options: t.Any) -> int:
@@ -442,8 +442,8 @@ def test_a_chroot_without_proc(tmp_path: Path, host: HostFS, content: bytes | No
     assert os.listdir(tmp_path) == ["etc"]
 
 
-def test_a_new_file_gets_the_access_list_of_its_folder(parsed: Path, host: HostFS) -> None:
-    """As if it had been made there, and nothing from the folder that it was really made in."""
+def test_a_new_file_gets_the_default_acl_of_its_directory(parsed: Path, host: HostFS) -> None:
+    """The file gets the default ACL of the target directory, and not that of the directory in which it is created."""
     crio = parsed.parents[1]
     _set_attribute(parsed.parent, "system.posix_acl_default", _LIST)
     replace_file(host, "/etc/crio/crio.conf.d/file", b"new", 0o640, config_dirs=PARSED)
@@ -475,7 +475,7 @@ def test_a_new_file_gets_the_group_that_its_folder_gives(parsed: Path, host: Hos
         (("fchmod", 1), b"old"),
         (("fsync", 1), b"old"),
         (("replace", 1), b"old"),
-        # From here on for the folder.
+        # These calls sync the directory.
         (("open", 2), b"new"),
         (("fsync", 2), b"new"),
         (("close", 1), b"new"),
@@ -484,7 +484,7 @@ def test_a_new_file_gets_the_group_that_its_folder_gives(parsed: Path, host: Hos
 def test_killed_between_steps(
     monkeypatch: pytest.MonkeyPatch, file: Path, host: HostFS, step: tuple[str, int], survivor: bytes
 ) -> None:
-    """Killed as it enters a step, in the order of the table, a run leaves the old file or the new one."""
+    """A run that is killed when it begins a call leaves the old or the new file. The table has the calls in order."""
     name, call = step
     real = getattr(os, name)
     calls: list[str] = []
@@ -545,7 +545,7 @@ def test_full_file_system(small: Path, tmp_path: Path) -> None:
         replace_file(host, "/etc/file", b"x" * 100_000, 0o644)
     assert os.listdir(small) == ["file"]
     assert (small / "file").read_bytes() == b"old"
-    # What a killed run left does not count against the next.
+    # The temporary file of a killed run is removed first, so its space can be used.
     (small / _LEFTOVER).write_bytes(b"x" * 40_000)
     replace_file(host, "/etc/file", b"x" * 40_000, 0o644)
 
@@ -582,9 +582,9 @@ def test_immutable_file(file: Path, host: HostFS) -> None:
 
 
 @needs_root
-@pytest.mark.parametrize("folder_mode", [0o755, 0o777], ids=["folder of root", "folder of everybody"])
+@pytest.mark.parametrize("folder_mode", [0o755, 0o777], ids=["only root can write", "all users can write"])
 def test_file_of_another_user(tmp_path: Path, file: Path, folder_mode: int) -> None:
-    """Without the right to keep the owner nothing is written."""
+    """An unprivileged user cannot keep the owner of the file, so the file is not written."""
     tmp_path.chmod(0o755)
     file.parent.chmod(folder_mode)
 
@@ -664,7 +664,7 @@ def test_directories_behind_links(tmp_path: Path, host: HostFS) -> None:
 @pytest.mark.parametrize(("root", "path"), [("/", "/proc/none/a"), ("/none/at/all", "/etc")])
 def test_directories_that_can_never_be_made(root: str, path: str) -> None:
     def make() -> None:
-        # Rather than try for ever.
+        # End the test if make_directories() never returns.
         signal.alarm(5)
         with pytest.raises(HostError, match=r"^/\S+ cannot be created: "):
             make_directories(HostFS(root), path, 0o700)
@@ -711,8 +711,8 @@ _WRITERS: dict[str, t.Callable[[HostFS, str], t.Any]] = {
 @needs_root
 @pytest.mark.parametrize("writer", _WRITERS)
 @pytest.mark.parametrize("path", ["file", "new", "docker/file", "up/file"])
-def test_root_writes_in_no_folder_of_a_user(host: HostFS, home: Path, writer: str, path: str) -> None:
-    """The user could exchange the folder at any moment."""
+def test_root_writes_in_no_directory_of_a_user(host: HostFS, home: Path, writer: str, path: str) -> None:
+    """The user could replace the directory at any time."""
     tmp_path = home.parent.parent
     (home / "file").write_bytes(b"alice's")
     _plant(home / "docker", "/etc")
@@ -733,7 +733,7 @@ def test_a_users_link_in_a_folder_of_roots_is_not_followed(tmp_path: Path, host:
     for path in ("/etc/link", "/etc/first"):
         with pytest.raises(HostError, match="/etc/link belongs to user 1234") as caught:
             replace_file(host, path, b"new", 0o644)
-        # A command runs outside the tree.
+        # The user runs the command outside the tree, so it contains the path with host_root.
         assert f"(chown -h root {tmp_path}/etc/link)" in str(caught.value)
     os.chown(tmp_path / "etc/link", 0, 0, follow_symlinks=False)
     replace_file(host, "/etc/first", b"new", 0o644)

@@ -17,10 +17,10 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.compile_once import compile_once
 
 ROOT = Path(__file__).resolve().parents[5]
-ROOMS = "ansible_collections.gpufleet.nvidia.plugins.module_utils"
-# Found before anything can be done about it.
+MODULE_UTILS = "ansible_collections.gpufleet.nvidia.plugins.module_utils"
+# Python imports these files before compile_once() has an effect, so it may compile them twice.
 FIRST = {"__init__.py", "_module.py", "compile_once.py"}
-# Tells how often each file was compiled, and what was imported by what.
+# Prints how often Python compiled each file, and the path, package and loader of each imported module.
 PROGRAM = """
 import collections, importlib, json, sys
 compiled = collections.Counter()
@@ -39,8 +39,8 @@ def _archive(path: Path, files: t.Mapping[str, str]) -> Path:
 
 
 def _task(path: Path) -> Path:
-    """An archive of all rooms, as Ansible makes it."""
-    *folders, _last = (f"{ROOMS}.x").split(".")
+    """Write an archive with all files of module_utils, as Ansible does for a task."""
+    *folders, _last = (f"{MODULE_UTILS}.x").split(".")
     files = {"/".join([*folders[: depth + 1], "__init__.py"]): "" for depth in range(len(folders))}
     base = ROOT / "plugins" / "module_utils"
     for source in sorted(base.rglob("*.py")):
@@ -61,45 +61,48 @@ def _imported(archives: t.Sequence[Path], *names: str) -> tuple[dict[str, int], 
 def test_each_file_of_the_archive_is_compiled_once(tmp_path: Path) -> None:
     task = _task(tmp_path / "task.zip")
     compiled, modules = _imported(
-        [task], f"{ROOMS}._module", f"{ROOMS}._engines.containerd.engine", f"{ROOMS}._engines.registry"
+        [task],
+        f"{MODULE_UTILS}._module",
+        f"{MODULE_UTILS}._engines.containerd.engine",
+        f"{MODULE_UTILS}._engines.registry",
     )
     inside = {path: times for path, times in compiled.items() if path.startswith(str(task))}
     assert len(inside) > 20
     assert {path: times for path, times in inside.items() if times > 1 and Path(path).name not in FIRST} == {}
     assert modules[1][:2] == [
-        f"{task}/{ROOMS.replace('.', '/')}/_engines/containerd/engine.py",
-        f"{ROOMS}._engines.containerd",
+        f"{task}/{MODULE_UTILS.replace('.', '/')}/_engines/containerd/engine.py",
+        f"{MODULE_UTILS}._engines.containerd",
     ]
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="not looked at yet")
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="not checked for this Python yet")
 def test_python_itself_compiles_twice(tmp_path: Path) -> None:
-    # Once no Python does any more, this room can go.
+    # If no supported Python does this any more, compile_once.py can be removed.
     other = _archive(tmp_path / "other.zip", {"other.py": ""})
     assert _imported([other], "other")[0][f"{other}/other.py"] == 2
 
 
-def test_other_archives_are_left_alone(tmp_path: Path) -> None:
+def test_other_archives_keep_their_importer(tmp_path: Path) -> None:
     task = _task(tmp_path / "task.zip")
-    # Its name begins as that of the first.
+    # The path of this archive begins with the path of the first one.
     other = _archive(tmp_path / "task.zip2", {"other.py": "", "package/__init__.py": "", "package/inner.py": ""})
-    _compiled, modules = _imported([task, other], f"{ROOMS}._module", "other", "package.inner")
+    _compiled, modules = _imported([task, other], f"{MODULE_UTILS}._module", "other", "package.inner")
     assert [loader for _file, _package, loader in modules[1:]] == ["zipimporter", "zipimporter"]
 
 
-def test_packages_and_what_is_missing(tmp_path: Path) -> None:
+def test_packages_and_missing_modules(tmp_path: Path) -> None:
     names = {"package/__init__.py": "", "package/inner.py": "from . import absent\n"}
     task = _task(tmp_path / "task.zip")
     with zipfile.ZipFile(task, "a") as archive:
         for name, text in names.items():
             archive.writestr(name, text)
-    _compiled, modules = _imported([task], f"{ROOMS}._module", "package")
+    _compiled, modules = _imported([task], f"{MODULE_UTILS}._module", "package")
     assert modules[1] == [f"{task}/package/__init__.py", "package", "_Importer"]
     with pytest.raises(subprocess.CalledProcessError):
-        _imported([task], f"{ROOMS}._module", "package.inner")
+        _imported([task], f"{MODULE_UTILS}._module", "package.inner")
 
 
-def test_without_an_archive_nothing_happens() -> None:
+def test_without_an_archive_it_adds_no_importer() -> None:
     before = list(sys.path_hooks)
     compile_once(None)
     compile_once(__spec__.loader)
@@ -107,10 +110,10 @@ def test_without_an_archive_nothing_happens() -> None:
 
 
 @pytest.mark.parametrize("module", sorted((ROOT / "plugins" / "modules").glob("*.py")), ids=lambda path: path.stem)
-def test_every_module_has_it_first(module: Path) -> None:
+def test_every_module_imports_module_py_first(module: Path) -> None:
     nodes = [node for node in ast.parse(module.read_text()).body if isinstance(node, ast.ImportFrom)]
     ours = [
         f"{node.module}.{node.names[0].name}" for node in nodes if f"{node.module}".startswith("ansible_collections.")
     ]
     # A module that contains only documentation imports nothing.
-    assert ours[:1] == ([f"{ROOMS}._module"] if "def main()" in module.read_text() else [])
+    assert ours[:1] == ([f"{MODULE_UTILS}._module"] if "def main()" in module.read_text() else [])

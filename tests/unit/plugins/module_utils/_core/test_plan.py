@@ -47,14 +47,14 @@ def test_what_stood_there_with_the_same_value_is_not_ours() -> None:
     ("content", "keys"),
     [
         (b"a = 1\nb = 2\n", {("a",): 1}),
-        # Changed or removed by others since.
+        # Another program has changed or removed the entry since.
         (b"a = 3\nb = 2\n", {}),
         (b"b = 2\n", {}),
-        # Whatever equals it is not the same.
+        # true equals 1 in Python, but is another value.
         (b"a = true\nb = 2\n", {}),
     ],
 )
-def test_entries_of_earlier_runs_stay_ours_while_nobody_changes_them(content: bytes, keys: t.Any) -> None:
+def test_entries_of_earlier_runs_are_owned_until_they_change(content: bytes, keys: t.Any) -> None:
     change = edit(content, recorded(b"b = 2\n", {("a",): 1}))
     assert change.recorded() == [("a",)]
     assert change.owns(("a",)) is bool(keys)

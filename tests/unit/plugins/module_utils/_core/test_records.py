@@ -113,15 +113,15 @@ def test_truncated_at_any_place() -> None:
             OriginalFile.from_bytes("/x", content[:length])
 
 
-def _former(record: OriginalFile) -> dict[str, t.Any]:
-    """What an earlier version wrote of it, without a checksum."""
+def _without_checksum(record: OriginalFile) -> dict[str, t.Any]:
+    """Return the record as an earlier version wrote it, without a checksum."""
     fields = dict(json.loads(record.to_bytes()))
     del fields["checksum"]
     return fields
 
 
 def test_a_record_of_an_earlier_version() -> None:
-    assert OriginalFile.from_bytes("/x", json.dumps(_former(RECORD)).encode()) == RECORD
+    assert OriginalFile.from_bytes("/x", json.dumps(_without_checksum(RECORD)).encode()) == RECORD
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_a_record_of_an_earlier_version() -> None:
      ("written", []), ("created_directories", []), ("keys", []), ("other", 1), ("checksum", ""), ("checksum", 5)],
 )  # fmt: skip
 def test_a_changed_record_is_damaged(name: str, value: t.Any) -> None:
-    """Each would make a removal restore something else."""
+    """With each of these changes, a removal would restore other content or metadata."""
     fields = {**json.loads(RECORD.to_bytes()), name: value}
     with pytest.raises(HostError, match=r"^/x is damaged"):
         OriginalFile.from_bytes("/x", json.dumps(fields).encode())
 
 
 def test_a_record_with_a_damaged_name_of_the_checksum() -> None:
-    """It is no record of an earlier version, which would be accepted without a checksum."""
+    """Records of earlier versions have no checksum. This damaged record must not be accepted as one of them."""
     content = RECORD.to_bytes().replace(b'"checksum"', b'"checks}m"')
     with pytest.raises(HostError, match=r"^/x is damaged"):
         OriginalFile.from_bytes("/x", content)
@@ -145,7 +145,7 @@ def test_a_record_with_a_damaged_name_of_the_checksum() -> None:
 
 @pytest.mark.parametrize("name", [name for name in json.loads(EMPTY.to_bytes()) if name != "checksum"])
 def test_missing_field(name: str) -> None:
-    fields = _former(RECORD)
+    fields = _without_checksum(RECORD)
     del fields[name]
     with pytest.raises(HostError, match=r"^/x is damaged"):
         OriginalFile.from_bytes("/x", json.dumps(fields).encode())
@@ -192,8 +192,8 @@ def test_missing_field(name: str) -> None:
     ],
 )
 def test_field_of_another_type(name: str, value: t.Any) -> None:
-    """Above all nothing that would be taken for directories to remove or for leave to restore."""
-    fields = {**_former(RECORD), name: value}
+    """Fields with wrong types are refused, above all those that select directories to remove or allow a restore."""
+    fields = {**_without_checksum(RECORD), name: value}
     with pytest.raises(HostError, match=r"^/x is damaged"):
         OriginalFile.from_bytes("/x", json.dumps(fields).encode())
 
@@ -217,7 +217,7 @@ def test_record_path_tells_files_apart() -> None:
 
 @pytest.mark.parametrize("letter", ["x", "\u00e6"])
 def test_only_a_name_that_would_be_too_long_is_shortened(letter: str) -> None:
-    """Earlier versions stored each record under the whole name of its file."""
+    """Earlier versions did not shorten names. Names that fit stay the same, so that their records are found."""
     fixed = len(f"docker--{'0' * 12}.json")
     longest = (255 - fixed) // len(letter.encode())
     fits, longer = letter * longest, letter * (longest + 1)
@@ -296,7 +296,7 @@ def test_after_write_keeps_what_was_before_the_first() -> None:
 def test_created_once_is_created_for_good() -> None:
     record = OriginalFile("docker", DAEMON, b"old", 0, 0, 0o644)
     assert not record.after_write(b"old", b"1", {}).created
-    # Somebody removed the file in between; we made it anew.
+    # Another program removed the file, and the second write created it again.
     assert record.after_write(b"old", b"1", {}).after_write(None, b"2", {}).after_write(b"2", b"3", {}).created
 
 
@@ -304,17 +304,17 @@ _OURS = st.sampled_from([b"1", b"2", b"3"])
 _STEPS = st.one_of(
     st.tuples(st.just("write"), _OURS),
     st.tuples(st.just("killed between record and file"), _OURS),
-    st.tuples(st.just("somebody else"), st.sampled_from([b"x", b"y", None])),
+    st.tuples(st.just("another program"), st.sampled_from([b"x", b"y", None])),
 )
 
 
 @given(st.sampled_from([b"original", b""]), st.lists(_STEPS, max_size=8))
-def test_restorable_exactly_while_nobody_else_interfered(original: bytes, steps: list[tuple[str, bytes]]) -> None:
+def test_restorable_unless_another_program_changed_the_file(original: bytes, steps: list[tuple[str, bytes]]) -> None:
     record = OriginalFile("docker", DAEMON, original, 0, 0, 0o644)
     content: bytes | None = original
     ours = disturbed = False
     for actor, after in steps:
-        if actor == "somebody else":
+        if actor == "another program":
             content, ours = after, False
             continue
         disturbed = disturbed or not (ours or content == original)

@@ -34,7 +34,7 @@ def no_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """The root directory of a tree in a user's home."""
+    """Create the root directory of a tree, with its parent directory "home"."""
     (tmp_path / "home/tree").mkdir(parents=True)
     return tmp_path / "home/tree"
 
@@ -48,7 +48,7 @@ def refusal(tree: Path, live: bool) -> str:
 @pytest.mark.parametrize("live", [True, False])
 def test_a_tree_of_the_acting_user(tree: Path, live: bool) -> None:
     require_trusted_root(HostFS(str(tree), live))
-    # As in /tmp: others can add names, but not move what is there.
+    # With the sticky bit, as in /tmp, other users can add names, but not move existing ones.
     tree.parent.chmod(0o1777)
     require_trusted_root(HostFS(str(tree), live))
     require_trusted_root(HostFS("/", live=True))
@@ -91,7 +91,7 @@ def test_a_user_writes_into_an_own_tree_but_not_into_another_s(monkeypatch: pyte
         os.chown(str(folder), USER, USER)
     require_trusted_root(HostFS(str(tree), live=False))
     os.chown(str(tree), OTHER, OTHER)
-    # The user of sudo is trusted by root alone.
+    # SUDO_UID is used only if the task runs as root.
     monkeypatch.setenv("SUDO_UID", str(OTHER))
     assert f"belongs to user {OTHER}" in refusal(tree, live=False)
 
@@ -113,7 +113,7 @@ def test_groups(monkeypatch: pytest.MonkeyPatch, tree: Path) -> None:
     host = HostFS(str(tree), live=True)
     own = os.stat(str(tree))
     if own.st_gid == own.st_uid:
-        # Of a private group, the owner is the only member.
+        # In a private group, the owner is the only member.
         require_trusted_root(host)
         monkeypatch.setattr(trusted_paths, "_attributes", lambda _path: ["system.posix_acl_access"])
     refusal(tree, live=True)
@@ -127,7 +127,7 @@ def test_groups(monkeypatch: pytest.MonkeyPatch, tree: Path) -> None:
 def test_a_private_group_with_a_number_of_its_own(
     monkeypatch: pytest.MonkeyPatch, tree: Path, group: tuple[str, list[str]], gid: int, private: bool
 ) -> None:
-    """The next free numbers of a user and of the user's group often differ."""
+    """The user ID and the ID of the user's private group may differ."""
     monkeypatch.setenv("SUDO_UID", str(USER))
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: pwd.struct_passwd(("alice", "x", uid, gid, "", "/home", "")))
     monkeypatch.setattr(grp, "getgrgid", lambda number: grp.struct_group((group[0], "x", number, group[1])))
@@ -148,7 +148,7 @@ def test_a_shared_group(tree: Path) -> None:
 
 @needs_root
 def test_a_folder_that_is_a_link(tree: Path) -> None:
-    """The directory that is meant counts, with all that are above it."""
+    """The target of the link is checked, with all directories above it."""
     (tree / "srv").mkdir()
     (tree / "srv/backups").mkdir()
     (tree / "link").symlink_to("/srv/backups")
@@ -182,7 +182,7 @@ def test_a_link_that_others_can_replace(tree: Path, mode: int, owner: int, advic
     ("/tmp/backups", "mkdir -m 700 {0}/tmp/backups"), ("/tmp/a/b", "mkdir -m 700 {0}/tmp/a"),
 ])  # fmt: skip
 def test_a_missing_folder_in_a_folder_of_all(tree: Path, folder: str, command: str) -> None:
-    """Another user could make it first. The advice must not be to take /tmp from all users."""
+    """Another user could create the directory first. The advice must not be to change the mode of /tmp."""
     (tree / "tmp").mkdir()
     (tree / "tmp").chmod(0o1777)
     host = HostFS(str(tree), live=True)

@@ -54,11 +54,11 @@ MODULES = {
         ("dest is the root", "nvidia_toolkit_dest (dest) is the root"),
         ("settings: debug is", "nvidia_toolkit_settings (settings): debug is"),
         ("Let lock_timeout be longer", "Let nvidia_toolkit_lock_timeout (lock_timeout) be longer"),
-        # Without a variable, in a path, in another name, and named already.
+        # An option without a variable, an option in a path or in another name, and a variable that is named already.
         ("package_cache x", "package_cache x"), ("/etc/lock_timeout", "/etc/lock_timeout"),
         ("a.lock_timeout", "a.lock_timeout"), ("nvidia_toolkit_dest (dest) is", "nvidia_toolkit_dest (dest) is"),
         ("Set nvidia_host_root, or host_root", "Set nvidia_host_root, or nvidia_host_root (host_root)"),
-        # What a program printed, and code.
+        # The output of a program, an assignment, and code.
         ("It failed. Program output: lock_timeout is 1.", "It failed. Program output: lock_timeout is 1."),
         ("lock_timeout = 1", "lock_timeout = 1"), ("`lock_timeout` is", "`lock_timeout` is"),
         ("", ""),
@@ -75,7 +75,7 @@ def test_a_module_of_no_role_names_its_options() -> None:
 
 @pytest.mark.parametrize("role", MODULES)
 def test_every_variable_exists_and_is_what_the_role_passes(role: str) -> None:
-    """Of each option that a task of the role sets by one variable."""
+    """Check each option that a task of the role sets with one variable."""
     yaml = pytest.importorskip("yaml")
     tasks = [*ROLES.glob(f"{role}/tasks/*.yml"), *ROLES.glob(f"{role}/handlers/*.yml")]
     described = yaml.safe_load((ROLES / role / "meta/argument_specs.yml").read_text(encoding="utf-8"))

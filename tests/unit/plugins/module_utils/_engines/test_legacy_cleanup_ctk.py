@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Hosts that nvidia-ctk has configured: each sequence of runs with purge_legacy removes everything of it."""
+"""Hosts that nvidia-ctk has configured: each sequence of runs with purge_legacy removes all of its entries."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._engine
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import Tree
 
-# Written by nvidia-ctk 1.20.0, shortened: what it made, what it changed, and what is left once that is gone.
+# Files as nvidia-ctk 1.20.0 writes them, shortened. HOSTS contains for each host the engine, the files, and the files
+# that differ after the cleanup (None: the file is removed).
 DAEMON = '{\n    "default-runtime": "nvidia",\n    "runtimes": {\n        "nvidia": {\n            "args": [],\n'
 DAEMON += '            "path": "nvidia-container-runtime"\n        }\n    }\n}\n'
 BARE = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
 PACKAGED = "/etc/crio/crio.conf.d/10-crio.conf"
 BUNDLED = '[crio.runtime]\ndefault_runtime = "crun"\n[crio.runtime.runtimes.crun]\nmonitor_path = "/usr/bin/conmon"\n'
-# A main file that `containerd config migrate` has brought to version 4, beside a copy from before.
+# A main file that `containerd config migrate` converted to version 4. The drop-in beside it is a copy of version 2.
 RUNTIME_4 = 'plugins."io.containerd.cri.v1.runtime"'
 MIGRATED = f"""\
 version = 4
@@ -72,7 +73,7 @@ CASES = [
 ]
 PLAIN = RuntimeRequest()
 OTHER = RuntimeRequest(set_as_default=True, extra_modes=("cdi",))
-# Each step: what is asked for (None: a removal), and whether leftovers are purged.
+# Each step: the request (None: state absent), and the option purge_legacy.
 SEQUENCES: dict[str, list[tuple[RuntimeRequest | None, bool]]] = {
     "purge": [(None, True)],
     "present, purge": [(PLAIN, False), (None, True)],

@@ -17,7 +17,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import wri
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-# The file of a kernel with driver 550 or newer. A block device has the name of the character device.
+# /proc/devices with driver 550 or newer. The block device nvidia-uvm must not be confused with the character device.
 DEVICES = """\
 Character devices:
   1 mem

@@ -34,7 +34,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-# The programs are for this machine.
+# The tests with this mark run the generated programs, which exist only for these two architectures.
 runs = pytest.mark.skipif(
     platform.machine() not in {"x86_64", "aarch64"} or sys.platform != "linux",
     reason="the programs are for another machine",
@@ -75,7 +75,7 @@ def test_this_python() -> None:
     elf = read_elf(head)
     assert elf is not None
     assert (elf.bits, elf.kind in {2, 3}) == (64 if sys.maxsize > 2**32 else 32, True)
-    # Programs of linkers end with their sections.
+    # The table of sections is at the end of a program that a linker wrote.
     assert 1000 < minimum_size(head) <= os.path.getsize(os.path.realpath(sys.executable))
 
 
@@ -94,7 +94,7 @@ def test_machine_names(machine: int, name: str) -> None:
 def test_minimum_size(length: int) -> None:
     whole = program("x" * length)
     assert minimum_size(whole[:HEADER_BYTES]) == len(whole)
-    # Data behind the segments is ignored.
+    # Data after the segments is ignored.
     assert minimum_size(whole + bytes(100)) == len(whole)
 
 
@@ -172,7 +172,7 @@ def test_corrupt_libraries(noise: bytes, place: int, segments: bool) -> None:
 
 @pytest.mark.parametrize("place", [1 << 45, 1 << 61, (1 << 64) - 1])
 def test_offsets_behind_the_end(tmp_path: Path, place: int) -> None:
-    # Not every file system can look there; what cannot be read there does not exist.
+    # Some file systems refuse to seek to such an offset. The result must be the same as for a missing table.
     content = bytearray(elf("libcuda.so.1", sections=False))
     struct.pack_into("<Q", content, 32, place)
     (tmp_path / "lib").write_bytes(content)

@@ -107,7 +107,7 @@ def expect_effect(host: Host, asked: dict[str, t.Any]) -> None:
         assert set(request.container_annotations) <= set(runtimes[name].get("container_annotations", ()))
     if request.set_as_default:
         assert files.default_runtime() == "nvidia"
-    # The built-in runc is lost beside other runtimes of a file, until tables merge.
+    # If containerd does not merge tables, other runtimes in a file hide the built-in runc.
     assert files.merges or "runc" in runtimes
     if request.enable_cdi:
         by_default = host.version is not None and host.version >= (2,)
@@ -213,7 +213,7 @@ REQUESTS = st.fixed_dictionaries(
 
 
 def table(draw: Draw, root: str, name: str) -> str:
-    """A runtime, as one of the many ways to write a table."""
+    """Return the table of a runtime in one of three styles: nested tables, an inline table, or dotted keys."""
     kind = "io.containerd.kata.v2" if name == "kata" else "io.containerd.runc.v2"
     options = draw(ENTRIES)
     if name == "gpu":
@@ -245,7 +245,7 @@ def blocks(draw: Draw, version: int, names: list[str]) -> list[str]:
 
 @st.composite
 def configurations(draw: Draw) -> dict[str, bytes | None]:
-    """A main file, and maybe one that it imports."""
+    """Draw a main file and, if it imports /x, possibly the imported file."""
     version = draw(st.sampled_from([1, 2, 2, 2, 3]))
     head = [] if version == 1 else [f"version = {version}"]
     files: dict[str, bytes | None] = {}
@@ -269,24 +269,24 @@ def configurations(draw: Draw) -> dict[str, bytes | None]:
 
 
 def host_of(files: dict[str, bytes | None], version: t.Any) -> Host:
-    """The host, if what stands there can be read at all and is alive."""
+    """Return a host with these files. Skips the example unless the files are valid and the CRI starts with them."""
     host = Host(files, version)
     try:
-        assume(alive(host))
+        assume(starts(host))
     except NvidiaError:
         assume(False)
     return host
 
 
-def alive(host: Host) -> bool:
-    """Whether the CRI would start."""
+def starts(host: Host) -> bool:
+    """Return whether the CRI starts with the files of the host."""
     files = host.effect
     runtimes, default = files.runtimes(), files.default_runtime() or "runc"
     return default in runtimes or (default == "runc" and (files.merges or not runtimes))
 
 
 def ask(host: Host, **asked: t.Any) -> bool:
-    """Whether the request was granted; a refusal changes nothing."""
+    """Return whether the request succeeds. A refused request must change nothing."""
     before = dict(host.files.content)
     try:
         host.present(**asked)
@@ -336,8 +336,8 @@ def test_property_foreign_content_is_unchanged(
         rest = host.everything_else(names)
         if ask(host, **asked):
             assert host.everything_else(names) == rest
-            assert alive(host)
-            # Of a runtime that was there only what was asked for may change.
+            assert starts(host)
+            # An existing runtime keeps its type and its options.
             for name, entry in entries.items():
                 assert host.runtimes[name].get("runtime_type") == entry["runtime_type"]
                 assert set(entry.get("options", {})) <= set(host.runtimes[name].get("options", {}))
@@ -345,7 +345,7 @@ def test_property_foreign_content_is_unchanged(
     if host.files.records:
         host.absent()
     assert host.everything_else(names) == rest
-    assert alive(host)
+    assert starts(host)
     assert DROP_IN not in host.files.content
     runtimes = host.runtimes
     assert {name: runtimes.get(name) for name in entries} == entries
