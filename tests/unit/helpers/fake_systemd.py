@@ -1,9 +1,9 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A systemd that runs the Docker of fake_docker.py: what systemctl and journalctl would say and do.
+"""A fake systemctl and journalctl, with a unit for the Docker of fake_docker.py.
 
-Its daemon knows what daemon.json said when it was started or reloaded last.
+The fake daemon reports the settings that daemon.json had when the daemon was started or reloaded last.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ BUILT_IN = {"runc": {"path": "runc"}}
 
 
 class FakeSystemd:
-    """``ends`` says how a start or a reload with a certain text of the file ends.
+    """The fake. ``ends`` maps the text of daemon.json to the result of a start or reload with it.
 
-    That is "active", "failed", "auto-restart", "hangs" (until it is killed: the start that follows is asked again), or
-    "deaf" (a reload without effect).
+    The results are "active", "failed", "auto-restart", "hangs" (until the process is killed; then ``ends`` is called
+    again for the next start), and "deaf" (a reload without effect).
     """
 
     def __init__(self, docker: FakeDocker) -> None:
@@ -37,14 +37,14 @@ class FakeSystemd:
         self.needs_reload = False
         self.loaded = True
         self.active, self.detail, self.invocation, self.job = "active", "running", 1, False
-        # Looks at the unit until a request that was accepted shows.
+        # The number of `systemctl show` calls before an accepted request changes the status.
         self.hesitates = 0
-        # Looks at a unit that takes its time to stop, as long as it is not killed.
+        # The number of `systemctl show` calls for which a unit is still stopping, unless it is killed.
         self.stubborn = 0
         self.started: t.Callable[[], t.Any] = lambda: None
         self.name, self.kill_mode, self.dependent_units = "docker.service", "process", ""
         self.file, self.control_group, self.main_pid = FILE, CONTROL_GROUP, PID
-        # What stands before each command, and between systemctl and its verb, where it is a user's systemd.
+        # For a user's systemd: the words before each command, and the option between systemctl and its verb.
         self.prefix, self.option = "", ""
         self.reloadable = True
         self._pending: t.Callable[[], None] | None = None
@@ -58,7 +58,7 @@ class FakeSystemd:
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
     def done(self, *words: str) -> list[str]:
-        """The commands that begin with ``words``."""
+        """Return the recorded commands that begin with ``words``."""
         return [command for command in self.commands if command.startswith(" ".join(words))]
 
     def run(self, argv: list[str]) -> tuple[int, str, str]:
@@ -89,7 +89,7 @@ class FakeSystemd:
         if verb == "restart":
             self._pending = self._start
         elif verb == "reload":
-            self._take_over(self.ends(self.text) == "active")
+            self._apply_file(self.ends(self.text) == "active")
         elif verb == "daemon-reload":
             self.needs_reload = False
         elif verb == "kill":
@@ -132,15 +132,16 @@ class FakeSystemd:
         }[end]
         running = end == "active"
         self.docker.write(self.control_group, f"{PID}\n" if running else "")
-        self._take_over(running, from_nothing=True)
+        self._apply_file(running, start=True)
         if running:
             self.started()
 
-    def _take_over(self, really: bool, from_nothing: bool = False) -> None:
-        if not really:
+    def _apply_file(self, succeeds: bool, start: bool = False) -> None:
+        """Make the daemon report the settings of the file. A reload keeps settings that the file does not have."""
+        if not succeeds:
             return
         settings = json.loads(self.text or "{}")
-        if from_nothing or settings.get("runtimes"):
+        if start or settings.get("runtimes"):
             self.docker.info["Runtimes"] = {**BUILT_IN, **settings.get("runtimes", {})}
-        if from_nothing or settings.get("default-runtime"):
+        if start or settings.get("default-runtime"):
             self.docker.info["DefaultRuntime"] = settings.get("default-runtime", "runc")

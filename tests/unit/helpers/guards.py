@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Runs code under test with a time limit, so that a test fails instead of blocking the whole run (no test measures a
-# time with it), or in another root directory.
+# Run code under test with a time limit, or in another root directory. The limit makes a test fail that would otherwise
+# block the whole run. No test measures times with it.
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HungError(BaseException):
 
 @contextlib.contextmanager
 def within(seconds: float) -> t.Iterator[None]:
-    """Raise HungError if the block takes longer; it is called in the main thread."""
+    """Raise HungError if the block takes longer. Only the main thread may call this."""
 
     def end(_number: int, _frame: object) -> t.NoReturn:
         raise HungError(f"not finished after {seconds:g} seconds")
@@ -39,7 +39,7 @@ def within(seconds: float) -> t.Iterator[None]:
 
 
 def chrooted(root: Path, work: t.Callable[[], str], uid: int = 0) -> str:
-    """What ``work`` returns, or its HostError says, in a process that has ``root`` for its root."""
+    """Run ``work`` in a child process with the root directory ``root``. Return its result, or the text of HostError."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

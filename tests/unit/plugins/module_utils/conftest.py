@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hosts that several of the tests here share."""
+"""Fixtures with hosts for the tests of module_utils."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if t.TYPE_CHECKING:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    """The directory tree of a host that has nothing yet."""
+    """The directory tree of a host without a driver."""
     return Tree(tmp_path)
 
 
 @pytest.fixture
 def files_for_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Specifications are made as if the files of a tree were the devices that they describe."""
+    """Make the generation of specifications treat the regular files in directories named dev as devices."""
     monkeypatch.setattr(file_lookup, "CachedFS", TreeLookup)
 
 
 @pytest.fixture
 def driver_tree(tmp_path: Path) -> Tree:
-    """One with the libraries of a driver, in the folder of Debian and Ubuntu."""
+    """A directory tree with the libraries of a driver, in the directory of Debian and Ubuntu."""
     made = Tree(tmp_path)
     made.driver()
     return made
@@ -45,7 +45,7 @@ def driver_tree(tmp_path: Path) -> Tree:
 
 @pytest.fixture
 def systemd(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeSystemd]:
-    """A host whose Docker runs with OLD."""
+    """A host whose Docker runs with the daemon.json OLD."""
     monkeypatch.setattr(restart_methods, "PROBE_INTERVAL", 0.01)
     monkeypatch.setattr(restart_methods, "STABLE_AFTER", 0.0)
     monkeypatch.setattr(restart_methods, "BEGIN_TIMEOUT", 0.2)
@@ -59,7 +59,7 @@ def systemd(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeSystemd]:
 
 @pytest.fixture
 def busy(systemd: FakeSystemd) -> FakeSystemd:
-    """Containers run, and nothing keeps them."""
+    """A host with running containers that a restart of Docker would stop, because live-restore is off."""
     systemd.docker.info["LiveRestoreEnabled"] = False
     systemd.docker.containers += [{"Names": ["/web"]}, {"Names": ["/db", "/web/alias"]}, {"Id": "0123456789abcdef"}]
     systemd.docker.write(FILE, "{}")

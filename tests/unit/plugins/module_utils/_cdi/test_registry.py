@@ -95,7 +95,7 @@ def test_order_of_folders() -> None:
 def test_collision_in_one_folder(also: Data) -> None:
     low = {f"{LOW}/b.json": specification("0", "2"), f"{LOW}/a.yaml": specification("0", "1")}
     found = resolve({**low, **also})
-    # Even though a later folder has it too.
+    # The device is also unresolvable if a later directory defines it.
     assert found.unresolvable == {"nvidia.com/gpu=0": (f"{LOW}/a.yaml", f"{LOW}/b.json")}
     assert found.devices == {"nvidia.com/gpu=1": f"{LOW}/a.yaml", "nvidia.com/gpu=2": f"{LOW}/b.json"}
     assert found.shadowed == {}
@@ -216,7 +216,7 @@ def test_resolution_is_complete(files: dict[str, t.Any]) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A host's tree, beside a specification that lies outside of it."""
+    """The directory tree of a host, and a specification outside of the tree."""
     (tmp_path / "outside.yaml").write_text("outside: 1")
     tree = tmp_path / "tree"
     (tree / "etc/cdi").mkdir(parents=True)

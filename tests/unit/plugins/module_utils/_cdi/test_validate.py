@@ -26,7 +26,7 @@ MOUNT = {"hostPath": "/usr/bin/nvidia-smi", "containerPath": "/usr/bin/nvidia-sm
 
 
 def document(edits: t.Any = None, device: t.Any = None, version: t.Any = "1.1.0", **fields: t.Any) -> Data:
-    """A document that engines load, with other common ``edits``, another ``device``, and other fields."""
+    """Return a valid document. ``edits`` are the edits of all devices, and ``device`` replaces the only device."""
     device = {"name": "gpu0", "containerEdits": {"deviceNodes": [NODE]}} if device is None else device
     found = {"cdiVersion": version, "kind": "nvidia.com/gpu", "devices": [device], **fields}
     return found if edits is None else {**found, "containerEdits": edits}
@@ -170,7 +170,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("data", "message"), FAULTS)
 def test_invalid_documents(data: t.Any, message: str) -> None:
-    # One fault has one complaint.
+    # Each fault is reported once.
     (error,) = errors(data)
     assert message in error
 

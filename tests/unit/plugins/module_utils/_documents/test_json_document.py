@@ -123,7 +123,7 @@ def test_restore_of_an_entry_and_its_parents(original: str, now: str, restored: 
     assert document(now).restore(RUNTIME, document(original)).text == restored
 
 
-# A lone surrogate has no UTF-8. The other strings have more than one spelling.
+# Strings that JSON can spell in several ways, and lone surrogates, which UTF-8 cannot encode.
 SPELLINGS = [r"\ud83d", r"\uD83D", r"a\udc00b", r"\/x", r"\u00e9", "é", r"\ud83d\ude00"]
 
 

@@ -93,7 +93,7 @@ PLAIN_NAMES = [
         ("http://user:hunter2's@proxy", f"http://{MASK}@proxy"),
         ("a http://u:hunter2@x, b 'http://u:hunter2@y'", f"a http://{MASK}@x, b 'http://{MASK}@y'"),
         ('Get "http://u:hunter2@x/v2/": EOF', f'Get "http://{MASK}@x/v2/": EOF'),
-        # Not proper, but what people write, and what Go's parser quotes in its complaint.
+        # Invalid URLs that users write. The error messages of Go's parser quote them.
         ("http://u:hun/ter2@proxy", f"http://{MASK}@proxy"),
         ("http://u:hun/t@er2@proxy:3128", f"http://{MASK}@proxy:3128"),
         ("http://u:hun?te#r2@proxy", f"http://{MASK}@proxy"),

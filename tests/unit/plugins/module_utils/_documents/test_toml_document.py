@@ -36,12 +36,12 @@ def edit(before: TomlDocument, edits: Edits) -> TomlDocument:
 
 
 def difference(before: str, after: str) -> str:
-    """What changed, each time with the line above and the line below."""
+    """Return the changed lines, each with the line above and the line below."""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=1, lineterm="")
     return "\n".join(line.rstrip() for line in list(lines)[2:] if not line.startswith("@@")) + "\n"
 
 
-# Real files, and what a person would have written into them.
+# Real files, edits, and the difference that a careful manual edit would make.
 REAL: dict[str, tuple[str, Edits, str]] = {
     "containerd 1.6, default": (
         "containerd-1.6.toml",
@@ -227,7 +227,7 @@ def test_writes_into_real_files_as_a_person_would(name: str, edits: Edits, expec
     assert after.to_bytes() == content
 
 
-@pytest.mark.parametrize("content", [b"", b" \n\t\r\n", b"# nothing but words\n", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("content", [b"", b" \n\t\r\n", b"# only a comment\n", b"\xef\xbb\xbf"])
 def test_a_file_without_entries_is_an_empty_configuration(content: bytes) -> None:
     empty = document(content)
     assert empty.value() == {}
@@ -285,7 +285,7 @@ def test_keeps_the_byte_order_mark(mark: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "path", "words"),
+    ("text", "path", "message"),
     [
         ('version = 2\nplugins = "x"\n', ("plugins", "a"), "line 2, column 1: plugins is a string"),
         ("[a]\n  b = [1]\n", ("a", "b", "c", "d"), "line 2, column 3: a.b is an array"),
@@ -294,8 +294,8 @@ def test_keeps_the_byte_order_mark(mark: bytes) -> None:
         ("a.b = 07:32:00\n", ("a", "b", "c"), "line 1, column 1: a.b is a date or time"),
     ],
 )
-def test_refuses_to_write_below_what_is_no_table(text: str, path: tuple[str, ...], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
+def test_refuses_to_write_below_what_is_no_table(text: str, path: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         document(text).set(path, 1)
 
 
@@ -350,7 +350,7 @@ def test_reading_imports_no_editor_and_no_tomlkit_where_there_is_tomllib() -> No
     assert os.waitpid(child, 0)[1] == 0
 
 
-# A text with an entry of ours, and the same without it.
+# A text with the entry a.b of this collection, and the text without it.
 HEADERS: dict[str, tuple[str, str]] = {
     "of ours": ("[a]\nb = 1\n[a.c]\nx = 1\n", "[a.c]\nx = 1\n"),
     "of ours, empty": ("x = 1\n[a]\nb = 1\n", "x = 1\n"),
@@ -361,9 +361,9 @@ HEADERS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize(("before", "after"), list(HEADERS.values()), ids=list(HEADERS))
-def test_only_headers_of_ours_go_with_the_entry(before: str, after: str) -> None:
+def test_only_own_headers_are_removed_with_the_entry(before: str, after: str) -> None:
     assert document(before).restore(("a", "b"), document("")).text == after
-    # Further out nothing was made bare by it.
+    # The header of an outer table stays, because the removal of the entry did not make it bare.
     before, after = ("[o]\n" + text.replace("[a", "[o.a") for text in (before, after))
     assert document(before).restore(("o", "a", "b"), document("")).text == after
 
@@ -373,7 +373,7 @@ def test_a_table_that_the_original_has_stays_when_it_is_empty(original: str) -> 
     assert document("[a]\nb = 1\n").restore(("a", "b"), document(original)).text == "[a]\n"
 
 
-# The text before, the entry, and the text after: below its comment, which stays.
+# The text, the entry, and the text after it was set to 3: the new line is below the line that is commented out.
 COMMENTED: dict[str, tuple[str, tuple[str, ...], str]] = {
     "in a table": ('[a]\n#b = "x"\nc = 1\n', ("a", "b"), '[a]\n#b = "x"\nb = 3\nc = 1\n'),
     "indented": ("[a]\n    # b = 1\n    c = 2\n", ("a", "b"), "[a]\n    # b = 1\n    b = 3\n    c = 2\n"),
@@ -389,7 +389,7 @@ COMMENTED: dict[str, tuple[str, tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize(("before", "path", "after"), list(COMMENTED.values()), ids=list(COMMENTED))
-def test_an_entry_stands_below_its_comment(before: str, path: tuple[str, ...], after: str) -> None:
+def test_an_entry_is_written_below_its_comment(before: str, path: tuple[str, ...], after: str) -> None:
     original = document(before)
     written = original.set(path, 3)
     assert written.text == after

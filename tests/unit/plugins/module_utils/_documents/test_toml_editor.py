@@ -20,7 +20,7 @@ def document(text: str) -> TomlDocument:
 RUN = ("r", "n")
 NEW = {"t": "x", "o": {"B": "P"}}
 
-# Each layout that is met in the wild, and what a person would have written into it.
+# Layouts of real files, and the text after a careful manual edit.
 LAYOUTS = {
     "empty": ("", '[r.n]\nt = "x"\n\n[r.n.o]\nB = "P"\n'),
     "a comment": ("# c\n", '# c\n\n[r.n]\nt = "x"\n\n[r.n.o]\nB = "P"\n'),
@@ -239,7 +239,7 @@ def test_spells_every_value(value: t.Any) -> None:
     assert document(document("").set(("a b", "c"), value).text).value("a b", "c") == value
 
 
-# An array with comments in it before and after, and the elements that are wanted.
+# The text of an array with comments, the new elements, and the text after the edit.
 BETWEEN: dict[str, tuple[str, list[t.Any], str]] = {
     "before the first": ("[\n  1, # one\n]", [2, 1], "[\n  2,\n  1, # one\n]"),
     "before the first, whose comment stands above": (

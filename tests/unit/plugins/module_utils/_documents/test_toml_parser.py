@@ -29,7 +29,7 @@ NVIDIA = ("plugins", "io.containerd.grpc.v1.cri", "containerd", "runtimes", "nvi
 
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
-    """What another test has parsed, with another parser perhaps, is not remembered."""
+    """Clear the cache of parse(), because another test may have parsed the same text with another parser."""
     parse.cache_clear()
 
 
@@ -38,7 +38,7 @@ def document(text: str | bytes) -> TomlDocument:
 
 
 @pytest.mark.parametrize(
-    ("content", "place", "words"),
+    ("content", "place", "message"),
     [
         (b"a = 1\nb = hunter2\n", (2, 5), "invalid value; strings need quotes"),
         (b"a = 1\na = 2\n", (2, None), "a key is defined twice"),
@@ -50,14 +50,14 @@ def document(text: str | bytes) -> TomlDocument:
         (b"\xff\xfea\x00", (None, None), "UTF-16"),
     ],
 )
-def test_refuses_what_is_not_toml_in_utf_8(content: bytes, place: tuple[int, int | None], words: str) -> None:
+def test_refuses_what_is_not_toml_in_utf_8(content: bytes, place: tuple[int, int | None], message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         document(content)
-    # The two readers disagree on some places and words; only tomllib's are the same everywhere.
+    # tomlkit reports other positions and messages, which depend on its version. Only those of tomllib are compared.
     if "tomllib" in sys.modules or place == (1, 7) or place[0] is None:
         assert caught.value.line == place[0]
         assert place[1] is None or caught.value.column == place[1]
-        assert words in str(caught.value)
+        assert message in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert "/etc/containerd/config.toml" in str(caught.value)
 
@@ -88,7 +88,7 @@ def test_says_what_is_missing_where_nothing_reads_toml(monkeypatch: pytest.Monke
 
 
 def plain(value: t.Any) -> bool:
-    """Whether no type of tomlkit's is left in the data."""
+    """Return whether the data contains only built-in types, and none of tomlkit."""
     if isinstance(value, (dict, list)):
         inner = [*value, *value.values()] if isinstance(value, dict) else value
         return value.__class__ in (dict, list) and all(map(plain, inner))
@@ -118,14 +118,16 @@ def test_both_readers_read_the_same(file: Path, monkeypatch: pytest.MonkeyPatch)
         "a = [1, {2]\n",  # the same
     ],
 )
-def test_what_tomlkit_reads_wrongly_is_refused_or_right(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_that_tomlkit_misreads_are_refused_or_parsed_correctly(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("tomlkit")
     monkeypatch.setitem(sys.modules, "tomllib", None)
     with contextlib.suppress(ConfigurationError):
         assert document(text).data == {"a": {"e": [{"x": 1}, {}], "b": {}}, "z": {}}
 
 
-def test_compares_what_tomlkit_says_with_what_stands_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compares_the_data_of_tomlkit_with_the_names_in_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     tomlkit = pytest.importorskip("tomlkit")
     monkeypatch.setitem(sys.modules, "tomllib", None)
     text = "a.b = 1\n[[c.d]]\nx = {}\n[c.d.e]\n[[c.d]]\n[f]\n"
@@ -154,13 +156,13 @@ def test_a_file_that_is_too_large() -> None:
 )
 @pytest.mark.parametrize("name", ["a.", "'a'.", '"\\"" . '])
 def test_a_key_with_too_many_names_is_not_parsed(pattern: str, name: str) -> None:
-    """Both parsers keep each of its beginnings: 30000 names need 3 GB."""
+    """Both parsers store every prefix of the key, so 30000 names would need 3 GB."""
     with within(20), pytest.raises(ConfigurationError, match="more than 100 levels deep"):
         document(pattern.format(name * 30_000))
     assert document(pattern.format(name * 90)).data
 
 
-# The same as a pattern, which needs memory for each character.
+# A pattern with the same result as _string_end(). It is not used there, because it needs memory for each character.
 _STRING = re.compile(
     r"""\"\"\"(?:\\.|[^\\])*?"{3,5}|'''.*?'{3,5}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'""",
     re.DOTALL,
@@ -174,7 +176,7 @@ def test_where_a_string_ends(text: str, fence: str) -> None:
     try:
         end = toml_parser._string_end(text, 0)
     except ValueError:
-        # The pattern takes an empty string for what begins with three quotation marks and does not end.
+        # For an unterminated string with three quotation marks, the pattern matches an empty string.
         assert found is None or "\n" in found.group() or len(found.group()) == 2
     else:
         assert found is not None

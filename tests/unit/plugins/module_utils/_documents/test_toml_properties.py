@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# What holds for every TOML text: comments, dotted names, inline tables, arrays of tables, tables out of order,
-# Windows line ends, Unicode, and a byte order mark.
+# Properties of edits of any TOML text: with comments, dotted names, inline tables, arrays of tables, tables out of
+# order, Windows line ends, Unicode, and a byte order mark.
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def spelled(name: str) -> str:
 
 
 class Writer:
-    """Writes a TOML text in any layout; what it means is for the parser to say."""
+    """Writes a random TOML text in a random layout. The parser determines its data."""
 
     def __init__(self, draw: Draw) -> None:
         self.draw = draw
@@ -118,7 +118,7 @@ def document(content: bytes) -> TomlDocument:
     try:
         return TomlDocument.from_bytes("/etc/containerd/config.toml", content)
     except ConfigurationError:
-        # Without tomllib: tomlkit refuses some texts that are TOML.
+        # If Python has no tomllib: tomlkit refuses some valid texts.
         assume(False)
         raise
 
@@ -132,7 +132,10 @@ def existing(data: t.Any, path: Path = ()) -> list[Path]:
 
 @st.composite
 def edits(draw: Draw, leaf: bool = False) -> Edit:
-    """A document, the path of something in it or near it (``leaf``: of a value), and a new value."""
+    """Draw a document, a path, and a new value. With ``leaf``, the path is that of an existing value.
+
+    Otherwise the path is that of an existing entry, of a new one, or of a new one below an existing one.
+    """
     before = document(draw(texts()))
     known = [path for path in existing(before.data) if not leaf or not isinstance(before.value(*path), dict)]
     if leaf:
@@ -153,7 +156,7 @@ def replaced(data: dict[str, t.Any], path: Path, value: t.Any) -> dict[str, t.An
 
 
 def changed(before: TomlDocument, path: Path, value: t.Any) -> TomlDocument:
-    """The edited document; an edit may be refused only for two reasons."""
+    """Return the edited document. An edit may be refused only below a value, or if it would delete a comment."""
     try:
         return before.set(path, value)
     except ConfigurationError as error:
@@ -224,7 +227,7 @@ def test_finds_exactly_the_names_that_the_parser_finds(content: bytes) -> None:
 CRI = ("plugins", "io.containerd.grpc.v1.cri")
 FILES = pathlib.Path(__file__).parents[3] / "files"
 REAL = [file.read_bytes() for file in sorted([*FILES.glob("*.toml"), *FILES.glob("*.conf")])]
-# Layouts by hand; the names that matter are shortened.
+# Layouts of manual edits, with shortened names.
 RUNTIMES = "plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes"
 HAND_MADE = [
     "",
@@ -301,7 +304,7 @@ def test_entries_in_any_text_go_in_any_order(
 
 @st.composite
 def arrays(draw: Draw) -> str:
-    """An array of strings /0, /1, ... over several lines; a comment names the element on whose line it stands."""
+    """Draw an array of strings /0, /1, ... over several lines. A comment contains the number of its element."""
     text: str = "a = [" + draw(st.sampled_from(["", " # open"])) + "\n"
     count = draw(st.integers(0, 4))
     for index in range(count):

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# What yaml.v2 2.4.0, which the CDI library reads with, makes of documents; the tables come from it.
+# The parsed documents must be the same as with yaml.v2 2.4.0, which the CDI library uses. The tables have its results.
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCANNERS = ["compiled", "python"] if yaml.__with_libyaml__ else ["python"]
 
 @pytest.fixture(params=SCANNERS)
 def _scanner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyYAML with its compiled part, and without it."""
+    """Run the test with PyYAML's compiled scanner, and with its Python scanner."""
     monkeypatch.setattr(yaml, "__with_libyaml__", request.param == "compiled")
 
 
@@ -54,7 +54,7 @@ def refusal(content: str | bytes) -> ConfigurationError:
 
 
 def same(one: t.Any, other: t.Any) -> bool:
-    """Not ==, for which 1, 1.0 and true are one; and the order counts."""
+    """Return whether two values are the same, with types and order. == does not distinguish 1, 1.0 and true."""
     return repr(one) == repr(other)
 
 
@@ -185,7 +185,7 @@ class TestYaml:
         assert "nearly all values come from aliases" in refusal("\n".join(lines)).problem
 
     def test_the_library_leaves_small_documents_alone(self) -> None:
-        # It decodes the document, the mapping, two keys, a list and its text, a list, and for each alias three values.
+        # yaml.v2 counts the document, the mapping, two keys, a list and its string, a list, and three for each alias.
         assert len(read("a: &x [y]\nb: [" + "*x, " * 331 + "]")["b"]) == 331
 
     @pytest.mark.parametrize("text", ["- a\n" * 1000, "a: &x [" + "b, " * 30 + "]\nc: [" + "*x, " * 40 + "]"])
@@ -274,7 +274,7 @@ class TestText:
 
 
 class Absent:
-    """Makes a host without PyYAML."""
+    """An importer that hides PyYAML."""
 
     def find_spec(self, name: str, *_context: object) -> None:
         if name.partition(".")[0] == "yaml":
@@ -455,7 +455,7 @@ class TestRender:
 
     @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
     def test_what_json_cannot_express(self, number: float) -> None:
-        """Written as Infinity, it would be read as a text."""
+        """Python's json module would write Infinity, which the CDI library reads as a string."""
         with pytest.raises(NvidiaError, match="cannot contain an infinite number"):
             render({"a": number}, "json")
 
@@ -470,5 +470,5 @@ class TestRender:
 
     @given(st.dictionaries(TEXTS, DATA, max_size=5))
     def test_other_readers_see_the_same_texts(self, document: dict[str, t.Any]) -> None:
-        # PyYAML goes by YAML 1.1 in other respects, but no text may become anything else.
+        # PyYAML follows YAML 1.1 and reads some scalars differently, but no string may become another type.
         assert same(yaml.safe_load(render(document, "yaml")), document)

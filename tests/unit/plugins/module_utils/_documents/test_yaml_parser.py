@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# What yaml.v2 2.4.0, which the CDI library reads with, takes scalars for; all of the tables come from it.
+# The types of scalars must be the same as with yaml.v2 2.4.0, which the CDI library uses. The tables have its results.
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ TEXTS = [
 
 
 def same(one: t.Any, other: t.Any) -> bool:
-    """Not ==, for which 1, 1.0 and true are one."""
+    """Return whether two values have the same type and value. == does not distinguish 1, 1.0 and true."""
     return (repr(one), isinstance(one, bool)) == (repr(other), isinstance(other, bool))
 
 

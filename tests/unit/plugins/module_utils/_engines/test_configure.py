@@ -85,7 +85,7 @@ def test_backups_are_private_and_kept(tree: Tree) -> None:
     assert stat.S_IMODE(backup.parent.stat().st_mode) == 0o700
     tree.absent()
     assert backup.exists()
-    # Beside that of the removal stands what was recorded when it was made.
+    # The removal made another backup, and saved the record beside it.
     assert sorted(path.suffix for path in backup.parent.iterdir()) == [".backup", ".backup", ".record"]
 
 

@@ -145,7 +145,7 @@ def test_unreadable_records_are_a_problem(monkeypatch: pytest.MonkeyPatch, docke
     listdir = os.listdir
 
     def refusing(path: str) -> list[str]:
-        # As for users other than root.
+        # Other users than root get this error.
         if path == state:
             raise PermissionError(13, "Permission denied")
         return listdir(path)
@@ -174,7 +174,7 @@ def test_without_root(docker: FakeDocker) -> None:
 
 def _hangs(*_arguments: t.Any) -> t.NoReturn:
     while True:
-        # Much of the code suppresses the errors that it expects.
+        # Suppress exceptions, as much of the tested code does, so that only the time limit can end this function.
         with contextlib.suppress(Exception):
             time.sleep(60)
 

@@ -49,7 +49,7 @@ REQUEST = RuntimeRequest()
 
 
 class Host:
-    """One engine of a tree, and runs of this collection."""
+    """One engine in a directory tree, and runs of this collection on it."""
 
     def __init__(self, tree: Tree, engine: str = "containerd", version: str = V2) -> None:
         self.tree = tree
@@ -90,7 +90,7 @@ class Host:
         return ChangeWriter(self.host, self.engine.key, main, BACKUP_DIR, removal=request is None, purge=False)
 
     def files(self) -> dict[str, bytes]:
-        """All that the tree holds, but for records and backups."""
+        """Return the content of all files except records, backups and links."""
         inner = {}
         for folder, _folders, names in os.walk(self.tree.path):
             for name in names:

@@ -31,7 +31,7 @@ SYSTEM_UNIT, ROOTLESS_UNIT = "lib/systemd/system", "home/alice/.config/systemd/u
 
 
 def host(tree: Path, *marks: str) -> HostFS:
-    """A tree with what ``marks`` name: a folder with a slash at its end, a program, or a unit."""
+    """Return a host with the paths ``marks``: a directory ends with a slash, the others are programs or units."""
     for mark in marks:
         path = tree / mark
         if mark.endswith("/"):
@@ -52,7 +52,7 @@ def host(tree: Path, *marks: str) -> HostFS:
     [
         ([], []),
         (["usr/bin/dockerd"], ["docker"]),
-        # The package podman-docker has it too.
+        # The package podman-docker also installs this program.
         (["usr/bin/docker"], []),
         (["etc/docker/"], ["docker"]),
         (["lib/systemd/system/docker.service"], ["docker"]),

@@ -45,13 +45,13 @@ def _record(event: str, arguments: tuple[t.Any, ...]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _hook() -> None:
-    """An audit hook cannot be removed, so there is one."""
+    """Add one audit hook for all tests, because an audit hook cannot be removed."""
     sys.addaudithook(_record)
 
 
 @pytest.fixture
 def docker(tmp_path: Path) -> FakeDocker:
-    """A host on which mallory has everything that a rootless Docker has."""
+    """A host on which the user mallory has the files, sockets and processes of a rootless Docker."""
     docker = FakeDocker(tmp_path)
     docker.write("/etc/passwd", f"root:x:0:0::/root:/bin/sh\nmallory:x:{UID}:{UID}::{HOME}:/bin/sh\n")
     docker.write(f"{UNIT_FOLDER}/docker.service", "[Service]\nExecStart=/usr/bin/dockerd-rootless.sh\n")
@@ -77,7 +77,7 @@ def opened(docker: FakeDocker, work: t.Callable[[], t.Any]) -> list[str]:
 
 
 def plant_environment_file(docker: FakeDocker) -> None:
-    """Reading /proc/kmsg never returns."""
+    """Make the unit read /proc/kmsg, which blocks."""
     docker.write(
         f"{UNIT_FOLDER}/docker.service",
         "[Service]\nEnvironmentFile=/proc/kmsg\nExecStart=/usr/bin/dockerd-rootless.sh $X\n",
@@ -154,6 +154,6 @@ def test_refuses_engine_of_user(docker: FakeDocker, plant: t.Callable[[FakeDocke
 
 
 def test_recorder(docker: FakeDocker) -> None:
-    """Without it, the other tests could not fail."""
+    """The hook must record an opened file. Otherwise the other tests could not fail."""
     path = f"{HOME}/.config/docker/daemon.json"
     assert opened(docker, lambda: json.loads(docker.host.read(path) or b"")) == [str(docker.path(path))]

@@ -71,7 +71,7 @@ def test_nobody_answers(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> 
 @pytest.mark.parametrize(
     ("answer", "lists_runtimes", "problem"),
     [
-        # It does not tell of its runtimes, and this is why.  1.6, 1.7; 2.1; switched off, as in Docker's packages.
+        # Causes for a CRI that reports no runtimes: in 1.6 and 1.7, in 2.1, and disabled as in Docker's packages.
         (_message(GRPC, "cri"), True, "its CRI does not answer on /run/x.sock"),
         (_message(GRPC, "cri", REASON), True, f"its CRI failed to load (io.containerd.grpc.v1.cri: {REASON})"),
         (_message(CRI, "images") + _message(CRI, "runtime"), True, "its CRI does not answer on /run/x.sock"),
@@ -86,18 +86,18 @@ def test_nobody_answers(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> 
         (OSError("gone"), False, "it does not answer on /run/x.sock"),
     ],
 )
-def test_a_containerd_that_is_active_may_be_of_no_use(
+def test_health_problem_of_a_containerd_whose_cri_reports_nothing(
     monkeypatch: pytest.MonkeyPatch, answer: bytes | Exception, lists_runtimes: bool, problem: str | None
 ) -> None:
     _answer(monkeypatch, answer)
     state = ConfiguredState(lists_runtimes=lists_runtimes)
     found = CONTAINERD.health_problem(HostFS(), INSTALLATION, SILENT, state)
     assert (found.message if found is not None else None) == problem
-    # Waiting helps one that is about to answer.
+    # Only a missing answer may be temporary.
     assert found is None or found.final is ("answer" not in found.message)
 
 
-def test_a_containerd_that_tells_of_its_runtimes_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_containerd_whose_cri_reports_runtimes_is_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     _answer(monkeypatch, OSError("is not even asked"))
     live = SILENT._replace(runtimes_unknown=False)
     assert CONTAINERD.health_problem(HostFS(), INSTALLATION, live, ConfiguredState()) is None
@@ -115,7 +115,7 @@ RUNC, NVIDIA = {"runc": {"path": "runc"}}, {"nvidia": {"path": "/usr/bin/nvidia-
         (DOCKER, "nope", ConfiguredState(NVIDIA), None, False),
         (DOCKER, "nope", ConfiguredState(flagged_runtimes=("nope",)), None, True),
         (CONTAINERD, "runc", ConfiguredState(), (1, 7), True),
-        # The trap of 1.x: whoever defines nvidia alone has lost runc.
+        # In 1.x, a file that defines only nvidia hides the built-in runc.
         (CONTAINERD, "runc", ConfiguredState(NVIDIA), (1, 6, 20), False),
         (CONTAINERD, "runc", ConfiguredState(NVIDIA), (1, 7, 24), False),
         (CONTAINERD, "runc", ConfiguredState(NVIDIA), (2, 1, 9), True),

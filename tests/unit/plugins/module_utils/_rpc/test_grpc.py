@@ -22,11 +22,11 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.serving import Daemo
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-    # What is sent, one packet after the other; None is a pause until the test ends.
+    # Type, flags, stream and payload.
     Frame = t.Tuple[int, int, int, bytes]
     Serve = t.Callable[..., "_Daemon"]
 
-# The name of a socket must be short; it is one in the working directory.
+# A relative path, because the path of a socket must be short. The tests change the working directory.
 SOCKET = "cri.sock"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 5, 6, 7, 8, 9
@@ -104,7 +104,7 @@ class _Handler(socketserver.StreamRequestHandler):
                     break
                 self.wfile.write(piece)
                 time.sleep(self.server.pause)
-            # The frames that the client sends then.
+            # Record the remaining frames of the client.
             self.request.shutdown(socket.SHUT_WR)
             while True:
                 self.server.frames.append(self.frame())
@@ -248,7 +248,7 @@ def test_no_version(serve: Serve, answer: bytes) -> None:
 
 @pytest.mark.parametrize("excess", [0, 1])
 def test_large_answer(serve: Serve, excess: int) -> None:
-    # What gRPC puts before a message counts too.
+    # The limit includes the five bytes that gRPC puts before a message.
     rest = grpc.LIMIT + excess - 5 - len(CONDITION + _entry(b"config", b'{"x": ""}' + b"x" * 65536)) + 65536
     config = {"x": "x" * rest}
     answer = CONDITION + _entry(b"config", json.dumps(config).encode())
@@ -272,7 +272,7 @@ def test_large_answer(serve: Serve, excess: int) -> None:
         [HELLO[:-1]],
         [HELLO + HEAD + _frame(RST_STREAM, 0, 1, b"\0\0\0\2"), None],
         [_frame(GOAWAY, 0, 0, b"\0" * 8) + _body(), None],
-        # The first bit means nothing.
+        # The first bit of the stream ID is reserved.
         [_frame(GOAWAY, 0, 0, b"\x80" + b"\0" * 7) + _body(), None],
         [_frame(PUSH_PROMISE, END_HEADERS, 1, b"\0\0\0\2\x88") + _body(), None],
         [HEAD + _frame(DATA, 0, 1, _message(compressed=1)), None],
@@ -296,12 +296,12 @@ def test_no_proper_answer(serve: Serve, pieces: Pieces) -> None:
     assert daemon.preface == PREFACE
 
 
-def test_frames_that_want_an_answer(serve: Serve) -> None:
+def test_frames_that_require_a_reply(serve: Serve) -> None:
     ping = _frame(PING, 0, 0, b"12345678")
     daemon = serve(HELLO + ping, _frame(PING, ACK, 0, b"87654321") + _frame(SETTINGS, ACK, 0) + _body())
     assert runtime_config(SOCKET) == STATUS
     assert daemon.closed.wait(10)
-    # One for each of the two settings, none for what is an answer itself.
+    # The client replies to both SETTINGS frames and to the ping, and not to frames that are replies.
     assert daemon.frames[4:] == [(SETTINGS, ACK, 0, b""), (PING, ACK, 0, b"12345678"), (SETTINGS, ACK, 0, b"")]
 
 
@@ -380,7 +380,7 @@ def test_no_connection_stays_open(serve: Serve) -> None:
     for path in (SOCKET, "none.sock"):
         runtime_config(path)
     deadline = time.monotonic() + 10
-    # The daemon's own ends go a moment later.
+    # The daemon closes its sockets a moment later.
     while len(os.listdir("/proc/self/fd")) != before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert len(os.listdir("/proc/self/fd")) == before
@@ -440,7 +440,7 @@ LITERAL = b"\x01a\x03b c"
         b"\x40" + LITERAL,
         b"\x00" + LITERAL,
         b"\x10" + LITERAL,
-        # Known by its number, a new size of the table, a known name with a value.
+        # An indexed header, a change of the table size, and an indexed name with a literal value.
         b"\x88" + b"\x3f\x09" + b"\x5f\x01x" + b"\x0f\x10\x01y" + b"\x40" + LITERAL,
         b"\x40\x01b\x00" + b"\x40" + LITERAL,
         b"\x40\x01b\x7f\x01" + b"x" * 128 + b"\x40" + LITERAL,

@@ -82,7 +82,7 @@ def test_deadline_covers_sending(pair: tuple[socket.socket, socket.socket]) -> N
 
 # -- HTTP ------------------------------------------------------------------------------------------------------------
 
-# The name of a socket must be short; it is one in the working directory.
+# A relative path, because the path of a socket must be short. The tests change the working directory.
 SOCKET = "docker.sock"
 
 
@@ -93,7 +93,7 @@ class _Daemon(Daemon):
 
 
 class _Handler(socketserver.StreamRequestHandler):
-    """Answers every request with the pieces of its daemon, proper or not."""
+    """Replies to every request with the bytes that the test set, which need not be valid HTTP."""
 
     server: _Daemon
 
@@ -109,7 +109,7 @@ class _Handler(socketserver.StreamRequestHandler):
 
 
 class _HttpHandler(http.server.BaseHTTPRequestHandler):
-    """Answers as dockerd does: in HTTP/1.1, keeping the connection where it was not asked to close it."""
+    """Replies as dockerd does: in HTTP/1.1, and without closing the connection unless the request asks for it."""
 
     protocol_version = "HTTP/1.1"
     server: _Daemon
@@ -135,12 +135,12 @@ class _HttpHandler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_request(self, *_args: t.Any) -> None:
-        """Say nothing; the address of a Unix socket's peer is no pair either."""
+        """Log nothing. The default method fails, because the address of a Unix socket's peer is not a pair."""
 
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> t.Iterator[Serve]:
-    """Starts a daemon that sends certain pieces."""
+    """Return a function that starts a daemon, which sends the given bytes."""
     monkeypatch.chdir(tmp_path)
     with daemons() as start:
         yield lambda *pieces, handler=_Handler: start(_Daemon(handler, pieces))
@@ -164,14 +164,14 @@ def _answer(body: bytes, status: str = "200 OK") -> bytes:
     ids=["object", "array", "null", "UTF-8", "blank lines", "large"],
 )
 def test_http_get_json(monkeypatch: pytest.MonkeyPatch, serve: Serve, body: bytes, value: t.Any) -> None:
-    # A connection that is kept would be noticed by the time it takes.
+    # If the client waited for the end of the connection, the requests would take until this timeout.
     monkeypatch.setattr(unix_socket, "HTTP_TIMEOUT", 5.0)
     daemon = serve(body, handler=_HttpHandler)
     started = time.monotonic()
     assert http_get_json(SOCKET, "/info") == value
     assert http_get_json(SOCKET, "/none") is None
     assert time.monotonic() - started < 4
-    # The daemon refuses a request that names no host.
+    # dockerd refuses a request without the header Host.
     assert [request.partition(" for ")[0] for request in daemon.requests] == ["/info", "/none"]
     assert not any(request.endswith((" ", "None")) for request in daemon.requests)
 
@@ -246,7 +246,7 @@ def test_connection_is_closed(serve: Serve) -> None:
     for path in (SOCKET, "none.sock"):
         http_get_json(path, "/info")
     deadline = time.monotonic() + 10
-    # The daemon's own ends go a moment later.
+    # The daemon closes its sockets a moment later.
     while len(os.listdir("/proc/self/fd")) != before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert len(os.listdir("/proc/self/fd")) == before

@@ -29,7 +29,7 @@ ALL = ("NVIDIA_VISIBLE_DEVICES=all",)
 def bundle(
     hook: str = HOOK, environment: t.Sequence[str] = ALL, mounts: t.Sequence[str] = (), stage: str = "prestart"
 ) -> str:
-    """A bundle's config.json, as containerd and the runtime write it."""
+    """Return the config.json of a container's bundle, with the hook as the runtime writes it."""
     return json.dumps(
         {
             "ociVersion": "1.1.0",
@@ -44,7 +44,7 @@ def bundle(
 
 
 class Host:
-    """A tree with the processes 1 and 379."""
+    """The directory tree of a host with the processes 1 and 379."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -215,6 +215,6 @@ def test_containers_whose_runtime_is_the_toolkit_s(host: Host, runtime: str, con
     host.put(f"{MOBY}/runtime", runtime)
     host.put(f"{MOBY}/init.pid", "379")
     assert toolkit_runtime_containers(HostFS(str(host.root), True)) == (["docker/926edfbc4433"] if concerned else [])
-    # One that has ended needs nobody to stop it.
+    # A container whose process has ended is not reported.
     host.put(f"{MOBY}/init.pid", "380")
     assert toolkit_runtime_containers(HostFS(str(host.root), True)) == []

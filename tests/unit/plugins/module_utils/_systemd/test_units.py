@@ -89,7 +89,7 @@ STEM = "docker"
 
 
 def _host(root: Path, files: t.Mapping[str, str]) -> HostFS:
-    """A tree with ``files``; a text ``-> target`` makes a link."""
+    """Return a host with ``files``. A text ``-> target`` creates a link."""
     for path, text in files.items():
         file = root / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def _load(root: Path, files: t.Mapping[str, str], name: str = NAME) -> Unit:
 
 
 def _command(root: Path, service: str, files: t.Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The arguments of a unit whose section [Service] is ``service``."""
+    """Return the arguments of a unit whose section [Service] is ``service``."""
     return _load(root, {f"{VENDOR}/{NAME}": f"[Service]\n{service}\n", **(files or {})}).arguments
 
 
@@ -186,7 +186,7 @@ def test_no_unit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mask", ["-> /dev/null", "-> ../../../dev/null", ""], ids=["absolute", "relative", "empty"])
 @pytest.mark.parametrize("devices", [{"/dev/null": ""}, {}], ids=["with /dev", "without /dev"])
 def test_masked(tmp_path: Path, folder: str, mask: str, devices: dict[str, str]) -> None:
-    """systemd.unit(5): an empty file masks as the link does.  The trees of images have nothing in /dev."""
+    """An empty file masks a unit like a link to /dev/null (systemd.unit(5)). Images have no files in /dev."""
     files = {f"{VENDOR}/{NAME}": UPSTREAM, f"{folder}/{NAME}": mask, **devices}
     assert load_unit(_host(tmp_path, files), NAME) is None
 
@@ -219,7 +219,7 @@ def test_drop_ins_of_one_name_are_one_and_go_by_name(tmp_path: Path) -> None:
         f"{LOCAL}/{NAME}.d/10-early.conf", f"{VENDOR}/{NAME}.d/20-vendor.conf", f"{LOCAL}/{NAME}.d/50-site.conf"
     )  # fmt: skip
     assert unit.arguments == ("/usr/bin/dockerd", "--label", "local")
-    # The folder decides only between files of one name.
+    # The directory has an effect only if two files have the same name.
     files = {f"{VENDOR}/{NAME}.d/60-late.conf": label("late")}
     assert _load(tmp_path, files).arguments[-1] == "late"
 
@@ -266,7 +266,7 @@ def test_masked_drop_in_hides_the_vendors(tmp_path: Path, mask: str) -> None:
         ("ExecStart=-/bin/d -a", "/bin/d|-a"),
         ("ExecStart=!!/bin/d -a", "/bin/d|-a"),
         ("ExecStart=+-/bin/d -a", "/bin/d|-a"),
-        # The second word of "@" is the name that the process shows, no argument.
+        # With "@", the second word is the name of the process (argv[0]), and not an argument.
         ("ExecStart=@/bin/d docker-daemon -a", "/bin/d|-a"),
         ("ExecStart=:/bin/d $A ${A}", "/bin/d|$A|${A}"),
         ("ExecStart=/bin/old\nExecStart=\nExecStart=/bin/d", "/bin/d"),
@@ -283,9 +283,9 @@ def test_command_line(tmp_path: Path, service: str, expected: str) -> None:
     [
         ("ExecStart=/bin/d %n %N %p", f"/bin/d|{NAME}|{STEM}|{STEM}"),
         ("ExecStart=/bin/d %h/a %t/b %S %E", "/bin/d|/root/a|/run/b|/var/lib|/etc"),
-        # Two signs are one, whatever follows, and a word stays one.
+        # %% is a percent sign, and the value of a specifier is not split at blanks.
         ("ExecStart=/bin/d %%h %%%h '%h b'", "/bin/d|%h|%/root|/root b"),
-        # Of the machine, or of no meaning.
+        # Specifiers that depend on the running machine, and invalid ones, are not replaced.
         ("ExecStart=/bin/d %H %!", "/bin/d|%H|%!"),
         ("Environment=A=%h/%%n\nExecStart=/bin/d $A", "/bin/d|/root/%n"),
         ("EnvironmentFile=-/etc/default/%N\nExecStart=/bin/d ${A}", "/bin/d|%h"),
@@ -318,10 +318,10 @@ def test_command_that_was_reset_or_never_set(tmp_path: Path) -> None:
         ("Environment=A=x=y\nExecStart=/bin/d ${A}", "/bin/d|x=y"),
         ("Environment=A=1\nEnvironment=A=2\nExecStart=/bin/d $A", "/bin/d|2"),
         ("Environment=A=1\nEnvironment=\nExecStart=/bin/d $A -x${A}", "/bin/d|-x"),
-        # Only as a word of its own, and nothing is expanded twice.
+        # $A is replaced only if it is a whole word, and values are not expanded again.
         ("Environment=A=$B B=1\nExecStart=/bin/d x$A $A", "/bin/d|x$A|$B"),
         ("ExecStart=/bin/d $UNSET ${UNSET}", "/bin/d|"),
-        # A file overrides the unit, whatever comes first; the later file the earlier.
+        # Environment files override Environment= in any order, and a later file overrides an earlier one.
         ("EnvironmentFile=/etc/a\nEnvironment=A=unit\nExecStart=/bin/d $A", "/bin/d|a"),
         ("EnvironmentFile=/etc/a\nEnvironmentFile=-/etc/b\nExecStart=/bin/d $A $B", "/bin/d|b|b"),
         ("EnvironmentFile=/etc/b\nEnvironmentFile=/etc/a\nExecStart=/bin/d $A $B", "/bin/d|a|b"),
@@ -461,7 +461,7 @@ def test_a_unit_that_this_user_may_not_read_is_empty(tmp_path: Path) -> None:
     ids=["commands", "names", "variables", "continued", "a long word", "backslashes", "quoted"],
 )
 def test_the_largest_unit_is_read_in_linear_time(tmp_path: Path, line: str) -> None:
-    """Its drop-ins add up to 5 MiB, for which a reader whose time is quadratic needs minutes."""
+    """The drop-ins have 5 MiB in total. A reader with quadratic time would need minutes for them."""
     text = "[Service]\n" + line * ((UNIT_BYTES - 10) // len(line))
     files = {f"/etc/systemd/system/{NAME}.d/{number}.conf": text for number in range(20)}
     host = _host(tmp_path, {f"{VENDOR}/{NAME}": "[Service]\n", **files})

@@ -34,7 +34,7 @@ def unit(*flags: str) -> Unit:
 
 
 def loaded(content: t.Mapping[str, str], **overlay: str | None) -> CrioFiles:
-    """``overlay``: name in the drop-in directory to new text, None for a file that goes."""
+    """Return the files. ``overlay`` maps names in the drop-in directory to new texts, or None for removed files."""
     documents = {
         f"{FOLDER}/{name}": None if text is None else TomlDocument.from_bytes(name, text.encode())
         for name, text in overlay.items()

@@ -72,7 +72,7 @@ def test_real_files(content: str | None, asked: dict[str, t.Any]) -> None:
 
 
 def foreign(data: t.Any, request: RuntimeRequest) -> t.Any:
-    """``data`` without what a request may touch."""
+    """Return ``data`` without the entries that ``request`` may change."""
     data = json.loads(json.dumps(data))
     data.pop("default-runtime", None)
     for name, keys in (("features", ["cdi"]), ("runtimes", [])):
@@ -98,7 +98,7 @@ OFF, ON = '{"features": {"cdi": false}}', '{"features": {"cdi": true}}'
         ((26, 1, 5), "{}", [], True, True),
         ((27, 5, 1), '{"features": {"buildkit": true}}', [], True, True),
         ((28, 1, 1), None, [], True, True),
-        # From here on it is on by default.
+        # From 28.2.0 on, CDI is enabled by default.
         ((28, 2, 0), "{}", [], None, True),
         ((29, 7, 0), None, [], None, True),
         (None, "{}", [], None, None),
@@ -294,7 +294,7 @@ def test_same_program_keeps_its_path() -> None:
         (None, {"runtimes": {"nvidia": runtime()}}, {}, Action.NONE),
         (None, {"runtimes": {"nvidia": runtime("/old")}}, {}, Action.RELOAD),
         (None, {"runtimes": {"nvidia": runtime()}, "default-runtime": "kata"}, {"set_as_default": True}, Action.RELOAD),
-        # A version that is not known might have CDI on or off.
+        # If the version is unknown, it is unknown whether CDI is enabled by default.
         (None, {}, {"enable_cdi": True}, Action.RESTART),
         (None, {}, {"enable_cdi": False}, Action.RESTART),
         ((26, 1, 5), {}, {"enable_cdi": True}, Action.RESTART),
@@ -362,7 +362,7 @@ def test_action_of_changed_default() -> None:
         ({"runtimes": {"kata": ""}}, ConfiguredState({"kata": {"runtimeType": "io.containerd.kata.v2"}}), Action.NONE),
         ({"default_runtime": "nvidia"}, ConfiguredState(), Action.RESTART),
         ({"default_runtime": "nvidia"}, ConfiguredState(default_runtime="runc"), Action.RELOAD),
-        # dockerd 20.10 dies of a reload without the default that it runs with.
+        # dockerd 20.10 crashes on a reload if the file no longer has the default runtime that it uses.
         ({"default_runtime": "nvidia", "runtimes": {"nvidia": NVIDIA}}, ConfiguredState(), Action.RESTART),
         ({}, ConfiguredState(default_runtime="nvidia"), Action.RELOAD),
         ({}, ConfiguredState(default_runtime="runc"), Action.NONE),
@@ -403,7 +403,7 @@ def test_required_action(live: dict[str, t.Any], state: ConfiguredState, action:
 @pytest.mark.parametrize(
     ("content", "flags", "version", "cdi"),
     [
-        # Measured on dockerd 28.5.2, which answers with no CDISpecDirs for all that is False here.
+        # Measured with dockerd 28.5.2: it reports no CDISpecDirs in the cases with False.
         ({}, [], (28, 5, 2), True),
         ({"cdi-spec-dirs": []}, [], (28, 5, 2), False),
         ({"cdi-spec-dirs": [""]}, [], (28, 5, 2), False),

@@ -116,7 +116,7 @@ def test_refuses_other_users(docker: Rootless, user: str) -> None:
 )
 def test_resolve_target(docker: Rootless, options: dict[str, str]) -> None:
     assert str(resolve_target(docker.host, "docker", **options)) == "docker/rootless/alice"
-    # Without any of them, the system's Docker is meant where there is one.
+    # Without these options, the target is the system's Docker if it is installed.
     assert str(resolve_target(docker.host, "docker")) == "docker"
 
 
@@ -131,7 +131,7 @@ def described(docker: Rootless) -> dict[str, t.Any]:
         (["/usr/bin/dockerd-rootless.sh", "Environment=PATH=%h/bin:/usr/bin"], f"{HOME}/bin/dockerd"),
         (["/usr/bin/dockerd-rootless.sh", "Environment=DOCKERD=/opt/dockerd"], "/opt/dockerd"),
         (["/usr/bin/dockerd-rootless.sh", "Environment=PATH=/opt"], "/opt/dockerd"),
-        # As https://get.docker.com/rootless sets it up.
+        # The unit that the script of https://get.docker.com/rootless writes.
         (["%h/bin/dockerd-rootless.sh", "Environment=PATH=%h/bin:/sbin:/usr/sbin:/usr/bin"], f"{HOME}/bin/dockerd"),
         (["%h/bin/dockerd-rootless.sh"], f"{HOME}/bin/dockerd"),
         (["/usr/bin/dockerd-rootless.sh"], "/usr/bin/dockerd"),
@@ -156,7 +156,7 @@ def test_program_of_user(docker: Rootless, unit: list[str], program: str) -> Non
 
 
 def test_unreadable_records_of_root(docker: Rootless) -> None:
-    """Another user has a Docker that runs."""
+    """alice cannot read the records of root, and the Docker of another user, bob, runs."""
     docker.path("/var/lib/gpufleet-nvidia/state").mkdir(parents=True, mode=0)
     with docker.path("/etc/passwd").open("a", encoding="utf-8") as stream:
         stream.write("bob:x:54321:54321::/home/bob:/bin/sh\n")
@@ -304,7 +304,7 @@ def test_no_warning_without_cdi(docker: Rootless, enable_cdi: bool | None) -> No
 
 @pytest.fixture
 def systemd(docker: Rootless, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeSystemd]:
-    """Her Docker runs with OLD."""
+    """alice's Docker runs with the daemon.json OLD."""
     monkeypatch.setattr(restart_methods, "PROBE_INTERVAL", 0.01)
     monkeypatch.setattr(restart_methods, "STABLE_AFTER", 0.0)
     monkeypatch.setattr(restart_methods, "BEGIN_TIMEOUT", 0.2)
@@ -387,7 +387,7 @@ def test_signal(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_migration_of_records_of_root(docker: Rootless) -> None:
-    """The record of an earlier version, which ran as root, restores the file once the command has run."""
+    """Earlier versions ran as root and kept the record there. After the advised command, it restores the file."""
     docker.write(FILE, OLD)
     configure(docker)
     kept = docker.path("/var/lib/gpufleet-nvidia/state")

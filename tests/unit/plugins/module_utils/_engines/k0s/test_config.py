@@ -49,7 +49,7 @@ OTHER = "etc/k0s/containerd.d/{0}.toml"
         ((1, 35, 9), True, (1, 7)),
         ((1, 36), True, (2, 0)),
         ((1, 36, 1), True, (2, 0)),
-        # Of its containerd, as the CRI tells it.
+        # Versions of containerd, which the CRI reports.
         ((1, 6, 28), False, (1, 6, 28)),
         ((1, 7, 20), False, (1, 7, 20)),
         ((2, 2, 1), False, (2, 2, 1)),
@@ -93,10 +93,10 @@ def test_is_managed(text: str, before_1_36: bool, since_1_36: bool) -> None:
         (None, "1.36.0+k0s.0", 3),
         (None, "1.7.20", 2),
         (None, "2.2.1", 3),
-        # The next start of another k0s writes the main file anew.
+        # After an upgrade or downgrade, the next start of k0s writes the main file again.
         (MAIN_2, "1.36.0+k0s.0", 3),
         (MAIN_3, "1.35.1+k0s.0", 2),
-        # One that runs goes on reading what it has read so far.
+        # A running containerd uses the format of the file that it has read.
         (MAIN_2, "1.7.27", 2),
         (MAIN_3.replace("version = 3", "version = 4"), "2.3.5", 4),
     ],
