@@ -1,14 +1,14 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs the collection's readers on mutated files, each case in a process of its own with little memory and time.
+"""Run the collection's code on mutated files. Each case runs in its own process with limits of memory and time.
 
 python tests/fuzz [--format NAME]... [--seed N] [--count N]      all formats, or some
 python tests/fuzz --format NAME --seed N --case N [--keep DIR]   one case again; DIR gets its files
 python tests/fuzz --list                                         the names of the formats
 
-A case fails if anything but an error of this collection comes out of a reader, if a property of the format does not
-hold, or if the process exceeds a limit. The seeds of a format, which are its first cases, must be accepted.
+A case fails if the code raises an exception that is not an error of this collection, if a property of the format does
+not hold, or if the process exceeds a limit. The first cases are the unchanged seeds of the format; they must succeed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import typing as t
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# As tests/unit/conftest.py does it: the collection is importable from a plain clone.
+# The collection can be imported from a plain clone, as in tests/unit/conftest.py.
 for _name in ("ansible_collections", "ansible_collections.gpufleet", "ansible_collections.gpufleet.nvidia"):
     sys.modules[_name] = types.ModuleType(_name)
     sys.modules[_name].__path__ = [str(ROOT)] if _name.endswith("nvidia") else []
@@ -42,11 +42,11 @@ from ansible_collections.gpufleet.nvidia.tests.fuzz.formats import FORMATS, Form
 from ansible_collections.gpufleet.nvidia.tests.fuzz.mutators import Files, mutated  # noqa: E402
 from ansible_collections.gpufleet.nvidia.tests.fuzz.trees import lay  # noqa: E402
 
-# Limits of one case, beyond what the process has before it. A slow machine must not fail, so only the processor's time
-# is short.
+# Limits of one case: memory beyond that of the process before the case, CPU time, and time. The limit of time is much
+# longer than that of CPU time, so that a case does not fail on a slow machine.
 MEMORY = 256 << 20
 PROCESSOR_SECONDS, SECONDS = 5, 60
-# Characters of an error message: it must not quote a whole file.
+# The maximum number of characters in an error message, because a message must not quote a whole file.
 LONGEST_MESSAGE = 4_000
 SHOWN_FAILURES = 5
 ACCEPTED, REFUSED, FAILED = b"accepted", b"refused", b"failed"
@@ -54,7 +54,7 @@ DEFAULT_SEED, DEFAULT_COUNT = 1, 2_000 if os.environ.get("GPUFLEET_NIGHTLY") == 
 
 
 class FirstChoice(random.Random):
-    """Chooses what is first: so the seeds of a format run with the plainest options."""
+    """A generator that always returns the first choice, so that the seeds of a format run with the simplest options."""
 
     def choice(self, seq: t.Any) -> t.Any:
         return seq[0]
@@ -72,7 +72,7 @@ class Case(t.NamedTuple):
     number: int
 
     def files(self, rng: random.Random) -> Files:
-        """The first cases are the seeds themselves."""
+        """Return the files of the case. The first cases are the unchanged seeds."""
         if self.number < len(self.seeds):
             return dict(self.seeds[self.number])
         chosen = rng.choice(self.seeds)
@@ -83,11 +83,11 @@ class Case(t.NamedTuple):
     def generator(self) -> random.Random:
         if self.number < len(self.seeds):
             return FirstChoice()
-        # The same numbers on each Python version and in each process.
+        # A string as the seed gives the same numbers on each Python version and in each process.
         return random.Random(f"{self.format.name}/{self.seed}/{self.number}")
 
     def run(self, folder: Path) -> tuple[bytes, str]:
-        """How it ends, and why it failed."""
+        """Return the result (ACCEPTED, REFUSED or FAILED), and the error."""
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
@@ -124,14 +124,14 @@ class Case(t.NamedTuple):
             if len(message) > LONGEST_MESSAGE or not message.strip():
                 return FAILED, f"the message has {len(message)} characters: {message[:500]}"
             return REFUSED, message
-        # The point of the fuzzer: no other exception may come out.
+        # Any other exception is a failure.
         except BaseException:  # noqa: BLE001
             return FAILED, traceback.format_exc(limit=-8)[-4_000:]
         return ACCEPTED, ""
 
 
 def _limit(report: int) -> None:
-    """Limit this process. The signal for too much of the processor's time ends it, after its stack is in ``report``."""
+    """Set the limits of this process. If it uses too much CPU time, its stack is written to ``report``, and it ends."""
     gc.enable()
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     size = pages * resource.getpagesize() + MEMORY
@@ -142,13 +142,13 @@ def _limit(report: int) -> None:
 
 
 def command(case: Case) -> str:
-    """The command that runs a case again."""
+    """Return the command that runs a case again."""
     words = [sys.executable, os.path.relpath(Path(__file__).parent), "--format", case.format.name]
     return shlex.join([*words, "--seed", str(case.seed), "--case", str(case.number)])
 
 
 def run_format(row: Format, seed: int, numbers: t.Iterable[int]) -> bool:
-    """Run cases of one format and print what came of them. Returns whether all passed."""
+    """Run cases of one format and print the results. Return whether all passed."""
     seeds = row.seeds()
     counts = {ACCEPTED: 0, REFUSED: 0, FAILED: 0}
     start, slowest = time.monotonic(), 0.0
@@ -174,7 +174,7 @@ def run_format(row: Format, seed: int, numbers: t.Iterable[int]) -> bool:
 
 
 def warm_up(row: Format) -> None:
-    """Run one seed in this process, so that the modules which it imports are there for all cases."""
+    """Run one seed in this process, so that the processes of all cases start with the imported modules."""
     with tempfile.TemporaryDirectory(prefix="gpf-") as base:
         row.target(Path(base), row.seeds()[0], FirstChoice())
 

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Fuzz targets that write: the configuration files of engines and of the toolkit, records, and journal entries.
 
-Each target works on a directory tree. After a refusal nothing has changed. After ``present`` all foreign entries are
-as before, a second run changes nothing, and ``absent`` restores each byte.
+Each target works on a directory tree, and checks: an error changes no file; ``present`` keeps all foreign entries; a
+second run changes nothing; ``absent`` restores each byte.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.tests.fuzz.mutators import Files
 
     Request = t.Dict[str, t.Any]
-    # What is left of a file without the entries that a request may change.
+    # Returns the data of a file without the entries that a request may change.
     Foreign = t.Callable[[bytes, Request], t.Any]
 
 DAEMON_JSON = "/etc/docker/daemon.json"
@@ -57,12 +57,12 @@ _MASKS = {".json": mask_json, ".toml": mask_toml, ".conf": mask_toml}
 
 
 def run(_argv: t.Sequence[str]) -> tuple[int, str, str]:
-    """No program of the tree can be run."""
+    """Return the result of a missing program, in place of running one."""
     return 127, "", "there is no such program"
 
 
 def request_of(rng: random.Random, toml: bool) -> Request:
-    """What a task could ask for."""
+    """Return random options of a task."""
     asked: Request = {
         "runtime_name": rng.choice(("nvidia", "nvidia", "gpu")),
         "extra_modes": rng.choice(((), ("cdi", "legacy"))),
@@ -74,7 +74,7 @@ def request_of(rng: random.Random, toml: bool) -> Request:
     return asked
 
 
-# The table of the CRI in each version of a file of containerd.
+# The table of the CRI in each version of the file format.
 _CONTAINERD_ROOTS = tuple(
     ("plugins", name) for name in ("cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
 )
@@ -84,7 +84,7 @@ _CONTAINERD_ROOTS = tuple(
 
 
 def foreign_json(content: bytes, asked: Request) -> t.Any:
-    """daemon.json without our runtimes, the default runtime and the feature CDI."""
+    """Return daemon.json without NVIDIA's runtimes, the default runtime and the feature CDI."""
     names = (*_NAMES, asked.get("runtime_name", "nvidia"))
     left = []
     for name, value in json_pairs(content):
@@ -98,15 +98,15 @@ def foreign_json(content: bytes, asked: Request) -> t.Any:
 
 
 def foreign_containerd(content: bytes, asked: Request) -> t.Any:
-    """A file of containerd without our runtimes, the default runtime, the switches of CDI and the imports."""
+    """Return a file of containerd without NVIDIA's runtimes, the default runtime, the settings of CDI and imports."""
     names = (*_NAMES, asked["runtime_name"])
-    former = toml_data(asked["before"])
+    original = toml_data(asked["before"])
     cut: list[tuple[str, ...]] = [("imports",), ("version",)]
     for root in _CONTAINERD_ROOTS:
         cut += [(*root, "containerd", "runtimes", name) for name in names]
         cut += [(*root, "containerd", "default_runtime_name"), (*root, "enable_cdi"), (*root, "cdi_spec_dirs")]
-        if not _at(former, (*root, "containerd", "runtimes", "runc")):
-            # A file that has no runtime gets the one that containerd has without a file.
+        if not _at(original, (*root, "containerd", "runtimes", "runc")):
+            # The collection defines runc in a file without it, because other runtimes would hide the built-in runc.
             cut.append((*root, "containerd", "runtimes", "runc"))
     return pruned(toml_data(content), cut)
 
@@ -118,14 +118,14 @@ def _at(table: t.Any, path: t.Sequence[str]) -> t.Any:
 
 
 def foreign_crio(content: bytes, asked: Request) -> t.Any:
-    """A file of CRI-O without our runtimes and the default runtime."""
+    """Return a file of CRI-O without NVIDIA's runtimes and the default runtime."""
     names = (*_NAMES, asked["runtime_name"])
     cut = [("crio", "runtime", "runtimes", name) for name in names]
     return pruned(toml_data(content), [*cut, ("crio", "runtime", "default_runtime")])
 
 
 def foreign_settings(content: bytes, asked: Request) -> t.Any:
-    """config.toml without the settings that were asked for."""
+    """Return config.toml without the requested settings."""
     return pruned(toml_data(content), [tuple(name.split(".")) for name in asked if name != "before"])
 
 
@@ -133,7 +133,11 @@ def foreign_settings(content: bytes, asked: Request) -> t.Any:
 
 
 class Configuration(t.NamedTuple):
-    """The work on one kind of configuration: what is asked, who writes it, and what must stay."""
+    """The test of one kind of configuration.
+
+    ``choose`` returns a random request, ``execute`` applies it (None: state absent), and ``foreign`` returns the data
+    that must not change.
+    """
 
     choose: t.Callable[[random.Random], Request]
     execute: t.Callable[[HostFS, Request | None], t.Any]
@@ -146,7 +150,7 @@ class Configuration(t.NamedTuple):
         try:
             first = self.execute(host, asked)
         except NvidiaError:
-            assert_same(before, snapshot(folder), "a refusal changed something")
+            assert_same(before, snapshot(folder), "a task that failed changed files")
             raise
         self.check_foreign(before, folder, asked)
         again = self.execute(host, asked)
@@ -171,7 +175,7 @@ class Configuration(t.NamedTuple):
 
 
 def engine(name: str, version: str | None = None, **options: t.Any) -> t.Callable[[HostFS, Request | None], t.Any]:
-    """What nvidia_runtime_config does."""
+    """Return a function that runs a request as nvidia_runtime_config does."""
 
     def execute(host: HostFS, asked: Request | None) -> t.Any:
         request = None if asked is None else RuntimeRequest(**asked)
@@ -212,12 +216,12 @@ _CONTAINERD = {
 
 
 def containerd(folder: Path, files: Files, rng: random.Random) -> None:
-    """A containerd of any version on any file: it reads old ones, too."""
+    """Test a random version of containerd, with files of any version."""
     _CONTAINERD[rng.choice((None, "1.6.20", "1.7.24", "2.1.0"))].check(folder, files, rng)
 
 
 def records(folder: Path, files: Files, rng: random.Random) -> None:
-    """A damaged record gives an error; no foreign entry and no foreign file changes."""
+    """Test damaged records. An error must change no file, and no run may change a foreign entry or another file."""
     lay(folder, files)
     before = snapshot(folder)
     host = HostFS.of(str(folder), live=False)
@@ -225,7 +229,7 @@ def records(folder: Path, files: Files, rng: random.Random) -> None:
     try:
         docker.execute(host, asked)
     except NvidiaError:
-        assert_same(before, snapshot(folder), "a refusal changed something")
+        assert_same(before, snapshot(folder), "a task that failed changed files")
         raise
     after = snapshot(folder)
     main = contents(before)[DAEMON_JSON]
@@ -261,14 +265,14 @@ _SECRET = (
 
 
 def docker_seeds() -> list[Files]:
-    """daemon.json in many forms, and none at all."""
+    """Return hosts with various daemon.json files, and one without."""
     found = [content.encode() for content in REAL_FILES.values() if content is not None]
     files: list[Files] = [{DAEMON_JSON: content} for content in (*found, _SECRET)]
     return [*files, {"/usr/lib/systemd/system/docker.service": _UNIT}]
 
 
 def containerd_seeds() -> list[Files]:
-    """Files of all versions and of several distributions."""
+    """Return configurations of containerd of all file versions and of several distributions."""
     folder = containerd_configs.FOLDER
     files: list[Files] = [
         {containerd_configs.MAIN: path.read_bytes()}
@@ -289,7 +293,7 @@ def containerd_seeds() -> list[Files]:
 
 
 def crio_seeds() -> list[Files]:
-    """The main file and drop-ins as packages bring them."""
+    """Return main files and drop-ins of packages of CRI-O."""
     texts = (fake_crio.STOCK, fake_crio.BUNDLED, fake_crio.DISTRIBUTION, fake_crio.OLD, fake_crio.PROFILES)
     files: list[Files] = [{fake_crio.MAIN: text.encode()} for text in texts]
     main = (containerd_configs.FOLDER / "crio.conf").read_bytes()
@@ -297,12 +301,12 @@ def crio_seeds() -> list[Files]:
 
 
 def toolkit_config_seeds() -> list[Files]:
-    """config.toml as packages and people write it."""
+    """Return config.toml files of packages and of manual edits."""
     return [{PATH: content} for content in VARIANTS.values() if content is not None]
 
 
 def _state_after(original: bytes, asked: Request) -> Files:
-    """The files of a host after a change: the configuration and its record; "original": what was there before."""
+    """Return the files of a host after a change: daemon.json and its record. The key "original" has the old content."""
     with tempfile.TemporaryDirectory(prefix="gpf-") as name:
         folder = Path(name)
         lay(folder, {DAEMON_JSON: original, "/etc/other": b"x"})
@@ -314,7 +318,7 @@ def _state_after(original: bytes, asked: Request) -> Files:
 
 
 def record_seeds() -> list[Files]:
-    """Records of a removed default, of a plain change and of a new file."""
+    """Return hosts with records: of a changed default runtime, of changed CDI settings, and of an empty file."""
     asked: tuple[Request, ...] = ({"set_as_default": True}, {"extra_modes": ("cdi",), "enable_cdi": True}, {})
     return [_state_after(original, request) for original, request in zip((_SECRET, b"{}", b""), asked)]
 

@@ -1,9 +1,9 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Changes valid files into invalid or unusual ones, with a random generator that a seed determines.
+"""Change valid files into invalid or unusual ones, with a seeded random generator.
 
-A file is bytes; a text instead of bytes describes what else a path can be: a pipe, a directory, a link, a sparse file.
+The content of a file is bytes. A string in its place stands for a pipe, a directory, a link or a sparse file.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import typing as t
 if t.TYPE_CHECKING:
     import random
 
-# By path: the content, or one of the kinds below.
+# Maps paths to contents, or to one of the strings below.
 Files = t.Dict[str, t.Union[bytes, str]]
 
 PIPE, DIRECTORY, LINK, SPARSE = "pipe", "directory", "link:", "sparse:"
 _OTHER_KINDS = (PIPE, DIRECTORY, f"{LINK}lost", f"{LINK}/", f"{LINK}/dev/null", f"{LINK}" + "x/" * 100, f"{SPARSE}68")
-# Bytes of a mutated file. More than that is tested with sparse files, which cost the fuzzer nothing.
+# The maximum size of a mutated file in bytes. Larger files are sparse, because they need no time to write.
 MOST = 512 * 1024
 _NUMBERS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 1 << 45, (1 << 63) - 1, 1 << 63)
 _DEEP = (20, 200, 1_500, 20_000)
 _WINDOW = 2_000
 _LONG = (300, 5_000, 70_000, 300_000)
 
-# What is unusual in any text.
+# Byte strings that are unusual in any text.
 _ANYWHERE = (
     b"\0", b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xef\xbb\xbf", b"\xe2\x80\xa8", b"\xc2\x85", b"\r",
     b"\n", b"\r\n", b"\t", b"\x1b[2J", b"\x7f", b"\\", b'"', b"'", b"`", b"%", b"%n%s", b"${HOME}", b"$(id)",
@@ -40,9 +40,10 @@ _ANYWHERE = (
 
 
 class Syntax(t.NamedTuple):
-    """How texts of a kind are written.
+    """The syntax of a format.
 
-    ``token``: a part that can be replaced; ``tokens``: what replaces it; ``brackets``: what can be nested.
+    ``token`` matches the parts that a mutation may replace, ``tokens`` are the replacements, and ``brackets`` are the
+    pairs for nesting.
     """
 
     token: t.Pattern[bytes] = re.compile(rb"[A-Za-z0-9_./-]+")
@@ -105,12 +106,15 @@ TEXT = Syntax()
 BINARY = Syntax(re.compile(rb"[\x20-\x7e]{4,}"))
 
 
-# Changes a content; the second is other files of the same path.
+# Returns a changed content. The third argument contains other contents of the same path.
 Change = t.Callable[["random.Random", bytes, t.Sequence[bytes], Syntax], bytes]
 
 
 def mutated(rng: random.Random, files: Files, others: t.Sequence[Files], syntax: Syntax, kinds: bool) -> Files:
-    """A copy of ``files`` with one to six changes to one or two of them; ``kinds``: also pipes, links and the like."""
+    """Return a copy of ``files`` with one to six changes in one or two files.
+
+    With ``kinds``, a file may also become a pipe, a directory, a link or a sparse file.
+    """
     result = dict(files)
     for path in rng.sample(sorted(result), min(len(result), rng.choice((1, 1, 1, 2)))):
         content = result[path]
@@ -146,7 +150,7 @@ def _range(rng: random.Random, content: bytes) -> tuple[int, int]:
 
 
 def _tokens(rng: random.Random, content: bytes, syntax: Syntax) -> list[tuple[int, int]]:
-    """Where tokens are in a part of the content: the whole may be long, and bad for a regular expression."""
+    """Return the positions of tokens in a part of the content. In a long content, the pattern may take too long."""
     start = max(0, _place(rng, content) - _WINDOW // 2)
     spans = (match.span() for match in syntax.token.finditer(content[start : start + _WINDOW]))
     return [(start + first, start + last) for first, last in spans]
@@ -187,7 +191,7 @@ def _copy(rng: random.Random, content: bytes, _donors: t.Sequence[bytes], _synta
 
 
 def _splice(rng: random.Random, content: bytes, donors: t.Sequence[bytes], _syntax: Syntax) -> bytes:
-    """The beginning of one file with the end of another one."""
+    """Join the beginning of one file and the end of another one."""
     donor = rng.choice(donors) if donors else content
     return content[: _place(rng, content)] + donor[_place(rng, donor) :]
 
@@ -197,7 +201,7 @@ def _cut(rng: random.Random, content: bytes, _donors: t.Sequence[bytes], _syntax
 
 
 def _token(rng: random.Random, content: bytes, _donors: t.Sequence[bytes], syntax: Syntax) -> bytes:
-    """Replace a token by another one, from the syntax or from near by."""
+    """Replace a token by one of the syntax, or by another one of the same part."""
     spans = _tokens(rng, content, syntax)
     if not spans:
         return content
@@ -240,7 +244,7 @@ def _lines(rng: random.Random, content: bytes, _donors: t.Sequence[bytes], _synt
 
 
 def _number(rng: random.Random, content: bytes, _donors: t.Sequence[bytes], _syntax: Syntax) -> bytes:
-    """Write a number of two, four or eight bytes over what is there."""
+    """Overwrite two, four or eight bytes with a number."""
     width, order = rng.choice("HIQ"), rng.choice("<>")
     size = struct.calcsize(width)
     if len(content) < size:
@@ -252,7 +256,7 @@ def _number(rng: random.Random, content: bytes, _donors: t.Sequence[bytes], _syn
 
 
 def _node(rng: random.Random, content: bytes, donors: t.Sequence[bytes], syntax: Syntax) -> bytes:
-    """Replace, remove or rename one value of a JSON document, which stays JSON."""
+    """Replace, remove or rename one value of a JSON document. The result is JSON too."""
     try:
         document = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError):
@@ -273,7 +277,7 @@ def _node(rng: random.Random, content: bytes, donors: t.Sequence[bytes], syntax:
 
 
 def _holders(document: t.Any) -> t.Iterator[t.Any]:
-    """All objects and arrays that are not empty, from the document on inwards."""
+    """Return the document and all objects and arrays in it that are not empty, outer ones first."""
     pending = [document]
     while pending:
         value = pending.pop()

@@ -1,9 +1,9 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Directory trees of hosts for the fuzzer: writing them, comparing them, and parsers that the collection does not use.
+"""Write and compare the directory trees of hosts, and parse files with parsers that the collection does not use.
 
-The comparison with other parsers shows whether a change of a file keeps everything that is not ours.
+These parsers show whether a change of a file keeps all foreign entries.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def lay(folder: Path, files: Files) -> None:
 
 
 def snapshot(folder: Path) -> Snapshot:
-    """Everything below ``folder`` but our own files, by path: the content and the mode."""
+    """Return mode and content of each path below ``folder``, except the files that this collection keeps."""
     found: Snapshot = {}
     for top, names, files in os.walk(folder):
         below = os.path.relpath(top, folder)
@@ -69,12 +69,12 @@ def snapshot(folder: Path) -> Snapshot:
 
 
 def contents(found: Snapshot) -> dict[str, bytes]:
-    """The contents of the regular files of a snapshot."""
+    """Return the contents of the regular files of a snapshot."""
     return {path: content for path, (_mode, content) in found.items() if isinstance(content, bytes)}
 
 
 def assert_same(before: Snapshot, after: Snapshot, what: str) -> None:
-    """Fail with the paths that differ; directories of ours that are needed for /var/lib and /run do not count."""
+    """Raise AssertionError with the paths that differ. Created directories /var, /var/lib and /run are ignored."""
     different = [path for path in {**before, **after} if before.get(path) != after.get(path)]
     different = [path for path in different if path not in {"/var", "/var/lib", "/run"} or path in before]
     if different:
@@ -87,11 +87,11 @@ def _short(entry: t.Any) -> str:
 
 
 class Pairs(t.List[t.Any]):
-    """A JSON object as its pairs of name and value: a name can stand there twice."""
+    """A JSON object as a list of names and values, because a name may occur twice."""
 
 
 def json_pairs(content: bytes) -> t.Any:
-    """The document with its objects as Pairs, and its numbers as they are written."""
+    """Return the document with its objects as Pairs, and its numbers as strings."""
     text = content.decode("utf-8-sig")
     if not text.strip():
         return Pairs()
@@ -99,12 +99,12 @@ def json_pairs(content: bytes) -> t.Any:
 
 
 def without_members(pairs: t.Any, names: t.Collection[str]) -> Pairs:
-    """An object without some members; null is an object without members."""
+    """Return an object without the members ``names``. null is treated as an empty object."""
     return Pairs((name, value) for name, value in pairs or () if name not in names)
 
 
 def toml_data(content: bytes) -> dict[str, t.Any]:
-    """The document as plain data."""
+    """Return the document as plain data."""
     text = content.decode("utf-8-sig")
     if tomllib is not None:
         return tomllib.loads(text)
@@ -114,7 +114,7 @@ def toml_data(content: bytes) -> dict[str, t.Any]:
 
 
 def pruned(table: t.Any, cut: t.Iterable[tuple[str, ...]]) -> t.Any:
-    """A copy without the values at ``cut``, and without tables that are empty then or were before."""
+    """Return a copy without the values at the paths ``cut``, and without empty tables. "*" matches any key."""
     here = [path[1:] for path in cut]
     if not isinstance(table, dict):
         return table
@@ -130,5 +130,5 @@ def pruned(table: t.Any, cut: t.Iterable[tuple[str, ...]]) -> t.Any:
 
 
 def text_of(value: t.Any) -> str:
-    """Data in a form that can be compared: NaN is not equal to itself, and true is equal to 1."""
+    """Return data as text for a comparison. In Python, NaN differs from itself, and True equals 1."""
     return json.dumps(value, default=repr, sort_keys=True)
