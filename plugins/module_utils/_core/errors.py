@@ -12,7 +12,7 @@ from __future__ import annotations
 import types
 import typing as t
 
-# The label of a program's output in messages. Text behind it is not changed when options get the names of variables.
+# The label of a program's output in messages. In the text after it, names of options are not replaced by variables.
 PROGRAM_OUTPUT = " Program output: "
 
 

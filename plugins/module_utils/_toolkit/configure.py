@@ -359,8 +359,8 @@ class _SettingsParser:
         if setting is not None:
             if isinstance(value, dict):
                 raise errors.NvidiaError(
-                    f"settings: {setting.key} is a dictionary, but must be {toolkit_settings.kind_of(setting)}."
-                    f" Nothing was changed."
+                    f"settings: {setting.key} is a dictionary, but must be {toolkit_settings.kind_of(setting)}. Set"
+                    " such a value. Nothing was changed."
                 )
             self._put(path, None if value is None else toolkit_settings.check_value(setting, value))
         elif isinstance(value, dict) and (value or path in toolkit_settings.TABLES):

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Hosts of different kinds, as directory trees with an inventory.
 
-fleet.py make DIRECTORY: makes DIRECTORY/trees and DIRECTORY/hosts.json.
-fleet.py driver DIRECTORY VERSION: gives the hosts that have GPUs this version of the driver.
-fleet.py check DIRECTORY: compares the hosts with what site.yml should have written.
+fleet.py make DIRECTORY: create DIRECTORY/trees and DIRECTORY/hosts.json.
+fleet.py driver DIRECTORY VERSION: write the files of this version of the driver to the hosts with GPUs.
+fleet.py check DIRECTORY: compare the files of the hosts with those that site.yml should have written.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ AS_ROOT = os.geteuid() == 0
 
 
 class Host(t.NamedTuple):
-    """The files of a host by path, and what site.yml is to make of them: a pattern for the content, None for no file.
+    """A host: its variables, its programs, and its files.
 
-    ``described``: the same for what is written because of its GPUs, whose device nodes only root can make.
+    ``expected`` maps paths to patterns of the content after site.yml, or to None for a missing file. ``described`` is
+    the same for files that depend on the GPUs. It is checked only for root, because only root can create device nodes.
     """
 
     variables: dict[str, t.Any]
@@ -50,11 +51,11 @@ HOSTS = {
     # The toolkit of packages, Docker with its containerd, and a CDI specification written by hand.
     "packages": Host(
         variables={
-            # The second one is a setting of a later toolkit.
+            # later.key stands for a setting of a newer toolkit.
             "nvidia_toolkit_settings": {"features.disable-cuda-compat-lib-hook": True, "later.key": "x"},
             "nvidia_toolkit_allow_unknown": True,
             "nvidia_cdi_exclusive": True,
-            # Nothing runs its nvidia-ctk.
+            # The nvidia-ctk of this host is not a program.
             "nvidia_cdi_refresh": "none",
         },
         programs=("dockerd", "containerd", *TOOLKIT),
@@ -75,8 +76,8 @@ HOSTS = {
             "/etc/cdi/by-hand.json": None,
         },
     ),
-    # The controller sends the toolkit. It replaces a directory of another installer, and its path has a space. The GPUs
-    # are also for a Podman that does not know all of CDI.
+    # The controller sends the toolkit. It replaces a directory of another installer, and its path contains a space. The
+    # CDI specification must also work for a Podman that does not support additionalGids.
     "directory": Host(
         variables={
             "nvidia_toolkit_source": "directory",
@@ -112,7 +113,7 @@ HOSTS = {
             "nvidia_runtime_engines": ["docker"],
             "nvidia_runtime_dir": "/opt/later",
             "nvidia_runtime_force_default": True,
-            # YAML reads off so.
+            # YAML reads an unquoted off as false.
             "nvidia_runtime_verify": False,
         },
         programs=TOOLKIT,
@@ -123,7 +124,7 @@ HOSTS = {
             "/etc/cdi": None,
         },
     ),
-    # No driver is loaded, which is to be an error.
+    # No driver is loaded, and when_no_driver is fail, so the host must fail without a change.
     "refused": Host(
         variables={"nvidia_cdi_when_no_driver": "fail"},
         programs=("dockerd", *TOOLKIT),
@@ -137,11 +138,11 @@ VARIABLES = {
     "nvidia_toolkit_source": "existing",
     "nvidia_host_root": "{{ tree }}",
     "nvidia_runtime_set_as_default": True,
-    # What is below its /proc and /dev counts. No systemd runs there.
+    # The modules read /proc and /dev of the tree. No systemd runs in it.
     "nvidia_cdi_host_root_live": True,
     # The driver's library has no code.
     "nvidia_cdi_use_nvml": False,
-    # None of the programs there can be asked.
+    # The engines in the trees are not programs, so their versions cannot be read.
     "nvidia_cdi_for_engines": [],
 }
 
@@ -177,25 +178,25 @@ def make(work: Path) -> None:
 
 
 def change_driver(work: Path, version: str) -> None:
-    """Give the hosts that have GPUs a driver."""
+    """Write the files of the driver to the hosts with GPUs."""
     for name, host in HOSTS.items():
         if host.gpus and AS_ROOT:
             run("gpu_tree.py", work / "trees" / name, version, host.gpus)
 
 
 def check(work: Path) -> list[str]:
-    """What is not as expected."""
+    """Return a message for each difference from the expected files."""
     wrong = []
     for name, host in HOSTS.items():
         tree = work / "trees" / name
         for path, pattern in {**host.expected, **(host.described if AS_ROOT else {})}.items():
             file = tree / path[1:]
             if pattern is None:
-                wrong += [f"{name}: {path} is there"] if os.path.lexists(file) else []
+                wrong += [f"{name}: {path} exists"] if os.path.lexists(file) else []
             elif not file.exists():
-                wrong.append(f"{name}: {path} is not there")
+                wrong.append(f"{name}: {path} does not exist")
             elif not re.search(pattern, file.read_text(encoding="utf-8")):
-                wrong.append(f"{name}: {path} holds {file.read_text(encoding='utf-8')}")
+                wrong.append(f"{name}: {path} does not match {pattern!r}: {file.read_text(encoding='utf-8')}")
     link = work / "trees/directory" / DEST[1:]
     if not link.is_symlink() or not re.match(r"nvidia toolkit\.versions/1\.20\.0-[0-9a-f]{12}", os.readlink(link)):
         wrong.append(f"{link} does not lead to version 1.20.0")
@@ -203,7 +204,7 @@ def check(work: Path) -> list[str]:
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the action of the command line."""
     action, work = sys.argv[1], Path(sys.argv[2]).resolve()
     if action == "make":
         make(work)

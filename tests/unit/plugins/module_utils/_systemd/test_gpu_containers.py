@@ -112,7 +112,7 @@ def test_a_container_with_two_bundles_is_one(host: Host) -> None:
     assert host.running() == ["docker/926edfbc4433", "docker/b9b1e13ddc57", "crio/926edfbc4433"]
 
 
-def test_elsewhere_nothing_is_looked_for(host: Host) -> None:
+def test_bundles_in_other_directories_are_ignored(host: Host) -> None:
     host.put(f"run/containerd/{TASKS}/{ID}/config.json", bundle())
     host.put("run/containers/storage/overlay/userdata/config.json", bundle())
     assert host.running() == []
@@ -122,19 +122,19 @@ def test_elsewhere_nothing_is_looked_for(host: Host) -> None:
 
 
 @pytest.mark.parametrize("pid", [None, "", "x", "-1"])
-def test_a_container_of_an_unknown_process_runs(host: Host, pid: str | None) -> None:
+def test_a_container_without_a_valid_pid_file_counts_as_running(host: Host, pid: str | None) -> None:
     host.put(f"{MOBY}/config.json", bundle())
     if pid is not None:
         host.put(f"{MOBY}/init.pid", pid)
     assert host.running() == ["docker/926edfbc4433"]
 
 
-def test_but_not_where_bundles_outlive_it(host: Host) -> None:
+def test_a_bundle_in_storage_without_a_pid_file_is_not_running(host: Host) -> None:
     host.put(f"var/lib/containers/storage/overlay-containers/{ID}/userdata/config.json", bundle())
     assert host.running() == []
 
 
-def test_a_tree_that_shows_no_processes_hides_none_that_runs(host: Host) -> None:
+def test_without_a_list_of_processes_every_container_counts_as_running(host: Host) -> None:
     host.put(f"{MOBY}/config.json", bundle())
     host.put(f"{MOBY}/init.pid", "380")
     assert host.running() == []
@@ -154,7 +154,7 @@ def test_a_tree_that_shows_no_processes_hides_none_that_runs(host: Host) -> None
         bundle(stage="createRuntime"),
         bundle(environment=["NVIDIA_VISIBLE_DEVICES=none"]),
         bundle(environment=["NVIDIA_VISIBLE_DEVICES=GPU-1,GPU-2"]),
-        # An old image of CUDA.
+        # Old CUDA images set CUDA_VERSION instead of NVIDIA_VISIBLE_DEVICES.
         bundle(environment=["CUDA_VERSION=8.0.61"]),
         bundle(environment=["DOCKER_RESOURCE_GPU=GPU-1"]),
         bundle(environment=["NVIDIA_VISIBLE_DEVICES=void"], mounts=["/var/run/nvidia-container-devices/all"]),
@@ -186,7 +186,7 @@ def test_a_gpu_from_the_hook(host: Host, specification: str) -> None:
         "[" * 100000 + HOOK,
     ],
 )
-def test_none_from_it(host: Host, specification: str) -> None:
+def test_no_gpu_from_the_hook(host: Host, specification: str) -> None:
     host.put(f"{MOBY}/config.json", specification)
     assert host.running() == []
 
@@ -196,7 +196,7 @@ def test_a_bundle_without_a_file(host: Host) -> None:
     assert host.running() == []
 
 
-# -- whose runtime goes ----------------------------------------------------------------------------------------------
+# -- containers with a runtime of the toolkit -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

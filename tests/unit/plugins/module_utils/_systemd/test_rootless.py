@@ -67,13 +67,13 @@ def test_root_and_a_number_without_an_account_have_none(docker: Rootless, monkey
 @pytest.mark.parametrize(
     "line", ["", "x", "bob:x:²:1:::", "bob:x:1:-1:::", "bob:x:99999999999:1:::/bin/sh", ":::::", "#"]
 )
-def test_lines_that_are_no_accounts(docker: Rootless, line: str) -> None:
+def test_invalid_lines_of_passwd(docker: Rootless, line: str) -> None:
     docker.write("/etc/passwd", f"{line}\nalice:x:{UID}:{GID}:Alice:{HOME}:/bin/sh\n")
     assert own_account(docker.host) == ALICE
 
 
 @pytest.mark.parametrize("fields", [f"../x:x:{UID}:1::{HOME}:", f"al/ice:x:{UID}:1::{HOME}:", f"alice:x:{UID}:1:::"])
-def test_names_and_homes_that_make_no_paths(docker: Rootless, fields: str) -> None:
+def test_names_and_homes_that_cannot_be_parts_of_paths(docker: Rootless, fields: str) -> None:
     docker.write("/etc/passwd", fields + "\n")
     assert own_account(docker.host) is None
 
@@ -83,9 +83,7 @@ def test_a_file_that_is_no_text(docker: Rootless) -> None:
     assert own_account(docker.host) is None
 
 
-def test_the_systems_own_lookup_is_only_for_the_machine_itself(
-    monkeypatch: pytest.MonkeyPatch, docker: Rootless
-) -> None:
+def test_the_name_service_is_used_only_for_this_machine(monkeypatch: pytest.MonkeyPatch, docker: Rootless) -> None:
     monkeypatch.setattr(HostFS, "read_text", lambda *_words: "")
     assert account_of(docker.host, 1) is None
     assert account_of(HostFS("/", live=False), 1) is None
@@ -94,7 +92,7 @@ def test_the_systems_own_lookup_is_only_for_the_machine_itself(
     assert found.name == "daemon"
 
 
-# -- whose engine ----------------------------------------------------------------------------------------------------
+# -- users with an engine --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -109,14 +107,14 @@ def test_the_systems_own_lookup_is_only_for_the_machine_itself(
         ([], []),
     ],
 )
-def test_who_has_one(docker: Rootless, made: list[str], found: list[str]) -> None:
+def test_files_that_show_an_engine_of_the_user(docker: Rootless, made: list[str], found: list[str]) -> None:
     docker.path(UNIT).unlink()
     for path in made:
         docker.write(path)
     assert own_users(docker.host) == found
 
 
-def test_a_link_to_nowhere_is_a_unit(docker: Rootless) -> None:
+def test_a_broken_link_counts_as_a_unit(docker: Rootless) -> None:
     docker.path(UNIT).unlink()
     docker.link(UNIT, "/nix/store/x/docker.service")
     assert own_users(docker.host) == ["alice"]
@@ -127,12 +125,12 @@ def _process_of(docker: Rootless, pid: int, name: str, uid: int) -> None:
     docker.write(f"/proc/{pid}/status", f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
 
 
-def test_which_ones_run(docker: Rootless) -> None:
+def test_running_engines(docker: Rootless) -> None:
     docker.write("/proc/version")
     docker.write("/etc/passwd", f"alice:x:{UID}:1::{HOME}:/bin/sh\nbob:x:54321:1::/home/bob:/bin/sh\n")
     for pid, name, uid in ((10, "rootlesskit", UID), (11, "dockerd", UID), (12, "rootlesskit", 54321)):
         _process_of(docker, pid, name, uid)
-    # Of the system, of a container's user, which has no account, and other programs.
+    # Processes of the system, of a container's user without an account, and of other programs are ignored.
     for pid, name, uid in ((20, "dockerd", 0), (21, "dockerd", 165536), (22, "sh", UID)):
         _process_of(docker, pid, name, uid)
     docker.write("/proc/23/comm", "dockerd\n")
@@ -208,7 +206,7 @@ def test_two_percent_signs_are_one(docker: Rootless) -> None:
 @pytest.mark.parametrize(
     "place", ["/etc/systemd/user", "/usr/lib/systemd/user", f"{HOME}/.local/share/systemd/user", "/run/systemd/user"]
 )
-def test_where_a_users_unit_may_stand(docker: Rootless, place: str) -> None:
+def test_directories_of_a_users_unit(docker: Rootless, place: str) -> None:
     docker.path(UNIT).unlink()
     assert user_unit(docker.host, ALICE, "docker.service") is None
     docker.write(f"{place}/docker.service", "[Service]\nExecStart=/usr/bin/dockerd-rootless.sh --debug\n")
@@ -243,7 +241,7 @@ def test_the_process_of_a_user(docker: Rootless, place: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "²", "-1", "9" * 5000, "1\n2"])
-def test_a_pid_file_that_is_none(docker: Rootless, text: str) -> None:
+def test_an_invalid_pid_file(docker: Rootless, text: str) -> None:
     docker.write(f"{RUNTIME}/docker.pid", text)
     assert _process(docker) is None
 
