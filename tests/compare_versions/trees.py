@@ -71,7 +71,7 @@ def _laying(files: Files) -> t.Callable[[Path], None]:
 
 # -- engines ---------------------------------------------------------------------------------------------------------
 
-# Programs that the runtimes name, empty.
+# The programs of the runtimes. The files are empty, because the comparison does not start them.
 _PROGRAMS: dict[str, str | bytes | None] = dict.fromkeys(
     (f"/usr/bin/nvidia-container-runtime{mode}" for mode in ("", ".cdi", ".legacy")), b""
 )
@@ -192,7 +192,7 @@ def _containerd() -> t.Iterator[Case]:
             given = {"engine_version": version}
             yield _engine("containerd", f"{name}, {version}", files, {}, _TOML_EVERYTHING, _NOT_DEFAULT, **given)
             if version in _ALWAYS:
-                # The mode that is not the default of the version.
+                # The second value of config_mode: the case above uses the default of this version of containerd.
                 mode = {"config_mode": "drop_in" if version < "2" else "in_place"}
                 title = f"{name}, {version}, {mode['config_mode']}"
                 remains = _REMAINS.get(title, "")

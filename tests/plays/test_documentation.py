@@ -175,7 +175,10 @@ def test_the_commands_of_a_section_run(work: Path, page: str, section: str) -> N
 
 
 def one_host_of_each_group(work: Path) -> str:
-    """The variables of all hosts of a group are the same, and a run with 40 hosts takes minutes."""
+    """Return a --limit with the first host of each group of the inventory.
+
+    The variables of all hosts of a group are the same, and a run with 40 hosts takes minutes.
+    """
     paths = [work / "inventory/hosts.yml", work / "inventory.yml"]
     inventory = yaml.safe_load(next(path for path in paths if path.exists()).read_text(encoding="utf-8"))
     ((name, group),) = inventory.items()

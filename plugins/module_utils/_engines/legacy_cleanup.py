@@ -36,7 +36,7 @@ DROP_IN, IMPORT, RUNTIME, HOOK = "drop-in", "import", "runtime", "hook"
 
 
 class Leftover(t.NamedTuple):
-    """Something that is removed. ``path`` is the file that contains it, ``reason`` a sentence for the user."""
+    """An entry or a file that is removed. ``path`` is the file in question, ``reason`` a sentence for the user."""
 
     path: str
     kind: str
@@ -177,7 +177,10 @@ class LegacyScan:
         return changed
 
     def _changed_original(self, document: Doc, change: t.Callable[[Doc], Doc]) -> bytes | None:
-        """Return the recorded original after the same change, or unchanged if that fails. No record: the new file."""
+        """Return the recorded original after the same change, or unchanged if the change fails.
+
+        Without a record, return the new content of the file.
+        """
         path, record = self.context.path, self.context.record
         if record is None:
             return self.after[path]

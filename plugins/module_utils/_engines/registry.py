@@ -129,14 +129,14 @@ def _recorded_units(host: hostfs.HostFS) -> list[str]:
     )
 
 
-# Creates an engine, given its flavor and the name of an instance ("" is the usual one).
+# The function that creates an engine. Its arguments are the flavor and the name of the instance ("" for the usual one).
 _LOADERS: dict[str, t.Callable[[str, str], engines_base.Engine]] = {
     "docker": _load_docker,
     "containerd": _load_containerd,
     "crio": _load_crio,
     "podman": _load_podman,
 }
-# Finds other instances than the usual one: the user who runs the task, and units.
+# The function that lists the names of further instances: users for rootless Docker, systemd units for containerd.
 _INSTANCES: dict[tuple[str, str], t.Callable[[hostfs.HostFS], list[str]]] = {
     ("docker", "rootless"): _own_users,
     ("containerd", core_constants.SYSTEM): _containerd_units,
@@ -160,7 +160,7 @@ class Target(t.NamedTuple):
 
     @property
     def user(self) -> str | None:
-        """The user of the engine, None if it is the system's."""
+        """The user who runs a rootless engine, None for an engine that root runs."""
         return self.instance if flavors.FLAVORS[self.engine, self.flavor].by_user else None
 
     def load(self) -> engines_base.Engine:

@@ -137,7 +137,7 @@ def _segments(library: t.BinaryIO, head: bytes, order: str) -> _Segments:
     (table,) = struct.unpack_from(f"{order}Q", head, 32)
     count = struct.unpack_from(f"{order}H", head, 56)[0]
     loaded: list[tuple[int, int, int]] = []
-    # The first one of each kind counts.
+    # Of several segments of one kind, the first is used.
     others: dict[int, tuple[int, int]] = {}
     for header in _headers(library, table, count, _SEGMENT):
         kind, _flags, offset, address, _physical, length = struct.unpack_from(f"{order}2I4Q", header)

@@ -286,7 +286,10 @@ def version_problems(modules: t.Iterable[Module]) -> list[errors.Problem]:
 
 
 def gpus_without_driver(host: hostfs.HostFS, addresses: t.Collection[str]) -> list[errors.Problem]:
-    """Return a problem if the PCI bus has GPUs without NVIDIA's driver, whose GPUs are ``addresses``."""
+    """Return a problem for the GPUs on the PCI bus that NVIDIA's driver does not use.
+
+    ``addresses`` are those of the GPUs that it uses. GPUs that are passed through to virtual machines are ignored.
+    """
     found, drivers = [], set()
     for path, kind in (nvidia_devices(host) or {}).items():
         name = posixpath.basename(path)

@@ -240,7 +240,8 @@ class Restart:
             # The daemon runs with its files, which another tool has changed meanwhile.
             self.warnings.append(f"Another program has changed {', '.join(edited)}: {result.reasons}.")
             result = result._replace(problems=())
-        # Without previous files, the restart itself was to make the engine healthy.
+        # Without previous files, no file was changed, and the restart should make the engine healthy. A failure is then
+        # an error, even if it existed before the restart.
         if self.previous_files and self._failed_before(result):
             return self._keep_new_files()
         if not result.problems:

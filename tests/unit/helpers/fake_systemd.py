@@ -102,13 +102,13 @@ class FakeSystemd:
             self.hesitates -= 1
         elif self._pending is not None and self.stubborn and self.active == "active":
             self.stubborn -= 1
-            return self._told("deactivating", "stop-sigterm", job=True)
+            return self._show_output("deactivating", "stop-sigterm", job=True)
         elif self._pending is not None:
             work, self._pending = self._pending, None
             work()
-        return self._told(self.active, self.detail, self.job)
+        return self._show_output(self.active, self.detail, self.job)
 
-    def _told(self, active: str, detail: str, job: bool) -> str:
+    def _show_output(self, active: str, detail: str, job: bool) -> str:
         return (
             f"Id={self.name}\nLoadState={'loaded' if self.loaded else 'not-found'}\n"
             f"ActiveState={active}\nSubState={detail}\n"

@@ -180,9 +180,9 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 class Killer:
-    """Ends a process just before its ``last`` change of a file system. ``done`` counts the changes.
+    """Raises Killed in place of change number ``last`` of a file system and of every later one. ``done`` counts them.
 
-    Changes during the cleanup of the process are prevented too.
+    The later changes are prevented because a killed process does no cleanup.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,4 +234,4 @@ def refusal(work: t.Callable[[], object]) -> str:
         work()
     except NvidiaError as error:
         return str(error)
-    raise AssertionError("It was done.")
+    raise AssertionError("It succeeded, but an NvidiaError was expected.")

@@ -24,7 +24,7 @@ CDI = {"docker-01": "none", "podman-01": "fresh", "cdi-stale-01": "stale", "cdi-
 
 
 def expect(found: object, expected: object) -> None:
-    """Exit if the two are not the same."""
+    """Exit with a message if the value that was found is not the expected one."""
     if found != expected:
         sys.exit(f"{found!r} should be {expected!r}")
 

@@ -101,7 +101,7 @@ class Calls:
         def execute(_self: ActionBase, module_args: dict[str, t.Any], **call: t.Any) -> dict[str, t.Any]:
             assert (call["task_vars"], bool(call["wrap_async"])) == ({"a": 1}, bool(async_val))
             self.sent.append(dict(module_args))
-            # As Ansible does.
+            # Ansible also changes this dictionary, so the next call must get another one.
             module_args["_ansible_check_mode"] = False
             return dict(next(answers))
 
@@ -130,7 +130,7 @@ FAILED = {"failed": True, "msg": "No PyYAML.", "error": "No PyYAML."}
         ([NEEDED, NEEDED], 0, FAILED, [FIRST, SECOND]),
         # A task with async cannot be run again.
         ([RESULT], 60, RESULT, [SECOND]),
-        # Packages that the host has already, and values that no module returns.
+        # The module was called with this package already, or "needed" has a value that no module returns.
         *(([{**NEEDED, "needed": needed}], 0, FAILED, [FIRST]) for needed in ("tomlkit", "other", None, ["yaml"])),
     ],
 )

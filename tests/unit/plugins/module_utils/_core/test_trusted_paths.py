@@ -181,7 +181,7 @@ def test_a_link_that_others_can_replace(tree: Path, mode: int, owner: int, advic
 @pytest.mark.parametrize(("folder", "command"), [
     ("/tmp/backups", "mkdir -m 700 {0}/tmp/backups"), ("/tmp/a/b", "mkdir -m 700 {0}/tmp/a"),
 ])  # fmt: skip
-def test_a_missing_folder_in_a_folder_of_all(tree: Path, folder: str, command: str) -> None:
+def test_a_missing_folder_in_a_folder_that_all_users_can_write(tree: Path, folder: str, command: str) -> None:
     """Another user could create the directory first. The advice must not be to change the mode of /tmp."""
     (tree / "tmp").mkdir()
     (tree / "tmp").chmod(0o1777)

@@ -44,22 +44,22 @@ def test_chooses_version(full: str, wanted: str, same: bool) -> None:
     assert is_version(full, wanted) is same
 
 
-def four(version: str) -> dict[str, Package]:
+def installed(version: str) -> dict[str, Package]:
     return {name: Package(version) for name in PACKAGES}
 
 
 def test_common_version() -> None:
-    assert common_version(four("1.19.1-1")) == "1.19.1-1"
+    assert common_version(installed("1.19.1-1")) == "1.19.1-1"
     assert common_version({}) is None
     for name in PACKAGES:
-        others = four("1.19.1-1")
+        others = installed("1.19.1-1")
         assert common_version({**others, name: Package("1.19.1-2")}) is None
         assert common_version({**others, name: Package("1.19.1-1", complete=False)}) is None
         del others[name]
         assert common_version(others) is None
-    assert satisfies(four("1.19.1-1"), "1.19.1")
-    assert satisfies(four("1.19.1-1"), None)
-    assert not satisfies(four("1.19.1-1"), "1.19.2")
+    assert satisfies(installed("1.19.1-1"), "1.19.1")
+    assert satisfies(installed("1.19.1-1"), None)
+    assert not satisfies(installed("1.19.1-1"), "1.19.2")
 
 
 def offers(*versions: str, preferred: str = "") -> list[Candidate]:
@@ -69,10 +69,10 @@ def offers(*versions: str, preferred: str = "") -> list[Candidate]:
 def test_rejects_version_that_some_packages_lack() -> None:
     every = {name: offers("1.20.0-1", "1.19.1-1", preferred="1.20.0-1") for name in PACKAGES}
     for name in PACKAGES:
-        behind = {**every, name: offers("1.19.1-1", preferred="1.19.1-1")}
-        assert choose(behind, None, {}) == Target("1.19.1-1", "x")
+        offered = {**every, name: offers("1.19.1-1", preferred="1.19.1-1")}
+        assert choose(offered, None, {}) == Target("1.19.1-1", "x")
         with pytest.raises(NotOfferedError, match=f"version 1.20.0 of all four .*Available: .*{name} 1.19.1-1 "):
-            choose(behind, "1.20.0", {})
+            choose(offered, "1.20.0", {})
         with pytest.raises(NotOfferedError, match=f"a version of all four .*{name} none"):
             choose({**every, name: []}, "latest", {})
     with pytest.raises(NotOfferedError, match="Available: none"):
@@ -89,11 +89,11 @@ def test_pin_decides_without_requested_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("standing", "chosen"), [("1.20.0-1", "1.20.0-1"), ("1.18.2-1", "1.19.1-1"), ("1.19.1-2", "1.19.1-1")]
+    ("present", "chosen"), [("1.20.0-1", "1.20.0-1"), ("1.18.2-1", "1.19.1-1"), ("1.19.1-2", "1.19.1-1")]
 )
-def test_latest_does_not_downgrade(standing: str, chosen: str) -> None:
-    behind = {name: offers("1.19.1-1", preferred="1.19.1-1") for name in PACKAGES}
-    assert choose(behind, "latest", four(standing)).version == chosen
+def test_latest_does_not_downgrade(present: str, chosen: str) -> None:
+    offered = {name: offers("1.19.1-1", preferred="1.19.1-1") for name in PACKAGES}
+    assert choose(offered, "latest", installed(present)).version == chosen
 
 
 def files(version: str = "1.19.1-1", architecture: str = "amd64") -> list[PackageFile]:
