@@ -215,7 +215,8 @@ gpus:
   elements: dict
   contains:
     name:
-      description: The number of the GPU, and of the MIG device on it.
+      description:
+        - The number of the GPU, or its PCI address if the number is unknown. The number of the MIG device follows.
       type: str
       sample: GPU 0
     uuid:

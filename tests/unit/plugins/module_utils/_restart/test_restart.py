@@ -113,7 +113,7 @@ def test_records_applied_files_of_a_daemon_that_does_not_report_them(
     assert note.start_of([FILE]) == 5.0
     systemd.docker.write(FILE, systemd.text + "\n")
     assert note.start_of([FILE]) is None
-    # The note is removed with the last record.
+    # The file with the digests is removed with the last record.
     remove(systemd)
     restart(systemd)
     assert state_files(systemd) == []
@@ -302,7 +302,7 @@ def test_compares_only_with_a_daemon_that_runs_with_the_previous_files(
 
 @pytest.mark.parametrize("action", ["restart", "reload"])
 def test_a_run_that_was_interrupted_before_its_restart_allows_the_comparison(systemd: FakeSystemd, action: str) -> None:
-    """Whether a reload took place cannot be detected, so a reload does not."""
+    """An interrupted reload does not allow it, because this run cannot detect whether the daemon was reloaded."""
     options = on_other_socket(systemd, action=action)
     _started(systemd, 0)
     _interrupted(systemd)

@@ -387,7 +387,7 @@ def test_signal(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_migration_of_records_of_root(docker: Rootless) -> None:
-    """Earlier versions ran as root and kept the record there. After the advised command, it restores the file."""
+    """Root has the record, because an earlier version ran as root. After the advised command, alice's task uses it."""
     docker.write(FILE, OLD)
     configure(docker)
     kept = docker.path("/var/lib/gpufleet-nvidia/state")
