@@ -1,4 +1,4 @@
-"""Inside a host: gives it its starting point: begin.py SUITE
+"""Inside a host: prepares it for the release SUITE: begin.py SUITE
 
 GPUs, their driver, nvidia-ctk, and an image for the containers of all engines that are to read CDI specifications here.
 Docker and containerd are told to only by site.yml.
@@ -15,7 +15,7 @@ import looks
 import machine
 import start as pods
 
-# The stand-in for runc, which leaves out what a host inside a container cannot do; /usr/sbin goes first otherwise.
+# The wrapper of runc, which omits settings that a host inside a container cannot apply. Podman would use /usr/sbin.
 PODMAN = """\
 [containers]
 default_ulimits = []
@@ -40,7 +40,7 @@ exec {sys.executable} -B /molecule/cdi/generator.py "$@"
 
 
 def install_programs() -> None:
-    """Put what stands for the programs of the toolkit and of the driver in place."""
+    """Install the stand-ins for the programs of the toolkit and of the driver."""
     for name, text in PROGRAMS.items():
         path = Path(name)
         path.write_text(text)
@@ -48,7 +48,7 @@ def install_programs() -> None:
 
 
 def main() -> None:
-    """Do it."""
+    """Prepare the host."""
     suite = sys.argv[1]
     install_programs()
     machine.enable()
@@ -63,7 +63,7 @@ def main() -> None:
         subprocess.run(["docker", "load", "--quiet"], input=image, check=True, stdout=subprocess.DEVNULL)
         subprocess.run(["ctr", "--namespace=k8s.io", "images", "import", "-"], input=image, check=True)
         pods.load_image()
-    # Read before anything is put there.
+    # The files are read before this script installs others.
     subprocess.run([sys.executable, "-B", "/molecule/cdi/observe.py", "--fresh"], check=True)
 
 

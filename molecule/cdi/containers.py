@@ -1,4 +1,4 @@
-"""Inside a host: sees that containers of all engines get what is described: containers.py ENGINE...
+"""Inside a host: checks that containers of all engines get what the specification describes: containers.py ENGINE...
 
 Prints JSON, as Report does.
 """
@@ -12,7 +12,7 @@ import looks
 import machine
 from toolkits import Report
 
-# The hooks of each container, by their names, in the order that they are to run in.
+# The names of the hooks of each container, in the order in which they must run.
 HOOKS = [
     "create-symlinks",
     "enable-cuda-compat",
@@ -23,7 +23,7 @@ HOOKS = [
 
 
 def try_write(report: Report) -> None:
-    """Foretell, write, and leave alone; a play may have written it before."""
+    """Check the check mode, a write, and a second write without change. A previous file of a play is removed first."""
     looks.specification(state="absent")
     report.worked("check mode", looks.specification(_ansible_check_mode=True), changed=True)
     report.check("check mode, nothing there", not looks.SPECIFICATION.exists())
@@ -48,7 +48,7 @@ def try_write(report: Report) -> None:
 
 
 def try_devices(report: Report, host: machine.Machine, engines: list[str]) -> None:
-    """By each name."""
+    """Start containers with each name of a device."""
     wanted = {"all": (0, 1), "1": (1,), machine.uuid(0): (0,)}
     for engine in engines:
         for name, gpus in wanted.items():
@@ -62,7 +62,7 @@ def try_devices(report: Report, host: machine.Machine, engines: list[str]) -> No
 
 
 def try_hooks(report: Report, host: machine.Machine, engines: list[str]) -> None:
-    """With a program that only writes down what it is told."""
+    """Check the hooks with a program that only records its arguments."""
     refused = looks.specification(hooks="toolkit")
     report.failed("hooks without their program", refused, "nvidia-cdi-hook.*hooks: none")
     looks.install_hook()
@@ -88,7 +88,7 @@ def try_hooks(report: Report, host: machine.Machine, engines: list[str]) -> None
 
 
 def main() -> None:
-    """Do it, and leave no specification."""
+    """Run all checks. The specification is removed at the end."""
     report, engines = Report(), sys.argv[1:]
     host = machine.become(machine.Machine(gpus=2))
     try_write(report)

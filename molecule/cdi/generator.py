@@ -1,6 +1,6 @@
 """Inside a host: stands for nvidia-ctk of the toolkit 1.20: generator.py [--quiet] cdi generate FLAG...
 
-It makes what the collection's native generator makes, which has the same output. It takes the flags of nvidia-ctk and
+It uses the collection's native generator, which has the same output. It accepts the flags of nvidia-ctk and
 writes in a layout of its own. Other commands do nothing.
 """
 
@@ -27,7 +27,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import inventory
 
-# A flag of the command, and which field of a request it sets.
+# The flags of the command, and the field of a request that each one sets.
 TEXTS = {
     "--vendor": "vendor",
     "--class": "class_",
@@ -48,16 +48,16 @@ LISTS = {
 
 
 def document(mode: str, request: Any) -> Any:
-    """The specification of this machine."""
+    """Return the specification of this machine."""
     host = HostFS("/", live=True)
-    # Old loaders do not survive a library without code.
+    # Old loaders crash on a library without code.
     nvml = machine.now().parts > 0
     found = inventory.read_inventory(host, request.driver_root, nvml, request.library_search_paths)
     return cdi_modes.generate_all("nvml" if mode == "auto" else mode, request, found, host)[""]
 
 
 def generate(words: Sequence[str]) -> None:
-    """Print or write it."""
+    """Print or write the specification."""
     parser = argparse.ArgumentParser()
     for flag, field in TEXTS.items():
         parser.add_argument(flag, dest=field)
@@ -85,7 +85,7 @@ def generate(words: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the command of the command line."""
     words = [word for word in sys.argv[1:] if word != "--quiet"]
     if words == ["--version"]:
         print("NVIDIA Container Toolkit CLI version 1.20.0")

@@ -20,7 +20,7 @@ import looks
 import machine
 from engines import COLLECTIONS, PATIENCE, STATE, kill_points, module
 from observing import describe
-from rivals import OTHER, theirs
+from rivals import OTHER, foreign_specification
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,34 +29,34 @@ UNTIL = "/molecule/faults/until.py"
 FOLDER = looks.SPECIFICATION.parent
 RECORDS = Path(STATE, "state")
 KEPT = Path("/run/gpufleet-cdi-kills")
-# What a killed run leaves may be known to nobody but a parser, and for JSON no host needs a package.
+# The next run must parse the files that a killed run left. JSON is used, because no host needs a package for it.
 PLACE = {"path": str(looks.SPECIFICATION.with_suffix(".json"))}
 Tree = dict[str, str]
 
 
 class Case(NamedTuple):
-    """One kind of run: what is there ``before``, and what the module is told."""
+    """One kind of run: a function that prepares the host ``before``, and the options of the module."""
 
     before: Callable[[], object]
     options: Mapping[str, Any]
 
 
 def described() -> None:
-    """A specification for another driver."""
+    """Write a specification, then change the version of the driver."""
     machine.become(machine.Machine())
     looks.specification(**PLACE)
     machine.become(machine.Machine(version=machine.NEW))
 
 
 def contested() -> None:
-    """A specification of ours, and somebody else's beside it."""
+    """Write a specification with the module, and a file of another tool beside it."""
     machine.become(machine.Machine())
     looks.specification(**PLACE)
-    OTHER.write_bytes(theirs())
+    OTHER.write_bytes(foreign_specification())
 
 
 def alone() -> None:
-    """The same, after the other one had to go."""
+    """Do the same, then let the module move the other file away."""
     contested()
     looks.specification(**PLACE, exclusive=True)
 
@@ -69,27 +69,27 @@ CASES = {
 }
 
 
-def ours() -> list[Path]:
-    """Specifications, and what is recorded of them; others have records too."""
+def cdi_files() -> list[Path]:
+    """Return the specifications and their records. RECORDS also contains other records."""
     return [*FOLDER.glob("*"), *RECORDS.glob("cdi-*")]
 
 
 def clear() -> None:
-    """Let there be none."""
-    for path in ours():
+    """Remove these files."""
+    for path in cdi_files():
         path.unlink()
     if FOLDER.exists():
         FOLDER.rmdir()
 
 
 def again(name: str) -> None:
-    """Let it be as it was before."""
+    """Restore the files from before the run of this case. The first call creates and saves them."""
     clear()
     kept = KEPT / name
     if not kept.exists():
         CASES[name].before()
         kept.mkdir(parents=True)
-        for path in ours():
+        for path in cdi_files():
             shutil.copy2(path, kept)
         return
     for path in kept.iterdir():
@@ -99,31 +99,31 @@ def again(name: str) -> None:
 
 
 def tree() -> Tree:
-    """The folder, and which files have a record; records and backups tell the time, or who made which folder."""
+    """Return the directory's entries and the names of the records. Their contents contain times."""
     found = {str(path): describe(str(path)) for path in FOLDER.rglob("*")}
     return {**found, **{str(path): "a record" for path in RECORDS.glob("*")}}
 
 
 def files() -> Tree:
-    """What engines would read."""
+    """Return the files that engines would read."""
     return {str(path): describe(str(path)) for path in FOLDER.glob("*.*") if path.suffix in (".yaml", ".json")}
 
 
 def killed(options: Mapping[str, Any], point: int) -> bool:
-    """Run the module to that point; false if it came to its end before."""
+    """Kill the module at this point. Return false if it ended before."""
     command = module("nvidia_cdi_spec", {"hooks": "none", "use_nvml": False, **options}, UNTIL, str(point))
     ended = subprocess.run(command, check=False, capture_output=True, timeout=PATIENCE, cwd=COLLECTIONS)
     return ended.returncode == -signal.SIGKILL
 
 
 def torn(before: Tree, expected: Tree) -> list[str]:
-    """Files that are neither as they were nor as they are to be."""
+    """Return the files that have neither their previous nor their expected content."""
     found = files()
     return [path for path in {*before, *found} if found.get(path) not in (before.get(path), expected.get(path))]
 
 
 def healed(options: Mapping[str, Any], expected: Tree) -> str:
-    """What is wrong after the next run, and with the one after that."""
+    """Run the module twice. Return an error if the first run leaves the change incomplete or the second changes it."""
     first, second = looks.specification(**options), looks.specification(**options)
     left = sorted(path for path, words in (tree().items() ^ expected.items()))
     failures = [result["msg"] for result in (first, second) if result.get("failed")]
@@ -132,7 +132,7 @@ def healed(options: Mapping[str, Any], expected: Tree) -> str:
 
 
 def main() -> None:
-    """Kill it at each of the points, and leave no specification."""
+    """Kill the module at each point, and print the result. The specification is removed at the end."""
     chosen = dict(kill_points(word) for word in sys.argv[1:])
     points, wrong = dict.fromkeys(chosen, 0), {}
     shutil.rmtree(KEPT, ignore_errors=True)

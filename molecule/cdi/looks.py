@@ -1,4 +1,4 @@
-"""What the programs in this folder share: containers of each engine that look at what they got."""
+"""Shared by the programs in this folder: containers of each engine that print their nodes, mounts and variables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOOK_TEXT = f"""\
 cat >/dev/null
 echo "$*" >>{CALLS}
 """
-# Each line a kind of thing, a tab, and the thing.
+# Each line is a kind (node, mount, variable, groups), a tab, and the value.
 PROBE = r"""
 for node in /dev/* /dev/*/*; do
     [ -c "$node" ] && stat -c 'node	%n=%t:%T' "$node"
@@ -35,13 +35,13 @@ while read -r number above device root place rest; do echo "mount	$place"; done 
 env | while read -r line; do echo "variable	$line"; done
 echo "groups	$(id -G)"
 """
-# What each container has of its own.
+# The beginnings of lines that differ between containers.
 PASSING = ("variable\tHOSTNAME=", "variable\tcontainer_uuid=")
 VARIABLES = [f"NVIDIA_CTK_LIBCUDA_DIR={machine.FOLDER}", "NVIDIA_VISIBLE_DEVICES=void"]
 
 
 class Seen(NamedTuple):
-    """What a container has that one without GPUs has not; ``complaint`` where it did not start."""
+    """What a container has and one without GPUs lacks. ``complaint`` is the error of a container that did not start."""
 
     nodes: dict[str, str]
     mounts: list[str]
@@ -50,24 +50,24 @@ class Seen(NamedTuple):
 
 
 class Container(NamedTuple):
-    """What a container said, and what the engine said of one that did not come to its end."""
+    """The output of a container, and the engine's error if it failed."""
 
     words: str
     complaint: str = ""
 
 
 def docker(devices: Sequence[str], user: str = "0") -> Container:
-    """By its command line."""
+    """Run a container with Docker's command line."""
     return by_command("docker", devices, user)
 
 
 def podman(devices: Sequence[str], user: str = "0") -> Container:
-    """The same words."""
+    """Run a container with Podman's command line, which has the same arguments."""
     return by_command("podman", devices, user)
 
 
 def by_command(program: str, devices: Sequence[str], user: str) -> Container:
-    """Run a container to its end."""
+    """Run a container and wait until it exits."""
     chosen = [word for device in devices for word in ("--device", f"{KIND}={device}")]
     command = [program, "run", "--rm", "--network=none", f"--user={user}", *chosen, IMAGE, "sh", "-c", PROBE]
     ended = run(*command)
@@ -75,10 +75,10 @@ def by_command(program: str, devices: Sequence[str], user: str) -> Container:
 
 
 class Pods(Cri):
-    """Pods with a container in them, as a kubelet with a device plugin makes them."""
+    """Creates pods with one container, as a kubelet with a device plugin does."""
 
     def look(self, devices: Sequence[str], annotation: bool = False) -> Container:
-        """What a container in a pod says; its devices stand in the field for them, or in an annotation."""
+        """Return the output of a container in a pod. Its devices are in the field CDI_devices, or in an annotation."""
         pod = self.start("")
         try:
             container = self.create(pod, devices, annotation)
@@ -92,7 +92,7 @@ class Pods(Cri):
             self.remove(pod)
 
     def create(self, pod: str, devices: Sequence[str], annotation: bool) -> str:
-        """Create the container; returns its name."""
+        """Create the container. Return its identifier."""
         names = [f"{KIND}={device}" for device in devices]
         config = field(1, field(1, f"look-{uuid.uuid4()}")) + field(2, field(1, IMAGE))
         config += field(15, field(2, field(3, field(1, NODE))))
@@ -107,12 +107,12 @@ class Pods(Cri):
 
 
 def containerd(devices: Sequence[str]) -> Container:
-    """A pod whose devices stand in the field for them."""
+    """Run a pod whose devices are in the field CDI_devices."""
     return Pods(SOCKET).look(devices)
 
 
 def annotated(devices: Sequence[str]) -> Container:
-    """A pod whose devices stand in an annotation."""
+    """Run a pod whose devices are in an annotation."""
     return Pods(SOCKET).look(devices, annotation=True)
 
 
@@ -126,12 +126,12 @@ _BARE: dict[str, set[str]] = {}
 
 
 def lines(container: Container) -> set[str]:
-    """What it said."""
+    """Return the lines of the container's output without those that differ between containers."""
     return {line for line in container.words.splitlines() if not line.startswith(PASSING)}
 
 
 def seen(engine: str, *devices: str) -> Seen:
-    """Start a container with these devices, and compare it with one that has none."""
+    """Start a container with these devices. Return how it differs from a container without devices."""
     if engine not in _BARE:
         bare = ENGINES[engine]([])
         if bare.complaint:
@@ -149,31 +149,31 @@ def seen(engine: str, *devices: str) -> Seen:
 
 
 def whole(host: machine.Machine, *gpus: int) -> Seen:
-    """What a container with these GPUs has to have."""
+    """Return what a container with these GPUs must have."""
     return Seen(dict(sorted(host.nodes(*gpus).items())), host.libraries(), VARIABLES)
 
 
 def blames(engine: str, found: Seen, word: str) -> bool:
-    """Whether a container did not start, for the reason that has this word; Podman may have a poorer one."""
+    """Return whether a container failed to start with an error that contains ``word``. Podman's may lack it."""
     return word in found.complaint or (engine == "podman" and "OCI runtime" in found.complaint)
 
 
 def specification(**options: Any) -> dict[str, Any]:
-    """Call the module that writes it."""
-    # Old loaders do not survive a library without code.
+    """Call the module that writes the specification."""
+    # Old loaders crash on a library without code.
     # The unit's generator is a stand-in for another one.
     usual = {"backend": "native", "hooks": "none", "use_nvml": machine.now().parts > 0}
     return call("nvidia_cdi_spec", **{**usual, **options})
 
 
 def install_hook() -> None:
-    """Put the stand-in for the toolkit's hook in place."""
+    """Install the stand-in for the toolkit's hook."""
     HOOK.write_text(HOOK_TEXT)
     HOOK.chmod(0o755)
 
 
 def hook_calls() -> list[str]:
-    """What hooks were told since the last time."""
+    """Return the arguments of all hook calls since the last call of this function."""
     words = CALLS.read_text().splitlines() if CALLS.exists() else []
     if words:
         CALLS.unlink()
@@ -181,11 +181,11 @@ def hook_calls() -> list[str]:
 
 
 def mode(path: Path) -> str:
-    """As ls(1) would write it in numbers, with the owner."""
+    """Return the mode, user ID and group ID of a file."""
     state = os.stat(path)
     return f"{state.st_mode & 0o7777:04o} {state.st_uid}:{state.st_gid}"
 
 
 def document() -> dict[str, Any]:
-    """The specification, where it was written as JSON."""
+    """Return the content of the specification in JSON."""
     return dict(json.loads(SPECIFICATION.with_suffix(".json").read_text()))

@@ -1,4 +1,4 @@
-"""Inside a host: what stands for its GPUs and their driver, also over a restart: machine.py [PROPERTY=NUMBER...]
+"""Inside a host: creates stand-ins for GPUs and their driver, again after each restart: machine.py [PROPERTY=NUMBER...]
 
 Device nodes that nothing answers behind, libraries without code, and what the kernel would tell of them in /proc and
 /sys. Where GPUs have MIG devices, an NVML that tells of them; the library comes from the controller.
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import gpu_tree
 
-# Outside of what is watched, and not gone with a restart.
+# A directory that the checks of changed files ignore, and that a restart keeps.
 HOME = Path("/root/gpufleet-machine")
 NVML = HOME / "libnvidia-ml.so"
 UNIT = "gpufleet-machine.service"
-# As early as modules of the kernel would be loaded.
+# The unit starts as early as kernel modules are loaded.
 UNIT_TEXT = f"""\
 [Unit]
 DefaultDependencies=no
@@ -40,12 +40,12 @@ PROC, PCI, DEV, CAPS = (Path(path) for path in ("/proc/driver", "/sys/bus/pci/de
 FOLDER = f"/{gpu_tree.LIBRARIES}"
 OLD, NEW = "575.57.08", "580.95.05"
 CAPS_MAJOR = 511
-# The refresh unit runs only where it succeeds. The scenario "flavors" has no such program.
+# The refresh unit only runs if this program succeeds. The scenario "flavors" has no such program.
 SMI = "/usr/bin/nvidia-smi"
 
 
 class Machine(NamedTuple):
-    """A machine; ``uvm`` is the number that the kernel gave nvidia-uvm, ``parts`` the MIG devices of each GPU."""
+    """A machine. ``uvm`` is the major number of nvidia-uvm, ``parts`` the number of MIG devices on each GPU."""
 
     version: str = OLD
     gpus: int = 1
@@ -53,14 +53,14 @@ class Machine(NamedTuple):
     parts: int = 0
 
     def nodes(self, *gpus: int) -> dict[str, str]:
-        """What a container with these whole GPUs has to have: paths, and numbers as stat(1) writes them."""
+        """Return the nodes that a container with these GPUs must have: paths, and numbers as stat(1) prints them."""
         found = {}
         for name, major, minor in (*control(self.uvm), *(node for gpu in gpus for node in gpu_nodes(gpu))):
             found[f"/dev/{name}"] = f"{major:x}:{minor:x}"
         return found
 
     def part_nodes(self, *parts: tuple[int, int]) -> dict[str, str]:
-        """The same for MIG devices, each a GPU and a number there."""
+        """Return the nodes for MIG devices. Each is a pair of a GPU and the number of the device on it."""
         found = self.nodes()
         for gpu, part in parts:
             found[f"/dev/nvidia{gpu}"] = f"c3:{gpu:x}"
@@ -69,41 +69,41 @@ class Machine(NamedTuple):
         return found
 
     def libraries(self) -> list[str]:
-        """The files that it has to have."""
+        """Return the libraries that a container must have."""
         programs = [SMI] if Path(SMI).exists() else []
         return [*programs, *sorted(f"{FOLDER}/{name}.so.{self.version}" for name in gpu_tree.SONAMES)]
 
 
 def control(uvm: int) -> list[tuple[str, int, int]]:
-    """Nodes that are there once."""
+    """Return the nodes that exist once for all GPUs."""
     numbers = {"nvidia-uvm": uvm, "nvidia-uvm-tools": uvm}
     return [(name, numbers.get(name, major), minor) for name, major, minor in gpu_tree.NODES]
 
 
 def gpu_nodes(gpu: int) -> list[tuple[str, int, int]]:
-    """Those of one GPU."""
+    """Return the nodes of one GPU."""
     dri = gpu_tree.DRI
     return [(f"nvidia{gpu}", 195, gpu), (f"dri/card{gpu}", dri, gpu), (f"dri/renderD{128 + gpu}", dri, 128 + gpu)]
 
 
 def capabilities(gpu: int, part: int) -> tuple[int, int]:
-    """The numbers of a GPU instance and of its only compute instance."""
+    """Return the minor numbers of the capabilities of a GPU instance and of its only compute instance."""
     first = 3 + 14 * gpu + 2 * part
     return first, first + 1
 
 
 def uuid(gpu: int) -> str:
-    """What gpu_tree calls it."""
+    """Return the UUID that gpu_tree gives the GPU."""
     return f"GPU-{gpu:08d}-0000-0000-0000-000000000000"
 
 
 def part_uuid(gpu: int, part: int) -> str:
-    """What the library calls a MIG device."""
+    """Return the UUID that the library reports for a MIG device."""
     return f"MIG-{gpu:08d}-0000-0000-0000-{part:012d}"
 
 
 def become(machine: Machine) -> Machine:
-    """Let the host be that machine, now and after a restart; returns it."""
+    """Create the files of this machine now and after each restart. Return the machine."""
     HOME.mkdir(exist_ok=True)
     (HOME / "machine.json").write_text(json.dumps(machine))
     for place in (PROC, PCI):
@@ -126,14 +126,14 @@ def become(machine: Machine) -> Machine:
 
 
 def divide(machine: Machine) -> None:
-    """Let each GPU have its MIG devices, and the library tell of them; without any it is one without code."""
+    """Create the MIG devices of each GPU, and an NVML that reports them. Without them the library has no code."""
     place = Path(FOLDER) / f"libnvidia-ml.so.{machine.version}"
     told = Path(FOLDER) / "nvml.conf"
     if told.exists():
         told.unlink()
     if not machine.parts:
         return
-    # What a program has loaded must not change under it.
+    # The library is replaced, not overwritten, because a program may have loaded it.
     place.unlink()
     shutil.copy(NVML, place)
     minors, lines = ["config 1", "monitor 2"], [f"driver {machine.version}"]
@@ -152,20 +152,20 @@ def divide(machine: Machine) -> None:
 
 
 def now() -> Machine:
-    """The machine that the host is."""
+    """Return the current machine."""
     state = HOME / "machine.json"
     return Machine(*json.loads(state.read_text())) if state.exists() else Machine()
 
 
 def enable() -> None:
-    """See that a restart brings it back."""
+    """Enable a unit that creates the machine's files after a restart."""
     HOME.mkdir(exist_ok=True)
     Path("/etc/systemd/system", UNIT).write_text(UNIT_TEXT)
     subprocess.run(["systemctl", "enable", "--quiet", UNIT], check=True)
 
 
 def main() -> None:
-    """Be what is told, and else what was last; ``later`` first: only after the next restart."""
+    """Change the given properties of the machine: now, or, with the first argument ``later``, at the next restart."""
     words = sys.argv[1:]
     later = words[:1] == ["later"]
     told: dict[str, Any] = dict(word.split("=") for word in words[int(later) :])

@@ -1,4 +1,4 @@
-"""Inside a host: MIG devices, and a change of them: mig.py ENGINE... prints JSON, as Report does."""
+"""Inside a host: checks MIG devices and a change of them: mig.py ENGINE... prints JSON, as Report does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolkits import Report
 
 
 def has(report: Report, what: str, engine: str, host: machine.Machine, devices: dict[str, tuple[int, int]]) -> None:
-    """Whether containers get the nodes of MIG devices."""
+    """Check that containers get the nodes of MIG devices."""
     for name, part in devices.items():
         found = looks.seen(engine, name)
         wanted = looks.Seen(dict(sorted(host.part_nodes(part).items())), host.libraries(), looks.VARIABLES)
@@ -21,7 +21,7 @@ def has(report: Report, what: str, engine: str, host: machine.Machine, devices: 
 
 
 def main() -> None:
-    """Do it, and leave no specification."""
+    """Run all checks. The specification is removed at the end."""
     report, engines = Report(), sys.argv[1:]
     if not machine.NVML.exists():
         report.print(skipped="the controller has no compiler")
@@ -37,7 +37,7 @@ def main() -> None:
     parts = {"0:0": (0, 0), machine.part_uuid(0, 1): (0, 1)}
     for engine in engines:
         has(report, "divided", engine, host, parts)
-    # As after a change that nothing but a play knows of.
+    # No unit notices this change. Only the next run of the role does.
     host = machine.become(machine.Machine(parts=3))
     for engine in engines:
         found = looks.seen(engine, "0:2")

@@ -1,8 +1,8 @@
-"""Inside a host: tells as JSON how it stands with CDI: observe.py [--fresh] [ENGINE...]
+"""Inside a host: prints its state of CDI as JSON: observe.py [--fresh] [ENGINE...]
 
-files: each specification; seen: what a container of each engine gets with nvidia.com/gpu=all; right: the engines whose
-container has all that the machine has; touched: files that were written since the last look, even with the same
-bytes; left: those that are not as on the fresh host. --fresh makes this look the one to compare with.
+files: each specification; seen: what a container of each engine gets with nvidia.com/gpu=all; right: the engines with a
+container that gets all GPUs of the machine; touched: files that were written since the last call, even with the same
+bytes; left: files that differ from those of the fresh host. --fresh saves this state as that of the fresh host.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from watched import lasting, watched
 
 FOLDERS = ("/etc/cdi", "/var/run/cdi")
 TREES = ("/etc", "/opt", "/root", "/usr/local", "/var/cache", "/var/lib")
-# What podman writes when it restarts a host.
+# The scenario's own directory, and a file that podman writes when it restarts a host.
 PRIVATE = (str(machine.HOME), "/etc/hosts")
 
 
 def main() -> None:
-    """Look, compare, remember, and only then try something."""
+    """Read and compare the files before any container is started, then print the result."""
     engines = [word for word in sys.argv[1:] if word != "--fresh"]
     now = watched(TREES, PRIVATE)
     if "--fresh" in sys.argv:

@@ -1,6 +1,6 @@
-"""Inside a host: a container that Docker starts at boot: restart.py before UNIT, then restart.py after UNIT
+"""Inside a host: checks a container that Docker starts at boot: restart.py before UNIT, then restart.py after UNIT
 
-UNIT is the service that makes the specification anew. The restart gives nvidia-uvm another number. "after" prints JSON,
+UNIT is the service that writes the specification. The restart gives nvidia-uvm another number. "after" prints JSON,
 as Report does.
 """
 
@@ -18,27 +18,27 @@ from toolkits import Report, must
 
 NAME = "at-boot"
 SCRIPT = "stat -c %t:%T /dev/nvidia-uvm; exec sleep 2147483647"
-# Of systemd's messages that a unit is being started, and that it has been (sd-messages.h).
+# The identifiers of systemd's messages "unit is starting" and "unit has started" (sd-messages.h).
 STARTING, STARTED = "7d4958e842da4a758f6c1cdc7b36dcc5", "39f53479d3a045ac8e11786248231fbf"
 BEFORE, AFTER = 510, 508
 
 
 def before() -> None:
-    """Start the container, and have another number after the next restart."""
+    """Start the container, and set another number of nvidia-uvm for the next restart."""
     chosen = ["--restart=always", "--stop-signal=KILL", "--network=none", f"--device={KIND}=all"]
     must("docker", "run", "--detach", f"--name={NAME}", *chosen, IMAGE, "sh", "-c", SCRIPT)
     must(sys.executable, "-B", "/molecule/cdi/machine.py", "later", f"uvm={AFTER}")
 
 
 def moment(unit: str, message: str) -> int:
-    """When systemd last said that of a unit, in microseconds since the boot; 0 if it did not."""
+    """Return the time of systemd's last such message about a unit in microseconds since the boot, or 0."""
     words = [f"UNIT={unit}", f"MESSAGE_ID={message}"]
     told = subprocess.check_output(["journalctl", "--quiet", "--output=json", "--lines=1", *words], text=True)
     return int(json.loads(told)["__MONOTONIC_TIMESTAMP"]) if told else 0
 
 
 def numbers() -> list[str]:
-    """The number of nvidia-uvm in each start of the container, as soon as there are two."""
+    """Return the number of nvidia-uvm in each start of the container. Wait until there are two starts."""
     deadline = time.monotonic() + PATIENCE
     while True:
         found = run("docker", "logs", NAME).stdout.split()
@@ -48,7 +48,7 @@ def numbers() -> list[str]:
 
 
 def after(unit: str) -> None:
-    """Look what came first, and what the container got."""
+    """Check that the specification was written before Docker started, and which number the container got."""
     report = Report()
     report.check("the number of the machine", machine.now().uvm == AFTER, machine.now())
     found = numbers()
@@ -63,7 +63,7 @@ def after(unit: str) -> None:
 
 
 def main() -> None:
-    """Do either."""
+    """Run before() or after()."""
     what, unit = sys.argv[1:]
     if what == "before":
         before()

@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 OTHER = looks.SPECIFICATION.with_name("gpus.json")
 BEFORE = looks.SPECIFICATION.with_suffix(".json")
-# Where engines look last, and what stands there goes before all else.
+# Engines read this directory last. Its files have precedence over all others.
 LATER = Path("/var/run/cdi/nvidia.json")
 
 
-def theirs(device: str = "all") -> bytes:
-    """A specification that somebody else wrote: a container with it has a mark."""
+def foreign_specification(device: str = "all") -> bytes:
+    """Return a specification of another tool. It sets a variable in containers."""
     edits = {"env": ["GPUFLEET_THEIRS=1"]}
     document = {"cdiVersion": "0.5.0", "kind": looks.KIND, "devices": [{"name": device, "containerEdits": edits}]}
     return json.dumps(document, indent=3).encode()
 
 
 def try_one_folder(report: Report, engines: Sequence[str]) -> None:
-    """Two files in one folder: engines find none of the devices that both have."""
+    """Check two files in one directory: engines load none of the devices that both files have."""
     host = machine.now()
-    OTHER.write_bytes(theirs())
+    OTHER.write_bytes(foreign_specification())
     written = looks.specification()
     report.worked("two files", written, changed=True)
     conflicts = [(entry["path"], entry["effect"]) for entry in written.get("conflicts", [])]
@@ -57,11 +57,11 @@ def try_one_folder(report: Report, engines: Sequence[str]) -> None:
 
 
 def try_absent(report: Report, engines: Sequence[str]) -> None:
-    """What somebody else wrote comes back, byte for byte."""
+    """Check that a removal restores the file of the other tool byte for byte."""
     gone = looks.specification(state="absent")
     report.worked("absent", gone, changed=True)
     report.check("absent, told", gone.get("restored_files") == [str(OTHER)], gone)
-    report.check("absent, the bytes", OTHER.read_bytes() == theirs())
+    report.check("absent, the bytes", OTHER.read_bytes() == foreign_specification())
     report.check("absent, ours", not looks.SPECIFICATION.exists())
     for engine in engines:
         found = looks.seen(engine, "all")
@@ -71,9 +71,9 @@ def try_absent(report: Report, engines: Sequence[str]) -> None:
 
 
 def try_same_path(report: Report, engines: Sequence[str]) -> None:
-    """Somebody's file at the path itself."""
+    """Check a file of another tool at the path of the specification."""
     host = machine.now()
-    BEFORE.write_bytes(theirs("0"))
+    BEFORE.write_bytes(foreign_specification("0"))
     BEFORE.chmod(0o640)
     written = looks.specification(path=str(BEFORE))
     report.worked("the same path", written, changed=True)
@@ -84,15 +84,15 @@ def try_same_path(report: Report, engines: Sequence[str]) -> None:
     report.worked("the same path, again", looks.specification(path=str(BEFORE)), changed=False)
     report.worked("the same path, absent", looks.specification(state="absent"), changed=True)
     back = (BEFORE.read_bytes(), looks.mode(BEFORE))
-    report.check("the same path, back", back == (theirs("0"), "0640 0:0"), back)
+    report.check("the same path, back", back == (foreign_specification("0"), "0640 0:0"), back)
     BEFORE.unlink()
 
 
 def try_later_folder(report: Report, engines: Sequence[str]) -> None:
-    """A file in the folder that goes before ours."""
+    """Check a file of another tool in the directory that has precedence."""
     host = machine.now()
     LATER.parent.mkdir(parents=True, exist_ok=True)
-    LATER.write_bytes(theirs())
+    LATER.write_bytes(foreign_specification())
     written = looks.specification()
     conflicts = [(entry["path"], entry["effect"]) for entry in written.get("conflicts", [])]
     report.check("another folder, told", conflicts == [(str(LATER), "shadows")], written)
@@ -104,12 +104,12 @@ def try_later_folder(report: Report, engines: Sequence[str]) -> None:
         found = looks.seen(engine, "all")
         report.check(f"{engine}, another folder, ours", found == looks.whole(host, 0), found)
     report.worked("another folder, absent", looks.specification(state="absent"), changed=True)
-    report.check("another folder, back", LATER.exists() and LATER.read_bytes() == theirs())
+    report.check("another folder, back", LATER.exists() and LATER.read_bytes() == foreign_specification())
     shutil.rmtree(LATER.parent)
 
 
 def main() -> None:
-    """Do it, and leave no specification."""
+    """Run all checks. The specification is removed at the end."""
     report, engines = Report(), sys.argv[1:]
     machine.become(machine.Machine())
     looks.SPECIFICATION.parent.mkdir(exist_ok=True)

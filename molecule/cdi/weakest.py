@@ -1,4 +1,4 @@
-"""Inside a host with an engine that knows little: sees that it gets no more than it reads. Prints JSON, as Report does.
+"""Inside a host with an old engine: checks that the specification has only what it reads. Prints JSON, as Report does.
 
 Podman 4.3.1 skips a file with additionalGids as a whole. The nodes below /dev/dri have a group of their own.
 """
@@ -13,7 +13,7 @@ GROUPS = "additionalGids"
 
 
 def main() -> None:
-    """Do it, and leave no specification."""
+    """Run all checks. The specification is removed at the end."""
     report = Report()
     host = machine.become(machine.Machine())
     looks.specification(state="absent")

@@ -1,4 +1,4 @@
-"""What the programs in this folder share: the two engines of a host, its modules, and what is remembered of it."""
+"""Shared by the programs in this folder: the two engines of a host, calls of modules, and values kept in /run."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from observing import trees
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Gone with the host.
+# Values that the programs keep for later calls. They are lost with the host.
 MEMORY = Path("/run/gpufleet-faults")
-# Where prepare.yml puts the collection, and what its modules need of ansible-core.
+# prepare.yml copies the collection and the parts of ansible-core that its modules import to this directory.
 COLLECTIONS = "/root/gpufleet-collections"
 MODULES = "ansible_collections.gpufleet.nvidia.plugins.modules"
 STATE = "/var/lib/gpufleet-nvidia"
 IMAGE = "docker.io/gpufleet/busybox:1"
-# Seconds for anything at all.
+# The maximum number of seconds for any command or wait.
 PATIENCE = 60.0
-# What fills a disk, and what a run that was killed leaves behind, are no part of a configuration.
+# The file that fills a disk, and the prefix of temporary files of a killed run. They are not part of a configuration.
 FILLER = "filler"
 TEMPORARY = ".gpufleet-"
 
@@ -56,7 +56,7 @@ ENGINES = {
 
 
 def run(*command: str, seconds: float = PATIENCE) -> subprocess.CompletedProcess[str]:
-    """Run a command that may fail, also by taking too long."""
+    """Run a command, which may fail or exceed its time."""
     try:
         return subprocess.run(command, check=False, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -64,7 +64,7 @@ def run(*command: str, seconds: float = PATIENCE) -> subprocess.CompletedProcess
 
 
 def module(name: str, arguments: dict[str, Any], *before: str) -> list[str]:
-    """The command that runs a module in one process, as Ansible does; ``before`` stands before its name."""
+    """Return the command that runs a module in one process, as Ansible does. ``before`` precedes its name."""
     MEMORY.mkdir(exist_ok=True)
     file = MEMORY / f"{name}-{time.monotonic_ns()}.json"
     file.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": arguments}))
@@ -72,7 +72,7 @@ def module(name: str, arguments: dict[str, Any], *before: str) -> list[str]:
 
 
 def call(name: str, **arguments: Any) -> dict[str, Any]:
-    """Run a module to its end; what it returned, or why it failed."""
+    """Run a module. Return its result, or the reason why it failed."""
     ended = subprocess.run(
         module(name, arguments), check=False, capture_output=True, text=True, timeout=PATIENCE, cwd=COLLECTIONS
     )
@@ -83,19 +83,19 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
 
 
 def kill_points(word: str) -> tuple[str, Iterable[int]]:
-    """The name of a case and the points at which its run is killed: "switch@3,9"; every point if none is named."""
+    """Return the name of a case and the points at which its run is killed, from "switch@3,9"; default: all."""
     name, _at, numbers = word.partition("@")
     return name, [int(number) for number in numbers.split(",")] if numbers else count(1)
 
 
 def status(unit: str) -> dict[str, str]:
-    """What systemd says of a unit."""
+    """Return the properties of a unit that systemctl reports."""
     shown = run("systemctl", "show", unit, "--property=ActiveState,SubState,MainPID,Job")
     return dict(line.split("=", 1) for line in shown.stdout.splitlines())
 
 
 def settled(unit: str) -> dict[str, str]:
-    """The same, as soon as nothing is under way any more."""
+    """Return the same as status(), but wait until the unit has no job and no automatic restart is pending."""
     deadline = time.monotonic() + PATIENCE
     while True:
         found = status(unit)
@@ -105,8 +105,8 @@ def settled(unit: str) -> dict[str, str]:
 
 
 def live(engine: Engine) -> dict[str, Any] | None:
-    """The default runtime of the daemon and those of its runtimes that are ours; None if it does not answer."""
-    # Whoever asks a stopped Docker starts it, through its socket.
+    """Return the default runtime of the daemon and its NVIDIA runtimes; None if it does not answer."""
+    # A request to a stopped Docker would start it through its socket.
     if status(engine.unit)["ActiveState"] != "active":
         return None
     if engine.name == "docker":
@@ -123,7 +123,7 @@ def live(engine: Engine) -> dict[str, Any] | None:
 
 
 def start(engine: Engine) -> str:
-    """Start a container that names no runtime, and remove it; what went wrong, or nothing."""
+    """Start a container without a runtime option, and remove it. Return the error, empty if there is none."""
     if engine.name == "docker":
         deadline = time.monotonic() + PATIENCE
         while True:
@@ -141,18 +141,18 @@ def start(engine: Engine) -> str:
 
 
 def ours(runtimes: dict[str, Any]) -> list[str]:
-    """The NVIDIA ones."""
+    """Return the names of the NVIDIA runtimes."""
     return sorted(name for name in runtimes if name.startswith("nvidia"))
 
 
 def files(engine: Engine) -> dict[str, str]:
-    """The engine's folder, as observing.py describes files."""
+    """Return the files of the engine's directory, as observing.py describes files."""
     found = trees([engine.folder])
     return {path: found[path] for path in found if not os.path.basename(path).startswith((FILLER, TEMPORARY))}
 
 
 def at_work() -> list[Any] | None:
-    """The container of that name: whether it runs, its process, and since when; None if there is none."""
+    """Return whether the container "at-work" runs, its process and its start time; None if there is none."""
     if status(ENGINES["docker"].unit)["ActiveState"] != "active":
         return None
     try:
@@ -163,12 +163,12 @@ def at_work() -> list[Any] | None:
 
 
 def remember(name: str, value: Any) -> None:
-    """Keep something for later."""
+    """Keep a value for later calls."""
     MEMORY.mkdir(exist_ok=True)
     (MEMORY / name).write_text(json.dumps(value))
 
 
 def remembered(name: str) -> Any:
-    """What was kept; None if there is nothing."""
+    """Return a value that was kept; None if there is none."""
     path = MEMORY / name
     return json.loads(path.read_text()) if path.exists() else None

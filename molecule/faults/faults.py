@@ -1,4 +1,4 @@
-"""What may go wrong on a host, each under the name that vars/rows.yml has for it, and how it is put right."""
+"""The faults of a host, by the names that vars/rows.yml uses, and a function that removes them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 REAL = Path("/run/gpufleet-real")
 PROGRAM = Path("/usr/bin/nvidia-container-runtime")
 
-# Stands for a daemon and does what ACTION says where CONDITION holds; else, and for whoever only asks something of the
-# program, it becomes the real one, which is called the same.
+# A script in place of a daemon. It runs ACTION if CONDITION is true. Otherwise, or if the program is called to print
+# or validate something, it executes the real program, which has the same name.
 STAND_IN = """\
 #!/bin/sh
 case " $* " in *" config "* | *" --validate "* | *" --version "*) exec REAL "$@" ;; esac
@@ -29,7 +29,7 @@ fi
 exec REAL "$@"
 """
 WITH_NEW = "grep -qrs nvidia FOLDER"
-# A read from a pipe that nobody writes to, by the process itself: a child would have another name.
+# A read from a pipe that no process writes to. The shell itself reads, because a child process would have another name.
 HANG = "[ -p MEMORY/pipe ] || mkfifo MEMORY/pipe; exec 3<>MEMORY/pipe; read -r nothing <&3"
 REFUSE = 'echo "the site does not like it" >&2; exit 1'
 FILL = f"dd if=/dev/zero of=FOLDER/{FILLER} bs=512 2>/dev/null;"
@@ -37,18 +37,18 @@ LOCK = "mount --bind /etc /etc; mount -o remount,bind,ro /etc;"
 
 
 def mount(*words: str) -> None:
-    """Mount something that mend() takes away again."""
+    """Call mount(8) with these arguments. remove_faults() unmounts it."""
     subprocess.check_call(["mount", *words])
-    to_mend(words[-1])
+    remember_mount(words[-1])
 
 
-def to_mend(place: str) -> None:
-    """Remember that something is mounted there, or may be."""
+def remember_mount(place: str) -> None:
+    """Record a directory on which something is mounted, or may be mounted later by a stand-in."""
     remember("mounts", [*(remembered("mounts") or []), place])
 
 
 def stand_in(engine: Engine, condition: str, action: str) -> None:
-    """Put another program in the daemon's place."""
+    """Mount a script over the program of the daemon. It runs ``action`` while ``condition`` is true."""
     real, fake = REAL / engine.name, REAL / f"{engine.name}.fake"
     real.mkdir(parents=True, exist_ok=True)
     real /= os.path.basename(engine.program)
@@ -63,7 +63,7 @@ def stand_in(engine: Engine, condition: str, action: str) -> None:
 
 
 def tmpfs(folder: str, size: str) -> None:
-    """Give a folder a disk of its own, with what is in it."""
+    """Mount a tmpfs of this size on the directory, and copy the previous content into it."""
     kept = MEMORY / "moved"
     shutil.rmtree(kept, ignore_errors=True)
     shutil.copytree(folder, kept, symlinks=True)
@@ -80,32 +80,32 @@ def fill(folder: str) -> None:
 
 
 def written(engine: Engine) -> list[Path]:
-    """The files with our entries."""
+    """Return the files of the engine that contain entries of this collection."""
     return [path for path in Path(engine.folder).rglob("*") if path.is_file() and "nvidia" in path.read_text()]
 
 
 def garbled(engine: Engine) -> None:
-    """What we wrote is broken."""
+    """Make the files that this collection wrote invalid."""
     for path in written(engine):
         path.write_text("{ [ broken\n")
 
 
 def undefined(engine: Engine) -> None:
-    """The default runtime is one that nothing defines."""
+    """Set a default runtime that is not defined."""
     for path in written(engine):
         text = path.read_text()
         path.write_text(re.sub(r"""(default[-_]runtime(_name)?["']?\s*[:=]\s*)["']nvidia["']""", r'\1"nope"', text))
 
 
 def runcless(engine: Engine) -> None:
-    """The table of runc is gone, and with it, in containerd 1.x, runc."""
+    """Remove the table of runc. containerd 1.x then has no runtime runc."""
     path = Path(engine.file)
     tables = re.split(r"(?m)^(?=\s*\[)", path.read_text())
     path.write_text("".join(table for table in tables if not re.match(r"\s*\[[^]\n]*runtimes\.runc[].]", table)))
 
 
 def gone(_engine: Engine) -> None:
-    """The program of the runtime is gone."""
+    """Remove the program of the runtime."""
     PROGRAM.unlink()
 
 
@@ -113,22 +113,22 @@ def gone(_engine: Engine) -> None:
 
 
 def hanging(engine: Engine) -> None:
-    """With the new configuration the daemon hangs when it starts."""
+    """Make the daemon hang when it starts with the new configuration."""
     stand_in(engine, WITH_NEW, HANG)
 
 
 def stubborn(engine: Engine) -> None:
-    """The same, and it does not end when it is told to."""
+    """Make the daemon hang when it starts with the new configuration, and ignore SIGTERM."""
     stand_in(engine, WITH_NEW, "trap '' TERM; " + HANG)
 
 
 def refusing(engine: Engine) -> None:
-    """With the new configuration the daemon ends when it starts, for a reason that no validator knows."""
+    """Make the daemon exit when it starts with the new configuration, although validators accept the files."""
     stand_in(engine, WITH_NEW, REFUSE)
 
 
 def dead(engine: Engine) -> None:
-    """The daemon always ends when it starts."""
+    """Make the daemon exit at every start."""
     stand_in(engine, "true", REFUSE)
 
 
@@ -149,20 +149,20 @@ def full_state(_engine: Engine) -> None:
 
 
 def filling(engine: Engine) -> None:
-    """The daemon does not start with the new configuration, and by then the disk is full."""
+    """Make the daemon fill the disk and exit when it starts with the new configuration."""
     tmpfs(engine.folder, "64k")
     stand_in(engine, WITH_NEW, f"{FILL} {REFUSE}")
 
 
 def readonly(_engine: Engine) -> None:
-    """Nothing below /etc can be written."""
+    """Make /etc read-only."""
     mount("--bind", "/etc", "/etc")
     mount("-o", "remount,bind,ro", "/etc")
 
 
 def locking(engine: Engine) -> None:
-    """The daemon does not start with the new configuration, and by then /etc cannot be written."""
-    to_mend("/etc")
+    """Make the daemon remount /etc read-only and exit when it starts with the new configuration."""
+    remember_mount("/etc")
     stand_in(engine, WITH_NEW, f"{LOCK} {REFUSE}")
 
 
@@ -170,7 +170,7 @@ def locking(engine: Engine) -> None:
 
 
 def live_restore(engine: Engine) -> None:
-    """Containers live on without their daemon."""
+    """Set live-restore, with which containers keep running while dockerd restarts."""
     path = Path(engine.file)
     settings = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps({"live-restore": True, **settings}))
@@ -178,7 +178,7 @@ def live_restore(engine: Engine) -> None:
 
 
 def container(_engine: Engine) -> None:
-    """A container runs, in which something is done."""
+    """Start a container in Docker that must not be stopped."""
     # Sleep ignores TERM, for which a stopping daemon would wait ten seconds.
     command = ["docker", "run", "--detach", "--network=none", "--runtime=runc", "--stop-signal=KILL", "--name=at-work"]
     subprocess.check_call([*command, IMAGE], stdout=subprocess.DEVNULL)
@@ -204,8 +204,8 @@ FAULTS: dict[str, Callable[[Engine], None]] = {
 }
 
 
-def mend() -> None:
-    """Take all faults away, but nothing that came of them, except for a daemon that would do harm once more."""
+def remove_faults() -> None:
+    """Remove all faults, and kill daemons that do not run properly. Changes that resulted from the faults stay."""
     for engine in ENGINES.values():
         if status(engine.unit)["ActiveState"] != "active":
             run("systemctl", "kill", "--kill-who=main", "--signal=KILL", engine.unit)

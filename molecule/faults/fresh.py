@@ -1,4 +1,4 @@
-"""Inside a host: gives it its starting point (fresh.py SUITE), and brings it back there from whatever became of it."""
+"""Inside a host: prepares it for the release SUITE (fresh.py SUITE), and restores this state between rows."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import sys
 from pathlib import Path
 
 from engines import ENGINES, STATE, TEMPORARY, Engine, files, live, remember, remembered, run, status
-from faults import FAULTS, mend
+from faults import FAULTS, remove_faults
 from observe_containerd import tasks
 
 SCENARIOS = Path("/molecule")
-# The host's own files, from before all.
+# Copies of the engines' files from before the first row.
 KEPT = Path("/root/gpufleet-kept")
 
 
 def begin(suite: str) -> None:
-    """Give each suite other files, those of the engines' own scenarios; start a pod that is to survive everything."""
+    """Copy the files of the engines' own scenarios for this release, and start a pod that must run in all rows."""
     docker, containerd = ENGINES["docker"], ENGINES["containerd"]
     os.makedirs(docker.folder, exist_ok=True)
     if suite != "bookworm":
@@ -40,17 +40,17 @@ def begin(suite: str) -> None:
 
 
 def fresh(engine: Engine, faults: list[str]) -> None:
-    """Undo whatever an earlier row did, then let go wrong what is wrong from the beginning."""
-    mend()
+    """Restore the state from before the first row, then apply the faults that exist before the configuration."""
+    remove_faults()
     for each in ENGINES.values():
         shutil.rmtree(each.folder)
         shutil.copytree(KEPT / each.name, each.folder, symlinks=True)
     shutil.rmtree(STATE, ignore_errors=True)
     for leftover in Path("/etc").glob(f"{TEMPORARY}*"):
         leftover.unlink()
-    # Containerd first: a Docker that lacks it takes a minute for some answers.
+    # containerd is first, because some answers of Docker take a minute while containerd does not run.
     for each in reversed(list(ENGINES.values())):
-        # Rows come faster than systemd lets a service start (three times a minute).
+        # systemd limits the starts of a service to three in a minute, and the rows are faster.
         subprocess.check_call(["systemctl", "reset-failed", each.unit])
         if live(each) != remembered("live")[each.name]:
             subprocess.check_call(["systemctl", "restart", each.unit])

@@ -2,9 +2,9 @@
 
 kills.py ENGINE config|restart[@POINT,...] [FAULT...]
 
-Without a POINT it is killed at each of them, one run after the other. After each kill the host has to work (only a
-fault may keep it from that), and what the role does next has to end in the new state, or in spite of a fault in the old
-one, with nothing of the killed run left. Prints as JSON at how many points that was tried, and what was wrong at which.
+Without a POINT, each point is tried in a run of its own. After each kill the host has to work, unless a fault prevents
+that. The next run of the role has to reach the new state, or with a fault the old state, and has to remove everything
+that the killed run left. Prints as JSON the number of points and what was wrong at each of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from engines import (
     settled,
     status,
 )
-from faults import mend
+from faults import remove_faults
 from fresh import fresh
 from observe import leftovers, look
 
@@ -39,7 +39,7 @@ WANTED = {"runtimes": ["nvidia"], "default_runtime": "nvidia"}
 
 
 class Victim(NamedTuple):
-    """A module that is killed; ``new`` are the engine's files as an undisturbed run leaves them."""
+    """A module that is killed. ``new`` is the content of the engine's files after a run that is not killed."""
 
     module: str
     engine: Engine
@@ -47,7 +47,7 @@ class Victim(NamedTuple):
     new: dict[str, str]
 
     def arguments(self, changes: list[dict[str, Any]] | None) -> dict[str, Any]:
-        """What the module is told; ``changes`` are for the restart."""
+        """Return the arguments of the module. ``changes`` are those of the configuration, for the restart."""
         if changes is None:
             return {"engine": self.engine.name, "set_as_default": True}
         return {"engine": self.engine.name, "expect": WANTED, "rollback": changes, "timeout": 30}
@@ -57,7 +57,7 @@ class Victim(NamedTuple):
         return call("nvidia_runtime_config", **self.arguments(None))
 
     def killed(self, point: int) -> bool:
-        """Run it to that point on a fresh host; false if it came to its end before."""
+        """Kill the module at ``point`` on a restored host. Return false if it ended before."""
         fresh(self.engine, self.faults)
         changes = self.configure()["backup_files"] if self.module == "restart" else None
         command = module(f"nvidia_runtime_{self.module}", self.arguments(changes), UNTIL, str(point))
@@ -65,7 +65,7 @@ class Victim(NamedTuple):
         return ended.returncode == -signal.SIGKILL
 
     def left(self) -> str:
-        """What is wrong with the host after the kill."""
+        """Return what is wrong with the host after the kill, empty if nothing is."""
         if self.faults:
             return ""
         if self.module == "config":
@@ -77,7 +77,7 @@ class Victim(NamedTuple):
         return "" if found["sound"] and not found["disturbed"] else f"after the kill: {found}"
 
     def healed(self) -> str:
-        """What is wrong with the host after the next run of the role."""
+        """Return what is wrong with the host after the next run of the role, empty if nothing is."""
         configured = self.configure()
         if self.module == "config":
             left = leftovers(self.engine, unchanged=False)
@@ -96,7 +96,7 @@ class Victim(NamedTuple):
 
 
 def main() -> None:
-    """Kill it at each of the points."""
+    """Kill the module at each point, and print the result."""
     name, word, *faults = sys.argv[1:]
     what, chosen = kill_points(word)
     engine = ENGINES[name]
@@ -114,7 +114,7 @@ def main() -> None:
         faulty = [text for text in (victim.left(), victim.healed()) if text]
         if faulty:
             wrong[point] = faulty
-    mend()
+    remove_faults()
     print(json.dumps({"tried": points, "wrong": wrong}))
 
 

@@ -1,12 +1,12 @@
-"""Inside a host: what became of it; as a program, of both engines as JSON.
+"""Inside a host: describes the state of an engine. As a program, it prints the states of both engines as JSON.
 
-files: old, if they are again as they were; else the digest of each file
-live: old or new, by the runtimes that the daemon names; none, if it does not answer
-sound: whether a container starts through the default runtime, and by the program that it would have in that state
-agrees: whether the daemon and its files have the same second runtime
-daemon: same or other, by its process; none if it does not run
-disturbed: what else should be as it was and is not: the other engine's process, the pods, the container at work
-leftovers: what nobody should find afterwards
+files: old if they are as before the row; otherwise the digest of each file
+live: old or new, by the runtimes that the daemon reports; none if it does not answer
+sound: whether a container starts with the default runtime, through the program that belongs to the state ``live``
+agrees: whether the daemon reports those further NVIDIA runtimes that its files contain
+daemon: same or other, by its process ID; none if it does not run
+disturbed: what the row affected although it must not: the process of the other engine, pods, the running container
+leftovers: temporary files, locks, journals and records that should not exist after the row
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOCK = "/run/gpufleet-nvidia/lock"
 
 
 def digests(engine: engines.Engine) -> str | dict[str, str]:
-    """What the files are."""
+    """Return "old" for unchanged files, otherwise the digest of each file."""
     if engines.files(engine) == engines.remembered("files")[engine.name]:
         return "old"
     paths = [path for path in Path(engine.folder).rglob("*") if path.is_file() and path.name != engines.FILLER]
@@ -36,7 +36,7 @@ def digests(engine: engines.Engine) -> str | dict[str, str]:
 
 
 def works(engine: engines.Engine, live: str) -> dict[str, Any]:
-    """Start a container, as a user who names no runtime."""
+    """Start a container without a runtime option, and return through which programs it started."""
     known = len(calls())
     complaint = engines.start(engine)
     # dockerd and containerd also ask each runtime for its features.
@@ -46,12 +46,12 @@ def works(engine: engines.Engine, live: str) -> dict[str, Any]:
 
 
 def calls() -> list[str]:
-    """All calls of our programs so far."""
+    """Return all recorded calls of the runtime's programs."""
     return CALLS.read_text().splitlines() if CALLS.exists() else []
 
 
 def state(engine: engines.Engine) -> str:
-    """Which state the daemon is in."""
+    """Return the configuration that the daemon uses: old, new, or none without an answer."""
     deadline = time.monotonic() + 5
     while True:
         found = engines.live(engine)
@@ -66,22 +66,22 @@ def state(engine: engines.Engine) -> str:
 
 
 def agrees(engine: engines.Engine) -> bool:
-    """Whether the daemon has those of our runtimes that its files have."""
+    """Return whether the daemon has the same further NVIDIA runtimes as its files."""
     found = engines.live(engine)
     texts = "".join(Path(path).read_text() for path in engines.files(engine) if os.path.isfile(path))
     return found is not None and all((name in found["ours"]) == (name in texts) for name in OTHERS)
 
 
 def process(engine: engines.Engine, found: dict[str, str]) -> str:
-    """Whether the daemon is still the one from before."""
+    """Return whether the daemon has the same process as before the row."""
     if found["ActiveState"] != "active":
         return "none"
     return "same" if found["MainPID"] == engines.remembered("pids")[engine.name] else "other"
 
 
 def disturbed(engine: engines.Engine) -> list[str]:
-    """What has nothing to do with the row, and has noticed it all the same."""
-    strange = [
+    """Return the units, pods and containers that the row affected although it must not."""
+    affected = [
         each.unit
         for each in engines.ENGINES.values()
         if each is not engine and process(each, engines.status(each.unit)) != "same"
@@ -89,19 +89,19 @@ def disturbed(engine: engines.Engine) -> list[str]:
     if engine.name == "containerd" and engines.status(engine.unit)["ActiveState"] == "active":
         pods = engines.remembered("pods")
         running = tasks()
-        strange += [f"pod {name}" for name in pods if running.get(name) != pods[name]]
+        affected += [f"pod {name}" for name in pods if running.get(name) != pods[name]]
     if engines.at_work() != engines.remembered("at-work"):
-        strange.append("container")
-    return strange
+        affected.append("container")
+    return affected
 
 
 def leftovers(engine: engines.Engine, *, unchanged: bool) -> list[str]:
-    """Temporary files, a lock that is held, a note of a restart; and records, where nothing is changed any more."""
+    """Return temporary files, a held lock, the journal of a restart, and, with ``unchanged``, records."""
     found = [LOCK] if held() else []
     state = f"{engines.STATE}/state"
     kept = os.listdir(state) if os.path.isdir(state) else []
     if f"restart-{engine.name}.json" in kept:
-        # Who finds the note clears the rest away.
+        # The next run that finds this journal also removes the other files.
         return [*found, "note"]
     for tree in ("/etc", engines.STATE):
         for folder, _folders, names in os.walk(tree):
@@ -110,7 +110,7 @@ def leftovers(engine: engines.Engine, *, unchanged: bool) -> list[str]:
 
 
 def held() -> bool:
-    """Whether the lock is not free; a file that nobody holds is none."""
+    """Return whether a process holds the lock. A lock file alone does not count."""
     if not os.path.exists(LOCK):
         return False
     with open(LOCK, "rb") as file:
@@ -122,11 +122,11 @@ def held() -> bool:
 
 
 def look(engine: engines.Engine) -> dict[str, Any]:
-    """Everything at once."""
+    """Return all properties of the state."""
     unit = engines.status(engine.unit)
     live = state(engine)
     found = digests(engine)
-    # Asked, a Docker that does not run is started through its socket, so what it is like comes first.
+    # A request to a stopped Docker would start it through its socket, so the status of the unit is read first.
     return {
         "unit": f"{unit['ActiveState']} ({unit['SubState']})",
         "files": found,

@@ -1,9 +1,9 @@
-"""Inside a host: tries rows of vars/rows.yml, and prints as JSON what became of each: table.py ROWS (as JSON).
+"""Inside a host: runs rows of vars/rows.yml, and prints their results as JSON: table.py ROWS (as JSON).
 
-said: what the failed module said, if one failed
-now: refused, state, files, live, daemon, disturbed, leftovers, as rows.yml explains them
-wrong: what of that is not as the row has it
-seen: what observe.py found; seconds: how long it all took
+said: the message of the failed module, if one failed
+now: refused, state, files, live, daemon, disturbed and leftovers, as explained in rows.yml
+wrong: the values that differ from those that the row expects
+seen: the result of observe.py; seconds: the duration of the row
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import time
 from typing import Any
 
 from engines import ENGINES, Engine, call
-from faults import FAULTS, mend
+from faults import FAULTS, remove_faults
 from fresh import fresh
 from observe import look
 
-# What becomes of a host where nothing is changed.
+# The result for a host on which nothing is changed.
 ORDINARY = {
     "refused": False,
     "state": "none",
@@ -32,7 +32,7 @@ ORDINARY = {
 
 
 def took_place(row: dict[str, Any], engine: Engine) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Configure and restart, as the role does; what both modules said, the second nothing if it was not called."""
+    """Configure and restart as the role does. Return both results; the second is empty if the module was not called."""
     fresh(engine, row.get("first", []))
     settings = {"engine": engine.name, "set_as_default": row.get("set_as_default", True)}
     configured = call("nvidia_runtime_config", **settings)
@@ -52,11 +52,11 @@ def took_place(row: dict[str, Any], engine: Engine) -> tuple[dict[str, Any], dic
 
 
 def outcome(row: dict[str, Any], engine: Engine) -> dict[str, Any]:
-    """What became of one row on one engine."""
+    """Run one row on one engine. Return the result."""
     began = time.monotonic()
     configured, restarted = took_place(row, engine)
     seen = look(engine)
-    mend()
+    remove_faults()
     changes = configured.get("written", configured.get("backup_files", []))
     written = {entry["path"]: entry["checksum"] for entry in changes}
     said = " ".join(result["msg"] for result in (configured, restarted) if result.get("failed"))
@@ -77,7 +77,7 @@ def outcome(row: dict[str, Any], engine: Engine) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Go through the table."""
+    """Run all rows on all their engines, and print the results."""
     rows = json.loads(sys.argv[1])
     print(json.dumps([outcome(row, ENGINES[engine]) for row in rows for engine in row["engines"]]))
 

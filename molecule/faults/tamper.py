@@ -1,4 +1,4 @@
-"""Inside a host: brings both engines back to their starting point, or does to one of them what a row would.
+"""Inside a host: restores both engines to the state before the first row, or applies faults to one of them.
 
 tamper.py fresh
 tamper.py ENGINE FAULT...

@@ -1,6 +1,6 @@
-"""Inside a host: runs a module until it is about to do its Nth change, and kills it there: until.py N MODULE ARGUMENTS.
+"""Inside a host: runs a module and kills it just before its Nth change: until.py N MODULE ARGUMENTS.
 
-A change is one of the file system, and each start of a program, which may be one of a daemon.
+A change is a change of the file system, or the start of a program, because the program may change a daemon.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 def changes(event: str, arguments: tuple[Any, ...]) -> bool:
-    """Whether the interpreter is about to do one."""
+    """Return whether this audit event precedes a change."""
     if event == "open":
         path, _mode, flags = arguments
         return bool(flags & WRITES) and path != os.devnull
@@ -35,7 +35,7 @@ def changes(event: str, arguments: tuple[Any, ...]) -> bool:
 
 
 def main() -> None:
-    """Count, and run the module as its own program."""
+    """Run the module as a program, and count its changes."""
     last, name, file = sys.argv[1:]
     numbers = count(1)
 

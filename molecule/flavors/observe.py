@@ -6,7 +6,7 @@ pods: the number of running containers
 touched: the files that were written since the last observation, even with the same bytes
 left: the files that differ from the fresh host
 overwritten: generated files that another program than their generator has written
-With --start, it also starts containers. wrong: the differences from what the engines report; cdi: whether Podman and the
+With --start, it also starts containers. wrong: the differences from the engines' answers; cdi: whether Podman and the
 rootless Docker add the devices of the CDI specification. --fresh saves this observation as that of the fresh host.
 """
 
