@@ -1,4 +1,4 @@
-"""Inside a host: gives it its starting point: begin.py SUITE
+"""Inside a host: prepares it for the release SUITE: begin.py SUITE
 
 A GPU and its driver, images for containers and pods, toolkits in trees of files, and one in packages. In sid something
 stands where the toolkit is to go, as NVIDIA's own installer leaves it.
@@ -15,7 +15,7 @@ import elf_programs
 import start as pods
 import toolkits
 
-# Which package has which files, as NVIDIA's have them.
+# The files of each package, as in NVIDIA's packages.
 CONTENTS = {
     "libnvidia-container1": ("usr/lib/*/*",),
     "libnvidia-container-tools": ("usr/bin/nvidia-container-cli",),
@@ -26,13 +26,13 @@ CONTENTS = {
     ),
     "nvidia-container-toolkit": ("usr/bin/nvidia-container-runtime-hook",),
 }
-# As molecule/toolkit/begin.py has it.
+# The same as in molecule/toolkit/begin.py.
 DEVICES = Path("/run/gpufleet-devices")
 GPU = {"vendor": "0x10de", "class": "0x030200"}
 
 
 def add_gpu() -> None:
-    """Let the PCI bus have one device, a GPU of NVIDIA's, and the kernel its module."""
+    """Create an NVIDIA GPU on the PCI bus, and the kernel module."""
     device = DEVICES / "0000:01:00.0"
     device.mkdir(parents=True)
     for name, value in GPU.items():
@@ -43,7 +43,7 @@ def add_gpu() -> None:
 
 
 def package(version: str) -> None:
-    """Make the packages of a version."""
+    """Build the packages of a version."""
     tree = Path(toolkits.source(version))
     for name, patterns in CONTENTS.items():
         folder = Path("/run/gpufleet-package") / name
@@ -67,7 +67,7 @@ def package(version: str) -> None:
 
 
 def main() -> None:
-    """Do it."""
+    """Prepare the host."""
     suite = sys.argv[1]
     add_gpu()
     for version in (toolkits.FORMER, toolkits.OLD, toolkits.NEW):

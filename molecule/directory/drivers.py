@@ -1,4 +1,4 @@
-"""Inside a host: starts containers of both engines with the driver and without it. Prints JSON, as Report does."""
+"""Inside a host: starts containers of both engines, with and without the driver. Prints JSON, as Report does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from engines import ENGINES, start
 from toolkits import DEST, OLD, Report, calls, creations, current, install, load_driver, of_one_version
 
-# Stands for a low-level runtime that is no usual one.
+# A low-level runtime that is not one of the usual ones.
 OTHER = Path("/srv/other-runtime")
 OTHER_CALLS = Path("/run/gpufleet-other-runtime.calls")
 UNLOADED = "nvidia-container-runtime: the kernel module nvidia is not loaded, a low-level runtime takes over"
@@ -19,19 +19,19 @@ exec runc "$@"
 
 
 def others() -> int:
-    """How many containers the other runtime made."""
+    """Return how many containers the other runtime has created."""
     lines = OTHER_CALLS.read_text().splitlines() if OTHER_CALLS.exists() else []
     return sum("create" in line.split() for line in lines)
 
 
 def try_engines(report: Report, *, loaded: bool, other: bool) -> None:
-    """Start a container of each; ``other``: whether the other runtime is the one for hosts without the driver."""
+    """Start a container of each engine. With ``other``, the other runtime runs on hosts without the driver."""
     load_driver(loaded=loaded)
     for name, engine in ENGINES.items():
         known, before = len(calls()), others()
         title = f"{name}, driver loaded: {loaded}, another runtime: {other}"
         complaint = start(engine)
-        # Docker shows what a runtime says to whoever runs the container.
+        # Docker prints the messages of a runtime to the user who runs the container.
         said = complaint.replace(UNLOADED, "" if not loaded else UNLOADED)
         report.check(f"{title}, start", not said, complaint)
         made = [of_one_version(line) for line in creations(known)]
@@ -40,7 +40,7 @@ def try_engines(report: Report, *, loaded: bool, other: bool) -> None:
 
 
 def main() -> None:
-    """Do it, and leave the host as it was."""
+    """Run all checks, and restore the host."""
     report = Report()
     OTHER.write_text(OTHER_TEXT)
     OTHER.chmod(0o755)

@@ -1,6 +1,6 @@
-"""Inside a host: lets an installation meet mount points and file systems that refuse it. Prints JSON, as Report does.
+"""Inside a host: installs on mount points and on file systems that refuse writes. Prints JSON, as Report does.
 
-Whatever goes wrong, the version that is there has to go on working, and nothing may be left beside it.
+After each failure the installed version must still work, and no other files may exist beside it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ DEST = str(HOME / "toolkit")
 
 
 def tree() -> dict[str, str]:
-    """All there is."""
+    """Return a description of each entry below the directory."""
     paths = [os.path.join(folder, name) for folder, folders, files in os.walk(HOME) for name in folders + files]
     return {path: f"{describe(path)} {os.lstat(path).st_ino}" for path in paths}
 
 
 @contextmanager
 def mounted(*options: str) -> Iterator[None]:
-    """Mount something over the folder of the installation."""
+    """Mount a file system over the directory of the installation."""
     HOME.mkdir(exist_ok=True)
     must("mount", *options, str(HOME))
     yield
@@ -46,12 +46,12 @@ def mounted(*options: str) -> Iterator[None]:
 
 
 def remount(*options: str) -> None:
-    """Change what is mounted there."""
+    """Remount it with other options."""
     must("mount", "-o", ",".join(("remount", *options)), str(HOME))
 
 
 def refused(report: Report, name: str, pattern: str) -> None:
-    """Install another version, which has to fail, while the installed one stays as it is and works."""
+    """Install another version, which must fail. The installed one must stay unchanged and work."""
     before = tree()
     report.failed(name, install(NEW, DEST), pattern)
     after = tree()
@@ -60,7 +60,7 @@ def refused(report: Report, name: str, pattern: str) -> None:
 
 
 def try_file_systems(report: Report) -> None:
-    """Disks that are full, read-only, or not for programs."""
+    """Check file systems that are full, read-only, or mounted with noexec."""
     with mounted("-t", "tmpfs", "-o", "size=64m,nr_inodes=10000,mode=755", "tmpfs"):
         report.worked("a disk of its own", install(OLD, DEST), changed=True)
         remount("size=400k")
@@ -72,8 +72,8 @@ def try_file_systems(report: Report) -> None:
         report.failed("noexec", install(NEW, DEST), "mounted noexec.*Choose another dest")
         report.check("noexec, untouched", before == tree())
         remount("exec")
-        report.worked("room again", install(NEW, DEST), changed=True)
-        report.check("room again, at work", start(DEST)[0] == NEW, start(DEST))
+        report.worked("free space", install(NEW, DEST), changed=True)
+        report.check("free space, works", start(DEST)[0] == NEW, start(DEST))
         report.worked("removed", toolkit(DEST, state="absent"), changed=True)
         report.check("removed, nothing left", not tree(), tree())
     with mounted("--bind", str(HOME)):
@@ -85,7 +85,7 @@ def try_file_systems(report: Report) -> None:
 
 
 def try_mount(report: Report) -> None:
-    """A directory that is a mount point, where the toolkit is to go."""
+    """Check a destination that is a mount point."""
     place = HOME / "place"
     dest = str(place / "toolkit")
     make_former(dest)
@@ -99,7 +99,7 @@ def try_mount(report: Report) -> None:
 
 
 def main() -> None:
-    """Go through all."""
+    """Run all checks."""
     report = Report()
     try_mount(report)
     try_file_systems(report)

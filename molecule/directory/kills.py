@@ -2,9 +2,9 @@
 
 kills.py CASE[@POINT,...]...
 
-Without a POINT it is killed at each of them, one run after the other. After each kill what was there before has to
-work, or else what is to come, and what the next run leaves has to be what an undisturbed one does. Prints as JSON at
-how many points of which case that was tried, and what was wrong at which.
+Without a POINT, each point is tried in a run of its own. After each kill the previous or the new version has to work,
+and the next run has to produce the same files as a run that is not killed. Prints as JSON the number of points of each
+case, and what was wrong at each of them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ HOME = Path("/opt/gpufleet-kills")
 DEST = str(HOME / "toolkit")
 KEPT = Path("/run/gpufleet-kills")
 SCRATCH = [Path("/tmp"), Path("/var/tmp")]
-# What of a manifest differs between two versions with the same content.
+# The parts of a manifest that differ between two versions with the same content.
 PASSING = re.compile(r'"(?:identity|sha256)": (?:\[[^]]*\]|"[^"]*")')
 Tree = dict[str, str]
 
 
 class Case(NamedTuple):
-    """One kind of run: what is there ``before``, what the module is told, and what works before and afterwards."""
+    """One kind of run: a function that prepares the host, the module's options, the version before and after it."""
 
     before: Callable[[], object]
     options: dict[str, Any]
@@ -46,30 +46,30 @@ class Case(NamedTuple):
 
 
 def over_two() -> None:
-    """A version that has replaced another one, so that a third one makes the first one go."""
+    """Install two versions, so that a third one removes the first one."""
     install(NEW, DEST)
     install(OLD, DEST)
 
 
 def over_damaged() -> None:
-    """The same, with a program lost."""
+    """Install two versions, and remove a program of the current one."""
     over_two()
     Path(DEST, "nvidia-ctk").unlink()
 
 
 def over_former() -> None:
-    """The directory of NVIDIA's installer."""
+    """Create a directory as NVIDIA's installer leaves it."""
     make_former(DEST)
 
 
 def over_link() -> None:
-    """A foreign link."""
+    """Create a link to such a directory, which another tool made."""
     make_former(f"{HOME}/theirs")
     Path(DEST).symlink_to("theirs")
 
 
 def over_taken() -> None:
-    """Versions that have taken the place of that directory."""
+    """Install two versions in place of such a directory."""
     over_former()
     over_two()
 
@@ -80,15 +80,15 @@ CASES = {
     "packages": Case(over_two, PACKED, OLD, NEW),
     "switch": Case(over_two, {"src": source(NEW)}, OLD, NEW),
     "damage": Case(over_damaged, {"src": source(OLD)}, OLD, OLD),
-    "take-over": Case(over_former, {"src": source(NEW)}, FORMER, NEW),
+    "installer": Case(over_former, {"src": source(NEW)}, FORMER, NEW),
     "link": Case(over_link, {"src": source(NEW)}, FORMER, NEW),
     "removal": Case(over_two, {"state": "absent"}, OLD, None),
-    "giving-back": Case(over_taken, {"state": "absent"}, OLD, FORMER),
+    "restored": Case(over_taken, {"state": "absent"}, OLD, FORMER),
 }
 
 
 def again(case: str) -> None:
-    """Let it be as it was before."""
+    """Restore the files from before the run of this case. The first call creates and saves them."""
     shutil.rmtree(HOME, ignore_errors=True)
     kept = KEPT / case
     if not kept.exists():
@@ -101,7 +101,7 @@ def again(case: str) -> None:
 
 
 def tree() -> Tree:
-    """All there is, but for what differs between two versions with the same content."""
+    """Return all entries without the parts that differ between two versions with the same content."""
     parts = roles()
 
     def told(text: str) -> str:
@@ -120,7 +120,7 @@ def tree() -> Tree:
 
 
 def roles() -> dict[str, str]:
-    """What each version is, whatever it is called."""
+    """Return the role of each version (PREVIOUS or CURRENT) by its name."""
     manifest = Path(DEST, ".manifest.json")
     if not manifest.exists():
         return {}
@@ -129,12 +129,12 @@ def roles() -> dict[str, str]:
 
 
 def scratch() -> set[Path]:
-    """What lies where things are unpacked."""
+    """Return the temporary directories of the module."""
     return {path for folder in SCRATCH for path in folder.glob("gpufleet-*")}
 
 
 def killed(case: Case, point: int) -> bool:
-    """Run the module to that point; false if it came to its end before."""
+    """Kill the module at this point. Return false if it ended before."""
     options = {"source": "directory", "dest": DEST, **case.options}
     command = module("nvidia_toolkit_install", options, POINTS, str(point))
     ended = subprocess.run(command, check=False, capture_output=True, timeout=PATIENCE, cwd=COLLECTIONS)
@@ -142,7 +142,7 @@ def killed(case: Case, point: int) -> bool:
 
 
 def at_work(case: Case) -> str:
-    """What is wrong with what is there after the kill."""
+    """Return what is wrong after the kill, empty if the previous or the new version works."""
     if None in (case.old, case.new) and not os.path.lexists(DEST):
         return ""
     version, complaint = start(DEST)
@@ -150,7 +150,7 @@ def at_work(case: Case) -> str:
 
 
 def healed(case: Case, expected: Tree) -> str:
-    """What is wrong after the next run, and with the one after that."""
+    """Run the module twice. Return an error if the first run leaves wrong files or the second changes anything."""
     first, second = toolkit(DEST, **case.options), toolkit(DEST, **case.options)
     left, lost = differing(expected, tree()), sorted(map(str, scratch()))
     for path in lost:
@@ -161,12 +161,12 @@ def healed(case: Case, expected: Tree) -> str:
 
 
 def differing(expected: Tree, found: Tree) -> list[str]:
-    """The paths that are not as they should be."""
+    """Return the paths that differ from the expected ones."""
     return [path for path in sorted({*expected, *found}) if expected.get(path) != found.get(path)]
 
 
 def main() -> None:
-    """Kill it at each of the points."""
+    """Kill the module at each point, and print the result."""
     chosen = dict(kill_points(word) for word in sys.argv[1:])
     points, wrong = dict.fromkeys(chosen, 0), {}
     for name, numbers in chosen.items():

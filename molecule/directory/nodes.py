@@ -1,4 +1,4 @@
-"""Inside a host: has the driver's device nodes made. Prints JSON, as Report does."""
+"""Inside a host: checks that the module creates the driver's device nodes. Prints JSON, as Report does."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MAJOR, MAJOR_UVM = 195, 511
 DEVICES = f"Character devices:\n  1 mem\n{MAJOR} nvidia\n{MAJOR_UVM} nvidia-uvm\n\nBlock devices:\n  7 loop\n"
 VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 07:15:56 UTC 2025\n"
 PARAMETERS = "ModifyDeviceFiles: 1\n"
-# nvidia-modeset is told of in /proc/modules alone, which not every kernel has.
+# nvidia-modeset is only listed in /proc/modules, which not every kernel has.
 NODES = {
     "/dev/nvidiactl": (MAJOR, 255, 0o660, 44),
     "/dev/nvidia-uvm": (MAJOR_UVM, 0, 0o666, 0),
     "/dev/nvidia-uvm-tools": (MAJOR_UVM, 1, 0o666, 0),
 }
 
-# Stands for NVIDIA's program, with the same arguments and effect.
+# A stand-in for NVIDIA's program, with the same arguments and effect.
 MODPROBE = Path("/usr/bin/nvidia-modprobe")
 MODPROBE_TEXT = f"""\
 #!/bin/sh
@@ -35,7 +35,7 @@ esac
 
 
 def nodes() -> dict[str, tuple[int, int, int, int]]:
-    """Those that there are: numbers, mode, and group."""
+    """Return the existing nodes with their numbers, mode and group."""
     found = {}
     for path in NODES:
         if os.path.exists(path):
@@ -46,7 +46,7 @@ def nodes() -> dict[str, tuple[int, int, int, int]]:
 
 
 def main() -> None:
-    """Do it."""
+    """Run all checks."""
     report = Report()
     options = {"create_device_nodes": True}
     report.check("no driver", bool(install(OLD, DEST, **options).get("warnings")))

@@ -1,9 +1,9 @@
-"""Inside a host: tells as JSON how it stands with the toolkit in its directory: observe.py [--fresh] [PROBE...]
+"""Inside a host: prints the state of the toolkit in its directory as JSON: observe.py [--fresh] [PROBE...]
 
-version: the directory that the path leads to; versions: all that lie there; daemons: process of each engine
-touched: files that were written since the last look, even with the same bytes; left: those that are not as on the fresh
-host. With a PROBE also what became of it: "containers", one of each engine that names no runtime (started); "survivor",
-a pod from now on; "no-survivor", its removal. --fresh makes this look the one to compare with.
+version: the directory that the link leads to; versions: all versions; daemons: the process of each engine
+touched: files that were written since the last call, with the same bytes; left: files that differ from those on the
+fresh host. The result of each PROBE: "containers" starts one container of each engine without a runtime option;
+"survivor" starts a pod that keeps running; "no-survivor" removes it. --fresh saves the state as that of a fresh host.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TREES = ("/etc", "/opt", "/root", "/usr/local", "/var/cache", "/var/lib")
 
 
 def containers() -> dict[str, Any]:
-    """A container of each engine: what went wrong, and the versions of the runtimes that made it."""
+    """Start a container of each engine. Return the error and the versions of the runtimes that created it."""
     found = {}
     for name, engine in ENGINES.items():
         known = len(toolkits.calls())
@@ -34,13 +34,13 @@ def containers() -> dict[str, Any]:
 
 
 def survivor() -> str:
-    """Start a pod that stays."""
+    """Start a pod that keeps running."""
     remember("survivor", Cri(SOCKET).start(""))
     return ""
 
 
 def no_survivor() -> str:
-    """Remove it."""
+    """Remove this pod."""
     try:
         Cri(SOCKET).remove(remembered("survivor"))
     except grpc.RpcError as error:
@@ -52,7 +52,7 @@ PROBES = {"containers": containers, "survivor": survivor, "no-survivor": no_surv
 
 
 def main() -> None:
-    """Look, compare, remember, and only then try something."""
+    """Read and compare the files before any container is started, then print the result."""
     now = watched(TREES)
     if "--fresh" in sys.argv:
         remember("fresh", now)

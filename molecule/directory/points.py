@@ -1,6 +1,6 @@
-"""Inside a host: as molecule/faults/until.py, at more points: points.py N MODULE ARGUMENTS.
+"""Inside a host: kills a module as molecule/faults/until.py does, at more points: points.py N MODULE ARGUMENTS.
 
-These are the making of links, and the call that exchanges two names.
+The additional points are the creation of links, and the call that exchanges two names.
 """
 
 from __future__ import annotations
@@ -8,6 +8,6 @@ from __future__ import annotations
 import until
 
 if __name__ == "__main__":
-    # The C library is loaded for that call alone.
+    # The module loads the C library only for this call.
     until.CHANGES.update({"os.symlink", "ctypes.dlopen"})
     until.main()

@@ -1,7 +1,7 @@
-"""Inside a host: switches between two versions while containers start all the time: switches.py COUNT
+"""Inside a host: switches between two versions while containers start continuously: switches.py COUNT
 
-One thread starts the runtime as fast as it can, another one containers of Docker's, and a process of its own only looks
-whether the runtime is there, which is fast enough to see it gone for a few microseconds. Prints JSON, as Report does.
+One thread starts the runtime repeatedly, another one starts containers of Docker, and a separate process only checks
+whether the runtime exists, so often that it can notice an absence of some microseconds. Prints JSON, as Report does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Repeated(threading.Thread):
-    """Does something over and over again until it is told to stop, and counts the answers."""
+    """Repeats an action until end() is called, and counts the results."""
 
     def __init__(self, action: Callable[[], tuple[str, str]]) -> None:
         super().__init__()
@@ -39,13 +39,13 @@ class Repeated(threading.Thread):
                 self.wrong.append(complaint)
 
     def end(self) -> None:
-        """Stop it, and wait until it has."""
+        """Stop the thread, and wait for its end."""
         self.stop.set()
         self.join()
 
 
 def watch(teller: Connection) -> None:
-    """Look whether the runtime is there until somebody wants to hear how often that was so, and how often not."""
+    """Look for the runtime until the parent process sends a message. Then send how often it existed and was missing."""
     there = gone = 0
     while not teller.poll():
         for _look in range(1000):
@@ -59,7 +59,7 @@ def watch(teller: Connection) -> None:
 
 
 def main() -> None:
-    """Switch."""
+    """Switch between the versions, and check what the threads and the process have seen."""
     count = int(sys.argv[1])
     report, known = Report(), len(calls())
     install(OLD)

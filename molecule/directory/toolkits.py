@@ -1,4 +1,4 @@
-"""What the programs in this folder share: toolkits to install, the driver, and what is found wrong."""
+"""Shared by the programs in this folder: toolkits to install, the driver, and the report of failed checks."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ RUNTIME = "nvidia-container-runtime"
 SOURCES = Path("/srv/toolkits")
 PACKAGES = Path("/srv/packages")
 OLD, NEW = "1.19.1", "1.20.0"
-# What NVIDIA's installer has left on a host.
+# The version that NVIDIA's installer has left on a host.
 FORMER = "1.18.2"
 CALLS = Path(elf_programs.CALLS)
-# A file system that stands for the one in which the kernel tells of its modules.
+# A file system is mounted here in place of the kernel's list of modules.
 MODULES = Path("/sys/module")
 DRIVER = MODULES / "nvidia"
-# The directory of a version, which may be one of several with the same content.
+# The name of the directory of a version. Several directories may have the same content.
 NAME = re.compile(r"(?:[0-9]+\.[0-9.]+|unknown)-[0-9a-f]{12}(?:-[0-9]+)?\b")
-# Stands for runc, to tell what it was started with; shell alone, as it is started thousands of times.
+# A stand-in for runc that prints what it was started with. It starts no program, because it runs thousands of times.
 LOW_LEVEL = """\
 #!/bin/sh
 command -v nvidia-container-runtime-hook
@@ -34,7 +34,7 @@ command -v nvidia-container-cli
 while read -r line; do echo "$line"; done <"$NVIDIA_CTK_CONFIG_FILE_PATH"
 """
 LOW_LEVEL_FOLDER = Path("/run/gpufleet-low-level")
-# As NVIDIA's installer writes them (its versions before 1.18 have another variable).
+# A wrapper as NVIDIA's installer writes it (its versions before 1.18 have another variable).
 FORMER_WRAPPER = """\
 #! /bin/sh
 PATH={dest}:$PATH NVIDIA_CTK_CONFIG_FILE_PATH={dest}/.config/nvidia-container-runtime/config.toml \\
@@ -43,50 +43,50 @@ PATH={dest}:$PATH NVIDIA_CTK_CONFIG_FILE_PATH={dest}/.config/nvidia-container-ru
 
 
 class Report:
-    """What was tried, and what of it was wrong."""
+    """Counts the checks, and collects those that failed."""
 
     def __init__(self) -> None:
         self.tried = 0
         self.wrong: list[str] = []
 
     def check(self, what: str, true: bool, seen: object = "") -> None:
-        """Note whether something is as it should be; what was ``seen`` is told if it is not."""
+        """Record a check. If it failed, ``seen`` is added to the report."""
         self.tried += 1
         if not true:
             self.wrong.append(f"{what}: {seen}")
 
     def failed(self, what: str, result: dict[str, Any], pattern: str) -> None:
-        """Note whether a module failed, and with such words."""
+        """Check that a module failed with a message that matches ``pattern``."""
         words = str(result.get("msg"))
         clear = "Traceback" not in words and re.search(pattern, words, re.DOTALL) is not None
         self.check(what, bool(result.get("failed")) and clear, result)
 
     def worked(self, what: str, result: dict[str, Any], changed: bool) -> None:
-        """Note whether a module did not fail, and changed something or not."""
+        """Check that a module succeeded, and whether it reported a change."""
         self.check(what, not result.get("failed") and result.get("changed") is changed, result)
 
     def print(self, **more: object) -> None:
-        """Tell it as JSON."""
+        """Print the report as JSON."""
         print(json.dumps({"tried": self.tried, "wrong": self.wrong, **more}))
 
 
 def source(name: str) -> str:
-    """The tree of a toolkit, as packages unpacked side by side."""
+    """Return the directory of a toolkit, which contains the unpacked packages."""
     return str(SOURCES / name)
 
 
 def toolkit(dest: str = DEST, **options: Any) -> dict[str, Any]:
-    """Call the module."""
+    """Call nvidia_toolkit_install for a directory."""
     return call("nvidia_toolkit_install", source="directory", dest=dest, **options)
 
 
 def install(name: str, dest: str = DEST, **options: Any) -> dict[str, Any]:
-    """Install a toolkit from its tree; most are called by their versions."""
+    """Install a toolkit from its directory. The name of most of them is their version."""
     return toolkit(dest, src=source(name), **options)
 
 
 def load_driver(*, loaded: bool = True) -> None:
-    """Let the module of the driver be there, or not."""
+    """Make the kernel module of the driver appear as loaded or not."""
     if loaded:
         DRIVER.mkdir(exist_ok=True)
     elif DRIVER.exists():
@@ -94,18 +94,18 @@ def load_driver(*, loaded: bool = True) -> None:
 
 
 def versions(dest: str = DEST) -> set[str]:
-    """The versions that lie beside the path."""
+    """Return the installed versions."""
     folder = Path(f"{dest}.versions")
     return {path.name for path in folder.iterdir() if NAME.fullmatch(path.name)} if folder.exists() else set()
 
 
 def current(dest: str = DEST) -> str:
-    """The version that the path leads to."""
+    """Return the version that the link leads to."""
     return os.path.basename(os.readlink(dest))
 
 
 def make_low_level() -> None:
-    """Put the stand-in for runc where only start() finds it."""
+    """Install the stand-in for runc in a directory that only start() searches."""
     LOW_LEVEL_FOLDER.mkdir(exist_ok=True)
     program = LOW_LEVEL_FOLDER / "runc"
     program.write_text(LOW_LEVEL)
@@ -113,9 +113,9 @@ def make_low_level() -> None:
 
 
 def start(dest: str) -> tuple[str, str]:
-    """Start the runtime as an engine would, with the driver; its version, or nothing and what is wrong.
+    """Start the runtime as an engine does, with the driver. Return its version and an empty text, or "" and the error.
 
-    All that it leads to has to be of that version, but with NVIDIA's installer, whose files know nothing of versions.
+    All files that it uses must be of that version. The files of NVIDIA's installer have no version and are not checked.
     """
     environment = {"PATH": f"{LOW_LEVEL_FOLDER}:/usr/bin:/bin", "GPUFLEET_CALLS": "/dev/stdout"}
     try:
@@ -131,14 +131,14 @@ def start(dest: str) -> tuple[str, str]:
         return "", str(error)
     version, _blank, rest = ended.stdout.partition(" ")
     names = set(NAME.findall(rest))
-    # The runtime itself, two variables, two programs that it finds, and three that its config.toml names.
+    # The runtime, two variables, two programs that it finds, and three programs in its config.toml.
     mentions = len(NAME.findall(rest))
     whole = version == FORMER or (len(names) == 1 and mentions == 8 and names.pop().startswith(f"{version}-"))
     return (version, "") if not ended.returncode and not ended.stderr and whole else ("", f"{ended}")
 
 
 def make_former(dest: str) -> None:
-    """A directory as NVIDIA's installer leaves it."""
+    """Create a directory as NVIDIA's installer leaves it."""
     folder, parts = Path(dest), SOURCES / FORMER
     config = folder / ".config" / "nvidia-container-runtime" / "config.toml"
     config.parent.mkdir(parents=True)
@@ -157,24 +157,24 @@ def make_former(dest: str) -> None:
 
 
 def creations(known: int = 0) -> list[str]:
-    """The calls of our runtimes that made a container, but for the first ``known`` of all calls."""
+    """Return the calls of the runtimes that created a container, without the first ``known`` calls."""
     return [line for line in calls()[known:] if "create" in line.split()]
 
 
 def calls() -> list[str]:
-    """All calls of our runtimes."""
+    """Return all calls of the runtimes."""
     return CALLS.read_text().splitlines() if CALLS.exists() else []
 
 
 def of_one_version(line: str) -> str:
-    """The directory of the version that a call is of; nothing if it mixes several."""
+    """Return the directory name of the version in a call, empty if the call names several versions."""
     names = set(NAME.findall(line))
     same = len(names) == 1 and line.startswith(f"{next(iter(names)).split('-')[0]} ")
     return names.pop() if same else ""
 
 
 def must(*command: str) -> None:
-    """Run a command that must not fail."""
+    """Run a command. Exit if it fails."""
     ended = run(*command)
     if ended.returncode:
         raise SystemExit(f"{' '.join(command)}: {ended.stdout}{ended.stderr}")

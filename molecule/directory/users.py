@@ -1,4 +1,4 @@
-"""Inside a host: sees that a version stays for as long as something uses it. Prints JSON, as Report does."""
+"""Inside a host: checks that a version is kept while something uses it. Prints JSON, as Report does."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 HOME = Path("/opt/gpufleet-users")
 DEST = str(HOME / "toolkit")
 SPECIFICATION = Path("/etc/cdi/gpufleet.yaml")
-# Three sources with a hook that can be told to sleep, as none of the stand-ins can: the kernel would call it sh.
+# Three toolkits whose hook is the program sleep. The other stand-ins are scripts, which the kernel lists as sh.
 SLEEPERS = ("sleeper-1", "sleeper-2", "sleeper-3")
 HOOK = "nvidia-container-runtime-hook"
 
 
 def make_sleepers() -> None:
-    """Make them; the library is only there to be loaded."""
+    """Create these toolkits. Their library has no other purpose than to be loaded."""
     for name in SLEEPERS:
         elf_programs.tree(SOURCES / name, "1.20.0")
         program = SOURCES / name / "usr/bin" / HOOK
@@ -40,13 +40,13 @@ def make_sleepers() -> None:
 
 
 def switch(name: str) -> dict[str, Any]:
-    """Install one of them; sleep has a version of its own, so there is nothing but the hook, and the library."""
+    """Install one of them with the hook and the library only, because sleep reports a version of its own."""
     return toolkit(DEST, src=str(SOURCES / name), components=["hook"], minimum_version_policy="ignore")
 
 
 @contextmanager
 def program() -> Iterator[str]:
-    """A program of the version runs."""
+    """Run a program of the version."""
     with subprocess.Popen([f"{DEST}/{HOOK}", "1000"]) as process:
         try:
             until(lambda: os.readlink(f"/proc/{process.pid}/exe").endswith(".real"))
@@ -57,7 +57,7 @@ def program() -> Iterator[str]:
 
 @contextmanager
 def specification() -> Iterator[str]:
-    """A CDI specification leads to the version."""
+    """Write a CDI specification that names a file of the version."""
     SPECIFICATION.parent.mkdir(exist_ok=True)
     SPECIFICATION.write_text(
         f"containerEdits: {{hooks: [{{path: {HOME}/toolkit.versions/{current(DEST)}/nvidia-cdi-hook}}]}}"
@@ -69,7 +69,7 @@ def specification() -> Iterator[str]:
 
 @contextmanager
 def container() -> Iterator[str]:
-    """A container has a hook of the version."""
+    """Run a container whose configuration contains the path of a hook of the version."""
     hook = f"HOOK={HOME}/toolkit.versions/{current(DEST)}/nvidia-cdi-hook"
     must("docker", "run", "--detach", "--network=none", f"--env={hook}", "--stop-signal=KILL", "--name=user", IMAGE)
     name = run("docker", "inspect", "--format={{.Id}}", "user").stdout
@@ -79,7 +79,7 @@ def container() -> Iterator[str]:
 
 @contextmanager
 def script() -> Iterator[str]:
-    """A shell reads a wrapper, and does not come to its end as nobody hears what it says."""
+    """Run a wrapper whose shell blocks, because it writes to a full pipe."""
     hearing, speaking = os.pipe()
     os.set_blocking(speaking, False)
     try:
@@ -99,13 +99,13 @@ def script() -> Iterator[str]:
 
 
 def scripts(process: int) -> bool:
-    """Whether it has a script open."""
+    """Return whether the process has the wrapper open."""
     folder = f"/proc/{process}/fd"
     return any(RUNTIME in os.readlink(f"{folder}/{name}") for name in os.listdir(folder))
 
 
 def until(true: Callable[[], bool]) -> None:
-    """Wait for something that takes a moment."""
+    """Wait until the condition is true."""
     deadline = time.monotonic() + PATIENCE
     while not true():
         if time.monotonic() > deadline:
@@ -116,7 +116,7 @@ def until(true: Callable[[], bool]) -> None:
 def try_user(
     report: Report, user: Callable[[], AbstractContextManager[str]], switches: Sequence[Callable[[], dict[str, Any]]]
 ) -> None:
-    """Switch twice while the first version is used, then once it is not any more."""
+    """Install two other versions while the first one is used, and one more when it is no longer used."""
     name = getattr(user, "__name__", "")
     report.check(f"{name}, before", not switches[0]().get("failed"))
     used = current(DEST)
@@ -135,7 +135,7 @@ def try_user(
 
 
 def main() -> None:
-    """Go through all kinds of users."""
+    """Run the check for each kind of use."""
     report = Report()
     make_sleepers()
     try_user(report, program, [partial(switch, name) for name in SLEEPERS])

@@ -1,10 +1,10 @@
-"""Inside a host: judges by the real containerd what became of configurations that were changed without being used.
+"""Inside a host: lets the real containerd read configurations that were changed without being used.
 
-judge_containerd.py begin: lays them out, one folder each, and prints as JSON what is to become of each on this version
-judge_containerd.py present: whether containerd finds our entries in them, and all else as it was
-judge_containerd.py absent: whether files and settings are back
+judge_containerd.py begin: writes them, one directory each, and prints the expected result for this version as JSON
+judge_containerd.py present: checks that containerd reads the new entries, and everything else as before
+judge_containerd.py absent: checks that files and settings are restored
 
-The last two end with 1 if anything is wrong, and say what.
+The last two exit with 1 if anything is wrong, and print it.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ STOCK = Path("/root/containerd-as-packaged.toml")
 PLACE = Path("/root/configurations")
 MEMORY = Path("/root/configurations.json")
 
-# What must be refused: from which version of containerd on, before which, and what the message must say.
+# Configurations that must be refused: by this version of containerd and newer, by older ones than this, the message.
 REFUSED = {
     "broken": (0, 9, r"config\.toml, line 4, column 17"),
     "missing": (0, 9, r"gone\.toml, which does not exist, and containerd would not start"),
     "version-1": (2, 9, "file in configuration version 1"),
     "imports-3": (0, 2, "does not support configuration version 3"),
-    # Containerd 2 does not skip the mark at its beginning.
+    # containerd 2 does not skip a byte order mark.
     "windows": (2, 9, "containerd refuses the new content"),
 }
-# The CRI is switched off.
+# The CRI is disabled.
 LEFT_ALONE = ("docker",)
 
 PROGRAMS = {"nvidia": "/usr/bin/nvidia-container-runtime", "nvidia-cdi": "/usr/bin/nvidia-container-runtime.cdi"}
-# The sections of the dump with runtimes in them, newest first.
+# The sections of the dump that contain runtimes, newest first.
 SECTIONS = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
-# Zero in the dump for a runtime that stands in a file, but not for the built-in one; the running daemon fills it in.
+# Empty in the dump for a runtime in a file, but not for the built-in one. The running daemon sets them.
 FILLED_IN = ("sandbox_mode", "sandboxer")
 OURS = re.compile(
     r"version|imports|.*\.containerd\.(default_runtime_name|runtimes\.nvidia(-cdi)?\..*|runtimes\.runc\.sandbox_mode)"
 )
-# Defined where a file of an earlier tool had hidden it.
+# The built-in runtime, which appears in the dump if a file of an earlier tool no longer hides it.
 BUILT_IN = re.compile(r".*\.containerd\.runtimes\.runc\..*")
-# Lines that may become others.
+# Lines that may change.
 REWRITTEN = re.compile(r"default_runtime_name|imports|runtimes = \{")
 
 
 def put(name: str, text: str) -> None:
-    """Make a configuration of one file."""
+    """Write a configuration that consists of one file."""
     (PLACE / name).mkdir(parents=True)
     (PLACE / name / "config.toml").write_text(text, newline="")
 
 
 def lay_out() -> None:
-    """Those written for this, those that containerd and its package come with, and what others make of them."""
+    """Write the configurations: test files, those of containerd and its package, and those that other tools produce."""
     for source in FILES.iterdir():
         if source.is_dir():
             shutil.copytree(source, PLACE / source.name)
@@ -76,12 +76,12 @@ def lay_out() -> None:
     (PLACE / "none").mkdir()
     for folder in PLACE.iterdir():
         for file in folder.rglob("*.toml"):
-            # Their imports are beside them.
+            # The imported files are in the same directory.
             file.write_bytes(file.read_bytes().replace(b"/etc/containerd/", f"{folder}/".encode()))
 
 
 def dump(folder: Path) -> dict[str, Any] | None:
-    """The settings that containerd finds, None where it finds fault; 1.x does so if there is no file."""
+    """Return the settings that containerd reads; None if it reports an error, as 1.x does for a missing file."""
     file = folder / "config.toml"
     command = ["containerd", "--config", str(file) if file.exists() else "/dev/null", "config", "dump"]
     printed = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -89,7 +89,7 @@ def dump(folder: Path) -> dict[str, Any] | None:
 
 
 def contents(folder: Path) -> dict[str, list[str]]:
-    """Mode and lines of everything in the folder."""
+    """Return the mode and the lines of each file in the directory."""
     return {
         str(path): [
             oct(path.stat().st_mode),
@@ -100,7 +100,7 @@ def contents(folder: Path) -> dict[str, list[str]]:
 
 
 def begin() -> list[dict[str, Any]]:
-    """Lay them out, remember them, and tell what is to become of them."""
+    """Write and remember the configurations. Return the expected results."""
     lay_out()
     version = re.search(r" (?:v2 )?v?(\d+)\.", subprocess.check_output(["containerd", "--version"], text=True))
     major = int(version[1]) if version else 0
@@ -117,19 +117,19 @@ def begin() -> list[dict[str, Any]]:
 
 
 def cri(data: dict[str, Any]) -> dict[str, Any]:
-    """The default runtime and all runtimes, as a dump has them."""
+    """Return the default runtime and all runtimes of a dump."""
     return next(dict(data["plugins"][name]["containerd"]) for name in SECTIONS if name in data["plugins"])
 
 
 def inheritance(runtime: dict[str, Any]) -> dict[str, Any]:
-    """All that one runtime may have from another one."""
+    """Return the settings that a runtime may inherit from another one."""
     return {
         path: value for path, value in flat(runtime).items() if path and path not in ("options.BinaryName", *FILLED_IN)
     }
 
 
 def wrong_entries(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What is not as it should be of our entries."""
+    """Return the errors in the entries of this collection."""
     faults = [] if new["default_runtime_name"] == "nvidia" else ["nvidia is not the default"]
     default = old["default_runtime_name"]
     parent = old["runtimes"].get("runc" if default.startswith("nvidia") else default, {})
@@ -144,13 +144,13 @@ def wrong_entries(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 
 def changed_lines(before: dict[str, list[str]], after: dict[str, list[str]]) -> list[str]:
-    """Lines that are lost or others, and of no business of ours."""
+    """Return the lines that were lost or changed, although this collection must not change them."""
     lines = [line for path, text in before.items() for line in ndiff(text, after.get(path, [])) if line[0] == "-"]
     return [line for line in lines if not REWRITTEN.search(line)]
 
 
 def present(row: dict[str, Any]) -> list[Any]:
-    """What is wrong with a configuration that is to have our entries."""
+    """Return what is wrong with a configuration that must contain the entries of this collection."""
     if not row["changes"]:
         return absent(row)
     folder = Path(row["folder"])
@@ -171,7 +171,7 @@ def present(row: dict[str, Any]) -> list[Any]:
 
 
 def absent(row: dict[str, Any]) -> list[Any]:
-    """What is not as it was."""
+    """Return what was not restored."""
     folder = Path(row["folder"])
     return [
         *(path for path in differences(row["contents"], contents(folder))),

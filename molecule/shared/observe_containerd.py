@@ -1,10 +1,10 @@
-"""Inside a host: tells how it stands with containerd, as observing.py says: observe_containerd.py [options].
+"""Inside a host: prints the state of containerd, as described in observing.py: observe_containerd.py [options].
 
 config: inode and time of each file below /etc/containerd; files: their texts
-plugins: the CRI's plugins and their states; none where the CRI is disabled
-dump: what "containerd config dump" prints, None where it fails; complaints: what it says beside that
-settings_touched: the settings of that dump that are not as at the last look; settings_left: as on the fresh host
-cri: what the CRI says of itself, None where it does not answer
+plugins: the CRI's plugins and their states; none if the CRI is disabled
+dump: the output of "containerd config dump", None if it fails; complaints: its error output
+settings_touched: the settings of the dump that differ from the last observation; settings_left: from the fresh host
+cri: the status that the CRI reports, None if it does not answer
 tasks: the running containers of the CRI
 """
 
@@ -25,45 +25,45 @@ UNIT = "containerd.service"
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that may fail."""
+    """Run a command, which may fail."""
     return subprocess.run(command, check=False, capture_output=True, text=True)
 
 
 def flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Each setting by its path; containerd 1.6 lists the imports in any order."""
+    """Return each setting by its path. The imports are sorted, because containerd 1.6 lists them in any order."""
     if isinstance(value, dict) and value:
         return {path: leaf for key in value for path, leaf in flat(value[key], f"{name}.{key}".lstrip(".")).items()}
     return {name: sorted(value) if name == "imports" else value}
 
 
 def essence(value: Any) -> Any:
-    """Leave out what is not set: a built-in runtime has more such entries than the same one that a file has."""
+    """Return the value without empty entries. A built-in runtime has more of them than the same runtime in a file."""
     if not isinstance(value, dict):
         return value
     return {key: kept for key, entry in value.items() if (kept := essence(entry)) not in (None, "", 0, [], {})}
 
 
 def dump() -> dict[str, Any]:
-    """The merged configuration, as a daemon that starts now would read it."""
+    """Return the merged configuration that a daemon would read if it started now."""
     printed = run("containerd", "config", "dump")
     data = tomllib.loads(printed.stdout) if printed.returncode == 0 else None
     return {"dump": data, "settings": flat(essence(data or {})), "complaints": printed.stderr.splitlines()}
 
 
 def plugins() -> dict[str, str]:
-    """State of the CRI's plugins."""
+    """Return the states of the CRI's plugins."""
     rows = [line.split() for line in run("ctr", "plugins", "ls").stdout.splitlines()]
     return {f"{row[0]}.{row[1]}": row[-1] for row in rows if row[1] == "cri" or ".cri." in row[0]}
 
 
 def tasks() -> dict[str, list[str]]:
-    """Process and state of each container, pods' own ones included."""
+    """Return the process and the state of each container, including the pause containers of pods."""
     rows = [line.split() for line in run("ctr", "--namespace=k8s.io", "tasks", "ls").stdout.splitlines()[1:]]
     return {row[0]: row[1:] for row in rows}
 
 
 def ask() -> dict[str, Any] | None:
-    """The CRI's status, None where it does not answer; just after a start it is not ready for a moment."""
+    """Return the CRI's status, None if it does not answer. The request is repeated while a new daemon is not ready."""
     deadline = time.monotonic() + PATIENCE
     while True:
         answer = run("python3", "/fx/cri.py", "status")
@@ -75,7 +75,7 @@ def ask() -> dict[str, Any] | None:
 
 
 def daemon() -> dict[str, Any] | None:
-    """What the CRI says of its runtimes, and the rest of its configuration, which no run of ours may touch."""
+    """Return the CRI's runtimes, and the rest of its configuration, which this collection must not change."""
     answer = ask()
     if answer is None:
         return None
@@ -88,14 +88,14 @@ def daemon() -> dict[str, Any] | None:
         "ours": sorted(ours),
         "runtimes": ours,
         "handlers": sorted(answer["handlers"]),
-        # Containerd 1.6 knows none.
+        # containerd 1.6 has no such setting.
         "cdi": config.pop("enableCDI", None),
         "foreign": {**essence(config), "runtimes": {name: runtimes[name] for name in runtimes.keys() - ours.keys()}},
     }
 
 
 def look() -> dict[str, Any]:
-    """Everything at once."""
+    """Return the whole state."""
     files = [path for path in sorted(CONFIG.rglob("*")) if path.is_file()]
     state = service(UNIT)
     active = state["ActiveState"] == "active"

@@ -1,4 +1,4 @@
-"""Inside a host: tells how it stands with Docker, as observing.py says: observe_docker.py [options]."""
+"""Inside a host: prints the state of Docker, as described in observing.py: observe_docker.py [options]."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from observing import identity, observe, service, trees
 TREES = ("/etc/docker", "/etc/systemd", "/var/lib/gpufleet-nvidia")
 CONFIG = Path("/etc/docker/daemon.json")
 BUILT_IN = ("runc", "io.containerd.")
-# What no run of ours may touch, of all that the daemon says of itself.
+# The values of "docker info" that this collection must not change.
 FOREIGN = ("LoggingDriver", "LiveRestoreEnabled", "CgroupDriver")
 
 
 class Docker(http.client.HTTPConnection):
-    """The daemon's socket."""
+    """A connection to the daemon's socket."""
 
     def connect(self) -> None:
         """Connect to the socket, not to a port."""
@@ -27,16 +27,16 @@ class Docker(http.client.HTTPConnection):
 
 
 def ask(path: str) -> Any:
-    """Get the daemon's answer."""
+    """Return the daemon's answer to a GET request."""
     connection = Docker("localhost", timeout=10)
     connection.request("GET", path)
     return json.load(connection.getresponse())
 
 
 def daemon() -> dict[str, Any] | None:
-    """What "docker info" says, and the container that prepare started; None while the daemon does not run.
+    """Return values of "docker info" and of the container that prepare started; None if the daemon does not run.
 
-    Whoever asks a stopped daemon starts it, through its socket.
+    A stopped daemon is not asked, because the request would start it through its socket.
     """
     if service("docker.service")["ActiveState"] != "active":
         return None
@@ -61,7 +61,7 @@ def daemon() -> dict[str, Any] | None:
 
 
 def look() -> dict[str, Any]:
-    """Everything at once."""
+    """Return the whole state."""
     return {
         "trees": trees(TREES),
         "config": identity(CONFIG) if CONFIG.exists() else None,

@@ -1,7 +1,7 @@
-"""What the observers have in common: how a host stands now, how it stood at the last look, and how it was when fresh.
+"""Shared by the observers: the state of a host now, at the last observation, and when the host was fresh.
 
-Each of them takes [--fresh] [--until JSON] and prints JSON: --fresh makes this look the one to compare with for good;
---until waits a little for a daemon that takes a change over after the signal for it has returned.
+Each observer takes [--fresh] [--until JSON] and prints JSON. --fresh saves the state as that of the fresh host. --until
+waits some seconds for a daemon that applies a change after it has accepted the signal for a reload.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-# Gone with the host, and in no tree that is watched.
+# Earlier states. They are lost with the host, and are in no directory that is compared.
 MEMORY = Path("/run/gpufleet-observed")
 PATIENCE = 8.0
-# Of systemd's message that a unit has been started (sd-messages.h).
+# The identifier of systemd's message "unit has started" (sd-messages.h).
 STARTED = "39f53479d3a045ac8e11786248231fbf"
-# What is compared, and how the differences from the last look and from the fresh host are called.
+# The values that are compared, and the names of the differences from the last observation and from the fresh host.
 COMPARED = {"trees": ("touched", "left"), "settings": ("settings_touched", "settings_left")}
 NOTES = "/state/changes-"
-# What is only told of now.
+# Values that are only printed for the current state.
 PASSING = ("dump",)
 
 
 def describe(path: str) -> str:
-    """Everything about a file that must come back: kind, mode, owner, content."""
+    """Return what a removal must restore of a file: type, mode, owner, and content."""
     status = os.lstat(path)
     words = [stat.filemode(status.st_mode), str(status.st_uid), str(status.st_gid)]
     if stat.S_ISLNK(status.st_mode):
@@ -43,13 +43,13 @@ def describe(path: str) -> str:
 
 
 def identity(path: Path) -> str:
-    """What tells a file that was written again from the one before, even with the same bytes."""
+    """Return the inode and the time of a file, which change if it is written again with the same content."""
     status = path.stat()
     return f"{status.st_ino} {status.st_mtime_ns}"
 
 
 def trees(roots: Iterable[str]) -> dict[str, str]:
-    """All files of the watched trees; a tree that is not there has no entry."""
+    """Return all files of the directory trees. A missing tree has no entry."""
     paths = [path for path in roots if os.path.lexists(path)]
     for tree in roots:
         for folder, folders, files in os.walk(tree):
@@ -58,7 +58,7 @@ def trees(roots: Iterable[str]) -> dict[str, str]:
 
 
 def service(name: str) -> dict[str, str]:
-    """The unit's state, what is new after each start of it, and how often it was started."""
+    """Return the unit's state, the values that change at each start, and the number of starts."""
     properties = "ActiveState,MainPID,ActiveEnterTimestampMonotonic"
     output = subprocess.check_output(["systemctl", "show", name, "--property", properties], text=True)
     subprocess.check_call(["journalctl", "--sync"])
@@ -72,19 +72,19 @@ def service(name: str) -> dict[str, str]:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> dict[str, list[Any]]:
-    """The entries that are not the same, before and after."""
+    """Return the entries that differ, each with its old and new value."""
     return {path: [old.get(path), new.get(path)] for path in sorted({*old, *new}) if old.get(path) != new.get(path)}
 
 
 def late(now: dict[str, Any], daemon: str, until: dict[str, Any]) -> bool:
-    """Tell whether a running daemon does not say yet what it is to say."""
+    """Return whether a running daemon does not report the expected values yet."""
     if not until or now["service"]["ActiveState"] != "active":
         return False
     return now[daemon] is None or not until.items() <= now[daemon].items()
 
 
 def observe(look: Callable[[], dict[str, Any]], daemon: str, units: Sequence[str]) -> None:
-    """Look, compare with what is remembered, remember. ``daemon``: the entry with what the daemon says of itself."""
+    """Observe the host, compare it with the saved states, and save it. ``daemon`` is the key of the daemon's report."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--until", type=json.loads, default={})
@@ -107,12 +107,12 @@ def observe(look: Callable[[], dict[str, Any]], daemon: str, units: Sequence[str
         if what in now
         for name, old in zip(names, (before, fresh))
     }
-    # What a daemon has not taken over yet is noted until it has, whichever run sees to that.
+    # The journal of changes that no restart has confirmed yet is not compared. Any later run may remove it.
     changes["touched"] = {path: change for path, change in changes["touched"].items() if NOTES not in path}
     for entry in (fresh, before, now):
         for what in (*COMPARED, *(PASSING if entry is not now else ())):
             entry.pop(what, None)
     print(json.dumps({"now": {**now, **changes}, "before": before, "fresh": fresh}))
-    # The steps come faster than systemd lets a service start (three times a minute).
+    # systemd limits the starts of a service to three in a minute, and the steps are faster.
     if now["service"]["ActiveState"] == "active":
         subprocess.check_call(["systemctl", "reset-failed", *units])

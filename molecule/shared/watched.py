@@ -1,4 +1,4 @@
-"""The files of a host that are watched: what must come back of each, and what only stays if nobody writes it."""
+"""The files of a host that are compared: what a removal must restore, and what changes whenever the file is written."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from observing import describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-# What package managers and engines keep for themselves, what systemd notes of units that ran, what Ansible leaves,
-# and the modules where a scenario runs them on the host itself.
+# Data of package managers and engines, systemd's records of units that ran, files of Ansible, and the modules if a
+# scenario runs them on the host itself.
 PRIVATE = (
     *(f"/var/lib/{name}" for name in ("apt", "dpkg", "docker", "containerd", "containers", "systemd")),
     "/etc/docker/key.json",
@@ -21,13 +21,13 @@ PRIVATE = (
 
 
 def identify(path: str) -> str:
-    """What is to come back, and behind a tab what only stays if nobody writes."""
+    """Return what a removal must restore, a tab, and the inode and time, which change whenever the file is written."""
     state = os.lstat(path)
     return f"{describe(path)}\t{state.st_ino} {state.st_mtime_ns}"
 
 
 def watched(trees: Iterable[str], private: Iterable[str] = (), tell: Callable[[str], str] = identify) -> dict[str, str]:
-    """All that lies in the trees, but for what is private and what lies in it."""
+    """Return all files in the trees without the private ones."""
     hidden = {*PRIVATE, *private}
     found = {}
     for tree in trees:
@@ -39,5 +39,5 @@ def watched(trees: Iterable[str], private: Iterable[str] = (), tell: Callable[[s
 
 
 def lasting(found: dict[str, str]) -> dict[str, str]:
-    """The same without what only stays if nobody writes."""
+    """Return the same without inodes and times."""
     return {path: words.split("\t")[0] for path, words in found.items()}
