@@ -1,7 +1,7 @@
-"""Inside a host: starts a pod through each handler named ("default": with none named), one after the other.
+"""Inside a host: starts a pod with each of the given handlers, one after the other ("default": without a handler).
 
-Prints as JSON which of the stand-in's programs created each pod (none did for a runtime that is not ours), or what the
-CRI said instead. The pods' image is made of the host's busybox, under the name that the configuration has for it.
+Prints as JSON which programs of the stand-in created each pod, or the error of the CRI. No program of the stand-in
+creates pods of other runtimes. The pause image is made of the host's busybox, with the name in the configuration.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ CTR = ["ctr", "--namespace=k8s.io"]
 
 
 def calls() -> list[str]:
-    """All calls so far."""
+    """Return all recorded calls."""
     return CALLS.read_text().splitlines() if CALLS.exists() else []
 
 
 def load_image() -> None:
-    """Make the image of pods, if it is not there."""
+    """Import the pause image if it is missing."""
     plugins = tomllib.loads(subprocess.check_output(["containerd", "config", "dump"], text=True))["plugins"]
     images = plugins.get("io.containerd.cri.v1.images")
     name = images["pinned_images"]["sandbox"] if images else plugins["io.containerd.grpc.v1.cri"]["sandbox_image"]
@@ -33,13 +33,13 @@ def load_image() -> None:
 
 
 def start(handler: str) -> list[str] | str:
-    """Start a pod and remove it; the programs that were told to create it."""
+    """Start and remove a pod. Return the programs that were called to create it."""
     known = len(calls())
     chosen = "" if handler == "default" else handler
     pod = subprocess.run(["python3", "/fx/cri.py", "run", chosen], check=False, stderr=subprocess.PIPE, text=True)
     if pod.returncode:
         return pod.stderr.strip()
-    # Containerd 2 also asks each runtime for its features, when it starts.
+    # containerd 2 also calls each runtime with "features" when it starts.
     return [os.path.basename(call.split()[0]) for call in calls()[known:] if "create" in call.split()]
 
 

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Inside a host: does to containerd what its owner might do (tamper.sh ACTION), then looks.
+# Inside a host: changes containerd as its owner might do (tamper.sh ACTION), then observes it.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 folder=/etc/containerd
 file=$folder/config.toml
 drop_in=$folder/conf.d/99-nvidia.toml
-# The host's own files, from before all.
+# A copy of the host's files from before the first change.
 kept=/root/containerd
 
-# Another pause image, as for a new Kubernetes; the header is in the files of both suites that this is for.
+# Another pause image, as for a new Kubernetes. The files of the two releases with this action contain the header.
 edit() {
     sed -e '/^ *sandbox_image/d' \
         -e '/^ *\[plugins."io.containerd.grpc.v1.cri"\]$/a\      sandbox_image = "registry.example/pause:edited"' "$1"
@@ -19,8 +19,8 @@ addition() { printf '# The owner'"'"'s\n[plugins."io.containerd.cri.v1.runtime"]
 look() { exec python3 "$here/../shared/observe_containerd.py" "$@"; }
 
 case $1 in
-    # A starting point: bookworm has Debian's own file, in which a runtime beside the built-in one is a trap; trixie one
-    # for Kubernetes, with a secret; sid one in version 3, which imports a directory with a foreign file.
+    # The first state: bookworm has Debian's own file, trixie one for Kubernetes with a secret, sid one in version 3, which
+    # imports a directory with a foreign file.
     begin)
         cp $file /root/containerd-as-packaged.toml
         case $2 in
@@ -29,7 +29,7 @@ case $1 in
         esac
         cp -a "$folder" "$kept"
         systemctl restart containerd.service
-        # Both are to survive whatever follows.
+        # The pod and the container must keep running.
         python3 "$here/start.py"
         python3 /fx/cri.py start runc
         /fx/load-busybox
@@ -37,7 +37,7 @@ case $1 in
         python3 "$here/../shared/observe_docker.py" --fresh >/dev/null
         look --fresh
         ;;
-    # The owner's edit: in the main file; where that is none of our business, in our drop-in.
+    # The owner's edit: in the main file, or in the drop-in of this collection if it does not change the main file.
     edit)
         if grep -q '^version = 3' "$file"; then
             addition >>$drop_in
@@ -46,10 +46,10 @@ case $1 in
             cat /root/edited >"$file"
         fi
         ;;
-    # Whether the edit is all that distinguishes the files from the host's own.
+    # Check that the edit is the only difference from the host's own files.
     compare)
         if grep -q '^version = 3' "$file"; then
-            # The version stays with what is written in it, and with that the head of the file.
+            # The first lines of the drop-in, its header and version, stay with the owner's settings.
             tail -n +5 $drop_in >/root/edited
             addition | diff - /root/edited
         else

@@ -1,6 +1,6 @@
-"""Inside a host: starts a container with each runtime named ("default": with none named), one after the other.
+"""Inside a host: starts a container with each given runtime, one after the other ("default": without a runtime).
 
-Prints as JSON which of the stand-in's programs created each container; none did for a runtime that is not ours.
+Prints as JSON which programs of the stand-in created each container. They create no containers of other runtimes.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ IMAGE = "docker.io/gpufleet/busybox:1"
 
 
 def calls() -> list[str]:
-    """All calls so far."""
+    """Return all recorded calls."""
     return CALLS.read_text().splitlines() if CALLS.exists() else []
 
 
 def start(runtime: str) -> list[str]:
-    """Run a container to its end; the programs that were told to create it."""
+    """Run a container. Return the programs that were called to create it."""
     known = len(calls())
     chosen = [] if runtime == "default" else ["--runtime", runtime]
     command = ["docker", "run", "--rm", "--network=none", *chosen, IMAGE, "echo", "ran"]
     said = subprocess.check_output(command, text=True)
     if said != "ran\n":
         raise SystemExit(f"{runtime}: the container said {said!r}")
-    # dockerd also asks each runtime for its features.
+    # dockerd also calls each runtime with "features".
     return [os.path.basename(call.split()[0]) for call in calls()[known:] if "create" in call.split()]
 
 

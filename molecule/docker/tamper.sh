@@ -1,30 +1,30 @@
 #!/bin/sh
-# Inside a host: does to Docker what its owner might do (tamper.sh ACTION), then looks, as ../shared/observe_docker.py does.
+# Inside a host: changes Docker as its owner might do (tamper.sh ACTION), then observes it with ../shared/observe_docker.py.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 file=/etc/docker/daemon.json
-# The host's own file, from before all.
+# A copy of the host's file from before the first change.
 kept=/root/daemon.json
 drop_in=/etc/systemd/system/docker.service.d
 
 case $1 in
-    # A starting point: bookworm has no file, trixie one with all sorts of settings, sid one with another default.
+    # The first state: bookworm has no file, trixie one with many settings, sid one with another default.
     begin)
         if [ "$2" != bookworm ]; then
             mkdir -p /etc/docker
             if [ "$2" = trixie ]; then mode=640; else mode=600; fi
             install -m "$mode" "$here/files/$2.json" "$file"
-            # One of them as an editor on Windows leaves it.
+            # Make the lines of one file end as an editor on Windows does.
             if [ "$2" = sid ]; then sed -i 's/$/\r/' "$file"; fi
             cp -p "$file" "$kept"
             systemctl restart docker.service
         fi
         /fx/load-busybox
-        # Sleep ignores TERM, for which a stopping daemon would wait ten seconds.
+        # sleep ignores SIGTERM, and a daemon that stops waits ten seconds for it.
         docker run --detach --network=none --runtime=runc --stop-signal=KILL --name=survivor gpufleet/busybox:1
         set -- --fresh
         ;;
-    # The unit sets the default runtime; without a restart the file may still do so too.
+    # The unit sets the default runtime. Until the next restart, the file may also set it.
     flag)
         mkdir "$drop_in"
         cat >"$drop_in/flags.conf" <<'END'
@@ -40,7 +40,7 @@ END
         systemctl daemon-reload
         set --
         ;;
-    # Only the service: its socket would start it.
+    # Only the service is stopped. A request to its socket would start it.
     stop)
         systemctl stop docker.service
         set --

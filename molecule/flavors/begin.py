@@ -1,8 +1,8 @@
-"""Inside a host: makes it what its name says, with a pod or a container that is to survive, and looks.
+"""Inside a host: installs the distribution in the host's name, starts a pod that must keep running, and observes it.
 
-The distributions' programs are in standins; what they start is the containerd of the host. What Debian has installed
-of engines goes where such a node would not have it. One of them has the toolkit before its engine starts; on the others
-it comes later, and with it what changes a running node.
+The programs of the distributions are in the directory standins. They start the containerd of the host. Engines of
+Debian that such a node would not have are removed. On all hosts but one, the toolkit is installed after the engine has
+started, so that the changes apply to a running node.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from looks import IMAGE
 
 FILES, STANDINS = Path("/molecule/flavors/files"), "/molecule/flavors/standins"
 VERSION = "1.20.0"
-# What there is of each engine, and what units it brings.
+# The programs, units and directories of each engine.
 PROGRAMS = {
     "docker": ("usr/bin/docker", "usr/sbin/dockerd", "usr/bin/dockerd"),
     "containerd": ("usr/bin/containerd", "usr/bin/containerd-shim-runc-v2"),
@@ -44,12 +44,12 @@ import {module}
 
 
 def do(*command: str, content: bytes | None = None) -> None:
-    """Run a command that must not fail."""
+    """Run a command. Raise an error if it fails."""
     subprocess.run(command, check=True, input=content, stdout=sys.stderr)
 
 
 def put(file: str, place: str, mode: int = 0o644) -> Path:
-    """Lay a file of this folder there."""
+    """Copy a file of the directory files to ``place``."""
     path = Path(place)
     path.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(FILES / file, path)
@@ -58,7 +58,7 @@ def put(file: str, place: str, mode: int = 0o644) -> Path:
 
 
 def stand_in(program: str, module: str, arguments: str = "") -> None:
-    """Put a stand-in in the place of a distribution's program."""
+    """Write a program that runs the stand-in ``module``."""
     text = WRAPPER.format(python=sys.executable, standins=STANDINS, module=module, arguments=arguments)
     path = Path(program)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,14 +67,14 @@ def stand_in(program: str, module: str, arguments: str = "") -> None:
 
 
 def bring(folder: str) -> None:
-    """Give a distribution its own containerd: the host's, in its folder."""
+    """Copy the host's containerd to the directory of a distribution."""
     Path(folder).mkdir(parents=True)
     for program in PROGRAMS["containerd"]:
         shutil.copy(f"/{program}", folder)
 
 
 def remove(*engines: str) -> None:
-    """Take what Debian has installed of engines from the host, as far as a node is known by it."""
+    """Remove the units, programs and files of engines by which this collection would detect them."""
     for engine in engines:
         if UNITS[engine]:
             subprocess.run(["systemctl", "disable", "--quiet", "--now", *UNITS[engine]], check=False)
@@ -86,7 +86,7 @@ def remove(*engines: str) -> None:
 
 
 def unit(name: str, folder: str = "/etc/systemd/system", enabled: bool = True) -> None:
-    """Lay a unit there, and start it."""
+    """Install a unit, and start it if ``enabled``."""
     put(name, f"{folder}/{name}")
     if enabled:
         do("systemctl", "daemon-reload")
@@ -94,7 +94,7 @@ def unit(name: str, folder: str = "/etc/systemd/system", enabled: bool = True) -
 
 
 def rancher(program: str) -> None:
-    """What both distributions of Rancher have."""
+    """Install the files that K3s and RKE2 have in common."""
     data = f"/var/lib/rancher/{program}"
     put(f"{program}.yaml", f"/etc/rancher/{program}/config.yaml", 0o600)
     stand_in(f"/usr/local/bin/{program}", "rancher", f'"{program}"')
@@ -103,7 +103,7 @@ def rancher(program: str) -> None:
 
 
 def k3s() -> None:
-    """Beside Docker, whose packages switch the CRI of their containerd off."""
+    """Install K3s beside Docker, whose packages disable the CRI of their containerd."""
     remove("podman")
     rancher("k3s")
     put("docker.toml", "/etc/containerd/config.toml")
@@ -113,7 +113,7 @@ def k3s() -> None:
 
 
 def rke2() -> None:
-    """An agent by the tarball, which brings both units; somebody left a template there."""
+    """Install an agent of RKE2 as the tarball does, with both units, and a template of another tool."""
     rancher("rke2")
     remove("docker", "containerd", "podman")
     put("config.toml.tmpl", "/var/lib/rancher/rke2/agent/etc/containerd/config.toml.tmpl", 0o600)
@@ -123,7 +123,7 @@ def rke2() -> None:
 
 
 def k0s() -> None:
-    """A worker, with a foreign drop-in."""
+    """Install a worker of k0s, with a drop-in of another tool."""
     stand_in("/usr/local/bin/k0s", "k0s")
     bring("/var/lib/k0s/bin")
     remove("docker", "containerd", "podman")
@@ -132,7 +132,7 @@ def k0s() -> None:
 
 
 def microk8s() -> None:
-    """The snap, whose folders are links to those of a revision."""
+    """Install MicroK8s as the snap does, whose directories are links to those of a revision."""
     stand_in("/usr/bin/snap", "snap")
     bring("/snap/microk8s/7394/bin")
     put("containerd-template.toml", "/var/snap/microk8s/7394/args/containerd-template.toml", 0o660)
@@ -143,14 +143,14 @@ def microk8s() -> None:
 
 
 def units() -> None:
-    """Two containerds, the second one with a runtime whose program is gone."""
+    """Install two containerds, the second one with a runtime whose program is missing."""
     remove("docker", "podman")
     put("containerd-gpu.toml", "/etc/containerd-gpu/config.toml")
     unit("containerd-gpu.service")
 
 
 def users() -> None:
-    """A user's own Docker, and a Podman with NVIDIA's old hook and folders that somebody chose."""
+    """Install a rootless Docker, and a Podman with NVIDIA's old hook and directories that its owner has configured."""
     for engine in ("docker", "containerd"):
         do("systemctl", "disable", "--quiet", "--now", *UNITS[engine])
     put("containers.conf", "/etc/containers/containers.conf")
@@ -159,14 +159,14 @@ def users() -> None:
     name, uid = places.USER, places.UID
     account(name, uid)
     attacker()
-    # Some of /proc and /sys is hidden by what stands for the GPU. The kernel gives a user's container its own of either
-    # only where another one of the host is whole.
+    # The stand-ins for the GPU hide parts of /proc and /sys. The kernel mounts new ones for a user's container only if
+    # the host has another one that is complete.
     for kind in ("proc", "sysfs"):
         do("install", "-d", f"/srv/{kind}")
         do("mount", "-t", kind, kind, f"/srv/{kind}")
-    # dockerd-rootless.sh hides folders of specifications that come after it.
+    # dockerd-rootless.sh hides directories of specifications that are created after its start.
     do("install", "-d", "/etc/cdi")
-    # slirp4netns needs it.
+    # slirp4netns needs /dev/net/tun.
     do("install", "-d", "/dev/net")
     do("mknod", "-m", "666", "/dev/net/tun", "c", "10", "200")
     home = Path("/home", name)
@@ -182,7 +182,7 @@ def users() -> None:
 
 
 def account(name: str, uid: int) -> None:
-    """Make a user: useradd is not on these hosts."""
+    """Create a user. These hosts have no useradd."""
     for file, line in {
         "passwd": f"{name}:x:{uid}:{uid}::/home/{name}:/bin/sh",
         "shadow": f"{name}:*:20000:0:99999:7:::",
@@ -195,7 +195,7 @@ def account(name: str, uid: int) -> None:
 
 
 def attacker() -> None:
-    """A user whose files block whoever reads them, who holds the lock of earlier versions, and who runs a "dockerd"."""
+    """Create a user whose files block readers, who holds the lock of earlier versions, and who runs a "dockerd"."""
     name, home = "mallory", Path("/home/mallory")
     account(name, places.UID + 1)
     unit = home / ".config/systemd/user/docker.service"
@@ -215,12 +215,12 @@ def wait_for(path: Path) -> None:
     deadline = time.monotonic() + 30
     while not path.exists():
         if time.monotonic() > deadline:
-            sys.exit(f"{path} does not come")
+            sys.exit(f"{path} did not appear within 30 seconds")
         time.sleep(0.1)
 
 
 def install_toolkit() -> None:
-    """As somebody else would; its programs write down how they were called, also those of a user."""
+    """Install a toolkit without this collection. Its programs record their calls, also if a user runs them."""
     elf_programs.tree(Path("/"), VERSION)
     calls = Path(elf_programs.CALLS)
     calls.touch()
@@ -228,7 +228,7 @@ def install_toolkit() -> None:
 
 
 def load_pause(address: str) -> None:
-    """Make the image of pods, under the name that the configuration has for it."""
+    """Import the pause image under the name in the configuration."""
     deadline = time.monotonic() + 30
     while places.said_by_cri(address) is None:
         if time.monotonic() > deadline:
@@ -237,13 +237,13 @@ def load_pause(address: str) -> None:
     config = Cri(address).status()["config"]
     names = {**config, **config.get("pinnedImages", {})} if isinstance(config, dict) else {}
     name = names.get("sandboxImage") or names.get("sandbox") or PAUSE[places.KIND]
-    # The CRI unpacks it for its own snapshotter.
+    # The CRI unpacks the image for its own snapshotter.
     image = load_busybox.image(str(name))
     do("ctr", f"--address={address}", "--namespace=k8s.io", "images", "import", "--no-unpack", "-", content=image)
 
 
 def start_survivor(address: str) -> None:
-    """A pod that is to run whatever follows; the CRI learns of an image a moment after it was made."""
+    """Start a pod that must keep running. The CRI may not know a new image yet, so the start is repeated."""
     deadline = time.monotonic() + 30
     while True:
         try:
@@ -256,13 +256,13 @@ def start_survivor(address: str) -> None:
             return
 
 
-# Containerd 2 does not tell what it was told of images.
+# containerd 2 does not report the name of the pause image.
 PAUSE = {"k3s": "rancher/mirrored-pause:3.6"}
 KINDS = {"k3s": k3s, "rke2": rke2, "k0s": k0s, "microk8s": microk8s, "units": units, "users": users}
 
 
 def main() -> None:
-    """Do it."""
+    """Prepare the host."""
     machine.become(machine.Machine())
     KINDS[places.KIND]()
     for address in places.HERE.cri.values():

@@ -28,7 +28,7 @@ from observing import differences
 from watched import lasting, watched
 
 TREES = ("/etc", "/home", "/opt", "/root", "/snap", "/usr/local", "/usr/share/containers", "/var/lib", "/var/snap")
-# What engines keep for themselves, and what others write while hosts run.
+# Data of engines, and files that other programs write while a host runs.
 PRIVATE = (
     "/var/lib/containerd-gpu",
     *(f"/var/lib/rancher/{name}/agent/containerd" for name in ("k3s", "rke2")),
@@ -50,23 +50,23 @@ def overwritten() -> list[str]:
 
 
 def pods() -> dict[str, int]:
-    """How many containers run."""
+    """Return the number of running containers of each engine."""
     rows = {target: places.ctr(address, "tasks", "ls") for target, address in places.HERE.cri.items()}
     return {target: listed.count("RUNNING") for target, listed in rows.items()}
 
 
 def calls() -> list[list[str]]:
-    """All calls of the toolkit's programs so far, word by word."""
+    """Return the arguments of all calls of the toolkit's programs."""
     return [line.split() for line in Path(CALLS).read_text().splitlines()]
 
 
 def creators(known: int) -> list[str]:
-    """The programs that were told to create a container since then."""
+    """Return the programs that were called to create a container after the first ``known`` calls."""
     return [os.path.basename(words[1]) for words in calls()[known:] if "create" in words]
 
 
 def pod(address: str, handler: str) -> list[str] | str:
-    """Start a pod and remove it: which programs made it, or what the CRI said instead."""
+    """Start and remove a pod. Return the programs that created it, or the error of the CRI."""
     known = len(calls())
     cri = Cri(address)
     try:
@@ -77,7 +77,7 @@ def pod(address: str, handler: str) -> list[str] | str:
 
 
 def wrong_pods(engines: dict[str, Any]) -> list[str]:
-    """Start a pod of each CRI by each way that matters; what did not come by the program that it says."""
+    """Start pods in each CRI with each NVIDIA runtime, runc and the default. Return those of an unexpected program."""
     found = []
     for target, address in places.HERE.cri.items():
         said = engines[target]
@@ -92,7 +92,7 @@ def wrong_pods(engines: dict[str, Any]) -> list[str]:
 
 
 def wrong_containers(engines: dict[str, Any]) -> list[str]:
-    """The same for containers of Docker that name no runtime."""
+    """Do the same for containers of Docker without a runtime option."""
     found = []
     for target, address in places.HERE.docker.items():
         known = len(calls())
@@ -103,7 +103,7 @@ def wrong_containers(engines: dict[str, Any]) -> list[str]:
 
 
 def cdi() -> dict[str, Any]:
-    """Whether containers with all GPUs get them; else what was said."""
+    """Return for each engine True if a container with all GPUs gets them, otherwise its error or devices."""
     found = {"podman": looks.seen("podman", "all")}
     os.environ["DOCKER_HOST"] = f"unix://{places.RUNTIME_DIR}/docker.sock"
     found["rootless"] = looks.seen("docker", "all")
@@ -112,7 +112,7 @@ def cdi() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Look, compare, remember, and only then start something."""
+    """Read and compare the files before any container is started, then print the result."""
     now = watched(TREES, PRIVATE)
     places.MEMORY.mkdir(exist_ok=True)
     if "--fresh" in sys.argv:

@@ -1,4 +1,4 @@
-"""Inside a host: what engines it has, by its name: their units and sockets, and how to ask them."""
+"""Inside a host: the units and sockets of the engines that belong to its name, and functions that ask these engines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import grpc
 from cri import Cri
 from engines import PATIENCE, run
 
-# Outside of what is watched, and gone with the host.
+# A directory that is not compared, and is lost with the host.
 MEMORY = Path("/run/gpufleet-flavors")
 KIND = socket.gethostname().rpartition("-")[2]
 USER, UID = "ada", 1000
@@ -23,7 +23,7 @@ GPU_SOCKET = "/run/containerd-gpu/containerd.sock"
 
 
 class Place(NamedTuple):
-    """A kind of host: the CRI sockets and the Docker sockets of its engines, by their targets; the units of all."""
+    """A kind of host: the units of its engines, and the CRI and Docker sockets by their targets."""
 
     units: tuple[str, ...] = ()
     cri: dict[str, str] = {}  # noqa: RUF012
@@ -54,7 +54,7 @@ HERE = PLACES[KIND]
 
 
 def started() -> dict[str, str]:
-    """Of each unit, what is new with each start of it."""
+    """Return a value for each unit that changes at each of its starts."""
     commands = {name: ["systemctl"] for name in HERE.units}
     commands.update({f"{name} of {USER}": [*AS_USER, "systemctl", "--user"] for name in HERE.user_units})
     found = {}
@@ -65,19 +65,19 @@ def started() -> dict[str, str]:
 
 
 def docker(address: str, *words: str) -> Any:
-    """Call the client of Docker."""
+    """Run the client of Docker."""
     return run("docker", "--host", f"unix://{address}", *words)
 
 
 def said_by_docker(address: str) -> dict[str, Any] | None:
-    """The default and the NVIDIA runtimes of a Docker; None if it does not answer."""
+    """Return the default runtime and the NVIDIA runtimes that a Docker reports; None if it does not answer."""
     shown = docker(address, "info", "--format={{json .}}")
     info = json.loads(shown.stdout) if shown.returncode == 0 else {}
     return told(info["DefaultRuntime"], info["Runtimes"]) if "Runtimes" in info else None
 
 
 def said_by_cri(address: str) -> dict[str, Any] | None:
-    """The same of a CRI."""
+    """Return the same for a CRI."""
     try:
         config: Any = Cri(address).status()["config"]
     except grpc.RpcError:
@@ -86,13 +86,13 @@ def said_by_cri(address: str) -> dict[str, Any] | None:
 
 
 def told(default: str, runtimes: dict[str, Any]) -> dict[str, Any]:
-    """What is looked at of that; MicroK8s has a runtime of its own that is called like the program."""
+    """Return the compared runtimes. MicroK8s itself has a runtime nvidia-container-runtime, which is omitted."""
     ours = (name for name in runtimes if name.startswith("nvidia") and name != "nvidia-container-runtime")
     return {"default": default, "ours": sorted(ours)}
 
 
 def engines() -> dict[str, dict[str, Any] | None]:
-    """What each engine says of its runtimes, as soon as all say something."""
+    """Return the runtimes that each engine reports. Wait until all engines answer."""
     deadline = time.monotonic() + PATIENCE / 4
     while True:
         found = {name: said_by_cri(address) for name, address in HERE.cri.items()}
@@ -103,5 +103,5 @@ def engines() -> dict[str, dict[str, Any] | None]:
 
 
 def ctr(address: str, *words: str) -> str:
-    """Call the client of containerd; what it prints."""
+    """Run the client of containerd. Return its output."""
     return run("ctr", f"--address={address}", "--namespace=k8s.io", *words).stdout

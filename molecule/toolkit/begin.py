@@ -1,7 +1,7 @@
-"""Inside a host: gives it its starting point: begin.py deb|rpm
+"""Inside a host: prepares it for the scenario: begin.py deb|rpm
 
-A GPU on its PCI bus, an image for containers, packages in /srv/packages and a signed repository of them behind
-127.0.0.1:8088. With "rpm" the host, a Debian one, passes for one of Red Hat's.
+It adds a GPU on the PCI bus, an image for containers, packages in /srv/packages, and a signed repository of them at
+127.0.0.1:8088. With "rpm", the host, which runs Debian, looks like one of Rocky Linux.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ PRETTY_NAME="Rocky Linux 9.4"
 
 
 def run(*argv: object) -> None:
-    """Run a command that must not fail."""
+    """Run a command. Raise an error if it fails."""
     subprocess.run([str(word) for word in argv], check=True)
 
 
 def add_gpu() -> None:
-    """Let the PCI bus have one device, a GPU of NVIDIA's."""
+    """Create an NVIDIA GPU as the only device on the PCI bus."""
     device = DEVICES / "0000:01:00.0"
     device.mkdir(parents=True)
     for name, value in GPU.items():
@@ -41,23 +41,23 @@ def add_gpu() -> None:
 
 
 def dress() -> None:
-    """Pass for a host of Red Hat's."""
-    # On Debian it is a link to what a package has.
+    """Make the host look like one of Rocky Linux."""
+    # On Debian this is a link to a file of a package.
     release = Path("/etc/os-release")
     release.unlink()
     release.write_text(RELEASE)
     for folder in ("/etc/yum.repos.d", "/etc/pki/rpm-gpg"):
         Path(folder).mkdir(parents=True)
-    # Debian has it on: a repository of whatever was installed before.
+    # Debian enables this plugin, which adds a repository of all packages that were installed before.
     Path("/etc/dnf/plugins/local.conf").write_text("[main]\nenabled = 0\n")
     run("rpm", "--install", "--nodeps", *(PACKAGES / "other").glob("gpufleet-release-*.rpm"))
 
 
 def main() -> None:
-    """Do it."""
+    """Prepare the host."""
     kind = sys.argv[1]
     add_gpu()
-    # There is nothing to be had from elsewhere.
+    # The other package sources of the host cannot be reached.
     sources = Path("/etc/apt/sources.list")
     if sources.exists():
         sources.unlink()
@@ -72,7 +72,7 @@ def main() -> None:
     run("systemctl", "daemon-reload")
     run("systemctl", "start", UNIT)
     run("/fx/load-busybox")
-    # Some engines lack it at first.
+    # Some hosts do not have this directory at first.
     Path("/etc/docker").mkdir(exist_ok=True)
     run(sys.executable, "-B", HERE / "observe.py", "--fresh")
 

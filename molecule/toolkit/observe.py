@@ -1,8 +1,8 @@
-"""Inside a host: tells as JSON how it stands with the toolkit: observe.py [--fresh]
+"""Inside a host: prints the state of the toolkit as JSON: observe.py [--fresh]
 
-packages (name to version, or to dpkg's word for one that is not whole), held, pin (priorities of what is on offer),
-requests (how often the repository was asked since the last look), settings (of config.toml, dotted), and the files that
-differ from the last look (touched) and from the fresh host (left). --fresh makes this look the one to compare with.
+packages (name to version, or to dpkg's state of an incomplete one), held, pin (priorities of the offered versions),
+requests (the number of requests to the repository since the last call), settings (of config.toml, dotted), files that
+differ from the last call (touched) and from the fresh host (left). --fresh saves this state as that of the fresh host.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ REQUESTS = Path("/run/gpufleet-requests")
 CONFIG = Path("/etc/nvidia-container-runtime/config.toml")
 NAMES = re.compile("nvidia")
 TREES = ("/etc", "/usr", "/opt", "/root", "/var/lib", "/var/cache/gpufleet-nvidia")
-# Where a file that was written again with the same content counts as the same.
+# In these directories, files are compared by content, so a file that is written again with the same content is equal.
 READ = ("/etc", "/var", "/usr/share/keyrings")
 PRIVATE = ("/var/lib/dnf", "/var/lib/rpm", "/etc/dnf/plugins/versionlock.list", "/root/.gnupg")
 
 
 def output(*argv: str) -> str:
-    """What a command says, whatever its end."""
+    """Return the output of a command, even if it fails."""
     return subprocess.run(argv, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
 
 
 class Apt:
-    """A host with dpkg and apt."""
+    """The package manager of a host with dpkg and apt."""
 
     def packages(self) -> dict[str, str]:
         """Names and versions."""
@@ -53,13 +53,13 @@ class Apt:
         return sorted(output("apt-mark", "showhold").split())
 
     def pin(self) -> list[str]:
-        """The priorities of the versions on offer."""
+        """Return the priorities of the offered versions."""
         text = output("apt-cache", "policy", "nvidia-container-toolkit")
         return sorted(set(re.findall(r"^ (?:\*\*\*|   ) \S+ (\d+)$", text, re.MULTILINE)))
 
 
 class Dnf:
-    """A host with rpm and dnf."""
+    """The package manager of a host with rpm and dnf."""
 
     def packages(self) -> dict[str, str]:
         """Names and versions."""
@@ -71,7 +71,7 @@ class Dnf:
         return sorted(re.findall(r"^(\S+?)-\d+:", output("dnf", "--quiet", "versionlock", "list"), re.MULTILINE))
 
     def pin(self) -> list[str]:
-        """The priority of the repository."""
+        """Return the priority of the repository."""
         files = Path("/etc/yum.repos.d").glob("*.repo")
         return sorted(
             set(re.findall(r"^priority *= *(\d+)", "".join(file.read_text() for file in files), re.MULTILINE))
@@ -79,7 +79,7 @@ class Dnf:
 
 
 def flat(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings by their dotted names."""
+    """Yield the settings with their dotted names."""
     for key, value in data.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{key}.")
@@ -88,25 +88,25 @@ def flat(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def trees() -> dict[str, str]:
-    """All that is watched, but for the contents of what is large: files that no run of ours rewrites in place."""
+    """Return all compared files. Large ones, which this collection never overwrites in place, are not read."""
     caches = {str(path): describe(str(path)) for path in Path("/var/cache").glob("gpufleet-nvidia-*")}
     return {**caches, **watched(TREES, PRIVATE, tell)}
 
 
 def tell(path: str) -> str:
-    """Everything of a small file, and what tells a large one from another."""
+    """Return the description of a small file, or the status of a large one."""
     return describe(path) if path.startswith(READ) else lightly(path)
 
 
 def lightly(path: str) -> str:
-    """What tells a file from another one without reading it."""
+    """Return the status of a file, which changes if it is replaced."""
     status = os.lstat(path)
     changed = "" if os.path.isdir(path) and not os.path.islink(path) else f" {status.st_size} {status.st_mtime_ns}"
     return f"{status.st_mode} {status.st_uid}{changed}"
 
 
 def look() -> dict[str, Any]:
-    """Everything at once."""
+    """Return the whole state."""
     manager = Apt() if "ID=debian" in Path("/etc/os-release").read_text().splitlines() else Dnf()
     return {
         "packages": manager.packages(),
@@ -119,7 +119,7 @@ def look() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Look, compare, remember."""
+    """Compare the state with the saved ones, save it, and print the result."""
     now = look()
     MEMORY.mkdir(parents=True, exist_ok=True)
     if "--fresh" in sys.argv:

@@ -1,4 +1,4 @@
-"""Inside a host: serves /srv/repository on 127.0.0.1:8088, and tells systemd once it does."""
+"""Inside a host: serves /srv/repository on 127.0.0.1:8088, and notifies systemd when it listens."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ ADDRESS = ("127.0.0.1", 8088)
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """A server whose port can be had again at once."""
+    """A server whose port can be used again immediately after its end."""
 
     allow_reuse_address = True
 
 
 def main() -> None:
-    """Serve until the end."""
+    """Serve until the process is stopped."""
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory="/srv/repository")
     with Server(ADDRESS, handler) as server:
         notify = os.environ.get("NOTIFY_SOCKET")

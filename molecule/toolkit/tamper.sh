@@ -1,5 +1,5 @@
 #!/bin/sh
-# Inside a host: does to it what its owner, or somebody else, might do (tamper.sh ACTION...), then looks, as observe.py says.
+# Inside a host: changes it as its owner or another tool might do (tamper.sh ACTION...), then observes it with observe.py.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 packages=/srv/packages
@@ -15,9 +15,9 @@ drop() { # drop NAME
 
 for action; do
     case $action in
-        # The mirror cannot be reached; it can again.
+        # Stop or start the server of the repository.
         stop | start) systemctl "$action" gpufleet-repository.service ;;
-        # All that can be upgraded is.
+        # Upgrade all packages.
         upgrade)
             if [ $kind = deb ]; then
                 apt-get update
@@ -26,12 +26,12 @@ for action; do
                 dnf --assumeyes --refresh upgrade
             fi
             ;;
-        # What instructions of former years left behind; apt refuses any command with two keys for one address.
+        # Files of NVIDIA's previous instructions. apt refuses all commands if one address has two keys.
         former)
             if [ $kind = deb ]; then
                 dpkg --install "$packages"/nvidia-docker2* "$packages"/nvidia-container-runtime_3*
             else
-                # They were there first; rpm refuses what an installed package obsoletes.
+                # On real hosts these were installed first. Now rpm refuses them, because an installed package obsoletes them.
                 rpm --install --nodeps "$packages"/nvidia-docker2* "$packages"/nvidia-container-runtime-3*
             fi
             if [ $kind = deb ]; then
@@ -42,12 +42,12 @@ for action; do
                     >/etc/yum.repos.d/nvidia-docker.repo
             fi
             ;;
-        # A container that has its GPU by the hook.
+        # A container that gets its GPU from the legacy hook.
         gpu)
             mkdir -p /etc/docker
             echo '{"runtimes": {"legacy": {"path": "/usr/bin/nvidia-container-runtime.legacy"}}}' >/etc/docker/daemon.json
             systemctl reload docker.service
-            # The daemon reads its file after the signal for it has returned.
+            # The daemon reads its file some time after the signal.
             until docker info --format '{{json .Runtimes}}' | grep -q legacy; do sleep 0.1; done
             docker run --detach --network=none --runtime=legacy --stop-signal=KILL --name=gpu \
                 --env=NVIDIA_VISIBLE_DEVICES=all gpufleet/busybox:1
@@ -57,10 +57,10 @@ for action; do
             rm /etc/docker/daemon.json
             systemctl reload docker.service
             ;;
-        # Somebody else's package that needs the toolkit.
+        # A foreign package that needs the toolkit.
         bystander) add "$packages"/other/gpufleet-bystander* ;;
         no-bystander) drop gpufleet-bystander ;;
-        # A container through the runtime that the packages brought.
+        # A container that runs with the runtime of the packages.
         run)
             : >/var/log/nvidia-container-runtime.calls
             docker run --rm --network=none --runtime=nvidia gpufleet/busybox:1 true

@@ -1,4 +1,4 @@
-"""What the stand-ins for distributions of Kubernetes have in common: a real containerd as their child, and its end."""
+"""Shared by the stand-ins for distributions of Kubernetes: they start and stop a real containerd as their child."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from typing import Any
 
 sys.path.append("/fx")
 
-# Behind that path.
+# These imports need this path.
 import grpc
 from cri import Cri
 
-# Who wrote a generated file last, by inode and time: anything else there was written by somebody else.
+# The inode and time of each generated file. If they differ from those of the file, another program has written it.
 GENERATED = Path("/run/gpufleet-generated.json")
 _PR_SET_PDEATHSIG = 1
 
 
 def written(path: Path) -> str:
-    """What tells a file that was written again from the one before."""
+    """Return the inode and time of a file, which change if it is written again."""
     status = path.stat()
     return f"{status.st_ino} {status.st_mtime_ns}"
 
 
 def generate(path: Path, text: str) -> None:
-    """Write a file anew, and note that it was us."""
+    """Write a generated file, and record its inode and time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     known: dict[str, Any] = json.loads(GENERATED.read_text()) if GENERATED.exists() else {}
@@ -40,16 +40,16 @@ def generate(path: Path, text: str) -> None:
 
 
 def call_myself(name: str) -> None:
-    """The name of this process, as the kernel and systemd show it."""
+    """Set the name of this process that the kernel and systemd show."""
     Path("/proc/self/comm").write_text(name)
 
 
 def start(command: list[str], path: list[str]) -> subprocess.Popen[bytes]:
-    """Start containerd; it gets the signal to end when this process is gone, as k3s arranges it."""
+    """Start containerd. The kernel sends it SIGTERM when this process ends, as with k3s."""
     environ = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
     environ["PATH"] = ":".join([*path, environ["PATH"]])
     libc = ctypes.CDLL(None)
-    # Nothing else runs in this process, so the child may call Python code before it becomes containerd.
+    # This process has only one thread, so the child may run Python code before it executes containerd.
     return subprocess.Popen(
         command,
         env=environ,
@@ -58,7 +58,7 @@ def start(command: list[str], path: list[str]) -> subprocess.Popen[bytes]:
 
 
 def answers(address: str) -> bool:
-    """Tell whether the CRI does."""
+    """Return whether the CRI answers."""
     try:
         Cri(address).status()
     except grpc.RpcError:
@@ -67,7 +67,7 @@ def answers(address: str) -> bool:
 
 
 def wait_for(child: subprocess.Popen[bytes], address: str) -> None:
-    """Wait for the CRI, however long it takes; end with the child."""
+    """Wait without limit until the CRI answers. Exit if the child ends."""
     while not answers(address):
         if child.poll() is not None:
             sys.exit(f"containerd: exit status {child.returncode}")
@@ -75,7 +75,7 @@ def wait_for(child: subprocess.Popen[bytes], address: str) -> None:
 
 
 def ready() -> None:
-    """Tell systemd, where it asked for that (sd_notify(3))."""
+    """Notify systemd that the service has started, if the unit expects it (sd_notify(3))."""
     address = os.environ.get("NOTIFY_SOCKET")
     if address:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
@@ -83,10 +83,10 @@ def ready() -> None:
 
 
 def end_on_signal(child: subprocess.Popen[bytes]) -> None:
-    """Take containerd along when systemd ends this process."""
+    """Stop containerd when systemd stops this process."""
 
     def end(_number: int, _frame: object) -> None:
-        # Popen's own wait may be under way, and takes no second one; and the child may have ended before.
+        # A wait of Popen may be running, which allows no second one, and the child may have ended.
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(child.pid, signal.SIGTERM)
             os.waitpid(child.pid, 0)

@@ -1,9 +1,9 @@
-"""Stands for k0s v1.30: k0s worker, k0s version.
+"""A stand-in for k0s v1.30: k0s worker, k0s version.
 
-Generates the configuration of its containerd (pkg/component/worker/containerd): what containerd itself has for the CRI,
-into which it merges the drop-ins that say something of the CRI; others are imported. Starts the real containerd with
-it. After a change of the drop-ins it does that again, three seconds later, and ends containerd by a signal, which its
-supervisor starts again five seconds later.
+It generates the configuration of its containerd (pkg/component/worker/containerd). This is containerd's own default of
+the CRI, merged with the drop-ins that have settings of the CRI. Other drop-ins are imported. It starts the real
+containerd with it. Three seconds after a change of the drop-ins it generates the file again and stops containerd with a
+signal. Its supervisor starts containerd again five seconds later.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ ADDRESS = "/run/k0s/containerd.sock"
 PROGRAMS = "/var/lib/k0s/bin"
 CRI = "io.containerd.grpc.v1.cri"
 PAUSE = "quay.io/k0sproject/pause:3.9"
-# Seconds.
+# Seconds: from a change to the new file, from the end of containerd to its next start, between two checks.
 DEBOUNCE, RESPAWN, LOOK = 3.0, 5.0, 0.3
 
 
 def merged(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """``base`` with what ``patch`` says, table by table."""
+    """Return ``base`` with the values of ``patch``. Tables are merged."""
     result = dict(base)
     for key, value in patch.items():
         known = result.get(key)
@@ -40,7 +40,7 @@ def merged(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
 
 
 def lines(table: dict[str, Any], path: list[str]) -> list[str]:
-    """A table as TOML, which has JSON's words for all that is in there."""
+    """Return the lines of a table in TOML. The values have the same form in JSON."""
     values = [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict)]
     head = [f"[{'.'.join(map(json.dumps, path))}]"] if path else []
     tables = [(key, value) for key, value in table.items() if isinstance(value, dict)]
@@ -48,7 +48,7 @@ def lines(table: dict[str, Any], path: list[str]) -> list[str]:
 
 
 def configure() -> None:
-    """Write both files, unless the user has taken the main one over."""
+    """Write both files, unless the user has removed the mark of k0s from the main file."""
     if MAIN.exists() and not MAIN.read_text().startswith(MARKER):
         return
     DROP_INS.mkdir(parents=True, exist_ok=True)
@@ -68,12 +68,12 @@ def configure() -> None:
 
 
 def drop_ins() -> list[str]:
-    """What the drop-ins are now."""
+    """Return the current drop-ins with their inodes and times."""
     return [f"{path} {child.written(path)}" for path in sorted(DROP_INS.glob("*"))]
 
 
 def supervise() -> None:
-    """Keep containerd running, also with other drop-ins."""
+    """Run containerd until it ends, and stop it after a change of the drop-ins."""
     options = ["--root=/var/lib/k0s/containerd", "--state=/run/k0s/containerd", f"--address={ADDRESS}"]
     containerd = child.start([f"{PROGRAMS}/containerd", *options, f"--config={MAIN}"], [PROGRAMS])
     child.end_on_signal(containerd)
@@ -91,7 +91,7 @@ def supervise() -> None:
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the command of the command line."""
     if sys.argv[1:] == ["version"]:
         print("v1.30.4+k0s.0")
         return

@@ -1,6 +1,6 @@
-"""Stands for what `snap run microk8s.daemon-containerd` starts in MicroK8s 1.28, as its unit does.
+"""A stand-in for the program that `snap run microk8s.daemon-containerd` starts in the unit of MicroK8s 1.28.
 
-Fills the placeholders of the template (run-containerd-with-args) and becomes the real containerd.
+It replaces the placeholders of the template (run-containerd-with-args), then executes the real containerd.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ ADDRESS = f"{COMMON}/run/containerd.sock"
 
 
 def main() -> None:
-    """Do it."""
+    """Write the configuration and execute containerd."""
     gpu = Path(DATA, "var/lock/gpu").exists()
-    # The native snapshotter is what it takes where overlays do not work, as on these hosts.
+    # MicroK8s uses the native snapshotter on hosts without overlay file systems, such as these.
     placeholders = {
         "SNAP": SNAP,
         "SNAP_DATA": DATA,

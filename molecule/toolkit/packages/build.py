@@ -1,6 +1,6 @@
-"""Inside a host: makes real packages of contents.py: build.py OUT --kind deb|rpm.
+"""Inside a host: builds the packages that contents.py describes: build.py OUT --kind deb|rpm.
 
-They lie in OUT/, those that are not for the repository in OUT/other/.
+The packages are written to OUT/, and those that are not for the repository to OUT/other/.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ DESCRIPTION = "Stand-in for a package of the NVIDIA Container Toolkit"
 
 
 def output(*argv: str) -> str:
-    """What a command says."""
+    """Return the output of a command."""
     return subprocess.check_output(argv, text=True).strip()
 
 
 def put(file: Path, text: str, mode: int = 0o755) -> None:
-    """Write a file and the folders above it."""
+    """Write a file, and create the directories above it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
     file.chmod(mode)
 
 
 def depends(package: Package, exactly: str) -> list[str]:
-    """What a package needs: the others in its own version, unless it is somebody else's."""
+    """Return the dependencies of a package: the others in its own version, or in any version for a foreign package."""
     return [name if package.other else name + exactly for name in package.depends]
 
 
 def deb(package: Package, folder: Path, out: Path) -> None:
-    """Make a package for dpkg."""
+    """Build a package for dpkg."""
     version = f"{package.version}-{REVISION}"
     fields = {
         "Package": package.name,
@@ -51,12 +51,12 @@ def deb(package: Package, folder: Path, out: Path) -> None:
     for name, when, text in (("postinst", "configure", package.installed), ("postrm", "purge", package.purged)):
         if text:
             put(folder / "DEBIAN" / name, f'#!/bin/sh\nset -e\n[ "$1" = {when} ] || exit 0\n{text}')
-    # Compression is most of the time that this takes.
+    # Compression would take most of the time.
     output("dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", str(folder), str(out))
 
 
 def rpm(package: Package, folder: Path, out: Path) -> None:
-    """Make a package for rpm."""
+    """Build a package for rpm."""
     for path, text in package.files.items():
         put(folder / "files" / path.lstrip("/"), text)
     lines = [
@@ -85,7 +85,7 @@ def rpm(package: Package, folder: Path, out: Path) -> None:
         "_topdir": folder / "top",
         "_rpmdir": out,
         "_rpmfilename": "%{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm",
-        # Nothing here is to be stripped or compressed.
+        # rpmbuild must not strip or compress these files.
         "__os_install_post": "%{nil}",
         "debug_package": "%{nil}",
         "_binary_payload": "w1.gzdio",
@@ -95,7 +95,7 @@ def rpm(package: Package, folder: Path, out: Path) -> None:
 
 
 def main() -> None:
-    """Make all packages."""
+    """Build all packages."""
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--kind", choices=BUILDERS, required=True)

@@ -1,6 +1,6 @@
-"""What the packages hold: NVIDIA's four names with small programs in place of the real ones, and others beside them.
+"""The contents of the packages: NVIDIA's four names with small programs in place of the real ones, and other packages.
 
-Names, folders, dependencies and what the scripts do are as in the real packages of 1.18 and later.
+Names, directories, dependencies and the effects of the scripts are those of the real packages of 1.18 and later.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ LINK = "/usr/bin/nvidia-container-toolkit"
 
 
 class Package(NamedTuple):
-    """One package, before it is a file.
+    """The description of one package.
 
-    depends: names of packages that must be there in the same version; files: path to text, all of them mode 0755;
-    installed: shell lines that run after it was unpacked; purged: after it is gone for good;
-    provides: what else it stands for; replaces: names of former packages, for which rpm lets it stand too;
-    other: it is not for the repository.
+    depends: names of packages that it needs in the same version; files: path to text, all with mode 0755;
+    installed: shell lines that run after it is unpacked; purged: shell lines that run after it is purged;
+    provides: other names that it provides; replaces: names of former packages, which it also provides for rpm;
+    other: whether it is not for the repository.
     """
 
     name: str
@@ -36,18 +36,18 @@ class Package(NamedTuple):
 
 
 def python(name: str, version: str) -> str:
-    """A program of the folder beside this file."""
+    """Return the text of a program in the directory programs."""
     text = (HERE / "programs" / f"{name}.py").read_text().replace("@VERSION@", version)
     return "#!/usr/bin/python3\n" + text
 
 
 def speaking(words: str) -> str:
-    """A program that says its version and does nothing else."""
+    """Return a program that only prints its version."""
     return f"#!/bin/sh\ncase \"$1\" in -version | --version) printf '%s\\n' {words} ;; esac\n"
 
 
 def toolkit(version: str) -> list[Package]:
-    """The four packages in one version."""
+    """Return the four packages in one version."""
     runtime = python("runtime", version)
     return [
         Package("libnvidia-container1", version, {"/usr/lib/libnvidia-container.so." + version: "not a library\n"}),
@@ -85,16 +85,16 @@ def toolkit(version: str) -> list[Package]:
 
 
 def packages(kind: str) -> list[Package]:
-    """All of them; kind: deb or rpm."""
+    """Return all packages. ``kind`` is deb or rpm."""
     found = [
         *(package for version in VERSIONS for package in toolkit(version)),
-        # Of those that the toolkit replaces.
+        # Packages that the toolkit replaces.
         Package("nvidia-docker2", "2.13.0", {}),
         Package("nvidia-container-runtime", "3.4.0", {}),
-        # Somebody else's, which needs the toolkit: for the tests of removals.
+        # A foreign package that needs the toolkit, for the tests of removals.
         Package("gpufleet-bystander", "1.0", {}, depends=("nvidia-container-toolkit",), other=True),
     ]
     if kind == "rpm":
-        # What a host needs of rpm's packages to pass for one of Red Hat's: a shell for scripts, and its own version.
+        # The rpm packages that a host of Rocky Linux needs: a shell for scripts, and the version of the release.
         found.append(Package("gpufleet-release", "9.4", {}, provides=("/bin/sh", "system-release = 9.4"), other=True))
     return found

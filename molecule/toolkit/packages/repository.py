@@ -1,7 +1,7 @@
-"""Inside a host: makes a signed repository of packages: repository.py PACKAGES ROOT --kind deb|rpm
+"""Inside a host: creates a signed repository of packages: repository.py PACKAGES ROOT --kind deb|rpm
 
-It lies in ROOT/stable/deb/ARCHITECTURE or ROOT/stable/rpm/ARCHITECTURE, as NVIDIA's does below its address; the key
-that signs it is ROOT/gpgkey, another one ROOT/wrongkey. ROOT/fingerprints.json has their fingerprints by these names.
+It is in ROOT/stable/deb/ARCHITECTURE or ROOT/stable/rpm/ARCHITECTURE, as NVIDIA's is below its address. The key that
+signs it is ROOT/gpgkey, another key ROOT/wrongkey. ROOT/fingerprints.json contains their fingerprints by these names.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ KEYS = (SIGNER, "wrongkey")
 
 
 def output(*argv: str) -> str:
-    """What a command says."""
+    """Return the output of a command."""
     return subprocess.check_output(argv, text=True).strip()
 
 
 def gpg(*arguments: str) -> str:
-    """What gpg says; it uses the keys of this run, and asks nobody for a passphrase."""
+    """Return the output of gpg. It uses the keys of this run, and never asks for a passphrase."""
     return output("gpg", "--batch", "--quiet", "--yes", "--pinentry-mode=loopback", "--passphrase=", *arguments)
 
 
 def make_keys(root: Path) -> None:
-    """Make the keys, and tell their public parts and fingerprints."""
+    """Create the keys, and write their public parts and fingerprints."""
     fingerprints = {}
     for name in KEYS:
         gpg("--quick-generate-key", f"{name} <{name}@example.invalid>", "rsa3072", "sign", "never")
@@ -42,7 +42,7 @@ def make_keys(root: Path) -> None:
 
 
 def apt(folder: Path) -> None:
-    """Write the index of a flat repository of apt's, and sign it."""
+    """Write and sign the index of a flat repository for apt."""
     entries = []
     for package in sorted(folder.glob("*.deb")):
         content = package.read_bytes()
@@ -66,7 +66,7 @@ def apt(folder: Path) -> None:
 
 
 def dnf(folder: Path) -> None:
-    """Sign the packages, write the index of a repository of dnf's, and sign that too."""
+    """Sign the packages, then write and sign the index of a repository for dnf."""
     packages = [str(package) for package in sorted(folder.glob("*.rpm"))]
     output("rpmsign", f"--define=_gpg_name {SIGNER}@", "--addsign", *packages)
     output("createrepo_c", "--quiet", str(folder))
@@ -74,7 +74,7 @@ def dnf(folder: Path) -> None:
 
 
 def main() -> None:
-    """Make the keys and the repository."""
+    """Create the keys and the repository."""
     parser = argparse.ArgumentParser()
     parser.add_argument("packages", type=Path)
     parser.add_argument("root", type=Path)

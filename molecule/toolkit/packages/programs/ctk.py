@@ -1,4 +1,4 @@
-"""Stands for nvidia-ctk: its version, and "config", which writes config.toml as the real one does, faults included."""
+"""A stand-in for nvidia-ctk: --version, and "config", which writes config.toml as the real program does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import tomllib
 
 VERSION = "@VERSION@"
-# Table, key, value, and whether the default is written as a comment; in the order of the file.
+# Table, key, value, and whether the default is written as a comment, in the order of the file.
 DEFAULTS: list[tuple[str, str, Any, bool]] = [
     ("", "accept-nvidia-visible-devices-as-volume-mounts", False, True),
     ("", "accept-nvidia-visible-devices-envvar-when-unprivileged", True, True),
@@ -45,12 +45,12 @@ DEFAULTS: list[tuple[str, str, Any, bool]] = [
     ("nvidia-container-runtime-hook", "skip-mode-detection", False, False),
     ("nvidia-ctk", "path", "nvidia-ctk", False),
 ]
-# Until then an explicit value that equals a commented default becomes a comment again.
+# Before this version, an explicit value that equals a commented default becomes a comment again.
 MENDED = (1, 20, 0)
 
 
 def flat(data: dict[str, Any], prefix: str = "") -> dict[str, dict[str, Any]]:
-    """Tables by their whole names, each with its own keys."""
+    """Return the tables by their full names, each with its own keys."""
     found: dict[str, dict[str, Any]] = {prefix: {}}
     for key, value in data.items():
         if isinstance(value, dict):
@@ -61,12 +61,12 @@ def flat(data: dict[str, Any], prefix: str = "") -> dict[str, dict[str, Any]]:
 
 
 def line(key: str, value: Any) -> str:
-    """Write one key: JSON's booleans, strings, numbers and lists are TOML's too."""
+    """Return the line of one key. Booleans, strings, numbers and lists have the same form in JSON and TOML."""
     return f"{key} = {json.dumps(value)}"
 
 
 def render(data: dict[str, Any] | None) -> str:
-    """Write the file; data: what the file had before, None if there was none."""
+    """Return the text of the file. ``data`` is the previous content, None if there was no file."""
     tables = flat(data or {})
     forgetful = tuple(int(part) for part in VERSION.split(".")) < MENDED
     lines: dict[str, dict[str, str]] = {
@@ -88,7 +88,7 @@ def render(data: dict[str, Any] | None) -> str:
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the command of the command line."""
     parser = argparse.ArgumentParser(prog="nvidia-ctk")
     version = f"NVIDIA Container Toolkit CLI version {VERSION}\ncommit: 0123456789abcdef"
     parser.add_argument("--version", "-v", action="store_true")

@@ -1,4 +1,4 @@
-"""Stands for nvidia-container-runtime: notes how it was called, then does what the low-level runtime does.
+"""A stand-in for nvidia-container-runtime. It records its arguments, then executes the low-level runtime.
 
 In legacy mode it adds the hook to the bundle first, as the real one does.
 """
@@ -47,7 +47,7 @@ def add_hook(file: Path) -> None:
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Record the call, then execute the low-level runtime."""
     arguments = sys.argv[1:]
     chosen = settings()
     with open(CALLS, "a") as file:
