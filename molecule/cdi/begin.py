@@ -1,7 +1,7 @@
 """Inside a host: prepares it for the release SUITE: begin.py SUITE
 
 GPUs, their driver, nvidia-ctk, and an image for the containers of all engines that are to read CDI specifications here.
-Docker and containerd are told to only by site.yml.
+Docker and containerd read them only after site.yml has enabled CDI.
 """
 
 from __future__ import annotations

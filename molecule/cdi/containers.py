@@ -68,7 +68,7 @@ def try_hooks(report: Report, host: machine.Machine, engines: list[str]) -> None
     looks.install_hook()
     written = looks.specification(hooks="toolkit")
     report.worked("hooks", written, changed=True)
-    report.check("hooks, told", any("hooks" in reason for reason in written.get("reasons", [])), written)
+    report.check("hooks, reported", any("hooks" in reason for reason in written.get("reasons", [])), written)
     looks.hook_calls()
     for engine in engines:
         found = looks.seen(engine, "all")

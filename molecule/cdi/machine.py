@@ -128,9 +128,9 @@ def become(machine: Machine) -> Machine:
 def divide(machine: Machine) -> None:
     """Create the MIG devices of each GPU, and an NVML that reports them. Without them the library has no code."""
     place = Path(FOLDER) / f"libnvidia-ml.so.{machine.version}"
-    told = Path(FOLDER) / "nvml.conf"
-    if told.exists():
-        told.unlink()
+    nvml_file = Path(FOLDER) / "nvml.conf"
+    if nvml_file.exists():
+        nvml_file.unlink()
     if not machine.parts:
         return
     # The library is replaced, not overwritten, because a program may have loaded it.
@@ -148,7 +148,7 @@ def divide(machine: Machine) -> None:
     for gpu in range(machine.gpus):
         lines += [f"mig {gpu} {part} {part_uuid(gpu, part)} {part} 0 0" for part in range(machine.parts)]
     gpu_tree.write(PROC / "nvidia-caps/mig-minors", "\n".join([*minors, ""]).encode())
-    told.write_text("\n".join([*lines, ""]))
+    nvml_file.write_text("\n".join([*lines, ""]))
 
 
 def now() -> Machine:
@@ -168,8 +168,8 @@ def main() -> None:
     """Change the given properties of the machine: now, or, with the first argument ``later``, at the next restart."""
     words = sys.argv[1:]
     later = words[:1] == ["later"]
-    told: dict[str, Any] = dict(word.split("=") for word in words[int(later) :])
-    machine = now()._replace(**{name: value if name == "version" else int(value) for name, value in told.items()})
+    changes: dict[str, Any] = dict(word.split("=") for word in words[int(later) :])
+    machine = now()._replace(**{name: value if name == "version" else int(value) for name, value in changes.items()})
     if later:
         (HOME / "machine.json").write_text(json.dumps(machine))
     else:

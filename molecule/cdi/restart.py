@@ -33,8 +33,8 @@ def before() -> None:
 def moment(unit: str, message: str) -> int:
     """Return the time of systemd's last such message about a unit in microseconds since the boot, or 0."""
     words = [f"UNIT={unit}", f"MESSAGE_ID={message}"]
-    told = subprocess.check_output(["journalctl", "--quiet", "--output=json", "--lines=1", *words], text=True)
-    return int(json.loads(told)["__MONOTONIC_TIMESTAMP"]) if told else 0
+    entry = subprocess.check_output(["journalctl", "--quiet", "--output=json", "--lines=1", *words], text=True)
+    return int(json.loads(entry)["__MONOTONIC_TIMESTAMP"]) if entry else 0
 
 
 def numbers() -> list[str]:

@@ -38,7 +38,7 @@ def try_one_folder(report: Report, engines: Sequence[str]) -> None:
     written = looks.specification()
     report.worked("two files", written, changed=True)
     conflicts = [(entry["path"], entry["effect"]) for entry in written.get("conflicts", [])]
-    report.check("two files, told", conflicts == [(str(OTHER), "collides")], written)
+    report.check("two files, reported", conflicts == [(str(OTHER), "collides")], written)
     report.check("two files, warned", "exclusive: true" in str(written.get("warnings")), written)
     for engine in engines:
         found = looks.seen(engine, "all")
@@ -48,7 +48,7 @@ def try_one_folder(report: Report, engines: Sequence[str]) -> None:
     report.worked("two files, again", looks.specification(), changed=False)
     alone = looks.specification(exclusive=True)
     report.worked("exclusive", alone, changed=True)
-    report.check("exclusive, told", alone.get("removed_files") == [str(OTHER)], alone)
+    report.check("exclusive, reported", alone.get("removed_files") == [str(OTHER)], alone)
     report.check("exclusive, gone", not OTHER.exists())
     for engine in engines:
         found = looks.seen(engine, "all")
@@ -60,7 +60,7 @@ def try_absent(report: Report, engines: Sequence[str]) -> None:
     """Check that a removal restores the file of the other tool byte for byte."""
     gone = looks.specification(state="absent")
     report.worked("absent", gone, changed=True)
-    report.check("absent, told", gone.get("restored_files") == [str(OTHER)], gone)
+    report.check("absent, reported", gone.get("restored_files") == [str(OTHER)], gone)
     report.check("absent, the bytes", OTHER.read_bytes() == foreign_specification())
     report.check("absent, ours", not looks.SPECIFICATION.exists())
     for engine in engines:
@@ -95,7 +95,7 @@ def try_later_folder(report: Report, engines: Sequence[str]) -> None:
     LATER.write_bytes(foreign_specification())
     written = looks.specification()
     conflicts = [(entry["path"], entry["effect"]) for entry in written.get("conflicts", [])]
-    report.check("another folder, told", conflicts == [(str(LATER), "shadows")], written)
+    report.check("another folder, reported", conflicts == [(str(LATER), "shadows")], written)
     for engine in engines:
         found = looks.seen(engine, "all")
         report.check(f"{engine}, another folder, theirs", "GPUFLEET_THEIRS=1" in found.variables, found)

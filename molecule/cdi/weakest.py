@@ -22,8 +22,8 @@ def main() -> None:
     engines = {entry["name"]: entry["newest_cdi"] for entry in written.get("engines", [])}
     report.check("limited, engines", engines.get("podman") == "0.5.0", written)
     report.check("limited, version", written.get("cdi_version") == "0.5.0", written)
-    told = [sentence for sentence in written.get("limits", []) if GROUPS in sentence and "podman" in sentence]
-    report.check("limited, told", len(told) == 1, written)
+    reported = [sentence for sentence in written.get("limits", []) if GROUPS in sentence and "podman" in sentence]
+    report.check("limited, reported", len(reported) == 1, written)
     report.check("limited, warned", GROUPS in str(written.get("warnings")), written)
     report.check("limited, no groups", GROUPS not in looks.SPECIFICATION.read_text())
     for name in ("all", "0", machine.uuid(0)):

@@ -104,7 +104,7 @@ def tree() -> Tree:
     """Return all entries without the parts that differ between two versions with the same content."""
     parts = roles()
 
-    def told(text: str) -> str:
+    def with_roles(text: str) -> str:
         return NAME.sub(lambda found: parts.get(found.group(), found.group()), text)
 
     found = {}
@@ -113,9 +113,9 @@ def tree() -> Tree:
             path = os.path.join(folder, name)
             words = describe(path)
             if os.path.isfile(path) and not os.path.islink(path):
-                content = PASSING.sub("", told(Path(path).read_text(errors="surrogateescape")))
+                content = PASSING.sub("", with_roles(Path(path).read_text(errors="surrogateescape")))
                 words = f"{words.rsplit(' ', 1)[0]} {hash(content)}"
-            found[told(path)] = told(words)
+            found[with_roles(path)] = with_roles(words)
     return found
 
 

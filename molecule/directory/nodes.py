@@ -65,7 +65,7 @@ def main() -> None:
     MODPROBE.chmod(0o755)
     made = install(OLD, DEST, **options)
     report.worked("nodes", made, changed=True)
-    report.check("nodes, told", sorted(made.get("device_nodes", [])) == sorted(NODES), made)
+    report.check("nodes, reported", sorted(made.get("device_nodes", [])) == sorted(NODES), made)
     report.check("nodes, there", nodes() == NODES, nodes())
     report.worked("once more", install(OLD, DEST, **options), changed=False)
     os.unlink("/dev/nvidia-uvm")

@@ -73,7 +73,7 @@ def said_by_docker(address: str) -> dict[str, Any] | None:
     """Return the default runtime and the NVIDIA runtimes that a Docker reports; None if it does not answer."""
     shown = docker(address, "info", "--format={{json .}}")
     info = json.loads(shown.stdout) if shown.returncode == 0 else {}
-    return told(info["DefaultRuntime"], info["Runtimes"]) if "Runtimes" in info else None
+    return compared(info["DefaultRuntime"], info["Runtimes"]) if "Runtimes" in info else None
 
 
 def said_by_cri(address: str) -> dict[str, Any] | None:
@@ -82,10 +82,10 @@ def said_by_cri(address: str) -> dict[str, Any] | None:
         config: Any = Cri(address).status()["config"]
     except grpc.RpcError:
         return None
-    return told(config["containerd"]["defaultRuntimeName"], config["containerd"]["runtimes"])
+    return compared(config["containerd"]["defaultRuntimeName"], config["containerd"]["runtimes"])
 
 
-def told(default: str, runtimes: dict[str, Any]) -> dict[str, Any]:
+def compared(default: str, runtimes: dict[str, Any]) -> dict[str, Any]:
     """Return the compared runtimes. MicroK8s itself has a runtime nvidia-container-runtime, which is omitted."""
     ours = (name for name in runtimes if name.startswith("nvidia") and name != "nvidia-container-runtime")
     return {"default": default, "ours": sorted(ours)}
