@@ -1,6 +1,6 @@
 # Copyright (c) gpufleet.nvidia maintainers
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""./quickstart: the collection in a virtual environment of its own, and its playbook on a host."""
+"""./quickstart: install the collection in a virtual environment of its own, and run its playbook."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ import venvs
 
 _ROOT = Path(__file__).resolve().parent.parent
 _HELP = """\
-./quickstart                  shows the collection at work on a sandbox, a directory tree with the configuration of a
-                              GPU machine: check run, real run, second run, removal; then the same with the
-                              toolkit in a directory, where another version takes one link. Touches nothing else.
-./quickstart --host [ARG...]  configures this very machine (through sudo unless root). The arguments go to
-                              ansible-playbook: --check --diff shows what would happen.
-./quickstart ARG...           everything else goes to ansible-playbook gpufleet.nvidia.site:
+./quickstart                  demonstrates the collection on a sandbox, a directory tree with the configuration of a
+                              GPU machine: check mode, a run, a second run, and a removal. Then the same with the
+                              toolkit in a directory, and an upgrade of it. No other files are changed.
+./quickstart --host [ARG...]  configures this machine (with sudo unless you are root). The arguments are passed to
+                              ansible-playbook: --check --diff shows what would change.
+./quickstart ARG...           passes all other arguments to ansible-playbook gpufleet.nvidia.site:
                               ./quickstart -i INVENTORY -b --check --diff
 ./quickstart --help           this text
 
-Each makes .venv first (ansible-core and this collection); ./quickstart needs git and Python 3.11 or newer, no root.
-What takes everything back: .venv/bin/ansible-playbook gpufleet.nvidia.remove --limit=HOSTS ARG...
+Each first creates .venv with ansible-core and this collection. ./quickstart needs git and Python 3.11+, not root.
+To restore the previous state: .venv/bin/ansible-playbook gpufleet.nvidia.remove --limit=HOSTS ARG...
 """
 
 
 def _install_collection(venv: venvs.Venv) -> Path:
-    """Build this collection and install it where Ansible looks by itself; returns that directory."""
+    """Build this collection and install it in the virtual environment. Return the directory of its collections."""
     collections = venv.site_packages
     galaxy = venv.tool("ansible-galaxy")
     environ = venv.ansible_environ(collections)
     with tempfile.TemporaryDirectory(prefix="gpufleet-build-") as work:
         _quiet([galaxy, "collection", "build", str(_ROOT), "--output-path", work], environ)
         (tarball,) = Path(work).glob("*.tar.gz")
-        # A directory that an interrupted run left half-written is not worth anything.
+        # An interrupted run may have left an incomplete directory.
         shutil.rmtree(collections / "ansible_collections", ignore_errors=True)
         _quiet([galaxy, "collection", "install", str(tarball), "--collections-path", str(collections), "--offline"],
                environ)  # fmt: skip
@@ -55,41 +55,41 @@ def _quiet(command: t.Sequence[str], environ: t.Mapping[str, str]) -> None:
         check=False,
     )  # fmt: skip
     if done.returncode != 0:
-        sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}")
+        sys.exit(f"{' '.join(command)} failed with status {done.returncode}:\n{done.stdout}")
 
 
 def _collections_paths(config: str, environ: t.Mapping[str, str]) -> list[str]:
-    """Where Ansible looks for collections by its owner's settings, be they in the environment or in an ansible.cfg."""
-    # Colours would make the answer unreadable.
+    """Return where Ansible searches for collections, by the user's settings in the environment or an ansible.cfg."""
+    # Colors would make the output invalid JSON.
     done = subprocess.run(
         [config, "dump", "--format", "json"], env={**environ, "ANSIBLE_NOCOLOR": "1"}, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode != 0:
-        sys.exit(f"{config} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        sys.exit(f"{config} failed with status {done.returncode}:\n{done.stdout}{done.stderr}")
     settings = {entry["name"]: entry["value"] for entry in json.loads(done.stdout) if "name" in entry}
     return [str(path) for path in settings["COLLECTIONS_PATHS"]]
 
 
 def _sudo() -> list[str]:
-    """The options that make ansible-playbook root."""
+    """Return the options with which the tasks of ansible-playbook run as root."""
     if os.geteuid() == 0:
         return []
     sudo = shutil.which("sudo")
     if sudo is None:
-        sys.exit("--host needs root, or sudo.")
+        sys.exit("--host needs root, and sudo is not installed. Run it as root, or install sudo.")
     without_password = subprocess.run([sudo, "--non-interactive", "true"], capture_output=True, check=False)
     return ["--become"] if without_password.returncode == 0 else ["--become", "--ask-become-pass"]
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the command of the command line."""
     arguments = sys.argv[1:]
     if arguments and arguments[0] in ("-h", "--help"):
         print(_HELP, end="")
         return
     started = time.monotonic()
-    print("== The collection goes into .venv", flush=True)
+    print("== Install the collection in .venv", flush=True)
     try:
         venv = venvs.ensure(_ROOT / ".venv", _ROOT / "requirements" / "quickstart.txt")
     except venvs.VenvError as error:
@@ -110,7 +110,7 @@ def main() -> None:
         target = ["-i", "localhost,", "-c", "local", "-e", f"ansible_python_interpreter={venv.python}", *_sudo()]
         arguments = arguments[1:]
     else:
-        # A fleet is reached with its owner's settings (ssh, vault, ansible.cfg); only the collection is ours.
+        # The user's settings (ssh, vault, ansible.cfg) are used to reach the hosts. Only this collection is added.
         environ = venv.environ()
         known = _collections_paths(venv.tool("ansible-config"), environ)
         environ["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join((str(collections), *known))

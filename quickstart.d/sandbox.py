@@ -1,6 +1,6 @@
 # Copyright (c) gpufleet.nvidia maintainers
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The sandbox host: a directory tree that is configured and put back, every step checked and told in plain words."""
+"""The sandbox host: a directory tree that is configured and restored. Every step is checked and described."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if t.TYPE_CHECKING:
     import collections.abc as c
 
 _TREE = Path(__file__).with_name("sandbox")
-# Makes programs that stand for NVIDIA's.
+# This program creates stand-ins for NVIDIA's programs.
 _PROGRAMS = Path(__file__).resolve().parents[1] / "tests" / "hosts" / "fixtures" / "elf_programs.py"
 _NAME = "nvidia-container-runtime"
 _PROGRAM = f"/usr/bin/{_NAME}"
@@ -34,7 +34,7 @@ _ENTRIES: dict[str, dict[tuple[str, ...], t.Any]] = {
         ("default-runtime",): "nvidia",
         ("features", "cdi"): True,
     },
-    # Inherited from runc: its type, and that systemd owns the control groups.
+    # The type and SystemdCgroup are inherited from runc.
     "etc/containerd/config.toml": {
         (*_CONTAINERD[:2], "enable_cdi"): True,
         (*_CONTAINERD, "default_runtime_name"): "nvidia",
@@ -42,7 +42,7 @@ _ENTRIES: dict[str, dict[tuple[str, ...], t.Any]] = {
         (*_CONTAINERD, "runtimes", "nvidia", "options", "SystemdCgroup"): True,
         (*_CONTAINERD, "runtimes", "nvidia", "options", "BinaryName"): _PROGRAM,
     },
-    # Inherited from crun: all but the program and the root, which only crun can read.
+    # All settings but the program and its root are inherited from crun. Only crun can read this root.
     "etc/crio/crio.conf.d/99-nvidia.toml": {
         (*_CRIO, "default_runtime"): "nvidia",
         (*_CRIO, "runtimes", "nvidia", "runtime_path"): _PROGRAM,
@@ -55,18 +55,18 @@ _ENTRIES: dict[str, dict[tuple[str, ...], t.Any]] = {
             "io.containers.trace-syscall", "io.kubernetes.cri-o.Devices",
         ],
     },
-    # The first is written below its comment, the second was not mentioned.
+    # The first setting is written below its comment. The file had no line for the second one.
     "etc/nvidia-container-runtime/config.toml": {
         ("accept-nvidia-visible-devices-as-volume-mounts",): True,
         ("accept-nvidia-visible-devices-envvar-when-unprivileged",): False,
     },
 }  # fmt: skip
-# Where the toolkit goes on hosts whose packages are not touched, and from where.
+# The directory for a toolkit without packages, and the directories from which it is installed.
 _DEST = "/usr/local/nvidia/toolkit"
 _SOURCES = {version: f"/srv/nvidia-container-toolkit-{version}" for version in ("1.19.1", "1.20.0")}
-# What a diff must never show: the passwords in the files of the sandbox.
+# The passwords in the files of the sandbox, which a diff must never show.
 _SECRET = "not-for-a-log"  # noqa: S105
-# What makes the CDI specification when the host starts with its driver.
+# The unit that writes the CDI specification when the host starts with its driver.
 _UNIT = "etc/systemd/system/gpufleet-nvidia-cdi.service"
 _PURGE = {f"nvidia_{role}_purge_backups": True for role in ("runtime", "toolkit", "cdi")}
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -81,7 +81,7 @@ def _parse(name: str, content: bytes) -> t.Any:
 
 
 def _leaves(data: t.Any, path: tuple[str, ...] = ()) -> c.Iterator[tuple[tuple[str, ...], t.Any]]:
-    """Every value that is no table, with its path."""
+    """Yield every value that is not a table, with its path."""
     for name, value in data.items():
         if isinstance(value, dict):
             yield from _leaves(value, (*path, name))
@@ -90,11 +90,11 @@ def _leaves(data: t.Any, path: tuple[str, ...] = ()) -> c.Iterator[tuple[tuple[s
 
 
 class SandboxError(Exception):
-    """A step did not do what it promises."""
+    """A step did not have the expected result."""
 
 
 def _from(source: str) -> tuple[str, ...]:
-    """What makes a play install a directory from ``source``."""
+    """Return the options with which a play installs a directory from ``source``."""
     return "--extra-vars", f"nvidia_toolkit_source=directory nvidia_toolkit_src={source}"
 
 
@@ -106,7 +106,7 @@ class _Entry(t.NamedTuple):
 
 
 def _snapshot(root: Path) -> dict[str, _Entry]:
-    """Every path below the root but /run, which a machine forgets at each boot."""
+    """Return every path below the root without /run, which is empty after each boot."""
     entries = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
@@ -123,7 +123,7 @@ def _snapshot(root: Path) -> dict[str, _Entry]:
 
 
 def _identities(root: Path) -> dict[str, tuple[int, int]]:
-    """Inode and modification time of every file: what a run that changes nothing leaves alone."""
+    """Return the inode and modification time of every file. A run without changes must not change them."""
     found = {}
     for path in root.rglob("*"):
         name = str(path.relative_to(root))
@@ -142,7 +142,7 @@ def _difference(before: c.Mapping[str, t.Any], after: c.Mapping[str, t.Any]) -> 
 
 
 class Sandbox:
-    """One sandbox host in a temporary directory, driven by ansible-playbook."""
+    """One sandbox host in a temporary directory, on which ansible-playbook runs."""
 
     def __init__(
         self, work: Path, playbook: str, environ: c.Mapping[str, str], node_python: str, log: t.TextIO
@@ -152,10 +152,10 @@ class Sandbox:
         self._log = log
         self._colour = log.isatty()
         shutil.copytree(_TREE, self.root, symlinks=True)
-        # A checkout cannot carry these: they have no shebang, and the umask has its say.
+        # The repository does not contain these modes, because the files have no shebang and the umask changes modes.
         for binary in (*self.root.glob("usr/bin/*"), *self.root.glob("usr/sbin/*")):
             binary.chmod(0o755)
-        # The other low-level runtimes that the engines' files name.
+        # The other low-level runtimes in the engines' files.
         for name in ("usr/local/sbin/runc", "usr/libexec/crio/runc", "usr/libexec/crio/crun"):
             binary = self.root / name
             binary.parent.mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ class Sandbox:
                 "nvidia_host_root": str(self.root),
                 "nvidia_runtime_set_as_default": True,
                 "nvidia_runtime_enable_cdi": True,
-                # Nothing of the machine around the sandbox may be restarted.
+                # The engines of this machine must not be restarted.
                 "nvidia_runtime_restart_mode": "none",
             }}}}),
             encoding="utf-8",
@@ -189,63 +189,65 @@ class Sandbox:
         }
 
     def demonstrate(self) -> None:
-        """Check run, real run, second run, removal, twice. Raises SandboxError at the first broken promise."""
+        """Run check mode, a run, a second run and a removal, twice. Raise SandboxError for an unexpected result."""
         self._with_programs_of_packages()
         self._in_a_directory()
 
     def _with_programs_of_packages(self) -> None:
         original = _snapshot(self.root)
 
-        self._headline("1. What would change (a check run)")
-        announced, output = self._play("site", "--check", "--diff")
-        announced_diff = _DIFF_LINE.findall(output)
-        self._expect(announced > 0, "the check run announces no change")
-        self._expect(bool(announced_diff), "the check run shows no diff")
-        self._unchanged(original, "the check run has written to the host")
-        self._tell(f"{announced} change(s) announced, and not one byte of the host touched.")
+        self._headline("1. What would change (check mode)")
+        predicted, output = self._play("site", "--check", "--diff")
+        predicted_diff = _DIFF_LINE.findall(output)
+        self._expect(predicted > 0, "check mode predicts no change")
+        self._expect(bool(predicted_diff), "check mode shows no diff")
+        self._unchanged(original, "check mode has changed the host")
+        self._tell(f"{predicted} change(s) predicted. No file of the host was changed.")
 
-        self._headline("2. The real run")
+        self._headline("2. The run")
         changed, output = self._play("site", "--diff")
-        self._expect(changed == announced, f"{announced} change(s) announced, {changed} made")
-        self._expect(_DIFF_LINE.findall(output) == announced_diff, "the diff is not the one of the check run")
+        self._expect(changed == predicted, f"check mode predicted {predicted} change(s), but the run made {changed}")
+        self._expect(_DIFF_LINE.findall(output) == predicted_diff, "the diff differs from the one of check mode")
         for name, entries in _ENTRIES.items():
             self._configured(name, original[name].content if name in original else b"", entries)
-        self._expect((self.root / _UNIT).is_file(), f"{_UNIT} is not there")
+        self._expect((self.root / _UNIT).is_file(), f"{_UNIT} does not exist")
         configured, identities = _snapshot(self.root), _identities(self.root)
         self._tell(
-            "The same diff, now written: the toolkit's configuration is hardened for Kubernetes, the NVIDIA runtime\n"
-            "   is registered with Docker, containerd and CRI-O and the default, CDI is on, and a unit makes its file\n"
-            "   at each start; every other setting keeps its value and every comment its place, and no password\n"
-            "   appears in a diff."
+            "The diff is the same. The toolkit's configuration is hardened for Kubernetes. The NVIDIA runtime is\n"
+            "   registered with Docker, containerd and CRI-O, and is their default. CDI is enabled. A unit writes the\n"
+            "   specification at each start. All other settings and all comments are unchanged. No diff contains a\n"
+            "   password."
         )
 
         self._headline("3. A second run")
         changed, _output = self._play("site", "--diff")
         self._expect(changed == 0, f"the second run reports {changed} change(s)")
-        self._unchanged(configured, "the second run has written to the host")
+        self._unchanged(configured, "the second run has changed the host")
         touched = _difference(identities, _identities(self.root))
         self._expect(not touched, f"the second run has replaced files: {', '.join(touched)}")
-        self._tell("changed=0; no file was written again, not even with the same content.")
+        self._tell("changed=0. No file was written again, not even with the same content.")
 
-        self._headline("4. Everything back (remove)")
+        self._headline("4. The removal")
         changed, _output = self._play("remove", "--limit=sandbox", "--extra-vars", json.dumps(_PURGE))
         self._expect(changed > 0, "the removal reports no change")
-        self._unchanged(original, "the removal leaves the host other than it was")
-        self._tell(f"All {len(original)} files and directories are what they were: bytes, owner, group and mode.")
+        self._unchanged(original, "the removal did not restore the original state")
+        self._tell(f"All {len(original)} files and directories have their original content, owner, group and mode.")
 
     def _in_a_directory(self) -> None:
         for version, source in _SOURCES.items():
             self._make_toolkit(version, source)
         original = _snapshot(self.root)
 
-        self._headline(f"5. The same with the toolkit in a directory of its own, {_DEST} (a check run)")
-        announced, _output = self._play("site", *_from(_SOURCES["1.19.1"]), "--check")
-        self._unchanged(original, "the check run has written to the host")
-        self._tell(f"{announced} change(s) announced, and not one byte of the host touched.")
+        self._headline(f"5. The same with the toolkit in the directory {_DEST} (check mode)")
+        predicted, _output = self._play("site", *_from(_SOURCES["1.19.1"]), "--check")
+        self._unchanged(original, "check mode has changed the host")
+        self._tell(f"{predicted} change(s) predicted. No file of the host was changed.")
 
-        self._headline("6. The real run, and a second one")
+        self._headline("6. The run, and a second one")
         changed, _output = self._play("site", *_from(_SOURCES["1.19.1"]))
-        self._expect(changed == announced > 0, f"{announced} change(s) announced, {changed} made")
+        self._expect(
+            changed == predicted > 0, f"check mode predicted {predicted} change(s), but the run made {changed}"
+        )
         first = self._installed("1.19.1")
         for name in list(_ENTRIES)[:3]:
             text = (self.root / name).read_text(encoding="utf-8")
@@ -254,7 +256,9 @@ class Sandbox:
         changed, _output = self._play("site", *_from(_SOURCES["1.19.1"]))
         touched = _difference(identities, _identities(self.root))
         self._expect(changed == 0 and not touched, f"the second run has changed {changed}: {', '.join(touched)}")
-        self._tell(f"{_DEST} leads to {first},\n   and the engines have their runtime there. Again: changed=0.")
+        self._tell(
+            f"{_DEST} is a link to {first},\n   and the engines use the runtime in it. The second run: changed=0."
+        )
 
         self._headline("7. Another version")
         changed, _output = self._play("site", *_from(_SOURCES["1.20.0"]), "--diff")
@@ -265,34 +269,34 @@ class Sandbox:
         touched = _difference(identities, others)
         self._expect(not touched, f"another version has changed other files: {', '.join(touched)}")
         self._tell(
-            f"One link was replaced, in one step: it leads to {second} now.\n"
-            "   A container that starts meanwhile finds one version, whole; no engine is told; the former one stays."
+            f"One link was replaced in one step. It is now a link to {second}.\n"
+            "   A container that starts meanwhile gets one complete version. No engine restarts. The old one is kept."
         )
 
-        self._headline("8. Everything back (remove)")
+        self._headline("8. The removal")
         toolkit = _from(_SOURCES["1.20.0"])
         changed, _output = self._play("remove", "--limit=sandbox", *toolkit, "--extra-vars", json.dumps(_PURGE))
         self._expect(changed > 0, "the removal reports no change")
-        self._unchanged(original, "the removal leaves the host other than it was")
-        self._tell(f"All {len(original)} files and directories are what they were.")
+        self._unchanged(original, "the removal did not restore the original state")
+        self._tell(f"All {len(original)} files and directories have their original state.")
 
     def _make_toolkit(self, version: str, source: str) -> None:
-        """The files of the toolkit's packages, unpacked on the host."""
+        """Create the files of the toolkit's packages in the directory ``source`` of the host."""
         command = [sys.executable, "-B", str(_PROGRAMS), "tree", str(self.root / source[1:]), version]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        self._expect(done.returncode == 0, f"{shlex.join(command)} ended with {done.returncode}: {done.stdout}")
+        self._expect(done.returncode == 0, f"{shlex.join(command)} failed with status {done.returncode}: {done.stdout}")
 
     def _installed(self, version: str) -> Path:
-        """Where the toolkit's link leads, as the host sees it."""
+        """Return the target of the toolkit's link as a path on the host."""
         link = self.root / _DEST[1:]
-        self._expect(link.is_symlink(), f"{_DEST} is no link")
+        self._expect(link.is_symlink(), f"{_DEST} is not a link")
         target = link.readlink()
-        self._expect(target.name.startswith(f"{version}-"), f"{_DEST} leads to {target}")
-        self._expect((link / _NAME).is_file(), f"{_DEST}/{_NAME} is not there")
+        self._expect(target.name.startswith(f"{version}-"), f"{_DEST} is a link to {target}, not to version {version}")
+        self._expect((link / _NAME).is_file(), f"{_DEST}/{_NAME} does not exist")
         return Path(_DEST).parent / target
 
     def _play(self, playbook: str, *arguments: str) -> tuple[int, str]:
-        """The number of changes in the recap, and the output."""
+        """Run a playbook. Return the number of changes in the recap, and the output."""
         command = [self._playbook, "-i", str(self._inventory), f"gpufleet.nvidia.{playbook}", *arguments]
         shown = shlex.join(["ansible-playbook", f"gpufleet.nvidia.{playbook}", *arguments])
         print(f"$ {shown}", file=self._log, flush=True)
@@ -306,25 +310,25 @@ class Sandbox:
                     print(line, end="", file=self._log, flush=True)
                 lines.append(_ESCAPE.sub("", line))
         output = "".join(lines)
-        self._expect(process.returncode == 0, f"{shown} ended with {process.returncode}")
+        self._expect(process.returncode == 0, f"{shown} failed with status {process.returncode}")
         self._expect(_SECRET not in output, "a password is in the output")
         recap = _RECAP.search(output)
         if recap is None:
-            raise SandboxError(f"{shown} gave no recap")
+            raise SandboxError(f"the output of {shown} has no recap")
         return int(recap.group(1)), output
 
     def _configured(self, name: str, original: bytes, entries: c.Mapping[tuple[str, ...], t.Any]) -> None:
-        """What is new in a file is what was asked for, and nothing else has changed."""
+        """Check that a file has only the expected changes."""
         content = (self.root / name).read_bytes()
         before, after = (dict(_leaves(_parse(name, text))) for text in (original, content))
         new = {path: value for path, value in after.items() if before.get(path) != value}
-        self._expect(new == entries, f"in {name} there is other than expected: {new}")
+        self._expect(new == entries, f"{name} has other changes than expected: {new}")
         lost = [path for path in before if path not in after]
-        self._expect(not lost, f"{name} has lost {lost}")
+        self._expect(not lost, f"{name} lacks the settings {lost}")
         lines = original.decode().splitlines()
         comments = [line for line in lines if "#" in line and not _COMMENTED_OUT.match(line)]
         remaining = iter(content.decode().splitlines())
-        self._expect(all(line in remaining for line in comments), f"comments of {name} have changed")
+        self._expect(all(line in remaining for line in comments), f"comments in {name} have changed")
 
     def _unchanged(self, before: dict[str, _Entry], complaint: str) -> None:
         names = _difference(before, _snapshot(self.root))
@@ -342,7 +346,7 @@ class Sandbox:
 
 
 def demonstrate(playbook: str, environ: c.Mapping[str, str], node_python: str, log: t.TextIO = sys.stdout) -> None:
-    """Run the whole demonstration with an ansible-playbook command in its environment, on a node's interpreter."""
+    """Run the whole demonstration with this ansible-playbook in ``environ``. Modules run on ``node_python``."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-sandbox-") as work:
         Sandbox(Path(work).resolve(), playbook, environ, node_python, log).demonstrate()
 

@@ -18,12 +18,12 @@ if t.TYPE_CHECKING:
     from pathlib import Path
 
 _STAMP = "gpufleet-venv.json"
-# Settings of the caller that would send Python or pip somewhere else.
+# Environment variables of the caller that would make Python or pip use other directories.
 _MISLEADING = ("PIP_PREFIX", "PIP_TARGET", "PIP_USER", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
 
 
 class VenvError(Exception):
-    """A virtual environment cannot be made; the message is for the person at the terminal."""
+    """A virtual environment cannot be created. The message is for the user."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,28 +34,28 @@ class Venv:
 
     @property
     def python(self) -> str:
-        """The path of its interpreter."""
+        """Return the path of its interpreter."""
         return str(self.path / "bin" / "python")
 
     @property
     def site_packages(self) -> Path:
-        """Where its packages are."""
+        """Return the directory of its packages."""
         (found,) = self.path.glob("lib/python3.*/site-packages")
         return found
 
     def tool(self, name: str) -> str:
-        """The path of one of its commands."""
+        """Return the path of one of its commands."""
         return str(self.path / "bin" / name)
 
     def environ(self) -> dict[str, str]:
-        """The caller's environment with this virtual environment in front."""
+        """Return the caller's environment, with this virtual environment first in PATH."""
         environ = {name: value for name, value in os.environ.items() if name not in _MISLEADING}
         environ["PATH"] = os.pathsep.join((str(self.path / "bin"), environ.get("PATH", os.defpath)))
         environ["VIRTUAL_ENV"] = str(self.path)
         return environ
 
     def ansible_environ(self, collections: Path) -> dict[str, str]:
-        """An environment for Ansible that no setting of the user reaches, nor any file in HOME."""
+        """Return an environment for Ansible without settings of the user from variables or from files in HOME."""
         environ = {name: value for name, value in self.environ().items() if not name.startswith("ANSIBLE_")}
         config = self.path / "ansible.cfg"
         config.touch()
@@ -65,14 +65,14 @@ class Venv:
             ANSIBLE_CONFIG=str(config),
             ANSIBLE_HOME=str(self.path / "ansible-home"),
             ANSIBLE_NOCOWS="1",
-            # Ansible refuses to start in any locale but UTF-8.
+            # Ansible only starts in a UTF-8 locale.
             LC_ALL="C.UTF-8",
         )
         return environ
 
 
 def _requirement_text(path: Path) -> str:
-    """The file and all that it includes."""
+    """Return the text of the file and of all files that it includes."""
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         lines.append(line)
@@ -83,16 +83,16 @@ def _requirement_text(path: Path) -> str:
 
 
 def requirement_hash(requirements: Path, interpreter: t.Sequence[str]) -> str:
-    """A name for the content that the file gives on the interpreter (its path and version)."""
+    """Return a digest of the requirements and of the interpreter (its path and version)."""
     text = "\0".join((_requirement_text(requirements), *interpreter))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def ensure(path: Path, requirements: Path, python: str = sys.executable) -> Venv:
-    """The virtual environment at the path, made (anew) unless it already is what the requirements ask for.
+    """Return the virtual environment at ``path``. It is created again unless it matches the requirements.
 
-    A stamp is written last, so that a killed run leaves nothing that counts as finished; a lock makes a second
-    run wait for the first.
+    A stamp file is completed last, so a killed run leaves an environment that is known to be incomplete. A lock makes a
+    second run wait for the first.
     """
     path = path.absolute()
     interpreter = subprocess.run(
@@ -109,7 +109,7 @@ def ensure(path: Path, requirements: Path, python: str = sys.executable) -> Venv
         if _read(stamp) == wanted and _runs(venv.python):
             return venv
         if not stamp.exists() and any(path.iterdir()):
-            raise VenvError(f"{path} exists and was not made by this command: move it away first.")
+            raise VenvError(f"{path} exists, but this command did not create it. Move it to another place.")
         stamp.write_text("{}", encoding="utf-8")
         for child in path.iterdir():
             if child != stamp:
@@ -124,13 +124,13 @@ def ensure(path: Path, requirements: Path, python: str = sys.executable) -> Venv
 
 
 def _call(command: t.Sequence[str], venv: Venv, lock: int) -> None:
-    # The child holds the lock too: what a killed run has left running is waited for.
+    # The child process holds the lock too. If this process is killed, the next run waits until the child has ended.
     done = subprocess.run(
         command, env=venv.environ(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, check=False, pass_fds=[lock],
     )  # fmt: skip
     if done.returncode != 0:
-        raise VenvError(f"cannot make {venv.path}: {' '.join(command)}\n{done.stdout}")
+        raise VenvError(f"{venv.path} cannot be created: {' '.join(command)} failed.\n{done.stdout}")
 
 
 def _read(stamp: Path) -> object:
@@ -141,7 +141,7 @@ def _read(stamp: Path) -> object:
 
 
 def _runs(python: str) -> bool:
-    """False where the interpreter below has been removed since."""
+    """Return whether the interpreter runs. The one that the environment refers to may have been removed."""
     try:
         return subprocess.run([python, "-c", ""], check=False).returncode == 0
     except OSError:
