@@ -549,8 +549,8 @@ def test_containerd_without_cri(cri: FakeCri) -> None:
     assert message.startswith(f"engine file: {CONTAINERD_TOML} or a file that it imports disables the CRI")
 
 
-def test_crio(cri: FakeCri) -> None:
-    """CRI-O reports the image of pods, but not its runtimes."""
+def add_crio(cri: FakeCri) -> None:
+    """Add a CRI-O that runs with its current files and answers on the socket."""
     write_files(cri, {
         "usr/bin/crio": "",
         "etc/crio/crio.conf": f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{NVIDIA}"\n',
@@ -559,6 +559,11 @@ def test_crio(cri: FakeCri) -> None:
         "proc/78/comm": "crio\n",
     })  # fmt: skip
     cri.config = {"sandboxImage": "pause:1"}
+
+
+def test_crio(cri: FakeCri) -> None:
+    """CRI-O reports the image of pods, but not its runtimes."""
+    add_crio(cri)
     result = verify_pods(cri, engine="crio")
     assert [check["ok"] for check in result["checks"]] == [True, True, True]
     assert result["checks"][1]["detail"] == "crio runs with its current files. It does not report its runtimes."
@@ -574,8 +579,10 @@ def test_crio(cri: FakeCri) -> None:
 PROGRAMS = ("nvidia-container-runtime-hook", "nvidia-container-cli", "nvidia-ctk")
 
 
-def verify_gpus_of_pods(cri: FakeCri, image: str | None = "busybox:1", method: str = "auto") -> dict[str, t.Any]:
-    options = VerifyOptions("containerd", level="gpu", method=method, image=image)
+def verify_gpus_of_pods(
+    cri: FakeCri, image: str | None = "busybox:1", method: str = "auto", engine: str = "containerd"
+) -> dict[str, t.Any]:
+    options = VerifyOptions(engine, level="gpu", method=method, image=image)
     return Verification(options, cri.host, lambda _argv: (0, "", "")).execute(check_mode=False)
 
 
@@ -601,6 +608,14 @@ def test_gpus_of_containerd(gpu_cri: FakeCri) -> None:
         verify_gpus_of_pods(gpu_cri)
 
 
+def test_gpus_of_crio(gpu_cri: FakeCri) -> None:
+    add_crio(gpu_cri)
+    assert verify_gpus_of_pods(gpu_cri, engine="crio")["summary"] == "1 of 1 GPUs (runtime handler nvidia)"
+    gpu_cri.gpu_log = ""
+    with pytest.raises(VerificationError, match="sees 0 of 1 GPUs"):
+        verify_gpus_of_pods(gpu_cri, engine="crio")
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_cdi_of_containerd(gpu_cri: FakeCri, enabled: bool) -> None:
     write_files(gpu_cri, {CONTAINERD_TOML: (
@@ -620,8 +635,11 @@ def test_cdi_of_containerd(gpu_cri: FakeCri, enabled: bool) -> None:
             verify_gpus_of_pods(gpu_cri)
 
 
-def test_containerd_without_an_image_is_not_verified(gpu_cri: FakeCri) -> None:
-    result = verify_gpus_of_pods(gpu_cri, image=None)
+@pytest.mark.parametrize("engine", ["containerd", "crio"])
+def test_without_an_image_is_not_verified(gpu_cri: FakeCri, engine: str) -> None:
+    if engine == "crio":
+        add_crio(gpu_cri)
+    result = verify_gpus_of_pods(gpu_cri, image=None, engine=engine)
     assert (result["verified"], result["summary"]) == (False, "not verified: no image")
     assert result["checks"][-1]["ok"] is None
     assert gpu_cri.made == []
