@@ -199,10 +199,10 @@ options:
     default: remove
   cri_disabled:
     description:
-      - What to do if containerd's CRI plugin is disabled, as in Docker's packages. V(warn) prints a warning, V(fail)
-        fails the task. Nothing is changed in either case.
+      - What to do if containerd's CRI plugin is disabled, as in Docker's packages. V(fail) fails the task,
+        V(warn) prints a warning, and V(ignore) does neither. Nothing is changed in any case.
     type: str
-    choices: [warn, fail]
+    choices: [fail, warn, ignore]
     default: warn
   engine_version:
     description:
@@ -562,7 +562,7 @@ def main() -> None:
             "use_legacy_config": {"type": "bool", "default": False},
             "purge_legacy": {"type": "bool", "default": False},
             "unrecorded": {"type": "str", "choices": ["keep", "remove"], "default": "remove"},
-            "cri_disabled": {"type": "str", "choices": ["warn", "fail"], "default": "warn"},
+            "cri_disabled": {"type": "str", "choices": ["fail", "warn", "ignore"], "default": "warn"},
             "engine_version": {"type": "str"},
             "validate": {"type": "str", "choices": ["auto", "true", "false"], "default": "auto"},
             "require_runtime": {"type": "bool", "default": False},

@@ -209,10 +209,10 @@ options:
     type: str
   minimum_version_policy:
     description:
-      - What to do about an older version, V(warn), V(fail), or V(ignore). The message names its vulnerabilities.
+      - What to do about an older version, V(fail), V(warn), or V(ignore). The message names its vulnerabilities.
       - With V(fail), a version that is too old is not installed.
     type: str
-    choices: [warn, fail, ignore]
+    choices: [fail, warn, ignore]
     default: warn
   lock_timeout:
     description: Seconds to wait while another program uses the package manager.
@@ -840,7 +840,7 @@ def main() -> None:
             "unrecorded": {"type": "str", "choices": ["keep", "remove"], "default": "remove"},
             "running_gpu_containers": {"type": "str", "choices": ["fail", "warn", "ignore"], "default": "fail"},
             "minimum_version": {"type": "str"},
-            "minimum_version_policy": {"type": "str", "choices": ["warn", "fail", "ignore"], "default": "warn"},
+            "minimum_version_policy": {"type": "str", "choices": ["fail", "warn", "ignore"], "default": "warn"},
             "lock_timeout": {"type": "int", "default": lock.PACKAGE_MANAGER_TIMEOUT},
             "backup_dir": {"type": "path", "default": core_records.BACKUP_DIR},
             "package_cache": {"type": "path"},

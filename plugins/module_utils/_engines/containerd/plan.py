@@ -131,7 +131,8 @@ class ContainerdPlanner:
         )
         if request.cri_disabled == "fail":
             raise errors.NvidiaError(f"{message} Remove cri from disabled_plugins, or set cri_disabled: warn.")
-        self.warnings.append(message)
+        if request.cri_disabled == "warn":
+            self.warnings.append(message)
         state = configured_state(self.current)._replace(lists_runtimes=False)
         return engines_base.EnginePlan(
             (), state, engines_base.Action.NONE, tuple(self.warnings), None, self.current.version

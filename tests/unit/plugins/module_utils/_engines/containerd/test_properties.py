@@ -127,6 +127,8 @@ def test_disabled_cri_of_docker_packages(version: Version, mode: str) -> None:
     assert "disabled_plugins disables containerd's CRI" in plan.warnings[0]
     with pytest.raises(NvidiaError, match=r"config.toml: disabled_plugins .* Remove cri from disabled_plugins"):
         host.present(config_mode=mode, cri_disabled="fail")
+    ignored = host.present(config_mode=mode, cri_disabled="ignore")
+    assert (ignored.files, ignored.warnings) == ((), ())
     host.absent()
     assert contents(host) == before
 
