@@ -27,7 +27,7 @@ pytest.importorskip("ansible.plugins.action", reason="playbooks run on the contr
 import yaml
 
 COLLECTION = Path(__file__).resolve().parents[2]
-PAGES = (COLLECTION / "README.md", *sorted(COLLECTION.glob("docs/*.md")), *sorted(COLLECTION.glob("roles/*/README.md")))
+PAGES = (COLLECTION / "README.md", COLLECTION / "CONTRIBUTING.md", *sorted(COLLECTION.glob("docs/*.md")), *sorted(COLLECTION.glob("roles/*/README.md")))
 RUN = ("ansible-doc", "ansible-playbook")
 REASONS = (
     *("GPU", "Kubernetes", "RPM host", "network", "several hosts"),
@@ -43,6 +43,8 @@ INTERPRETER = """\
 module=${{1##*/AnsiballZ_}}
 cat "{folder}/${{module%.py}}.json" 2>/dev/null || echo '{{"changed": false}}'
 """
+# Examples also have these roles. Here they have no tasks.
+ROLES_OF_OTHERS = ("nvidia.nvidia_driver", "geerlingguy.docker")
 KEY = "ddcae044f796ecb0"
 ANSWERS: dict[str, t.Any] = {
     "nvidia_container_info": {
@@ -135,9 +137,10 @@ def run(work: Path, command: t.Sequence[str], *options: str) -> str:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """A directory with an inventory, the files that examples name, and the script in place of modules."""
-    for name in ("hooks/drain.yml", "hooks/uncordon.yml"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+    """A directory with the files and roles that examples name, and the script in place of modules."""
+    roles = (f"roles/{name}/tasks/main.yml" for name in ROLES_OF_OTHERS)
+    for name in ("hooks/drain.yml", "hooks/uncordon.yml", *roles):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("[]\n", encoding="utf-8")
     answers = tmp_path / ".answers"
     answers.mkdir()

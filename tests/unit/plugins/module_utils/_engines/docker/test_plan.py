@@ -5,9 +5,12 @@
 from __future__ import annotations
 
 import json
+import re
 import typing as t
+from pathlib import Path
 
 import pytest
+import yaml
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.json_document import JsonDocument
@@ -32,6 +35,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.docker_files import 
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_files import FakeFiles
 
+COLLECTION = Path(__file__).resolve().parents[6]
 REQUESTS: dict[str, dict[str, t.Any]] = {
     "plain": {},
     "default": {"set_as_default": True},
@@ -508,3 +512,17 @@ def test_ignores_other_flags() -> None:
     file = File("{}", ["--default-runtime=kata", "--add-runtime=nvidia=/x"])
     file.present()
     assert "nvidia" in file.data["runtimes"]
+
+
+def test_file_of_geerlingguy_docker() -> None:
+    """The page docs/geerlingguy-docker.md lists the entries with which nothing has to be changed."""
+    page = (COLLECTION / "docs/geerlingguy-docker.md").read_text(encoding="utf-8")
+    (variables,) = [block for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "daemon_options" in block]
+    options = yaml.safe_load(variables)["docker_daemon_options"]
+    # The role writes the file with the filter to_nice_json.
+    written = json.dumps(options, indent=4, sort_keys=True)
+    file = File(written)
+    plan = file.present(enable_cdi=True)
+    assert (file.content, plan.files[0].changed) == (written.encode(), False)
+    del options["runtimes"]
+    assert File(json.dumps(options)).present(enable_cdi=True).files[0].changed
