@@ -89,3 +89,13 @@ def test_links_lead_to_files_and_headings(path: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((COLLECTION / "README.md").read_text(encoding="utf-8").split()) <= 700
+
+
+def test_the_page_for_docsites_links_all_guides() -> None:
+    galaxy = (COLLECTION / "galaxy.yml").read_text(encoding="utf-8")
+    address = {name: re.findall(rf"^{name}: (\S+)$", galaxy, re.MULTILINE)[0] for name in ("homepage", "documentation")}
+    guide = (COLLECTION / "docs/docsite/rst/guide.rst").read_text(encoding="utf-8")
+    # Pages for developers.
+    pages = {path.name for path in COLLECTION.glob("docs/*.md")} - {"architecture.md", "inclusion.md"}
+    links = {f"{address['documentation']}/{page}" for page in pages} | {address["homepage"]}
+    assert set(re.findall(r"<(https://[^>]+)>`__", guide)) == links
