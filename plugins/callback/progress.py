@@ -10,7 +10,7 @@ DOCUMENTATION = r"""
 name: progress
 type: aggregate
 short_description: Print which hosts a long task is waiting for
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Prints one line for each task that runs longer than O(interval), and again after each further O(interval). The line
     has the time since the task started, the number of hosts that have completed it, and the names of hosts that have

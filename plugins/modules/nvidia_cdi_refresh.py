@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: nvidia_cdi_refresh
 short_description: Keep the CDI specification of NVIDIA GPUs up to date
-version_added: 0.1.0
+version_added: 1.0.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:

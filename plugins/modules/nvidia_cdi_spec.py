@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: nvidia_cdi_spec
 short_description: Write the CDI specification of a host's GPUs
-version_added: 0.1.0
+version_added: 1.0.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:

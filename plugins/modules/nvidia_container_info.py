@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: nvidia_container_info
 short_description: Report the engines, toolkit, GPUs and CDI specifications of a host, and their problems
-version_added: 0.1.0
+version_added: 1.0.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:

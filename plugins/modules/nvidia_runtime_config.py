@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: nvidia_runtime_config
 short_description: Register the NVIDIA runtimes with a container engine
-version_added: 0.1.0
+version_added: 1.0.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:

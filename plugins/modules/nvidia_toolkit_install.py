@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: nvidia_toolkit_install
 short_description: Install the NVIDIA Container Toolkit at one version, or remove it
-version_added: 0.1.0
+version_added: 1.0.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:

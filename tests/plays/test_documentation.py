@@ -11,6 +11,7 @@ by a script that returns a result from a file. A block that is not run has the c
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import re
@@ -113,6 +114,13 @@ def test_a_block_is_run_or_has_a_reason(block: Block) -> None:
         assert others, "All commands of the block can be run. Remove the comment."
     else:
         assert others == [], f"Add <!-- not run: REASON --> above the block, with one of {', '.join(REASONS)}."
+
+
+def test_the_number_of_blocks_that_are_not_run() -> None:
+    # The commands of CONTRIBUTING.md are those of developers.
+    counted = collections.Counter(block.reason for block in SHELL_BLOCKS if block.page != "CONTRIBUTING.md")
+    assert counted[""] >= 25, counted
+    assert sum(counted[reason] for reason in ("GPU", "Kubernetes", "RPM host")) <= 12, counted
 
 
 def run(work: Path, command: t.Sequence[str], *options: str) -> str:
