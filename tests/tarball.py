@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[1]
-# What a tarball may have at its top.
+# What a tarball has at its top.
 _PUBLISHED = {
     "CHANGELOG.rst", "CODE_OF_CONDUCT.md", "FILES.json", "LICENSE", "MANIFEST.json", "README.md", "changelogs", "docs",
     "meta", "playbooks", "plugins", "roles",
@@ -45,8 +45,9 @@ def _problems(directory: Path, importer: str) -> list[str]:
     _run(directory, "ansible-galaxy", "collection", "build", _ROOT, "--output-path", directory)
     (tarball,) = directory.glob("*.tar.gz")
     with tarfile.open(tarball) as archive:
-        unexpected = {member.split("/")[0] for member in archive.getnames()} - _PUBLISHED
-    problems = [f"The tarball contains {name}. Add it to build_ignore in galaxy.yml." for name in sorted(unexpected)]
+        found = {member.split("/")[0] for member in archive.getnames()}
+    problems = [f"The tarball contains {name}. Add it to build_ignore in galaxy.yml." for name in found - _PUBLISHED]
+    problems += [f"The tarball lacks {name}." for name in _PUBLISHED - found]
     _run(directory, "ansible-galaxy", "collection", "install", tarball, "--offline", "-p", directory)
     installed = directory / "ansible_collections" / "gpufleet" / "nvidia"
     for kind, pattern in _DOCUMENTED.items():

@@ -28,7 +28,11 @@ pytest.importorskip("ansible.plugins.action", reason="playbooks run on the contr
 import yaml
 
 COLLECTION = Path(__file__).resolve().parents[2]
-PAGES = (COLLECTION / "README.md", COLLECTION / "CONTRIBUTING.md", *sorted(COLLECTION.glob("docs/*.md")), *sorted(COLLECTION.glob("roles/*/README.md")))
+PAGES = (
+    *(COLLECTION / name for name in ("README.md", "CONTRIBUTING.md")),
+    *sorted(COLLECTION.glob("docs/*.md")),
+    *sorted(COLLECTION.glob("roles/*/README.md")),
+)
 RUN = ("ansible-doc", "ansible-playbook")
 REASONS = (
     *("GPU", "Kubernetes", "RPM host", "network", "several hosts"),
