@@ -46,8 +46,9 @@ def _problems(directory: Path, importer: str) -> list[str]:
     (tarball,) = directory.glob("*.tar.gz")
     with tarfile.open(tarball) as archive:
         found = {member.split("/")[0] for member in archive.getnames()}
-    problems = [f"The tarball contains {name}. Add it to build_ignore in galaxy.yml." for name in found - _PUBLISHED]
-    problems += [f"The tarball lacks {name}." for name in _PUBLISHED - found]
+    unexpected = sorted(found - _PUBLISHED)
+    problems = [f"The tarball contains {name}. Add it to build_ignore in galaxy.yml." for name in unexpected]
+    problems += [f"The tarball lacks {name}." for name in sorted(_PUBLISHED - found)]
     _run(directory, "ansible-galaxy", "collection", "install", tarball, "--offline", "-p", directory)
     installed = directory / "ansible_collections" / "gpufleet" / "nvidia"
     for kind, pattern in _DOCUMENTED.items():
