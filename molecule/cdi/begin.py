@@ -34,8 +34,17 @@ PROGRAMS = {
 export PYTHONPATH=/molecule/cdi:/molecule/faults:/molecule/shared:/fx
 exec {sys.executable} -B /molecule/cdi/generator.py "$@"
 """,
-    # A driver that works.
-    machine.SMI: "#!/bin/sh\n",
+    # Lists the GPUs whose device nodes are there, on the host or in a container.
+    machine.SMI: """\
+#!/bin/sh
+for node in /dev/nvidia[0-9]*; do
+    number=${node#/dev/nvidia}
+    [ ! -c "$node" ] || printf 'GPU %d: NVIDIA A100 (UUID: GPU-%08d-0000-0000-0000-000000000000)\\n' "$number" "$number"
+done
+""",
+    # The requirements of GPU containers that get their GPUs from the runtime.
+    "/usr/bin/nvidia-container-runtime-hook": "#!/bin/sh\n",
+    "/usr/bin/nvidia-container-cli": "#!/bin/sh\n",
 }
 
 

@@ -139,7 +139,8 @@ class Containers(abc.ABC):
         """Return ``spec`` with the image that is made of its archive, if it has one."""
         if not spec.archive:
             return spec
-        image = f"{NAME}:{uuid.uuid4().hex[:12]}"
+        # For a name without a registry, Podman creates and locks its file of short names.
+        image = f"localhost/{NAME}:{uuid.uuid4().hex[:12]}"
         self._import(spec.archive, image)
         return spec._replace(image=image)
 

@@ -244,7 +244,7 @@ def test_docker_imports_an_archive_and_removes_the_image(docker: DockerWithConta
     containers = docker_containers(docker)
     assert containers.run(ARCHIVE).status == 0
     assert (docker.archives, docker.imported, docker.kept, containers.cleanup_error) == ([b"tar"], {}, {}, "")
-    assert docker.made[0]["Image"].startswith("gpufleet-verify:")
+    assert docker.made[0]["Image"].startswith("localhost/gpufleet-verify:")
     docker.refused["POST /containers/create"] = (500, "broken")
     failure(containers, ARCHIVE)
     assert (len(docker.archives), docker.imported) == (2, {})
@@ -433,6 +433,7 @@ def test_podman_imports_an_archive_and_removes_the_image(tmp_path: Path) -> None
     ]  # fmt: skip
     assert "--change=LABEL gpufleet.nvidia.verify=1" in commands[2]
     assert commands[3][-1] == commands[2][-1]
+    assert commands[2][-1].startswith("localhost/")
     assert commands[-1] == ["rmi", "--force", "--", "sha256:1"]
     (tmp_path / "tmp").rmdir()
     assert failure(containers, ARCHIVE).problem.startswith("The archive of the host's programs cannot be written: ")
