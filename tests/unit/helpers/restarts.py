@@ -55,7 +55,7 @@ def _changes(systemd: FakeSystemd, request: RuntimeRequest | None, **options: t.
 
 
 def restart(systemd: FakeSystemd, check_mode: bool = False, **options: t.Any) -> RestartResult:
-    given = {"engine": "docker", "timeout": 0.5, "backup_dir": BACKUPS, **options}
+    given = {"engine": "docker", "timeout": 6.0, "backup_dir": BACKUPS, **options}
     return restart_restart.restart(RestartOptions(**given), systemd.docker.host, systemd.run, check_mode)
 
 

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
+import time
 import typing as t
 
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import file_lookup
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import methods as restart_methods
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import Tree, TreeLookup
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import (
@@ -44,12 +44,22 @@ def driver_tree(tmp_path: Path) -> Tree:
 
 
 @pytest.fixture
-def systemd(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeSystemd]:
+def skips_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``time.sleep`` returns at once, and ``time.monotonic`` is later by the seconds of the pause."""
+    skipped = 0.0
+    really = time.monotonic
+
+    def sleep(seconds: float) -> None:
+        nonlocal skipped
+        skipped += seconds
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: really() + skipped)
+
+
+@pytest.fixture
+def systemd(skips_pauses: None) -> t.Iterator[FakeSystemd]:  # noqa: ARG001  # it only has to come first
     """A host whose Docker runs with the daemon.json OLD."""
-    monkeypatch.setattr(restart_methods, "PROBE_INTERVAL", 0.01)
-    monkeypatch.setattr(restart_methods, "STABLE_AFTER", 0.0)
-    monkeypatch.setattr(restart_methods, "BEGIN_TIMEOUT", 0.2)
-    monkeypatch.setattr(restart_methods, "KILL_AFTER", 0.05)
     with docker_host() as docker:
         docker.write(FILE, OLD)
         found = FakeSystemd(docker)

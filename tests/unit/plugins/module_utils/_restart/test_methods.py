@@ -156,8 +156,9 @@ def test_does_not_kill_a_daemon_that_starts_slowly_with_new_files(systemd: FakeS
 def test_gives_an_active_daemon_time_to_stop(busy: FakeSystemd) -> None:
     busy.ends = lambda _text: "active"
     changes = configure(busy)
-    busy.stubborn = 5
-    _message, result = failure(busy, allow_disruption=True, rollback=changes, expect=Expectation(("nope",)))
+    # Longer than a daemon that hangs during its start gets.
+    busy.stubborn = int(restart_methods.KILL_AFTER / restart_methods.PROBE_INTERVAL) + 2
+    _message, result = failure(busy, timeout=30.0, allow_disruption=True, rollback=changes, expect=Expectation(("nope",)))
     assert result.state == "rolled_back"
     assert not busy.done("systemctl kill")
 

@@ -18,7 +18,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import RootlessDocker
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.info import describe_engines
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import resolve_target
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import methods as restart_methods
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart as restart_restart
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health import Expectation
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import RestartError, RestartOptions
@@ -303,11 +302,8 @@ def test_no_warning_without_cdi(docker: Rootless, enable_cdi: bool | None) -> No
 
 
 @pytest.fixture
-def systemd(docker: Rootless, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeSystemd]:
+def systemd(docker: Rootless, skips_pauses: None) -> t.Iterator[FakeSystemd]:  # noqa: ARG001
     """alice's Docker runs with the daemon.json OLD."""
-    monkeypatch.setattr(restart_methods, "PROBE_INTERVAL", 0.01)
-    monkeypatch.setattr(restart_methods, "STABLE_AFTER", 0.0)
-    monkeypatch.setattr(restart_methods, "BEGIN_TIMEOUT", 0.2)
     docker.write(FILE, OLD)
     found = alices_systemd(docker)
     with docker.answers(SOCKET):
@@ -321,7 +317,7 @@ def changed(systemd: FakeSystemd, **request: t.Any) -> tuple[Change, ...]:
 
 
 def restart(systemd: FakeSystemd, **options: t.Any) -> RestartResult:
-    given = {"engine": "docker", "flavor": "rootless", "timeout": 0.5, **options}
+    given = {"engine": "docker", "flavor": "rootless", "timeout": 6.0, **options}
     return restart_restart.restart(RestartOptions(**given), systemd.docker.host, systemd.run, False)
 
 
