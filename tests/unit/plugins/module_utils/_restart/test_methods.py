@@ -154,11 +154,12 @@ def test_does_not_kill_a_daemon_that_starts_slowly_with_new_files(systemd: FakeS
 
 
 def test_gives_an_active_daemon_time_to_stop(busy: FakeSystemd) -> None:
-    busy.ends = lambda _text: "active"
     changes = configure(busy)
-    # Longer than a daemon that hangs during its start gets.
-    busy.stubborn = int(restart_methods.KILL_AFTER / restart_methods.PROBE_INTERVAL) + 2
-    _message, result = failure(busy, timeout=30.0, allow_disruption=True, rollback=changes, expect=Expectation(("nope",)))
+    # The new daemon stops more slowly than one that hangs during its start may.
+    looks = int(restart_methods.KILL_AFTER / restart_methods.PROBE_INTERVAL) + 2
+    busy.started = lambda: setattr(busy, "stubborn", looks)
+    options: dict[str, t.Any] = {"rollback": changes, "expect": Expectation(("nope",)), "timeout": 30.0}
+    _message, result = failure(busy, allow_disruption=True, **options)
     assert result.state == "rolled_back"
     assert not busy.done("systemctl kill")
 
