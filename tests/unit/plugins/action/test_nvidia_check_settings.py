@@ -2,15 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Run the playbook ``check`` with ansible-playbook for hosts with correct and wrong variables."""
+"""The arguments of the check of settings; tests/plays/test_check_settings.py runs it."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
 import typing as t
 from pathlib import Path
 
@@ -25,69 +20,6 @@ from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_check_set
 from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_warn as warn_module
 
 COLLECTION = Path(__file__).resolve().parents[4]
-# The variables of each host, and the texts of the expected errors and warnings.
-HOSTS: dict[str, tuple[dict[str, t.Any], list[str]]] = {
-    "correct": ({"nvidia_runtime_set_as_default": "yes", "nvidia_runtime_verify": False, "nvidia_cdi_path": None,
-                 "nvidia_toolkit_hold": "{{ omit }}", "nvidia_toolkit_src": "{{ later }}/x",
-                 "nvidia_runtime_after_restart": "{{ playbook_dir }}/hook.yml", "nvidia_driver_branch": "580"}, []),
-    "misspelt": ({"nvidia_toolkit_verison": "{{ none }}", "nvidia_runtime_set_default": True, "nvidia_host": "x"},
-                 ["Did you mean nvidia_toolkit_version?", "Did you mean nvidia_runtime_set_as_default?",
-                  "Did you mean nvidia_hosts?"]),
-    "own": ({"nvidia_toolkit_owner": "me", "nvidia_own_variables": ["nvidia_toolkit_owner"]}, []),
-    "fact": ({}, []),
-    "maybe": ({"nvidia_runtime_set_as_default": "maybe", "nvidia_cdi_mode": "{{ 'x' }}y"},
-              ["nvidia_runtime_set_as_default", "nvidia_cdi_mode", "must be one of: auto, nvml", "got: xy"]),
-    "hook": ({"nvidia_runtime_before_restart": "{{ playbook_dir }}/none.yml"},
-             ["none.yml is not a file on the controller"]),
-    "trees": ({"nvidia_toolkit_host_root": "/tree"}, ["The roles would change different trees"]),
-    "tree": ({"nvidia_host_root": "/tree"}, []),
-    "template": ({"nvidia_toolkit_key": "{{ lookup('ansible.builtin.file', '/none') }}"},
-                 ["nvidia_toolkit_key cannot be evaluated: "]),
-}  # fmt: skip
-PLAYS = [
-    {"hosts": "fact", "gather_facts": False,
-     "tasks": [{"ansible.builtin.set_fact": {"cacheable": True, "nvidia_toolkit_fact": "x"}}]},
-    {"hosts": "all", "gather_facts": False, "ignore_errors": True, "tasks": [
-        {"gpufleet.nvidia.nvidia_check_settings": {"own_variables": "{{ nvidia_own_variables | default([]) }}"},
-         "register": "checked"},
-        {"ansible.builtin.copy": {
-            "content": "{{ dict(groups.all | zip(groups.all | map('extract', hostvars, 'checked'))) }}",
-            "dest": "{{ playbook_dir }}/answers.json"}, "run_once": True},
-    ]},
-]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, t.Any]]:
-    """The result of the check for each host."""
-    program = Path(sys.executable).with_name("ansible-playbook")
-    if not program.exists():
-        pytest.skip("There is no ansible-playbook beside this Python.")
-    work = tmp_path_factory.mktemp("check")
-    copy = work / "ansible_collections/gpufleet/nvidia"
-    for name in ("playbooks", "plugins", "roles", "meta"):
-        shutil.copytree(COLLECTION / name, copy / name)
-    connection = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-    hosts = {name: {**variables, **connection} for name, (variables, _expected) in HOSTS.items()}
-    (work / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}), encoding="utf-8")
-    (work / "play.yml").write_text(json.dumps(PLAYS), encoding="utf-8")
-    (work / "hook.yml").touch()
-    environ = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(work), "ANSIBLE_HOME": str(work / "home")}
-    done = subprocess.run(
-        [program, "-i", "hosts.json", "play.yml"], cwd=work, env=environ, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    answers: dict[str, dict[str, t.Any]] = json.loads((work / "answers.json").read_text(encoding="utf-8"))
-    return answers
-
-
-@pytest.mark.parametrize("host", HOSTS)
-def test_reports_problems(answers: dict[str, dict[str, t.Any]], host: str) -> None:
-    answer, (_variables, expected) = answers[host], HOSTS[host]
-    reported = [answer.get("msg", ""), *answer.get("warnings", [])] if expected else []
-    assert answer["failed"] is bool(expected), answer
-    assert [text for text in expected if text not in "\n".join(reported)] == []
-    assert expected or not answer.get("warnings"), answer
 
 
 @pytest.mark.parametrize(
