@@ -36,9 +36,9 @@ def _selection(nox: list[str], arguments: argparse.Namespace) -> list[str]:
     """Return the names of the sessions to run."""
     if arguments.sessions:
         return list(arguments.sessions)
-    choices = [["--tags", "quick"]] if arguments.quick else [[]]
-    if arguments.molecule or arguments.nightly:
-        choices.append(["--tags", "molecule"])
+    # The scenarios take longest. They come first, so that short sessions are left for the end and all cores stay busy.
+    choices = [["--tags", "molecule"]] if arguments.molecule or arguments.nightly else []
+    choices.append(["--tags", "quick"] if arguments.quick else [])
     if arguments.nightly:
         choices.append(["--tags", "nightly"])
     names: list[str] = []
