@@ -3,7 +3,9 @@
 """The sessions that check this repository. `nox -l` lists them, `./test` runs the default ones.
 
 Tags: "quick" for the inner loop, "molecule" for booted hosts, "nightly" for what a full run adds. GPUFLEET_NIGHTLY=1
-makes the tests run in full: all points at which a run is killed, all Debian releases, thousands of examples."""
+makes the tests run in full: all points at which a run is killed, all Debian releases, thousands of examples.
+
+Sessions start in the order of this file. Short ones come last, so that all cores are in use until the end."""
 
 from __future__ import annotations
 
@@ -184,27 +186,6 @@ def plays(session: nox.Session) -> None:
     pytest(session, "python", "tests/plays")
 
 
-@tool_session("fuzz")
-def fuzz(session: nox.Session) -> None:
-    """Give mutated input to the readers of all formats: ten mutations for each format, 2,000 in a nightly run."""
-    run(session, "python", "-B", "tests/fuzz", *session.posargs)
-
-
-@tool_session("browser")
-def browser(session: nox.Session) -> None:
-    """Open the page of an audit in Chromium."""
-    if not (shutil.which("chromium") and shutil.which("chromedriver")):
-        skip(session, "There is no chromium or no chromedriver: apt-get install chromium chromium-driver")
-    pytest(session, "python", "tests/browser", PYTHONPATH=str(nox_support.copy_tree("browser").parents[2]))
-
-
-@nox.session(name="build-import-check", requires=["tools"])
-def build_import_check(session: nox.Session) -> None:
-    """Build the tarball, install it into an empty directory, and run Galaxy's own checks on it."""
-    nox_support.install(session, "importer")
-    run(session, "python", "-B", "tests/tarball.py", Path(session.bin, "python"))
-
-
 @tool_session("quickstart")
 def quickstart(session: nox.Session) -> None:
     """Run ./quickstart in a fresh copy with an empty HOME, and as an ordinary user."""
@@ -228,6 +209,27 @@ def quickstart_on_old_core(session: nox.Session) -> None:
 for core, (pythons, _node, default) in OLD_CORES.items():
     python = next((found for found in pythons if shutil.which(f"python{found}")), pythons[0])
     nox.session(name=f"quickstart-{core}", python=python, tags=["nightly"], default=default)(quickstart_on_old_core)
+
+
+@tool_session("fuzz")
+def fuzz(session: nox.Session) -> None:
+    """Give mutated input to the readers of all formats: ten mutations for each format, 2,000 in a nightly run."""
+    run(session, "python", "-B", "tests/fuzz", *session.posargs)
+
+
+@tool_session("browser")
+def browser(session: nox.Session) -> None:
+    """Open the page of an audit in Chromium."""
+    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+        skip(session, "There is no chromium or no chromedriver: apt-get install chromium chromium-driver")
+    pytest(session, "python", "tests/browser", PYTHONPATH=str(nox_support.copy_tree("browser").parents[2]))
+
+
+@nox.session(name="build-import-check", requires=["tools"])
+def build_import_check(session: nox.Session) -> None:
+    """Build the tarball, install it into an empty directory, and run Galaxy's own checks on it."""
+    nox_support.install(session, "importer")
+    run(session, "python", "-B", "tests/tarball.py", Path(session.bin, "python"))
 
 
 def molecule(session: nox.Session) -> None:
