@@ -96,10 +96,13 @@ class Host:
         self.warnings: list[str] = []
         # The results of commands, by the name of the program. Such commands are not run.
         self.answers: dict[str, tuple[int, str, str]] = {}
-        for folder in ("run", "tmp", "bin", "opt/nvidia", "srv", "var/lib"):
-            (root / folder).mkdir(parents=True)
-        (root / "bin/sh").write_bytes(program("", MACHINE))
-        (root / "bin/sh").chmod(0o755)
+        shell = root / "bin/sh"
+        # A copy of a tree has all of it.
+        if not shell.exists():
+            for folder in ("run", "tmp", "bin", "opt/nvidia", "srv", "var/lib"):
+                (root / folder).mkdir(parents=True)
+            shell.write_bytes(program("", MACHINE))
+            shell.chmod(0o755)
 
     @property
     def host(self) -> HostFS:

@@ -266,26 +266,19 @@ def left(host: Host) -> Tree:
 
 
 class Scene:
-    """A tree that is created again for each try."""
+    """A tree that is prepared once, and copied for each try."""
 
     def __init__(self, folder: Path, start: t.Callable[[Host], None]) -> None:
         self._folder = folder
-        self._start = start
+        self._prepared = folder.with_name(f"{folder.name}-prepared")
+        host = Host(self._prepared)
+        host.source(NEW)
+        start(host)
 
     def host(self) -> Host:
-        # The sources are reused.
-        sources, kept = self._folder / "srv", self._folder.with_name("sources")
-        if sources.exists():
-            sources.rename(kept)
         shutil.rmtree(str(self._folder), ignore_errors=True)
-        self._folder.mkdir()
-        host = Host(self._folder)
-        if kept.exists():
-            sources.rmdir()
-            kept.rename(sources)
-        host.source(NEW)
-        self._start(host)
-        return host
+        shutil.copytree(str(self._prepared), str(self._folder), symlinks=True)
+        return Host(self._folder)
 
 
 @pytest.fixture
