@@ -177,10 +177,7 @@ class LegacyScan:
         return changed
 
     def _changed_original(self, document: Doc, change: t.Callable[[Doc], Doc]) -> bytes | None:
-        """Return the recorded original after the same change, or unchanged if the change fails.
-
-        Without a record, return the new content of the file.
-        """
+        """Return the recorded original with ``change`` (as it is if that fails). No record: return the new content."""
         path, record = self.context.path, self.context.record
         if record is None:
             return self.after[path]
