@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nvidia_runtime_verify
-short_description: Verify that a container of an engine sees the GPUs of its host
+short_description: Verify that containers see the GPUs of their host, or explain which GPUs one has
 version_added: 1.0.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
@@ -20,6 +20,8 @@ description:
   - The module changes nothing. It always removes the container, and the image that it imported or pulled. If a run is
     killed, the next run removes its container and its imported image, which it finds by the label
     C(gpufleet.nvidia.verify). A pulled image then stays.
+  - With O(container), the module starts no container. It explains which GPUs an existing container has, and the first
+    reason why it does not have more. It then only reads, takes no lock, and opens no file of the container.
   - While the container runs, other tasks of this collection that change the engines of the host wait.
   - O(level=gpu) needs NVIDIA's driver for Linux on the host. WSL and Tegra have other devices and are not supported
     yet.
@@ -31,7 +33,8 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    details: The host is checked, but no container is started, and a warning says so.
+    details: The host is checked, but no container is started, and a warning says so. O(container) does the same as
+      without check mode.
   diff_mode:
     support: N/A
     details: This module changes nothing.
@@ -46,10 +49,22 @@ attributes:
     details: This module leaves no file.
 options:
   engine:
-    description: The container engine to verify.
+    description:
+      - The container engine to verify.
+      - Required unless O(container) is set. With O(container) it selects the engine to search. When left out, all
+        engines of the host are searched.
     type: str
     choices: [docker, containerd, crio, podman]
-    required: true
+  container:
+    description:
+      - Name or ID of an existing container to explain. The beginning of an ID is enough if it matches one container. A
+        container of a pod can also be C(POD/NAME) or C(NAMESPACE/POD/NAME). The container may be stopped, or may never
+        have started.
+      - The module does not fail if the container lacks GPUs. RV(explanation.ok) is then V(false).
+      - Of the other options only O(engine), O(flavor), O(user), O(service), O(socket), O(runtime_dir), O(host_root) and
+        O(host_root_live) can be set with it. O(flavor), O(user), O(service) and O(socket) need O(engine).
+    type: str
+    version_added: 1.1.0
   level:
     description:
       - What is verified. Each level includes the previous ones.
@@ -158,6 +173,22 @@ EXAMPLES = r"""
   ansible.builtin.debug:
     var: verified.gpus
 
+- name: Explain why a container does not see the GPUs
+  gpufleet.nvidia.nvidia_runtime_verify:
+    container: training
+  register: explained
+
+- name: Show the reason and what to do
+  ansible.builtin.debug:
+    msg: "{{ explained.explanation.message }} {{ explained.explanation.advice }}"
+
+- name: Fail unless a container of a pod has what it requests
+  gpufleet.nvidia.nvidia_runtime_verify:
+    engine: containerd
+    container: default/training-0/main
+  register: explained
+  failed_when: explained is failed or not explained.explanation.ok
+
 - name: Verify the containerd of K3s
   gpufleet.nvidia.nvidia_runtime_verify:
     engine: containerd
@@ -174,7 +205,7 @@ checks:
     - The results of the checks, in the order in which they depend on each other.
     - The checks are C(driver), C(device nodes), C(toolkit), C(config.toml), C(engine file), C(live engine), C(CDI), and
       C(container).
-  returned: unless the request is refused
+  returned: without O(container), unless the request is refused
   type: list
   elements: dict
   contains:
@@ -202,7 +233,7 @@ checks:
       detail: "`true` in a container of busybox:1.36 with the runtime nvidia exited with status 0."
 failed_check:
   description: The name of the first failed check, which the message describes. Null if no check failed.
-  returned: unless the request is refused
+  returned: without O(container), unless the request is refused
   type: str
   sample: device nodes
 gpus:
@@ -210,7 +241,7 @@ gpus:
     - The GPUs and MIG devices of the host that a container can use. A GPU in MIG mode is not in the list, only its MIG
       devices.
     - Empty if the container was not started, failed, or ran another O(command).
-  returned: unless the request is refused
+  returned: without O(container), unless the request is refused
   type: list
   elements: dict
   contains:
@@ -241,22 +272,231 @@ gpus:
       seen: true
 injection:
   description: How the container got the GPUs. Null if O(level) is not V(gpu) or no container could be started.
-  returned: unless the request is refused
+  returned: without O(container), unless the request is refused
   type: str
   sample: --runtime nvidia
 output:
   description: The end of the container's output, on both streams. Empty if no container was started.
-  returned: unless the request is refused
+  returned: without O(container), unless the request is refused
   type: str
   sample: "GPU 0: NVIDIA L4 (UUID: GPU-2f1c5b1e-4a3d-8f0e-6f3a-0b1f4a5e7c9d)"
 summary:
   description: The result in a few words.
-  returned: unless the request is refused
+  returned: without O(container), unless the request is refused
   type: str
   sample: 8 of 8 GPUs (--runtime nvidia)
+explanation:
+  description: Which GPUs the container has, and why it does not have more.
+  returned: with O(container), if the container is found
+  type: dict
+  contains:
+    ok:
+      description: Whether no step failed.
+      type: bool
+      sample: false
+    code:
+      description: The code of the first failed step, V(ok) if none failed. It stays the same over versions.
+      type: str
+      sample: runtime-not-nvidia
+    message:
+      description: The result in one sentence. If a step failed, its cause.
+      type: str
+      sample: "training (docker, 3a3a3ce6c3f0): Its runtime is runc, which is none of NVIDIA and ignores
+        NVIDIA_VISIBLE_DEVICES."
+    advice:
+      description: What to do about the first failed step. Empty if none failed.
+      type: str
+      sample: Create it again with `--runtime nvidia`, or with `--gpus all`.
+    steps:
+      description:
+        - The steps in the order in which they depend on each other. After a step that leaves nothing to compare, only
+          C(start) follows.
+        - The steps are C(request), C(injection), C(mode), C(settings), C(driver), C(devices), C(capabilities),
+          C(requirements), C(start), and C(contents).
+      type: list
+      elements: dict
+      contains:
+        name:
+          description: The name of the step.
+          type: str
+          sample: injection
+        ok:
+          description: Whether the step passed. Null if that is not known.
+          type: bool
+          sample: false
+        code:
+          description: A code for the result.
+          type: str
+          sample: runtime-not-nvidia
+        message:
+          description: What was found.
+          type: str
+          sample: Its runtime is runc, which is none of NVIDIA and ignores NVIDIA_VISIBLE_DEVICES.
+        advice:
+          description: What to do if the step failed.
+          type: str
+          sample: Create it again with `--runtime nvidia`, or with `--gpus all`.
+      sample:
+        - name: request
+          ok: true
+          code: gpus-requested
+          message: It requests all by NVIDIA_VISIBLE_DEVICES.
+          advice: ""
+        - name: injection
+          ok: false
+          code: runtime-not-nvidia
+          message: Its runtime is runc, which is none of NVIDIA and ignores NVIDIA_VISIBLE_DEVICES.
+          advice: Create it again with `--runtime nvidia`, or with `--gpus all`.
+    container:
+      description: The container as its engine reports it.
+      type: dict
+      contains:
+        engine:
+          description: The engine.
+          type: str
+          sample: docker
+        id:
+          description: The full ID.
+          type: str
+          sample: 3a3a3ce6c3f00fc605aa026e31f56bf724cdc75aaf35e34d8a2bddabe47dc9ec
+        name:
+          description: The name. Empty if the engine knows none.
+          type: str
+          sample: training
+        state:
+          description: V(created), V(running) or V(exited).
+          type: str
+          sample: running
+        pid:
+          description: The first process of the container. Null if it does not run.
+          type: int
+          sample: 488
+        error:
+          description: Why the engine could not start it. Empty if it reports nothing.
+          type: str
+          sample: ""
+        runtime:
+          description: The name of its runtime.
+          type: str
+          sample: runc
+        program:
+          description: The program of its runtime.
+          type: str
+          sample: /usr/bin/runc
+        privileged:
+          description: Whether the toolkit regards it as privileged.
+          type: bool
+          sample: false
+    environment:
+      description:
+        - The variables of the container that the toolkit reads, before the engine or the runtime changes them.
+        - All other variables are left out, because they may contain secrets.
+      type: dict
+      sample: {"NVIDIA_VISIBLE_DEVICES": "all"}
+    requested:
+      description: The devices that it requests, whether or not that is permitted.
+      type: list
+      elements: str
+      sample: [all]
+    injection:
+      description:
+        - What adds the devices. V(engine) is the engine itself by CDI, V(runtime) a runtime of NVIDIA, V(hook) is
+          C(nvidia-container-runtime-hook), and V(none) stands for nothing.
+      type: str
+      sample: none
+    mode:
+      description: The mode of the toolkit. Null if neither its runtime nor its hook adds the devices.
+      type: str
+      sample: jit-cdi
+    cdi_devices:
+      description: The CDI devices that are added from specifications.
+      type: list
+      elements: dict
+      contains:
+        name:
+          description: The qualified name.
+          type: str
+          sample: nvidia.com/gpu=all
+        path:
+          description: The specification that defines it. Null if none does.
+          type: str
+          sample: /etc/cdi/nvidia.yaml
+      sample: []
+    capabilities:
+      description: The driver capabilities.
+      type: dict
+      contains:
+        requested:
+          description: Those in C(NVIDIA_DRIVER_CAPABILITIES).
+          type: list
+          elements: str
+          sample: [compute, utility]
+        granted:
+          description: Those that the container gets in mode V(legacy). Null in other modes, which ignore them.
+          type: list
+          elements: str
+          sample: [compute, utility]
+    requirements:
+      description: The requirements of the image.
+      type: list
+      elements: dict
+      contains:
+        variable:
+          description: The variable that contains the requirement.
+          type: str
+          sample: NVIDIA_REQUIRE_CUDA
+        requirement:
+          description: The requirement.
+          type: str
+          sample: cuda>=12.6
+        met:
+          description: Whether the host meets it. Null if that is not known.
+          type: bool
+          sample: true
+      sample: []
+    requirements_checked:
+      description: Whether the toolkit checks the requirements. Only mode V(legacy) does.
+      type: bool
+      sample: false
+    devices:
+      description: The device nodes of GPUs and of the driver in the container.
+      type: list
+      elements: str
+      sample: []
+    missing_devices:
+      description: The device nodes that it should have and does not have. Empty if it does not run.
+      type: list
+      elements: str
+      sample: []
+    files:
+      description: The driver's files in the container.
+      type: list
+      elements: str
+      sample: []
+    missing_files:
+      description: The driver's files that it should have and does not have. Empty if it does not run.
+      type: list
+      elements: str
+      sample: []
+    toolkit:
+      description: The toolkit of the host.
+      type: dict
+      contains:
+        version:
+          description: The version that C(nvidia-ctk) prints. Null if it is unknown. Then the rules of the newest apply.
+          type: str
+          sample: 1.20.0
+        config_path:
+          description: Its C(config.toml). If the file does not exist, the defaults apply.
+          type: str
+          sample: /etc/nvidia-container-runtime/config.toml
+        settings:
+          description: The settings that decide about containers, by their keys.
+          type: dict
+          sample: {"nvidia-container-runtime.mode": "auto", "disable-require": false}
 verified:
   description: Whether a container ran successfully. With O(level=gpu) it must also have seen all GPUs.
-  returned: unless the request is refused
+  returned: without O(container), unless the request is refused
   type: bool
   sample: true
 """
@@ -264,6 +504,8 @@ verified:
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import injection
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import verify as verify_verify
@@ -272,35 +514,70 @@ if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
 
+# The options that apply to an existing container. flavor, user, service and socket select its engine.
+_WITH_CONTAINER = ("container", "engine", "flavor", "user", "service", "socket", "runtime_dir")
+
+
 def verify(module: AnsibleModule) -> dict[str, object]:
     """Check the host from the driver to the container. Return the result as documented."""
     params = module.params
     _module.load_bundled_packages(module)
+    if params["container"] is not None:
+        return explain(module)
     given = {name: params[name] for name in verify_verify.VerifyOptions._fields}
     options = verify_verify.VerifyOptions(**{**given, "command": tuple(params["command"] or ())})
     host, run = _module.host_from_params(module), _module.command_runner(module)
     return verify_verify.Verification(options, host, run).execute(module.check_mode)
 
 
+def explain(module: AnsibleModule) -> dict[str, object]:
+    """Return the explanation of an existing container. Raises NvidiaError for options that do not apply to it."""
+    # Only this option needs the imports.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain as verify_explain  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_find, explain_host  # noqa: PLC0415
+
+    params = module.params
+    for name, option in _OPTIONS.items():
+        if name not in _WITH_CONTAINER and params[name] != option.get("default"):
+            raise errors.NvidiaError(f"The option {name} does not apply to an existing container. Remove it.")
+    if params["engine"] is None and params["flavor"] != core_constants.AUTO:
+        raise errors.NvidiaError("The option flavor needs the option engine. Set engine.")
+    host, run = _module.host_from_params(module), _module.command_runner(module)
+    paths = {
+        name: None if params[name] is None else host.check_path(name, params[name])
+        for name in ("socket", "runtime_dir")
+    }
+    selector = explain_find.Selector(
+        params["engine"], params["flavor"], params["user"], params["service"], paths["socket"]
+    )
+    found = explain_find.find(params["container"], selector, host, run)
+    facts = explain_host.read_host(found.container, found.engine, paths["runtime_dir"], host, run)
+    return {"changed": False, "explanation": verify_explain.explain(found.container, facts)}
+
+
+_OPTIONS: dict[str, dict[str, t.Any]] = {
+    "engine": {"type": "str", "choices": list(flavors.ENGINES)},
+    "container": {"type": "str"},
+    **flavors.TARGET_OPTIONS,
+    "level": {"type": "str", "choices": list(verify_verify.LEVELS), "default": "config"},
+    "runtime_name": {"type": "str", "default": "nvidia"},
+    "method": {"type": "str", "choices": list(injection.METHODS), "default": injection.RUNTIME},
+    "image": {"type": "str"},
+    "pull": {"type": "bool", "default": False},
+    "command": {"type": "list", "elements": "str"},
+    "runtime_dir": {"type": "path"},
+    "config_path": {"type": "path"},
+    "service": {"type": "str"},
+    "socket": {"type": "path"},
+    "timeout": {"type": "int", "default": 60},
+}
+
+
 def main() -> None:
     module = _module.new_module(
-        {
-            "engine": {"type": "str", "choices": list(flavors.ENGINES), "required": True},
-            **flavors.TARGET_OPTIONS,
-            "level": {"type": "str", "choices": list(verify_verify.LEVELS), "default": "config"},
-            "runtime_name": {"type": "str", "default": "nvidia"},
-            "method": {"type": "str", "choices": list(injection.METHODS), "default": injection.RUNTIME},
-            "image": {"type": "str"},
-            "pull": {"type": "bool", "default": False},
-            "command": {"type": "list", "elements": "str"},
-            "runtime_dir": {"type": "path"},
-            "config_path": {"type": "path"},
-            "service": {"type": "str"},
-            "socket": {"type": "path"},
-            "timeout": {"type": "int", "default": 60},
-            **_module.HOST_ROOT_OPTIONS,
-            **_module.BUNDLED_OPTIONS,
-        },
+        {**_OPTIONS, **_module.HOST_ROOT_OPTIONS, **_module.BUNDLED_OPTIONS},
+        required_one_of=[("engine", "container")],
+        required_by={"user": "engine", "service": "engine", "socket": "engine"},
     )
     _module.run_module(module, lambda: verify(module))
 

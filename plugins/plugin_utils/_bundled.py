@@ -53,6 +53,8 @@ PACKAGES_OF_LEVEL = {
     "engine": Packages(("tomlkit",)),
     "gpu": Packages(("tomlkit",), ("yaml",)),
 }
+# With the option container, nvidia_runtime_verify reads config.toml and CDI specifications, and starts nothing.
+PACKAGES_OF_CONTAINER = Packages(("tomlkit",), ("yaml",))
 # The oldest supported Python of a host. ansible-core 2.17 and newer have their own minimum here, 2.16 has a bool.
 _CORE_MINIMUM: object = getattr(basic, "_PY_MIN", None)
 _OLDEST_PYTHON: tuple[int, ...] = max((3, 8), _CORE_MINIMUM if isinstance(_CORE_MINIMUM, tuple) else (0,))
@@ -76,6 +78,8 @@ class BundledAction(NormalActionModule):
         module, args = str(self._task.action).rpartition(".")[2], self._task.args
         if module in PACKAGES_OF_MODULE:
             return PACKAGES_OF_MODULE[module]
+        if args.get("container"):
+            return PACKAGES_OF_CONTAINER
         of_engine = PACKAGES_OF_ENGINE.get(str(args.get("engine")), _NONE)
         of_level = PACKAGES_OF_LEVEL.get(str(args.get("level")), _NONE)
         # A module with both options needs the packages of both.

@@ -48,6 +48,14 @@ _GRAPHICS = (0xA, 0xB, 0xC, 0x11)
 _ADDRESSING = "nvmlDeviceGetAddressingMode"
 # NVML_DEVICE_ADDRESSING_MODE_ATS
 _ATS = 2
+_CUDA, _ARCH, _BRAND = (
+    *("nvmlSystemGetCudaDriverVersion_v2", "nvmlDeviceGetCudaComputeCapability"),
+    "nvmlDeviceGetBrand",
+)
+# Older drivers lack the first of these functions, and nothing but a report needs the others.
+_OPTIONAL = (_ADDRESSING, _CUDA, _ARCH, _BRAND)
+# nvmlBrandType_t as nvidia-container-cli names it in requirements of images (src/driver.c of libnvidia-container).
+_BRANDS = {1: "Quadro", 2: "Tesla", 3: "NVS", 4: "GRID", 5: "GeForce", 6: "TITAN"}
 
 _REBOOT = "Check the kernel's log for NVRM and Xid. A restart of the host usually helps."
 _NO_MEMORY = "Free memory on the host, or end other processes."
@@ -112,8 +120,9 @@ class NvmlGpu(t.NamedTuple):
     """A GPU as NVML reports it.
 
     ``bus`` is the address in NVML's own form. ``coherent`` says that the GPU uses the page tables of the host's
-    processor (ATS); it is None if NVML returns an error. With a ``failure``, the other values are those known before
-    it.
+    processor (ATS); it is None if NVML returns an error. ``arch`` is its compute capability, such as 9.0, and
+    ``brand`` its brand as requirements of images name it; both are empty if they are unknown. With a ``failure``, the
+    other values are those known before it.
     """
 
     # Hides tuple.index on purpose.
@@ -126,13 +135,19 @@ class NvmlGpu(t.NamedTuple):
     migs: tuple[NvmlMig, ...] = ()
     failure: str = ""
     coherent: bool | None = False
+    arch: str = ""
+    brand: str = ""
 
 
 class NvmlResult(t.NamedTuple):
-    """What NVML reports: the driver's version, and all GPUs in NVML's order."""
+    """What NVML reports: the driver's version, all GPUs in NVML's order, and the driver's CUDA version.
+
+    ``cuda`` is empty if it is unknown.
+    """
 
     version: str
     gpus: tuple[NvmlGpu, ...]
+    cuda: str = ""
 
 
 def query(library: str, skipped: t.Collection[str] = (), missing_nodes: t.Sequence[str] | None = None) -> NvmlResult:
@@ -163,9 +178,8 @@ def _decode(text: bytes, library: str) -> NvmlResult:
             raise error_class(f"NVML ({library}): {result['error']}")
         gpus = (NvmlGpu(*gpu) for gpu in result["gpus"])
         # JSON has turned the tuples into lists.
-        return NvmlResult(
-            result["version"], tuple(gpu._replace(migs=tuple(NvmlMig(*mig) for mig in gpu.migs)) for gpu in gpus)
-        )
+        with_migs = tuple(gpu._replace(migs=tuple(NvmlMig(*mig) for mig in gpu.migs)) for gpu in gpus)
+        return NvmlResult(result["version"], with_migs, result["cuda"])
     except (KeyError, TypeError, ValueError) as error:
         raise errors.HostError(f"NVML ({library}) returned an invalid result. {_REBOOT}") from error
 
@@ -310,7 +324,7 @@ def _query(library: str, skipped: t.Collection[str], missing_nodes: t.Sequence[s
         return {"unusable": " ".join(str(error).split())}
     try:
         nvml.call("nvmlInit_v2")
-        version = nvml.text("nvmlSystemGetDriverVersion")
+        version, cuda = nvml.text("nvmlSystemGetDriverVersion"), nvml.cuda()
         count = nvml.number("nvmlDeviceGetCount_v2")
         if count > _MAX_GPUS:
             return {"error": f"it reports {count} GPUs, more than a machine can have. {_REBOOT}"}
@@ -318,7 +332,7 @@ def _query(library: str, skipped: t.Collection[str], missing_nodes: t.Sequence[s
         nvml.call("nvmlShutdown")
     except _ReturnedError as error:
         return {"error": error.message, "code": error.code}
-    return {"version": version, "gpus": gpus}
+    return {"version": version, "gpus": gpus, "cuda": cuda}
 
 
 def _gpu(nvml: _Nvml, index: int, skipped: t.Collection[str]) -> NvmlGpu:
@@ -331,7 +345,7 @@ def _gpu(nvml: _Nvml, index: int, skipped: t.Collection[str]) -> NvmlGpu:
         gpu = gpu._replace(bus=nvml.bus(handle))
         gpu = gpu._replace(uuid=nvml.text("nvmlDeviceGetUUID", handle))
         gpu = gpu._replace(minor=nvml.number("nvmlDeviceGetMinorNumber", handle))
-        gpu = gpu._replace(coherent=nvml.coherent(handle))
+        gpu = gpu._replace(coherent=nvml.coherent(handle), arch=nvml.arch(handle), brand=nvml.brand(handle))
         mode = nvml.mig_mode(handle)
         return gpu._replace(mig=mode == 1, migs=() if mode is None else _migs(nvml, handle))
     except _ReturnedError as error:
@@ -394,8 +408,7 @@ class _Nvml:
         self._c = ctypes
         loaded = ctypes.CDLL(library)
         self._functions = {name: getattr(loaded, name) for name in self._FUNCTIONS}
-        # Older drivers lack this function.
-        self._functions[_ADDRESSING] = getattr(loaded, _ADDRESSING, None)
+        self._functions.update({name: getattr(loaded, name, None) for name in _OPTIONAL})
         self._graphics: dict[int, frozenset[int]] = {}
 
     def call(self, name: str, *arguments: t.Any) -> None:
@@ -447,6 +460,28 @@ class _Nvml:
         except _ReturnedError as error:
             return False if error.code == _NOT_SUPPORTED else None
         return bool(mode[1] == _ATS)
+
+    def cuda(self) -> str:
+        """Return the CUDA version of the driver, such as 12.4."""
+        (number,) = self._optional(_CUDA, 1)
+        return f"{number // 1000}.{number % 1000 // 10}" if number > 0 else ""
+
+    def arch(self, gpu: ctypes.c_void_p) -> str:
+        """Return the compute capability of a GPU, such as 9.0."""
+        major, minor = self._optional(_ARCH, 2, gpu)
+        return f"{major}.{minor}" if major > 0 else ""
+
+    def brand(self, gpu: ctypes.c_void_p) -> str:
+        """Return the brand of a GPU. nvidia-container-cli calls all newer brands Unknown."""
+        (number,) = self._optional(_BRAND, 1, gpu)
+        return "" if number < 0 else _BRANDS.get(number, "Unknown")
+
+    def _optional(self, name: str, count: int, *handle: t.Any) -> tuple[int, ...]:
+        """Return ``count`` numbers of a function; -1 for each if NVML lacks it or returns an error."""
+        found = [self._c.c_int(-1) for _number in range(count)]
+        if self._functions[name] is None or self._functions[name](*handle, *map(self._c.byref, found)) != 0:
+            return (-1,) * count
+        return tuple(number.value for number in found)
 
     def profile(self, mig: ctypes.c_void_p) -> str:
         """Return the profile in NVML's name of a MIG device, such as "NVIDIA A100-SXM4-40GB MIG 1g.5gb"."""

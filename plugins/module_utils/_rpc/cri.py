@@ -93,7 +93,62 @@ def _decode_config(message: bytes) -> dict[str, t.Any] | None:
     # Every valid reply contains a status.
     if not any(number == _STATUS for number, _content in reply):
         return None
-    entries = (dict(grpc.fields(content)) for number, content in reply if number == _INFO)
-    information = {entry.get(_KEY, b""): entry.get(_VALUE, b"") for entry in entries}
-    config = json_data.load(information.get(b"config", b"{}"))
+    config = json_data.load(_information(reply).get(b"config", b"{}"))
     return config if isinstance(config, dict) else None
+
+
+# Field numbers. ListContainersResponse: containers; Container: id, metadata, labels; ContainerMetadata: name.
+_CONTAINERS = 1
+_ID, _METADATA, _LABELS, _NAME = 1, 3, 8, 1
+# ContainerStatusResponse: status, info; ContainerStatus: state.
+_STATE = 3
+# The labels that every kubelet sets (pkg/kubelet/types/labels.go of Kubernetes).
+_POD_LABELS = ("io.kubernetes.pod.namespace", "io.kubernetes.pod.name")
+
+
+class Container(t.NamedTuple):
+    """A container of a CRI. ``names`` are NAMESPACE/POD/NAME and POD/NAME of a pod that a kubelet made, and NAME."""
+
+    identifier: str
+    names: tuple[str, ...]
+
+
+def list_containers(socket_path: str) -> list[Container]:
+    """Return all containers of the CRI. Raises OSError or ValueError if there is no valid reply."""
+    reply = grpc.fields(grpc.call(socket_path, _SERVICE + "ListContainers", b""))
+    return [_container(content) for number, content in reply if number == _CONTAINERS]
+
+
+def container_status(socket_path: str, identifier: str) -> tuple[int, dict[str, t.Any]]:
+    """Return the state of a container, and what the engine reports about it. Raises as list_containers()."""
+    # ContainerStatusRequest: container_id, verbose.
+    request = grpc.field(1, identifier) + grpc.field(2, 1)
+    reply = list(grpc.fields(grpc.call(socket_path, _SERVICE + "ContainerStatus", request)))
+    status = next((content for number, content in reply if number == _STATUS), None)
+    if status is None:
+        raise ValueError("the reply has no status")
+    information = _information(reply)
+    info = json_data.load(information.get(b"info", b"{}"))
+    # protobuf omits fields whose value is 0.
+    return dict(grpc.numbers(status)).get(_STATE, 0), info if isinstance(info, dict) else {}
+
+
+def _container(message: bytes) -> Container:
+    entries = list(grpc.fields(message))
+    first = dict(reversed(entries))
+    name = _text(dict(grpc.fields(first.get(_METADATA, b""))).get(_NAME, b""))
+    labels = (dict(grpc.fields(content)) for number, content in entries if number == _LABELS)
+    values = {_text(label.get(_KEY, b"")): _text(label.get(_VALUE, b"")) for label in labels}
+    namespace, pod = (values.get(label, "") for label in _POD_LABELS)
+    names = [f"{namespace}/{pod}/{name}", f"{pod}/{name}", name] if namespace and pod else [name]
+    return Container(_text(first.get(_ID, b"")), tuple(names))
+
+
+def _information(reply: t.Iterable[tuple[int, bytes]]) -> dict[bytes, bytes]:
+    """Return the map of a verbose reply."""
+    entries = (dict(grpc.fields(content)) for number, content in reply if number == _INFO)
+    return {entry.get(_KEY, b""): entry.get(_VALUE, b"") for entry in entries}
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "replace")

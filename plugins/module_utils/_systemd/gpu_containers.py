@@ -37,6 +37,7 @@ _LEGACY_IMAGE = "CUDA_VERSION"
 # The runtime specification of a container, and the program that runs it.
 _BUNDLE_FILES = ("config.json", "runtime")
 
+_PID_BYTES = 64
 _LONG_ID = re.compile(r"[0-9a-f]{64}")
 
 
@@ -72,6 +73,33 @@ _BUNDLES = (
 )
 # The directories that contain the bundles.
 BUNDLE_FOLDERS = tuple(f"{bundles.root}/{bundles.pattern.partition('/*')[0]}" for bundles in _BUNDLES)
+
+
+class Bundle(t.NamedTuple):
+    """The bundle of a running container. ``engine`` is docker, containerd, crio or podman."""
+
+    engine: str
+    identifier: str
+    folder: str
+    pid: int
+
+
+def find_bundles(host: hostfs.HostFS, identifier: str) -> list[Bundle]:
+    """Return the bundles of running containers whose ID begins with ``identifier``. Each container has one."""
+    found: dict[str, Bundle] = {}
+    for bundles in _BUNDLES if host.live else ():
+        for folder in host.glob(f"{bundles.root}/{bundles.pattern}"):
+            parts = folder.split("/")
+            of_storage = bundles.pid_file == _STORAGE[1]
+            name = parts[-2 if of_storage else -1]
+            pid_file = f"{bundles.pid_root or bundles.root}{folder[len(bundles.root) :]}/{bundles.pid_file}"
+            pid = host.read_text(pid_file, _PID_BYTES).strip() if name.startswith(identifier) else ""
+            if not pid.isdecimal() or not host.exists(f"/proc/{pid}"):
+                continue
+            in_containerd = "docker" if parts[-2] == _DOCKER else "containerd"
+            engine = bundles.engine if of_storage else in_containerd
+            found.setdefault(name, Bundle(engine, name, folder, int(pid)))
+    return list(found.values())
 
 
 def legacy_gpu_containers(host: hostfs.HostFS) -> list[str]:

@@ -234,12 +234,7 @@ def check_cdi(host: hostfs.HostFS, directories: t.Sequence[str]) -> Check:
         MissingPackageError: A file needs PyYAML, which is not installed.
         HostError: As for check_size().
     """
-    # The CDI library does not read a directory that is a symbolic link.
-    real = [directory for directory in directories if not os.path.islink(host.real_path(directory, last=False))]
-    paths = [path for directory in real for path in _spec_paths(host, directory)]
-    cdi_registry.check_size(host, paths)
-    documents = {path: _parse_spec(host, path) for path in paths}
-    resolution = cdi_registry.resolve(documents, real)
+    documents, resolution = read_specifications(host, directories)
     prefix = cdi_schema.qualified_name(core_constants.GPU_KIND, "")
     used = dict.fromkeys(path for name, path in resolution.devices.items() if name.startswith(prefix))
     if not used:
@@ -255,6 +250,21 @@ def check_cdi(host: hostfs.HostFS, directories: t.Sequence[str]) -> Check:
                 "Create it again with nvidia_cdi_spec, or remove it if it is not needed.",
             )
     return passed(CDI, f"{core_constants.GPU_KIND} is described in {core_text.listed(list(used))}.")
+
+
+def read_specifications(
+    host: hostfs.HostFS, directories: t.Sequence[str]
+) -> tuple[dict[str, t.Any], cdi_registry.Resolution]:
+    """Return the data of the files in ``directories``, or the error of reading them, and how engines combine them.
+
+    Raises as check_cdi().
+    """
+    # The CDI library does not read a directory that is a symbolic link.
+    real = [directory for directory in directories if not os.path.islink(host.real_path(directory, last=False))]
+    paths = [path for directory in real for path in _spec_paths(host, directory)]
+    cdi_registry.check_size(host, paths)
+    documents = {path: _parse_spec(host, path) for path in paths}
+    return documents, cdi_registry.resolve(documents, real)
 
 
 def _no_devices(resolution: cdi_registry.Resolution, directories: t.Sequence[str], prefix: str) -> Check:

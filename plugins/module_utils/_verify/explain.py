@@ -1,0 +1,297 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Explain which GPUs a container has, and the first step at which it did not get more.
+
+``explain`` is pure: it compares what an engine reports about a container (``explain_container``) with the host
+(``Host``), by the rules of the toolkit (``explain_rules``). The steps after the injection are in ``explain_result``.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_host as hosts
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_result, explain_rules
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_container
+
+    Step = explain_result.Step
+
+
+# The steps, in the order in which they depend on each other.
+REQUEST, INJECTION, MODE, SETTINGS = "request", "injection", "mode", "settings"
+# What adds the devices: the engine by CDI, a runtime of NVIDIA, or NVIDIA's hook.
+BY_ENGINE, BY_RUNTIME, BY_HOOK, BY_NOTHING = "engine", "runtime", "hook", "none"
+_NOT_NVIDIA = "runtime-not-nvidia"
+# The first major versions of Docker whose `--gpus` uses nvidia-cdi-hook if nvidia-container-runtime-hook is missing,
+# and before it (registerDeviceDriver in daemon/nvidia_linux.go of moby 28.x and of moby v2, which is 29).
+_CDI_FALLBACK, _CDI_FIRST = 28, 29
+
+
+def explain(container: explain_container.Container, host: hosts.Host) -> dict[str, t.Any]:
+    """Return the explanation, as the module documents it."""
+    return _Explainer(container, host).explain()
+
+
+def docker_gpus(host: hosts.Host, names: t.Sequence[str]) -> str:
+    """Return how Docker handles `--gpus`: BY_ENGINE, BY_HOOK, or BY_NOTHING if it refuses it.
+
+    ``names`` are the CDI devices that it would use.
+    """
+    major = (core_text.parse_version(host.engine_version) or (0,))[0]
+    hook, cdi = explain_rules.HOOKS[0] in host.programs, "nvidia-cdi-hook" in host.programs and host.engine_cdi
+    resolves = all(name in host.engine_specifications.devices for name in names)
+    if cdi and major >= _CDI_FIRST and (resolves or not hook):
+        return BY_ENGINE
+    if hook:
+        return BY_HOOK
+    return BY_ENGINE if cdi and major >= _CDI_FALLBACK else BY_NOTHING
+
+
+class _Explainer:
+    """The decisions about one container, made in the order of the steps."""
+
+    def __init__(self, container: explain_container.Container, host: hosts.Host) -> None:
+        self.container, self.host = container, host
+        self.gpu_names = _gpu_names(container)
+        self.cdi = container.cdi_devices
+        self.injection = self._injection()
+        self.image = container.image(self._received())
+        self.mode = ""
+        self.devices: tuple[str, ...] = ()
+
+    # -- what adds the devices -----------------------------------------------------------------------------------
+
+    def _injection(self) -> str:
+        container, host = self.container, self.host
+        if self.cdi:
+            return BY_ENGINE
+        by_docker = BY_NOTHING
+        if container.gpus:
+            names = explain_rules.cdi_devices(self.gpu_names, explain_rules.Settings(), explain_rules.CDI)
+            by_docker = docker_gpus(host, names)
+            if by_docker == BY_ENGINE:
+                self.cdi = names
+                return BY_ENGINE
+            if by_docker == BY_NOTHING:
+                return BY_NOTHING
+        if engines_base.is_nvidia_program(container.program):
+            return BY_RUNTIME
+        has_hook = any(posixpath.basename(path) in explain_rules.HOOKS for path in container.hooks)
+        return BY_HOOK if has_hook or by_docker == BY_HOOK else BY_NOTHING
+
+    def _received(self) -> dict[str, str]:
+        """Return the variables that the runtime and the hook read."""
+        container = self.container
+        if container.received is not None:
+            return dict(container.received)
+        found = dict(container.environment)
+        if self.injection == BY_ENGINE:
+            found.update(self.host.engine_specifications.environment(self.cdi))
+        elif container.gpus:
+            # setNvidiaGPUs() in daemon/nvidia_linux.go of moby: the variables come after those of the container.
+            found[explain_rules.VISIBLE_DEVICES] = ",".join(self.gpu_names) or "void"
+            chosen = [name for request in container.gpus for name in request.capabilities]
+            known = [name for name in chosen if name in explain_rules.ALL_CAPABILITIES]
+            found.update({explain_rules.DRIVER_CAPABILITIES: ",".join(known)} if known else {})
+        return found
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def explain(self) -> dict[str, t.Any]:
+        steps = [self._request(), self._handler()]
+        if self.injection in (BY_RUNTIME, BY_HOOK):
+            steps += [self._mode(), self._settings()]
+        injected = explain_result.Injected(self.image, self.cdi, self.devices, self._enforced(), self._path())
+        outcome = explain_result.Outcome(self.container, self.host, injected)
+        # Without a request, or something that handles it, there is nothing to compare.
+        asked = all(step.ok for step in steps)
+        steps += outcome.steps() if asked else [outcome.start()]
+        details = {
+            "mode": self.mode or None,
+            "injection": self.injection,
+            "requested": list(self._raw_request()),
+            **outcome.details(),
+        }
+        return explain_result.summarize(self.container, self.host, steps, details, outcome.success())
+
+    def _enforced(self) -> bool:
+        """Return whether driver capabilities and requirements of the image count."""
+        return self.injection == BY_HOOK or self.mode == explain_rules.LEGACY
+
+    def _path(self) -> str:
+        """Return how the devices are added, for messages."""
+        if self.injection == BY_ENGINE:
+            return f"CDI of {self.container.engine}"
+        if self.injection == BY_RUNTIME:
+            return f"the runtime {self.container.runtime} in mode {self.mode}"
+        return explain_rules.HOOKS[0]
+
+    def _raw_request(self) -> tuple[str, ...]:
+        """Return what the container requests, whether or not it is permitted."""
+        if self.container.cdi_devices or self.container.gpus:
+            return self.container.cdi_devices or self.gpu_names
+        permissive = self.host.settings._replace(accept_variable=True, accept_mounts=True)
+        # In mode cdi, annotations are read as well.
+        image = self.container.image(self.container.environment)
+        devices = explain_rules.visible_devices(image, permissive, None, explain_rules.CDI).devices
+        return tuple(name or "none" for name in devices)
+
+    def _request(self) -> Step:
+        requested = self._raw_request()
+        if requested and requested != ("none",):
+            return explain_result.passed(
+                REQUEST, "gpus-requested", f"It requests {core_text.listed(requested)}{self._requested_by()}."
+            )
+        if requested:
+            problem = f"{explain_rules.VISIBLE_DEVICES} is none, so it requests the driver's files but no GPU"
+            return explain_result.failed(REQUEST, "none-requested", problem, self._advice_to_request())
+        name = explain_rules.VISIBLE_DEVICES
+        value = self.container.environment.get(name)
+        shown = f"{name} is {'not set' if value is None else value or 'empty'}"
+        problem = f"It requests no GPU: {shown}, and no CDI device is requested"
+        return explain_result.failed(REQUEST, "no-gpu-requested", problem, self._advice_to_request())
+
+    def _requested_by(self) -> str:
+        container = self.container
+        if container.by_annotation:
+            return " by an annotation"
+        if container.cdi_devices:
+            return " by CDI"
+        if container.gpus:
+            return " with --gpus"
+        found = explain_rules.visible_devices(
+            container.image(container.environment),
+            self.host.settings._replace(accept_variable=True, accept_mounts=True),
+            None,
+            explain_rules.CDI,
+        )
+        texts = {
+            explain_rules.BY_ANNOTATION: " by an annotation",
+            explain_rules.BY_MOUNT: f" by mounts in {explain_rules.DEVICE_MOUNTS}",
+            explain_rules.BY_IMAGE: f", because its image has {explain_rules.CUDA_VERSION} and no"
+            f" {explain_rules.VISIBLE_DEVICES}",
+            explain_rules.BY_VARIABLE: f" by {' and '.join(found.variables)}",
+        }
+        return texts.get(found.source, "")
+
+    def _advice_to_request(self) -> str:
+        return {
+            "docker": "Create it again with `--gpus all` or `--device nvidia.com/gpu=all`.",
+            "podman": "Create it again with `--device nvidia.com/gpu=all`.",
+        }.get(self.container.engine, "Request nvidia.com/gpu in the limits of the pod.")
+
+    def _handler(self) -> Step:
+        """Return whether something adds the requested devices."""
+        container, host = self.container, self.host
+        if self.injection == BY_ENGINE:
+            if host.engine_cdi is False:
+                problem = f"CDI is off in {container.engine}, so it cannot add {core_text.listed(self.cdi)}"
+                advice = "Switch it on with enable_cdi of nvidia_runtime_config, and create the container again."
+                return explain_result.failed(INJECTION, "cdi-disabled", problem, advice)
+            return explain_result.passed(INJECTION, "cdi", f"{container.engine} adds the devices by CDI.")
+        if self.injection == BY_NOTHING and container.gpus:
+            problem = (
+                f"Docker {host.engine_version} finds no program for --gpus: neither {explain_rules.HOOKS[0]} nor, with"
+                f" CDI from {_CDI_FALLBACK}.3 on, nvidia-cdi-hook"
+            )
+            advice = "Install the NVIDIA Container Toolkit, and restart Docker, which searches only when it starts."
+            return explain_result.failed(INJECTION, "gpus-unsupported", problem, advice)
+        if self.injection == BY_NOTHING:
+            runtime = container.runtime or "unknown"
+            problem = f"Its runtime is {runtime}, which is none of NVIDIA and ignores {self._ignored()}"
+            return explain_result.failed(INJECTION, _NOT_NVIDIA, problem, self._advice_for_runtime())
+        program = container.program if self.injection == BY_RUNTIME else explain_rules.HOOKS[0]
+        if self.injection == BY_RUNTIME and not host.program_exists:
+            problem = f"The program of its runtime, {program}, is not on this host"
+            advice = "Install the NVIDIA Container Toolkit, or correct the path with nvidia_runtime_config."
+            return explain_result.failed(INJECTION, "program-missing", problem, advice)
+        return explain_result.passed(INJECTION, self.injection, f"{program} adds the devices.")
+
+    def _ignored(self) -> str:
+        return explain_rules.VISIBLE_DEVICES if self._requested_by().startswith(" by NV") else "this request"
+
+    def _advice_for_runtime(self) -> str:
+        return {
+            "docker": "Create it again with `--runtime nvidia`, or with `--gpus all`.",
+            "podman": "Create it again with `--device nvidia.com/gpu=all`.",
+        }.get(
+            self.container.engine,
+            "Set runtimeClassName: nvidia in the pod, or make nvidia the default runtime with set_as_default of"
+            " nvidia_runtime_config.",
+        )
+
+    def _mode(self) -> Step:
+        host, settings, tegra = self.host, self.host.settings, self.host.tegra
+        if self.injection == BY_HOOK:
+            self.mode = explain_rules.LEGACY
+            refused = explain_rules.hook_refuses(self.image, settings, host.version, tegra)
+            if refused:
+                problem = f"{explain_rules.HOOKS[0]} refuses to run, because the toolkit is in mode {refused}"
+                advice = "Create the container with `--runtime nvidia`, or with CDI devices, instead of the hook."
+                return explain_result.failed(MODE, "hook-refused", problem, advice)
+            return explain_result.passed(MODE, self.mode, "The hook works in mode legacy.")
+        mode = explain_rules.resolve_mode(self.image, settings, self.container.program, host.version, tegra)
+        self.mode = mode.name
+        if mode.name not in explain_rules.MODES:
+            problem = f"{host.config_path} sets the unknown mode {mode.name}"
+            advice = f"Set {explain_rules.KEYS['mode']} to auto."
+            return explain_result.failed(MODE, "mode-unknown", problem, advice)
+        reason = {
+            "program": f"{posixpath.basename(self.container.program)} has only this mode",
+            "config": f"{host.config_path} sets it",
+        }.get(mode.chosen_by, f"auto resolves to it with the toolkit {host.version or 'of unknown version'}")
+        return explain_result.passed(MODE, mode.name, f"The mode is {mode.name}: {reason}.")
+
+    def _settings(self) -> Step:
+        """Return whether config.toml permits the request; this sets the devices that are added."""
+        host, settings, image = self.host, self.host.settings, self.image
+        if host.config_problem or settings.invalid:
+            problem = f"The toolkit does not start any container with {host.config_path}"
+            reason = host.config_problem or f"{problem}: {settings.invalid}"
+            advice = "Correct the file, or create it again with `nvidia-ctk --quiet config --output FILE`."
+            return explain_result.failed(SETTINGS, "config-invalid", reason, advice)
+        hook = self.injection == BY_HOOK
+        visible = explain_rules.visible_devices(image, settings, host.version, self.mode, hook=hook)
+        if visible.refused:
+            return self._refused(visible)
+        if not visible.devices:
+            problem = f"{self._path()} reads no request: it ignores {core_text.listed(self._raw_request())}"
+            advice = f"Request the GPUs with {explain_rules.VISIBLE_DEVICES}, or by CDI of the engine."
+            return explain_result.failed(SETTINGS, "request-ignored", problem, advice)
+        refused = explain_rules.refused_variable(image)
+        # Only the hook reads these variables.
+        if refused and self._enforced():
+            problem = f"{refused} is set, which the toolkit permits only in privileged containers"
+            advice = "Remove the variable, or create the container with --privileged."
+            return explain_result.failed(SETTINGS, "variable-privileged", problem, advice)
+        self.devices = visible.devices
+        if self.mode in (explain_rules.CDI, explain_rules.JIT_CDI):
+            self.cdi = explain_rules.cdi_devices(visible.devices, settings, self.mode)
+        return explain_result.passed(SETTINGS, "permitted", f"{host.config_path} permits the request.")
+
+    def _refused(self, visible: explain_rules.Visible) -> Step:
+        path, key = self.host.config_path, visible.setting
+        if key == explain_rules.KEYS["accept_mounts"]:
+            problem = f"{path} does not accept requests by mounts: {key} is false"
+            advice = f"Set {key} to true with nvidia_toolkit_config."
+            return explain_result.failed(SETTINGS, "mounts-refused", problem, advice)
+        names = " and ".join(visible.variables)
+        problem = f"{path} refuses {names} in a container without privileges: {key} is false"
+        advice = "Request the GPUs by CDI, or with the device plugin's volume mounts; or set the key to true."
+        return explain_result.failed(SETTINGS, "variable-refused", problem, advice)
+
+
+def _gpu_names(container: explain_container.Container) -> tuple[str, ...]:
+    """Return the devices that `--gpus` requests (getRequestedDevicesIDs() in daemon/nvidia_linux.go of moby)."""
+    found: list[str] = []
+    for request in container.gpus:
+        numbers = ["all"] if request.number < 0 else [str(number) for number in range(min(request.number, 64))]
+        found += request.identifiers or numbers
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,263 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Read what a host has that decides about the GPUs of one container.
+
+The toolkit and its config.toml, the driver, the GPUs, and the CDI specifications. It changes nothing, and opens no file
+of the container: of that, it reads the kernel's list of mounts only.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import info as gpu_info
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import inventory, procfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import checks as verify_checks
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_contents, explain_rules
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_container
+
+
+# The programs that `docker run --gpus` searches.
+_DOCKER_PROGRAMS = (explain_rules.HOOKS[0], "nvidia-cdi-hook")
+# The limit for /proc/PID/mountinfo. A container with all files of a driver has about 10 KiB.
+_MOUNTS = 1 << 20
+
+
+class Gpu(t.NamedTuple):
+    """A GPU or MIG device.
+
+    ``names`` are the names by which a container can request it. ``nodes`` are its device nodes. ``usable`` is False for
+    a GPU in MIG mode, of which containers use the MIG devices. ``arch`` and ``brand`` are None if they are unknown.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    nodes: tuple[str, ...]
+    usable: bool = True
+    arch: str | None = None
+    brand: str | None = None
+
+
+class Selection(t.NamedTuple):
+    """The GPUs that a request names. ``unknown`` are other names; ``certain`` says that no GPU can have them."""
+
+    gpus: tuple[Gpu, ...]
+    unknown: tuple[str, ...] = ()
+    certain: bool = True
+
+    @property
+    def names(self) -> list[str]:
+        return [gpu.name for gpu in self.gpus]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(node for gpu in self.gpus for node in gpu.nodes))
+
+
+class Host(t.NamedTuple):
+    """What decides about the GPUs of a container.
+
+    - ``version``: the version of the toolkit, None if it is unknown. ``config_path``: its config.toml, and
+      ``config_problem`` why that cannot be read.
+    - ``programs``: those of _DOCKER_PROGRAMS that are on the host. ``program_exists``: whether the program of the
+      container's runtime is.
+    - ``driver``, ``cuda``: the version of the driver and its CUDA version. None: unknown.
+    - ``all_gpus``: the GPUs and MIG devices. ``names_known``: whether all of their UUIDs are known.
+    - ``engine_cdi``: whether the engine reads CDI specifications, None if it is unknown. ``engine_version``: Docker's.
+    - ``engine_specifications``, ``runtime_specifications``: in the directories of the engine and of config.toml.
+    - ``mountinfo``: /proc/PID/mountinfo of the container.
+    """
+
+    version: str | None = None
+    settings: explain_rules.Settings = explain_rules.Settings()
+    config_path: str = toolkit_constants.CONFIG_FILE
+    config_problem: str = ""
+    programs: frozenset[str] = frozenset()
+    program_exists: bool = True
+    driver_loaded: bool = True
+    driver: str | None = None
+    cuda: str | None = None
+    tegra: bool = False
+    all_gpus: tuple[Gpu, ...] = ()
+    names_known: bool = True
+    engine_cdi: bool | None = None
+    engine_version: str = ""
+    engine_specifications: explain_contents.Specifications = explain_contents.Specifications()
+    runtime_specifications: explain_contents.Specifications = explain_contents.Specifications()
+    mountinfo: str = ""
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        return tuple(gpu for gpu in self.all_gpus if gpu.usable)
+
+    def select(self, names: t.Iterable[str]) -> Selection:
+        """Return the GPUs that ``names`` request (select_devices() in src/cli/common.c of libnvidia-container)."""
+        found: dict[str, Gpu] = {}
+        unknown = []
+        for name in filter(None, names):
+            if name.lower() == "all":
+                found.update((gpu.name, gpu) for gpu in self.gpus)
+                continue
+            matching = [gpu for gpu in self.all_gpus if name.lower() in map(str.lower, gpu.names)]
+            found.update((gpu.name, gpu) for gpu in matching)
+            unknown += [] if matching else [name]
+        return Selection(tuple(found.values()), tuple(unknown), self.names_known)
+
+
+class EngineState(t.NamedTuple):
+    """What the running engine of the container reports: its version, and whether it reads CDI specifications."""
+
+    version: str = ""
+    cdi: bool | None = None
+
+
+def read_host(
+    container: explain_container.Container,
+    engine: EngineState,
+    runtime_dir: str | None,
+    host: hostfs.HostFS,
+    run: core_plan.Runner,
+) -> Host:
+    """Return what decides about ``container``.
+
+    Raises MissingPackageError if a file needs a Python package that this host lacks.
+    """
+    nvidia = engines_base.is_nvidia_program(container.program)
+    own_dir = posixpath.dirname(container.program) if nvidia and container.program.startswith("/") else ""
+    program_dir = runtime_dir or own_dir or toolkit_installed.PROGRAM_DIR
+    config_path = toolkit_constants.config_file(host, program_dir)
+    settings, problem = _settings(host, config_path)
+    driver = procfs.loaded_driver(host)
+    report = gpu_info.describe_gpus(host)
+    gpus, known = _gpus(host, report["devices"])
+    missing = [node["path"] for node in report["missing_nodes"]]
+    cuda, gpus = _requirement_facts(host, container, gpus, missing)
+    (support,) = cdi_support.engines_for([container.engine], host, run)
+    specifications = {}
+    for folders in (support.folders, settings.spec_dirs):
+        if folders not in specifications:
+            specifications[folders] = _specifications(host, folders)
+    mountinfo = "" if container.pid is None else host.read_text(f"/proc/{container.pid}/mountinfo", _MOUNTS)
+    return Host(
+        version=_version(host, run, program_dir),
+        settings=settings,
+        config_path=config_path,
+        config_problem=problem,
+        programs=frozenset(name for name in _DOCKER_PROGRAMS if host.find_executable([name])),
+        program_exists=bool(container.program) and host.find_executable([container.program]) is not None,
+        driver_loaded=driver is not None,
+        driver=driver.version if driver is not None else None,
+        cuda=cuda,
+        tegra=procfs.detect_gpu(host).kind == procfs.TEGRA,
+        all_gpus=gpus,
+        names_known=known,
+        engine_cdi=engine.cdi if support.reads else False,
+        engine_version=engine.version,
+        engine_specifications=specifications[support.folders],
+        runtime_specifications=specifications[settings.spec_dirs],
+        mountinfo=mountinfo,
+    )
+
+
+def _version(host: hostfs.HostFS, run: core_plan.Runner, program_dir: str) -> str | None:
+    program = host.find_executable([f"{program_dir}/nvidia-ctk", "nvidia-ctk"])
+    return None if program is None else toolkit_installed.run_version([program], host, run).version
+
+
+def _settings(host: hostfs.HostFS, path: str) -> tuple[explain_rules.Settings, str]:
+    """Return the settings in config.toml, and why the file cannot be read."""
+    # Only this function needs the import.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document  # noqa: PLC0415
+
+    try:
+        data = toml_document.TomlDocument.from_bytes(path, host.read(path) or b"").data
+    except errors.MissingPackageError:
+        raise
+    except errors.ConfigurationError as error:
+        line = f", line {error.line}" if error.line is not None else ""
+        return explain_rules.Settings(), f"{error.path}{line} is not valid: {error.problem}"
+    except errors.NvidiaError as error:
+        return explain_rules.Settings(), str(error).rstrip(".")
+    return explain_rules.settings_of(data), ""
+
+
+def _gpus(host: hostfs.HostFS, devices: t.Iterable[dict[str, t.Any]]) -> tuple[tuple[Gpu, ...], bool]:
+    """Return the GPUs and MIG devices in the report ``devices``, and whether all of their names are known."""
+    mig_nodes = procfs.Capabilities(host).known_nodes
+    found: list[Gpu] = []
+    known = True
+    for device in devices:
+        index, minor, uuid = device["index"], device["minor"], device["uuid"]
+        names = [name for name in (None if index is None else str(index), uuid, device["bus_id"]) if name]
+        node = () if minor is None else (f"/dev/nvidia{minor}",)
+        gpu = f"GPU {device['bus_id'] if index is None else index}"
+        found.append(Gpu(gpu, tuple(names), node, not device["mig_enabled"]))
+        known = known and index is not None and uuid is not None
+        for number, mig in enumerate(device["mig_devices"]):
+            own = number if mig["index"] is None else mig["index"]
+            known = known and mig["index"] is not None and mig["uuid"] is not None
+            nodes = tuple(mig_nodes(minor, mig["gpu_instance"], mig["compute_instance"])) if node else ()
+            names = [f"{index}:{own}", *([mig["uuid"]] if mig["uuid"] else [])]
+            found.append(Gpu(f"{gpu} MIG {own}", tuple(names), (*node, *nodes)))
+    return tuple(found), known
+
+
+def _requirement_facts(
+    host: hostfs.HostFS,
+    container: explain_container.Container,
+    gpus: tuple[Gpu, ...],
+    missing_nodes: t.Sequence[str],
+) -> tuple[str | None, tuple[Gpu, ...]]:
+    """Return the driver's CUDA version, and ``gpus`` with what requirements of images compare.
+
+    NVML is asked only for an image with requirements, because that takes seconds on some hosts. It must not create
+    ``missing_nodes``.
+    """
+    names = container.environment
+    if not any(name.startswith((explain_rules.REQUIRE, explain_rules.CUDA_VERSION)) for name in names):
+        return None, gpus
+    try:
+        result, _reason = inventory.query_nvml(host, missing_nodes=missing_nodes)
+    except errors.NvidiaError:
+        result = None
+    if result is None:
+        return None, gpus
+    by_uuid = {gpu.uuid: gpu for gpu in result.gpus if gpu.uuid}
+    by_uuid.update((mig.uuid, gpu) for gpu in result.gpus for mig in gpu.migs)
+    found = []
+    for gpu in gpus:
+        known = next((by_uuid[name] for name in gpu.names if name in by_uuid), None)
+        found.append(gpu if known is None else gpu._replace(arch=known.arch or None, brand=known.brand or None))
+    return result.cuda or None, tuple(found)
+
+
+def _specifications(host: hostfs.HostFS, folders: t.Sequence[str]) -> explain_contents.Specifications:
+    """Return the CDI specifications in ``folders``. Raises MissingPackageError if a file needs PyYAML."""
+    if not folders:
+        return explain_contents.Specifications()
+    try:
+        documents, resolution = verify_checks.read_specifications(host, folders)
+    except errors.MissingPackageError:
+        raise
+    except errors.HostError as error:
+        return explain_contents.Specifications(tuple(folders), problems=(str(error),))
+    used = dict.fromkeys(resolution.devices.values())
+    return explain_contents.Specifications(
+        tuple(folders),
+        resolution.devices,
+        {path: cdi_validate.validate(documents[path]).document for path in used},
+        tuple(resolution._replace(shadowed={}).warnings()),
+    )
