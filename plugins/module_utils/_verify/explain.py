@@ -15,8 +15,12 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import (
+    explain_contents,
+    explain_result,
+    explain_rules,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_host as hosts
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_result, explain_rules
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_container
@@ -105,8 +109,10 @@ class _Explainer:
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def explain(self) -> dict[str, t.Any]:
-        steps = [self._request(), self._handler()]
-        if self.injection in (BY_RUNTIME, BY_HOOK):
+        steps = [self._request()]
+        if steps[0].ok is not None:
+            steps.append(self._handler())
+        if steps[0].ok is not None and self.injection in (BY_RUNTIME, BY_HOOK):
             steps += [self._mode(), self._settings()]
         injected = explain_result.Injected(self.image, self.cdi, self.devices, self._enforced(), self._path())
         outcome = explain_result.Outcome(self.container, self.host, injected)
@@ -152,10 +158,16 @@ class _Explainer:
         if requested:
             problem = f"{explain_rules.VISIBLE_DEVICES} is none, so it requests the driver's files but no GPU"
             return explain_result.failed(REQUEST, "none-requested", problem, self._advice_to_request())
+        devices = explain_contents.contents_of(self.container.config, self.host.mountinfo).devices
+        if devices and not self.container.request_known:
+            message = f"{self.container.engine} does not report what it requests."
+            return explain_result.unknown(REQUEST, "request-unknown", message)
         name = explain_rules.VISIBLE_DEVICES
         value = self.container.environment.get(name)
         shown = f"{name} is {'not set' if value is None else value or 'empty'}"
         problem = f"It requests no GPU: {shown}, and no CDI device is requested"
+        if devices:
+            problem += "; its device nodes come from another option, which adds no files of the driver"
         return explain_result.failed(REQUEST, "no-gpu-requested", problem, self._advice_to_request())
 
     def _requested_by(self) -> str:

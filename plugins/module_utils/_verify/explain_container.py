@@ -51,6 +51,7 @@ class Container(t.NamedTuple):
     - ``received``: the environment that the runtime received, if the engine reports it. None: it is computed.
     - ``cdi_devices``: the devices that the engine itself has to add. ``by_annotation`` says that annotations name them.
     - ``gpus``: requests of Docker for GPUs.
+    - ``request_known``: whether the engine reports which CDI devices were requested.
     - ``config``: the OCI config of the started container, with all changes of the runtime. None: it has none.
     """
 
@@ -70,6 +71,7 @@ class Container(t.NamedTuple):
     cdi_devices: tuple[str, ...] = ()
     by_annotation: bool = False
     gpus: tuple[GpuRequest, ...] = ()
+    request_known: bool = True
     config: Data | None = None
 
     @property
@@ -152,6 +154,7 @@ def from_bundle(engine: str, identifier: str, config: Data, program: str, pid: i
         annotations=annotations,
         mounts=mounts_of(config.get("mounts")),
         privileged=is_privileged(config),
+        request_known=False,
         config=config,
     )
 
@@ -196,6 +199,8 @@ def from_podman(data: Data, config: Data | None) -> Container:
     """Return the container in the output of `podman container inspect`."""
     settings: dict[str, t.Any] = json_data.get(data, "Config", {})
     program = json_data.get(data, "OCIRuntime", "")
+    # A container that was created through the API has none.
+    command = _strings(settings.get("CreateCommand"))
     return _inspected("podman", data, config)._replace(
         runtime=posixpath.basename(program),
         program=program,
@@ -204,7 +209,8 @@ def from_podman(data: Data, config: Data | None) -> Container:
         annotations=_texts(settings.get("Annotations")),
         mounts=mounts_of(data.get("Mounts"), "Source", "Destination"),
         privileged=_SYS_ADMIN in json_data.get(data, "BoundingCaps", []),
-        cdi_devices=cdi_options(_strings(settings.get("CreateCommand"))),
+        cdi_devices=cdi_options(command),
+        request_known=bool(command),
     )
 
 

@@ -78,7 +78,8 @@ class Outcome:
         self.cdi, self.devices = injected.cdi, injected.devices
         self.enforced, self.path = injected.enforced, injected.path
         # Just-in-time CDI generates its specification, all other CDI reads files.
-        self.generated = not self.cdi or self.cdi[0].startswith(f"{explain_rules.AUTOMATIC_KIND}=")
+        automatic = bool(self.cdi) and self.cdi[0].startswith(f"{explain_rules.AUTOMATIC_KIND}=")
+        self.generated = bool(self.devices) and (automatic or not self.cdi)
         self.specifications = host.engine_specifications if not self.devices else host.runtime_specifications
         self.capabilities = explain_rules.capabilities(self.image, host.settings)
         self.selection = host.select(self._plain_names()) if self.generated else None
@@ -250,6 +251,8 @@ class Outcome:
 
     def success(self) -> str:
         """Return the sentence for a container without a failed step."""
+        if not self.devices and not self.cdi:
+            return f"The container has {core_text.listed(sorted(self.contents.devices))}."
         have = "has" if self.container.state == explain_container.RUNNING else "gets at its next start"
         if self.generated and self.selection is not None:
             what = f"{len(self.selection.names)} of {len(self.host.gpus)} GPUs of this host"
