@@ -192,7 +192,7 @@ def _gpu_request(entry: t.Any) -> GpuRequest:
     # An OR of ANDs. The first alternative is the usual one.
     alternatives: list[t.Any] = json_data.get(entry, "Capabilities", [])
     chosen = _strings(alternatives[0]) if alternatives else ()
-    return GpuRequest(json_data.get(entry, "Count", 0), _strings(entry.get("DeviceIDs")), chosen)
+    return GpuRequest(json_data.get(entry, "Count", 0), _strings(json_data.get(entry, "DeviceIDs", [])), chosen)
 
 
 def from_podman(data: Data, config: Data | None) -> Container:

@@ -212,7 +212,7 @@ def _of_cri(name: str, host: hostfs.HostFS, socket: str, state: explain_host.Eng
             status = cri.container_status(path, entry.identifier)
         except (OSError, ValueError) as error:
             raise _EngineError(f"{socket} does not answer correctly: {str(error) or 'empty answer'}") from error
-        container = explain_container.from_cri(name, entry.identifier, entry.names[-1], status, state.cdi)
+        container = explain_container.from_cri(name, entry.identifier, entry.names[0], status, state.cdi)
         bundle = _bundle(host, entry.identifier)
         return Found(container._replace(config=_config(host, bundle) or container.config), state)
 

@@ -51,6 +51,9 @@ def new_action(plugin: str = "nvidia_runtime_config", **task: t.Any) -> t.Any:
         ("nvidia_container_info", {"gather_subset": 5}, TOML, YAML),
         ("nvidia_runtime_verify", {"engine": "docker", "level": "config"}, (), ()),
         ("nvidia_runtime_verify", {"engine": "docker", "level": "engine"}, TOML, ()),
+        ("nvidia_runtime_verify", {"container": "web"}, TOML, YAML),
+        ("nvidia_runtime_verify", {"container": "web", "engine": "docker"}, TOML, YAML),
+        ("nvidia_runtime_verify", {"container": None, "engine": "docker"}, (), ()),
         ("nvidia_runtime_verify", {"engine": "docker", "level": "gpu"}, TOML, YAML),
         ("nvidia_runtime_verify", {"engine": "docker", "level": None}, (), ()),
         # The settings of k3s and RKE2 are in YAML.

@@ -158,7 +158,7 @@ WHOLE: list[tuple[str, Container, Host, str]] = [
      "has 2 of 2 GPUs of this host through the runtime nvidia in mode legacy."),
     ("one GPU", with_nvidia("GPU-1"), OLD._replace(mountinfo=BY_HOOK), "has 1 of 2 GPUs of this host through"),
     ("just-in-time CDI", with_nvidia(), HOST._replace(mountinfo=BY_HOOK), "in mode jit-cdi."),
-    ("CDI of the engine", with_cdi("0"), HOST._replace(mountinfo=BY_CDI), "has nvidia.com/gpu=0 through CDI of docker."),
+    ("CDI of the engine", with_cdi("0"), HOST._replace(mountinfo=BY_CDI), "has nvidia.com/gpu=0 through CDI of"),
     ("CDI of the runtime", with_nvidia("nvidia.com/gpu=0"), HOST._replace(mountinfo=BY_CDI), "in mode cdi."),
     ("--gpus", with_gpus(), OLD._replace(mountinfo=BY_HOOK), "through nvidia-container-runtime-hook."),
     ("--gpus with a number", with_gpus(1), OLD._replace(mountinfo=BY_HOOK), "has 1 of 2 GPUs of this host"),
@@ -180,7 +180,8 @@ WHOLE: list[tuple[str, Container, Host, str]] = [
      config(disable_require=True), "legacy."),
     ("an unknown CUDA version", with_nvidia(environment={"NVIDIA_REQUIRE_CUDA": "cuda>=13"}), OLD._replace(cuda=None),
      "legacy."),
-    ("a capability that CDI ignores", with_nvidia(environment={"NVIDIA_DRIVER_CAPABILITIES": "fast"}), HOST, "jit-cdi."),
+    ("a capability that CDI ignores", with_nvidia(environment={"NVIDIA_DRIVER_CAPABILITIES": "fast"}), HOST,
+     "jit-cdi."),
     ("a MIG device", with_nvidia("0:0"), OLD._replace(all_gpus=MIG, mountinfo=mounts(
         "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3",
         f"/lib/libcuda.so.{DRIVER}", f"/lib/libnvidia-ml.so.{DRIVER}")), "has 1 of 1 GPUs of this host"),
@@ -304,9 +305,7 @@ def test_nodes_of_another_option() -> None:
 )
 def test_gpus_of_docker(version: str, programs: tuple[str, ...], cdi: bool | None, expected: str) -> None:
     names = {"hook": "nvidia-container-runtime-hook", "cdi": "nvidia-cdi-hook"}
-    host = HOST._replace(
-        engine_version=version, programs=frozenset(names[name] for name in programs), engine_cdi=cdi
-    )
+    host = HOST._replace(engine_version=version, programs=frozenset(names[name] for name in programs), engine_cdi=cdi)
     assert explain.docker_gpus(host, ("nvidia.com/gpu=all",)) == expected
     if version.startswith("29") and expected == "engine":
         # A device that no specification defines.

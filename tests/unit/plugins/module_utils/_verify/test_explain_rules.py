@@ -2,7 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The decisions that the toolkit's own code makes. The tables name the file and the version of each rule."""
+"""The decisions that the toolkit's own code makes. The tables name the file and the version of each rule.
+
+The rows of VISIBLE_1_20, VISIBLE_BY_MODE, MODES and HOOK, and those about capabilities and requirements, were also given
+to this code itself: to initRuntimeModeAndImage() and the hook of 1.20.0, and to getDevicesFromSpec(), ResolveAutoMode()
+and the hook of 1.17.8. The decisions were the same.
+"""
 
 from __future__ import annotations
 
@@ -233,9 +238,7 @@ ALL = ["compat32", "compute", "display", "graphics", "ngx", "utility", "video"]
         ({**OLD_IMAGE, "NVIDIA_DRIVER_CAPABILITIES": "utility"}, "all", ["utility"], []),
     ],
 )
-def test_capabilities(
-    environment: dict[str, str], supported: str, granted: list[str], unsupported: list[str]
-) -> None:
+def test_capabilities(environment: dict[str, str], supported: str, granted: list[str], unsupported: list[str]) -> None:
     found = explain_rules.capabilities(Image(environment), Settings(supported_capabilities=supported))
     assert (sorted(found.granted), sorted(found.unsupported)) == (granted, unsupported)
 
@@ -316,8 +319,8 @@ def test_invalid_settings(data: dict[str, t.Any], message: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "qualified"),
-    [("nvidia.com/gpu=0", True), ("nvidia.com/gpu=0:1", True), ("nvidia.com/gpu", False), ("gpu=0", False), ("0", False),
-     ("", False), ("/gpu=0", False), ("nvidia.com/gpu=", False)],
+    [("nvidia.com/gpu=0", True), ("nvidia.com/gpu=0:1", True), ("nvidia.com/gpu", False), ("gpu=0", False),
+     ("0", False), ("", False), ("/gpu=0", False), ("nvidia.com/gpu=", False)],
 )  # fmt: skip
 def test_qualified_names(name: str, qualified: bool) -> None:
     assert explain_rules.is_qualified(name) is qualified

@@ -1,0 +1,296 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import typing as t
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.grpc import field, fields
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_find
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.explain_container import CREATED, RUNNING
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.explain_find import Found, Selector
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_cri import FakeCri
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import docker_host
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker_containers import DockerWithContainers
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.serving import short_folder
+
+if t.TYPE_CHECKING:
+    Answer = t.Tuple[int, str, str]
+
+NVIDIA = "/usr/bin/nvidia-container-runtime"
+ONE, TWO, THREE = ("3a3a" + "0" * 60, "3a3b" + "0" * 60, "5cba" + "0" * 60)
+TASKS = "/run/containerd/io.containerd.runtime.v2.task"
+
+
+def inspected(identifier: str, name: str, **fields: t.Any) -> dict[str, t.Any]:
+    """The answer of Docker and of Podman about a container, shortened."""
+    return {
+        "Id": identifier,
+        "Name": name,
+        "State": {"Status": "running", "Pid": 488, "Error": ""},
+        "Config": {"Env": ["NVIDIA_VISIBLE_DEVICES=all"], "CreateCommand": ["podman", "--device", "nvidia.com/gpu=0"]},
+        "HostConfig": {"Runtime": "nvidia"},
+        "OCIRuntime": "crun",
+        **fields,
+    }
+
+
+class Docker(DockerWithContainers):
+    """A Docker with the containers ``described``. ``listed`` replaces its list of them."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.described = {entry["Id"]: entry for entry in (inspected(ONE, "/web"), inspected(TWO, "/db"))}
+        self.listed: t.Any = None
+        self.podman: dict[str, Answer] = {}
+
+    def answer(self, method: str, request: str, body: bytes) -> tuple[int, bytes]:
+        if request == "/containers/json?all=1":
+            usual = (entry for entry in self.described.values() if isinstance(entry, dict))
+            listed = [{"Id": entry["Id"], "Names": [entry["Name"]]} for entry in usual]
+            return 200, json.dumps(listed if self.listed is None else self.listed).encode()
+        if request.startswith("/containers/"):
+            found = self.described.get(request.split("/")[2])
+            return (200, json.dumps(found).encode()) if found else (404, b'{"message": "no such container"}')
+        return super().answer(method, request, body)
+
+    def run(self, argv: list[str]) -> Answer:
+        words = " ".join(argv[3:])
+        return next((answer for begin, answer in self.podman.items() if words.startswith(begin)), super().run(argv))
+
+    def find(self, name: str, *selector: str) -> Found:
+        return explain_find.find(name, Selector(*selector), self.host, self.run)
+
+    def error(self, name: str, *selector: str) -> str:
+        with pytest.raises(HostError) as caught:
+            self.find(name, *selector)
+        return str(caught.value)
+
+    def add_podman(self, *containers: dict[str, t.Any]) -> None:
+        self.write("/usr/bin/podman", mode=0o755)
+        listed = [{"Id": entry["Id"], "Names": [entry["Name"]], "Command": ["secret"]} for entry in containers]
+        self.podman["ps --all --no-trunc --format=json"] = (0, json.dumps(listed), "")
+        for entry in containers:
+            self.podman[f"container inspect -- {entry['Id']}"] = (0, json.dumps([entry]), "")
+
+
+@pytest.fixture
+def docker() -> t.Iterator[Docker]:
+    with docker_host() as plain:
+        made = Docker(Path(plain.root, "host"))
+        made.info["Runtimes"]["nvidia"] = {"path": NVIDIA}
+        made.runs()
+        with made.answers():
+            yield made
+
+
+@pytest.mark.parametrize("name", ["web", ONE, ONE[:12], "3a3a"])
+def test_docker(docker: Docker, name: str) -> None:
+    found = docker.find(name)
+    assert (found.container.identifier, found.container.name, found.container.pid) == (ONE, "web", 488)
+    assert found.container.program == NVIDIA
+    assert (found.engine.version, found.engine.cdi) == ("26.1.5", False)
+    assert found.container.config is None
+
+
+def test_docker_with_a_bundle(docker: Docker) -> None:
+    folder = f"{TASKS}/moby/{ONE}"
+    docker.write(f"{folder}/config.json", json.dumps({"linux": {"devices": [{"path": "/dev/nvidia0"}]}}))
+    docker.write(f"{folder}/init.pid", "488")
+    docker.write(f"{folder}/runtime", "/opt/nvidia-container-runtime")
+    docker.write("/proc/488/comm", "sleep")
+    found = docker.find("web").container
+    assert found.config == {"linux": {"devices": [{"path": "/dev/nvidia0"}]}}
+    assert found.program == "/opt/nvidia-container-runtime"
+    # The bundle is that of a container which Docker has listed.
+    assert docker.find(ONE[:12]).container.engine == "docker"
+    docker.write(f"{folder}/config.json", "{")
+    assert docker.find("web").container.config is None
+
+
+def test_a_prefix_of_two_containers(docker: Docker) -> None:
+    assert docker.error("3a3") == (
+        "container '3a3' matches several containers: web (docker, 3a3a00000000), db (docker, 3a3b00000000). Give the"
+        " full ID."
+    )
+    # A name has precedence over the beginning of an ID.
+    docker.described[THREE] = inspected(THREE, "/3a3")
+    assert docker.find("3a3").container.identifier == THREE
+
+
+def test_a_name_in_two_engines(docker: Docker) -> None:
+    docker.add_podman(inspected(THREE, "web"))
+    assert "web (docker, 3a3a00000000), web (podman, 5cba00000000)" in docker.error("web")
+    assert docker.find("web", "podman").container.engine == "podman"
+    assert docker.find("web", "docker").container.engine == "docker"
+
+
+def test_no_container(docker: Docker) -> None:
+    docker.add_podman()
+    docker.write("/etc/crio/crio.conf")
+    assert docker.error("x") == (
+        "No container has the name or ID 'x'. Searched: docker (/run/docker.sock), crio (does not run), podman"
+        " (/usr/bin/podman), bundles below /run. Correct container, or select the engine."
+    )
+    assert docker.error("") == docker.error("x").replace("'x'", "''")
+    assert docker.error("x", "podman").count("Searched: podman (/usr/bin/podman).") == 1
+
+
+def test_no_engine(tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="Searched: bundles below /run"):
+        explain_find.find("x", Selector(), HostFS(str(tmp_path), live=True), lambda _argv: (0, "", ""))
+    with pytest.raises(NvidiaError, match="offline tree"):
+        explain_find.find("x", Selector(), HostFS(str(tmp_path), live=False), lambda _argv: (0, "", ""))
+
+
+@pytest.mark.parametrize("listed", [{}, [1], [{"Id": 1, "Names": []}], [{"Id": ONE}], [{"Id": ONE, "Names": [1]}]])
+def test_an_invalid_list_of_docker(docker: Docker, listed: t.Any) -> None:
+    docker.listed = listed
+    assert "docker (its list of containers is not valid: " in docker.error("web")
+
+
+def test_an_invalid_container_of_docker(docker: Docker) -> None:
+    docker.described[ONE] = {"Id": ONE, "Name": "/web"}
+    assert docker.find("web").container.state == CREATED
+    docker.listed = [{"Id": THREE, "Names": ["/gone"]}]
+    assert docker.error("gone") == (
+        "The container gone (docker, 5cba00000000) cannot be read: /run/docker.sock answers no such container. Run the"
+        " task again."
+    )
+    docker.described[THREE] = t.cast("t.Any", ["x"])
+    assert "describes the container as" in docker.error("gone")
+
+
+def test_podman(docker: Docker) -> None:
+    config = f"/var/lib/containers/storage/overlay-containers/{THREE}/userdata/config.json"
+    docker.write(config, json.dumps({"hooks": {"prestart": [{"path": "/x"}]}}))
+    docker.add_podman(inspected(THREE, "p1", OCIConfigPath=config))
+    found = docker.find("p1")
+    assert found.container.cdi_devices == ("nvidia.com/gpu=0",)
+    assert found.container.hooks == ("/x",)
+    assert found.container.program == "crun"
+    assert found.engine.cdi is True
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((125, "", "Error: no\n storage"), "podman (podman fails: Error: no storage)"),
+        ((0, "[", ""), "podman (the output of podman is not JSON)"),
+        ((0, "{}", ""), "podman (its list of containers is not valid: a value is not of the type list)"),
+    ],
+)
+def test_podman_that_fails(docker: Docker, answer: Answer, message: str) -> None:
+    docker.add_podman()
+    docker.podman["ps --all --no-trunc --format=json"] = answer
+    assert message in docker.error("x")
+    # The other engines are searched.
+    assert docker.find("web").container.engine == "docker"
+
+
+def test_a_bundle_without_an_engine(docker: Docker) -> None:
+    folder = f"{TASKS}/default/redis"
+    config = {"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_VISIBLE_DEVICES=void"]}}
+    docker.write(f"{folder}/config.json", json.dumps(config))
+    docker.write(f"{folder}/init.pid", "489")
+    docker.write(f"{folder}/runtime", "/usr/bin/runc")
+    docker.write("/proc/489/comm", "redis")
+    found = docker.find("redis").container
+    assert (found.engine, found.state, found.pid, found.program) == ("containerd", RUNNING, 489, "/usr/bin/runc")
+    assert found.environment == {"NVIDIA_VISIBLE_DEVICES": "0"}
+    assert docker.find("red", "containerd").container.identifier == "redis"
+    assert "Searched: docker (/run/docker.sock)." in docker.error("redis", "docker")
+
+
+# -- CRI ---------------------------------------------------------------------------------------------------------------
+
+INFO = {
+    "pid": 872,
+    "runtimeOptions": {"binary_name": NVIDIA},
+    "config": {"CDI_devices": [{"name": "nvidia.com/gpu=0"}]},
+    "runtimeSpec": {"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=void"]}},
+}
+
+
+class Cri(FakeCri):
+    """A CRI with one container of a pod. ``reply`` replaces its status."""
+
+    reply: bytes | None = None
+
+    def do_list_containers(self, message: bytes) -> bytes:
+        assert message == b""
+        names = {"namespace": "default", "name": "training-0"}
+        labels = b"".join(
+            field(8, field(1, f"io.kubernetes.pod.{key}") + field(2, value)) for key, value in names.items()
+        )
+        loose = field(1, field(1, TWO) + field(3, field(1, "loose")))
+        return field(1, field(1, ONE) + field(3, field(1, "main")) + labels) + loose
+
+    def do_container_status(self, message: bytes) -> bytes:
+        assert dict(fields(message))[1].decode() in (ONE, TWO)
+        info = field(1, "info") + field(2, json.dumps(INFO))
+        return field(1, field(1, ONE) + field(3, 1)) + field(2, info) if self.reply is None else self.reply
+
+    def find(self, name: str) -> Found:
+        return explain_find.find(name, Selector("containerd"), self.host, lambda _argv: (0, "", ""))
+
+
+@pytest.fixture
+def cri() -> t.Iterator[Cri]:
+    with short_folder() as root:
+        made = Cri(root)
+        for path, content in {
+            "usr/bin/containerd": "",
+            "usr/lib/systemd/system/containerd.service": "[Service]\nExecStart=/usr/bin/containerd -a /run/cri.sock\n",
+            "sys/fs/cgroup/system.slice/containerd.service/cgroup.procs": "77\n",
+            "proc/77/comm": "containerd\n",
+        }.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(content)
+            (root / path).chmod(0o755)
+        with made.answers():
+            yield made
+
+
+@pytest.mark.parametrize("name", ["main", "training-0/main", "default/training-0/main", ONE, "3a3a"])
+def test_cri(cri: Cri, name: str) -> None:
+    found = cri.find(name).container
+    assert (found.engine, found.identifier, found.name, found.state) == (
+        "containerd",
+        ONE,
+        "default/training-0/main",
+        RUNNING,
+    )
+    assert (found.pid, found.program, found.cdi_devices) == (872, NVIDIA, ("nvidia.com/gpu=0",))
+    assert found.environment == {"NVIDIA_VISIBLE_DEVICES": "all"}
+    assert found.received == {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+def test_cri_reports_the_config_before_the_runtime(cri: Cri) -> None:
+    assert cri.find("loose").container.config == INFO["runtimeSpec"]
+    folder = cri.root / f"{TASKS.lstrip('/')}/k8s.io/{TWO}"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"after": 1}')
+    (folder / "init.pid").write_text("77")
+    assert cri.find("loose").container.config == {"after": 1}
+
+
+def test_a_cri_that_fails(cri: Cri) -> None:
+    cri.reply = b""
+    with pytest.raises(HostError, match=r"The container default/training-0/main \(containerd.*the reply has no status"):
+        cri.find("3a3a")
+    cri.reply = field(2, b"")
+    with pytest.raises(HostError, match="the reply has no status"):
+        cri.find("3a3a")
+    cri.reply = field(1, b"") + field(2, field(1, "info") + field(2, "[]"))
+    assert cri.find("3a3a").container.state == CREATED
+    cri.errors["ListContainers"] = "unknown service"
+    with pytest.raises(HostError, match=r"containerd \(its CRI does not list containers: unknown service\)"):
+        cri.find("main")
