@@ -82,7 +82,8 @@ def find(name: str, selector: Selector, host: hostfs.HostFS, run: core_plan.Runn
         candidates += found
         searched.append(f"{target} ({where})")
     if selector.engine in (None, *_CRI_ENGINES):
-        candidates += _bundles(name, candidates, host)
+        others = _bundles(name, candidates, host)
+        candidates += [other for other in others if selector.engine in (None, other.engine)]
         searched.append("bundles below /run")
     chosen = _only(name, candidates, searched)
     try:

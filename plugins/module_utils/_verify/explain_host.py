@@ -201,7 +201,10 @@ def _gpus(host: hostfs.HostFS, devices: t.Iterable[dict[str, t.Any]]) -> tuple[t
     known = True
     for device in devices:
         index, minor, uuid = device["index"], device["minor"], device["uuid"]
-        names = [name for name in (None if index is None else str(index), uuid, device["bus_id"]) if name]
+        bus = device["bus_id"] or ""
+        # nvidia-smi and nvidia-container-cli write the domain of an address with eight digits, /proc with four.
+        long_bus = f"0000{bus}" if bus.find(":") == 4 else ""
+        names = list(filter(None, (None if index is None else str(index), uuid, bus, long_bus)))
         node = () if minor is None else (f"/dev/nvidia{minor}",)
         gpu = f"GPU {device['bus_id'] if index is None else index}"
         found.append(Gpu(gpu, tuple(names), node, not device["mig_enabled"]))

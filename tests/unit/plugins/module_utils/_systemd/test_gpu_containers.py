@@ -11,6 +11,8 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.gpu_containers import (
+    Bundle,
+    find_bundles,
     legacy_gpu_containers,
     toolkit_runtime_containers,
 )
@@ -116,6 +118,28 @@ def test_bundles_in_other_directories_are_ignored(host: Host) -> None:
     host.put(f"run/containerd/{TASKS}/{ID}/config.json", bundle())
     host.put("run/containers/storage/overlay/userdata/config.json", bundle())
     assert host.running() == []
+
+
+def test_bundles_of_an_id(host: Host) -> None:
+    k8s, storage = f"run/containerd/{TASKS}/k8s.io/{OTHER}", "containers/storage/overlay-containers"
+    for folder in (MOBY, k8s):
+        host.put(f"{folder}/config.json", "{}")
+        host.put(f"{folder}/init.pid", "379\n")
+    for folder in ("run", "var/lib"):
+        host.put(f"{folder}/{storage}/{OTHER[::-1]}/userdata/config.json", "{}")
+    host.put(f"run/{storage}/{OTHER[::-1]}/userdata/pidfile", "379")
+    on_host = HostFS(str(host.root), live=True)
+    assert find_bundles(on_host, ID[:5]) == [Bundle("docker", ID, f"/{MOBY}", 379)]
+    assert find_bundles(on_host, OTHER) == [Bundle("containerd", OTHER, f"/{k8s}", 379)]
+    # A container with two bundles is reported once.
+    assert [bundle.engine for bundle in find_bundles(on_host, OTHER[::-1])] == ["crio"]
+    assert len(find_bundles(on_host, "")) == 3
+    assert find_bundles(on_host, "nope") == find_bundles(HostFS(str(host.root), live=False), ID) == []
+    # Its process has ended.
+    host.put(f"{MOBY}/init.pid", "380")
+    assert find_bundles(on_host, ID) == []
+    host.put(f"{MOBY}/init.pid", "x")
+    assert find_bundles(on_host, ID) == []
 
 
 # -- whether it runs -------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def test_damaged_list_of_mounts(line: str) -> None:
 @pytest.mark.parametrize("value", [None, 1, "x", [1], [{"path": 1, "destination": 1}], {"devices": 1}])
 def test_damaged_config(value: t.Any) -> None:
     found = explain_contents.contents_of({"linux": value, "mounts": value}, "")
-    assert (found.devices, found.files) == (set(), set())
+    assert not found.devices | found.files
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ class Docker(DockerWithContainers):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.described = {entry["Id"]: entry for entry in (inspected(ONE, "/web"), inspected(TWO, "/db"))}
+        self.described: dict[str, t.Any] = {ONE: inspected(ONE, "/web"), TWO: inspected(TWO, "/db")}
         self.listed: t.Any = None
         self.podman: dict[str, Answer] = {}
 
@@ -164,7 +164,7 @@ def test_an_invalid_container_of_docker(docker: Docker) -> None:
         "The container gone (docker, 5cba00000000) cannot be read: /run/docker.sock answers no such container. Run the"
         " task again."
     )
-    docker.described[THREE] = t.cast("t.Any", ["x"])
+    docker.described[THREE] = ["x"]
     assert "describes the container as" in docker.error("gone")
 
 

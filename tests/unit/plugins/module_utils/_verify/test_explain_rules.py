@@ -4,9 +4,9 @@
 
 """The decisions that the toolkit's own code makes. The tables name the file and the version of each rule.
 
-The rows of VISIBLE_1_20, VISIBLE_BY_MODE, MODES and HOOK, and those about capabilities and requirements, were also given
-to this code itself: to initRuntimeModeAndImage() and the hook of 1.20.0, and to getDevicesFromSpec(), ResolveAutoMode()
-and the hook of 1.17.8. The decisions were the same.
+The rows of VISIBLE_1_20, VISIBLE_BY_MODE, MODES and HOOK, and those about capabilities and requirements, were also
+given to this code itself: to initRuntimeModeAndImage() and the hook of 1.20.0, and to getDevicesFromSpec(),
+ResolveAutoMode() and the hook of 1.17.8. The decisions were the same.
 """
 
 from __future__ import annotations

@@ -1,0 +1,111 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The option container of the module, on the directory tree of a host with a running Docker."""
+
+from __future__ import annotations
+
+import json
+import os
+import typing as t
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import docker_host
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker_containers import DockerWithContainers
+
+IDENTIFIER = "3a3a3ce6c3f00fc605aa026e31f56bf724cdc75aaf35e34d8a2bddabe47dc9ec"
+DESCRIBED = {
+    "Id": IDENTIFIER,
+    "Name": "/web",
+    "State": {"Status": "running", "Pid": 488, "Error": ""},
+    "HostConfig": {"Runtime": "runc"},
+    "Config": {"Env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_API_KEY=nvapi-secret"]},
+}
+Run = t.Callable[..., t.Dict[str, t.Any]]
+
+
+class Docker(DockerWithContainers):
+    def answer(self, method: str, request: str, body: bytes) -> tuple[int, bytes]:
+        assert method == "GET"
+        if request == "/containers/json?all=1":
+            return 200, json.dumps([{"Id": IDENTIFIER, "Names": ["/web"]}]).encode()
+        if request == f"/containers/{IDENTIFIER}/json":
+            return 200, json.dumps(DESCRIBED).encode()
+        return super().answer(method, request, body)
+
+
+@pytest.fixture
+def docker() -> t.Iterator[Docker]:
+    with docker_host() as plain:
+        made = Docker(Path(plain.root, "host"))
+        made.runs()
+        with made.answers():
+            yield made
+
+
+@pytest.fixture
+def explain(run_module: Run, docker: Docker) -> Run:
+    def run(**arguments: t.Any) -> dict[str, t.Any]:
+        options = {"host_root": str(docker.root), "host_root_live": True, **arguments}
+        return run_module("nvidia_runtime_verify", **options)
+
+    return run
+
+
+def state(root: Path) -> dict[str, tuple[int, float]]:
+    found = {}
+    for folder, _folders, files in os.walk(str(root)):
+        for path in (folder, *(f"{folder}/{name}" for name in files)):
+            status = os.lstat(path)
+            found[path] = (status.st_size, status.st_mtime)
+    return found
+
+
+@pytest.mark.parametrize("check_mode", [False, True])
+@pytest.mark.skipif(os.geteuid() != 0, reason="the tree must belong to the user and its parents to root")
+def test_explanation(explain: Run, docker: Docker, check_mode: bool) -> None:
+    before = state(docker.root)
+    result = explain(container="3a3a", _ansible_check_mode=check_mode)
+    assert result["changed"] is False
+    explanation = result["explanation"]
+    assert explanation["code"] == "runtime-not-nvidia"
+    assert explanation["message"].startswith("web (docker, 3a3a3ce6c3f0): Its runtime is runc")
+    assert explanation["environment"] == {"NVIDIA_VISIBLE_DEVICES": "all"}
+    assert "nvapi" not in json.dumps(result)
+    # It writes nothing, not even the lock, and only reads from the socket.
+    assert state(docker.root) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the tree must belong to the user and its parents to root")
+def test_no_such_container(explain: Run) -> None:
+    result = explain(container="x", engine="docker")
+    assert result["failed"]
+    assert result["msg"].startswith("No container has the name or ID 'x'. Searched: docker (/run/docker.sock).")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "one of the following is required: engine, container"),
+        ({"container": "x", "level": "gpu"}, "The option level does not apply to an existing container."),
+        ({"container": "x", "image": "y"}, "The option image does not apply to an existing container."),
+        ({"container": "x", "command": ["y"]}, "The option command does not apply to an existing container."),
+        ({"container": "x", "pull": True}, "The option pull does not apply to an existing container."),
+        ({"container": "x", "timeout": 5}, "The option timeout does not apply to an existing container."),
+        ({"container": "x", "runtime_name": "y"}, "The option runtime_name does not apply to an existing container."),
+        ({"container": "x", "method": "auto"}, "The option method does not apply to an existing container."),
+        ({"container": "x", "config_path": "/y"}, "The option config_path does not apply to an existing container."),
+        ({"container": "x", "socket": "/y"}, "missing parameter(s) required by 'socket': engine"),
+        ({"container": "x", "service": "y"}, "missing parameter(s) required by 'service': engine"),
+        ({"container": "x", "user": "y"}, "missing parameter(s) required by 'user': engine"),
+        ({"container": "x", "flavor": "k3s"}, "The option flavor needs the option engine."),
+        ({"container": "x", "host_root_live": False}, "An offline tree has no containers."),
+    ],
+)
+def test_options(explain: Run, arguments: dict[str, t.Any], message: str) -> None:
+    result = explain(**arguments)
+    assert result["failed"]
+    assert message in result["msg"]
