@@ -1,0 +1,122 @@
+"""Inside a host: what the module explains of containers of each engine: explained.py ENGINE...
+
+Prints JSON, as Report does.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import looks
+import machine
+from engines import IMAGE, call, run
+from toolkits import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ALL = f"{looks.KIND}=all"
+VISIBLE = ("--env", "NVIDIA_VISIBLE_DEVICES=all", "--env", "NVIDIA_API_KEY=secret")
+# The options of each container of Docker and Podman, and the code of its explanation.
+CONTAINERS = {
+    "whole": (("--device", ALL), "ok"),
+    "plain": ((), "no-gpu-requested"),
+    "ignored": (VISIBLE, "runtime-not-nvidia"),
+    "unknown": (("--device", f"{looks.KIND}=7"), "cdi-device-missing"),
+}
+# The stand-in for the runtime adds nothing.
+OF_DOCKER = {"empty": (("--runtime", "nvidia", *VISIBLE), "devices-missing"),
+             "gpus": (("--gpus", "all"), "gpus-unsupported")}  # fmt: skip
+
+
+def explain(name: str, **options: str) -> dict[str, Any]:
+    """Call the module."""
+    return call("nvidia_runtime_verify", container=name, **options)
+
+
+def specification(**options: str) -> dict[str, Any]:
+    """Call the module that writes it, as JSON, which a host can read without a package of the controller."""
+    return looks.specification(path=str(looks.SPECIFICATION.with_suffix(".json")), **options)
+
+
+def try_engine(report: Report, engine: str, host: machine.Machine) -> None:
+    """Containers that run, and such that could not be started."""
+    chosen = {**CONTAINERS, **(OF_DOCKER if engine == "docker" else {})}
+    for name, (options, code) in chosen.items():
+        run(engine, "run", "--detach", "--network=none", "--name", name, *options, IMAGE, "sleep", "600")
+        result = explain(name, engine=engine)
+        found = result.get("explanation", {})
+        report.check(f"{engine}, {name}", found.get("code") == code, result)
+        report.check(f"{engine}, {name}, secret", "secret" not in str(found), found)
+        state = "created" if code in ("cdi-device-missing", "gpus-unsupported") else "running"
+        report.check(f"{engine}, {name}, state", found.get("container", {}).get("state") == state, found)
+        if name == "whole":
+            nodes = sorted(path for path in host.nodes(0, 1) if path.startswith("/dev/"))
+            report.check(f"{engine}, nodes", found.get("devices") == nodes, found)
+            report.check(f"{engine}, files", set(host.libraries()) <= set(found.get("files", [])), found)
+            by_id = explain(found.get("container", {}).get("id", "")[:12])
+            report.check(f"{engine}, by its ID", by_id.get("explanation") == found, by_id)
+
+
+def try_names(report: Report, engines: list[str]) -> None:
+    """A name in two engines, and one in none."""
+    if len(engines) > 1:
+        report.failed("two engines", explain("whole"), "matches several containers: whole .docker, .*whole .podman, ")
+    report.failed("no such container", explain("nope"), "No container has the name or ID 'nope'. Searched: docker ")
+
+
+def pods(devices: list[str]) -> Iterator[str]:
+    """The ID of a container in a pod, which is removed afterwards."""
+    cri = looks.Pods(looks.SOCKET)
+    pod = cri.start("")
+    try:
+        container = cri.create(pod, devices, annotation=False)
+        cri.call("StartContainer", looks.field(1, container))
+        yield container
+    finally:
+        cri.remove(pod)
+
+
+def try_pods(report: Report, host: machine.Machine) -> None:
+    """A container with CDI devices, and one without."""
+    for devices, code in ((["0"], "ok"), ([], "no-gpu-requested")):
+        for identifier in pods(devices):
+            result = explain(identifier[:12])
+            found = result.get("explanation", {})
+            report.check(f"pod, {devices}", found.get("code") == code, result)
+            if devices:
+                report.check("pod, nodes", found.get("devices") == sorted(host.nodes(0)), found)
+
+
+def try_driver(report: Report, engine: str) -> None:
+    """A container that runs since before a change of the driver."""
+    machine.become(machine.Machine(gpus=2, version=machine.NEW))
+    specification()
+    result = explain("whole", engine=engine)
+    report.check(f"{engine}, another driver", result.get("explanation", {}).get("code") == "libraries-stale", result)
+    machine.become(machine.Machine(gpus=2))
+    specification()
+
+
+def main() -> None:
+    """Do it, and leave neither containers nor a specification."""
+    report, engines = Report(), sys.argv[1:]
+    host = machine.become(machine.Machine(gpus=2))
+    report.worked("specification", specification(), changed=True)
+    by_command = [engine for engine in engines if engine != "containerd"]
+    for engine in by_command:
+        try_engine(report, engine, host)
+        try_driver(report, engine)
+    try_names(report, by_command)
+    for engine in by_command:
+        run(engine, "rm", "--force", *CONTAINERS, *(OF_DOCKER if engine == "docker" else ()))
+    if "containerd" in engines:
+        try_pods(report, host)
+    report.worked("absent", specification(state="absent"), changed=True)
+    machine.become(machine.Machine())
+    report.print()
+
+
+if __name__ == "__main__":
+    main()
