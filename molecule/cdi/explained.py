@@ -21,13 +21,14 @@ VISIBLE = ("--env", "NVIDIA_VISIBLE_DEVICES=all", "--env", "NVIDIA_API_KEY=secre
 # The options of each container of Docker and Podman, and the code of its explanation.
 CONTAINERS = {
     "whole": (("--device", ALL), "ok"),
-    "plain": ((), "no-gpu-requested"),
-    "ignored": (VISIBLE, "runtime-not-nvidia"),
     "unknown": (("--device", f"{looks.KIND}=7"), "cdi-device-missing"),
 }
 # The stand-in for the runtime adds nothing.
-OF_DOCKER = {"empty": (("--runtime", "nvidia", *VISIBLE), "devices-missing"),
-             "gpus": (("--gpus", "all"), "gpus-unsupported")}  # fmt: skip
+OF_DOCKER = {
+    "ignored": (("--runtime", "runc", *VISIBLE), "runtime-not-nvidia"),
+    "empty": (("--runtime", "nvidia", *VISIBLE), "devices-missing"),
+    "gpus": (("--gpus", "all"), "gpus-unsupported"),
+}
 
 
 def explain(name: str, **options: str) -> dict[str, Any]:
@@ -107,7 +108,7 @@ def main() -> None:
     by_command = [engine for engine in engines if engine != "containerd"]
     for engine in by_command:
         try_engine(report, engine, host)
-        try_driver(report, engine)
+    try_driver(report, by_command[0])
     try_names(report, by_command)
     for engine in by_command:
         run(engine, "rm", "--force", *CONTAINERS, *(OF_DOCKER if engine == "docker" else ()))
