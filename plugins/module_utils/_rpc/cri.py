@@ -99,7 +99,7 @@ def _decode_config(message: bytes) -> dict[str, t.Any] | None:
 
 # Field numbers. ListContainersResponse: containers; Container: id, metadata, labels; ContainerMetadata: name.
 _CONTAINERS = 1
-_ID, _METADATA, _LABELS, _NAME = 1, 3, 8, 1
+_CONTAINER_ID, _METADATA, _LABELS, _NAME = 1, 3, 8, 1
 # ContainerStatusResponse: status, info; ContainerStatus: state.
 _STATE = 3
 # The labels that every kubelet sets (pkg/kubelet/types/labels.go of Kubernetes).
@@ -141,7 +141,7 @@ def _container(message: bytes) -> Container:
     values = {_text(label.get(_KEY, b"")): _text(label.get(_VALUE, b"")) for label in labels}
     namespace, pod = (values.get(label, "") for label in _POD_LABELS)
     names = [f"{namespace}/{pod}/{name}", f"{pod}/{name}", name] if namespace and pod else [name]
-    return Container(_text(first.get(_ID, b"")), tuple(names))
+    return Container(_text(first.get(_CONTAINER_ID, b"")), tuple(names))
 
 
 def _information(reply: t.Iterable[tuple[int, bytes]]) -> dict[bytes, bytes]:

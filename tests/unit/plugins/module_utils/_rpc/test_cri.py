@@ -18,7 +18,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.container
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.engine import CRIO
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import grpc
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.cri import Plugin, list_plugins
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.cri import (
+    Container,
+    Plugin,
+    container_status,
+    list_containers,
+    list_plugins,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.grpc import field, fields
 
 if t.TYPE_CHECKING:
@@ -138,3 +144,36 @@ def test_whether_a_default_runtime_would_be_defined(
 def test_fields_are_written_as_they_are_read(number: int) -> None:
     message = field(1, "x" * number) + field(2, number) + field(3, b"end")
     assert list(fields(message)) == [(1, b"x" * number), (3, b"end")]
+
+
+# -- containers ------------------------------------------------------------------------------------------------------
+
+
+def _labels(**labels: str) -> bytes:
+    return b"".join(field(8, field(1, f"io.kubernetes.pod.{name}") + field(2, value)) for name, value in labels.items())
+
+
+def test_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_pod = field(1, "aa") + field(2, "pod") + field(3, field(1, "main")) + _labels(namespace="ns", name="web-0")
+    # A container without a kubelet, and a label of another program.
+    loose = field(1, "bb") + field(3, field(1, "x")) + field(8, field(1, "app") + field(2, "y"))
+    asked = _answer(monkeypatch, field(1, of_pod) + field(1, loose) + field(1, b""))
+    assert list_containers("/run/x.sock") == [
+        Container("aa", ("ns/web-0/main", "web-0/main", "main")),
+        Container("bb", ("x",)),
+        Container("", ("",)),
+    ]
+    assert asked == ["/runtime.v1.RuntimeService/ListContainers"]
+
+
+def test_status_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = field(2, field(1, "other") + field(2, "[")) + field(2, field(1, "info") + field(2, '{"pid": 7}'))
+    _answer(monkeypatch, field(1, field(1, "aa") + field(3, 2)) + info)
+    assert container_status("/run/x.sock", "aa") == (2, {"pid": 7})
+    # CONTAINER_CREATED is 0, and an engine need not report more.
+    _answer(monkeypatch, field(1, field(1, "aa")))
+    assert container_status("/run/x.sock", "aa") == (0, {})
+    for reply in (b"", info, field(1, b"") + field(2, field(1, "info") + field(2, "{")), b"\xff"):
+        _answer(monkeypatch, reply)
+        with pytest.raises(ValueError, match=r"\S"):
+            container_status("/run/x.sock", "aa")
