@@ -301,7 +301,7 @@ explanation:
     message:
       description: The result in one sentence. If a step failed, its cause.
       type: str
-      sample: "training (docker, 3a3a3ce6c3f0): Its runtime is runc, which is none of NVIDIA and ignores
+      sample: "training (docker, 3a3a3ce6c3f0): Its runtime is runc, which is not a runtime of NVIDIA and ignores
         NVIDIA_VISIBLE_DEVICES."
     advice:
       description: What to do about the first failed step. Empty if none failed.
@@ -331,7 +331,7 @@ explanation:
         message:
           description: What was found.
           type: str
-          sample: Its runtime is runc, which is none of NVIDIA and ignores NVIDIA_VISIBLE_DEVICES.
+          sample: Its runtime is runc, which is not a runtime of NVIDIA and ignores NVIDIA_VISIBLE_DEVICES.
         advice:
           description: What to do if the step failed.
           type: str
@@ -345,7 +345,7 @@ explanation:
         - name: injection
           ok: false
           code: runtime-not-nvidia
-          message: Its runtime is runc, which is none of NVIDIA and ignores NVIDIA_VISIBLE_DEVICES.
+          message: Its runtime is runc, which is not a runtime of NVIDIA and ignores NVIDIA_VISIBLE_DEVICES.
           advice: Create it again with `--runtime nvidia`, or with `--gpus all`.
     container:
       description: The container as its engine reports it.

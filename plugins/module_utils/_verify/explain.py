@@ -64,6 +64,7 @@ class _Explainer:
     def __init__(self, container: explain_container.Container, host: hosts.Host) -> None:
         self.container, self.host = container, host
         self.gpu_names = _gpu_names(container)
+        self.asked = self._asked()
         self.cdi = container.cdi_devices
         self.injection = self._injection()
         self.image = container.image(self._received())
@@ -96,9 +97,7 @@ class _Explainer:
         if container.received is not None:
             return dict(container.received)
         found = dict(container.environment)
-        if self.injection == BY_ENGINE:
-            found.update(self.host.engine_specifications.environment(self.cdi))
-        elif container.gpus:
+        if container.gpus and self.injection != BY_ENGINE:
             # setNvidiaGPUs() in daemon/nvidia_linux.go of moby: the variables come after those of the container.
             found[explain_rules.VISIBLE_DEVICES] = ",".join(self.gpu_names) or "void"
             chosen = [name for request in container.gpus for name in request.capabilities]
@@ -139,15 +138,18 @@ class _Explainer:
             return f"the runtime {self.container.runtime} in mode {self.mode}"
         return explain_rules.HOOKS[0]
 
-    def _raw_request(self) -> tuple[str, ...]:
-        """Return what the container requests, whether or not it is permitted."""
-        if self.container.cdi_devices or self.container.gpus:
-            return self.container.cdi_devices or self.gpu_names
+    def _asked(self) -> explain_rules.Visible:
+        """Return what the container requests without CDI of the engine and --gpus, whether or not it is permitted."""
         permissive = self.host.settings._replace(accept_variable=True, accept_mounts=True)
         # In mode cdi, annotations are read as well.
         image = self.container.image(self.container.environment)
-        devices = explain_rules.visible_devices(image, permissive, None, explain_rules.CDI).devices
-        return tuple(name or "none" for name in devices)
+        return explain_rules.visible_devices(image, permissive, None, explain_rules.CDI)
+
+    def _raw_request(self) -> tuple[str, ...]:
+        """Return what the container requests."""
+        if self.container.cdi_devices or self.container.gpus:
+            return self.container.cdi_devices or self.gpu_names
+        return tuple(name or "none" for name in self.asked.devices)
 
     def _request(self) -> Step:
         requested = self._raw_request()
@@ -178,20 +180,14 @@ class _Explainer:
             return " by CDI"
         if container.gpus:
             return " with --gpus"
-        found = explain_rules.visible_devices(
-            container.image(container.environment),
-            self.host.settings._replace(accept_variable=True, accept_mounts=True),
-            None,
-            explain_rules.CDI,
-        )
         texts = {
             explain_rules.BY_ANNOTATION: " by an annotation",
             explain_rules.BY_MOUNT: f" by mounts in {explain_rules.DEVICE_MOUNTS}",
             explain_rules.BY_IMAGE: f", because its image has {explain_rules.CUDA_VERSION} and no"
             f" {explain_rules.VISIBLE_DEVICES}",
-            explain_rules.BY_VARIABLE: f" by {' and '.join(found.variables)}",
+            explain_rules.BY_VARIABLE: f" by {' and '.join(self.asked.variables)}",
         }
-        return texts.get(found.source, "")
+        return texts.get(self.asked.source, "")
 
     def _advice_to_request(self) -> str:
         return {
@@ -217,7 +213,7 @@ class _Explainer:
             return explain_result.failed(INJECTION, "gpus-unsupported", problem, advice)
         if self.injection == BY_NOTHING:
             runtime = container.runtime or "unknown"
-            problem = f"Its runtime is {runtime}, which is none of NVIDIA and ignores {self._ignored()}"
+            problem = f"Its runtime is {runtime}, which is not a runtime of NVIDIA and ignores {self._ignored()}"
             return explain_result.failed(INJECTION, _NOT_NVIDIA, problem, self._advice_for_runtime())
         program = container.program if self.injection == BY_RUNTIME else explain_rules.HOOKS[0]
         if self.injection == BY_RUNTIME and not host.program_exists:
@@ -227,7 +223,8 @@ class _Explainer:
         return explain_result.passed(INJECTION, self.injection, f"{program} adds the devices.")
 
     def _ignored(self) -> str:
-        return explain_rules.VISIBLE_DEVICES if self._requested_by().startswith(" by NV") else "this request"
+        by_variable = self.asked.source == explain_rules.BY_VARIABLE
+        return " and ".join(self.asked.variables) if by_variable else "this request"
 
     def _advice_for_runtime(self) -> str:
         return {

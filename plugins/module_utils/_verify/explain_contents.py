@@ -131,10 +131,6 @@ class Specifications(t.NamedTuple):
             found += [json_data.get(by_name.get(name), "containerEdits", {}) for name in own]
         return found
 
-    def environment(self, names: t.Iterable[str]) -> dict[str, str]:
-        """Return the variables that the devices ``names`` set."""
-        return explain_container.environment_of([entry for edits in self.edits(names) for entry in _list(edits, "env")])
-
     def expected(self, names: t.Iterable[str]) -> Expected:
         """Return what a container with the devices ``names`` gets."""
         edits = self.edits(names)

@@ -160,6 +160,10 @@ WHOLE: list[tuple[str, Container, Host, str]] = [
     ("just-in-time CDI", with_nvidia(), HOST._replace(mountinfo=BY_HOOK), "in mode jit-cdi."),
     ("CDI of the engine", with_cdi("0"), HOST._replace(mountinfo=BY_CDI), "has nvidia.com/gpu=0 through CDI of"),
     ("CDI of the runtime", with_nvidia("nvidia.com/gpu=0"), HOST._replace(mountinfo=BY_CDI), "in mode cdi."),
+    ("specifications of the engine alone", with_cdi("0"),
+     HOST._replace(mountinfo=BY_CDI, runtime_specifications=Specifications()), "through CDI of docker."),
+    ("specifications of the runtime alone", with_nvidia("nvidia.com/gpu=0"),
+     HOST._replace(mountinfo=BY_CDI, engine_specifications=Specifications()), "in mode cdi."),
     ("--gpus", with_gpus(), OLD._replace(mountinfo=BY_HOOK), "through nvidia-container-runtime-hook."),
     ("--gpus with a number", with_gpus(1), OLD._replace(mountinfo=BY_HOOK), "has 1 of 2 GPUs of this host"),
     ("--gpus of Docker 29", with_gpus(), HOST._replace(
@@ -225,7 +229,8 @@ def test_steps_of_a_request_that_nothing_handles() -> None:
         ("request", True), ("injection", False), ("start", True),
     ]  # fmt: skip
     assert found["message"] == (
-        "web (docker, 3a3a3ce6c3f0): Its runtime is runc, which is none of NVIDIA and ignores NVIDIA_VISIBLE_DEVICES."
+        "web (docker, 3a3a3ce6c3f0): Its runtime is runc, which is not a runtime of NVIDIA and ignores"
+        " NVIDIA_VISIBLE_DEVICES."
     )
     assert (found["injection"], found["mode"], found["requested"]) == ("none", None, ["all"])
     assert found["missing_devices"] == found["missing_files"] == []

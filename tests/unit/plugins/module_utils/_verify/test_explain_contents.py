@@ -123,7 +123,6 @@ def test_specifications() -> None:
     assert found.expected(["v/c=0", "v/c=1"]) == Expected(
         ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"), ("/lib/libcuda.so.1.2",)
     )
-    assert found.environment(["v/c=0"]) == {"NVIDIA_VISIBLE_DEVICES": "void", "A": "0"}
     # The edits of a file are made once, and those of a missing device or document not at all.
     assert len(found.edits(["v/c=0", "v/c=1"])) == 3
     assert found.expected(["v/c=7"]) == found.expected(["v/d=1"]) == Expected()

@@ -121,7 +121,7 @@ def test_specifications(made: Made) -> None:
     made.add(CONFIG, '[nvidia-container-runtime.modes.cdi]\nspec-dirs = ["/run/own"]\n')
     found = made.read()
     assert found.engine_specifications.devices == {"nvidia.com/gpu=0": "/etc/cdi/a.json"}
-    assert found.engine_specifications.environment(["nvidia.com/gpu=0"]) == {"A": "b"}
+    assert found.engine_specifications.edits(["nvidia.com/gpu=0"]) == [{}, {"env": ["A=b"]}]
     assert found.engine_specifications.problems[0].startswith("Engines skip /etc/cdi/b.json.")
     assert found.runtime_specifications.folders == ("/run/own",)
     assert found.runtime_specifications.devices == {"nvidia.com/gpu=1": "/run/own/c.json"}
