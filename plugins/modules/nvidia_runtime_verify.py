@@ -541,7 +541,7 @@ def explain(module: AnsibleModule) -> dict[str, object]:
         if name not in _WITH_CONTAINER and params[name] != option.get("default"):
             raise errors.NvidiaError(f"The option {name} does not apply to an existing container. Remove it.")
     if params["engine"] is None and params["flavor"] != core_constants.AUTO:
-        raise errors.NvidiaError("The option flavor needs the option engine. Set engine.")
+        raise errors.NvidiaError("The option flavor needs the option engine. Add engine.")
     host, run = _module.host_from_params(module), _module.command_runner(module)
     paths = {
         name: None if params[name] is None else host.check_path(name, params[name])

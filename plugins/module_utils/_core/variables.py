@@ -32,6 +32,7 @@ EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
     "nvidia_runtime": {
         "action": None,
         "command": "nvidia_runtime_verify_command",
+        "container": None,
         "engine": "nvidia_runtime_engines",
         "expect": None,
         "image": "nvidia_runtime_verify_image",

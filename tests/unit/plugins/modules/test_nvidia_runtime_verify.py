@@ -83,7 +83,8 @@ def test_explanation(explain: Run, docker: Docker, check_mode: bool) -> None:
 def test_no_such_container(explain: Run) -> None:
     result = explain(container="x", engine="docker")
     assert result["failed"]
-    assert result["msg"].startswith("No container has the name or ID 'x'. Searched: docker (/run/docker.sock).")
+    message = "No container has the name or ID 'x'. Searched: docker (/run/docker.sock). Correct container, or select"
+    assert result["msg"].startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_no_such_container(explain: Run) -> None:
         ({"container": "x", "socket": "/y"}, "missing parameter(s) required by 'socket': engine"),
         ({"container": "x", "service": "y"}, "missing parameter(s) required by 'service': engine"),
         ({"container": "x", "user": "y"}, "missing parameter(s) required by 'user': engine"),
-        ({"container": "x", "flavor": "k3s"}, "The option flavor needs the option engine."),
+        ({"container": "x", "flavor": "k3s"}, "The option flavor needs the option engine. Add engine."),
         ({"container": "x", "host_root_live": False}, "An offline tree has no containers."),
     ],
 )
