@@ -242,6 +242,7 @@ class _Explainer:
             self.mode = explain_rules.LEGACY
             refused = explain_rules.hook_refuses(self.image, settings, host.version, tegra)
             if refused:
+                self.mode = refused
                 problem = f"{explain_rules.HOOKS[0]} refuses to run, because the toolkit is in mode {refused}"
                 advice = "Create the container with `--runtime nvidia`, or with CDI devices, instead of the hook."
                 return explain_result.failed(MODE, "hook-refused", problem, advice)

@@ -250,6 +250,12 @@ def test_all_steps() -> None:
     assert found["toolkit"]["settings"]["swarm-resource"] == ""
 
 
+def test_mode() -> None:
+    assert explain.explain(with_gpus(), OLD)["mode"] == "legacy"
+    assert explain.explain(with_gpus(), config(mode="cdi"))["mode"] == "cdi"
+    assert explain.explain(with_cdi("0"), OLD)["mode"] is None
+
+
 def test_missing_parts_are_named() -> None:
     found = explain.explain(with_cdi("all"), HOST._replace(mountinfo=mounts("/dev/nvidiactl")))
     assert found["missing_devices"] == ["/dev/nvidia0", "/dev/nvidia1"]
