@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import STATE_DIR
-from ansible_collections.gpufleet.nvidia.tests.fuzz import configuration, reading, sockets
+from ansible_collections.gpufleet.nvidia.tests.fuzz import configuration, containers, reading, sockets
 from ansible_collections.gpufleet.nvidia.tests.fuzz.mutators import BINARY, JSON, TEXT, TOML, UNIT, YAML, Files, Syntax
 
 if t.TYPE_CHECKING:
@@ -49,5 +49,6 @@ FORMATS = (
     Format("docker-http", TEXT, sockets.raw_http_seeds, sockets.raw_http, kinds=False),
     Format("cri", BINARY, sockets.cri_seeds, sockets.cri, kinds=False),
     Format("grpc", BINARY, sockets.grpc_seeds, sockets.grpc, kinds=False),
+    Format("containers", JSON, containers.containers_seeds, containers.containers, kinds=False),
     Format("answers", JSON, sockets.answers_seeds, sockets.answers, kinds=False),
 )
