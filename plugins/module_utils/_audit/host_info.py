@@ -19,7 +19,7 @@ if t.TYPE_CHECKING:
 
 
 # The parts of the report. The findings are derived from the others.
-SUBJECTS = ("engines", "toolkit", "gpus", "cdi", "findings")
+SUBJECTS = ("engines", "toolkit", "gpus", "cdi", "kubernetes", "findings")
 
 
 def describe_host(
@@ -40,12 +40,14 @@ def describe_host(
     gpus = _describe_gpus(host) if "gpus" in gather_subset or "cdi" in gather_subset else None
     cdi, missing_yaml = _describe_cdi(host, run, gpus) if "cdi" in gather_subset else (None, None)
     engines, missing_toml = _describe_engines(host, run) if "engines" in gather_subset else (None, None)
-    needed = missing_yaml or missing_toml
+    kubernetes, missing_for_kubelet = _describe_kubernetes(host) if "kubernetes" in gather_subset else (None, None)
+    needed = missing_yaml or missing_toml or missing_for_kubelet
     parts = {
         "engines": engines,
         "toolkit": _describe_toolkit(host, run, toolkit_dir) if "toolkit" in gather_subset else None,
         "gpus": gpus if "gpus" in gather_subset else None,
         "cdi": cdi,
+        "kubernetes": kubernetes,
     }
     findings = _findings(host, parts) if "findings" in gather_subset else None
     return {**parts, "findings": findings, **({} if needed is None else {"needed": needed})}
@@ -75,6 +77,14 @@ def _describe_engines(host: hostfs.HostFS, run: core_plan.Runner) -> tuple[list[
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import info as engines_info  # noqa: PLC0415
 
     return engines_info.describe_engines(host, run)
+
+
+def _describe_kubernetes(host: hostfs.HostFS) -> tuple[dict[str, t.Any], str | None]:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import (  # noqa: PLC0415
+        info as kubernetes_info,
+    )
+
+    return kubernetes_info.describe_kubernetes(host)
 
 
 def _findings(host: hostfs.HostFS, parts: t.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:

@@ -79,6 +79,9 @@ KINDS: dict[str, dict[str, Kind]] = {
             report.WARNING, "cdi-refresh-duplicate", "Disable one of them with nvidia_cdi_refresh."
         ),
     },
+    "kubernetes": {
+        "pod-resources-not-responding": Kind(report.WARNING, "pod-resources-not-responding", _FOLLOW),
+    },
 }
 
 
@@ -94,6 +97,7 @@ def problems(facts: report.HostFacts) -> report.Findings:
     reasons = {reason for gpu in devices for reason in report.problems_in(gpu.get("reasons"))}
     yield from _of_part("gpus", _DRIVER, "gpus", facts.gpus, reasons)
     yield from _of_part("cdi", facts.refresh_service, "cdi", facts.cdi)
+    yield from _of_part("kubernetes", "kubelet", "kubelet", facts.kubernetes)
 
 
 def _of_part(
