@@ -133,6 +133,9 @@ def engine(facts: report.HostFacts) -> report.Findings:
     if not node.applies or "engines" not in facts.collected:
         return
     endpoint, target = report.text(node.part.get("cri_endpoint")), report.text(node.part.get("engine"))
+    if not endpoint:
+        # A file of the kubelet cannot be read, which is a problem of the part.
+        return
     if not node.engine:
         message = f"The kubelet uses the CRI endpoint {endpoint}, which belongs to no supported engine of this host."
         advice = "Correct the endpoint of the kubelet, or configure this engine yourself."

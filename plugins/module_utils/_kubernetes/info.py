@@ -76,7 +76,7 @@ def _add_kubelet(
     problems += settings.problems
     report["root_dir"] = settings.root_dir
     report["config_files"] = list(settings.files)
-    report["cri_endpoint"] = settings.endpoint
+    report["cri_endpoint"] = settings.endpoint or None
     report["engine"] = kubelet.target_of_endpoint(host, settings.endpoint, found.distribution.name)
     report["cpu_manager"] = {
         "policy": settings.value("cpuManagerPolicy"),

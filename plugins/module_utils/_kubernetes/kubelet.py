@@ -55,7 +55,7 @@ class Settings(t.NamedTuple):
 
     ``values`` has the settings by their names in the configuration file, without those that nothing sets. ``files``
     are the configuration files that exist. ``problems`` are files that could not be read, and ``missing_package`` is
-    the Python package that they need.
+    the Python package that they need. ``endpoint`` is empty if such a file may set it.
     """
 
     root_dir: str
@@ -65,8 +65,9 @@ class Settings(t.NamedTuple):
     problems: tuple[errors.Problem, ...] = ()
     missing_package: str | None = None
 
-    def value(self, name: str) -> str:
-        return self.values.get(name) or _DEFAULTS.get(name, "")
+    def value(self, name: str) -> str | None:
+        """Return a setting or its default; None if a file that could not be read may set it."""
+        return self.values.get(name) or (None if self.problems else _DEFAULTS.get(name))
 
 
 def read_settings(host: hostfs.HostFS, found: distributions.FoundKubelet) -> Settings:
@@ -91,7 +92,7 @@ def read_settings(host: hostfs.HostFS, found: distributions.FoundKubelet) -> Set
     is_missing = any(problem.code == errors.MissingPackageError.code for problem in problems)
     return Settings(
         posixpath.normpath(root_dir) if root_dir.startswith("/") else found.distribution.root_dir,
-        endpoint or found.distribution.endpoint,
+        endpoint or ("" if problems else found.distribution.endpoint),
         values,
         tuple(files),
         tuple(dict.fromkeys(problems)),
