@@ -75,7 +75,9 @@ class Node:
         return bool(self.allocatable) or any(_listens(driver) for driver in self.drivers)
 
     def socket_of(self, name: str) -> dict[str, t.Any]:
-        return next((row for row in self.sockets if row.get("resource") == name), {})
+        """Return the socket of the plugin of a resource, empty if there is none. It has the name without the domain."""
+        own = _without_domain(name)
+        return next((row for row in self.sockets if _without_domain(report.text(row.get("resource"))) == own), {})
 
     @property
     def listens(self) -> bool:
@@ -90,6 +92,10 @@ def _resources(row: t.Mapping[str, t.Any]) -> t.Iterator[Resource]:
     held = frozenset(device for entry in report.rows(row.get("held")) for device in report.texts(entry.get("devices")))
     if name.startswith(_DOMAIN) or any(map(_is_uuid, allocatable | held | (recorded or frozenset()))):
         yield Resource(name, allocatable, recorded, held)
+
+
+def _without_domain(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 def _is_uuid(device: str) -> bool:
@@ -218,7 +224,7 @@ def _dead(node: Node) -> t.Iterator[tuple[str, str]]:
 
 def _lost(node: Node) -> t.Iterator[str]:
     """Yield the resources whose plugin has lost its registration, or never had one."""
-    known = {found.name for found in node.resources}
+    known = {_without_domain(found.name) for found in node.resources}
     for found in node.resources:
         socket = node.socket_of(found.name)
         if node.from_api:
@@ -231,7 +237,8 @@ def _lost(node: Node) -> t.Iterator[str]:
             yield found.name
     for row in node.sockets:
         name = report.text(row.get("resource"))
-        if name and row.get("listens") is True and name not in known and report.text(node.part.get("source")):
+        is_unknown = name and _without_domain(name) not in known
+        if is_unknown and row.get("listens") is True and report.text(node.part.get("source")):
             yield name
 
 
@@ -308,7 +315,7 @@ def devices(facts: report.HostFacts) -> report.Findings:
             yield report.critical("device-unhealthy", found.name, message, _XID)
         unhealthy |= missing
     offered = {_base(device) for device in node.allocatable}
-    is_whole = any(row.get("mig_enabled") is True and row.get("uuid") in offered for row in _gpus(facts))
+    is_whole = any(row.get("mig_enabled") is True and report.text(row.get("uuid")) in offered for row in _gpus(facts))
     absent = sorted(node.usable - offered - unhealthy)
     if absent and not is_whole and any(map(_is_uuid, offered)):
         message = (
