@@ -19,24 +19,30 @@ description:
     device plugin would advertise, and which device nodes are missing.
   - Reads which CDI specifications engines find, whether they are valid, which of them are stale and why, and which
     conflict with each other.
+  - On a Kubernetes node it reads which kubelet runs and which engine that uses, which devices the kubelet offers, which
+    of them pods hold, and which device plugins and DRA drivers serve it. It needs no access to the API server.
   - The module changes and starts nothing, but it runs the programs of the toolkit to ask for their versions. A host
-    with problems does not fail the task. RV(engines[].problems), RV(toolkit.problems), RV(gpus.problems), and
-    RV(cdi.problems) list them.
+    with problems does not fail the task. RV(engines[].problems), RV(toolkit.problems), RV(gpus.problems),
+    RV(cdi.problems), and RV(kubernetes.problems) list them.
   - On live hosts the GPUs are read from the driver's library NVML, as C(nvidia-smi -L) does, in a separate process that
     can neither create nor change device nodes. They are read from C(/proc) if nodes are missing and NVML cannot be
     prevented from creating them, in offline trees, and if the library cannot be used.
+  - The devices of a node come from the PodResources API of the kubelet, which is a local socket. If the kubelet does not
+    answer there, they come from its checkpoint. To find a device plugin that has ended, the module connects to its
+    socket and calls C(GetDevicePluginOptions). It never calls C(ListAndWatch), which could take a change of health from
+    the kubelet.
 notes:
   - NVML wakes idle GPUs while it is asked, unless C(nvidia-persistenced) keeps them awake.
 options:
   gather_subset:
     description:
       - The parts to read. Fewer parts take less time.
-      - V(engines), V(toolkit), V(gpus), and V(cdi) return the values of the same names.
+      - V(engines), V(toolkit), V(gpus), V(cdi), and V(kubernetes) return the values of the same names.
       - V(findings) returns RV(findings), which are about the other parts that are read, and about files of other tools.
     type: list
     elements: str
-    choices: [engines, toolkit, gpus, cdi, findings]
-    default: [engines, toolkit, gpus, cdi, findings]
+    choices: [engines, toolkit, gpus, cdi, kubernetes, findings]
+    default: [engines, toolkit, gpus, cdi, kubernetes, findings]
   toolkit_dir:
     description:
       - A directory in which the toolkit may be installed without packages, which is
@@ -128,6 +134,15 @@ EXAMPLES = r"""
 - name: Count the GPUs and MIG devices that a device plugin would advertise
   ansible.builtin.debug:
     msg: "{{ host.gpus.advertised | length }}"
+
+- name: Find out why a Kubernetes node does not offer its GPUs
+  gpufleet.nvidia.nvidia_container_info:
+    gather_subset: [engines, gpus, kubernetes, findings]
+  register: node
+
+- name: Show the findings, and how to correct them
+  ansible.builtin.debug:
+    msg: "{{ node.findings | map(attribute='text') | zip(node.findings | map(attribute='advice')) }}"
 
 - name: Inspect an image
   gpufleet.nvidia.nvidia_container_info:
@@ -939,6 +954,180 @@ cdi:
     ignored: []
     refresh: null
     problems: []
+kubernetes:
+  description:
+    - The kubelet of a Kubernetes node, and its devices. All values are null or empty on a host without a kubelet.
+    - Null if O(gather_subset) does not include V(kubernetes).
+  returned: success
+  type: dict
+  contains:
+    distribution:
+      description:
+        - How the kubelet was installed, V(kubeadm), V(k3s), V(rke2), V(k0s), V(microk8s), or V(kubelet) for all others.
+          Null if the host has none.
+      type: str
+      sample: kubeadm
+    service:
+      description: The systemd unit that starts the kubelet.
+      type: str
+      sample: kubelet.service
+    running:
+      description: Whether the kubelet runs, null in an offline tree.
+      type: bool
+      sample: true
+    pid:
+      description: The process ID of the kubelet, null if it does not run.
+      type: int
+      sample: 1204
+    root_dir:
+      description: The root directory of the kubelet.
+      type: str
+      sample: /var/lib/kubelet
+    config_files:
+      description: The configuration file of the kubelet and its drop-ins, as far as they exist.
+      type: list
+      elements: str
+      sample: [/var/lib/kubelet/config.yaml]
+    cri_endpoint:
+      description:
+        - The CRI endpoint that the kubelet uses, from its flags, its configuration, or the default of the distribution.
+          Null if a file that may set it cannot be read.
+      type: str
+      sample: unix:///run/containerd/containerd.sock
+    engine:
+      description:
+        - The RV(engines[].target) of the engine behind the endpoint. It is V(docker) if the kubelet uses cri-dockerd. Null
+          if it is no supported engine of this host.
+      type: str
+      sample: containerd
+    cpu_manager:
+      description:
+        - The C(policy) of the CPU manager in the configuration, and C(last_policy), with which the kubelet last started.
+          The kubelet does not start if they differ.
+      type: dict
+      sample:
+        policy: static
+        last_policy: static
+    topology_manager:
+      description: The C(policy) and the C(scope) of the topology manager in the configuration.
+      type: dict
+      sample:
+        policy: single-numa-node
+        scope: pod
+    source:
+      description:
+        - Where RV(kubernetes.resources) come from, V(pod-resources) or V(checkpoint). Null if neither can be read.
+      type: str
+      sample: pod-resources
+    resources:
+      description: The resources of all device plugins.
+      type: list
+      elements: dict
+      contains:
+        name:
+          description: The name of the resource.
+          type: str
+          sample: nvidia.com/gpu
+        allocatable:
+          description:
+            - The healthy devices that the kubelet offers. With time-slicing and MPS, a device has a number behind C(::).
+          type: list
+          elements: str
+          sample: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]
+        recorded:
+          description:
+            - The healthy devices in the checkpoint, which the kubelet wrote after the last change. Null if the checkpoint
+              does not have the resource.
+          type: list
+          elements: str
+          sample: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]
+        held:
+          description:
+            - The C(devices) that each C(container) holds. C(pod) is the name of its pod in C(namespace). The checkpoint has
+              no names, so C(pod) is then the UID and C(namespace) is null.
+          type: list
+          elements: dict
+          sample:
+            - pod: train-0
+              namespace: ml
+              container: cuda
+              devices: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]
+      sample:
+        - name: nvidia.com/gpu
+          allocatable: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]
+          recorded: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]
+          held: []
+    claims:
+      description: The devices that DRA drivers have prepared for containers, if the kubelet reports them.
+      type: list
+      elements: dict
+      sample:
+        - driver: gpu.nvidia.com
+          pool: node-1
+          device: gpu-0
+          pod: train-0
+          namespace: ml
+          container: cuda
+    device_plugins:
+      description: The sockets of device plugins.
+      type: list
+      elements: dict
+      contains:
+        path:
+          description: The path of the socket.
+          type: str
+          sample: /var/lib/kubelet/device-plugins/nvidia-gpu.sock
+        resource:
+          description: The resource that NVIDIA's plugin serves on a socket of this name, null for other names.
+          type: str
+          sample: nvidia.com/gpu
+        listens:
+          description: Whether a program listens on the socket, null if that is unknown.
+          type: bool
+          sample: true
+        answers:
+          description: Whether that program answers, null if that is unknown.
+          type: bool
+          sample: true
+      sample:
+        - path: /var/lib/kubelet/device-plugins/nvidia-gpu.sock
+          resource: nvidia.com/gpu
+          listens: true
+          answers: true
+    plugin_processes:
+      description:
+        - The processes of NVIDIA's device plugin. C(before_driver) is true if the process is older than the loaded driver,
+          and null if that is unknown.
+      type: list
+      elements: dict
+      sample:
+        - pid: 2873
+          before_driver: false
+    dra_drivers:
+      description: The DRA drivers of the node, with their C(sockets), and whether a program listens on each of them.
+      type: list
+      elements: dict
+      sample:
+        - name: gpu.nvidia.com
+          sockets:
+            - path: /var/lib/kubelet/plugins/gpu.nvidia.com/dra.sock
+              listens: true
+    problems:
+      description: The files that could not be read, and a kubelet that does not answer.
+      type: list
+      elements: dict
+      contains:
+        code:
+          description: As in RV(engines[].problems[].code).
+          type: str
+          sample: pod-resources-not-responding
+        message:
+          description: The description of the problem.
+          type: str
+          sample: >-
+            The kubelet does not answer on /var/lib/kubelet/pod-resources/kubelet.sock: Connection refused. The devices are
+            those of its last checkpoint. Look for the cause in the journal of its unit.
+      sample: []
 findings:
   description:
     - Present and future problems of the host, the most severe first, each with advice. Null if O(gather_subset) does
