@@ -39,7 +39,15 @@ def test_all_parts_are_gathered_by_default(docker: FakeDocker) -> None:
 
 def test_engines_alone_import_no_other_part(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
     # An import of any of these would fail.
-    modules = ("_toolkit.info", "_toolkit.installed", "_toolkit.settings", "_packages.detect", "_gpu.info", "_cdi.info")
+    modules = (
+        "_toolkit.info",
+        "_toolkit.installed",
+        "_toolkit.settings",
+        "_packages.detect",
+        "_gpu.info",
+        "_cdi.info",
+        "_kubernetes.info",
+    )
     for unused in modules:
         name = f"ansible_collections.gpufleet.nvidia.plugins.module_utils.{unused}"
         package, _dot, module = name.rpartition(".")
