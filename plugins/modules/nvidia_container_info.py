@@ -27,8 +27,8 @@ description:
   - On live hosts the GPUs are read from the driver's library NVML, as C(nvidia-smi -L) does, in a separate process that
     can neither create nor change device nodes. They are read from C(/proc) if nodes are missing and NVML cannot be
     prevented from creating them, in offline trees, and if the library cannot be used.
-  - The devices of a node come from the PodResources API of the kubelet, which is a local socket. If the kubelet does not
-    answer there, they come from its checkpoint. To find a device plugin that has ended, the module connects to its
+  - The devices of a node come from the PodResources API of the kubelet, which is a local socket. If the kubelet does
+    not answer there, they come from its checkpoint. To find a device plugin that has ended, the module connects to its
     socket and calls C(GetDevicePluginOptions). It never calls C(ListAndWatch), which could take a change of health from
     the kubelet.
 notes:
@@ -996,14 +996,14 @@ kubernetes:
       sample: unix:///run/containerd/containerd.sock
     engine:
       description:
-        - The RV(engines[].target) of the engine behind the endpoint. It is V(docker) if the kubelet uses cri-dockerd. Null
-          if it is no supported engine of this host.
+        - The RV(engines[].target) of the engine behind the endpoint. It is V(docker) if the kubelet uses cri-dockerd.
+          Null if it is no supported engine of this host.
       type: str
       sample: containerd
     cpu_manager:
       description:
-        - The C(policy) of the CPU manager in the configuration, and C(last_policy), with which the kubelet last started.
-          The kubelet does not start if they differ.
+        - The C(policy) of the CPU manager in the configuration, and C(last_policy), with which the kubelet last
+          started. The kubelet does not start if they differ.
       type: dict
       sample:
         policy: static
@@ -1030,21 +1030,21 @@ kubernetes:
           sample: nvidia.com/gpu
         allocatable:
           description:
-            - The healthy devices that the kubelet offers. With time-slicing and MPS, a device has a number behind C(::).
+            - The healthy devices that the kubelet offers. With time-slicing and MPS, a number follows after C(::).
           type: list
           elements: str
           sample: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]
         recorded:
           description:
-            - The healthy devices in the checkpoint, which the kubelet wrote after the last change. Null if the checkpoint
-              does not have the resource.
+            - The healthy devices in the checkpoint, which the kubelet wrote after the last change. Null if the
+              checkpoint does not have the resource.
           type: list
           elements: str
           sample: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]
         held:
           description:
-            - The C(devices) that each C(container) holds. C(pod) is the name of its pod in C(namespace). The checkpoint has
-              no names, so C(pod) is then the UID and C(namespace) is null.
+            - The C(devices) that each C(container) holds. C(pod) is the name of its pod in C(namespace). The checkpoint
+              has no names, so C(pod) is then the UID and C(namespace) is null.
           type: list
           elements: dict
           sample:
@@ -1096,8 +1096,8 @@ kubernetes:
           answers: true
     plugin_processes:
       description:
-        - The processes of NVIDIA's device plugin. C(before_driver) is true if the process is older than the loaded driver,
-          and null if that is unknown.
+        - The processes of NVIDIA's device plugin. C(before_driver) is true if the process is older than the loaded
+          driver, and null if that is unknown.
       type: list
       elements: dict
       sample:
@@ -1125,8 +1125,8 @@ kubernetes:
           description: The description of the problem.
           type: str
           sample: >-
-            The kubelet does not answer on /var/lib/kubelet/pod-resources/kubelet.sock: Connection refused. The devices are
-            those of its last checkpoint. Look for the cause in the journal of its unit.
+            The kubelet does not answer on /var/lib/kubelet/pod-resources/kubelet.sock: Connection refused. The devices
+            are those of its last checkpoint. Look for the cause in the journal of its unit.
       sample: []
 findings:
   description:

@@ -83,8 +83,8 @@ def decode_list(message: bytes) -> tuple[tuple[checkpoint.HeldDevices, ...], tup
                 held.append(checkpoint.HeldDevices(resource, name, namespace, container_name, devices))
             for dynamic in _messages(container, _DYNAMIC):
                 for claim in _messages(dynamic, _CLAIM_RESOURCES):
-                    device = (_text(claim, number) for number in (_DRIVER, _POOL, _DEVICE))
-                    claimed.append(ClaimedDevice(*device, name, namespace, container_name))
+                    driver, pool, device = (_text(claim, number) for number in (_DRIVER, _POOL, _DEVICE))
+                    claimed.append(ClaimedDevice(driver, pool, device, name, namespace, container_name))
     return tuple(sorted(held)), tuple(sorted(set(claimed)))
 
 

@@ -362,7 +362,7 @@ def test_mig_mode_changed_after_the_plugin_started(tmp_path: Path) -> None:
 
 
 def test_mig_devices_changed_after_the_plugin_started(tmp_path: Path) -> None:
-    given = {"gpus": gpus(gpu(A, M2)), "resources": [resource(MIG, (M1,))]}
+    given: dict[str, t.Any] = {"gpus": gpus(gpu(A, M2)), "resources": [resource(MIG, (M1,))]}
     found = findings(tmp_path, **given)
     assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-mig-differs", "critical")]
     assert f"that the driver does not have: {M1}." in found[0]["text"]

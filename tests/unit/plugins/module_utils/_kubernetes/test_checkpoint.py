@@ -102,6 +102,11 @@ def test_a_damaged_checkpoint_is_a_problem_of_the_report(tmp_path: Path) -> None
     assert [problem["code"] for problem in found["problems"]] == ["file-invalid"]
 
 
+def make_sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
 def test_other_things_than_a_file_of_limited_size(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.path(CHECKPOINT).parent.mkdir(parents=True)
@@ -110,7 +115,7 @@ def test_other_things_than_a_file_of_limited_size(tmp_path: Path) -> None:
         lambda path: path.symlink_to(path.name),
         lambda path: path.symlink_to("/proc/kmsg"),
         lambda path: path.mkdir(),
-        lambda path: (path.touch(), os.truncate(path, 1 << 40)),
+        make_sparse,
     ):
         make(node.path(CHECKPOINT))
         found = node.described()
