@@ -139,6 +139,7 @@ def _paths(facts: report.HostFacts) -> list[str]:
         *core_constants.CDI_SPEC_DIRS,
         *gpu_containers.BUNDLE_FOLDERS,
         report.text(facts.toolkit.get("config_path")),
+        report.text(facts.kubernetes.get("root_dir")),
     ]
     paths += [path for flavor in flavors.FLAVORS.values() for path in flavor.paths]
     for engine in facts.engines:

@@ -463,18 +463,20 @@ def test_without_root_one_finding_names_unreadable_files() -> None:
             (root / path).chmod(0o755 if "bin" in path else 0o600)
         (root / "var/lib/gpufleet-nvidia/state").mkdir(parents=True)
         (root / "var/lib/gpufleet-nvidia").chmod(0o700)
+        (root / "var/lib/kubelet").mkdir(mode=0o700)
         root.chmod(0o755)
         host = HostFS.of(folder, live=False)
-        as_root = findings_of(host, healthy_host(engines=[one]))
+        node = {"root_dir": "/var/lib/kubelet"}
+        as_root = findings_of(host, healthy_host(engines=[one], kubernetes=node))
         try:
             os.seteuid(65534)
-            found = findings_of(host, healthy_host(engines=[one]))
+            found = findings_of(host, healthy_host(engines=[one], kubernetes=node))
         finally:
             os.seteuid(0)
     assert [(one["id"], one["subject"]) for one in found] == [("problem", "docker"), ("not-root", "host")]
     assert found[1]["text"] == (
         "The task runs as user 65534, not as root. It cannot read /var/lib/gpufleet-nvidia/state,"
-        " /etc/docker/daemon.json, /run/docker.sock. Findings may be missing."
+        " /var/lib/kubelet, /etc/docker/daemon.json, /run/docker.sock. Findings may be missing."
         " This also causes: engine-not-responding (docker); permission-denied (docker)."
     )
     assert [one["id"] for one in as_root] == ["engine-not-responding", "permission-denied", "problem"]
