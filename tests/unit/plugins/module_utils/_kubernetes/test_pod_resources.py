@@ -103,7 +103,7 @@ def test_a_socket_without_a_listener(root: Path) -> None:
     node.socket_file(SOCKET)
     found = node.described()
     assert found["source"] is None
-    assert "Connection refused" in found["problems"][0]["message"]
+    assert found["problems"][0]["message"].startswith(f"The kubelet does not answer on {SOCKET}: Connection refused. ")
 
 
 def test_a_file_in_place_of_the_socket_is_no_problem(root: Path) -> None:
