@@ -342,7 +342,7 @@ def mig(facts: report.HostFacts) -> report.Findings:
     parts = [part for row in gpus for part in report.rows(row.get("mig_devices"))]
     uuids = {report.text(part.get("uuid")) for part in parts}
     # Without NVML the UUIDs of MIG devices are unknown.
-    is_known = facts.gpus.get("source") == "nvml" and "" not in uuids
+    is_known = "" not in uuids
     stale = sorted(device for device in offered if device.startswith(_MIG) and device not in uuids) if is_known else []
     messages = []
     if whole:

@@ -217,6 +217,7 @@ def test_a_plugin_that_cannot_load_nvml(tmp_path: Path) -> None:
     found = findings(tmp_path, engines=engines, **NOTHING)
     assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-without-nvml", "critical")]
     assert "did you set the docker default runtime to `nvidia`?" in found[0]["text"]
+    assert "containerd starts the containers of a pod with runc unless" in found[0]["text"]
     assert "runtimeClassName: nvidia" in found[0]["advice"]
     # Its pod selects the runtime: there are devices, a plugin with GPUs that has not registered, or a DRA driver.
     assert ids(tmp_path, engines=engines) == []
@@ -348,6 +349,8 @@ def test_a_device_that_pods_hold_and_that_is_not_offered(tmp_path: Path) -> None
 def test_a_plugin_without_a_healthy_device(tmp_path: Path) -> None:
     given = {"resources": [resource(devices=(), recorded=[])]}
     assert ids(tmp_path, **given) == [("device-unhealthy", "critical")]
+    # Pods still hold one of them.
+    assert ids(tmp_path, resources=[resource(devices=(), recorded=[], held=(A,))]) == [("device-unhealthy", "critical")]
     # The empty entry of a plugin that was removed disappears after five minutes.
     assert ids(tmp_path, device_plugins=[], **given) == []
 
@@ -356,6 +359,7 @@ def test_mig_mode_changed_after_the_plugin_started(tmp_path: Path) -> None:
     found = findings(tmp_path, gpus=gpus(gpu(A, M1), gpu(B)), resources=[resource(devices=(A, B))])
     assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-mig-differs", "critical")]
     assert f"The kubelet offers {A} as whole GPUs" in found[0]["text"]
+    assert ids(tmp_path, gpus=gpus(gpu(A, M1), gpu(B)), running=None) == []
     # MIG mode without MIG devices.
     found = findings(tmp_path, gpus=gpus(gpu(A, mig=True), gpu(B)), resources=[resource(devices=(A, B))])
     assert [finding["id"] for finding in found] == ["device-plugin-mig-differs", "mig-without-devices"]
@@ -368,8 +372,9 @@ def test_mig_devices_changed_after_the_plugin_started(tmp_path: Path) -> None:
     assert f"that the driver does not have: {M1}." in found[0]["text"]
     assert "devices-not-offered" in found[0]["text"]
     # Without NVML the UUIDs of MIG devices are unknown.
-    unknown = gpus(gpu(A, ""))
-    assert ids(tmp_path, **{**given, "gpus": {**unknown, "source": "proc", "advertised": []}}) == []
+    unknown = gpus(gpu(A, ""), gpu(B))
+    both = [*given["resources"], resource(devices=(B,))]
+    assert ids(tmp_path, gpus={**unknown, "source": "proc", "advertised": [B]}, resources=both) == []
 
 
 # -- problems and invalid reports ------------------------------------------------------------------------------------
