@@ -96,7 +96,23 @@ def find_kubelet(host: hostfs.HostFS) -> FoundKubelet | None:
     """
     found = [kubelet for row in _ROWS for kubelet in _kubelets(row, host)]
     running = [kubelet for kubelet in found if kubelet.pid is not None]
+    if found and not running and host.live:
+        running = _moved_kubelets(host, found)
     return next(iter([*running, *found]), None)
+
+
+def _moved_kubelets(host: hostfs.HostFS, found: t.Sequence[FoundKubelet]) -> list[FoundKubelet]:
+    """Return the kubelets that run outside the control group of their unit.
+
+    A kubelet moves itself with the setting kubeletCgroups, as that of k0s 1.24 does (pkg/component/worker/kubelet.go).
+    A kubelet in a container, such as that of a kind cluster, is no kubelet of the host.
+    """
+    pids = [
+        pid
+        for pid, name in processes.all_names(host).items()
+        if name == KUBELET and processes.uid_of(host, pid) == 0 and processes.in_container(host, pid) is False
+    ]
+    return [kubelet._replace(pid=pids[0]) for kubelet in found if pids and kubelet.distribution.processes == (KUBELET,)]
 
 
 def _kubelets(row: Distribution, host: hostfs.HostFS) -> t.Iterator[FoundKubelet]:

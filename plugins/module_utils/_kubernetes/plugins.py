@@ -52,8 +52,8 @@ _ACCURACY = 1.0
 
 # Seconds for one socket, and for all sockets together. A plugin answers within milliseconds.
 _SOCKET_TIMEOUT, _ALL_TIMEOUT = 2.0, 6.0
-# The maximum number of sockets, drivers and processes that are inspected.
-_MAX_SOCKETS, _MAX_PROCESSES = 64, 65536
+# The maximum number of sockets in one directory, and of drivers, that are inspected.
+_MAX_SOCKETS = 64
 
 
 class Socket(t.NamedTuple):
@@ -175,7 +175,7 @@ def plugin_processes(host: hostfs.HostFS) -> list[Process]:
     """Return the processes of NVIDIA's device plugin that run as root."""
     if not host.live:
         return []
-    names = {int(name): _process_name(host, name) for name in _process_numbers(host)}
+    names = processes.all_names(host)
     driver = _first_start(host, [pid for pid, name in names.items() if name == _DRIVER_THREAD])
     pids = [pid for pid, name in names.items() if name == _PLUGIN_PROGRAM[:15] and processes.uid_of(host, pid) == 0]
     found = []
@@ -184,14 +184,6 @@ def plugin_processes(host: hostfs.HostFS) -> list[Process]:
         known = started is not None and driver is not None
         found.append(Process(pid, started < driver - _ACCURACY if known else None))  # type: ignore[operator]
     return found
-
-
-def _process_numbers(host: hostfs.HostFS) -> list[str]:
-    return [name for name in host.readable_entries("/proc") if name.isdecimal()][:_MAX_PROCESSES]
-
-
-def _process_name(host: hostfs.HostFS, number: str) -> str:
-    return host.read_text(f"/proc/{number}/comm").strip()
 
 
 def _first_start(host: hostfs.HostFS, pids: t.Iterable[int]) -> float | None:

@@ -88,11 +88,14 @@ class Node(EngineTree):
         self.process(pid, name or arguments[0].rpartition("/")[2], *arguments)
         self.write(f"/sys/fs/cgroup/system.slice/{unit}/cgroup.procs", f"{pid}\n")
 
-    def process(self, pid: int, name: str, *arguments: str, started: int = 1000, uid: int = 0) -> None:
+    def process(
+        self, pid: int, name: str, *arguments: str, started: int = 1000, uid: int = 0, in_container: bool = False
+    ) -> None:
         """Write the files of a process that started ``started`` clock ticks after the boot."""
+        numbers = f"{pid}\t7" if in_container else str(pid)
         self.write(f"/proc/{pid}/comm", f"{name}\n")
         self.write(f"/proc/{pid}/cmdline", "".join(f"{argument}\0" for argument in arguments))
-        self.write(f"/proc/{pid}/status", f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+        self.write(f"/proc/{pid}/status", f"Name:\t{name}\nNSpid:\t{numbers}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
         self.write(f"/proc/{pid}/stat", f"{pid} ({name}) S {' '.join(['0'] * 18)} {started} 0\n")
 
     def _containerd(self) -> None:

@@ -60,6 +60,17 @@ def test_of_two_kubelets_the_one_that_runs_is_described(tmp_path: Path) -> None:
     assert Node(tmp_path, "kubeadm").described()["distribution"] == "kubeadm"
 
 
+@pytest.mark.parametrize(("in_container", "uid", "runs"), [(False, 0, True), (True, 0, False), (False, 1000, False)])
+def test_a_kubelet_in_another_control_group(tmp_path: Path, in_container: bool, uid: int, runs: bool) -> None:
+    node = Node(tmp_path, "k0s", running=False)
+    node.process(PID, "kubelet", "/var/lib/k0s/bin/kubelet", "--root-dir=/mnt", in_container=in_container, uid=uid)
+    found = node.described()
+    assert (found["running"], found["root_dir"]) == ((True, "/mnt") if runs else (False, "/var/lib/k0s/kubelet"))
+    # A kubelet whose namespace is unknown does not count.
+    node.write(f"/proc/{PID}/status", "Uid:\t0\t0\t0\t0\n")
+    assert node.described()["running"] is False
+
+
 @pytest.mark.parametrize(
     ("distribution", "unit", "command", "is_node"),
     [
