@@ -21,8 +21,10 @@ description:
     conflict with each other.
   - On a Kubernetes node it reads which kubelet runs and which engine that uses, which devices the kubelet offers, which
     of them pods hold, and which device plugins and DRA drivers serve it. It needs no access to the API server.
-  - The module changes and starts nothing, but it runs the programs of the toolkit to ask for their versions. A host
-    with problems does not fail the task. RV(engines[].problems), RV(toolkit.problems), RV(gpus.problems),
+  - The module changes and starts nothing, but it runs the programs of the toolkit to ask for their versions. With
+    V(gpus), it runs C(nv-fabricmanager) and C(nvidia-imex) for the same reason on hosts that need them, and C(modinfo)
+    for a compressed module that a kernel with Secure Boot has not loaded.
+  - A host with problems does not fail the task. RV(engines[].problems), RV(toolkit.problems), RV(gpus.problems),
     RV(cdi.problems), and RV(kubernetes.problems) list them.
   - On live hosts the GPUs are read from the driver's library NVML, as C(nvidia-smi -L) does, in a separate process that
     can neither create nor change device nodes. They are read from C(/proc) if nodes are missing and NVML cannot be
@@ -674,6 +676,12 @@ gpus:
                   type: str
                   sample: "/dev/nvidia-caps/nvidia-cap3 does not exist."
               sample: []
+        persistence_mode:
+          description:
+            - Whether persistence mode is on, which C(nvidia-persistenced) also switches on. Null if that is not known,
+              as without NVML.
+          type: bool
+          sample: true
         healthy:
           description: Whether no problem is known that would prevent a container from using the GPU.
           type: bool
@@ -715,6 +723,105 @@ gpus:
           description: How to create the node.
           type: str
           sample: Create it with nvidia-modprobe -u -c 0.
+    kernel:
+      description:
+        - The kernel and its module C(nvidia). Null on a host without a GPU on the PCI bus and in offline trees.
+      type: dict
+      contains:
+        release:
+          description: The release of the running kernel.
+          type: str
+          sample: 6.8.0-45-generic
+        has_modules:
+          description:
+            - Whether C(/lib/modules) has the modules of the running kernel. Null if it has those of no kernel.
+          type: bool
+          sample: true
+        module:
+          description: The file of the module for the running kernel, null if there is none.
+          type: str
+          sample: /lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko.zst
+        next_release:
+          description:
+            - The newest kernel of the same flavor that is installed, which boot loaders start by default. Null if it is
+              the running one.
+          type: str
+          sample: 6.8.0-100-generic
+        next_module:
+          description: The file of the module for that kernel, null if there is none.
+          type: str
+          sample: /lib/modules/6.8.0-100-generic/updates/dkms/nvidia.ko.zst
+        other_releases:
+          description: The kernels that have the module, if the running kernel has none and the driver is not loaded.
+          type: list
+          elements: str
+          sample: []
+        secure_boot:
+          description: Whether Secure Boot is enabled, null if it is not known.
+          type: bool
+          sample: true
+        signature_required:
+          description: Whether the kernel loads only signed modules, null if it does not show that.
+          type: bool
+          sample: true
+        signed:
+          description:
+            - Whether the module is signed. Only checked if the driver is not loaded and the kernel loads only signed
+              modules; null otherwise.
+          type: bool
+          sample: true
+        signer:
+          description: The name of the signer.
+          type: str
+          sample: gpu-07 Secure Boot Module Signature key
+        signer_trusted:
+          description: Whether the kernel has a key of this name, null if it shows no keys.
+          type: bool
+          sample: false
+    services:
+      description: The services that the loaded driver needs. Null if no driver is loaded and in offline trees.
+      type: dict
+      contains:
+        fabric_manager:
+          description: The fabric manager, null on a host without NVSwitches.
+          type: dict
+          contains:
+            switches:
+              description: The number of NVSwitches.
+              type: int
+              sample: 6
+            program:
+              description: The path of the program, null if it is not installed.
+              type: str
+              sample: /usr/bin/nv-fabricmanager
+            version:
+              description: The version that the program prints, which must be that of the driver.
+              type: str
+              sample: 580.95.05
+            running:
+              description: Whether a process of this program runs, also in a container.
+              type: bool
+              sample: true
+        imex:
+          description: The service for memory of other nodes (IMEX), null if it is not enabled or has no nodes.
+          type: dict
+          contains:
+            channels:
+              description: The number of device nodes of IMEX channels.
+              type: int
+              sample: 1
+            program:
+              description: As for RV(gpus.services.fabric_manager.program).
+              type: str
+              sample: /usr/bin/nvidia-imex
+            version:
+              description: As for RV(gpus.services.fabric_manager.version).
+              type: str
+              sample: 580.95.05
+            running:
+              description: As for RV(gpus.services.fabric_manager.running).
+              type: bool
+              sample: true
     problems:
       description:
         - Errors while the GPUs were read, values that are not known because the GPUs were read from C(/proc), GPUs on
@@ -758,10 +865,30 @@ gpus:
             profile: 1g.5gb
             healthy: true
             reasons: []
+        persistence_mode: true
         healthy: true
         reasons: []
     advertised: [MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f]
     missing_nodes: []
+    kernel:
+      release: 6.8.0-45-generic
+      has_modules: true
+      module: /lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko.zst
+      next_release: null
+      next_module: null
+      other_releases: []
+      secure_boot: true
+      signature_required: true
+      signed: null
+      signer: null
+      signer_trusted: null
+    services:
+      fabric_manager:
+        switches: 6
+        program: /usr/bin/nv-fabricmanager
+        version: 580.95.05
+        running: true
+      imex: null
     problems: []
 cdi:
   description:

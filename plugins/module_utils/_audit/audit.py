@@ -18,6 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import (
     owners_containerd,
     report,
     rules_cdi,
+    rules_driver,
     rules_engines,
     rules_host,
     rules_kubernetes,
@@ -40,6 +41,7 @@ if t.TYPE_CHECKING:
 # A new rule is a function in the file of its subject, listed in RULES, HOST_RULES or OWNER_RULES there.
 RULES: tuple[Rule, ...] = (
     *rules_host.RULES,
+    *rules_driver.RULES,
     *rules_toolkit.RULES,
     *rules_cdi.RULES,
     *rules_engines.RULES,
@@ -102,7 +104,14 @@ _TYPES: dict[str, dict[str, type]] = {
         "gpu_containers": list,
         "problems": list,
     },
-    "gpus": {"modules": dict, "devices": list, "missing_nodes": list, "problems": list},
+    "gpus": {
+        "modules": dict,
+        "devices": list,
+        "missing_nodes": list,
+        "problems": list,
+        "kernel": dict,
+        "services": dict,
+    },
     "cdi": {"files": list, "devices": dict, "conflicts": dict, "refresh": dict, "problems": list},
     "kubernetes": {
         "cpu_manager": dict,
@@ -204,6 +213,8 @@ _UNREAD_ENGINE = (
 _WITHOUT_DRIVER = ("cdi-stale", "cdi-refresh-failed", "docker-needs-cdi", "gpu-unusable", "device-node-missing")
 _STALE_DRIVER = (*_WITHOUT_DRIVER, "mig-unusable", "mig-without-capability", "reboot-required")
 _DRIVER_DIFFERS = ("driver-library-differs", "driver-modules-differ")
+_NOT_LOADED = ("gpu-driven-by-nouveau", "gpu-without-driver", "driver-not-loaded")
+_NOT_LOADABLE = (rules_driver.UNSIGNED, rules_driver.KEY_NOT_TRUSTED, rules_driver.NOT_BUILT)
 _PLUGIN_STATES = ("device-plugin-dead", "device-plugin-not-registered", "device-plugin-missing")
 _WITHOUT_RUNTIME = ("device-plugin-without-nvml", *_PLUGIN_STATES)
 _MISSING_DEVICES = ("devices-not-offered", "device-unhealthy")
@@ -220,7 +231,8 @@ CAUSES = (
     Cause((rules_host.FILES_NOT_READ,), ("cdi-not-parsed",), _always),
     Cause(("config-unreadable",), _UNREAD_ENGINE, _is_same_engine),
     Cause(_DRIVER_DIFFERS, (*_STALE_DRIVER, *_DRIVER_DIFFERS), _always),
-    Cause(("gpu-driven-by-nouveau", "gpu-without-driver", "driver-not-loaded"), _WITHOUT_DRIVER, _no_driver),
+    Cause(_NOT_LOADABLE, (*_NOT_LOADED, *_WITHOUT_DRIVER), _no_driver),
+    Cause(_NOT_LOADED, _WITHOUT_DRIVER, _no_driver),
     Cause(
         ("toolkit-missing",),
         ("default-runtime-program-missing", "runtime-program-missing", "cdi-stale"),

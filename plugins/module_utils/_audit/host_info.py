@@ -37,7 +37,7 @@ def describe_host(
         NvidiaError: ``toolkit_dir`` is not an absolute path.
     """
     # Specifications are compared with the GPUs, so CDI needs them too.
-    gpus = _describe_gpus(host) if "gpus" in gather_subset or "cdi" in gather_subset else None
+    gpus = _describe_gpus(host, run, "gpus" in gather_subset) if {"gpus", "cdi"} & set(gather_subset) else None
     cdi, missing_yaml = _describe_cdi(host, run, gpus) if "cdi" in gather_subset else (None, None)
     engines, missing_toml = _describe_engines(host, run) if "engines" in gather_subset else (None, None)
     kubernetes, missing_for_kubelet = _describe_kubernetes(host) if "kubernetes" in gather_subset else (None, None)
@@ -53,10 +53,11 @@ def describe_host(
     return {**parts, "findings": findings, **({} if needed is None else {"needed": needed})}
 
 
-def _describe_gpus(host: hostfs.HostFS) -> dict[str, t.Any]:
+def _describe_gpus(host: hostfs.HostFS, run: core_plan.Runner, with_driver: bool) -> dict[str, t.Any]:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import info as gpu_info  # noqa: PLC0415
 
-    return gpu_info.describe_gpus(host)
+    report = gpu_info.describe_gpus(host)
+    return {**report, **gpu_info.describe_driver(host, run, report)} if with_driver else report
 
 
 def _describe_cdi(

@@ -45,7 +45,7 @@ _NOT_SUPPORTED, _NOT_FOUND, _INVALID_ARGUMENT, _MISMATCH = 3, 6, 2, 18
 # 3_SLICE_GFX.
 _GRAPHICS = (0xA, 0xB, 0xC, 0x11)
 
-_ADDRESSING = "nvmlDeviceGetAddressingMode"
+_ADDRESSING, _PERSISTENCE = "nvmlDeviceGetAddressingMode", "nvmlDeviceGetPersistenceMode"
 # NVML_DEVICE_ADDRESSING_MODE_ATS
 _ATS = 2
 
@@ -112,8 +112,8 @@ class NvmlGpu(t.NamedTuple):
     """A GPU as NVML reports it.
 
     ``bus`` is the address in NVML's own form. ``coherent`` says that the GPU uses the page tables of the host's
-    processor (ATS); it is None if NVML returns an error. With a ``failure``, the other values are those known before
-    it.
+    processor (ATS); it is None if NVML returns an error. ``persistent`` is whether persistence mode is on, None if NVML
+    does not report it. With a ``failure``, the other values are those known before it.
     """
 
     # Hides tuple.index on purpose.
@@ -126,6 +126,7 @@ class NvmlGpu(t.NamedTuple):
     migs: tuple[NvmlMig, ...] = ()
     failure: str = ""
     coherent: bool | None = False
+    persistent: bool | None = None
 
 
 class NvmlResult(t.NamedTuple):
@@ -331,7 +332,7 @@ def _gpu(nvml: _Nvml, index: int, skipped: t.Collection[str]) -> NvmlGpu:
         gpu = gpu._replace(bus=nvml.bus(handle))
         gpu = gpu._replace(uuid=nvml.text("nvmlDeviceGetUUID", handle))
         gpu = gpu._replace(minor=nvml.number("nvmlDeviceGetMinorNumber", handle))
-        gpu = gpu._replace(coherent=nvml.coherent(handle))
+        gpu = gpu._replace(coherent=nvml.coherent(handle), persistent=nvml.persistent(handle))
         mode = nvml.mig_mode(handle)
         return gpu._replace(mig=mode == 1, migs=() if mode is None else _migs(nvml, handle))
     except _ReturnedError as error:
@@ -394,8 +395,9 @@ class _Nvml:
         self._c = ctypes
         loaded = ctypes.CDLL(library)
         self._functions = {name: getattr(loaded, name) for name in self._FUNCTIONS}
-        # Older drivers lack this function.
-        self._functions[_ADDRESSING] = getattr(loaded, _ADDRESSING, None)
+        # Older drivers lack the first function. The values of both are optional.
+        for name in (_ADDRESSING, _PERSISTENCE):
+            self._functions[name] = getattr(loaded, name, None)
         self._graphics: dict[int, frozenset[int]] = {}
 
     def call(self, name: str, *arguments: t.Any) -> None:
@@ -447,6 +449,16 @@ class _Nvml:
         except _ReturnedError as error:
             return False if error.code == _NOT_SUPPORTED else None
         return bool(mode[1] == _ATS)
+
+    def persistent(self, gpu: ctypes.c_void_p) -> bool | None:
+        """Return whether persistence mode is on, which nvidia-persistenced also switches on; None if it is unknown."""
+        if self._functions[_PERSISTENCE] is None:
+            return None
+        try:
+            return self.number(_PERSISTENCE, gpu) == 1
+        except _ReturnedError:
+            # The mode is only informational.
+            return None
 
     def profile(self, mig: ctypes.c_void_p) -> str:
         """Return the profile in NVML's name of a MIG device, such as "NVIDIA A100-SXM4-40GB MIG 1g.5gb"."""
