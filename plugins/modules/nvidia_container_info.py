@@ -186,6 +186,12 @@ engines:
         - To inspect it, run the module as that user (C(become_user)).
       type: bool
       sample: true
+    used_by_kubelet:
+      description:
+        - Whether the kubelet of this host uses the engine, by its CRI endpoint. For Docker, it uses cri-dockerd. False
+          on a host without a kubelet, and if the endpoint is not known.
+      type: bool
+      sample: false
     installed:
       description: Whether the program of the engine exists.
       type: bool
@@ -298,6 +304,7 @@ engines:
       sample: []
   sample:
     - engine: docker
+      used_by_kubelet: false
       installed: true
       binary: /usr/sbin/dockerd
       version: 26.1.5
