@@ -110,7 +110,7 @@ class Cluster:
         environ = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(self.work), "ANSIBLE_HOME": str(self.work / "home"),
                    "ANSIBLE_NOCOLOR": "1", "COLUMNS": "10000", "NODES": str(self.nodes),
                    "PATH": f"{self.work / 'bin'}:{os.environ['PATH']}"}  # fmt: skip
-        command = [program, "-i", "hosts.json", "gpufleet.nvidia.site", "--tags=runtime", *options]
+        command = [str(program), "-i", "hosts.json", "gpufleet.nvidia.site", "--tags=runtime", *options]
         done = subprocess.run(command, cwd=self.work, env=environ, check=False, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT)  # fmt: skip
         assert "unexpected:" not in done.stdout

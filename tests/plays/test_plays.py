@@ -33,6 +33,7 @@ cat "{folder}/${{module%.py}}.json" 2>/dev/null || echo '{{"changed": false}}'
 DONE = re.compile(r"^(\w+): (?:\S+ for )?(\[\w+\]|\w+(?:, \w+)*)(?= =>|: FAILED|$)", re.MULTILINE)
 MESSAGE = "/etc/docker/daemon.json cannot be read. Correct it."
 CDI_OFF = "CDI is off in docker and containerd, so"
+WITHOUT_CRI = "The kubelet of this host uses containerd, whose CRI is disabled, so no pod can start."
 LEFT_OUT = (
     "The kubelet of this host uses containerd, which nvidia_runtime_engines and nvidia_runtime_flavor do not select"
 )
@@ -89,6 +90,15 @@ HOSTS = {
         {"nvidia_runtime_engines": ["docker"]}, {"nvidia_container_info": info(kubelet="containerd")}
     ),
     "node_of_flavor": Host({"nvidia_runtime_flavor": "k3s"}, {"nvidia_container_info": info(kubelet="containerd")}),
+    "node_without_cri": Host(
+        {"nvidia_runtime_engines": ["containerd"]},
+        {"nvidia_container_info": info(kubelet="containerd"), "nvidia_runtime_config": {**CONFIGURED, "runtimes": {}}},
+    ),
+    # Docker's own containerd has no CRI, and the kubelet uses cri-dockerd.
+    "node_of_docker": Host(
+        {"nvidia_runtime_engines": ["containerd", "docker"]},
+        {"nvidia_container_info": info(kubelet="docker"), "nvidia_runtime_config": {**CONFIGURED, "runtimes": {}}},
+    ),
     "node_removed": Host(
         {"nvidia_runtime_engines": ["docker"], "nvidia_runtime_state": "absent"},
         {"nvidia_container_info": info(kubelet="containerd")},
@@ -222,7 +232,8 @@ def test_an_engine_that_is_named_and_absent_is_an_error(played: Played) -> None:
     ("host", "expected"),
     [
         ("no_engine", ["No container engine was found on this host"]), ("cdi_off", [CDI_OFF]), ("no_cdi", []),
-        ("node", []), ("node_left_out", [LEFT_OUT]), ("node_removed", []),
+        ("node", []), ("node_left_out", [LEFT_OUT]),
+        ("node_without_cri", [WITHOUT_CRI]), ("node_of_docker", []), ("node_removed", []),
         ("node_of_flavor", ["No container engine was found on this host", LEFT_OUT]),
     ],
 )  # fmt: skip
