@@ -69,17 +69,17 @@ def describe_kernel(host: hostfs.HostFS, run: core_plan.Runner, loaded: bool) ->
 
     Unknown values are None. No error is raised.
     """
-    release = host.read_text(_RELEASE).strip()
+    release = host.read_text(_RELEASE).strip() or os.uname().release
     # A host without any modules below this directory keeps them elsewhere.
     has_modules = host.exists(f"{_MODULES}/{release}/{_DEPENDENCIES}") or (False if _kernels(host) else None)
     module = _module_of(host, release) if has_modules else None
-    newest = _next_release(host, release) if release else None
+    newest = _next_release(host, release)
     secure_boot, required = _secure_boot(host), _requires_signatures(host)
     # A loaded module was accepted.
     is_checked = module is not None and not loaded and (secure_boot if required is None else required)
     signature = _signature(host, run, module) if module is not None and is_checked else Signature(None)
     return {
-        "release": release or None,
+        "release": release,
         "has_modules": has_modules,
         "module": module,
         "next_release": newest,
