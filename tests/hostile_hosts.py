@@ -23,7 +23,7 @@ EVALUATED, CALLED, ELSEWHERE = "evaluated", "called", "elsewhere"
 LOOKUP = "lookup('ansible.builtin.pipe', 'touch $GPUFLEET_EVALUATED')"
 TEMPLATE = f"{{{{ {LOOKUP} }}}}{{% if {LOOKUP} %}}{{% endif %}}"
 # What a role branches on. Hosts of the kind "appended" answer these as they are, so that all tasks are reached.
-NAMES = {"engine", "flavor", "kind", "package_manager", "pending_action", "restart_action", "target"}
+NAMES = {"engine", "flavor", "kind", "nvidia", "package_manager", "pending_action", "restart_action", "target"}
 KEY = "C95B321B61E88C1809C4F759DDCAE044F796ECB0"
 RPM_KEYS = [f"/etc/pki/rpm-gpg/RPM-GPG-KEY-gpufleet-nvidia-container-toolkit-{number:016x}" for number in (1, 2)]
 
@@ -35,6 +35,7 @@ def engine(name: str, flavor: str = "system", service: str | None = None) -> dic
         "installed": True, "running": True, "service": service, "version": "1.0", "default_runtime": "runc",
         "recorded_files": ["/etc/file"], "unfinished_restart": False, "restart_required": True,
         "inspected": True, "problems": [{"code": "code", "message": "problem"}],
+        "used_by_kubelet": flavor == "k3s", "runtimes": {"nvidia": "/usr/bin/nvidia-container-runtime"},
     }  # fmt: skip
 
 
@@ -128,6 +129,7 @@ REACHED = {
 PLAYS = {
     "audit": "all",
     "verify": "all:!failed",
+    "runtime_classes": "all:!failed",
     "site": "all:!failed:!replaced:!expression",
     "remove": "dnf:replaced:chooses_files",
     "rolling": "refused:expression",
@@ -204,7 +206,9 @@ def attack(ansible_playbook: str, work: Path) -> list[str]:
     """Run the playbooks. Returns what is wrong."""
     inventory = work / "hosts.json"
     inventory.write_text(json.dumps(make(work)), encoding="utf-8")
-    environ = {**os.environ, "GPUFLEET_EVALUATED": str(work / EVALUATED), "ANSIBLE_FORKS": "10"}
+    # runtime_classes writes into the directory that PWD names.
+    variables = {"GPUFLEET_EVALUATED": str(work / EVALUATED), "ANSIBLE_FORKS": "10", "PWD": str(work)}
+    environ = {**os.environ, **variables}
     playbook = work / "plays.yml"
     playbook.write_text(
         json.dumps([play for name, hosts in PLAYS.items() for play in plays(name, hosts)]), encoding="utf-8"

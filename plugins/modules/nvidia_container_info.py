@@ -19,24 +19,32 @@ description:
     device plugin would advertise, and which device nodes are missing.
   - Reads which CDI specifications engines find, whether they are valid, which of them are stale and why, and which
     conflict with each other.
-  - The module changes and starts nothing, but it runs the programs of the toolkit to ask for their versions. A host
-    with problems does not fail the task. RV(engines[].problems), RV(toolkit.problems), RV(gpus.problems), and
-    RV(cdi.problems) list them.
+  - On a Kubernetes node it reads which kubelet runs and which engine that uses, which devices the kubelet offers, which
+    of them pods hold, and which device plugins and DRA drivers serve it. It needs no access to the API server.
+  - The module changes and starts nothing, but it runs the programs of the toolkit to ask for their versions. With
+    V(gpus), it runs C(nv-fabricmanager) and C(nvidia-imex) for the same reason on hosts that need them, and C(modinfo)
+    for a compressed module that a kernel with Secure Boot has not loaded.
+  - A host with problems does not fail the task. RV(engines[].problems), RV(toolkit.problems), RV(gpus.problems),
+    RV(cdi.problems), and RV(kubernetes.problems) list them.
   - On live hosts the GPUs are read from the driver's library NVML, as C(nvidia-smi -L) does, in a separate process that
     can neither create nor change device nodes. They are read from C(/proc) if nodes are missing and NVML cannot be
     prevented from creating them, in offline trees, and if the library cannot be used.
+  - The devices of a node come from the PodResources API of the kubelet, which is a local socket. If the kubelet does
+    not answer there, they come from its checkpoint. To find a device plugin that has ended, the module connects to its
+    socket and calls C(GetDevicePluginOptions). It never calls C(ListAndWatch), which could take a change of health from
+    the kubelet.
 notes:
   - NVML wakes idle GPUs while it is asked, unless C(nvidia-persistenced) keeps them awake.
 options:
   gather_subset:
     description:
       - The parts to read. Fewer parts take less time.
-      - V(engines), V(toolkit), V(gpus), and V(cdi) return the values of the same names.
+      - V(engines), V(toolkit), V(gpus), V(cdi), and V(kubernetes) return the values of the same names.
       - V(findings) returns RV(findings), which are about the other parts that are read, and about files of other tools.
     type: list
     elements: str
-    choices: [engines, toolkit, gpus, cdi, findings]
-    default: [engines, toolkit, gpus, cdi, findings]
+    choices: [engines, toolkit, gpus, cdi, kubernetes, findings]
+    default: [engines, toolkit, gpus, cdi, kubernetes, findings]
   toolkit_dir:
     description:
       - A directory in which the toolkit may be installed without packages, which is
@@ -129,6 +137,15 @@ EXAMPLES = r"""
   ansible.builtin.debug:
     msg: "{{ host.gpus.advertised | length }}"
 
+- name: Find out why a Kubernetes node does not offer its GPUs
+  gpufleet.nvidia.nvidia_container_info:
+    gather_subset: [engines, gpus, kubernetes, findings]
+  register: node
+
+- name: Show the findings, and how to correct them
+  ansible.builtin.debug:
+    msg: "{{ node.findings | map(attribute='text') | zip(node.findings | map(attribute='advice')) }}"
+
 - name: Inspect an image
   gpufleet.nvidia.nvidia_container_info:
     host_root: /srv/images/gpu-node
@@ -169,6 +186,12 @@ engines:
         - To inspect it, run the module as that user (C(become_user)).
       type: bool
       sample: true
+    used_by_kubelet:
+      description:
+        - Whether the kubelet of this host uses the engine, by its CRI endpoint. For Docker, it uses cri-dockerd. False
+          on a host without a kubelet, and if the endpoint is not known.
+      type: bool
+      sample: false
     installed:
       description: Whether the program of the engine exists.
       type: bool
@@ -281,6 +304,7 @@ engines:
       sample: []
   sample:
     - engine: docker
+      used_by_kubelet: false
       installed: true
       binary: /usr/sbin/dockerd
       version: 26.1.5
@@ -659,6 +683,12 @@ gpus:
                   type: str
                   sample: "/dev/nvidia-caps/nvidia-cap3 does not exist."
               sample: []
+        persistence_mode:
+          description:
+            - Whether persistence mode is on, which C(nvidia-persistenced) also switches on. Null if that is not known,
+              as without NVML.
+          type: bool
+          sample: true
         healthy:
           description: Whether no problem is known that would prevent a container from using the GPU.
           type: bool
@@ -700,6 +730,105 @@ gpus:
           description: How to create the node.
           type: str
           sample: Create it with nvidia-modprobe -u -c 0.
+    kernel:
+      description:
+        - The kernel and its module C(nvidia). Null on a host without a GPU on the PCI bus and in offline trees.
+      type: dict
+      contains:
+        release:
+          description: The release of the running kernel.
+          type: str
+          sample: 6.8.0-45-generic
+        has_modules:
+          description:
+            - Whether C(/lib/modules) has the modules of the running kernel. Null if it has those of no kernel.
+          type: bool
+          sample: true
+        module:
+          description: The file of the module for the running kernel, null if there is none.
+          type: str
+          sample: /lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko.zst
+        next_release:
+          description:
+            - The newest kernel of the same flavor that is installed, which boot loaders start by default. Null if it is
+              the running one.
+          type: str
+          sample: 6.8.0-100-generic
+        next_module:
+          description: The file of the module for that kernel, null if there is none.
+          type: str
+          sample: /lib/modules/6.8.0-100-generic/updates/dkms/nvidia.ko.zst
+        other_releases:
+          description: The kernels that have the module, if the running kernel has none and the driver is not loaded.
+          type: list
+          elements: str
+          sample: []
+        secure_boot:
+          description: Whether Secure Boot is enabled, null if it is not known.
+          type: bool
+          sample: true
+        signature_required:
+          description: Whether the kernel loads only signed modules, null if it does not show that.
+          type: bool
+          sample: true
+        signed:
+          description:
+            - Whether the module is signed. Only checked if the driver is not loaded and the kernel loads only signed
+              modules; null otherwise.
+          type: bool
+          sample: true
+        signer:
+          description: The name of the signer.
+          type: str
+          sample: gpu-07 Secure Boot Module Signature key
+        signer_trusted:
+          description: Whether the kernel has a key of this name, null if it shows no keys.
+          type: bool
+          sample: false
+    services:
+      description: The services that the loaded driver needs. Null if no driver is loaded and in offline trees.
+      type: dict
+      contains:
+        fabric_manager:
+          description: The fabric manager, null on a host without NVSwitches.
+          type: dict
+          contains:
+            switches:
+              description: The number of NVSwitches.
+              type: int
+              sample: 6
+            program:
+              description: The path of the program, null if it is not installed.
+              type: str
+              sample: /usr/bin/nv-fabricmanager
+            version:
+              description: The version that the program prints, which must be that of the driver.
+              type: str
+              sample: 580.95.05
+            running:
+              description: Whether a process of this program runs, also in a container.
+              type: bool
+              sample: true
+        imex:
+          description: The service for memory of other nodes (IMEX), null if it is not enabled or has no nodes.
+          type: dict
+          contains:
+            channels:
+              description: The number of device nodes of IMEX channels.
+              type: int
+              sample: 1
+            program:
+              description: As for RV(gpus.services.fabric_manager.program).
+              type: str
+              sample: /usr/bin/nvidia-imex
+            version:
+              description: As for RV(gpus.services.fabric_manager.version).
+              type: str
+              sample: 580.95.05
+            running:
+              description: As for RV(gpus.services.fabric_manager.running).
+              type: bool
+              sample: true
     problems:
       description:
         - Errors while the GPUs were read, values that are not known because the GPUs were read from C(/proc), GPUs on
@@ -743,10 +872,30 @@ gpus:
             profile: 1g.5gb
             healthy: true
             reasons: []
+        persistence_mode: true
         healthy: true
         reasons: []
     advertised: [MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f]
     missing_nodes: []
+    kernel:
+      release: 6.8.0-45-generic
+      has_modules: true
+      module: /lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko.zst
+      next_release: null
+      next_module: null
+      other_releases: []
+      secure_boot: true
+      signature_required: true
+      signed: null
+      signer: null
+      signer_trusted: null
+    services:
+      fabric_manager:
+        switches: 6
+        program: /usr/bin/nv-fabricmanager
+        version: 580.95.05
+        running: true
+      imex: null
     problems: []
 cdi:
   description:
@@ -939,6 +1088,180 @@ cdi:
     ignored: []
     refresh: null
     problems: []
+kubernetes:
+  description:
+    - The kubelet of a Kubernetes node, and its devices. All values are null or empty on a host without a kubelet.
+    - Null if O(gather_subset) does not include V(kubernetes).
+  returned: success
+  type: dict
+  contains:
+    distribution:
+      description:
+        - How the kubelet was installed, V(kubeadm), V(k3s), V(rke2), V(k0s), V(microk8s), or V(kubelet) for all others.
+          Null if the host has none.
+      type: str
+      sample: kubeadm
+    service:
+      description: The systemd unit that starts the kubelet.
+      type: str
+      sample: kubelet.service
+    running:
+      description: Whether the kubelet runs, null in an offline tree.
+      type: bool
+      sample: true
+    pid:
+      description: The process ID of the kubelet, null if it does not run.
+      type: int
+      sample: 1204
+    root_dir:
+      description: The root directory of the kubelet.
+      type: str
+      sample: /var/lib/kubelet
+    config_files:
+      description: The configuration file of the kubelet and its drop-ins, as far as they exist.
+      type: list
+      elements: str
+      sample: [/var/lib/kubelet/config.yaml]
+    cri_endpoint:
+      description:
+        - The CRI endpoint that the kubelet uses, from its flags, its configuration, or the default of the distribution.
+          Null if a file that may set it cannot be read.
+      type: str
+      sample: unix:///run/containerd/containerd.sock
+    engine:
+      description:
+        - The RV(engines[].target) of the engine behind the endpoint. It is V(docker) if the kubelet uses cri-dockerd.
+          Null if it is no supported engine of this host.
+      type: str
+      sample: containerd
+    cpu_manager:
+      description:
+        - The C(policy) of the CPU manager in the configuration, and C(last_policy), with which the kubelet last
+          started. The kubelet does not start if they differ.
+      type: dict
+      sample:
+        policy: static
+        last_policy: static
+    topology_manager:
+      description: The C(policy) and the C(scope) of the topology manager in the configuration.
+      type: dict
+      sample:
+        policy: single-numa-node
+        scope: pod
+    source:
+      description:
+        - Where RV(kubernetes.resources) come from, V(pod-resources) or V(checkpoint). Null if neither can be read.
+      type: str
+      sample: pod-resources
+    resources:
+      description: The resources of all device plugins.
+      type: list
+      elements: dict
+      contains:
+        name:
+          description: The name of the resource.
+          type: str
+          sample: nvidia.com/gpu
+        allocatable:
+          description:
+            - The healthy devices that the kubelet offers. With time-slicing and MPS, a number follows after C(::).
+          type: list
+          elements: str
+          sample: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]
+        recorded:
+          description:
+            - The healthy devices in the checkpoint, which the kubelet wrote after the last change. Null if the
+              checkpoint does not have the resource.
+          type: list
+          elements: str
+          sample: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]
+        held:
+          description:
+            - The C(devices) that each C(container) holds. C(pod) is the name of its pod in C(namespace). The checkpoint
+              has no names, so C(pod) is then the UID and C(namespace) is null.
+          type: list
+          elements: dict
+          sample:
+            - pod: train-0
+              namespace: ml
+              container: cuda
+              devices: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]
+      sample:
+        - name: nvidia.com/gpu
+          allocatable: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]
+          recorded: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]
+          held: []
+    claims:
+      description: The devices that DRA drivers have prepared for containers, if the kubelet reports them.
+      type: list
+      elements: dict
+      sample:
+        - driver: gpu.nvidia.com
+          pool: node-1
+          device: gpu-0
+          pod: train-0
+          namespace: ml
+          container: cuda
+    device_plugins:
+      description: The sockets of device plugins.
+      type: list
+      elements: dict
+      contains:
+        path:
+          description: The path of the socket.
+          type: str
+          sample: /var/lib/kubelet/device-plugins/nvidia-gpu.sock
+        resource:
+          description: The resource that NVIDIA's plugin serves on a socket of this name, null for other names.
+          type: str
+          sample: nvidia.com/gpu
+        listens:
+          description: Whether a program listens on the socket, null if that is unknown.
+          type: bool
+          sample: true
+        answers:
+          description: Whether that program answers, null if that is unknown.
+          type: bool
+          sample: true
+      sample:
+        - path: /var/lib/kubelet/device-plugins/nvidia-gpu.sock
+          resource: nvidia.com/gpu
+          listens: true
+          answers: true
+    plugin_processes:
+      description:
+        - The processes of NVIDIA's device plugin. C(before_driver) is true if the process is older than the loaded
+          driver, and null if that is unknown.
+      type: list
+      elements: dict
+      sample:
+        - pid: 2873
+          before_driver: false
+    dra_drivers:
+      description: The DRA drivers of the node, with their C(sockets), and whether a program listens on each of them.
+      type: list
+      elements: dict
+      sample:
+        - name: gpu.nvidia.com
+          sockets:
+            - path: /var/lib/kubelet/plugins/gpu.nvidia.com/dra.sock
+              listens: true
+    problems:
+      description: The files that could not be read, and a kubelet that does not answer.
+      type: list
+      elements: dict
+      contains:
+        code:
+          description: As in RV(engines[].problems[].code).
+          type: str
+          sample: pod-resources-not-responding
+        message:
+          description: The description of the problem.
+          type: str
+          sample: >-
+            The kubelet does not answer on /var/lib/kubelet/pod-resources/kubelet.sock: Connection refused. The devices
+            are those of its last checkpoint. Look for the cause in the journal of its unit.
+      sample: []
 findings:
   description:
     - Present and future problems of the host, the most severe first, each with advice. Null if O(gather_subset) does

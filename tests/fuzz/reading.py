@@ -24,6 +24,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import parse, render
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.driver_files import cached_libraries
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import minimum_size, read_elf, read_soname
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import checkpoint
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import start_time
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.source import find_parts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.unpack import (
@@ -215,6 +216,45 @@ def procfs_seeds() -> list[Files]:
         files[f"/sys/bus/pci/devices/{bus}/vendor"] = b"0x10de\n"
         files[f"/sys/bus/pci/devices/{bus}/class"] = b"0x030200\n"
     return [files]
+
+
+# -- files of the kubelet --------------------------------------------------------------------------------------------
+
+KUBELET_FILES = "/var/lib/kubelet/"
+_UUIDS = ("GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c", "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f::1")
+
+
+def kubelet(folder: Path, files: Files, _rng: random.Random) -> None:
+    """A node whose kubelet does not run, so its checkpoint is read."""
+    lay(folder, files)
+    answer = described(folder, True, "engines", "kubernetes", "findings")
+    assert answer["kubernetes"]["distribution"] == "kubelet"
+
+
+def kubelet_seeds() -> list[Files]:
+    """The checkpoints of current and of old versions, with a configuration and a state of the CPU manager."""
+    found = []
+    for devices in ({"0": [_UUIDS[0]], "1": None}, list(_UUIDS)):
+        entry = {
+            "PodUID": "8b3f",
+            "ContainerName": "cuda",
+            "ResourceName": "nvidia.com/gpu",
+            "DeviceIDs": devices,
+            "AllocResp": "CigKFk5WSURJQQ==",
+        }
+        data = {"PodDeviceEntries": [entry], "RegisteredDevices": {"nvidia.com/gpu": list(_UUIDS), "x/y": []}}
+        config = {"containerRuntimeEndpoint": "unix:///run/crio/crio.sock", "cpuManagerPolicy": "static"}
+        state = {"policyName": "static", "defaultCpuSet": "0-3", "entries": {}, "checksum": 7}
+        files: Files = {
+            "/usr/lib/systemd/system/kubelet.service": f"[Service]\nExecStart=/usr/bin/kubelet"
+            f" --config={KUBELET_FILES}config.yaml\n".encode(),
+            "/etc/default/kubelet": b"KUBELET_EXTRA_ARGS=",
+            f"{KUBELET_FILES}config.yaml": json.dumps(config).encode(),
+            f"{KUBELET_FILES}cpu_manager_state": json.dumps(state).encode(),
+            checkpoint.PATH: json.dumps({"Data": data, "Checksum": 1, "BootID": "6b1f"}).encode(),
+        }
+        found.append(files)
+    return found
 
 
 # -- binary files ----------------------------------------------------------------------------------------------------

@@ -23,6 +23,9 @@ from pathlib import Path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.host_info import SUBJECTS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import checkpoint
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes.plugins import Probe, device_plugins
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes.pod_resources import ask as ask_kubelet
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.cri import list_plugins, runtime_config, version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.grpc import field
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.containers import (
@@ -227,6 +230,40 @@ def cri_seeds() -> list[Files]:
         "ListPodSandbox": field(1, field(1, "pod0") + field(3, 1)),
         "StopPodSandbox": b"",
         "RemovePodSandbox": b"",
+    }
+    return [dict(answers)]
+
+
+def pod_resources(folder: Path, files: Files, _rng: random.Random) -> None:
+    """Proper frames with any message of a kubelet and of a device plugin."""
+    kubelet = folder / "run/kubelet.sock"
+    plugin = folder / checkpoint.DIRECTORY.lstrip("/") / "nvidia-gpu.sock"
+
+    def answer(stream: t.BinaryIO) -> bytes:
+        return _framed(_content(files, _cri_request(stream)))
+
+    with _daemon(kubelet, answer), _daemon(plugin, answer):
+        with contextlib.suppress(OSError, ValueError):
+            json.dumps(ask_kubelet(str(kubelet)))
+        host = HostFS(str(folder), True)
+        assert [found.listens for found in device_plugins(host, Probe(host))] == [True]
+
+
+def pod_resources_seeds() -> list[Files]:
+    """The answers of a kubelet with a GPU, which a pod holds, and with a device of a DRA driver."""
+    devices = field(1, "nvidia.com/gpu") + field(2, "GPU-0::1") + field(3, field(1, field(1, 1)))
+    claimed = (
+        field(1, field(1, "k8s.gpu.nvidia.com/device=x")) + field(2, "gpu.nvidia.com") + field(3, "n") + field(4, "g")
+    )
+    container = (
+        field(1, "cuda") + field(2, devices) + field(3, b"\x02\x03") + field(5, field(2, "c") + field(4, claimed))
+    )
+    answers = {
+        "GetAllocatableResources": field(1, devices)
+        + field(2, b"\x01\x02")
+        + field(3, field(1, "memory") + field(2, 9)),
+        "List": field(1, field(1, "train-0") + field(2, "ml") + field(3, container)),
+        "GetDevicePluginOptions": field(2, 1),
     }
     return [dict(answers)]
 

@@ -33,21 +33,30 @@ cat "{folder}/${{module%.py}}.json" 2>/dev/null || echo '{{"changed": false}}'
 DONE = re.compile(r"^(\w+): (?:\S+ for )?(\[\w+\]|\w+(?:, \w+)*)(?= =>|: FAILED|$)", re.MULTILINE)
 MESSAGE = "/etc/docker/daemon.json cannot be read. Correct it."
 CDI_OFF = "CDI is off in docker and containerd, so"
+WITHOUT_CRI = "The kubelet of this host uses containerd, whose CRI is disabled, so no pod can start."
+LEFT_OUT = (
+    "The kubelet of this host uses containerd, which nvidia_runtime_engines and nvidia_runtime_flavor do not select"
+)
 
 
 def engine(name: str) -> dict[str, t.Any]:
     return {"engine": name, "flavor": "system", "target": name, "user": None, "installed": True, "running": True,
             "service": f"{name}.service", "recorded_files": [], "unfinished_restart": False, "inspected": True,
-            "problems": []}  # fmt: skip
+            "used_by_kubelet": False, "problems": []}  # fmt: skip
 
 
 def info(
-    manager: str = "apt", gpu: bool = True, engines: tuple[str, ...] = ("docker", "containerd"), written: bool = True
+    manager: str = "apt",
+    gpu: bool = True,
+    engines: tuple[str, ...] = ("docker", "containerd"),
+    written: bool = True,
+    kubelet: str = "",
 ) -> dict[str, t.Any]:
-    described = {"present": gpu, "kind": "driver" if gpu else None, "message": "/sys/bus/pci"}
+    gpus = {"present": gpu, "kind": "driver" if gpu else None, "message": "/sys/bus/pci"}
     files = [KEYS[manager], f"/var/cache/gpufleet-nvidia-key-{KEY[-16:].lower()}.asc"] if written else []
-    toolkit = {"package_manager": manager, "gpg": "/usr/bin/gpg", "repository_files": files, "gpu": described}
-    return {"changed": False, "engines": [engine(name) for name in engines], "toolkit": toolkit}
+    toolkit = {"package_manager": manager, "gpg": "/usr/bin/gpg", "repository_files": files, "gpu": gpus}
+    described = [{**engine(name), "used_by_kubelet": name == kubelet} for name in engines]
+    return {"changed": False, "engines": described, "toolkit": toolkit}
 
 
 CONFIGURED = {"changed": False, "service": "docker.service", "restart_required": False, "restart_action": "none",
@@ -75,6 +84,25 @@ HOSTS = {
     "absent": Host({"nvidia_runtime_engines": ["docker", "crio"]}, {}),
     "removed": Host({"nvidia_runtime_engines": ["crio"], "nvidia_runtime_state": "absent"}, {}),
     "cdi_off": Host({"nvidia_toolkit_source": "existing"}, {"nvidia_runtime_config": {**CONFIGURED, "cdi": False}}),
+    # The kubelet uses containerd.
+    "node": Host({}, {"nvidia_container_info": info(kubelet="containerd")}),
+    "node_left_out": Host(
+        {"nvidia_runtime_engines": ["docker"]}, {"nvidia_container_info": info(kubelet="containerd")}
+    ),
+    "node_of_flavor": Host({"nvidia_runtime_flavor": "k3s"}, {"nvidia_container_info": info(kubelet="containerd")}),
+    "node_without_cri": Host(
+        {"nvidia_runtime_engines": ["containerd"]},
+        {"nvidia_container_info": info(kubelet="containerd"), "nvidia_runtime_config": {**CONFIGURED, "runtimes": {}}},
+    ),
+    # Docker's own containerd has no CRI, and the kubelet uses cri-dockerd.
+    "node_of_docker": Host(
+        {"nvidia_runtime_engines": ["containerd", "docker"]},
+        {"nvidia_container_info": info(kubelet="docker"), "nvidia_runtime_config": {**CONFIGURED, "runtimes": {}}},
+    ),
+    "node_removed": Host(
+        {"nvidia_runtime_engines": ["docker"], "nvidia_runtime_state": "absent"},
+        {"nvidia_container_info": info(kubelet="containerd")},
+    ),
     # As cdi_off, but its play has no role that writes a specification.
     "no_cdi": Host({}, {"nvidia_runtime_config": {**CONFIGURED, "cdi": False}}),
     "refused": Host(
@@ -202,7 +230,12 @@ def test_an_engine_that_is_named_and_absent_is_an_error(played: Played) -> None:
 
 @pytest.mark.parametrize(
     ("host", "expected"),
-    [("no_engine", ["No container engine was found on this host"]), ("cdi_off", [CDI_OFF]), ("no_cdi", [])],
+    [
+        ("no_engine", ["No container engine was found on this host"]), ("cdi_off", [CDI_OFF]), ("no_cdi", []),
+        ("node", []), ("node_left_out", [LEFT_OUT]),
+        ("node_without_cri", [WITHOUT_CRI]), ("node_of_docker", []), ("node_removed", []),
+        ("node_of_flavor", ["No container engine was found on this host", LEFT_OUT]),
+    ],
 )  # fmt: skip
 def test_warnings_name_the_host(played: Played, host: str, expected: list[str]) -> None:
     warnings = played.warnings(host)

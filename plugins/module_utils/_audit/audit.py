@@ -18,8 +18,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import (
     owners_containerd,
     report,
     rules_cdi,
+    rules_driver,
     rules_engines,
     rules_host,
+    rules_kubernetes,
     rules_toolkit,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import host_check
@@ -37,7 +39,14 @@ if t.TYPE_CHECKING:
 
 
 # A new rule is a function in the file of its subject, listed in RULES, HOST_RULES or OWNER_RULES there.
-RULES: tuple[Rule, ...] = (*rules_host.RULES, *rules_toolkit.RULES, *rules_cdi.RULES, *rules_engines.RULES)
+RULES: tuple[Rule, ...] = (
+    *rules_host.RULES,
+    *rules_driver.RULES,
+    *rules_toolkit.RULES,
+    *rules_cdi.RULES,
+    *rules_engines.RULES,
+    *rules_kubernetes.RULES,
+)
 HOST_RULES: tuple[HostRule, ...] = (*rules_host.HOST_RULES, *rules_cdi.HOST_RULES, *rules_engines.HOST_RULES)
 OWNER_RULES: tuple[OwnerRule, ...] = (*owners_containerd.OWNER_RULES, *owners.OWNER_RULES)
 
@@ -95,8 +104,23 @@ _TYPES: dict[str, dict[str, type]] = {
         "gpu_containers": list,
         "problems": list,
     },
-    "gpus": {"modules": dict, "devices": list, "missing_nodes": list, "problems": list},
+    "gpus": {
+        "modules": dict,
+        "devices": list,
+        "missing_nodes": list,
+        "problems": list,
+        "kernel": dict,
+        "services": dict,
+    },
     "cdi": {"files": list, "devices": dict, "conflicts": dict, "refresh": dict, "problems": list},
+    "kubernetes": {
+        "cpu_manager": dict,
+        "resources": list,
+        "device_plugins": list,
+        "plugin_processes": list,
+        "dra_drivers": list,
+        "problems": list,
+    },
 }
 
 
@@ -177,6 +201,10 @@ def _lacks_only_toolkit(pair: _Pair) -> bool:
     return engines_base.is_nvidia_runtime(name, report.table(engine.get("runtimes")).get(name))
 
 
+def _is_engine_of_kubelet(pair: _Pair) -> bool:
+    return pair.cause.subject == report.text(pair.facts.kubernetes.get("engine"))
+
+
 _UNREAD_ENGINE = (
     *("engine-not-responding", "cri-not-responding", "restart-pending", "gpus-not-configured"),
     *("cdi-directory-not-read", "default-runtime-program-missing", "default-runtime-undefined"),
@@ -185,6 +213,17 @@ _UNREAD_ENGINE = (
 _WITHOUT_DRIVER = ("cdi-stale", "cdi-refresh-failed", "docker-needs-cdi", "gpu-unusable", "device-node-missing")
 _STALE_DRIVER = (*_WITHOUT_DRIVER, "mig-unusable", "mig-without-capability", "reboot-required")
 _DRIVER_DIFFERS = ("driver-library-differs", "driver-modules-differ")
+_NOT_LOADED = ("gpu-driven-by-nouveau", "gpu-without-driver", "driver-not-loaded")
+_NOT_LOADABLE = (rules_driver.UNSIGNED, rules_driver.KEY_NOT_TRUSTED, rules_driver.NOT_BUILT)
+_PLUGIN_STATES = ("device-plugin-dead", "device-plugin-not-registered", "device-plugin-missing")
+_WITHOUT_RUNTIME = ("device-plugin-without-nvml", *_PLUGIN_STATES)
+_MISSING_DEVICES = ("devices-not-offered", "device-unhealthy")
+
+# Findings about an engine with which it starts no container with the NVIDIA runtime.
+_BROKEN_ENGINE = (
+    *("config-unreadable", "cri-not-responding", "engine-not-responding", "restart-pending"),
+    *("default-runtime-program-missing", "default-runtime-undefined", "runtime-program-missing"),
+)
 
 # The order matters: a cause can be a consequence of one above it.
 CAUSES = (
@@ -192,13 +231,22 @@ CAUSES = (
     Cause((rules_host.FILES_NOT_READ,), ("cdi-not-parsed",), _always),
     Cause(("config-unreadable",), _UNREAD_ENGINE, _is_same_engine),
     Cause(_DRIVER_DIFFERS, (*_STALE_DRIVER, *_DRIVER_DIFFERS), _always),
-    Cause(("gpu-driven-by-nouveau", "gpu-without-driver", "driver-not-loaded"), _WITHOUT_DRIVER, _no_driver),
+    Cause(_NOT_LOADABLE, (*_NOT_LOADED, *_WITHOUT_DRIVER), _no_driver),
+    Cause(_NOT_LOADED, _WITHOUT_DRIVER, _no_driver),
     Cause(
         ("toolkit-missing",),
         ("default-runtime-program-missing", "runtime-program-missing", "cdi-stale"),
         _lacks_only_toolkit,
     ),
     Cause(("cdi-stale", "cdi-invalid"), ("docker-needs-cdi",), _always),
+    Cause(_BROKEN_ENGINE, ("kubelet-engine-not-configured", *_WITHOUT_RUNTIME), _is_engine_of_kubelet),
+    Cause(("gpus-not-configured",), ("kubelet-engine-not-configured", *_WITHOUT_RUNTIME), _always),
+    Cause(("kubelet-engine-not-configured",), _WITHOUT_RUNTIME, _always),
+    Cause(("device-plugin-without-nvml",), _PLUGIN_STATES, _always),
+    Cause(("device-plugin-older-than-driver",), (*_PLUGIN_STATES, *_MISSING_DEVICES), _always),
+    Cause(("device-plugin-mig-differs",), (*_MISSING_DEVICES, "device-offered-twice"), _always),
+    Cause(("device-plugin-dead",), ("device-plugin-not-registered", *_MISSING_DEVICES), _always),
+    Cause(("device-plugin-not-registered",), _MISSING_DEVICES, _always),
 )
 
 

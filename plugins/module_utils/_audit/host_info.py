@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 
 if t.TYPE_CHECKING:
@@ -19,7 +20,7 @@ if t.TYPE_CHECKING:
 
 
 # The parts of the report. The findings are derived from the others.
-SUBJECTS = ("engines", "toolkit", "gpus", "cdi", "findings")
+SUBJECTS = ("engines", "toolkit", "gpus", "cdi", "kubernetes", "findings")
 
 
 def describe_host(
@@ -37,24 +38,29 @@ def describe_host(
         NvidiaError: ``toolkit_dir`` is not an absolute path.
     """
     # Specifications are compared with the GPUs, so CDI needs them too.
-    gpus = _describe_gpus(host) if "gpus" in gather_subset or "cdi" in gather_subset else None
+    gpus = _describe_gpus(host, run, "gpus" in gather_subset) if {"gpus", "cdi"} & set(gather_subset) else None
     cdi, missing_yaml = _describe_cdi(host, run, gpus) if "cdi" in gather_subset else (None, None)
     engines, missing_toml = _describe_engines(host, run) if "engines" in gather_subset else (None, None)
-    needed = missing_yaml or missing_toml
+    kubernetes, missing_for_kubelet = _describe_kubernetes(host) if "kubernetes" in gather_subset else (None, None)
+    if engines is not None:
+        _mark_engine_of_kubelet(host, engines, kubernetes)
+    needed = missing_yaml or missing_toml or missing_for_kubelet
     parts = {
         "engines": engines,
         "toolkit": _describe_toolkit(host, run, toolkit_dir) if "toolkit" in gather_subset else None,
         "gpus": gpus if "gpus" in gather_subset else None,
         "cdi": cdi,
+        "kubernetes": kubernetes,
     }
     findings = _findings(host, parts) if "findings" in gather_subset else None
     return {**parts, "findings": findings, **({} if needed is None else {"needed": needed})}
 
 
-def _describe_gpus(host: hostfs.HostFS) -> dict[str, t.Any]:
+def _describe_gpus(host: hostfs.HostFS, run: core_plan.Runner, with_driver: bool) -> dict[str, t.Any]:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import info as gpu_info  # noqa: PLC0415
 
-    return gpu_info.describe_gpus(host)
+    report = gpu_info.describe_gpus(host)
+    return {**report, **gpu_info.describe_driver(host, run, report)} if with_driver else report
 
 
 def _describe_cdi(
@@ -75,6 +81,41 @@ def _describe_engines(host: hostfs.HostFS, run: core_plan.Runner) -> tuple[list[
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import info as engines_info  # noqa: PLC0415
 
     return engines_info.describe_engines(host, run)
+
+
+def _mark_engine_of_kubelet(
+    host: hostfs.HostFS, engines: list[dict[str, t.Any]], kubernetes: t.Mapping[str, t.Any] | None
+) -> None:
+    """Add to each engine whether the kubelet of ``host`` uses it."""
+    target = kubernetes["engine"] if kubernetes is not None else _engine_of_kubelet(host)
+    for engine in engines:
+        engine["used_by_kubelet"] = engine["target"] == target
+
+
+def _engine_of_kubelet(host: hostfs.HostFS) -> str | None:
+    """Return the target of the engine that the kubelet uses; None without a kubelet, or if it is unknown."""
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import distributions  # noqa: PLC0415
+
+    try:
+        found = distributions.find_kubelet(host)
+        if found is None:
+            # Most hosts with Docker or Podman. They do not need what reads the settings of a kubelet.
+            return None
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import kubelet  # noqa: PLC0415
+
+        settings = kubelet.read_settings(host, found)
+        return kubelet.target_of_endpoint(host, settings.endpoint, found.distribution.name)
+    except errors.NvidiaError:
+        # The part kubernetes reports what cannot be read.
+        return None
+
+
+def _describe_kubernetes(host: hostfs.HostFS) -> tuple[dict[str, t.Any], str | None]:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import (  # noqa: PLC0415
+        info as kubernetes_info,
+    )
+
+    return kubernetes_info.describe_kubernetes(host)
 
 
 def _findings(host: hostfs.HostFS, parts: t.Mapping[str, t.Any]) -> list[dict[str, t.Any]]:

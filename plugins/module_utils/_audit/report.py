@@ -60,9 +60,9 @@ class HostFacts:
         self.toolkit = table(parts.get("toolkit"))
         self.gpus = table(parts.get("gpus"))
         self.cdi = table(parts.get("cdi"))
-        self.collected = frozenset(
-            part for part in ("engines", "toolkit", "gpus", "cdi") if parts.get(part) is not None
-        )
+        self.kubernetes = table(parts.get("kubernetes"))
+        names = ("engines", "toolkit", "gpus", "cdi", "kubernetes")
+        self.collected = frozenset(part for part in names if parts.get(part) is not None)
         self.specs = rows(self.cdi.get("files"))
         self.refresh = table(self.cdi.get("refresh"))
         self.refresh_service = text(self.refresh.get("service")) or "cdi"

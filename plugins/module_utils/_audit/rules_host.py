@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Rules about the driver and the GPUs, and about problems that occurred while the host was read.
+"""Rules about problems that occurred while the host was read, and about a task without root's permissions.
 
 The problems come from the packages that read the host. The rules here add severity and advice.
 """
@@ -19,7 +19,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, inventory, procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
 
 if t.TYPE_CHECKING:
@@ -79,6 +78,9 @@ KINDS: dict[str, dict[str, Kind]] = {
             report.WARNING, "cdi-refresh-duplicate", "Disable one of them with nvidia_cdi_refresh."
         ),
     },
+    "kubernetes": {
+        "pod-resources-not-responding": Kind(report.WARNING, "pod-resources-not-responding", _FOLLOW),
+    },
 }
 
 
@@ -94,6 +96,7 @@ def problems(facts: report.HostFacts) -> report.Findings:
     reasons = {reason for gpu in devices for reason in report.problems_in(gpu.get("reasons"))}
     yield from _of_part("gpus", _DRIVER, "gpus", facts.gpus, reasons)
     yield from _of_part("cdi", facts.refresh_service, "cdi", facts.cdi)
+    yield from _of_part("kubernetes", "kubelet", "kubelet", facts.kubernetes)
 
 
 def _of_part(
@@ -135,6 +138,7 @@ def _paths(facts: report.HostFacts) -> list[str]:
         *core_constants.CDI_SPEC_DIRS,
         *gpu_containers.BUNDLE_FOLDERS,
         report.text(facts.toolkit.get("config_path")),
+        report.text(facts.kubernetes.get("root_dir")),
     ]
     paths += [path for flavor in flavors.FLAVORS.values() for path in flavor.paths]
     for engine in facts.engines:
@@ -156,87 +160,5 @@ def is_denied(host: hostfs.HostFS, path: str) -> bool:
     return not os.access(process_path, needed, effective_ids=True)
 
 
-# -- GPUs and driver -------------------------------------------------------------------------------------------------
-
-# The number of messages that a finding quotes.
-_QUOTED = 5
-_RECREATE = (
-    "Run nvidia-smi as root, which creates the nodes, after each change of the MIG devices. Then write the CDI"
-    " specification again."
-)
-_READ_LOG = "Follow the advice in the message. If it has none, look for NVRM and Xid in the kernel's log."
-
-
-def driver(facts: report.HostFacts) -> report.Findings:
-    """Yield a finding for a GPU on the PCI bus without a loaded driver, unless the part on GPUs reports it."""
-    codes = {problem.code for problem in report.problems_in(facts.gpus.get("problems"))}
-    is_reported = codes & {"gpu-driven-by-nouveau", "gpu-without-driver"}
-    if report.table(facts.toolkit.get("gpu")).get("kind") == procfs.PCI and not is_reported:
-        message = "The host has a GPU, but NVIDIA's driver is not loaded."
-        advice = "Load it with modprobe nvidia. If that fails, look for NVRM in the kernel's log."
-        yield report.critical("driver-not-loaded", _DRIVER, message, advice)
-
-
-def devices(facts: report.HostFacts) -> report.Findings:
-    """Yield findings for unusable GPUs and MIG devices: one finding for all with the same reasons."""
-    unusable: dict[tuple[str, tuple[str, ...]], list[tuple[str, list[str]]]] = {}
-    for position, gpu in enumerate(report.rows(facts.gpus.get("devices"))):
-        index = report.number(gpu.get("index"))
-        name = f"gpu {position if index is None else index}"
-        reasons = report.problems_in(gpu.get("reasons"))
-        if gpu.get("healthy") is False and not _is_reported_with_nodes(facts, reasons):
-            messages = [reason.message for reason in reasons]
-            unusable.setdefault(("gpu-unusable", tuple(messages)), []).append((name, messages))
-        parts = report.rows(gpu.get("mig_devices"))
-        for part_position, part in enumerate(parts):
-            own = [reason for reason in report.problems_in(part.get("reasons")) if reason not in reasons]
-            if part.get("healthy") is False and own:
-                index = report.number(part.get("index"))
-                messages = [reason.message for reason in own]
-                # Missing nodes of MIG devices always have the same cause.
-                is_node = any(reason.code == inventory.MIG_NODE for reason in own)
-                key = ("mig-without-capability", ()) if is_node else ("mig-unusable", tuple(messages))
-                part_name = f"{name}, MIG {part_position if index is None else index}"
-                unusable.setdefault(key, []).append((part_name, messages))
-        if gpu.get("mig_enabled") is True and not parts:
-            message = "The GPU is in MIG mode and has no MIG devices, so no container can use it."
-            advice = "Create MIG devices (nvidia-smi mig -cgi … -C), or disable MIG mode."
-            yield report.warning("mig-without-devices", name, message, advice)
-    for (kind, _reasons), found in unusable.items():
-        messages = list(dict.fromkeys(message for _name, own_messages in found for message in own_messages))
-        text = " ".join(messages[:_QUOTED]) or "Containers cannot use it."
-        advice = _RECREATE if kind == "mig-without-capability" else _READ_LOG
-        yield report.critical(kind, core_text.listed([name for name, _messages in found]), text, advice)
-
-
-def _is_reported_with_nodes(facts: report.HostFacts, reasons: t.Sequence[errors.Problem]) -> bool:
-    """Return whether all reasons are device nodes that the finding about missing nodes lists."""
-    has_missing = bool(reasons and report.rows(facts.gpus.get("missing_nodes")))
-    return has_missing and all(reason.code == inventory.NODE for reason in reasons)
-
-
-def nodes(facts: report.HostFacts) -> report.Findings:
-    """Yield findings for missing device nodes: one finding for all nodes that the same command creates."""
-    by_advice: dict[str, list[str]] = {}
-    for node in report.rows(facts.gpus.get("missing_nodes")):
-        if report.text(node.get("path")):
-            advice = report.text(node.get("advice")) or "Run nvidia-smi as root."
-            by_advice.setdefault(advice, []).append(report.text(node["path"]))
-    for advice, paths in by_advice.items():
-        is_needed = any(path in device_nodes.NEEDED_NODES for path in paths)
-        severity = report.CRITICAL if is_needed else report.WARNING
-        yield report.Finding(
-            severity, "device-node-missing", paths[0], f"Missing device nodes: {core_text.listed(paths)}.", advice
-        )
-
-
-def modules(facts: report.HostFacts) -> report.Findings:
-    """Yield a finding if nvidia_uvm is not loaded: CUDA needs it, and a container cannot load it."""
-    loaded = report.table(facts.gpus.get("modules"))
-    if "nvidia" in loaded and "nvidia_uvm" not in loaded:
-        message = "The kernel module nvidia_uvm, which CUDA needs, is not loaded."
-        yield report.warning("uvm-not-loaded", _DRIVER, message, "Load it with nvidia-modprobe -u -c 0.")
-
-
-RULES = (problems, driver, devices, nodes, modules)
+RULES = (problems,)
 HOST_RULES = (without_root,)

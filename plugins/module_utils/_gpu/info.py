@@ -12,10 +12,17 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, inventory, procfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import (
+    device_nodes,
+    inventory,
+    kernel,
+    procfs,
+    services,
+)
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml
 
 
@@ -28,13 +35,15 @@ class ScannedGpu(t.NamedTuple):
     """A GPU, and the problems that the driver reports for it.
 
     Negative numbers, also as the index of a MIG device, and empty texts are unknown values. ``mig_enabled`` is None if
-    it is unknown. ``profiles`` are those of the MIG devices, in the same order.
+    it is unknown. ``profiles`` are those of the MIG devices, in the same order. ``persistent`` is whether persistence
+    mode is on; None if it is unknown.
     """
 
     gpu: inventory.Gpu
     problems: tuple[errors.Problem, ...] = ()
     mig_enabled: bool | None = False
     profiles: tuple[str, ...] = ()
+    persistent: bool | None = None
 
 
 class GpuScan(t.NamedTuple):
@@ -71,6 +80,21 @@ def describe_gpus(host: hostfs.HostFS) -> dict[str, t.Any]:
         problems.append(errors.Problem(code, f"Some GPUs cannot be inspected: {error}"))
     report["problems"] = errors.as_dicts(dict.fromkeys(problems))
     return report
+
+
+def describe_driver(host: hostfs.HostFS, run: core_plan.Runner, report: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Return the report of the kernel and of the driver's services. Both are None if the host is known to need neither.
+
+    ``report`` is the result of describe_gpus().
+    """
+    is_loaded = report["source"] is not None
+    codes = {problem["code"] for problem in report["problems"]}
+    if not host.live or not (is_loaded or codes & set(procfs.WITHOUT_DRIVER)):
+        return {"kernel": None, "services": None}
+    return {
+        "kernel": kernel.describe_kernel(host, run, is_loaded),
+        "services": services.describe_services(host, run) if is_loaded else None,
+    }
 
 
 def _add_gpus(host: hostfs.HostFS, report: dict[str, t.Any], problems: list[errors.Problem]) -> None:
@@ -227,7 +251,7 @@ def _from_nvml(gpu: nvml.NvmlGpu) -> ScannedGpu:
     # The files in /proc and /sys identify a GPU by its address.
     message = f"NVML reports the invalid PCI address {bus!r}. {procfs.CHECK_LOG}"
     problems = () if ":" in bus else (errors.Problem("gpu-address-invalid", message),)
-    return ScannedGpu(found, problems, gpu.mig, tuple(mig.profile for mig in gpu.migs))
+    return ScannedGpu(found, problems, gpu.mig, tuple(mig.profile for mig in gpu.migs), gpu.persistent)
 
 
 # -- report ------------------------------------------------------------------------------------------------------------
@@ -277,6 +301,7 @@ def _describe_device(
         "model": gpu.name or None,
         "mig_enabled": scanned.mig_enabled,
         "mig_devices": mig_devices,
+        "persistence_mode": scanned.persistent,
         "healthy": not problems,
         "reasons": errors.as_dicts(problems),
     }

@@ -45,7 +45,7 @@ _NOT_SUPPORTED, _NOT_FOUND, _INVALID_ARGUMENT, _MISMATCH = 3, 6, 2, 18
 # 3_SLICE_GFX.
 _GRAPHICS = (0xA, 0xB, 0xC, 0x11)
 
-_ADDRESSING = "nvmlDeviceGetAddressingMode"
+_ADDRESSING, _PERSISTENCE = "nvmlDeviceGetAddressingMode", "nvmlDeviceGetPersistenceMode"
 # NVML_DEVICE_ADDRESSING_MODE_ATS
 _ATS = 2
 _CUDA, _ARCH, _BRAND = (
@@ -53,7 +53,7 @@ _CUDA, _ARCH, _BRAND = (
     "nvmlDeviceGetBrand",
 )
 # Older drivers lack the first of these functions, and nothing but a report needs the others.
-_OPTIONAL = (_ADDRESSING, _CUDA, _ARCH, _BRAND)
+_OPTIONAL = (_ADDRESSING, _CUDA, _ARCH, _BRAND, _PERSISTENCE)
 # nvmlBrandType_t as nvidia-container-cli names it in requirements of images (src/driver.c of libnvidia-container).
 _BRANDS = {1: "Quadro", 2: "Tesla", 3: "NVS", 4: "GRID", 5: "GeForce", 6: "TITAN"}
 
@@ -121,8 +121,9 @@ class NvmlGpu(t.NamedTuple):
 
     ``bus`` is the address in NVML's own form. ``coherent`` says that the GPU uses the page tables of the host's
     processor (ATS); it is None if NVML returns an error. ``arch`` is its compute capability, such as 9.0, and
-    ``brand`` its brand as requirements of images name it; both are empty if they are unknown. With a ``failure``, the
-    other values are those known before it.
+    ``brand`` its brand as requirements of images name it; both are empty if they are unknown. ``persistent`` is whether
+    persistence mode is on, None if NVML does not report it. With a ``failure``, the other values are those known before
+    it.
     """
 
     # Hides tuple.index on purpose.
@@ -137,6 +138,7 @@ class NvmlGpu(t.NamedTuple):
     coherent: bool | None = False
     arch: str = ""
     brand: str = ""
+    persistent: bool | None = None
 
 
 class NvmlResult(t.NamedTuple):
@@ -345,7 +347,8 @@ def _gpu(nvml: _Nvml, index: int, skipped: t.Collection[str]) -> NvmlGpu:
         gpu = gpu._replace(bus=nvml.bus(handle))
         gpu = gpu._replace(uuid=nvml.text("nvmlDeviceGetUUID", handle))
         gpu = gpu._replace(minor=nvml.number("nvmlDeviceGetMinorNumber", handle))
-        gpu = gpu._replace(coherent=nvml.coherent(handle), arch=nvml.arch(handle), brand=nvml.brand(handle))
+        gpu = gpu._replace(coherent=nvml.coherent(handle), persistent=nvml.persistent(handle))
+        gpu = gpu._replace(arch=nvml.arch(handle), brand=nvml.brand(handle))
         mode = nvml.mig_mode(handle)
         return gpu._replace(mig=mode == 1, migs=() if mode is None else _migs(nvml, handle))
     except _ReturnedError as error:
@@ -475,6 +478,11 @@ class _Nvml:
         """Return the brand of a GPU. nvidia-container-cli calls all newer brands Unknown."""
         (number,) = self._optional(_BRAND, 1, gpu)
         return "" if number < 0 else _BRANDS.get(number, "Unknown")
+
+    def persistent(self, gpu: ctypes.c_void_p) -> bool | None:
+        """Return whether persistence mode is on, which nvidia-persistenced also switches on; None if it is unknown."""
+        (mode,) = self._optional(_PERSISTENCE, 1, gpu)
+        return None if mode < 0 else mode == 1
 
     def _optional(self, name: str, count: int, *handle: t.Any) -> tuple[int, ...]:
         """Return ``count`` numbers of a function; -1 for each if NVML lacks it or returns an error."""

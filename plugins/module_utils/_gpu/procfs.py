@@ -253,6 +253,8 @@ _MAX_MODULE_FILE = 1 << 12
 # A GPU with one of these drivers is passed through to a virtual machine.
 _PASSTHROUGH_DRIVERS = ("vfio-pci", "pci-stub")
 _NOUVEAU = "nouveau"
+# The codes of problems with GPUs on the PCI bus that NVIDIA's driver does not use.
+WITHOUT_DRIVER = ("gpu-driven-by-nouveau", "gpu-without-driver")
 
 
 class Module(t.NamedTuple):
@@ -302,7 +304,7 @@ def gpus_without_driver(host: hostfs.HostFS, addresses: t.Collection[str]) -> li
     if not found:
         return []
     advice = f"Run modprobe nvidia. {CHECK_LOG}"
-    code = "gpu-driven-by-nouveau" if _NOUVEAU in drivers else "gpu-without-driver"
+    code = WITHOUT_DRIVER[0 if _NOUVEAU in drivers else 1]
     return [errors.Problem(code, f"The NVIDIA driver does not use the GPU {core_text.listed(found)}. {advice}")]
 
 

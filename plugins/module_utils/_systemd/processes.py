@@ -28,6 +28,8 @@ if t.TYPE_CHECKING:
 _HIERARCHIES = ("/sys/fs/cgroup", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified")
 # Index of the start time in /proc/PID/stat after the process name, which may contain any character (proc(5)).
 _STARTED = 19
+# The maximum number of processes that are searched by name.
+_MAX_PROCESSES = 65536
 
 
 def find_process(host: hostfs.HostFS, unit: systemd_units.Unit | None, name: str) -> int | None:
@@ -52,6 +54,21 @@ def find_processes(
             if name in names or (not exactly and name.startswith(names)):
                 found.append(int(text))
     return list(dict.fromkeys(found))
+
+
+def all_names(host: hostfs.HostFS) -> dict[int, str]:
+    """Return the names of all processes and kernel threads by their numbers. The kernel cuts a name to 15 bytes."""
+    numbers = [name for name in host.readable_entries("/proc") if name.isdecimal()][:_MAX_PROCESSES]
+    return {int(number): host.read_text(f"/proc/{number}/comm").strip() for number in numbers}
+
+
+def in_container(host: hostfs.HostFS, pid: int) -> bool | None:
+    """Return whether a process is in another PID namespace than that of /proc; None if that is unknown."""
+    for line in host.read_text(f"/proc/{pid}/status").splitlines():
+        # The numbers of the process in all nested namespaces (proc_pid_status(5)).
+        if line.startswith("NSpid:"):
+            return len(line.split()) > 2
+    return None
 
 
 def uid_of(host: hostfs.HostFS, pid: int | str) -> int | None:

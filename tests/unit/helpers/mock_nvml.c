@@ -9,6 +9,7 @@
  *   mig GPU INDEX UUID GI CI PROFILE                 PROFILE: as nvml.h numbers them
  *   addressing GPU MODE                              0 none, 1 HMM, 2 ATS; without such a line it is not supported
  *   kind CUDA MAJOR MINOR BRAND                      of all GPUs, as NVML numbers them; without it, not supported
+ *   persistence GPU MODE                             0 off, 1 on; without such a line it is not supported
  *   fail FUNCTION GPU CODE                           GPU: -1 for every call
  *   do FUNCTION crash | exit | hang | print | make | write
  *                                                    make: something in /dev, as the library does
@@ -36,7 +37,7 @@ static struct rule rules[MOST];
 static unsigned gpu_count, mig_count, rule_count, told_count;
 static char version[96];
 static int initialised;
-static int addressing[MOST];
+static int addressing[MOST], persistence[MOST];
 static int cuda, major, minor, brand;
 
 /* GPUs call their profiles by numbers of their own: these differ from those of nvml.h, but are among them. */
@@ -52,6 +53,7 @@ static void load(void)
     cuda = major = minor = brand = 0;
     told_count = ~0u;
     memset(addressing, -1, sizeof addressing);
+    memset(persistence, -1, sizeof persistence);
     dladdr((void *)load, &self);
     snprintf(path, sizeof path, "%s", self.dli_fname);
     slash = strrchr(path, '/');
@@ -70,6 +72,8 @@ static void load(void)
             continue;
         if (sscanf(line, "addressing %d %d", &number, &mode) == 2)
             addressing[number % MOST] = mode;
+        else if (sscanf(line, "persistence %d %d", &number, &mode) == 2)
+            persistence[number % MOST] = mode;
         else if (sscanf(line, "gpu %95s %u %31s %d %95[^\n]", gpu->uuid, &gpu->minor, gpu->bus, &gpu->mig, gpu->name) == 5)
             gpu_count++;
         else if (sscanf(line, "mig %d %u %95s %u %u %u", &mig->gpu, &mig->index, mig->uuid, &mig->gi, &mig->ci,
@@ -275,6 +279,17 @@ int nvmlDeviceGetAddressingMode(void *handle, struct addressing *found)
     if (addressing[as_gpu(handle) - gpus] < 0)
         return NOT_SUPPORTED;
     found->value = (unsigned)addressing[as_gpu(handle) - gpus];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPersistenceMode(void *handle, unsigned *mode)
+{
+    AS_WANTED(handle, -2);
+    if (!as_gpu(handle))
+        return INVALID_ARGUMENT;
+    if (persistence[as_gpu(handle) - gpus] < 0)
+        return NOT_SUPPORTED;
+    *mode = (unsigned)persistence[as_gpu(handle) - gpus];
     return SUCCESS;
 }
 

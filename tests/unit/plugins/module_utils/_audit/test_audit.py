@@ -83,7 +83,8 @@ def spec(**other: t.Any) -> dict[str, t.Any]:
 
 
 def gpu(**other: t.Any) -> dict[str, t.Any]:
-    return {"index": 0, "mig_enabled": False, "mig_devices": [], "healthy": True, "reasons": [], **other}
+    answer = {"index": 0, "mig_enabled": False, "mig_devices": [], "persistence_mode": True, "healthy": True}
+    return {**answer, "reasons": [], **other}
 
 
 def problem(code: str, message: str = "Odd.") -> dict[str, str]:
@@ -115,6 +116,8 @@ def healthy_host(**parts: t.Any) -> dict[str, t.Any]:
             "modules": {"nvidia": {}, "nvidia_uvm": {}},
             "devices": [gpu()],
             "missing_nodes": [],
+            "kernel": copy.deepcopy(KERNEL),
+            "services": {**fabric(), **imex()},
             "problems": [],
         },
         "cdi": {
@@ -133,6 +136,38 @@ def healthy_host(**parts: t.Any) -> dict[str, t.Any]:
         else:
             answer[part] = value
     return answer
+
+
+KERNEL: dict[str, t.Any] = {
+    "release": "6.8.0-45-generic",
+    "has_modules": True,
+    "module": "/lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko.zst",
+    "next_release": None,
+    "next_module": None,
+    "other_releases": [],
+    "secure_boot": True,
+    "signature_required": True,
+    "signed": None,
+    "signer": None,
+    "signer_trusted": None,
+}
+NEWER = "6.8.0-100-generic"
+PLAIN_MODULE = "/lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko"
+FABRIC: dict[str, t.Any] = {
+    "switches": 6,
+    "program": "/usr/bin/nv-fabricmanager",
+    "version": "580.95.05",
+    "running": True,
+}
+IMEX: dict[str, t.Any] = {**FABRIC, "channels": 1}
+
+
+def fabric(**changes: t.Any) -> dict[str, t.Any]:
+    return {"fabric_manager": {**FABRIC, **changes}}
+
+
+def imex(**changes: t.Any) -> dict[str, t.Any]:
+    return {"imex": {**IMEX, **changes}}
 
 
 CVE = {"name": "CVE-2025-23266", "floor": "1.17.8", "about": "hook"}
@@ -184,6 +219,27 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"gpus__missing_nodes": [{"path": "/dev/nvidia-modeset"}]},
      "device-node-missing", "warning", "/dev/nvidia-modeset"),
     ({"gpus__modules": {"nvidia": {}}}, "uvm-not-loaded", "warning", "driver"),
+    ({"gpus__kernel": {**KERNEL, "signed": False}}, "driver-module-unsigned", "critical", "driver"),
+    ({"gpus__kernel": {**KERNEL, "signed": True, "signer": "A", "signer_trusted": False}},
+     "driver-key-not-trusted", "critical", "driver"),
+    ({"gpus__kernel": {**KERNEL, "module": None, "other_releases": ["6.8.0-9-generic"]}},
+     "driver-module-not-built", "critical", "driver"),
+    ({"gpus__kernel": {**KERNEL, "has_modules": False, "module": None}},
+     "kernel-modules-removed", "warning", "driver"),
+    ({"gpus__kernel": {**KERNEL, "next_release": NEWER}}, "next-kernel-without-driver", "warning", "driver"),
+    ({"gpus__services": fabric(program=None, version=None, running=False)},
+     "fabric-manager-missing", "critical", "nvidia-fabricmanager.service"),
+    ({"gpus__services": fabric(running=False)},
+     "fabric-manager-stopped", "critical", "nvidia-fabricmanager.service"),
+    ({"gpus__services": fabric(version="580.82.07")},
+     "fabric-manager-version-differs", "warning", "nvidia-fabricmanager.service"),
+    ({"gpus__services": fabric(version="580.82.07", running=False)},
+     "fabric-manager-version-differs", "critical", "nvidia-fabricmanager.service"),
+    ({"gpus__services": imex(running=False)}, "imex-stopped", "warning", "nvidia-imex.service"),
+    ({"gpus__services": imex(version="580.82.07", running=False)},
+     "imex-version-differs", "warning", "nvidia-imex.service"),
+    ({"gpus__services": imex(channels=0)}, "imex-channel-missing", "warning", "nvidia-imex.service"),
+    ({"gpus__devices": [gpu(), gpu(index=1, persistence_mode=False)]}, "persistence-off", "info", "driver"),
     # CDI
     ({"cdi__files": [spec(valid=False, errors=["Odd."], stale=None)], "cdi__devices": {}},
      "cdi-invalid", "critical", SPEC),
@@ -284,6 +340,20 @@ def test_each_rule(host: HostFS, parts: dict[str, t.Any], name: str, severity: s
         ({"engines": [engine(installed=False)], **NO_TOOLKIT}, "toolkit-missing"),
         ({"gpus": None, "toolkit__gpu": {"present": True, "kind": "wsl"}}, "driver-not-loaded"),
         ({"gpus__modules": {}}, "uvm-not-loaded"),
+        # The kernel does not check signatures, or shows no keys.
+        ({"gpus__kernel": {**KERNEL, "signed": None}}, "driver-module-unsigned"),
+        ({"gpus__kernel": {**KERNEL, "signed": True, "signer": "A"}}, "driver-key-not-trusted"),
+        ({"gpus__kernel": {**KERNEL, "module": None}}, "driver-module-not-built"),
+        ({"gpus__kernel": {**KERNEL, "has_modules": None, "module": None}}, "kernel-modules-removed"),
+        ({"gpus__kernel": {**KERNEL, "next_release": NEWER, "next_module": PLAIN_MODULE}},
+         "next-kernel-without-driver"),
+        # The driver of a container, such as that of NVIDIA's GPU operator, is not in the host's directories.
+        ({"gpus__kernel": {**KERNEL, "next_release": NEWER, "module": None}}, "next-kernel-without-driver"),
+        ({"gpus__services": fabric(program=None, version=None)}, "fabric-manager-missing"),
+        ({"gpus__services": fabric(program=None, version=None)}, "fabric-manager-stopped"),
+        ({"gpus__services": fabric(version=None)}, "fabric-manager-version-differs"),
+        ({"gpus__services": imex(running=False, channels=0)}, "imex-channel-missing"),
+        ({"gpus__devices": [gpu(persistence_mode=None)]}, "persistence-off"),
         ({"gpus__devices": [{**BROKEN_GPU, "mig_devices": [{**MIG, "reasons": BROKEN_GPU["reasons"]}]}]},
          "mig-unusable"),
         ({"cdi__conflicts": SHADOWED, "cdi__refresh": {"enabled": True, "output": "/x"}}, "cdi-refresh-overrides"),
@@ -395,6 +465,13 @@ NO_PROGRAMS = engine(default_runtime="nvidia", runtimes={"nvidia": "/opt/gone", 
           "cdi__problems": [problem("cdi-refresh-failed")]},
          ["gpu-without-driver"],
          f"cdi-stale ({SPEC}); docker-needs-cdi (docker); cdi-refresh-failed (r.service)."),
+        # The kernel refuses the module.
+        ({"gpus": {"problems": [problem("gpu-without-driver")], "kernel": {**KERNEL, "signed": False}},
+          "toolkit__gpu": NO_DRIVER, "cdi__files": [spec(stale=True, reasons=[problem("path-missing")])]},
+         ["driver-module-unsigned"], f"cdi-stale ({SPEC}); gpu-without-driver (driver)."),
+        ({"gpus": {"problems": [problem("gpu-driven-by-nouveau")],
+                   "kernel": {**KERNEL, "module": None, "other_releases": [NEWER]}}, "toolkit__gpu": NO_DRIVER},
+         ["driver-module-not-built"], "gpu-driven-by-nouveau (driver)."),
         # Another GPU has its driver, so the specification has another cause.
         ({"gpus__problems": [problem("gpu-without-driver")], "cdi__files": [spec(stale=True)]},
          ["cdi-stale", "gpu-without-driver"], ""),
@@ -463,18 +540,20 @@ def test_without_root_one_finding_names_unreadable_files() -> None:
             (root / path).chmod(0o755 if "bin" in path else 0o600)
         (root / "var/lib/gpufleet-nvidia/state").mkdir(parents=True)
         (root / "var/lib/gpufleet-nvidia").chmod(0o700)
+        (root / "var/lib/kubelet").mkdir(mode=0o700)
         root.chmod(0o755)
         host = HostFS.of(folder, live=False)
-        as_root = findings_of(host, healthy_host(engines=[one]))
+        node = {"root_dir": "/var/lib/kubelet"}
+        as_root = findings_of(host, healthy_host(engines=[one], kubernetes=node))
         try:
             os.seteuid(65534)
-            found = findings_of(host, healthy_host(engines=[one]))
+            found = findings_of(host, healthy_host(engines=[one], kubernetes=node))
         finally:
             os.seteuid(0)
     assert [(one["id"], one["subject"]) for one in found] == [("problem", "docker"), ("not-root", "host")]
     assert found[1]["text"] == (
         "The task runs as user 65534, not as root. It cannot read /var/lib/gpufleet-nvidia/state,"
-        " /etc/docker/daemon.json, /run/docker.sock. Findings may be missing."
+        " /var/lib/kubelet, /etc/docker/daemon.json, /run/docker.sock. Findings may be missing."
         " This also causes: engine-not-responding (docker); permission-denied (docker)."
     )
     assert [one["id"] for one in as_root] == ["engine-not-responding", "permission-denied", "problem"]

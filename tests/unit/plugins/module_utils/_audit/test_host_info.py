@@ -15,6 +15,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundl
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import FakeDocker, docker_host
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kubelet_hosts import Node
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -39,7 +43,15 @@ def test_all_parts_are_gathered_by_default(docker: FakeDocker) -> None:
 
 def test_engines_alone_import_no_other_part(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
     # An import of any of these would fail.
-    modules = ("_toolkit.info", "_toolkit.installed", "_toolkit.settings", "_packages.detect", "_gpu.info", "_cdi.info")
+    modules = (
+        "_toolkit.info",
+        "_toolkit.installed",
+        "_toolkit.settings",
+        "_packages.detect",
+        "_gpu.info",
+        "_cdi.info",
+        "_kubernetes.info",
+    )
     for unused in modules:
         name = f"ansible_collections.gpufleet.nvidia.plugins.module_utils.{unused}"
         package, _dot, module = name.rpartition(".")
@@ -68,3 +80,59 @@ def test_missing_package_is_named(docker: FakeDocker, monkeypatch: pytest.Monkey
     assert describe_host(docker.host, docker.run, ["cdi"])["needed"] == "yaml"
     # Without a specification to read, no package is needed.
     assert "needed" not in describe_host(docker.host, docker.run, ["gpus"])
+
+
+# -- the engine of the kubelet -----------------------------------------------------------------------------------------
+
+
+def no_command(_argv: list[str]) -> tuple[int, str, str]:
+    return 127, "", ""
+
+
+def engines_of(node: Node, *parts: str) -> dict[str, bool]:
+    found = describe_host(node.host, no_command, ["engines", *parts])["engines"]
+    return {engine["target"]: engine["used_by_kubelet"] for engine in found}
+
+
+@pytest.mark.parametrize(
+    ("distribution", "target"),
+    [
+        ("kubeadm", "containerd"),
+        ("k3s", "containerd/k3s"),
+        ("k0s", "containerd/k0s"),
+        ("microk8s", "containerd/microk8s"),
+    ],
+)
+def test_engine_of_the_kubelet(tmp_path: Path, distribution: str, target: str) -> None:
+    node = Node(tmp_path, distribution)
+    node.write("/usr/bin/dockerd")
+    found = engines_of(node)
+    assert {name for name, used in found.items() if used} == {target}
+    assert found["docker"] is False
+    assert engines_of(node, "kubernetes") == found
+
+
+def test_kubelet_with_cri_dockerd(tmp_path: Path) -> None:
+    node = Node(tmp_path, running=False)
+    node.write("/usr/bin/dockerd")
+    node.write(
+        "/var/lib/kubelet/kubeadm-flags.env",
+        'KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix:///run/cri-dockerd.sock"\n',
+    )
+    assert engines_of(node) == {"docker": True, "containerd": False}
+
+
+def test_kubelet_that_cannot_be_read(tmp_path: Path) -> None:
+    node = Node(tmp_path, running=False)
+    node.write("/usr/lib/systemd/system/kubelet.service", "x" * (1 << 20))
+    assert engines_of(node) == {"containerd": False}
+
+
+def test_a_host_without_a_kubelet_imports_nothing_about_it(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = "ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes"
+    if package in sys.modules:
+        monkeypatch.delattr(sys.modules[package], "kubelet", raising=False)
+    monkeypatch.setitem(sys.modules, f"{package}.kubelet", None)
+    assert [engine["used_by_kubelet"] for engine in describe_host(docker.host, docker.run, ["engines"])["engines"]] == [
+        False
+    ]

@@ -17,7 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, inventory
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml as gpu_nvml
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.info import describe_gpus
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.info import describe_driver, describe_gpus
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.procfs import parse_minors
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_nodes import FakeNodes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import (
@@ -69,6 +69,7 @@ def expected_gpu(gpu: FakeGpu, index: int | None, **changes: t.Any) -> dict[str,
         "model": NAME,
         "mig_enabled": False,
         "mig_devices": [],
+        "persistence_mode": None,
         "healthy": True,
         "reasons": [],
         **changes,
@@ -414,3 +415,43 @@ def test_unexpected_error_becomes_a_problem(tmp_path: Path, monkeypatch: pytest.
     message = "Some GPUs cannot be inspected: too many digits"
     assert report["problems"] == [{"code": "gpus-unreadable", "message": message}]
     assert report["driver_version"] == VERSION
+
+
+# -- kernel and services -------------------------------------------------------------------------------------------
+
+
+def driver_report(found: GpuHost) -> dict[str, t.Any]:
+    return describe_driver(found.host, lambda _argv: (127, "", ""), found.report())
+
+
+def test_persistence_mode(make_host: t.Callable[..., GpuHost]) -> None:
+    found = make_host([FIRST, SECOND], "persistence 0 0", "persistence 1 1")
+    assert [device["persistence_mode"] for device in found.report()["devices"]] == [False, True]
+
+
+def test_kernel_and_services_of_a_loaded_driver(make_host: t.Callable[..., GpuHost]) -> None:
+    found = make_host([FIRST])
+    kernel = {"proc/sys/kernel/osrelease": "6.8", "lib/modules/6.8/modules.dep": "nvidia.ko.zst:"}
+    # A loaded module is not checked, so no command is run.
+    write(found.root, {**kernel, "sys/module/module/parameters/sig_enforce": "Y"})
+    write(found.root, {"proc/driver/nvidia-nvswitch/devices/0000:05:00.0/information": ""})
+    report = driver_report(found)
+    assert (report["kernel"]["module"], report["kernel"]["signed"]) == ("/lib/modules/6.8/nvidia.ko.zst", None)
+    assert report["services"]["fabric_manager"]["switches"] == 1
+
+
+def test_kernel_without_a_loaded_driver(tmp_path: Path) -> None:
+    folder = "sys/bus/pci/devices/0000:0f:00.0"
+    kernel = {"proc/sys/kernel/osrelease": "6.8", "lib/modules/6.8/modules.dep": "nvidia.ko:"}
+    write(tmp_path, {f"{folder}/vendor": NVIDIA, f"{folder}/class": DISPLAY, **kernel})
+    write(tmp_path, {"lib/modules/6.8/nvidia.ko": "", "sys/module/module/parameters/sig_enforce": "Y"})
+    host = HostFS(str(tmp_path))
+    report = describe_driver(host, lambda _argv: (127, "", ""), describe_gpus(host))
+    assert (report["kernel"]["signed"], report["services"]) == (False, None)
+
+
+def test_no_kernel_without_a_gpu_or_in_an_offline_tree(make_host: t.Callable[..., GpuHost], tmp_path: Path) -> None:
+    nothing = {"kernel": None, "services": None}
+    host = HostFS(str(tmp_path / "empty"))
+    assert describe_driver(host, lambda _argv: (127, "", ""), describe_gpus(host)) == nothing
+    assert driver_report(make_host([FIRST], live=False, nvml=False)) == nothing

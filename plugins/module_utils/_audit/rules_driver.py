@@ -1,0 +1,221 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Rules about the driver: GPUs and their device nodes, the module and its signature, the next kernel, and services.
+
+The rules about problems that the packages report, such as nouveau, are in rules_host.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, inventory, procfs
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+
+
+_DRIVER = "driver"
+
+
+# -- GPUs and device nodes -------------------------------------------------------------------------------------------
+
+# The number of messages that a finding quotes.
+_QUOTED = 5
+_RECREATE = (
+    "Run nvidia-smi as root, which creates the nodes, after each change of the MIG devices. Then write the CDI"
+    " specification again."
+)
+_READ_LOG = "Follow the advice in the message. If it has none, look for NVRM and Xid in the kernel's log."
+
+
+def driver(facts: report.HostFacts) -> report.Findings:
+    """Yield a finding for a GPU on the PCI bus without a loaded driver, unless the part on GPUs reports it."""
+    codes = {problem.code for problem in report.problems_in(facts.gpus.get("problems"))}
+    is_reported = codes & set(procfs.WITHOUT_DRIVER)
+    if report.table(facts.toolkit.get("gpu")).get("kind") == procfs.PCI and not is_reported:
+        message = "The host has a GPU, but NVIDIA's driver is not loaded."
+        advice = "Load it with modprobe nvidia. If that fails, look for NVRM in the kernel's log."
+        yield report.critical("driver-not-loaded", _DRIVER, message, advice)
+
+
+def devices(facts: report.HostFacts) -> report.Findings:
+    """Yield findings for unusable GPUs and MIG devices: one finding for all with the same reasons."""
+    unusable: dict[tuple[str, tuple[str, ...]], list[tuple[str, list[str]]]] = {}
+    for position, gpu in enumerate(report.rows(facts.gpus.get("devices"))):
+        index = report.number(gpu.get("index"))
+        name = f"gpu {position if index is None else index}"
+        reasons = report.problems_in(gpu.get("reasons"))
+        if gpu.get("healthy") is False and not _is_reported_with_nodes(facts, reasons):
+            messages = [reason.message for reason in reasons]
+            unusable.setdefault(("gpu-unusable", tuple(messages)), []).append((name, messages))
+        parts = report.rows(gpu.get("mig_devices"))
+        for part_position, part in enumerate(parts):
+            own = [reason for reason in report.problems_in(part.get("reasons")) if reason not in reasons]
+            if part.get("healthy") is False and own:
+                index = report.number(part.get("index"))
+                messages = [reason.message for reason in own]
+                # Missing nodes of MIG devices always have the same cause.
+                is_node = any(reason.code == inventory.MIG_NODE for reason in own)
+                key = ("mig-without-capability", ()) if is_node else ("mig-unusable", tuple(messages))
+                part_name = f"{name}, MIG {part_position if index is None else index}"
+                unusable.setdefault(key, []).append((part_name, messages))
+        if gpu.get("mig_enabled") is True and not parts:
+            message = "The GPU is in MIG mode and has no MIG devices, so no container can use it."
+            advice = "Create MIG devices (nvidia-smi mig -cgi … -C), or disable MIG mode."
+            yield report.warning("mig-without-devices", name, message, advice)
+    for (kind, _reasons), found in unusable.items():
+        messages = list(dict.fromkeys(message for _name, own_messages in found for message in own_messages))
+        text = " ".join(messages[:_QUOTED]) or "Containers cannot use it."
+        advice = _RECREATE if kind == "mig-without-capability" else _READ_LOG
+        yield report.critical(kind, core_text.listed([name for name, _messages in found]), text, advice)
+
+
+def _is_reported_with_nodes(facts: report.HostFacts, reasons: t.Sequence[errors.Problem]) -> bool:
+    """Return whether all reasons are device nodes that the finding about missing nodes lists."""
+    has_missing = bool(reasons and report.rows(facts.gpus.get("missing_nodes")))
+    return has_missing and all(reason.code == inventory.NODE for reason in reasons)
+
+
+def nodes(facts: report.HostFacts) -> report.Findings:
+    """Yield findings for missing device nodes: one finding for all nodes that the same command creates."""
+    by_advice: dict[str, list[str]] = {}
+    for node in report.rows(facts.gpus.get("missing_nodes")):
+        if report.text(node.get("path")):
+            advice = report.text(node.get("advice")) or "Run nvidia-smi as root."
+            by_advice.setdefault(advice, []).append(report.text(node["path"]))
+    for advice, paths in by_advice.items():
+        is_needed = any(path in device_nodes.NEEDED_NODES for path in paths)
+        severity = report.CRITICAL if is_needed else report.WARNING
+        yield report.Finding(
+            severity, "device-node-missing", paths[0], f"Missing device nodes: {core_text.listed(paths)}.", advice
+        )
+
+
+def modules(facts: report.HostFacts) -> report.Findings:
+    """Yield a finding if nvidia_uvm is not loaded: CUDA needs it, and a container cannot load it."""
+    loaded = report.table(facts.gpus.get("modules"))
+    if "nvidia" in loaded and "nvidia_uvm" not in loaded:
+        message = "The kernel module nvidia_uvm, which CUDA needs, is not loaded."
+        yield report.warning("uvm-not-loaded", _DRIVER, message, "Load it with nvidia-modprobe -u -c 0.")
+
+
+# -- the kernel and the module ---------------------------------------------------------------------------------------
+
+UNSIGNED, KEY_NOT_TRUSTED, NOT_BUILT = "driver-module-unsigned", "driver-key-not-trusted", "driver-module-not-built"
+
+
+def not_loadable(facts: report.HostFacts) -> report.Findings:
+    """Yield the reason why the running kernel cannot load the module of the driver, if it is known."""
+    kernel = report.table(facts.gpus.get("kernel"))
+    module, release = report.text(kernel.get("module")), report.text(kernel.get("release"))
+    others = report.texts(kernel.get("other_releases"))
+    if others and not module:
+        message = f"The kernel {release} has no module nvidia, but {core_text.listed(others)} has one."
+        advice = f"Run dkms autoinstall -k {release}, or install the driver's modules for this kernel."
+        yield report.critical(NOT_BUILT, _DRIVER, message, advice)
+    cause = "Secure Boot is enabled, and the" if kernel.get("secure_boot") is True else "The"
+    if kernel.get("signed") is False:
+        message = f"{cause} kernel loads only signed modules, but {module} has no signature."
+        advice = "Install the driver from packages with signed modules, or sign it with a key that the firmware trusts."
+        yield report.critical(UNSIGNED, _DRIVER, message, advice)
+    elif kernel.get("signer_trusted") is False:
+        signer = core_text.quoted(report.text(kernel.get("signer")))
+        message = (
+            f"{cause} kernel loads only modules of trusted signers. {module} is signed by {signer}, which is none."
+        )
+        advice = (
+            "Enroll the signer's certificate with mokutil --import, restart the host, and confirm it on the console."
+        )
+        yield report.critical(KEY_NOT_TRUSTED, _DRIVER, message, advice)
+
+
+def next_kernel(facts: report.HostFacts) -> report.Findings:
+    """Yield findings for a loaded driver that the host loses at the next restart, or cannot complete until then."""
+    kernel = report.table(facts.gpus.get("kernel"))
+    if not kernel or report.text(facts.gpus.get("source")) == "":
+        return
+    release, newest = report.text(kernel.get("release")), report.text(kernel.get("next_release"))
+    if kernel.get("has_modules") is False:
+        message = (
+            f"The modules of the running kernel {release} were removed, so nvidia_uvm and others cannot be loaded."
+        )
+        yield report.warning("kernel-modules-removed", _DRIVER, message, "Restart the host.")
+    if newest and report.text(kernel.get("module")) and not report.text(kernel.get("next_module")):
+        message = f"The newer kernel {newest} has no module nvidia. With it, the host has no GPUs after a restart."
+        advice = (
+            f"Before the restart, run dkms autoinstall -k {newest}, or install the driver's modules for this kernel."
+        )
+        yield report.warning("next-kernel-without-driver", _DRIVER, message, advice)
+
+
+# -- services --------------------------------------------------------------------------------------------------------
+
+_FABRIC_MANAGER = "nvidia-fabricmanager.service"
+_IMEX = "nvidia-imex.service"
+
+
+def fabric_manager(facts: report.HostFacts) -> report.Findings:
+    """Yield a finding for NVSwitches without a fabric manager of the driver's version.
+
+    CUDA then returns cudaErrorSystemNotReady, and a fabric manager of another version does not start (NVIDIA, Fabric
+    Manager for NVSwitch Systems).
+    """
+    service = report.table(report.table(facts.gpus.get("services")).get("fabric_manager"))
+    if not service:
+        return
+    driver, version = report.text(facts.gpus.get("driver_version")), report.text(service.get("version"))
+    is_running = service.get("running") is True
+    if not is_running and not report.text(service.get("program")):
+        message = "The host has NVSwitches, but no fabric manager. CUDA does not start without it."
+        advice = f"Install nvidia-fabricmanager in the version of the driver ({driver}), and start {_FABRIC_MANAGER}."
+        yield report.critical("fabric-manager-missing", _FABRIC_MANAGER, message, advice)
+    elif version and driver and version != driver:
+        state = "It does not start again after it stops." if is_running else "It does not start, and neither does CUDA."
+        severity = report.WARNING if is_running else report.CRITICAL
+        message = f"The fabric manager has version {version}, the driver {driver}. {state}"
+        advice = f"Install nvidia-fabricmanager in version {driver}, and restart {_FABRIC_MANAGER}."
+        yield report.Finding(severity, "fabric-manager-version-differs", _FABRIC_MANAGER, message, advice)
+    elif not is_running:
+        message = "The host has NVSwitches, but the fabric manager does not run. CUDA does not start without it."
+        advice = f"Run systemctl enable --now {_FABRIC_MANAGER}. If that fails, see its journal."
+        yield report.critical("fabric-manager-stopped", _FABRIC_MANAGER, message, advice)
+
+
+def imex(facts: report.HostFacts) -> report.Findings:
+    """Yield findings for an enabled IMEX service that does not work. It starts only with the same driver version."""
+    service = report.table(report.table(facts.gpus.get("services")).get("imex"))
+    if not service:
+        return
+    driver, version = report.text(facts.gpus.get("driver_version")), report.text(service.get("version"))
+    if version and driver and version != driver:
+        message = f"IMEX has version {version}, the driver {driver}. IMEX does not start with another driver version."
+        advice = f"Install nvidia-imex in version {driver}, and restart {_IMEX}."
+        yield report.warning("imex-version-differs", _IMEX, message, advice)
+    elif service.get("running") is False:
+        message = "IMEX is enabled and has nodes, but does not run. GPUs of other nodes cannot be used over NVLink."
+        yield report.warning("imex-stopped", _IMEX, message, f"Run systemctl start {_IMEX}, and see its journal.")
+    elif report.number(service.get("channels")) == 0:
+        message = "IMEX runs, but /dev/nvidia-caps-imex-channels has no channel. CUDA refuses to share memory of nodes."
+        advice = "Load the module nvidia with NVreg_CreateImexChannel0=1, or create channels with nvidia-modprobe."
+        yield report.warning("imex-channel-missing", _IMEX, message, advice)
+
+
+def persistence(facts: report.HostFacts) -> report.Findings:
+    """Yield one finding for all GPUs without persistence mode, which nvidia-persistenced also switches on."""
+    gpus = [gpu for gpu in report.rows(facts.gpus.get("devices")) if gpu.get("persistence_mode") is False]
+    names = [f"gpu {report.number(gpu.get('index'))}" for gpu in gpus]
+    if names:
+        message = (
+            f"Persistence mode is off on {core_text.listed(names)}. When no program uses a GPU, the driver shuts it"
+            " down and loses its settings, and the next container waits until it is initialized."
+        )
+        advice = "Run systemctl enable --now nvidia-persistenced."
+        yield report.info("persistence-off", _DRIVER, message, advice)
+
+
+RULES = (driver, devices, nodes, modules, not_loadable, next_kernel, fabric_manager, imex, persistence)

@@ -1,0 +1,371 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Rules about a Kubernetes node: why it does not offer its GPUs, or not all of them.
+
+They compare what the kubelet offers with the GPUs of the driver and with the engine that the kubelet uses. Without GPUs
+only the rule about the kubelet itself applies, because other rules report a missing driver.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import checkpoint
+
+KUBELET, PLUGIN = "kubelet", "device plugin"
+# The resources of NVIDIA's device plugin, also renamed and MIG ones (api/config/v1/consts.go and resources.go of
+# k8s-device-plugin 0.20).
+_DOMAIN = "nvidia.com/"
+# What the IDs of its devices begin with: UUIDs of GPUs and of MIG devices (internal/rm/devices.go, likewise).
+_GPU, _MIG = "GPU-", "MIG-"
+# The separator between a UUID and the number of a replica, with time-slicing and MPS (NewAnnotatedID, likewise).
+_REPLICA = "::"
+# The driver of NVIDIA's DRA driver that allocates GPUs (cmd/gpu-kubelet-plugin of k8s-dra-driver-gpu 25.8).
+_DRA_GPU = "gpu.nvidia.com"
+_CHECK_POD = "Look at the pod of the device plugin on this node, and at its log."
+_RESTART = "Restart the pod of the device plugin on this node."
+_REGISTER = "Register the runtime for this engine with nvidia_runtime_config, and restart the engine."
+
+
+class Resource(t.NamedTuple):
+    """A resource with NVIDIA's devices.
+
+    ``recorded`` are the devices in the kubelet's checkpoint; None if it does not have the resource. ``held`` are those
+    of containers.
+    """
+
+    name: str
+    allocatable: frozenset[str]
+    recorded: frozenset[str] | None
+    held: frozenset[str]
+
+
+class Node:
+    """The facts of a node for the rules here. Unknown or invalid values are empty."""
+
+    def __init__(self, facts: report.HostFacts) -> None:
+        part = facts.kubernetes
+        self.part = part
+        self.facts = facts
+        self.runs = part.get("running") is True
+        self.from_api = part.get("source") == checkpoint.FROM_API
+        self.resources = [found for row in report.rows(part.get("resources")) for found in _resources(row)]
+        self.allocatable = frozenset(device for found in self.resources for device in found.allocatable)
+        self.sockets = report.rows(part.get("device_plugins"))
+        self.drivers = [row for row in report.rows(part.get("dra_drivers")) if report.text(row.get("name")) == _DRA_GPU]
+        self.processes = report.rows(part.get("plugin_processes"))
+        self.usable = frozenset(report.texts(facts.gpus.get("advertised")))
+        self.engine = next(
+            (row for row in facts.engines if report.target_of(row) == report.text(part.get("engine"))), {}
+        )
+
+    @property
+    def applies(self) -> bool:
+        """Whether the kubelet runs, and the driver has GPUs that it could offer."""
+        return self.runs and bool(self.usable)
+
+    @property
+    def offers(self) -> bool:
+        """Whether the kubelet has devices of NVIDIA, or a DRA driver for GPUs listens."""
+        return bool(self.allocatable) or any(_listens(driver) for driver in self.drivers)
+
+    def socket_of(self, name: str) -> dict[str, t.Any]:
+        """Return the socket of the plugin of a resource, empty if there is none. It has the name without the domain."""
+        own = _without_domain(name)
+        return next((row for row in self.sockets if _without_domain(report.text(row.get("resource"))) == own), {})
+
+    @property
+    def listens(self) -> bool:
+        """Whether a device plugin listens on a socket with the name of NVIDIA's."""
+        return any(row.get("listens") is True and report.text(row.get("resource")) for row in self.sockets)
+
+
+def _resources(row: t.Mapping[str, t.Any]) -> t.Iterator[Resource]:
+    name = report.text(row.get("name"))
+    allocatable = frozenset(report.texts(row.get("allocatable")))
+    recorded = None if row.get("recorded") is None else frozenset(report.texts(row.get("recorded")))
+    held = frozenset(device for entry in report.rows(row.get("held")) for device in report.texts(entry.get("devices")))
+    if name.startswith(_DOMAIN) or any(map(_is_uuid, allocatable | held | (recorded or frozenset()))):
+        yield Resource(name, allocatable, recorded, held)
+
+
+def _without_domain(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _is_uuid(device: str) -> bool:
+    return device.startswith((_GPU, _MIG))
+
+
+def _base(device: str) -> str:
+    """Return the UUID of a device without the number of a replica."""
+    return device.partition(_REPLICA)[0]
+
+
+def _listens(driver: t.Mapping[str, t.Any]) -> bool | None:
+    """Return whether a program listens on a socket of a DRA driver; None if that is unknown."""
+    known = [row.get("listens") for row in report.rows(driver.get("sockets")) if isinstance(row.get("listens"), bool)]
+    return any(known) if known else None
+
+
+# -- the kubelet and its engine --------------------------------------------------------------------------------------
+
+
+def kubelet_stopped(facts: report.HostFacts) -> report.Findings:
+    """Yield a finding for a kubelet that has a configuration and does not run."""
+    part = facts.kubernetes
+    was_set_up = bool(report.texts(part.get("config_files"))) or report.text(part.get("source"))
+    if part.get("running") is not False or not was_set_up:
+        return
+    service = report.text(part.get("service")) or KUBELET
+    cpu = report.table(part.get("cpu_manager"))
+    policy, last = report.text(cpu.get("policy")), report.text(cpu.get("last_policy"))
+    message = f"The kubelet ({service}) does not run, so the node offers no GPU."
+    advice = f"Start {service}, and look for the cause in its journal."
+    if policy and last and policy != last:
+        message += f" It does not start with the CPU manager policy {policy}, because it last ran with {last}."
+        advice = f"Drain the node, remove {report.text(part.get('root_dir'))}/cpu_manager_state, and start {service}."
+    yield report.warning("kubelet-not-running", KUBELET, message, advice)
+
+
+def engine(facts: report.HostFacts) -> report.Findings:
+    """Yield findings for an engine of the kubelet with which no pod can use a GPU, or no device plugin."""
+    node = Node(facts)
+    if not node.applies or "engines" not in facts.collected:
+        return
+    endpoint, target = report.text(node.part.get("cri_endpoint")), report.text(node.part.get("engine"))
+    if not endpoint:
+        # A file of the kubelet cannot be read, which is a problem of the part.
+        return
+    if not node.engine:
+        message = f"The kubelet uses the CRI endpoint {endpoint}, which belongs to no supported engine of this host."
+        advice = "Correct the endpoint of the kubelet, or configure this engine yourself."
+        yield report.warning("kubelet-engine-unknown", KUBELET, message, advice)
+        return
+    live = report.table(node.engine.get("live"))
+    uses_cdi = live.get("cdi") is True
+    default = report.text(live.get("default_runtime")) or report.text(node.engine.get("default_runtime"))
+    runtimes = _runtimes(node.engine)
+    if not _has_nvidia(runtimes) and not uses_cdi:
+        others = [
+            report.target_of(row) for row in facts.engines if row is not node.engine and _has_nvidia(_runtimes(row))
+        ]
+        other = f" The runtime is registered for {core_text.listed(others)} instead." if others else ""
+        message = (
+            f"The kubelet uses {target} ({endpoint}), which has no NVIDIA runtime and does not use CDI, so no pod can"
+            f" use a GPU.{other}"
+        )
+        yield report.critical("kubelet-engine-not-configured", target, message, _REGISTER)
+    elif not engines_base.is_nvidia_runtime(default, runtimes.get(default)) and not node.offers and not node.listens:
+        message = (
+            f"{target} starts the containers of a pod with {default or 'another runtime'} unless the pod selects the"
+            " runtime nvidia, and the kubelet has no device of NVIDIA. A device plugin without this runtime cannot load"
+            " NVML and logs: did you set the docker default runtime to `nvidia`?"
+        )
+        advice = (
+            "Set runtimeClassName: nvidia for the pod of the device plugin, or make nvidia the default runtime with"
+            " nvidia_runtime_config (set_as_default: true)."
+        )
+        yield report.critical("device-plugin-without-nvml", PLUGIN, message, advice)
+
+
+def _runtimes(row: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    return {**report.table(row.get("runtimes")), **report.table(report.table(row.get("live")).get("runtimes"))}
+
+
+def _has_nvidia(runtimes: t.Mapping[str, t.Any]) -> bool:
+    return any(engines_base.is_nvidia_runtime(name, program) for name, program in runtimes.items())
+
+
+# -- plugins ---------------------------------------------------------------------------------------------------------
+
+
+def plugins(facts: report.HostFacts) -> report.Findings:
+    """Yield findings for plugins that do not serve the kubelet: they are dead, unknown to it, or missing."""
+    node = Node(facts)
+    if not node.applies:
+        return
+    dead = dict(_dead(node))
+    for name, message in dead.items():
+        yield report.critical("device-plugin-dead", name, message, _RESTART)
+    lost = [name for name in _lost(node) if name not in dead]
+    for name in lost:
+        message = (
+            f"The kubelet has no device of {name}, although its device plugin had registered or runs. A plugin must"
+            " register again after each start of the kubelet."
+        )
+        yield report.critical("device-plugin-not-registered", name, message, _RESTART)
+    was_registered = any(found.recorded is not None or found.held for found in node.resources)
+    if not dead and not lost and not node.offers and not was_registered:
+        running = [str(row["pid"]) for row in node.processes if report.number(row.get("pid")) is not None]
+        state = f"its process {core_text.listed(running)} runs" if running else "no process of NVIDIA's plugin runs"
+        message = f"The node has GPUs, but no device plugin and no DRA driver offers them to the kubelet; {state}."
+        yield report.warning("device-plugin-missing", PLUGIN, message, _CHECK_POD)
+
+
+def _dead(node: Node) -> t.Iterator[tuple[str, str]]:
+    """Yield the resource or the driver of each plugin that serves nothing, and the message about it."""
+    for row in node.sockets:
+        name, path = report.text(row.get("resource")), report.text(row.get("path"))
+        if name and row.get("listens") is False:
+            yield name, f"The device plugin of {name} has ended: no program listens on its socket {path}."
+        elif name and row.get("answers") is False:
+            yield name, f"The device plugin of {name} does not answer on its socket {path}."
+    for driver in node.drivers:
+        name = report.text(driver.get("name"))
+        if _listens(driver) is False:
+            yield name, f"The DRA driver {name} has ended: no program listens on its sockets."
+
+
+def _lost(node: Node) -> t.Iterator[str]:
+    """Yield the resources whose plugin has lost its registration, or never had one."""
+    known = {_without_domain(found.name) for found in node.resources}
+    for found in node.resources:
+        socket = node.socket_of(found.name)
+        if node.from_api:
+            # A recorded resource without devices is one whose devices are all unhealthy.
+            is_lost = not found.allocatable and bool(found.recorded or (found.recorded is None and found.held))
+        else:
+            # The kubelet removes all sockets when it starts, and its checkpoint still has the devices from before.
+            is_lost = bool(found.allocatable) and not node.sockets
+        if is_lost and socket.get("listens") is not False:
+            yield found.name
+    for row in node.sockets:
+        name = report.text(row.get("resource"))
+        is_unknown = name and _without_domain(name) not in known
+        if is_unknown and row.get("listens") is True and report.text(node.part.get("source")):
+            yield name
+
+
+def duplicates(facts: report.HostFacts) -> report.Findings:
+    """Yield a finding if two resources or two plugins offer the same GPU."""
+    node = Node(facts)
+    if not node.runs:
+        return
+    names: dict[str, set[str]] = {}
+    kinds: dict[str, set[bool]] = {}
+    parents = _parents(facts)
+    for found in node.resources:
+        for device in filter(_is_uuid, found.allocatable):
+            names.setdefault(_base(device), set()).add(found.name)
+            kinds.setdefault(_base(device), set()).add(_REPLICA in device)
+    twice = [base for base in names if len(names[base]) > 1 or len(kinds[base]) > 1 or parents.get(base) in names]
+    if twice:
+        resources = sorted({name for base in twice for name in (*names[base], *names.get(parents.get(base, ""), ()))})
+        message = (
+            f"The kubelet offers the same GPU more than once, as {core_text.listed(resources)}:"
+            f" {core_text.listed(sorted(twice))}."
+        )
+        advice = "Run one device plugin with one configuration on this node, and restart its pod."
+        yield report.warning("device-offered-twice", PLUGIN, message, advice)
+    if len(node.processes) > 1:
+        pids = [str(row["pid"]) for row in node.processes if report.number(row.get("pid")) is not None]
+        message = (
+            f"Several device plugins of NVIDIA run (processes {core_text.listed(pids)}). Each replaces the socket and"
+            " the registration of the others."
+        )
+        advice = "Remove one of them, such as the one of the Helm chart or the one of the GPU operator."
+        yield report.warning("device-plugin-duplicate", PLUGIN, message, advice)
+    if node.allocatable and any(_listens(driver) for driver in node.drivers):
+        message = f"A device plugin and the DRA driver {_DRA_GPU} both offer GPUs, so pods may get the same GPU."
+        advice = "Disable GPUs in one of them (resources.gpus.enabled of the DRA driver's Helm chart)."
+        yield report.warning("device-plugin-duplicate", _DRA_GPU, message, advice)
+
+
+def older_than_driver(facts: report.HostFacts) -> report.Findings:
+    """Yield a finding for a device plugin that started before the driver was loaded."""
+    pids = [
+        str(row.get("pid"))
+        for row in report.rows(facts.kubernetes.get("plugin_processes"))
+        if row.get("before_driver") is True
+    ]
+    if pids and Node(facts).applies:
+        message = (
+            f"The device plugin (process {core_text.listed(pids)}) started before the driver was loaded. It reads the"
+            " GPUs only when it starts, and waits without end if it found no driver and failOnInitError is false."
+        )
+        yield report.warning("device-plugin-older-than-driver", PLUGIN, message, _RESTART)
+
+
+# -- devices ---------------------------------------------------------------------------------------------------------
+
+
+def devices(facts: report.HostFacts) -> report.Findings:
+    """Yield findings for devices that the kubelet does not offer: unhealthy ones, and ones that no plugin lists."""
+    node = Node(facts)
+    if not node.applies:
+        return
+    unhealthy: set[str] = set()
+    for found in node.resources:
+        missing = {_base(device) for device in found.held - found.allocatable}
+        if missing and found.allocatable:
+            message = (
+                f"Pods hold devices of {found.name} that the kubelet does not offer any more:"
+                f" {core_text.listed(sorted(missing))}. The device plugin has reported them unhealthy, or does not list"
+                " them since its restart."
+            )
+            yield report.critical("device-unhealthy", found.name, message, _XID)
+        elif found.recorded == frozenset() and not found.allocatable and node.socket_of(found.name).get("answers"):
+            message = f"The device plugin of {found.name} runs, and reports none of its devices as healthy."
+            yield report.critical("device-unhealthy", found.name, message, _XID)
+        unhealthy |= missing
+    offered = {_base(device) for device in node.allocatable}
+    is_whole = any(row.get("mig_enabled") is True and report.text(row.get("uuid")) in offered for row in _gpus(facts))
+    absent = sorted(node.usable - offered - unhealthy)
+    if absent and not is_whole and any(map(_is_uuid, offered)):
+        message = (
+            f"The driver has {len(node.usable)} usable GPUs and MIG devices, but the kubelet does not offer"
+            f" {core_text.listed(absent)}. The device plugin reads them only when it starts, and keeps a device"
+            " unhealthy after a critical Xid error."
+        )
+        yield report.warning("devices-not-offered", PLUGIN, message, _XID)
+
+
+# CheckHealth and ListAndWatch of k8s-device-plugin 0.20 (internal/rm/health.go, internal/plugin/server.go).
+_XID = "Look for Xid in the kernel's log. If the GPU works, restart the pod of the device plugin on this node."
+
+
+def mig(facts: report.HostFacts) -> report.Findings:
+    """Yield a finding if MIG mode or the MIG devices have changed since the device plugin read them."""
+    node = Node(facts)
+    offered = {_base(device) for device in node.allocatable}
+    if not node.applies or not any(map(_is_uuid, offered)):
+        return
+    gpus = _gpus(facts)
+    whole = [report.text(row.get("uuid")) for row in gpus if row.get("mig_enabled") is True]
+    whole = [uuid for uuid in whole if uuid in offered]
+    parts = [part for row in gpus for part in report.rows(row.get("mig_devices"))]
+    uuids = {report.text(part.get("uuid")) for part in parts}
+    # Without NVML the UUIDs of MIG devices are unknown.
+    is_known = "" not in uuids
+    stale = sorted(device for device in offered if device.startswith(_MIG) and device not in uuids) if is_known else []
+    messages = []
+    if whole:
+        messages.append(f"The kubelet offers {core_text.listed(whole)} as whole GPUs, but they are in MIG mode.")
+    if stale:
+        messages.append(f"The kubelet offers MIG devices that the driver does not have: {core_text.listed(stale)}.")
+    if messages:
+        advice = f"{_RESTART} If MIG mode is on, set its MIG strategy to single or mixed."
+        yield report.critical("device-plugin-mig-differs", PLUGIN, " ".join(messages), advice)
+
+
+def _gpus(facts: report.HostFacts) -> list[dict[str, t.Any]]:
+    return report.rows(facts.gpus.get("devices"))
+
+
+def _parents(facts: report.HostFacts) -> dict[str, str]:
+    """Return the UUID of the GPU of each MIG device."""
+    return {
+        report.text(part.get("uuid")): report.text(row.get("uuid"))
+        for row in _gpus(facts)
+        for part in report.rows(row.get("mig_devices"))
+        if report.text(part.get("uuid"))
+    }
+
+
+RULES = (kubelet_stopped, engine, plugins, duplicates, older_than_driver, devices, mig)

@@ -1,0 +1,76 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Report the services of the driver that connect GPUs: the fabric manager of NVSwitches, and IMEX.
+
+A host without NVSwitches and without an enabled IMEX service costs three reads of directories and no command.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+
+# The driver makes one directory for each NVSwitch that it drives (kernel-open/nvidia/procfs_nvswitch.c of
+# open-gpu-kernel-modules 595.45.04). It drives bridges of NVIDIA with the PCI class 0x068000 (linux_nvswitch.c there).
+_SWITCHES = "/proc/driver/nvidia-nvswitch/devices"
+_SWITCH_NODES = "/dev/nvidia-nvswitch[0-9]*"
+# The programs of the packages nvidia-fabricmanager and nvidia-imex, and the names of their processes, which the kernel
+# cuts after 15 characters (TASK_COMM_LEN).
+_FABRIC_MANAGER, _IMEX = "nv-fabricmanager", "nvidia-imex"
+_COMM_BYTES = 15
+# The fabric manager prints "Fabric Manager version is : 580.159.03", and IMEX "IMEX version is: 580.105.08".
+_VERSION = re.compile(r"version is\s*:\s*([0-9]+(?:\.[0-9]+)+)")
+# The service of IMEX is not used where pods run IMEX (NVIDIA's DRA driver for GPUs), so a service that is not enabled,
+# or has no nodes, is no problem. Paths and settings: NVIDIA IMEX Service for NVLink Networks, "Getting Started".
+_IMEX_ENABLED = "/etc/systemd/system/*.wants/nvidia-imex.service"
+_IMEX_NODES = "/etc/nvidia-imex/nodes_config.cfg"
+# kernel-open/nvidia/nv-caps-imex.c
+_CHANNELS = "/dev/nvidia-caps-imex-channels"
+
+
+def describe_services(host: hostfs.HostFS, run: core_plan.Runner) -> dict[str, t.Any]:
+    """Return the report of the services of a live host whose driver is loaded.
+
+    A service is None if the host does not need it.
+    """
+    switches = len(host.readable_entries(_SWITCHES)) or len(host.glob(_SWITCH_NODES))
+    needs_imex = bool(host.glob(_IMEX_ENABLED)) and _has_nodes(host)
+    names = _process_names(host) if switches or needs_imex else frozenset()
+    return {
+        "fabric_manager": {"switches": switches, **_service(host, run, _FABRIC_MANAGER, names)} if switches else None,
+        "imex": {"channels": _count_channels(host), **_service(host, run, _IMEX, names)} if needs_imex else None,
+    }
+
+
+def _service(
+    host: hostfs.HostFS, run: core_plan.Runner, program: str, process_names: t.Collection[str]
+) -> dict[str, t.Any]:
+    path = host.find_executable([program])
+    version = None
+    if path is not None:
+        status, output, error = run(host.argv([path, "--version"]))
+        found = _VERSION.search(output + error) if status == 0 else None
+        version = found.group(1) if found else None
+    return {"program": path, "version": version, "running": program[:_COMM_BYTES] in process_names}
+
+
+def _process_names(host: hostfs.HostFS) -> frozenset[str]:
+    """Return the names of all processes, including those in containers, such as the one of NVIDIA's GPU operator."""
+    pids = (name for name in host.readable_entries("/proc") if name.isdecimal())
+    return frozenset(host.read_text(f"/proc/{pid}/comm").strip() for pid in pids)
+
+
+def _has_nodes(host: hostfs.HostFS) -> bool:
+    lines = host.read_text(_IMEX_NODES).splitlines()
+    return any(line.strip() and not line.strip().startswith("#") for line in lines)
+
+
+def _count_channels(host: hostfs.HostFS) -> int:
+    return sum(name.startswith("channel") for name in host.readable_entries(_CHANNELS))

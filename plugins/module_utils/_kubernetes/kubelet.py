@@ -1,0 +1,231 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The settings of a kubelet: its root directory, its CRI endpoint, and its policies for CPUs and NUMA nodes.
+
+They come from its flags, its configuration file with drop-ins, and the defaults of its distribution. Nothing here
+connects to the kubelet.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import config as k3s_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import distributions
+
+# The settings that are read, by the names of the flags that override them (cmd/kubelet/app/options/options.go of
+# Kubernetes 1.34).
+_FLAGS = {
+    "containerRuntimeEndpoint": "--container-runtime-endpoint",
+    "cpuManagerPolicy": "--cpu-manager-policy",
+    "memoryManagerPolicy": "--memory-manager-policy",
+    "topologyManagerPolicy": "--topology-manager-policy",
+    "topologyManagerScope": "--topology-manager-scope",
+}
+# The defaults (pkg/kubelet/apis/config/v1beta1/defaults.go of Kubernetes 1.34).
+_DEFAULTS = {
+    "cpuManagerPolicy": "none",
+    "memoryManagerPolicy": "None",
+    "topologyManagerPolicy": "none",
+    "topologyManagerScope": "container",
+}
+# Matches a file that gives one of the settings a value. Other files are not parsed, so that they do not need PyYAML:
+# kubeadm writes an empty containerRuntimeEndpoint.
+_MENTIONS_SETTING = re.compile(rb"(?:" + "|".join(_FLAGS).encode() + rb")[\"']?[ \t]*:[ \t]*(?!\"\"|''|[ \t\r\n]|\Z)")
+# The suffix of drop-ins (cmd/kubelet/app/server.go of Kubernetes 1.28 and newer).
+_DROP_IN = ".conf"
+# The kubelet writes the policy with which it last started into this file (pkg/kubelet/cm/cpumanager/state of
+# Kubernetes 1.34). It refuses to start with another policy.
+_CPU_STATE = "cpu_manager_state"
+# The sockets of cri-dockerd: its own (packaging/systemd of cri-dockerd 0.3), that of K3s and RKE2
+# (pkg/agent/cridockerd of K3s 1.34), and that of the kubelet before 1.24.
+_DOCKER_SOCKETS = ("/run/cri-dockerd.sock", "/run/k3s/cri-dockerd/cri-dockerd.sock", "/run/dockershim.sock")
+_K3S_DOCKER_ENDPOINT = "unix:///run/k3s/cri-dockerd/cri-dockerd.sock"
+_SCHEME = "unix://"
+
+
+class Settings(t.NamedTuple):
+    """The settings of one kubelet.
+
+    ``values`` has the settings by their names in the configuration file, without those that nothing sets. ``files``
+    are the configuration files that exist. ``problems`` are files that could not be read, and ``missing_package`` is
+    the Python package that they need. ``endpoint`` is empty if such a file may set it.
+    """
+
+    root_dir: str
+    endpoint: str
+    values: t.Mapping[str, str]
+    files: tuple[str, ...]
+    problems: tuple[errors.Problem, ...] = ()
+    missing_package: str | None = None
+
+    def value(self, name: str) -> str | None:
+        """Return a setting or its default; None if a file that could not be read may set it."""
+        return self.values.get(name) or (None if self.problems else _DEFAULTS.get(name))
+
+
+def read_settings(host: hostfs.HostFS, found: distributions.FoundKubelet) -> Settings:
+    """Return the settings of a kubelet. A file that cannot be read is a problem, and its settings are unknown."""
+    problems: list[errors.Problem] = []
+    flags = _Flags(_arguments(host, found))
+    values: dict[str, str] = {}
+    files = [path for path in _files(host, found, flags) if host.exists(path)]
+    for path in files:
+        try:
+            values.update(_read_file(host, path))
+        except errors.NvidiaError as error:
+            problems.append(errors.Problem.of(error))
+    values.update({name: flags.last(flag) for name, flag in _FLAGS.items() if flags.last(flag)})
+    root_dir = flags.last("--root-dir")
+    endpoint = values.get("containerRuntimeEndpoint", "")
+    if found.distribution.name in (distributions.K3S, distributions.RKE2):
+        try:
+            endpoint = _rancher_endpoint(host, found) or endpoint
+        except errors.NvidiaError as error:
+            problems.append(errors.Problem.of(error))
+    is_missing = any(problem.code == errors.MissingPackageError.code for problem in problems)
+    return Settings(
+        posixpath.normpath(root_dir) if root_dir.startswith("/") else found.distribution.root_dir,
+        endpoint or ("" if problems else found.distribution.endpoint),
+        values,
+        tuple(files),
+        tuple(dict.fromkeys(problems)),
+        "yaml" if is_missing else None,
+    )
+
+
+# -- flags -----------------------------------------------------------------------------------------------------------
+
+
+class _Flags:
+    """The flags of a kubelet: ``--name=value`` or ``--name value``, of which the last one has effect."""
+
+    def __init__(self, arguments: t.Sequence[str]) -> None:
+        self._arguments = arguments
+
+    def last(self, name: str) -> str:
+        """Return the value of a flag; empty if it is not set."""
+        found = ""
+        for number, argument in enumerate(self._arguments):
+            flag, sign, value = argument.partition("=")
+            if flag == name:
+                found = value if sign else "".join(self._arguments[number + 1 : number + 2])
+        return found
+
+
+def _arguments(host: hostfs.HostFS, found: distributions.FoundKubelet) -> list[str]:
+    """Return the arguments of the kubelet: those of its process, else those that its unit or its file has."""
+    distribution = found.distribution
+    if distribution.arguments:
+        text = host.read_text(distribution.arguments, hostfs.UNIT_BYTES)
+        for variable, value in distributions.SNAP_VARIABLES.items():
+            text = text.replace(variable, value)
+        return [line.strip() for line in text.splitlines()]
+    if found.pid is not None and not distribution.in_process:
+        return list(hostfs.command_line(host, found.pid)[1:])
+    if distribution.name == distributions.KUBELET:
+        return list(found.unit.arguments[1:])
+    # K3s and RKE2 get the flags of the kubelet as values of a flag of their own.
+    return [f"--{value}" for value in found.unit.flag_values("--kubelet-arg")]
+
+
+# -- configuration files ---------------------------------------------------------------------------------------------
+
+
+def _files(host: hostfs.HostFS, found: distributions.FoundKubelet, flags: _Flags) -> t.Iterator[str]:
+    """Yield the configuration file and its drop-ins, in the order in which the kubelet merges them."""
+    distribution = found.distribution
+    main = flags.last("--config") or distribution.config
+    if main.startswith("/"):
+        yield main
+    folder = flags.last("--config-dir")
+    if not folder and distribution.config_dir:
+        data_dir = k3s_config.data_dir(k3s_config.Distribution(distribution.name), host, found.unit)
+        folder = f"{data_dir}/{distribution.config_dir}"
+    if folder.startswith("/"):
+        names = [name for name in host.readable_entries(folder) if name.endswith(_DROP_IN)]
+        yield from (f"{folder.rstrip('/')}/{name}" for name in names[: hostfs.DROP_INS])
+
+
+def _read_file(host: hostfs.HostFS, path: str) -> dict[str, str]:
+    """Return the settings in one file.
+
+    Raises NvidiaError if it cannot be read or is invalid, and MissingPackageError if PyYAML is needed and missing.
+    """
+    content = host.read(path, hostfs.JSON_BYTES)
+    if content is None or not _MENTIONS_SETTING.search(content):
+        return {}
+    # Imported here, because most configuration files have none of the settings.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document  # noqa: PLC0415
+
+    data = yaml_document.parse(path, content)
+    if not isinstance(data, dict):
+        advice = "Correct the file. The kubelet does not start with it."
+        raise errors.ConfigurationError(path, "the file contains no mapping of settings", advice)
+    return {name: data[name] for name in _FLAGS if isinstance(data.get(name), str) and data[name]}
+
+
+def _rancher_endpoint(host: hostfs.HostFS, found: distributions.FoundKubelet) -> str:
+    """Return the CRI endpoint in the settings of K3s or RKE2; empty if they start their own containerd."""
+    settings = k3s_config.Settings(k3s_config.Distribution(found.distribution.name), host, found.unit)
+    if settings.value(k3s_config.DOCKER).lower() == "true":
+        return _K3S_DOCKER_ENDPOINT
+    return settings.value(k3s_config.ENDPOINT)
+
+
+# -- the engine ------------------------------------------------------------------------------------------------------
+
+
+def target_of_endpoint(host: hostfs.HostFS, endpoint: str, distribution: str) -> str | None:
+    """Return the target of the engine behind a CRI endpoint, such as ``containerd/k3s``; None if it is unknown.
+
+    K3s and RKE2 use the same socket, so of several engines that of ``distribution`` is returned.
+    """
+    socket = _resolved(host, endpoint[len(_SCHEME) :] if endpoint.startswith(_SCHEME) else endpoint)
+    if not socket:
+        return None
+    if socket in [_resolved(host, path) for path in _DOCKER_SOCKETS]:
+        return "docker"
+    found = [
+        target
+        for target in engines_registry.targets_on(host)
+        if target.engine in ("containerd", "crio") and _resolved(host, _socket_of(host, target)) == socket
+    ]
+    found.sort(key=lambda target: target.flavor != distribution)
+    return str(found[0]) if found else None
+
+
+def _socket_of(host: hostfs.HostFS, target: engines_registry.Target) -> str:
+    engine = target.load()
+    try:
+        return engine.inspect(host).socket
+    except errors.NvidiaError:
+        # A file of the engine cannot be read, which the part on engines reports.
+        return str(getattr(engine, "socket", ""))
+
+
+def _resolved(host: hostfs.HostFS, path: str) -> str:
+    if not path.startswith("/"):
+        return ""
+    try:
+        return host.resolve("/run" + path[len("/var/run") :] if path.startswith("/var/run/") else path)
+    except errors.HostError:
+        return ""
+
+
+# -- state -----------------------------------------------------------------------------------------------------------
+
+
+def cpu_state_policy(host: hostfs.HostFS, root_dir: str) -> str | None:
+    """Return the policy of the CPU manager with which the kubelet last started; None if it is unknown."""
+    text = host.read_text(f"{root_dir}/{_CPU_STATE}", hostfs.JSON_BYTES)
+    try:
+        return json_data.get(json_data.load(text), "policyName", "") or None
+    except ValueError:
+        return None

@@ -1,0 +1,118 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Add the kubelet of a node, its devices and its plugins to the report that `info.py` returns."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import (
+    checkpoint,
+    distributions,
+    kubelet,
+    plugins,
+    pod_resources,
+)
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
+
+_NOT_ANSWERING = "pod-resources-not-responding"
+
+
+def add_kubelet(
+    host: hostfs.HostFS, found: distributions.FoundKubelet, report: dict[str, t.Any], problems: list[errors.Problem]
+) -> str | None:
+    """Add the kubelet to ``report``. Return the Python package that is missing to read its files."""
+    report["distribution"] = distributions.kind_of(found, host)
+    report["service"] = found.unit.name
+    report["running"] = found.pid is not None if host.live else None
+    report["pid"] = found.pid
+    settings = kubelet.read_settings(host, found)
+    problems += settings.problems
+    report["root_dir"] = settings.root_dir
+    report["config_files"] = list(settings.files)
+    report["cri_endpoint"] = settings.endpoint or None
+    report["engine"] = kubelet.target_of_endpoint(host, settings.endpoint, found.distribution.name)
+    report["cpu_manager"] = {
+        "policy": settings.value("cpuManagerPolicy"),
+        "last_policy": kubelet.cpu_state_policy(host, settings.root_dir),
+    }
+    report["topology_manager"] = {
+        "policy": settings.value("topologyManagerPolicy"),
+        "scope": settings.value("topologyManagerScope"),
+    }
+    _add_devices(host, settings.root_dir, report, problems)
+    probe = plugins.Probe(host)
+    report["device_plugins"] = [socket._asdict() for socket in plugins.device_plugins(host, probe)]
+    report["dra_drivers"] = [_describe_driver(driver) for driver in plugins.dra_drivers(host, settings.root_dir, probe)]
+    report["plugin_processes"] = [process._asdict() for process in plugins.plugin_processes(host)]
+    return settings.missing_package
+
+
+def _describe_driver(driver: plugins.Driver) -> dict[str, t.Any]:
+    sockets = [*driver.sockets, *driver.registration]
+    return {
+        "name": driver.name,
+        "sockets": [{"path": socket.path, "listens": socket.listens} for socket in sockets],
+    }
+
+
+def _add_devices(host: hostfs.HostFS, root_dir: str, report: dict[str, t.Any], problems: list[errors.Problem]) -> None:
+    """Add the devices that the kubelet reports, or else those in its checkpoint."""
+    recorded = None
+    try:
+        recorded = checkpoint.read(host)
+    except errors.NvidiaError as error:
+        problems.append(errors.Problem.of(error))
+    answer = _ask(host, f"{root_dir}/{pod_resources.SOCKET}", problems) if report["running"] else None
+    registered = recorded.registered if recorded is not None else {}
+    if answer is not None:
+        report["source"] = checkpoint.FROM_API
+        report["claims"] = [claim._asdict() for claim in answer.claimed]
+        allocatable, held = answer.allocatable, answer.held
+    elif recorded is not None:
+        report["source"] = checkpoint.FROM_CHECKPOINT
+        allocatable, held = registered, recorded.held
+    else:
+        return
+    names = dict.fromkeys([*registered, *allocatable, *(entry.resource for entry in held)])
+    report["resources"] = [
+        {
+            "name": name,
+            "allocatable": list(allocatable.get(name, ())),
+            "recorded": list(registered[name]) if name in registered else None,
+            "held": [
+                {
+                    "pod": entry.pod,
+                    "namespace": entry.namespace or None,
+                    "container": entry.container,
+                    "devices": list(entry.devices),
+                }
+                for entry in held
+                if entry.resource == name
+            ],
+        }
+        for name in sorted(names)
+    ]
+
+
+def _ask(host: hostfs.HostFS, path: str, problems: list[errors.Problem]) -> pod_resources.PodResources | None:
+    """Return what the kubelet reports; None if it has no socket or does not answer."""
+    process_path = plugins.socket_path(host, path)
+    if process_path is None:
+        return None
+    try:
+        return pod_resources.ask(process_path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or "no answer"
+        message = (
+            f"The kubelet does not answer on {path}: {reason}. The devices are those of its last"
+            " checkpoint. Look for the cause in the journal of its unit."
+        )
+        problems.append(errors.Problem(_NOT_ANSWERING, message))
+        return None

@@ -1,0 +1,422 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import random
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import audit
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+NVIDIA = "/usr/bin/nvidia-container-runtime"
+GPU, MIG, SHARED = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"
+A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+M1, M2 = "MIG-11111111-0000-0000-0000-000000000000", "MIG-22222222-0000-0000-0000-000000000000"
+SOCKET = "/var/lib/kubelet/device-plugins/nvidia-gpu.sock"
+
+
+def containerd(
+    default: str = "nvidia", nvidia: bool = True, cdi: bool | None = None, **other: t.Any
+) -> dict[str, t.Any]:
+    runtimes = {"nvidia": NVIDIA} if nvidia else {}
+    return {
+        "engine": "containerd",
+        "flavor": "system",
+        "target": "containerd",
+        "installed": True,
+        "version": "1.7.24",
+        "running": True,
+        "runtimes": runtimes,
+        "default_runtime": default,
+        "live": {"version": "1.7.24", "runtimes": {**runtimes, "runc": ""}, "default_runtime": default, "cdi": cdi},
+        **other,
+    }
+
+
+def gpu(uuid: str, *migs: str, mig: bool = False) -> dict[str, t.Any]:
+    parts = [{"index": number, "uuid": name, "healthy": True, "reasons": []} for number, name in enumerate(migs)]
+    return {"uuid": uuid, "mig_enabled": mig or bool(migs), "mig_devices": parts, "healthy": True, "reasons": []}
+
+
+def gpus(*devices: dict[str, t.Any]) -> dict[str, t.Any]:
+    found = devices or (gpu(A), gpu(B))
+    usable = [
+        part["uuid"] for device in found for part in (device["mig_devices"] if device["mig_enabled"] else [device])
+    ]
+    return {
+        "driver_version": "580.95.05",
+        "source": "nvml",
+        "modules": {"nvidia": {}, "nvidia_uvm": {}},
+        "devices": list(found),
+        "advertised": usable,
+        "missing_nodes": [],
+        "problems": [],
+    }
+
+
+def resource(
+    name: str = GPU, devices: t.Sequence[str] = (A, B), recorded: t.Any = ..., held: t.Sequence[str] = ()
+) -> dict[str, t.Any]:
+    pods = [{"pod": "train", "namespace": "ml", "container": "cuda", "devices": list(held)}] if held else []
+    return {
+        "name": name,
+        "allocatable": list(devices),
+        "recorded": list(devices) if recorded is ... else recorded,
+        "held": pods,
+    }
+
+
+def socket(name: str | None = GPU, listens: bool | None = True, answers: bool | None = True) -> dict[str, t.Any]:
+    return {"path": SOCKET, "resource": name, "listens": listens, "answers": answers}
+
+
+def driver(*listens: bool | None, name: str = "gpu.nvidia.com") -> dict[str, t.Any]:
+    return {"name": name, "sockets": [{"path": f"/s{number}", "listens": each} for number, each in enumerate(listens)]}
+
+
+def process(pid: int = 41, before: bool | None = False) -> dict[str, t.Any]:
+    return {"pid": pid, "before_driver": before}
+
+
+def kubernetes(**other: t.Any) -> dict[str, t.Any]:
+    """A node that offers all of its GPUs."""
+    return {
+        "distribution": "kubeadm",
+        "service": "kubelet.service",
+        "running": True,
+        "pid": 700,
+        "root_dir": "/var/lib/kubelet",
+        "config_files": ["/var/lib/kubelet/config.yaml"],
+        "cri_endpoint": "unix:///run/containerd/containerd.sock",
+        "engine": "containerd",
+        "cpu_manager": {"policy": "none", "last_policy": "none"},
+        "topology_manager": {"policy": "none", "scope": "container"},
+        "source": "pod-resources",
+        "resources": [resource()],
+        "claims": [],
+        "device_plugins": [socket()],
+        "plugin_processes": [process()],
+        "dra_drivers": [],
+        "problems": [],
+        **other,
+    }
+
+
+def parts(**given: t.Any) -> dict[str, t.Any]:
+    """The report of a node. Other keys than the parts are those of the part kubernetes."""
+    names = ("engines", "gpus")
+    own = {name: value for name, value in given.items() if name not in names}
+    if "resources" in own and isinstance(own["resources"], list):
+        # The plugin listens on the socket of each of its resources.
+        plugins = [socket(f"nvidia.com/{row['name'].rpartition('/')[2]}") for row in own["resources"]]
+        own.setdefault("device_plugins", plugins)
+    return {
+        "engines": given.get("engines", [containerd()]),
+        "toolkit": None,
+        "gpus": given.get("gpus", gpus()),
+        "cdi": None,
+        "kubernetes": kubernetes(**own),
+    }
+
+
+def findings(root: Path, **given: t.Any) -> list[dict[str, str]]:
+    program = root / NVIDIA.lstrip("/")
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text("")
+    program.chmod(0o755)
+    return audit.findings_of(HostFS(str(root), live=False), parts(**given))
+
+
+def ids(root: Path, **given: t.Any) -> list[tuple[str, str]]:
+    return [(finding["id"], finding["severity"]) for finding in findings(root, **given)]
+
+
+NOTHING: dict[str, t.Any] = {"resources": [], "device_plugins": [], "plugin_processes": []}
+
+
+def test_a_node_that_offers_all_of_its_gpus(tmp_path: Path) -> None:
+    assert findings(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("devices", "resources"),
+    [
+        # Each MIG strategy of the plugin, time-slicing and MPS, and renamed resources.
+        ((gpu(A, M1, M2),), [resource(GPU, (M1, M2))]),
+        ((gpu(A, M1), gpu(B)), [resource(MIG, (M1,)), resource(GPU, (B,))]),
+        ((gpu(A), gpu(B)), [resource(GPU, (f"{A}::0", f"{A}::1", f"{B}::0", f"{B}::1"))]),
+        ((gpu(A), gpu(B)), [resource(SHARED, (f"{A}::0", f"{A}::1")), resource(GPU, (B,))]),
+        ((gpu(A), gpu(B)), [resource("example.com/a100", (A, B))]),
+        ((gpu(A, M1),), [resource(GPU, (f"{M1}::0", f"{M1}::1"), held=(f"{M1}::1",))]),
+        # Other plugins number their devices.
+        ((gpu(A), gpu(B)), [resource(GPU, ("nvidia0", "nvidia1"))]),
+    ],
+)
+def test_strategies_and_replicas(
+    tmp_path: Path, devices: tuple[dict[str, t.Any], ...], resources: list[dict[str, t.Any]]
+) -> None:
+    assert findings(tmp_path, gpus=gpus(*devices), resources=resources) == []
+
+
+def test_resources_of_other_vendors(tmp_path: Path) -> None:
+    rdma = resource("rdma/hca", (), recorded=["mlx5_0"], held=("mlx5_1",))
+    assert findings(tmp_path, resources=[resource(), rdma], device_plugins=[socket(), socket(None, False)]) == []
+
+
+# -- the kubelet and its engine --------------------------------------------------------------------------------------
+
+
+def test_a_stopped_kubelet(tmp_path: Path) -> None:
+    found = findings(tmp_path, running=False, pid=None)
+    assert [(finding["id"], finding["severity"]) for finding in found] == [("kubelet-not-running", "warning")]
+    assert "journal" in found[0]["advice"]
+    assert ids(tmp_path, running=None) == []
+    # It was never set up.
+    assert ids(tmp_path, running=False, config_files=[], source=None) == []
+
+
+def test_a_kubelet_that_refuses_to_start_with_another_policy(tmp_path: Path) -> None:
+    found = findings(tmp_path, running=False, cpu_manager={"policy": "static", "last_policy": "none"})
+    assert "/var/lib/kubelet/cpu_manager_state" in found[0]["advice"]
+
+
+def test_an_engine_that_is_not_configured(tmp_path: Path) -> None:
+    docker = containerd(engine="docker", target="docker", version="28.5.2")
+    found = findings(tmp_path, engines=[docker, containerd("runc", nvidia=False)], **NOTHING)
+    assert [(finding["id"], finding["severity"], finding["subject"]) for finding in found] == [
+        ("kubelet-engine-not-configured", "critical", "containerd")
+    ]
+    assert "The runtime is registered for docker instead." in found[0]["text"]
+    # The missing plugin is a consequence.
+    assert "device-plugin-missing" in found[0]["text"]
+
+
+def test_an_engine_with_cdi_alone(tmp_path: Path) -> None:
+    engines = [containerd("runc", nvidia=False, cdi=True)]
+    assert ids(tmp_path, engines=engines) == []
+    assert ids(tmp_path, engines=engines, **NOTHING) == [("device-plugin-without-nvml", "critical")]
+
+
+def test_an_unknown_engine(tmp_path: Path) -> None:
+    given = {"engine": None, "cri_endpoint": "unix:///run/isulad.sock"}
+    assert ids(tmp_path, **given) == [("kubelet-engine-unknown", "warning")]
+    # A file that may set the endpoint cannot be read, or engines were not gathered.
+    assert ids(tmp_path, engine=None, cri_endpoint=None) == []
+    assert ids(tmp_path, engines=None, **given) == []
+
+
+def test_a_plugin_that_cannot_load_nvml(tmp_path: Path) -> None:
+    engines = [containerd("runc")]
+    found = findings(tmp_path, engines=engines, **NOTHING)
+    assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-without-nvml", "critical")]
+    assert "did you set the docker default runtime to `nvidia`?" in found[0]["text"]
+    assert "containerd starts the containers of a pod with runc unless" in found[0]["text"]
+    assert "runtimeClassName: nvidia" in found[0]["advice"]
+    # Its pod selects the runtime: there are devices, a plugin with GPUs that has not registered, or a DRA driver.
+    assert ids(tmp_path, engines=engines) == []
+    assert ids(tmp_path, engines=engines, **{**NOTHING, "dra_drivers": [driver(True)]}) == []
+    listening = {**NOTHING, "device_plugins": [socket()]}
+    assert ids(tmp_path, engines=engines, **listening) == [("device-plugin-not-registered", "critical")]
+
+
+def test_nothing_is_missing_without_usable_gpus(tmp_path: Path) -> None:
+    assert (
+        ids(tmp_path, gpus={**gpus(), "devices": [], "advertised": []}, engines=[containerd("runc")], **NOTHING) == []
+    )
+    assert ids(tmp_path, gpus=None, **NOTHING) == []
+
+
+def test_a_broken_engine_is_the_cause(tmp_path: Path) -> None:
+    problems = [{"code": "file-invalid", "message": "/etc/containerd/config.toml: Odd."}]
+    engines = [containerd("runc", nvidia=False, live=None, problems=problems)]
+    found = findings(tmp_path, engines=engines, **NOTHING)
+    assert [finding["id"] for finding in found] == ["config-unreadable"]
+    assert "kubelet-engine-not-configured (containerd)" in found[0]["text"]
+    # The file of an engine that the kubelet does not use is another matter.
+    other = containerd(target="docker", engine="docker", problems=problems)
+    found = findings(tmp_path, engines=[other, containerd("runc", nvidia=False)], **NOTHING)
+    assert {finding["id"] for finding in found} == {"config-unreadable", "kubelet-engine-not-configured"}
+
+
+# -- plugins ---------------------------------------------------------------------------------------------------------
+
+
+def test_no_plugin(tmp_path: Path) -> None:
+    found = findings(tmp_path, **NOTHING)
+    assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-missing", "warning")]
+    assert "no process of NVIDIA's plugin runs" in found[0]["text"]
+    waiting = findings(tmp_path, **{**NOTHING, "plugin_processes": [process(41)]})
+    assert "its process 41 runs" in waiting[0]["text"]
+
+
+@pytest.mark.parametrize("state", [socket(listens=False, answers=False), socket(answers=False)])
+def test_a_dead_plugin(tmp_path: Path, state: dict[str, t.Any]) -> None:
+    given = {"resources": [resource(devices=(), recorded=[A, B], held=(A,))], "device_plugins": [state]}
+    found = findings(tmp_path, **given)
+    assert [(finding["id"], finding["severity"], finding["subject"]) for finding in found] == [
+        ("device-plugin-dead", "critical", GPU)
+    ]
+    # The kubelet has not noticed it yet.
+    assert ids(tmp_path, device_plugins=[state]) == [("device-plugin-dead", "critical")]
+    assert ids(tmp_path, device_plugins=[socket(listens=None, answers=None)]) == []
+
+
+def test_a_dead_dra_driver(tmp_path: Path) -> None:
+    assert ids(tmp_path, **{**NOTHING, "dra_drivers": [driver(False, False)]}) == [("device-plugin-dead", "critical")]
+    # A rolling update leaves the sockets of the old pod.
+    assert ids(tmp_path, **{**NOTHING, "dra_drivers": [driver(False, True)]}) == []
+    assert ids(tmp_path, dra_drivers=[driver(False, name="csi.example.com")]) == []
+
+
+def test_a_lost_registration(tmp_path: Path) -> None:
+    # The kubelet has restarted: its checkpoint has the devices from before.
+    lost = {"resources": [resource(devices=(), recorded=[A, B])], "device_plugins": []}
+    assert ids(tmp_path, **lost) == [("device-plugin-not-registered", "critical")]
+    lost["device_plugins"] = [socket()]
+    assert ids(tmp_path, **lost) == [("device-plugin-not-registered", "critical")]
+    # Without the API only the missing socket shows it.
+    assert ids(tmp_path, source="checkpoint", device_plugins=[]) == [("device-plugin-not-registered", "critical")]
+    assert ids(tmp_path, source="checkpoint") == []
+    # The checkpoint was lost, and pods still hold devices.
+    held = [resource(devices=(), recorded=None, held=(A,))]
+    assert ids(tmp_path, resources=held, device_plugins=[]) == [("device-plugin-not-registered", "critical")]
+
+
+def test_several_plugins(tmp_path: Path) -> None:
+    found = findings(tmp_path, plugin_processes=[process(41), process(42)])
+    assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-duplicate", "warning")]
+    assert "processes 41, 42" in found[0]["text"]
+    found = findings(tmp_path, dra_drivers=[driver(True)])
+    assert [(finding["id"], finding["subject"]) for finding in found] == [("device-plugin-duplicate", "gpu.nvidia.com")]
+    assert findings(tmp_path, dra_drivers=[driver(True, name="compute-domain.nvidia.com")]) == []
+
+
+@pytest.mark.parametrize(
+    ("devices", "resources"),
+    [
+        ((gpu(A), gpu(B)), [resource(GPU, (A, B)), resource(SHARED, (f"{A}::0", f"{A}::1"))]),
+        ((gpu(A), gpu(B)), [resource(GPU, (A, f"{A}::0", B))]),
+        ((gpu(A), gpu(B)), [resource(GPU, (A, B)), resource("example.com/gpu", (B,))]),
+    ],
+)
+def test_a_gpu_in_two_resources(
+    tmp_path: Path, devices: tuple[dict[str, t.Any], ...], resources: list[dict[str, t.Any]]
+) -> None:
+    assert ids(tmp_path, gpus=gpus(*devices), resources=resources) == [("device-offered-twice", "warning")]
+
+
+def test_a_gpu_and_its_mig_device(tmp_path: Path) -> None:
+    given = {"gpus": gpus(gpu(A, M1)), "resources": [resource(GPU, (A,)), resource(MIG, (M1,))]}
+    found = findings(tmp_path, **given)
+    assert [finding["id"] for finding in found] == ["device-plugin-mig-differs"]
+    assert "device-offered-twice" in found[0]["text"]
+
+
+def test_a_plugin_from_before_the_driver(tmp_path: Path) -> None:
+    early = {"plugin_processes": [process(before=True)]}
+    assert ids(tmp_path, **early) == [("device-plugin-older-than-driver", "warning")]
+    found = findings(tmp_path, **{**NOTHING, **early})
+    assert [finding["id"] for finding in found] == ["device-plugin-older-than-driver"]
+    assert "device-plugin-missing" in found[0]["text"]
+    assert ids(tmp_path, plugin_processes=[process(before=None)]) == []
+
+
+# -- devices ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_device_that_is_not_offered(tmp_path: Path) -> None:
+    found = findings(tmp_path, resources=[resource(devices=(A,))])
+    assert [(finding["id"], finding["severity"]) for finding in found] == [("devices-not-offered", "warning")]
+    assert B in found[0]["text"]
+    # A GPU that no container could use is reported with the GPUs.
+    assert ids(tmp_path, resources=[resource(devices=(A,))], gpus={**gpus(), "advertised": [A]}) == []
+
+
+def test_a_device_that_pods_hold_and_that_is_not_offered(tmp_path: Path) -> None:
+    found = findings(tmp_path, resources=[resource(devices=(A,), held=(A, B))])
+    assert [(finding["id"], finding["severity"]) for finding in found] == [("device-unhealthy", "critical")]
+    assert f": {B}." in found[0]["text"]
+    assert "Xid" in found[0]["advice"]
+
+
+def test_a_plugin_without_a_healthy_device(tmp_path: Path) -> None:
+    given = {"resources": [resource(devices=(), recorded=[])]}
+    assert ids(tmp_path, **given) == [("device-unhealthy", "critical")]
+    # Pods still hold one of them.
+    assert ids(tmp_path, resources=[resource(devices=(), recorded=[], held=(A,))]) == [("device-unhealthy", "critical")]
+    # The empty entry of a plugin that was removed disappears after five minutes.
+    assert ids(tmp_path, device_plugins=[], **given) == []
+
+
+def test_mig_mode_changed_after_the_plugin_started(tmp_path: Path) -> None:
+    found = findings(tmp_path, gpus=gpus(gpu(A, M1), gpu(B)), resources=[resource(devices=(A, B))])
+    assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-mig-differs", "critical")]
+    assert f"The kubelet offers {A} as whole GPUs" in found[0]["text"]
+    assert ids(tmp_path, gpus=gpus(gpu(A, M1), gpu(B)), running=None) == []
+    # MIG mode without MIG devices.
+    found = findings(tmp_path, gpus=gpus(gpu(A, mig=True), gpu(B)), resources=[resource(devices=(A, B))])
+    assert [finding["id"] for finding in found] == ["device-plugin-mig-differs", "mig-without-devices"]
+
+
+def test_mig_devices_changed_after_the_plugin_started(tmp_path: Path) -> None:
+    given: dict[str, t.Any] = {"gpus": gpus(gpu(A, M2)), "resources": [resource(MIG, (M1,))]}
+    found = findings(tmp_path, **given)
+    assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-mig-differs", "critical")]
+    assert f"that the driver does not have: {M1}." in found[0]["text"]
+    assert "devices-not-offered" in found[0]["text"]
+    # Without NVML the UUIDs of MIG devices are unknown.
+    unknown = gpus(gpu(A, ""), gpu(B))
+    both = [*given["resources"], resource(devices=(B,))]
+    assert ids(tmp_path, gpus={**unknown, "source": "proc", "advertised": [B]}, resources=both) == []
+
+
+# -- problems and invalid reports ------------------------------------------------------------------------------------
+
+
+def test_problems_of_the_part(tmp_path: Path) -> None:
+    problems = [
+        {"code": "pod-resources-not-responding", "message": "No answer."},
+        {"code": "file-invalid", "message": "Damaged."},
+        {"code": "permission-denied", "message": "Denied."},
+    ]
+    assert {finding["id"]: finding["severity"] for finding in findings(tmp_path, problems=problems)} == {
+        "pod-resources-not-responding": "warning",
+        "problem": "warning",
+        "permission-denied": "warning",
+    }
+
+
+def test_wrong_types_are_reported(tmp_path: Path) -> None:
+    found = findings(tmp_path, resources=7, device_plugins={}, cpu_manager=[])
+    assert [finding["text"].partition(" ")[0] for finding in found if finding["id"] == "report-invalid"] == [
+        "kubernetes.cpu_manager",
+        "kubernetes.device_plugins",
+        "kubernetes.resources",
+    ]
+
+
+JUNK: tuple[t.Any, ...] = (None, True, 0, -1, "", "x", [], {}, [None], [[]], [{}], {"a": 1}, ["x"], 1.5, {7: 7})
+
+
+def test_no_report_raises_an_error(tmp_path: Path) -> None:
+    generator = random.Random(7)  # noqa: S311
+
+    def damaged(value: t.Any) -> t.Any:
+        if generator.random() < 0.2:
+            return generator.choice(JUNK)
+        if isinstance(value, dict):
+            return {name: damaged(entry) for name, entry in value.items()}
+        return [damaged(entry) for entry in value] if isinstance(value, list) else value
+
+    host = HostFS(str(tmp_path), live=False)
+    given = {"resources": [resource(held=(A,)), resource(MIG, (M1,))], "dra_drivers": [driver(True, None)]}
+    whole = parts(gpus=gpus(gpu(A, M1), gpu(B)), **given)
+    found = [len(audit.findings_of(host, damaged(whole))) for _case in range(300)]
+    assert max(found) > 0

@@ -1,0 +1,97 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.services import describe_services
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import write
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+SWITCHES = "proc/driver/nvidia-nvswitch/devices"
+FABRIC_MANAGER, IMEX = "/usr/bin/nv-fabricmanager", "/usr/bin/nvidia-imex"
+ENABLED = "etc/systemd/system/multi-user.target.wants/nvidia-imex.service"
+NODES = {"etc/nvidia-imex/nodes_config.cfg": "# nodes\n10.0.0.1\n"}
+OUTPUTS = {
+    FABRIC_MANAGER: (0, "\n\tFabric Manager version is : 580.95.05\n", ""),
+    IMEX: (0, "IMEX version is: 580.82.07\n", ""),
+}
+
+
+class Host(t.NamedTuple):
+    root: Path
+    commands: list[list[str]]
+    outputs: t.Mapping[str, tuple[int, str, str]] = OUTPUTS
+
+    def report(self, *programs: str, **files: str) -> dict[str, t.Any]:
+        write(self.root, files)
+        for program in programs:
+            write(self.root, {program[1:]: ""})
+            (self.root / program[1:]).chmod(0o755)
+        return describe_services(HostFS(str(self.root)), self.run)
+
+    def run(self, argv: list[str]) -> tuple[int, str, str]:
+        assert argv[:2] == ["chroot", str(self.root)]
+        self.commands.append(argv[2:])
+        return self.outputs[argv[2]]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path, [])
+
+
+def switches(count: int) -> dict[str, str]:
+    return {f"{SWITCHES}/0000:{number:02x}:00.0/information": "" for number in range(count)}
+
+
+def test_a_host_that_needs_no_service(host: Host) -> None:
+    # IMEX may be installed and not used, or enabled without nodes.
+    found = host.report(FABRIC_MANAGER, IMEX, **{ENABLED: "", "etc/nvidia-imex/nodes_config.cfg": " \n# 10.0.0.1\n"})
+    assert found == {"fabric_manager": None, "imex": None}
+    assert host.report(**NODES)["imex"] is not None
+    (host.root / ENABLED).unlink()
+    host.commands.clear()
+    assert host.report() == {"fabric_manager": None, "imex": None}
+    assert host.commands == []
+
+
+def test_fabric_manager(host: Host) -> None:
+    missing = {"switches": 6, "program": None, "version": None, "running": False}
+    assert host.report(**switches(6)) == {"fabric_manager": missing, "imex": None}
+    stopped = {**missing, "program": FABRIC_MANAGER, "version": "580.95.05"}
+    assert host.report(FABRIC_MANAGER)["fabric_manager"] == stopped
+    # The kernel cuts the name of a process. One that has ended has no name.
+    running = host.report(**{"proc/7/comm": "nv-fabricmanage\n", "proc/8/x": "", "proc/x/comm": "nvidia-imex\n"})
+    assert running["fabric_manager"] == {**stopped, "running": True}
+    assert host.commands == [[FABRIC_MANAGER, "--version"]] * 2
+
+
+def test_switches_that_only_have_nodes(host: Host) -> None:
+    write(host.root, {"dev/nvidia-nvswitchctl": "", "dev/nvidia-nvswitch0": "", "dev/nvidia-nvswitch1": ""})
+    assert host.report()["fabric_manager"]["switches"] == 2
+
+
+def test_imex(host: Host) -> None:
+    found = host.report(IMEX, **{ENABLED: "", **NODES})
+    stopped = {"channels": 0, "program": IMEX, "version": "580.82.07", "running": False}
+    assert found == {"fabric_manager": None, "imex": stopped}
+    channel = "dev/nvidia-caps-imex-channels/channel0"
+    found = host.report(**{"proc/9/comm": "nvidia-imex\n", channel: "", "dev/nvidia-caps-imex-channels/x": ""})
+    assert found["imex"] == {**stopped, "running": True, "channels": 1}
+
+
+@pytest.mark.parametrize(
+    "output",
+    [(0, "", ""), (0, "version is", ""), (1, "Fabric Manager version is : 580.95.05", ""), (127, "", "no program")],
+)
+def test_unknown_version(host: Host, output: tuple[int, str, str]) -> None:
+    found = host._replace(outputs={FABRIC_MANAGER: output}).report(FABRIC_MANAGER, **switches(1))
+    assert found["fabric_manager"]["version"] is None

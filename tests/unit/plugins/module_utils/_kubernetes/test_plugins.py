@@ -1,0 +1,157 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import plugins
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kubelet_hosts import GPU, GPU_SOCKET, PLUGINS, Node
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.serving import short_folder
+
+DRA = "/var/lib/kubelet/plugins/gpu.nvidia.com"
+REGISTRY = "/var/lib/kubelet/plugins_registry"
+PROGRAM = "nvidia-device-plugin"
+
+
+@pytest.fixture
+def node() -> t.Iterator[Node]:
+    with short_folder() as folder:
+        yield Node(folder)
+
+
+def found_plugins(node: Node) -> dict[str, tuple[str | None, bool | None, bool | None]]:
+    """Return the resource of each socket by name, and whether a program listens and answers."""
+    rows = node.described()["device_plugins"]
+    return {row["path"].rpartition("/")[2]: (row["resource"], row["listens"], row["answers"]) for row in rows}
+
+
+def test_a_device_plugin_that_answers(node: Node) -> None:
+    with node.device_plugin() as plugin:
+        assert found_plugins(node) == {"nvidia-gpu.sock": (GPU, True, True)}
+    # ListAndWatch would be a second stream, which takes events of health from the kubelet.
+    assert plugin.calls == ["GetDevicePluginOptions"]
+
+
+def test_the_resource_of_a_socket(node: Node) -> None:
+    names = ("kubelet.sock", "nvidia-mig-1g.5gb.sock", "nvidia-gpu.shared.sock", "nvidiaGPU-1.sock", "rdma.sock")
+    for name in (*names, "nvidia-.sock"):
+        node.socket_file(f"{PLUGINS}/{name}")
+    node.write(f"{PLUGINS}/kubelet_internal_checkpoint", "{}")
+    assert {name: row[0] for name, row in found_plugins(node).items()} == {
+        "nvidia-.sock": None,
+        "nvidia-mig-1g.5gb.sock": "nvidia.com/mig-1g.5gb",
+        "nvidia-gpu.shared.sock": "nvidia.com/gpu.shared",
+        "nvidiaGPU-1.sock": None,
+        "rdma.sock": None,
+    }
+
+
+def test_a_plugin_that_has_ended(node: Node) -> None:
+    node.socket_file(GPU_SOCKET)
+    assert found_plugins(node) == {"nvidia-gpu.sock": (GPU, False, False)}
+
+
+def test_a_plugin_that_answers_with_an_error(node: Node) -> None:
+    with node.serves(GPU_SOCKET):
+        assert found_plugins(node)["nvidia-gpu.sock"] == (GPU, True, True)
+
+
+def test_a_plugin_that_never_answers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "_SOCKET_TIMEOUT", 0.1)
+    with node.serves(GPU_SOCKET, GetDevicePluginOptions=None):
+        assert found_plugins(node)["nvidia-gpu.sock"] == (GPU, True, False)
+
+
+def test_all_sockets_together_have_a_limit(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "_ALL_TIMEOUT", 0.0)
+    with node.device_plugin() as plugin:
+        assert found_plugins(node)["nvidia-gpu.sock"] == (GPU, None, None)
+    assert plugin.calls == []
+
+
+def test_invalid_protobuf_is_an_answer(node: Node) -> None:
+    with node.serves(GPU_SOCKET, GetDevicePluginOptions=b"\x0a\xff\xff"):
+        assert found_plugins(node)["nvidia-gpu.sock"] == (GPU, True, True)
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe", "loop", "directory", "dangling"])
+def test_something_else_with_the_name_of_a_socket(node: Node, kind: str) -> None:
+    path = node.path(GPU_SOCKET)
+    path.parent.mkdir(parents=True)
+    if kind == "file":
+        path.write_text("x")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.symlink_to(path if kind == "loop" else "/missing")
+    assert found_plugins(node)["nvidia-gpu.sock"] == (GPU, None, None)
+
+
+def test_many_sockets_are_cut(node: Node) -> None:
+    for number in range(100):
+        node.write(f"{PLUGINS}/{number:03d}.sock")
+    assert len(found_plugins(node)) == 64
+
+
+def test_no_socket_of_a_directory_tree_is_used(node: Node) -> None:
+    node.live = False
+    with node.device_plugin() as plugin, node.serves(f"{DRA}/dra.sock") as driver:
+        found = node.described()
+        assert found["device_plugins"][0]["listens"] is None
+        assert found["dra_drivers"][0]["sockets"][0]["listens"] is None
+    assert plugin.calls == driver.calls == []
+
+
+def test_drivers_of_dynamic_resource_allocation(node: Node) -> None:
+    node.socket_file(f"{REGISTRY}/gpu.nvidia.com-reg.sock")
+    node.socket_file(f"{REGISTRY}/csi.example.com-reg.sock")
+    node.socket_file("/var/lib/kubelet/plugins/csi.example.com/csi.sock")
+    node.socket_file(f"{DRA}/dra-9f1c.sock")
+    with node.serves(f"{DRA}/dra.sock") as driver:
+        found = node.described()["dra_drivers"]
+    assert found == [
+        {
+            "name": "gpu.nvidia.com",
+            "sockets": [
+                {"path": f"{DRA}/dra-9f1c.sock", "listens": False},
+                {"path": f"{DRA}/dra.sock", "listens": True},
+                {"path": f"{REGISTRY}/gpu.nvidia.com-reg.sock", "listens": False},
+            ],
+        }
+    ]
+    # Nothing is sent to a driver.
+    assert driver.calls == []
+
+
+@pytest.mark.parametrize(
+    ("plugin", "driver", "before"),
+    [(1000, 2000, True), (2000, 1000, False), (1000, 1050, False), (1000, None, None)],
+)
+def test_a_plugin_that_is_older_than_the_driver(
+    node: Node, plugin: int, driver: int | None, before: bool | None
+) -> None:
+    # The times are in clock ticks, of which a second has 100.
+    node.process(41, PROGRAM[:15], f"/usr/bin/{PROGRAM}", started=plugin)
+    if driver is not None:
+        node.process(9, "nv_queue", started=driver)
+        # Each GPU has a thread of this name, too.
+        node.process(10, "nv_queue", started=driver + 9000)
+    assert node.described()["plugin_processes"] == [{"pid": 41, "before_driver": before}]
+
+
+def test_processes_of_users_and_damaged_ones(node: Node) -> None:
+    node.process(41, PROGRAM[:15], started=1000, uid=1000)
+    node.process(42, "nvidia-smi")
+    node.write("/proc/43/comm", f"{PROGRAM[:15]}\n")
+    node.write("/proc/44/comm", f"{PROGRAM[:15]}\n")
+    node.write("/proc/44/status", "Uid:\t0\n")
+    node.write("/proc/44/stat", "44 (x) S 0 0\n")
+    node.process(9, "nv_queue")
+    assert node.described()["plugin_processes"] == [{"pid": 44, "before_driver": None}]
