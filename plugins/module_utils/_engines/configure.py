@@ -16,6 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import const
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 
 if t.TYPE_CHECKING:
@@ -139,6 +140,23 @@ class Options(t.NamedTuple):
     purge_legacy: bool = False
     keep_unrecorded: bool = False
     require_runtime: bool = False
+
+    def for_target(self, name: str) -> Options:
+        """Return the options for the engine ``name`` (ENGINE/FLAVOR/INSTANCE), without settings that it cannot have."""
+        engine, flavor, instance = (*name.split("/", 2), "", "")[:3]
+        flavor = flavor or core_constants.SYSTEM
+        if (engine, flavor) not in flavors.FLAVORS:
+            raise errors.NvidiaError(
+                f"Unsupported target {name}. Supported: {', '.join(map(str, map(engines_registry.Target._make, flavors.FLAVORS)))}."
+            )
+        by_user = flavors.FLAVORS[engine, flavor].by_user
+        return self._replace(
+            engine=engine,
+            flavor=flavor,
+            user=instance or None if by_user else None,
+            service=None if by_user else instance or None,
+            request=self.request and self.request.for_engine(engine, flavor),
+        )
 
 
 class EngineState:
