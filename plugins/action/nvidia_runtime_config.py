@@ -5,9 +5,14 @@
 
 from __future__ import annotations
 
+import itertools
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._bundled import PACKAGES_OF_ENGINE, BundledAction, Packages
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._bundled import (
+    PACKAGES_OF_ENGINE,
+    BundledAction,
+    Packages,
+)
 
 
 class ActionModule(BundledAction):
@@ -15,12 +20,16 @@ class ActionModule(BundledAction):
 
     def packages(self) -> Packages:
         rows = [PACKAGES_OF_ENGINE.get(name.partition("/")[0], Packages()) for name in self._targets()]
-        return super().packages() if not rows else Packages(*(tuple(dict.fromkeys(sum(names, ()))) for names in zip(*rows)))
+        if not rows:
+            return super().packages()
+        always, on_demand = (tuple(dict.fromkeys(itertools.chain(*names))) for names in zip(*rows))
+        return Packages(always, on_demand)
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
         targets = self._targets()
-        if targets and not result.get("skipped"):
+        # A task with async has no result yet.
+        if targets and not result.get("skipped") and not self._task.async_val:
             result["engines"] = _complete(targets, result)
         return result
 

@@ -73,9 +73,9 @@ options:
     description:
       - V(present) writes what the options set. Runtimes that an earlier run registered and that this task does not name
         are removed.
-      - V(absent) needs only O(engine) or O(targets). If a file still has the content that this module wrote, its previous content is
-        restored byte for byte, or the file is removed if there was none. If the file was changed since, only the
-        entries of this module are removed and the previous default runtime is restored.
+      - V(absent) needs only O(engine) or O(targets). If a file still has the content that this module wrote, its
+        previous content is restored byte for byte, or the file is removed if there was none. If the file was changed
+        since, only the entries of this module are removed and the previous default runtime is restored.
       - If nothing was recorded, V(absent) removes only runtimes whose program is C(nvidia-container-runtime),
         C(nvidia-container-runtime.cdi), or C(nvidia-container-runtime.legacy). It also removes those with the programs
         C(nvidia-container-runtime.experimental) and C(nvidia-container-runtime-experimental) of the toolkit 1.12 and
@@ -555,7 +555,11 @@ def _configure_engine(
     result = engines_configure.ConfigureEngine(options, host, _module.command_runner(module)).execute(module.check_mode)
     return {
         "changed": result.changed,
-        "diff": _module.diff_of(result.files, result.syntax),
+        "diff": [
+            entry
+            for file in result.files
+            for entry in _module.diff_of([file], _mask_of("json" if file.path.endswith(".json") else result.syntax))
+        ],
         "config_path": result.config_path,
         "drop_in_path": result.drop_in_path,
         "config_version": result.config_version,
@@ -574,6 +578,18 @@ def _configure_engine(
         "socket": result.socket,
         "warnings": result.warnings,
     }
+
+
+def _mask_of(syntax: str) -> t.Callable[[str], str]:
+    """Return the function that hides secrets. An engine in TOML may also have files in JSON, such as hooks."""
+    # An unchanged host needs neither, and a host with Docker alone no TOML.
+    if syntax == "json":
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document  # noqa: PLC0415
+
+        return json_document.mask_json
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document  # noqa: PLC0415
+
+    return toml_document.mask_toml
 
 
 def _configure_targets(

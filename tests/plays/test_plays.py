@@ -50,6 +50,12 @@ def info(
     return {"changed": False, "engines": [engine(name) for name in engines], "toolkit": toolkit}
 
 
+def configured(**values: t.Any) -> dict[str, t.Any]:
+    """Return the answer of nvidia_runtime_config. Its action plugin ignores engines that the task does not name."""
+    engines = [{**CONFIGURED, "target": name, **values} for name in ("docker", "containerd", "crio")]
+    return {"changed": values.get("changed", False), "engines": engines}
+
+
 CONFIGURED = {"changed": False, "service": "docker.service", "restart_required": False, "restart_action": "none",
               "pending_action": "none", "runtimes": {"nvidia": "/usr/bin/nvidia-container-runtime"},
               "default_runtime": "runc", "backup_files": [], "cdi": True}  # fmt: skip
@@ -74,9 +80,9 @@ HOSTS = {
     "no_engine": Host({}, {"nvidia_container_info": info(engines=())}),
     "absent": Host({"nvidia_runtime_engines": ["docker", "crio"]}, {}),
     "removed": Host({"nvidia_runtime_engines": ["crio"], "nvidia_runtime_state": "absent"}, {}),
-    "cdi_off": Host({"nvidia_toolkit_source": "existing"}, {"nvidia_runtime_config": {**CONFIGURED, "cdi": False}}),
+    "cdi_off": Host({"nvidia_toolkit_source": "existing"}, {"nvidia_runtime_config": configured(cdi=False)}),
     # As cdi_off, but its play has no role that writes a specification.
-    "no_cdi": Host({}, {"nvidia_runtime_config": {**CONFIGURED, "cdi": False}}),
+    "no_cdi": Host({}, {"nvidia_runtime_config": configured(cdi=False)}),
     "refused": Host(
         {"nvidia_runtime_engines": ["docker"]},
         {"nvidia_runtime_config": {"failed": True, "msg": MESSAGE},
@@ -84,7 +90,7 @@ HOSTS = {
     ),
     "not_restarted": Host(
         {"nvidia_runtime_engines": ["docker"]},
-        {"nvidia_runtime_config": {**CONFIGURED, "changed": True, "pending_action": "restart"},
+        {"nvidia_runtime_config": configured(changed=True, pending_action="restart"),
          "nvidia_runtime_restart": {"failed": True, "msg": MESSAGE},
          # A module that crashes returns no summary.
          "nvidia_runtime_verify": {"failed": True, "msg": MESSAGE}},
@@ -120,7 +126,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, host in HOSTS.items():
         folder = work / name
         folder.mkdir()
-        answers = {"nvidia_container_info": info(), "nvidia_runtime_config": CONFIGURED}
+        answers = {"nvidia_container_info": info(), "nvidia_runtime_config": configured()}
         for module, answer in {**answers, **host.answers}.items():
             (folder / f"{module}.json").write_text(json.dumps(answer), encoding="utf-8")
         interpreter = folder / "python"
@@ -196,8 +202,8 @@ def test_an_engine_that_is_named_and_absent_is_an_error(played: Played) -> None:
     (line,) = played.lines("absent", "fatal")
     assert "nvidia_runtime_engines names crio, which this host does not have. Install" in line
     # Nothing was configured before, and a removal needs no engine.
-    assert "Configure the engine" not in str(played.tasks["absent"])
-    assert "Configure the engine" in str(played.tasks["removed"])
+    assert "Configure the engines" not in str(played.tasks["absent"])
+    assert "Configure the engines" in str(played.tasks["removed"])
 
 
 @pytest.mark.parametrize(
@@ -212,7 +218,7 @@ def test_warnings_name_the_host(played: Played, host: str, expected: list[str]) 
 
 def test_tags_select_a_role(played: Played) -> None:
     titles = [title.partition(" : ")[::2] for title, _kind in played.tasks["no_cdi"]]
-    assert ("gpufleet.nvidia.nvidia_runtime", "Configure the engine") in titles
+    assert ("gpufleet.nvidia.nvidia_runtime", "Configure the engines") in titles
     # The toolkit's role tells whether there is a GPU, and does nothing else.
     assert {task for role, task in titles if role.endswith("toolkit")} > {"Inspect the toolkit on the host"}
     assert not {"Install all packages at one version", "Write the CDI specification"} & {task for _role, task in titles}

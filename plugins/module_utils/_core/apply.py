@@ -119,10 +119,6 @@ def _whole_stem(path: str) -> str:
     return plain.replace("%", "%25").replace("~", "%7E").replace("/", "~") + "~"
 
 
-# Owners of records, beside the engines and CDI, which defines its own: config.toml of the toolkit, the files of its
-# packages, and the package repository.
-TOOLKIT, PACKAGES, REPOSITORY = "toolkit", "packages", "repository"
-
 CONFIG_MODE = 0o644
 _PRIVATE_DIRECTORY = 0o700
 _PRIVATE_FILE = 0o600

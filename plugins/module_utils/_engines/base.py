@@ -452,7 +452,9 @@ class RuntimeRequest(t.NamedTuple):
             "use_legacy_config": engine == "containerd",
         }
         defaults = RuntimeRequest()
-        return self._replace(**{name: getattr(defaults, name) for name, is_supported in supported.items() if not is_supported})
+        return self._replace(
+            **{name: getattr(defaults, name) for name, is_supported in supported.items() if not is_supported}
+        )
 
     def check(self) -> None:
         """Raise NvidiaError for a runtime name that no engine accepts."""

@@ -146,8 +146,9 @@ class Options(t.NamedTuple):
         engine, flavor, instance = (*name.split("/", 2), "", "")[:3]
         flavor = flavor or core_constants.SYSTEM
         if (engine, flavor) not in flavors.FLAVORS:
+            supported = ", ".join(str(engines_registry.Target(*key)) for key in flavors.FLAVORS)
             raise errors.NvidiaError(
-                f"Unsupported target {name}. Supported: {', '.join(map(str, map(engines_registry.Target._make, flavors.FLAVORS)))}."
+                f"Unsupported target {name}. Supported: {supported}, each with /INSTANCE for a unit or a user."
             )
         by_user = flavors.FLAVORS[engine, flavor].by_user
         return self._replace(
