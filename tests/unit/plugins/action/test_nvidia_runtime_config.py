@@ -24,7 +24,7 @@ NONE_RETURNED = "The module has returned no result for this engine."
 
 def new_action(**task: t.Any) -> t.Any:
     task = {"async_val": 0, "check_mode": False, "action": "gpufleet.nvidia.nvidia_runtime_config", **task}
-    return ActionModule(MagicMock(**task), *(MagicMock(has_native_async=False) for _part in range(5)))  # type: ignore[no-untyped-call]
+    return ActionModule(MagicMock(**task), *(MagicMock(has_native_async=False) for _part in range(5)))
 
 
 @pytest.mark.parametrize(
