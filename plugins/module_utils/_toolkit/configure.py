@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, errors, lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, errors, lock, trusted_paths
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
@@ -228,7 +228,7 @@ class ConfigTask:
         self.host = host
         self.path = host.check_path("path", options.path)
         backup_dir = host.check_path("backup_dir", options.backup_dir)
-        apply.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
+        trusted_paths.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
         self.writer = apply.ChangeWriter(
             host,
             core_records.TOOLKIT,

@@ -12,7 +12,13 @@ import posixpath
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, atomic_write, errors, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (
+    apply,
+    atomic_write,
+    errors,
+    json_data,
+    trusted_paths,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
@@ -277,7 +283,7 @@ class PackageTask(toolkit_installed.Policies):
         self.run = run
         self._manager = manager
         self.backup_dir = host.check_path("backup_dir", options.backup_dir)
-        apply.check_backup_dir(host, self.backup_dir, (*core_constants.CONFIG_DIRS, *SOURCE_FOLDERS))
+        trusted_paths.check_backup_dir(host, self.backup_dir, (*core_constants.CONFIG_DIRS, *SOURCE_FOLDERS))
         self.cache = None if options.package_cache is None else check_cache(host, options.package_cache)
         self.files = tuple(host.check_path("files", path) for path in options.files)
         files = options.repository_files
