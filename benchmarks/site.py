@@ -73,8 +73,7 @@ case "$*" in *generate*) cat /usr/share/cdi.json ;; *) echo NVIDIA Container Too
 """
 # Ansible calls it with the path of the module's file.
 RECORDED = """#!/bin/sh
-engine=$(sed -n 's/^params=.*"engine": "\\([a-z]*\\)".*/\\1/p' "$1")
-answer={answers}/$(basename "$1" .py)$engine
+answer={answers}/$(basename "$1" .py)
 [ -e "$answer" ] || {python} "$@" >"$answer"
 cat "$answer"
 """

@@ -56,9 +56,13 @@ def info(manager: str = "apt", present: bool = True, driver: str | None = "580.9
 
 
 CONFIGURED = {
-    "changed": True, "target": "docker", "service": "docker.service", "restart_required": True,
-    "restart_action": "restart", "pending_action": "restart", "runtimes": {"nvidia": {"path": "/usr/bin/nvidia"}},
-    "default_runtime": "nvidia", "backup_files": ["/var/backup"], "unrecorded": ["/etc/file"], "cdi": False,
+    "changed": True,
+    "engines": [
+        {"changed": True, "target": described["target"], "service": "docker.service", "restart_required": True,
+         "restart_action": "restart", "pending_action": "restart", "runtimes": {"nvidia": {"path": "/usr/bin/nvidia"}},
+         "default_runtime": "nvidia", "backup_files": ["/var/backup"], "unrecorded": ["/etc/file"], "cdi": False}
+        for described in info()["engines"]
+    ],
 }  # fmt: skip
 VERIFIED = {"changed": False, "summary": "1 of 1 GPUs", "verified": True, "gpus": [{"name": "GPU 0", "seen": True}]}
 ANSWERS: dict[str, dict[str, t.Any]] = {

@@ -196,30 +196,24 @@ def message_of(module: AnsibleModule, text: str) -> str:
     return message.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def diff_of(files: t.Sequence[core_plan.PlannedFile], syntax: str) -> list[dict[str, str]]:
-    """Return one diff entry for each file, with secrets hidden.
+def diff_of(
+    files: t.Sequence[core_plan.PlannedFile], mask: t.Callable[[str], str] | None = None
+) -> list[dict[str, str]]:
+    """Return one diff entry for each file.
 
-    ``syntax`` is "json", "toml", or "plain" for files without secrets.
+    ``mask`` hides the secrets of a text in the format of ``files``. It is None for files without secrets.
     """
     return [
         {
             "before_header": file.path if file.before is not None else f"{file.path} (absent)",
             "after_header": file.path if file.after is not None else f"{file.path} (absent)",
-            # An engine in TOML may also have files in JSON, such as hooks.
-            "before": _masked(file.before, "json" if file.path.endswith(".json") else syntax),
-            "after": _masked(file.after, "json" if file.path.endswith(".json") else syntax),
+            "before": _shown(file.before, mask),
+            "after": _shown(file.after, mask),
         }
         for file in files
     ]
 
 
-def _masked(content: bytes | None, syntax: str) -> str:
+def _shown(content: bytes | None, mask: t.Callable[[str], str] | None) -> str:
     text = (content or b"").decode("utf-8", "replace")
-    if syntax == "json":
-        return masking.mask_json(text)
-    if syntax == "toml":
-        # An unchanged host and hosts with Docker alone do not need this import.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document  # noqa: PLC0415
-
-        return toml_document.mask_toml(text)
-    return text
+    return mask(text) if mask is not None else text

@@ -275,7 +275,7 @@ def refresh(module: AnsibleModule) -> dict[str, object]:
         error.details = {"needed": "yaml"}
         raise
     files = result.pop("files")
-    return {**result, "diff": _module.diff_of(files, "plain")}
+    return {**result, "diff": _module.diff_of(files)}
 
 
 def main() -> None:

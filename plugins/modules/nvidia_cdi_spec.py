@@ -382,7 +382,7 @@ def _result_of(specification: dict[str, t.Any], units: dict[str, t.Any] | None =
         for name in ("backup_files", "warnings"):
             result[name] = [*units.pop(name), *result[name]]
         result["refresh"] = units
-    return {**result, "diff": _module.diff_of(files, "plain")}
+    return {**result, "diff": _module.diff_of(files)}
 
 
 def main() -> None:

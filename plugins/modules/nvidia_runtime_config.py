@@ -56,16 +56,26 @@ options:
       - The container engine to configure.
       - With V(podman) no runtime is registered. The module makes Podman read the directories that contain CDI
         specifications, and removes the OCI hook of NVIDIA's tools, which would inject the GPUs a second time.
+      - Required unless O(targets) is set.
     type: str
     choices: [docker, containerd, crio, podman]
-    required: true
+  targets:
+    description:
+      - The engines to configure in one task, instead of O(engine), O(flavor), O(user), and O(service). One task for all
+        engines of a host is faster than one task for each of them.
+      - The names are those of RV(gpufleet.nvidia.nvidia_container_info#module:engines[].target), such as V(docker),
+        V(containerd/k3s), V(containerd/system/second.service), or V(docker/rootless/alice).
+      - An option that the files of an engine cannot contain has its default there, instead of failing the task.
+      - An error does not prevent the changes of the other engines. The task fails after the last one.
+    type: list
+    elements: str
   state:
     description:
       - V(present) writes what the options set. Runtimes that an earlier run registered and that this task does not name
         are removed.
-      - V(absent) needs only O(engine). If a file still has the content that this module wrote, its previous content is
-        restored byte for byte, or the file is removed if there was none. If the file was changed since, only the
-        entries of this module are removed and the previous default runtime is restored.
+      - V(absent) needs only O(engine) or O(targets). If a file still has the content that this module wrote, its
+        previous content is restored byte for byte, or the file is removed if there was none. If the file was changed
+        since, only the entries of this module are removed and the previous default runtime is restored.
       - If nothing was recorded, V(absent) removes only runtimes whose program is C(nvidia-container-runtime),
         C(nvidia-container-runtime.cdi), or C(nvidia-container-runtime.legacy). It also removes those with the programs
         C(nvidia-container-runtime.experimental) and C(nvidia-container-runtime-experimental) of the toolkit 1.12 and
@@ -461,12 +471,25 @@ socket:
   returned: success
   type: str
   sample: /run/docker.sock
+engines:
+  description:
+    - With O(targets), a dictionary for each of them, in the same order. It contains RV(target), C(changed), and the
+      other values of this list, which are then not returned beside it. If the engine has failed, it contains
+      only RV(target), C(changed), and the message as C(error).
+  returned: if O(targets) is set
+  type: list
+  elements: dict
+  sample:
+    - target: containerd
+      changed: false
+      restart_required: false
 """
 
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import configure as engines_configure
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
@@ -474,15 +497,25 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import fl
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
 # Ansible converts the booleans of a play to these strings, the only choices that it accepts for booleans.
 _SWITCH: dict[str | None, bool] = {"true": True, "false": False}
 
 
 def configure(module: AnsibleModule) -> dict[str, object]:
     """Plan and write the configuration. Return the result as documented."""
-    params = module.params
     _module.load_bundled_packages(module)
-    request = engines_base.RuntimeRequest(
+    host = _module.host_from_params(module)
+    request = _request(module.params) if module.params["state"] == "present" else None
+    options = _options(module.params, request)
+    if module.params["targets"] is None:
+        return _configure_engine(module, host, options)
+    return _configure_targets(module, host, options)
+
+
+def _request(params: dict[str, t.Any]) -> engines_base.RuntimeRequest:
+    return engines_base.RuntimeRequest(
         runtime_name=params["runtime_name"],
         runtime_dir=params["runtime_dir"],
         extra_modes=tuple(params["extra_modes"]),
@@ -496,12 +529,15 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         cri_disabled=params["cri_disabled"],
         use_legacy_config=params["use_legacy_config"],
     )
-    options = engines_configure.Options(
+
+
+def _options(params: dict[str, t.Any], request: engines_base.RuntimeRequest | None) -> engines_configure.Options:
+    return engines_configure.Options(
         engine=params["engine"],
         flavor=params["flavor"],
         user=params["user"],
         service=params["service"],
-        request=request if params["state"] == "present" else None,
+        request=request,
         config_path=params["config_path"],
         engine_version=params["engine_version"],
         validate=params["validate"],
@@ -511,11 +547,19 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         keep_unrecorded=params["unrecorded"] == "keep",
         require_runtime=params["require_runtime"],
     )
-    host = _module.host_from_params(module)
+
+
+def _configure_engine(
+    module: AnsibleModule, host: hostfs.HostFS, options: engines_configure.Options
+) -> dict[str, t.Any]:
     result = engines_configure.ConfigureEngine(options, host, _module.command_runner(module)).execute(module.check_mode)
     return {
         "changed": result.changed,
-        "diff": _module.diff_of(result.files, result.syntax),
+        "diff": [
+            entry
+            for file in result.files
+            for entry in _module.diff_of([file], _mask_of("json" if file.path.endswith(".json") else result.syntax))
+        ],
         "config_path": result.config_path,
         "drop_in_path": result.drop_in_path,
         "config_version": result.config_version,
@@ -536,10 +580,51 @@ def configure(module: AnsibleModule) -> dict[str, object]:
     }
 
 
+def _mask_of(syntax: str) -> t.Callable[[str], str]:
+    """Return the function that hides secrets. An engine in TOML may also have files in JSON, such as hooks."""
+    # An unchanged host needs neither, and a host with Docker alone no TOML.
+    if syntax == "json":
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document  # noqa: PLC0415
+
+        return json_document.mask_json
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document  # noqa: PLC0415
+
+    return toml_document.mask_toml
+
+
+def _configure_targets(
+    module: AnsibleModule, host: hostfs.HostFS, options: engines_configure.Options
+) -> dict[str, t.Any]:
+    """Configure each engine of the option ``targets``. Raises NvidiaError after the last one if any has failed."""
+    engines: list[dict[str, t.Any]] = []
+    diff: list[dict[str, str]] = []
+    failures: list[str] = []
+    for name in module.params["targets"]:
+        try:
+            result = _configure_engine(module, host, options.for_target(name))
+        except core_errors.NvidiaError as error:
+            if "needed" in error.details and not any(engine["changed"] for engine in engines):
+                # The controller sends the package and repeats the task.
+                raise
+            failures.append(f"{name}: {error}")
+            result = {"changed": False, "diff": [], "warnings": [], "error": _module.message_of(module, str(error))}
+        diff += result.pop("diff")
+        for warning in result.pop("warnings"):
+            module.warn(_module.message_of(module, warning))
+        engines.append({**result, "target": name})
+    results = {"changed": any(engine["changed"] for engine in engines), "diff": diff, "engines": engines}
+    if failures:
+        failure = core_errors.NvidiaError(" | ".join(failures))
+        failure.details = results
+        raise failure
+    return results
+
+
 def main() -> None:
     module = _module.new_module(
         {
-            "engine": {"type": "str", "choices": list(flavors.ENGINES), "required": True},
+            "engine": {"type": "str", "choices": list(flavors.ENGINES)},
+            "targets": {"type": "list", "elements": "str"},
             **flavors.TARGET_OPTIONS,
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "runtime_name": {"type": "str", "default": "nvidia"},
@@ -570,7 +655,9 @@ def main() -> None:
             "purge_backups": {"type": "bool", "default": False},
             **_module.HOST_ROOT_OPTIONS,
             **_module.BUNDLED_OPTIONS,
-        }
+        },
+        required_one_of=[("engine", "targets")],
+        mutually_exclusive=[("targets", name) for name in ("engine", "flavor", "user", "service")],
     )
     _module.run_module(module, lambda: configure(module))
 

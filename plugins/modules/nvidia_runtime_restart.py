@@ -308,8 +308,8 @@ journal:
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import trusted_paths
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import health as restart_health
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart, rollback
@@ -329,7 +329,7 @@ def restart_engine(module: AnsibleModule) -> dict[str, object]:
     backup_dir = params["backup_dir"]
     if backup_dir is not None:
         backup_dir = host.check_path("backup_dir", backup_dir)
-        apply.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
+        trusted_paths.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
     expect = params["expect"]
     parameters = ("engine", "flavor", "user", "mode", "action", "service", "allow_disruption", "require_runtime")
     options = restart.RestartOptions(

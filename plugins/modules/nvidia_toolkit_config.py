@@ -232,6 +232,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import configure as toolkit_configure
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import settings as toolkit_settings
@@ -273,7 +274,7 @@ def configure(module: AnsibleModule) -> dict[str, object]:
     result = toolkit_configure.ConfigTask(options, host).execute(module.check_mode)
     return {
         "changed": result.changed,
-        "diff": _module.diff_of(result.files, "toml"),
+        "diff": _module.diff_of(result.files, toml_document.mask_toml),
         "path": result.path,
         "settings": result.settings,
         "changed_keys": result.changed_keys,

@@ -537,10 +537,15 @@ if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import configure as toolkit_configure
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory as toolkit_directory
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory_install
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
+        directory_install,
+        install_packages,
+        remove_packages,
+    )
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import repository as toolkit_repository
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import source as toolkit_source
 
@@ -574,10 +579,6 @@ def install(module: AnsibleModule) -> dict[str, t.Any]:
 
 def _install_packages(module: AnsibleModule) -> dict[str, t.Any]:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
-        install_packages,
-        remove_packages,
-    )
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
         packages as toolkit_packages,
     )
 
@@ -602,8 +603,7 @@ def _install_packages(module: AnsibleModule) -> dict[str, t.Any]:
         keep_unrecorded=params["unrecorded"] == "keep",
     )
     run = _module.command_runner(module)
-    work = install_packages.Installation if options.state == "present" else remove_packages.Removal
-    task = work(options, host, _manager(module, host), run)
+    task = _package_task(options.state)(options, host, _manager(module, host), run)
     config_task = _config_task(module, host)
     if config_task is not None:
         # Wrong settings and a file that cannot be read are refused before a package changes.
@@ -617,6 +617,20 @@ def _install_packages(module: AnsibleModule) -> dict[str, t.Any]:
     except errors.NvidiaError as error:
         error.details = {**error.details, "changed": result["changed"] and not module.check_mode}
         raise
+
+
+def _package_task(state: str) -> type[install_packages.Installation | remove_packages.Removal]:
+    if state == "absent":
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+            remove_packages,
+        )
+
+        return remove_packages.Removal
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+        install_packages,
+    )
+
+    return install_packages.Installation
 
 
 def _config_task(module: AnsibleModule, host: hostfs.HostFS) -> toolkit_configure.ConfigTask | None:
@@ -652,11 +666,18 @@ def _with_config(result: dict[str, t.Any], config: toolkit_configure.ConfigResul
     return {
         **result,
         "changed": result["changed"] or config.changed,
-        "diff": [*result["diff"], *_module.diff_of(config.files, "toml")],
+        "diff": [*result["diff"], *_diff_of(config.files)],
         "backup_files": [*result["backup_files"], *config.backup_files],
         "settings": config.settings,
         "warnings": [*result["warnings"], *config.warnings],
     }
+
+
+def _diff_of(files: t.Sequence[core_plan.PlannedFile]) -> list[dict[str, str]]:
+    """Return the diff of config.toml with secrets hidden."""
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document  # noqa: PLC0415
+
+    return _module.diff_of(files, toml_document.mask_toml)
 
 
 def _repository_files(entries: list[dict[str, t.Any]] | None) -> tuple[toolkit_repository.RepositoryFile, ...] | None:
@@ -730,7 +751,7 @@ def _install_directory(module: AnsibleModule) -> dict[str, t.Any]:
     before, after = ("".join(f"{line}\n" for line in lines) for lines in (result.before, result.after))
     names = {"before_header": options.dest, "after_header": options.dest, "before": before, "after": after}
     files = [result.config] if result.config is not None and result.config.changed else []
-    return {**task.module_result(result), "diff": [names, *_module.diff_of(files, "toml")]}
+    return {**task.module_result(result), "diff": [names, *_diff_of(files)]}
 
 
 def _directory_task(state: str) -> type[directory_install.DirectoryInstallation | toolkit_directory.DirectoryRemoval]:

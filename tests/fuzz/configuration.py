@@ -16,7 +16,7 @@ from pathlib import Path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import BACKUP_DIR, STATE_DIR
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.masking import mask_json
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.json_document import mask_json
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import mask_toml
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options

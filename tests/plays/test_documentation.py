@@ -66,9 +66,12 @@ ANSWERS: dict[str, t.Any] = {
                                  f"/var/cache/gpufleet-nvidia-key-{KEY}.asc"]},
     },
     "nvidia_runtime_config": {
-        "changed": False, "service": "docker.service", "restart_required": False, "restart_action": "none",
-        "pending_action": "none", "runtimes": {"nvidia": "/usr/bin/nvidia-container-runtime"},
-        "default_runtime": "runc", "backup_files": [], "cdi": True, "unrecorded": []},
+        "changed": False, "engines": [
+            {"target": target, "changed": False, "service": "docker.service", "restart_required": False,
+             "restart_action": "none", "pending_action": "none",
+             "runtimes": {"nvidia": "/usr/bin/nvidia-container-runtime"}, "default_runtime": "runc", "backup_files": [],
+             "cdi": True, "unrecorded": []}
+            for target in ("docker", "containerd", "containerd/k3s", "podman")]},
 }  # fmt: skip
 
 

@@ -59,6 +59,12 @@ def info(
     return {"changed": False, "engines": described, "toolkit": toolkit}
 
 
+def configured(**values: t.Any) -> dict[str, t.Any]:
+    """Return the answer of nvidia_runtime_config. Its action plugin ignores engines that the task does not name."""
+    engines = [{**CONFIGURED, "target": name, **values} for name in ("docker", "containerd", "crio")]
+    return {"changed": values.get("changed", False), "engines": engines}
+
+
 CONFIGURED = {"changed": False, "service": "docker.service", "restart_required": False, "restart_action": "none",
               "pending_action": "none", "runtimes": {"nvidia": "/usr/bin/nvidia-container-runtime"},
               "default_runtime": "runc", "backup_files": [], "cdi": True}  # fmt: skip
@@ -83,7 +89,7 @@ HOSTS = {
     "no_engine": Host({}, {"nvidia_container_info": info(engines=())}),
     "absent": Host({"nvidia_runtime_engines": ["docker", "crio"]}, {}),
     "removed": Host({"nvidia_runtime_engines": ["crio"], "nvidia_runtime_state": "absent"}, {}),
-    "cdi_off": Host({"nvidia_toolkit_source": "existing"}, {"nvidia_runtime_config": {**CONFIGURED, "cdi": False}}),
+    "cdi_off": Host({"nvidia_toolkit_source": "existing"}, {"nvidia_runtime_config": configured(cdi=False)}),
     # The kubelet uses containerd.
     "node": Host({}, {"nvidia_container_info": info(kubelet="containerd")}),
     "node_left_out": Host(
@@ -92,19 +98,19 @@ HOSTS = {
     "node_of_flavor": Host({"nvidia_runtime_flavor": "k3s"}, {"nvidia_container_info": info(kubelet="containerd")}),
     "node_without_cri": Host(
         {"nvidia_runtime_engines": ["containerd"]},
-        {"nvidia_container_info": info(kubelet="containerd"), "nvidia_runtime_config": {**CONFIGURED, "runtimes": {}}},
+        {"nvidia_container_info": info(kubelet="containerd"), "nvidia_runtime_config": configured(runtimes={})},
     ),
     # Docker's own containerd has no CRI, and the kubelet uses cri-dockerd.
     "node_of_docker": Host(
         {"nvidia_runtime_engines": ["containerd", "docker"]},
-        {"nvidia_container_info": info(kubelet="docker"), "nvidia_runtime_config": {**CONFIGURED, "runtimes": {}}},
+        {"nvidia_container_info": info(kubelet="docker"), "nvidia_runtime_config": configured(runtimes={})},
     ),
     "node_removed": Host(
         {"nvidia_runtime_engines": ["docker"], "nvidia_runtime_state": "absent"},
         {"nvidia_container_info": info(kubelet="containerd")},
     ),
     # As cdi_off, but its play has no role that writes a specification.
-    "no_cdi": Host({}, {"nvidia_runtime_config": {**CONFIGURED, "cdi": False}}),
+    "no_cdi": Host({}, {"nvidia_runtime_config": configured(cdi=False)}),
     "refused": Host(
         {"nvidia_runtime_engines": ["docker"]},
         {"nvidia_runtime_config": {"failed": True, "msg": MESSAGE},
@@ -112,7 +118,7 @@ HOSTS = {
     ),
     "not_restarted": Host(
         {"nvidia_runtime_engines": ["docker"]},
-        {"nvidia_runtime_config": {**CONFIGURED, "changed": True, "pending_action": "restart"},
+        {"nvidia_runtime_config": configured(changed=True, pending_action="restart"),
          "nvidia_runtime_restart": {"failed": True, "msg": MESSAGE},
          # A module that crashes returns no summary.
          "nvidia_runtime_verify": {"failed": True, "msg": MESSAGE}},
@@ -148,7 +154,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, host in HOSTS.items():
         folder = work / name
         folder.mkdir()
-        answers = {"nvidia_container_info": info(), "nvidia_runtime_config": CONFIGURED}
+        answers = {"nvidia_container_info": info(), "nvidia_runtime_config": configured()}
         for module, answer in {**answers, **host.answers}.items():
             (folder / f"{module}.json").write_text(json.dumps(answer), encoding="utf-8")
         interpreter = folder / "python"
@@ -224,8 +230,8 @@ def test_an_engine_that_is_named_and_absent_is_an_error(played: Played) -> None:
     (line,) = played.lines("absent", "fatal")
     assert "nvidia_runtime_engines names crio, which this host does not have. Install" in line
     # Nothing was configured before, and a removal needs no engine.
-    assert "Configure the engine" not in str(played.tasks["absent"])
-    assert "Configure the engine" in str(played.tasks["removed"])
+    assert "Configure the engines" not in str(played.tasks["absent"])
+    assert "Configure the engines" in str(played.tasks["removed"])
 
 
 @pytest.mark.parametrize(
@@ -245,7 +251,7 @@ def test_warnings_name_the_host(played: Played, host: str, expected: list[str]) 
 
 def test_tags_select_a_role(played: Played) -> None:
     titles = [title.partition(" : ")[::2] for title, _kind in played.tasks["no_cdi"]]
-    assert ("gpufleet.nvidia.nvidia_runtime", "Configure the engine") in titles
+    assert ("gpufleet.nvidia.nvidia_runtime", "Configure the engines") in titles
     # The toolkit's role tells whether there is a GPU, and does nothing else.
     assert {task for role, task in titles if role.endswith("toolkit")} > {"Inspect the toolkit on the host"}
     assert not {"Install all packages at one version", "Write the CDI specification"} & {task for _role, task in titles}

@@ -23,7 +23,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import valida
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import versions as cdi_versions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import driver_files, file_lookup, inventory, procfs
 
@@ -402,6 +401,9 @@ def _run_program(
 
 def _parsed(program: str, request: cdi_options.Request, output: str) -> dict[str, cdi_edits.Data]:
     """Return the first specification and the specifications of VARIANTS that follow it."""
+    # The import is needed for nvidia-ctk only.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document  # noqa: PLC0415
+
     text = rest = output.strip()
     documents = []
     try:

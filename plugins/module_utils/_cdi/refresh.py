@@ -168,10 +168,10 @@ class CdiRefresh:
 
     def _apply(self) -> tuple[Changes, list[dict[str, str | None]]]:
         # An unchanged host does not need these imports.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, lock  # noqa: PLC0415
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, lock, trusted_paths  # noqa: PLC0415
 
         host, backup_dir = self._host, self._backup_dir()
-        apply.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
+        trusted_paths.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
         with lock.host_lock(host):
             # Another run may have changed the host, so everything is read again under the lock.
             changes = self._plan_changes()

@@ -111,7 +111,7 @@ def _create(host: hostfs.HostFS, link: refresh_units.Link) -> None:
     except FileExistsError:
         return
     except OSError as error:
-        raise atomic_write.os_error(link.path, "created", error) from error
+        raise errors.os_error(link.path, "created", error) from error
 
 
 def _remove(host: hostfs.HostFS, path: str) -> None:
@@ -120,7 +120,7 @@ def _remove(host: hostfs.HostFS, path: str) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise atomic_write.os_error(path, "removed", error) from error
+        raise errors.os_error(path, "removed", error) from error
     atomic_write.remove_empty_directories(host, [posixpath.dirname(path)])
 
 

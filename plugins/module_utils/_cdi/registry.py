@@ -19,13 +19,8 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import schema as cdi_schema
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_parser
-
-if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
-
 
 # Suffixes of regular files directly in a directory, case-sensitive. A file may also have such a name without a stem.
 SUFFIXES = (".json", ".yaml")
@@ -208,10 +203,10 @@ def specification_paths(host: hostfs.HostFS) -> list[str]:
 def check_size(host: hostfs.HostFS, paths: t.Sequence[str]) -> None:
     """Raise HostError if the files are too large in total. The parser needs seconds for each MiB."""
     sizes = [_size(host, path) for path in paths]
-    if sum(size for size in sizes if size <= yaml_parser.MAX_BYTES) > yaml_parser.MAX_BYTES:
+    if sum(size for size in sizes if size <= hostfs.CDI_SPEC_BYTES) > hostfs.CDI_SPEC_BYTES:
         raise errors.HostError(
             f"The CDI specifications in {' and '.join(sorted({*map(posixpath.dirname, paths)}))} are larger than"
-            f" {yaml_parser.MAX_BYTES >> 20} MiB in total, so none of them was read. Remove those that are not used."
+            f" {hostfs.CDI_SPEC_BYTES >> 20} MiB in total, so none of them was read. Remove those that are not used."
         )
 
 
@@ -245,7 +240,7 @@ def canonical(host: hostfs.HostFS, path: str) -> str:
 def read_specification(host: hostfs.HostFS, path: str, known: dict[str, t.Any]) -> t.Any:
     """Return the data of one file, like read_specifications(), from any path."""
     try:
-        content = host.read(path, yaml_parser.MAX_BYTES)
+        content = host.read(path, hostfs.CDI_SPEC_BYTES)
         if content is None:
             raise errors.HostError(f"{path} is a broken link. Remove it, or restore its target.")
         digest = hashlib.sha256(content).hexdigest()

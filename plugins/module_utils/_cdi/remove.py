@@ -16,7 +16,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import option
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import records as cdi_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh_units
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, atomic_write, errors, lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (
+    apply,
+    atomic_write,
+    errors,
+    lock,
+    trusted_paths,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
@@ -48,7 +54,7 @@ def remove_specifications(options: cdi_options.CdiOptions, host: hostfs.HostFS, 
     that this collection never wrote stay. Returns the module's result. Raises NvidiaError.
     """
     backup_dir = host.check_path("backup_dir", options.backup_dir or core_records.BACKUP_DIR)
-    apply.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
+    trusted_paths.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
     plan = _plan(options, host)
     writer = apply.ChangeWriter(
         host, cdi_records.OWNER, host.resolve(plan.path), backup_dir, removal=True, purge=options.purge_backups

@@ -260,11 +260,16 @@ class SpecWriter:
 
     def _write(self) -> tuple[CdiPlan, list[dict[str, str | None]]]:
         # An unchanged host does not need these imports.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, atomic_write, lock  # noqa: PLC0415
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (  # noqa: PLC0415
+            apply,
+            atomic_write,
+            lock,
+            trusted_paths,
+        )
 
         host = self.host
         backup_dir = host.check_path("backup_dir", self.options.backup_dir or core_records.BACKUP_DIR)
-        apply.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
+        trusted_paths.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
         with lock.host_lock(host):
             # Another run may have changed the host, so everything is read again under the lock.
             plan = self._plan(check_mode=False)

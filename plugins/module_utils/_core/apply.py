@@ -16,7 +16,7 @@ import os
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import accounts, atomic_write, errors, trusted_paths
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import accounts, atomic_write, errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 
@@ -32,18 +32,6 @@ _SUFFIX = ".backup"
 # Bytes of a name before the timestamp. The rest (timestamp, digest and both suffixes) has 102 bytes; NAME_MAX is 255.
 _STEM_LIMIT = 153
 _DIGEST = re.compile(r"\.([0-9a-f]{64})\.backup\Z")
-
-
-def check_backup_dir(host: hostfs.HostFS, directory: str, config_dirs: t.Iterable[str]) -> None:
-    """Raise NvidiaError if an engine reads ``directory`` as configuration, or if other users can change it."""
-    real = host.resolve(directory)
-    for folder in config_dirs:
-        if (real + "/").startswith(host.resolve(folder) + "/"):
-            raise errors.NvidiaError(
-                f"backup_dir {directory!r} is below {folder}, where a program reads every file as configuration. Choose"
-                " another directory."
-            )
-    trusted_paths.require_trusted_folder(host, "backup_dir", directory)
 
 
 def save_backup(host: hostfs.HostFS, directory: str, path: str, content: bytes, record: bytes | None = None) -> str:
@@ -118,10 +106,6 @@ def _whole_stem(path: str) -> str:
     plain = os.path.normpath(path).lstrip("/")
     return plain.replace("%", "%25").replace("~", "%7E").replace("/", "~") + "~"
 
-
-# Owners of records, beside the engines and CDI, which defines its own: config.toml of the toolkit, the files of its
-# packages, and the package repository.
-TOOLKIT, PACKAGES, REPOSITORY = "toolkit", "packages", "repository"
 
 CONFIG_MODE = 0o644
 _PRIVATE_DIRECTORY = 0o700

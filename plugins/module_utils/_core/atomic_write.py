@@ -43,19 +43,6 @@ _CROSS_DIRECTORY_ERRORS = (errno.EXDEV, errno.EROFS, errno.EACCES, errno.EPERM)
 _UNNAMED_ERRORS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 
 
-def os_error(path: str, doing: str, error: OSError) -> errors.HostError:
-    """Return a HostError or PermissionDeniedError for an error of the operating system, with a step that fixes it."""
-    advice = "Check the file system."
-    if isinstance(error, PermissionError):
-        advice = "Run the task as root (become: true). If lsattr shows the attribute i, remove it with chattr -i first."
-        return errors.PermissionDeniedError(f"{path} cannot be {doing}: {error.strerror}. {advice}")
-    if error.errno == errno.ENOSPC:
-        advice = "Free space on the file system, then run the task again."
-    elif error.errno == errno.EROFS:
-        advice = "Mount the file system read-write, or configure the image of the host instead."
-    return errors.HostError(f"{path} cannot be {doing}: {error.strerror}. {advice}")
-
-
 def _target(host: hostfs.HostFS, path: str) -> str:
     """Return the process path of ``path`` with its links resolved, for writing.
 
@@ -90,7 +77,7 @@ def make_directories(host: hostfs.HostFS, path: str, mode: int) -> list[str]:
     try:
         _target(host, path)
     except OSError as error:
-        raise os_error(path, "created", error) from error
+        raise errors.os_error(path, "created", error) from error
     resolved = host.resolve(path)
     missing = _missing(host, resolved)
     attempts = _MAX_ATTEMPTS
@@ -109,10 +96,10 @@ def make_directories(host: hostfs.HostFS, path: str, mode: int) -> list[str]:
             # where every attempt fails.
             attempts -= 1
             if not attempts:
-                raise os_error(folder, "created", error) from error
+                raise errors.os_error(folder, "created", error) from error
             missing = _missing(host, resolved)
         except OSError as error:
-            raise os_error(folder, "created", error) from error
+            raise errors.os_error(folder, "created", error) from error
     return created
 
 
@@ -172,7 +159,7 @@ def replace_file(
         _remove_stale_temp_files(os.path.dirname(process_path))
         _in_staging_dir(process_path, folders, create)
     except OSError as error:
-        raise os_error(path, "written", error) from error
+        raise errors.os_error(path, "written", error) from error
 
 
 def _in_staging_dir(process_path: str, config_dirs: t.Sequence[str], work: t.Callable[[str], None]) -> None:
@@ -217,7 +204,7 @@ def prepare_file(host: hostfs.HostFS, path: str, content: bytes, mode: int, owne
             os.close(handle)
             raise
     except OSError as error:
-        raise os_error(path, "prepared", error) from error
+        raise errors.os_error(path, "prepared", error) from error
     return handle
 
 
@@ -365,7 +352,7 @@ def set_access(host: hostfs.HostFS, path: str, mode: int, owner: tuple[int, int]
             os.chown(process_path, *owner)
         os.chmod(process_path, mode)
     except OSError as error:
-        raise os_error(path, "given its mode", error) from error
+        raise errors.os_error(path, "given its mode", error) from error
 
 
 def remove_file(host: hostfs.HostFS, path: str) -> None:
@@ -378,7 +365,7 @@ def remove_file(host: hostfs.HostFS, path: str) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise os_error(path, "removed", error) from error
+        raise errors.os_error(path, "removed", error) from error
 
 
 def _copy_metadata(

@@ -9,6 +9,7 @@ Each error contains what failed, the path with line and column if there is one, 
 
 from __future__ import annotations
 
+import errno
 import types
 import typing as t
 
@@ -67,6 +68,19 @@ class PermissionDeniedError(HostError):
     """The user of the task may not read or write a file."""
 
     code = "permission-denied"
+
+
+def os_error(path: str, doing: str, error: OSError) -> HostError:
+    """Return a HostError or PermissionDeniedError for an error of the operating system, with a step that fixes it."""
+    advice = "Check the file system."
+    if isinstance(error, PermissionError):
+        advice = "Run the task as root (become: true). If lsattr shows the attribute i, remove it with chattr -i first."
+        return PermissionDeniedError(f"{path} cannot be {doing}: {error.strerror}. {advice}")
+    if error.errno == errno.ENOSPC:
+        advice = "Free space on the file system, then run the task again."
+    elif error.errno == errno.EROFS:
+        advice = "Mount the file system read-write, or configure the image of the host instead."
+    return HostError(f"{path} cannot be {doing}: {error.strerror}. {advice}")
 
 
 class Problem(t.NamedTuple):

@@ -35,6 +35,8 @@ UNIT_BYTES = 256 << 10
 JSON_BYTES = 1 << 20
 # Configurations in TOML.
 TOML_BYTES = 4 << 20
+# CDI specifications. One of 56 MIG devices has 100 kB.
+CDI_SPEC_BYTES = 4 << 20
 # The list of packages of dpkg.
 PACKAGES_BYTES = 64 << 20
 # All other files, such as records, which contain the content of a file.

@@ -88,10 +88,10 @@ def _try_lock(host: hostfs.HostFS, path: str, created: list[str], last: bool) ->
             opened.callback(os.close, handle)
         except FileNotFoundError as error:
             if last:
-                raise atomic_write.os_error(path, "created", error) from error
+                raise errors.os_error(path, "created", error) from error
             return None
         except OSError as error:
-            raise atomic_write.os_error(path, "opened", error) from error
+            raise errors.os_error(path, "opened", error) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -103,7 +103,7 @@ def _try_lock(host: hostfs.HostFS, path: str, created: list[str], last: bool) ->
             return None
         except OSError as error:
             # The file system has no locks, such as some NFS mounts, or there is no memory for one.
-            raise atomic_write.os_error(path, "locked", error) from error
+            raise errors.os_error(path, "locked", error) from error
         if not _is_current(folder, path, handle):
             return None
         # Waiting tasks show this process ID in their message. The lock works without it.
@@ -227,7 +227,7 @@ def temp_directory(host: hostfs.HostFS, purpose: str) -> t.Iterator[tuple[str, s
     try:
         process_path = tempfile.mkdtemp(prefix=f"{TEMP_PREFIX}{os.getpid()}-", dir=host.real_path(TEMP_DIR))
     except OSError as error:
-        raise atomic_write.os_error(f"A directory for {purpose} in {TEMP_DIR}", "created", error) from error
+        raise errors.os_error(f"A directory for {purpose} in {TEMP_DIR}", "created", error) from error
     handle = os.open(process_path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         # A run in another container does not see this process, but finds the directory locked.

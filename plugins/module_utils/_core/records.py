@@ -25,6 +25,9 @@ if t.TYPE_CHECKING:
 STATE_DIR = "/var/lib/gpufleet-nvidia/state"
 # BACKUP_DIR is defined here and not in `apply.py`, because a task that writes nothing does not import that file.
 BACKUP_DIR = "/var/lib/gpufleet-nvidia/backups"
+# Owners of records, beside the engines and CDI, which defines its own: config.toml of the toolkit, the files of its
+# packages, and the package repository.
+TOOLKIT, PACKAGES, REPOSITORY = "toolkit", "packages", "repository"
 
 _SCHEMA = 1
 _SNAPS = "/var/snap/"

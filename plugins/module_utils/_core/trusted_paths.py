@@ -55,6 +55,18 @@ def require_trusted_folder(host: hostfs.HostFS, parameter: str, folder: str) -> 
         )
 
 
+def check_backup_dir(host: hostfs.HostFS, directory: str, config_dirs: t.Iterable[str]) -> None:
+    """Raise NvidiaError if an engine reads ``directory`` as configuration, or if other users can change it."""
+    real = host.resolve(directory)
+    for folder in config_dirs:
+        if (real + "/").startswith(host.resolve(folder) + "/"):
+            raise errors.NvidiaError(
+                f"backup_dir {directory!r} is below {folder}, where a program reads every file as configuration. Choose"
+                " another directory."
+            )
+    require_trusted_folder(host, "backup_dir", directory)
+
+
 def _components(path: str) -> list[str]:
     """Return the root directory and each directory down to ``path`` (absolute and normalized), which comes last."""
     parts = [part for part in path.split("/") if part]

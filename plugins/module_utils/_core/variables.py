@@ -49,6 +49,7 @@ EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
         "runtime_type": "nvidia_runtime_type",
         "service": None,
         "socket": None,
+        "targets": "nvidia_runtime_engines",
         "timeout": "nvidia_runtime_restart_timeout",
         "unrecorded": "nvidia_runtime_remove_unrecorded",
     },

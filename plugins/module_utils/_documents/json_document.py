@@ -16,6 +16,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking
 
 if t.TYPE_CHECKING:
     KeyPath = t.Tuple[str, ...]
@@ -419,3 +420,43 @@ def _serialized(value: t.Any, layout: _Layout) -> str:
     between = "," + inner.separator()
     entries = between.join(to_json(name) + layout.colon + _serialized(entry, inner) for name, entry in value.items())
     return "{" + lead + entries + inner.newline + (layout.indent if layout.newline else "") + "}"
+
+
+# -- masking ---------------------------------------------------------------------------------------------------------
+
+
+def mask_json(text: str) -> str:
+    """Return ``text`` with the values of secret-looking names and all user information in URLs hidden.
+
+    The parsed strings are checked, not their spelling, because JSON may write / and @ as escapes. mask_urls() masks a
+    text that is not JSON.
+    """
+    if text.startswith(masking.BYTE_ORDER_MARK):
+        return masking.BYTE_ORDER_MARK + mask_json(text[1:])
+    try:
+        root = parse(text)
+    except JsonSyntaxError:
+        return masking.mask_urls(text)
+    for start, end, masked in reversed(list(_masked(root)) if root is not None else []):
+        text = text[:start] + to_json(masked) + text[end:]
+    return text
+
+
+def _masked(node: Node) -> t.Iterator[tuple[int, int, str]]:
+    """Yield start, end and replacement of each name or value that must be hidden, in the order of the text."""
+    for member in node.members or ():
+        yield from _masked_string(member.start, member.name_end, member.name)
+        if masking.is_secret(member.name):
+            yield member.node.start, member.node.end, masking.MASK
+        else:
+            yield from _masked(member.node)
+    for item in node.items or ():
+        yield from _masked(item)
+    if isinstance(node.value, str):
+        yield from _masked_string(node.start, node.end, node.value)
+
+
+def _masked_string(start: int, end: int, value: str) -> t.Iterator[tuple[int, int, str]]:
+    masked = masking.mask_urls_in_string(value)
+    if masked != value:
+        yield start, end, masked

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document
-
 MASK = "********"
 # A shorter secret is not hidden wherever it occurs, because ordinary text may contain it, such as "true" or "runc".
 SHORTEST_HIDDEN = 6
@@ -85,43 +83,6 @@ def is_secret(name: str) -> bool:
 
 def _mask_assignment(found: re.Match[str]) -> str:
     return f"{found.group(1)}={MASK}" if is_secret(found.group(1)) else found.group()
-
-
-def mask_json(text: str) -> str:
-    """Return ``text`` with the values of secret-looking names and all user information in URLs hidden.
-
-    The parsed strings are checked, not their spelling, because JSON may write / and @ as escapes. mask_urls() masks a
-    text that is not JSON.
-    """
-    if text.startswith(BYTE_ORDER_MARK):
-        return BYTE_ORDER_MARK + mask_json(text[1:])
-    try:
-        root = json_document.parse(text)
-    except json_document.JsonSyntaxError:
-        return mask_urls(text)
-    for start, end, masked in reversed(list(_masked(root)) if root is not None else []):
-        text = text[:start] + json_document.to_json(masked) + text[end:]
-    return text
-
-
-def _masked(node: json_document.Node) -> t.Iterator[tuple[int, int, str]]:
-    """Yield start, end and replacement of each name or value that must be hidden, in the order of the text."""
-    for member in node.members or ():
-        yield from _masked_string(member.start, member.name_end, member.name)
-        if is_secret(member.name):
-            yield member.node.start, member.node.end, MASK
-        else:
-            yield from _masked(member.node)
-    for item in node.items or ():
-        yield from _masked(item)
-    if isinstance(node.value, str):
-        yield from _masked_string(node.start, node.end, node.value)
-
-
-def _masked_string(start: int, end: int, value: str) -> t.Iterator[tuple[int, int, str]]:
-    masked = mask_urls_in_string(value)
-    if masked != value:
-        yield start, end, masked
 
 
 def secrets_of(value: object, secret: bool = False) -> t.Iterator[str]:

@@ -16,7 +16,7 @@ import math
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled, errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled, errors, hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 
 if t.TYPE_CHECKING:
@@ -170,8 +170,6 @@ def _binary(text: str) -> str:
         raise ScalarError("the value of a tag !!binary is not base64") from None
 
 
-# A specification of 56 MIG devices has 100 kB.
-MAX_BYTES = 4 << 20
 # No field of a specification is nested deeper than eight levels.
 MAX_LEVELS = 32
 
@@ -198,8 +196,8 @@ def decoded(path: str, content: bytes) -> str:
     Raises ConfigurationError if the file is too large, has another encoding, or contains a character that YAML does not
     allow.
     """
-    if len(content) > MAX_BYTES:
-        problem = f"the file is larger than {MAX_BYTES >> 20} MiB, the limit for CDI specifications"
+    if len(content) > hostfs.CDI_SPEC_BYTES:
+        problem = f"the file is larger than {hostfs.CDI_SPEC_BYTES >> 20} MiB, the limit for CDI specifications"
         raise errors.ConfigurationError(path, problem, ADVICE)
     encoding = "utf-8"
     for mark, with_mark in _BYTE_ORDER_MARKS:

@@ -429,6 +429,33 @@ class RuntimeRequest(t.NamedTuple):
     cri_disabled: str = "warn"
     use_legacy_config: bool = False
 
+    def for_engine(self, engine: str, flavor: str) -> RuntimeRequest:
+        """Return the request without the settings that the files of this engine cannot contain.
+
+        Podman registers no runtimes. Docker has no drop-ins, and K3s and RKE2 generate their tables.
+        """
+        registers = engine != "podman"
+        has_tables = engine in ("containerd", "crio") and flavor not in ("k3s", "rke2")
+        has_modes = flavor == core_constants.SYSTEM and (
+            engine == "crio" or (engine == "containerd" and self.config_mode != "hook")
+        )
+        supported = {
+            "runtime_name": registers,
+            "set_as_default": registers,
+            "enable_cdi": registers,
+            "extra_modes": has_tables or engine == "docker",
+            "config_mode": has_modes,
+            "drop_in_path": has_modes,
+            "runtime_type": has_tables,
+            "runtime_options": has_tables,
+            "container_annotations": has_tables,
+            "use_legacy_config": engine == "containerd",
+        }
+        defaults = RuntimeRequest()
+        return self._replace(
+            **{name: getattr(defaults, name) for name, is_supported in supported.items() if not is_supported}
+        )
+
     def check(self) -> None:
         """Raise NvidiaError for a runtime name that no engine accepts."""
         if not _NAME.match(self.runtime_name):

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, trusted_paths
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, hostfs
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import legacy_cleanup
 
@@ -139,6 +140,24 @@ class Options(t.NamedTuple):
     purge_legacy: bool = False
     keep_unrecorded: bool = False
     require_runtime: bool = False
+
+    def for_target(self, name: str) -> Options:
+        """Return the options for the engine ``name`` (ENGINE/FLAVOR/INSTANCE), without settings that it cannot have."""
+        engine, flavor, instance = (*name.split("/", 2), "", "")[:3]
+        flavor = flavor or core_constants.SYSTEM
+        if (engine, flavor) not in flavors.FLAVORS:
+            supported = ", ".join(str(engines_registry.Target(*key)) for key in flavors.FLAVORS)
+            raise errors.NvidiaError(
+                f"Unsupported target {name}. Supported: {supported}, each with /INSTANCE for a unit or a user."
+            )
+        by_user = flavors.FLAVORS[engine, flavor].by_user
+        return self._replace(
+            engine=engine,
+            flavor=flavor,
+            user=instance or None if by_user else None,
+            service=None if by_user else instance or None,
+            request=self.request and self.request.for_engine(engine, flavor),
+        )
 
 
 class EngineState:
@@ -284,17 +303,9 @@ class ConfigureEngine:
         self.run = run
         named = host.check_path("backup_dir", options.backup_dir) if options.backup_dir is not None else None
         if named is not None:
-            apply.check_backup_dir(host, named, core_constants.CONFIG_DIRS)
+            trusted_paths.check_backup_dir(host, named, core_constants.CONFIG_DIRS)
         self.state = EngineState(options, host, run)
-        self.writer = apply.ChangeWriter(
-            host,
-            self.state.engine.key,
-            self.state.main_path,
-            named or core_records.default_backup_dir(host, self.state.engine.key),
-            removal=self.state.removal,
-            purge=options.purge_backups,
-            drop_in_path=self.state.engine.drop_in_path,
-        )
+        self.backup_dir = named or core_records.default_backup_dir(host, self.state.engine.key)
 
     def execute(self, check_mode: bool) -> ConfigureResult:
         """Plan the change, and unless ``check_mode`` is set, write it under the lock of the host.
@@ -305,7 +316,7 @@ class ConfigureEngine:
         plan = self.state.plan()
         # This needs the records, which the write below may remove.
         unrecorded = self.state.unrecorded(plan)
-        changed = self.writer.has_work(plan.files)
+        changed = self._has_work(plan.files)
         backups: list[dict[str, str | None]] = []
         error = self._validation_error(plan) if changed else None
         if error is not None and check_mode:
@@ -319,16 +330,33 @@ class ConfigureEngine:
                 # Another run may have written files or restarted the engine since. Only what is read under the lock is
                 # current.
                 self.state.observe()
-                self.writer.main_path = self.state.main_path
                 fresh = self.state.plan()
                 # The first validation may have failed because another run was writing, so it is repeated here.
                 if fresh.files != plan.files or error is not None:
                     self._validate(fresh)
-                plan, changed = fresh, self.writer.has_work(fresh.files)
+                plan, changed = fresh, self._has_work(fresh.files)
                 if changed:
                     self._write_journal(fresh)
-                    backups = self.writer.apply(fresh.files)
+                    backups = self._writer().apply(fresh.files)
         return build_result(self.state, plan, changed, backups, unrecorded)
+
+    def _has_work(self, files: t.Sequence[core_plan.PlannedFile]) -> bool:
+        return any(file.changed for file in files) or (self.state.removal and self._writer().has_work(files))
+
+    def _writer(self) -> apply.ChangeWriter:
+        """Return the writer for the file that is the main one now."""
+        # The import is needed for a change or a removal only.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply  # noqa: PLC0415
+
+        return apply.ChangeWriter(
+            self.host,
+            self.state.engine.key,
+            self.state.main_path,
+            self.backup_dir,
+            removal=self.state.removal,
+            purge=self.options.purge_backups,
+            drop_in_path=self.state.engine.drop_in_path,
+        )
 
     def _write_journal(self, plan: engines_base.EnginePlan) -> None:
         """Record the files that a running engine uses now, for a rollback by a restart in a later play.

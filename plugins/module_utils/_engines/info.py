@@ -12,7 +12,6 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import journal as engines_journal
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import rootless
 
@@ -123,8 +122,8 @@ class _Inspection:
             described,
             lambda: {"recorded_files": [record.path for record in core_records.load_records(host, engine.key)]},
         )
-        restart = engines_journal.JournalEntry.restart_in_progress(host, engine.key)
-        self._add(described, lambda: {"unfinished_restart": restart.exists()})
+        restart = core_records.restart_journal_path(engine.key, core_records.state_dir(host, engine.key))
+        self._add(described, lambda: {"unfinished_restart": host.lexists(restart)})
 
     def _add(self, described: dict[str, t.Any], inspect: t.Callable[[], dict[str, t.Any]]) -> None:
         """Add the result of ``inspect`` to ``described``, or a problem if it fails."""

@@ -12,8 +12,8 @@ import posixpath
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document, masking
 
@@ -170,6 +170,6 @@ def _put(folder: str, name: str, content: bytes) -> None:
         with open(path, "wb") as stream:
             stream.write(content)
     except OSError as error:
-        raise atomic_write.os_error(
+        raise core_errors.os_error(
             f"A copy of {posixpath.basename(name)} in {lock.TEMP_DIR}", "written", error
         ) from error

@@ -15,8 +15,8 @@ import re
 import stat
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
 
 if t.TYPE_CHECKING:
@@ -240,7 +240,7 @@ def _is_correct(host: hostfs.HostFS, node: Node) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise atomic_write.os_error(node.path, "read", error) from error
+        raise core_errors.os_error(node.path, "read", error) from error
     if not stat.S_ISCHR(mode) and not stat.S_ISBLK(mode):
         raise core_errors.HostError(
             f"{node.path} is not a device, but the driver's device {node.major}:{node.minor} belongs there. Move it,"

@@ -20,7 +20,7 @@ import re
 import stat
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
 
 _MAGIC = re.compile(r"[*?[]")
 # The kernel's limit of links (path_resolution(7)), and a limit of path components that no path of a driver reaches.
@@ -90,7 +90,7 @@ class CachedFS:
             except (FileNotFoundError, NotADirectoryError):
                 self._names[real] = []
             except OSError as error:
-                raise atomic_write.os_error(folder, "read", error) from error
+                raise errors.os_error(folder, "read", error) from error
         return self._names[real]
 
     def glob(self, folder: str, pattern: str) -> list[str]:
@@ -119,7 +119,7 @@ class CachedFS:
             with hostfs.open_regular(self._process_path(path if real is None else real), path) as stream:
                 yield stream
         except OSError as error:
-            raise atomic_write.os_error(path, "read", error) from error
+            raise errors.os_error(path, "read", error) from error
 
     def _matching(self, folder: str, pattern: str) -> list[str]:
         names = self.names(folder)
@@ -169,7 +169,7 @@ class CachedFS:
                 self._statuses[path] = os.lstat(self._process_path(path))
             except OSError as error:
                 if error.errno not in _DOES_NOT_EXIST:
-                    raise atomic_write.os_error(path, "read", error) from error
+                    raise errors.os_error(path, "read", error) from error
                 self._statuses[path] = None
             except ValueError as error:
                 # The path contains a null byte.

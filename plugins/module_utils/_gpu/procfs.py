@@ -15,7 +15,7 @@ import posixpath
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 
 # -- presence of a GPU and of the driver -------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def read_bounded(host: hostfs.HostFS, path: str, limit: int) -> str:
     except FileNotFoundError:
         raise errors.HostError(f"{path} does not exist. {RELOAD}") from None
     except OSError as error:
-        raise atomic_write.os_error(path, "read", error) from error
+        raise errors.os_error(path, "read", error) from error
     if len(content) > limit:
         raise errors.HostError(
             f"{path} has more than {limit} bytes, so it is not a file of the driver. Check what is mounted there."

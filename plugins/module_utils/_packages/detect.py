@@ -9,7 +9,6 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt, dnf
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 
 if t.TYPE_CHECKING:
@@ -38,9 +37,22 @@ class Family(t.NamedTuple):
     create: _Factory | None
 
 
+# A host needs only one of these imports.
+def _create_apt(host: hostfs.HostFS, run: packages_base.Commands, lock_timeout: int) -> packages_base.PackageManager:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt  # noqa: PLC0415
+
+    return apt.Apt(host, run, lock_timeout)
+
+
+def _create_dnf(host: hostfs.HostFS, run: packages_base.Commands, lock_timeout: int) -> packages_base.PackageManager:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import dnf  # noqa: PLC0415
+
+    return dnf.Dnf(host, run, lock_timeout)
+
+
 FAMILIES = (
-    Family(("debian", "ubuntu"), ("apt-get", "apt-cache", "apt-mark", "dpkg", "dpkg-deb"), apt.Apt),
-    Family(("rhel", "fedora", "centos", "rocky", "almalinux", "ol", "amzn"), ("dnf", "rpm"), dnf.Dnf),
+    Family(("debian", "ubuntu"), ("apt-get", "apt-cache", "apt-mark", "dpkg", "dpkg-deb"), _create_apt),
+    Family(("rhel", "fedora", "centos", "rocky", "almalinux", "ol", "amzn"), ("dnf", "rpm"), _create_dnf),
     Family(("suse", "sles", "opensuse", "opensuse-leap", "opensuse-tumbleweed"), (), None),
 )
 

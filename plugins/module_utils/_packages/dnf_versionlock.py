@@ -14,7 +14,7 @@ import re
 import stat
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -53,7 +53,7 @@ def snapshot_files(host: hostfs.HostFS, paths: t.Iterable[str]) -> list[SavedFil
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise atomic_write.os_error(path, "read", error) from error
+            raise errors.os_error(path, "read", error) from error
         content = host.read(path) if stat.S_ISREG(status.st_mode) else b""
         if content is None or not (target is not None or stat.S_ISREG(status.st_mode)):
             continue
@@ -90,7 +90,7 @@ def _write(host: hostfs.HostFS, file: SavedFile) -> None:
     try:
         os.symlink(file.target, host.real_path(file.path, last=False))
     except OSError as error:
-        raise atomic_write.os_error(file.path, "written", error) from error
+        raise errors.os_error(file.path, "written", error) from error
 
 
 # The configuration file of dnf 4's plugin, which has no list without this file, and the list of dnf 5.

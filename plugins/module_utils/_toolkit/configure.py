@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, errors, lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, errors, lock, trusted_paths
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
@@ -228,10 +228,10 @@ class ConfigTask:
         self.host = host
         self.path = host.check_path("path", options.path)
         backup_dir = host.check_path("backup_dir", options.backup_dir)
-        apply.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
+        trusted_paths.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
         self.writer = apply.ChangeWriter(
             host,
-            apply.TOOLKIT,
+            core_records.TOOLKIT,
             host.resolve(self.path),
             backup_dir,
             removal=options.request is None,
@@ -263,7 +263,7 @@ class ConfigTask:
     def plan(self) -> ConfigPlan:
         """Return the plan for the present file. Raises NvidiaError for wrong settings, or a file that is not TOML."""
         path, request = self.writer.main_path, self.options.request
-        record = core_records.load_record(self.host, apply.TOOLKIT, path)
+        record = core_records.load_record(self.host, core_records.TOOLKIT, path)
         file = ConfigFile(path, self.host.read(path), record, self.host.exists(toolkit_settings.REAL_LDCONFIG))
         return file.absent() if request is None else file.present(request)
 

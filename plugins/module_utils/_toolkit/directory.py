@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, errors, lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, errors, lock, trusted_paths
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
@@ -104,7 +104,7 @@ class DirectoryTask(toolkit_installed.Policies):
         self.store = directory_versions.VersionReader(host, dest)
         self.config_path = f"{dest}/{toolkit_constants.OWN_CONFIG_FILE}"
         self.backup_dir = host.check_path("backup_dir", options.backup_dir)
-        apply.check_backup_dir(host, self.backup_dir, (*core_constants.CONFIG_DIRS, dest, self.store.folder))
+        trusted_paths.check_backup_dir(host, self.backup_dir, (*core_constants.CONFIG_DIRS, dest, self.store.folder))
 
     def writable_store(self) -> directory_store.VersionStore:
         """Return the store with the methods that change versions."""

@@ -290,7 +290,7 @@ class VersionStore(directory_versions.VersionReader):
             rename_exchange(process_path, self._real_dest())
         except OSError as error:
             if error.errno not in (errno.ENOSYS, errno.EINVAL, errno.EXDEV, errno.EOPNOTSUPP):
-                raise atomic_write.os_error(self.dest, "replaced", error) from error
+                raise errors.os_error(self.dest, "replaced", error) from error
             raise errors.HostError(
                 f"{self.dest} is a directory, and this file system cannot exchange it in one step ({error.strerror})."
                 " Choose another dest, or remove the directory while no container starts."

@@ -16,7 +16,7 @@ import re
 import stat
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import manifest as toolkit_manifest
 
@@ -194,7 +194,7 @@ class VersionReader:
         try:
             yield
         except OSError as error:
-            raise atomic_write.os_error(path or self.folder, doing, error) from error
+            raise errors.os_error(path or self.folder, doing, error) from error
 
 
 def listed_directories(content: bytes | None) -> list[str]:

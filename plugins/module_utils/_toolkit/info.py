@@ -9,8 +9,8 @@ from __future__ import annotations
 import posixpath
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
@@ -218,8 +218,8 @@ class _ToolkitReport:
     def _recorded(self) -> list[str]:
         return [
             record.path
-            for record in core_records.load_records(self._host, apply.TOOLKIT)
-            if record.engine == apply.TOOLKIT
+            for record in core_records.load_records(self._host, core_records.TOOLKIT)
+            if record.engine == core_records.TOOLKIT
         ]
 
     def _conflicting(self, family: str) -> list[dict[str, t.Any]]:

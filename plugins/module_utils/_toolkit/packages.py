@@ -12,7 +12,13 @@ import posixpath
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, atomic_write, errors, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (
+    apply,
+    atomic_write,
+    errors,
+    json_data,
+    trusted_paths,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
@@ -56,12 +62,15 @@ def track_config(host: hostfs.HostFS) -> core_records.OriginalFile | None:
     Returns None if the file exists or was recorded before.
     """
     path = host.resolve(toolkit_constants.CONFIG_FILE)
-    if host.lexists(toolkit_constants.CONFIG_FILE) or core_records.load_record(host, apply.PACKAGES, path) is not None:
+    if (
+        host.lexists(toolkit_constants.CONFIG_FILE)
+        or core_records.load_record(host, core_records.PACKAGES, path) is not None
+    ):
         return None
     folders = (posixpath.dirname(path), core_records.STATE_DIR)
     created = [folder for wanted in folders for folder in atomic_write.missing_directories(host, wanted)]
     record = core_records.OriginalFile(
-        apply.PACKAGES,
+        core_records.PACKAGES,
         path,
         None,
         os.geteuid(),
@@ -73,7 +82,7 @@ def track_config(host: hostfs.HostFS) -> core_records.OriginalFile | None:
         main=path,
     )
     atomic_write.make_directories(host, core_records.STATE_DIR, 0o700)
-    atomic_write.replace_file(host, core_records.record_path(apply.PACKAGES, path), record.to_bytes(), 0o600)
+    atomic_write.replace_file(host, core_records.record_path(core_records.PACKAGES, path), record.to_bytes(), 0o600)
     return record
 
 
@@ -86,12 +95,12 @@ def untrack_config(host: hostfs.HostFS, record: core_records.OriginalFile | None
 def recorded_config(host: hostfs.HostFS) -> core_records.OriginalFile | None:
     """Return the record of a config.toml that the packages created, or None."""
     path = host.resolve(toolkit_constants.CONFIG_FILE)
-    return core_records.load_record(host, apply.PACKAGES, path)
+    return core_records.load_record(host, core_records.PACKAGES, path)
 
 
 def has_written_settings(host: hostfs.HostFS) -> bool:
     """Return whether nvidia_toolkit_config has settings in config.toml and may have to restore the original file."""
-    return core_records.load_record(host, apply.TOOLKIT, host.resolve(toolkit_constants.CONFIG_FILE)) is not None
+    return core_records.load_record(host, core_records.TOOLKIT, host.resolve(toolkit_constants.CONFIG_FILE)) is not None
 
 
 def remove_config(
@@ -135,7 +144,7 @@ def recorded_packages(host: hostfs.HostFS) -> tuple[str, ...]:
                 f"{INSTALLED} is damaged: {error}. Rename this file, and set unrecorded: remove to remove the packages."
             ) from error
     known = recorded_config(host) is not None or (
-        core_records.load_records(host, apply.REPOSITORY) and not toolkit_repository.is_untested(host)
+        core_records.load_records(host, core_records.REPOSITORY) and not toolkit_repository.is_untested(host)
     )
     return packages_base.PACKAGES if known else ()
 
@@ -274,7 +283,7 @@ class PackageTask(toolkit_installed.Policies):
         self.run = run
         self._manager = manager
         self.backup_dir = host.check_path("backup_dir", options.backup_dir)
-        apply.check_backup_dir(host, self.backup_dir, (*core_constants.CONFIG_DIRS, *SOURCE_FOLDERS))
+        trusted_paths.check_backup_dir(host, self.backup_dir, (*core_constants.CONFIG_DIRS, *SOURCE_FOLDERS))
         self.cache = None if options.package_cache is None else check_cache(host, options.package_cache)
         self.files = tuple(host.check_path("files", path) for path in options.files)
         files = options.repository_files

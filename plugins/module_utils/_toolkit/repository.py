@@ -198,7 +198,7 @@ def address_of(host: hostfs.HostFS, files: t.Sequence[RepositoryFile] | None, fa
 
 
 def _restored_files(host: hostfs.HostFS, kept: t.Collection[str]) -> tuple[core_plan.PlannedFile, ...]:
-    records = [record for record in core_records.load_records(host, apply.REPOSITORY) if record.path not in kept]
+    records = [record for record in core_records.load_records(host, core_records.REPOSITORY) if record.path not in kept]
     records.sort(
         key=lambda record: (
             posixpath.basename(record.path) not in map(posixpath.basename, packages_sources.REPOSITORY_FILES)
@@ -237,7 +237,7 @@ def write_files(host: hostfs.HostFS, plan: RepositoryPlan, backup_dir: str) -> l
     backups: list[dict[str, str | None]] = []
     for files, removal in ((plan.files, False), (plan.restored, True)):
         # No file is passed as the main one, so the writer keeps temporary files out of the directories of all of them.
-        writer = apply.ChangeWriter(host, apply.REPOSITORY, "", backup_dir, removal=removal, purge=False)
+        writer = apply.ChangeWriter(host, core_records.REPOSITORY, "", backup_dir, removal=removal, purge=False)
         backups += writer.apply(files)
         for file in files:
             if file.after is not None and file.mode is not None:
@@ -345,7 +345,7 @@ class SavedSources:
         self.changed = False
 
     def _read_file(self, path: str, *, own: bool) -> SavedFile:
-        record = self.host.read(core_records.record_path(apply.REPOSITORY, path))
+        record = self.host.read(core_records.record_path(core_records.REPOSITORY, path))
         content = self.host.read(path)
         if content is None:
             return SavedFile(path, own, None, 0, (0, 0), record)
@@ -357,7 +357,7 @@ class SavedSources:
             atomic_write.remove_file(self.host, saved.path)
         else:
             self._write(saved, saved.content)
-        where = core_records.record_path(apply.REPOSITORY, saved.path)
+        where = core_records.record_path(core_records.REPOSITORY, saved.path)
         if saved.record is None:
             atomic_write.remove_file(self.host, where)
         else:

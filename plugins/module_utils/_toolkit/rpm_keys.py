@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 
 if t.TYPE_CHECKING:
@@ -148,7 +148,7 @@ def list_keys(host: hostfs.HostFS, run: core_plan.Runner, content: bytes) -> Key
             with open(f"{process_path}/key.asc", "wb") as file:
                 file.write(content)
         except OSError as error:
-            raise atomic_write.os_error(f"The key of the repository in {lock.TEMP_DIR}", "written", error) from error
+            raise errors.os_error(f"The key of the repository in {lock.TEMP_DIR}", "written", error) from error
         status, output, _errors = run(host.argv([*_GPG, f"--homedir={home}", f"{home}/key.asc"]))
     rows = [line.split(":") for line in output.splitlines()]
     # Type, validity, length, algorithm, key ID, creation, expiry; and the fingerprint.

@@ -14,8 +14,8 @@ import stat
 import tempfile
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, hostfs, lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import elf as gpu_elf
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory_layout
@@ -346,7 +346,7 @@ class SourceReader:
             try:
                 sources[path] = toolkit_manifest.digest_file(process_path, self._known.get(path), self._thorough)
             except OSError as error:
-                raise atomic_write.os_error(path, "read", error) from error
+                raise errors.os_error(path, "read", error) from error
 
         def unpacked() -> Source:
             folder = self._folder()
@@ -376,9 +376,7 @@ class SourceReader:
         try:
             return self._stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{lock.TOOLKIT_PREFIX}{os.getpid()}-"))
         except OSError as error:
-            raise atomic_write.os_error(
-                f"A temporary directory in {tempfile.gettempdir()}", "created", error
-            ) from error
+            raise errors.os_error(f"A temporary directory in {tempfile.gettempdir()}", "created", error) from error
 
     def _read_tree(self, root: hostfs.HostFS, components: t.Sequence[str] | None, label: str) -> Source:
         parts, sources, paths = [], {}, {}
@@ -386,7 +384,7 @@ class SourceReader:
             try:
                 content = toolkit_manifest.digest_file(part.path, self._known.get(part.path), self._thorough)
             except OSError as error:
-                raise atomic_write.os_error(part.path, "read", error) from error
+                raise errors.os_error(part.path, "read", error) from error
             parts.append(
                 toolkit_manifest.PartDigest(part.name, content.sha256, part.mode, part.size, part.machine, part.soname)
             )
@@ -421,7 +419,7 @@ def _extract(archive: str, names: t.Sequence[str], folder: str) -> dict[str, str
             f"The archive from the controller cannot be read: {error}. Run the task again."
         ) from error
     except OSError as error:
-        raise atomic_write.os_error(folder, "written", error) from error
+        raise errors.os_error(folder, "written", error) from error
     return paths
 
 

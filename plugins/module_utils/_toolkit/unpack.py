@@ -23,7 +23,6 @@ import tempfile
 import time
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 
 # Limits for the bytes and entries of a package. The toolkit's largest package has less than 80 MiB and about 20
@@ -98,7 +97,7 @@ def _write(folder: str, names: t.Sequence[str], entry: Entry, label: str) -> Non
             _remove_existing(path, label)
             _write_file(path, entry.content, entry.mode)
     except OSError as error:
-        raise atomic_write.os_error("/".join([folder, *names]), "written", error) from error
+        raise core_errors.os_error("/".join([folder, *names]), "written", error) from error
 
 
 def _make_folders(folder: str, names: t.Sequence[str], label: str) -> str:

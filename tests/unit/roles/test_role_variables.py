@@ -331,7 +331,7 @@ def test_missing_gpg(manager: str, gpg: str | None, refused: bool) -> None:
 )
 def test_action_of_the_handler(pending: str | None, changed: str, earlier: str | None, expected: str) -> None:
     variables = RUNTIME.load("vars/main.yml")
-    item = {"item": "docker", "target": "docker", "pending_action": pending, "restart_action": changed}
+    item = {"target": "docker", "pending_action": pending, "restart_action": changed}
     due = {} if earlier is None else {"/ docker": {"action": earlier}}
     known = {"item": item, "nvidia_runtime_host_root": "/", "nvidia_runtime_interrupted": []}
     key = render(variables["nvidia_runtime_pending_key"], known)
@@ -345,7 +345,7 @@ def test_action_of_the_handler(pending: str | None, changed: str, earlier: str |
     [("auto", [], "restart"), ("systemd", [], "restart"), ("signal", [], "reload"), ("auto", ["docker"], "reload")],
 )
 def test_repeats_an_interrupted_restart(mode: str, signalable: list[str], expected: str) -> None:
-    item = {"item": "docker", "target": "docker", "pending_action": "none", "restart_action": "none"}
+    item = {"target": "docker", "pending_action": "none", "restart_action": "none"}
     known = {
         "item": item,
         "nvidia_runtime_interrupted": ["docker"],
@@ -374,22 +374,22 @@ def test_warns_about_an_interrupted_restart(restartable: list[str], warnings: in
     ("known", "expected"),
     [
         ({}, "False"),
-        ({"nvidia_runtime_result": {"changed": True, "results": [{}]}}, "True"),
-        ({"nvidia_runtime_result": {"results": []}}, "True"),
-        ({"nvidia_runtime_result": {"results": [{"error": "x"}]}}, "True"),
-        ({"nvidia_runtime_result": {"results": [{"restart_required": True}]}}, "True"),
-        ({"nvidia_runtime_result": {"results": [{"restart_required": False, "cdi": True}]}}, "False"),
+        ({"nvidia_runtime_result": {"changed": True}, "nvidia_runtime_results": [{}]}, "True"),
+        ({"nvidia_runtime_results": []}, "True"),
+        ({"nvidia_runtime_results": [{"error": "x"}]}, "True"),
+        ({"nvidia_runtime_results": [{"restart_required": True}]}, "True"),
+        ({"nvidia_runtime_results": [{"restart_required": False, "cdi": True}]}, "False"),
         ({"nvidia_runtime_info": {"engines": [{"unfinished_restart": True}]}}, "True"),
         ({"nvidia_runtime_verify": "gpu"}, "True"),
-        ({"nvidia_cdi_units": {}, "nvidia_runtime_result": {"results": [{"cdi": False}]}}, "True"),
-        ({"nvidia_runtime_result": {"results": [{"cdi": False}]}}, "False"),
+        ({"nvidia_cdi_units": {}, "nvidia_runtime_results": [{"cdi": False}]}, "True"),
+        ({"nvidia_runtime_results": [{"cdi": False}]}, "False"),
         ({"nvidia_runtime_info_of_users": {}}, "True"),
     ],
 )
 def test_follow_up_is_skipped_on_unchanged_hosts_only(known: dict[str, t.Any], expected: str) -> None:
     values = {
         "nvidia_runtime_info": {"engines": [{"unfinished_restart": False}]}, "nvidia_runtime_verify": "off",
-        "nvidia_runtime_result": {"results": [{"cdi": None}]}, **known,
+        "nvidia_runtime_result": {}, "nvidia_runtime_results": [{"cdi": None}], **known,
     }  # fmt: skip
     role = RUNTIME.load("vars/main.yml")
     values["nvidia_runtime_restart_interrupted"] = render(role["nvidia_runtime_restart_interrupted"], values)

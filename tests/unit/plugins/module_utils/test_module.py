@@ -18,6 +18,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.plan import PlannedFile
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.json_document import mask_json
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import mask_toml
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     command_runner,
     diff_of,
@@ -131,11 +133,11 @@ def test_selinux_labels(tmp_path: Path, selinux: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("syntax", "text"), [("json", '{"password": "hunter2"}\n'), ("toml", 'password = "hunter2"\n')]
+    ("mask", "text"), [(mask_json, '{"password": "hunter2"}\n'), (mask_toml, 'password = "hunter2"\n')]
 )
-def test_diff_hides_secrets(syntax: str, text: str) -> None:
+def test_diff_hides_secrets(mask: t.Callable[[str], str], text: str) -> None:
     created, removed = diff_of(
-        [PlannedFile("/etc/new", None, text.encode()), PlannedFile("/etc/gone", text.encode(), None)], syntax
+        [PlannedFile("/etc/new", None, text.encode()), PlannedFile("/etc/gone", text.encode(), None)], mask
     )
     masked = text.replace("hunter2", "********")
     assert created == {
@@ -367,7 +369,7 @@ def _options(monkeypatch: pytest.MonkeyPatch, module: t.Any) -> dict[str, dict[s
     """Return the argument specification that the module gives to new_module()."""
     seen: list[dict[str, dict[str, t.Any]]] = []
 
-    def new_module(argument_spec: dict[str, dict[str, t.Any]]) -> None:
+    def new_module(argument_spec: dict[str, dict[str, t.Any]], **_rules: t.Any) -> None:
         seen.append(argument_spec)
         raise Ended
 

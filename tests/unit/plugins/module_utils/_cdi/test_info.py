@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.info import changed_gpus, describe_cdi
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import CDI_SPEC_BYTES, HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_parser import MAX_BYTES
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_nodes import FakeNodes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import mig_minors, write
 
@@ -64,7 +63,7 @@ def report(host: HostFS, gpus: t.Mapping[str, t.Any] | None = None) -> dict[str,
 
 
 def test_too_large_specifications(host: HostFS) -> None:
-    filler = {f"etc/cdi/{number}.yaml": f"# {'x' * (MAX_BYTES // 4)}\n" + text(str(number)) for number in range(5)}
+    filler = {f"etc/cdi/{number}.yaml": f"# {'x' * (CDI_SPEC_BYTES // 4)}\n" + text(str(number)) for number in range(5)}
     write(Path(host.root), filler)
     answer = report(host)
     assert (answer["files"], answer["devices"]) == ([], {})

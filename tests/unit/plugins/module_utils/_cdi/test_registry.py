@@ -34,8 +34,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
     HostError,
     MissingPackageError,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_parser import MAX_BYTES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import CDI_SPEC_BYTES, HostFS
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -276,9 +275,9 @@ class TestPaths:
 
     def test_too_large_in_total(self, root: Path, host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(4):
-            (root / f"etc/cdi/{number}.yaml").write_bytes(b"#" * (MAX_BYTES // 4))
+            (root / f"etc/cdi/{number}.yaml").write_bytes(b"#" * (CDI_SPEC_BYTES // 4))
         # A file that is too large by itself is not parsed, and does not count.
-        (root / "etc/cdi/huge.yaml").write_bytes(b"#" * (MAX_BYTES + 1))
+        (root / "etc/cdi/huge.yaml").write_bytes(b"#" * (CDI_SPEC_BYTES + 1))
         assert len(specification_paths(host)) == 5
         (root / "etc/cdi/one-more.yaml").write_text("#")
         monkeypatch.setattr(cdi_registry, "_parsed", lambda *_args: pytest.fail("a file was parsed"))
@@ -348,7 +347,7 @@ class TestReading:
     def test_large_file_is_not_read(self, root: Path, host: HostFS) -> None:
         with (root / "etc/cdi/a.yaml").open("wb") as stream:
             stream.truncate(1 << 40)
-        assert self.message(host).startswith(f"/etc/cdi/a.yaml is larger than {MAX_BYTES >> 10} KiB")
+        assert self.message(host).startswith(f"/etc/cdi/a.yaml is larger than {CDI_SPEC_BYTES >> 10} KiB")
 
     def test_known_content_is_not_parsed(self, root: Path, host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cdi_registry, "_parsed", lambda path, _content: pytest.fail(f"{path} was parsed"))

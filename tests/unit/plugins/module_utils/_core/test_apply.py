@@ -20,12 +20,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.apply import
     BACKUPS_KEPT,
     RECORD_SUFFIX,
     backups_of,
-    check_backup_dir,
     load_backup,
     remove_backup,
     save_backup,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import (
     BACKUP_DIR,
@@ -43,61 +42,6 @@ DAEMON = "/etc/docker/daemon.json"
 @pytest.fixture
 def host(tmp_path: Path) -> HostFS:
     return HostFS(str(tmp_path), live=False)
-
-
-# -- check_backup_dir ----------------------------------------------------------------------------------------------
-
-_PARSED = ("/etc/cdi", "/etc/containerd/conf.d", "/var/run/cdi")
-
-
-@pytest.mark.parametrize(
-    ("directory", "inside"),
-    [
-        ("/etc/cdi", "/etc/cdi"),
-        ("/etc/cdi/backups", "/etc/cdi"),
-        ("/etc/containerd/conf.d/a/b", "/etc/containerd/conf.d"),
-        ("/etc/containerd/x/../conf.d", "/etc/containerd/conf.d"),
-        # A link to the directory, a link in the path, and a path below a link whose target does not exist yet.
-        ("/srv/link", "/etc/cdi"),
-        ("/run/cdi", "/var/run/cdi"),
-        ("/var/run/cdi/x", "/var/run/cdi"),
-    ],
-)
-def test_refuses_directories_that_daemons_read(tmp_path: Path, host: HostFS, directory: str, inside: str) -> None:
-    for link, target in (("srv/link", "/etc/cdi"), ("var/run", "/run")):
-        (tmp_path / link).parent.mkdir()
-        (tmp_path / link).symlink_to(target)
-    with pytest.raises(NvidiaError, match=f"^backup_dir '{directory}' is below {inside}, where a program"):
-        check_backup_dir(host, directory, _PARSED)
-
-
-@pytest.mark.parametrize(
-    "directory", [BACKUP_DIR, "/", "/etc", "/etc/cdi-backups", "/etc/containerd/conf.d.old", "/backups/etc/cdi"]
-)
-def test_accepts_other_directories(host: HostFS, directory: str) -> None:
-    check_backup_dir(host, directory, _PARSED)
-
-
-@pytest.mark.parametrize(
-    ("folder", "mode"), [("srv/b", 0o777), ("srv/b", 0o1777), ("srv", 0o777), ("srv", 0o1777), (".", 0o757)]
-)
-def test_refuses_folders_in_which_others_can_write(tmp_path: Path, host: HostFS, folder: str, mode: int) -> None:
-    (tmp_path / "srv").mkdir()
-    if folder == "srv/b":
-        (tmp_path / "srv/b").mkdir()
-    (tmp_path / folder).chmod(mode)
-    with pytest.raises(
-        HostError, match=r"^backup_dir '/srv/b' is not safe: .* other users, .*`(chmod go-w|mkdir -m 700) "
-    ):
-        check_backup_dir(host, "/srv/b", ())
-    (tmp_path / folder).chmod(0o755)
-    check_backup_dir(host, "/srv/b", ())
-
-
-def test_accepts_an_existing_directory_in_one_with_the_sticky_bit(tmp_path: Path, host: HostFS) -> None:
-    (tmp_path / "srv/b").mkdir(parents=True)
-    (tmp_path / "srv").chmod(0o1777)
-    check_backup_dir(host, "/srv/b", ())
 
 
 # -- load_backup ---------------------------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking, toml_parser
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.json_document import mask_json
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.masking import (
     MASK,
-    mask_json,
     mask_urls,
     secrets_of,
 )

@@ -26,9 +26,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
     MissingPackageError,
     NvidiaError,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import CDI_SPEC_BYTES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import parse, render
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_parser import MAX_BYTES, MAX_LEVELS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_parser import MAX_LEVELS
 
 VERDICTS = json.loads((Path(__file__).parents[3] / "files/cdi_verdicts.json").read_text("utf-8"))
 SCANNERS = ["compiled", "python"] if yaml.__with_libyaml__ else ["python"]
@@ -244,8 +245,8 @@ def test_both_scanners_say_the_same(text: str) -> None:
 
 class TestText:
     def test_too_large(self) -> None:
-        assert refusal(b"#" * (MAX_BYTES + 1)).problem.startswith("the file is larger than 4 MiB")
-        assert parse("/etc/cdi/x.yaml", b" " * MAX_BYTES) is None
+        assert refusal(b"#" * (CDI_SPEC_BYTES + 1)).problem.startswith("the file is larger than 4 MiB")
+        assert parse("/etc/cdi/x.yaml", b" " * CDI_SPEC_BYTES) is None
 
     @pytest.mark.parametrize(
         ("content", "place", "said"),

@@ -158,6 +158,43 @@ def test_refuse_toml_settings(asked: dict[str, t.Any]) -> None:
     RuntimeRequest(config_mode="in_place").refuse_toml_settings("docker")
 
 
+ALL_SETTINGS = RuntimeRequest(
+    "other", "/opt", ("cdi",), True, "auto", "drop_in", "/x.toml", "type", {"a": 1}, ("cdi.k8s.io/*",), "fail", True
+)
+
+
+@pytest.mark.parametrize(
+    ("engine", "flavor", "config_mode", "unset"),
+    [
+        ("containerd", "system", "drop_in", ()),
+        ("containerd", "system", "hook", ("config_mode", "drop_in_path")),
+        ("crio", "system", "hook", ("use_legacy_config",)),
+        ("containerd", "k0s", "drop_in", ("config_mode", "drop_in_path")),
+        (
+            "containerd", "k3s", "drop_in",
+            ("extra_modes", "config_mode", "drop_in_path", "runtime_type", "runtime_options", "container_annotations"),
+        ),
+        (
+            "docker", "rootless", "drop_in",
+            ("config_mode", "drop_in_path", "runtime_type", "runtime_options", "container_annotations",
+             "use_legacy_config"),
+        ),
+        (
+            "podman", "system", "auto",
+            set(RuntimeRequest._fields) - {"runtime_dir", "cri_disabled"},
+        ),
+    ],
+)  # fmt: skip
+def test_settings_that_an_engine_cannot_have(
+    engine: str, flavor: str, config_mode: str, unset: t.Collection[str]
+) -> None:
+    request = ALL_SETTINGS._replace(config_mode=config_mode)
+    supported = request.for_engine(engine, flavor)
+    for name in RuntimeRequest._fields:
+        expected = RuntimeRequest() if name in unset else request
+        assert getattr(supported, name) == getattr(expected, name), name
+
+
 def test_action_order() -> None:
     assert max(Action) is Action.RESTART
     assert [str(action) for action in sorted(Action)] == ["none", "reload", "restart"]

@@ -16,7 +16,8 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock as core_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.apply import ChangeWriter
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import JournalEntry
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.docker_trees import DAEMON_JSON, ORIGINAL, Tree, live_tree
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kills import Killed, kill_before_write
@@ -414,3 +415,26 @@ def test_new_plan_is_validated_again(live: Tree, monkeypatch: pytest.MonkeyPatch
 def test_same_plan_is_validated_once(live: Tree) -> None:
     live.present()
     assert sum("--validate" in argv for argv in live.commands) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("docker", ("docker", "system", None, None)),
+        ("docker/rootless/alice", ("docker", "rootless", "alice", None)),
+        ("docker/rootless", ("docker", "rootless", None, None)),
+        ("containerd/k3s", ("containerd", "k3s", None, None)),
+        ("containerd/system/second.service", ("containerd", "system", None, "second.service")),
+    ],
+)
+def test_options_for_a_target(name: str, expected: tuple[str | None, ...]) -> None:
+    options = Options("", RuntimeRequest(use_legacy_config=True), user="eve", service="other").for_target(name)
+    assert (options.engine, options.flavor, options.user, options.service) == expected
+    assert options.request == RuntimeRequest(use_legacy_config=options.engine == "containerd")
+    assert Options("", None).for_target(name).request is None
+
+
+@pytest.mark.parametrize("name", ["", "/", "docker/k3s", "lxc"])
+def test_unknown_targets(name: str) -> None:
+    with pytest.raises(NvidiaError, match=r"Unsupported target .*containerd/k3s"):
+        Options("", None).for_target(name)

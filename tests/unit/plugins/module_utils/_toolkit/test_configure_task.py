@@ -15,14 +15,18 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock as core_lock
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.apply import PACKAGES, TOOLKIT
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import (
     ConfigurationError,
     HostError,
     NvidiaError,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile, record_path
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import (
+    PACKAGES,
+    TOOLKIT,
+    OriginalFile,
+    record_path,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_parser import equal
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.configure import (

@@ -9,13 +9,13 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.apply import PACKAGES as OWNER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import (
     ConfigurationError,
     HostError,
     NvidiaError,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import PACKAGES as OWNER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import load_record
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import PACKAGES, Package, Preview
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import APT_SOURCE

@@ -9,11 +9,11 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.apply import PACKAGES as OWNER
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.apply import TOOLKIT
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import PACKAGES as OWNER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import (
+    TOOLKIT,
     OriginalFile,
     load_record,
     record_path,

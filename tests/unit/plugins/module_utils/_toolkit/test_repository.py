@@ -13,9 +13,9 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.apply import REPOSITORY as OWNER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import REPOSITORY as OWNER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import STATE_DIR, load_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import sources as packages_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import (

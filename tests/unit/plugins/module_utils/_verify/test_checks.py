@@ -16,8 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
     MissingPackageError,
     NvidiaError,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_parser import MAX_BYTES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import CDI_SPEC_BYTES, HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.checks import Check, GpuChecks, check_cdi
 
 if t.TYPE_CHECKING:
@@ -310,7 +309,7 @@ def test_reads_the_directories_of_config_toml(root: Path) -> None:
 
 def test_refuses_too_large_specifications(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="are larger than 4 MiB in total"):
-        check_specs(tmp_path, **{f"f{number}": spec("0") + " " * (MAX_BYTES // 4) for number in range(5)})
+        check_specs(tmp_path, **{f"f{number}": spec("0") + " " * (CDI_SPEC_BYTES // 4) for number in range(5)})
 
 
 def test_requests_a_yaml_parser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

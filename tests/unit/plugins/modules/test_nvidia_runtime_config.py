@@ -1,0 +1,69 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The option targets: one task configures several engines."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+    Run = t.Callable[..., dict[str, t.Any]]
+
+FILES = {"docker": "etc/docker/daemon.json", "crio": "etc/crio/crio.conf.d/99-nvidia.toml"}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in ("etc/docker", "etc/crio", "etc/containers"):
+        (tmp_path / name).mkdir(parents=True)
+    return tmp_path
+
+
+def test_all_engines_in_one_task(run_module: Run, tree: Path) -> None:
+    arguments: dict[str, t.Any] = {"targets": ["docker", "crio", "podman"], "host_root": str(tree)}
+    # Docker and Podman have no such setting.
+    arguments["runtime_options"] = {"monitor_path": "/usr/bin/conmon"}
+    result = run_module("nvidia_runtime_config", **arguments)
+    assert {engine["target"]: engine["changed"] for engine in result["engines"]} == {
+        "docker": True, "crio": True, "podman": False,
+    }  # fmt: skip
+    paths = [entry["after_header"] for entry in result["diff"]]
+    assert set(FILES.values()) == {path.lstrip("/").replace(" (absent)", "") for path in paths}
+    assert all("nvidia" in (tree / path).read_text() for path in FILES.values())
+    assert "conmon" in (tree / FILES["crio"]).read_text()
+    again = run_module("nvidia_runtime_config", **arguments)
+    assert again["changed"] is False
+    assert not any(engine["changed"] or "diff" in engine for engine in again["engines"])
+    one = run_module("nvidia_runtime_config", engine="docker", host_root=str(tree))
+    assert set(again["engines"][0]) == set(one) - {"diff", "warnings", "invocation"}
+
+
+def test_an_error_does_not_prevent_the_other_engines(run_module: Run, tree: Path) -> None:
+    (tree / FILES["docker"]).write_text("{")
+    result = run_module("nvidia_runtime_config", targets=["docker", "crio", "docker/k3s"], host_root=str(tree))
+    docker, crio, unknown = result["engines"]
+    assert result["failed"] is True
+    assert result["changed"] is True
+    assert docker["target"] == "docker"
+    assert docker["changed"] is False
+    assert FILES["docker"] in docker["error"]
+    assert "error" not in crio
+    assert crio["changed"] is True
+    assert "Unsupported target docker/k3s. Supported: docker, " in unknown["error"]
+    assert result["msg"] == f"docker: {docker['error']} | docker/k3s: {unknown['error']}"
+
+
+@pytest.mark.parametrize("other", [{"engine": "docker"}, {"flavor": "system"}, {"user": "a"}, {"service": "a"}])
+def test_targets_replace_the_options_of_one_engine(run_module: Run, tree: Path, other: dict[str, str]) -> None:
+    result = run_module("nvidia_runtime_config", targets=["crio"], host_root=str(tree), **other)
+    assert "mutually exclusive" in result["msg"]
+
+
+def test_an_engine_is_required(run_module: Run) -> None:
+    assert "engine, targets" in run_module("nvidia_runtime_config")["msg"]
