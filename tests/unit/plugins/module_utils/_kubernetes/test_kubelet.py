@@ -123,11 +123,25 @@ def test_flags_of_the_kubelet_in_the_unit_of_k3s(tmp_path: Path) -> None:
 
 def test_another_root_directory(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    node.runs("kubelet.service", PID, "/usr/bin/kubelet", "--root-dir", "/mnt/kubelet")
+    node.runs("kubelet.service", PID, "/usr/bin/kubelet", "--root-dir", "/mnt/kubelet", "--v=2")
     node.write("/mnt/kubelet/cpu_manager_state", '{"policyName":"static","defaultCpuSet":"0-3","checksum":1}')
     found = node.described()
     assert found["root_dir"] == "/mnt/kubelet"
     assert found["cpu_manager"] == {"policy": "none", "last_policy": "static"}
+
+
+def test_flags_in_the_unit_of_a_stopped_kubelet(tmp_path: Path) -> None:
+    node = Node(tmp_path, "kubelet", running=False)
+    node.write("/etc/systemd/system/kubelet.service", "[Service]\nExecStart=/usr/bin/kubelet --root-dir=/data --v=2\n")
+    assert node.described()["root_dir"] == "/data"
+
+
+def test_drop_ins_of_k3s(tmp_path: Path) -> None:
+    node = Node(tmp_path, "k3s")
+    node.write(
+        "/var/lib/rancher/k3s/agent/etc/kubelet.conf.d/10-numa.conf", "topologyManagerPolicy: single-numa-node\n"
+    )
+    assert node.described()["topology_manager"]["policy"] == "single-numa-node"
 
 
 @pytest.mark.parametrize("state", ["", "{", "[]", '{"policyName": 7}', "[" * 100000, '{"policyName": ""}'])
