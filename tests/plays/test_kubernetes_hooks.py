@@ -59,9 +59,10 @@ INFO: dict[str, t.Any] = {
     "toolkit": {"package_manager": "apt", "gpg": None, "repository_files": [],
                 "gpu": {"present": True, "kind": "driver", "message": ""}},
 }  # fmt: skip
-CONFIGURED = {"changed": True, "service": "containerd.service", "restart_required": True, "restart_action": "restart",
-              "pending_action": "restart", "runtimes": {"nvidia": "/usr/bin/nvidia-container-runtime"},
-              "default_runtime": "runc", "backup_files": [], "cdi": True}  # fmt: skip
+ENGINE = {"target": "containerd", "changed": True, "service": "containerd.service", "restart_required": True,
+          "restart_action": "restart", "pending_action": "restart", "default_runtime": "runc", "backup_files": [],
+          "runtimes": {"nvidia": "/usr/bin/nvidia-container-runtime"}, "cdi": True}  # fmt: skip
+CONFIGURED = {"changed": True, "engines": [ENGINE]}
 RESTARTED = {"changed": True, "state": "applied"}
 FAILED = {"failed": True, "msg": "containerd.service is not healthy."}
 RESTART = "nvidia_runtime_restart"
