@@ -25,7 +25,7 @@ if t.TYPE_CHECKING:
 _NODE = re.compile(r"/dev/(?:nvidia|dri/)")
 # The names of the driver's files: libraries, programs, firmware, and files in directories named nvidia.
 _FILE = re.compile(r"(?:\A|/)(?:lib(?:nvidia|cuda|nv|GLX?_nvidia|EGL_nvidia|vdpau_nvidia)|nvidia|gsp_)[^/]*\Z")
-_VERSIONED = re.compile(r"(?:\A|/)lib(?:cuda|nvidia-ml)\.so\.([0-9]+\.[0-9.]*[0-9])\Z")
+_VERSIONED = re.compile(r"(?:\A|/)(libcuda|libnvidia-ml)\.so\.([0-9]+\.[0-9.]*[0-9])\Z")
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 # The library that a capability needs at least (nvc_info.c of libnvidia-container), and its device nodes
 # (nvc_mount.c).
@@ -48,9 +48,14 @@ class Contents(t.NamedTuple):
     whole_dev: bool = False
 
     def other_versions(self, driver: str) -> tuple[str, ...]:
-        """Return the libraries of the driver with another version than ``driver``."""
-        found = ((path, _VERSIONED.search(path)) for path in sorted(self.files))
-        return tuple(path for path, match in found if match is not None and match[1] != driver)
+        """Return the libraries of which the container has another version than ``driver``, and not that of ``driver``.
+
+        Besides the library of the driver, nvidia-container-cli also mounts a newer libcuda that an image has for forward
+        compatibility (src/nvc_mount.c of libnvidia-container).
+        """
+        matches = [match for match in map(_VERSIONED.search, sorted(self.files)) if match is not None]
+        current = {match[1] for match in matches if match[2] == driver}
+        return tuple(match.string for match in matches if match[1] not in current)
 
 
 class Expected(t.NamedTuple):

@@ -193,6 +193,8 @@ WHOLE: list[tuple[str, Container, Host, str]] = [
         mountinfo=mounts("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1", f"/lib/libnvidia-ml.so.{DRIVER}")), "has 2"),
     ("/dev of the host", with_cdi("0"), HOST._replace(mountinfo=f"{mounts(f'{LIBRARIES}/libcuda.so.{DRIVER}')}\n"
      "9 1 0:5 / /dev rw - devtmpfs udev rw"), "has nvidia.com/gpu=0"),
+    ("a newer libcuda of the image", with_nvidia(), OLD._replace(
+        mountinfo=f"{BY_HOOK}\n{mounts(f'{LIBRARIES}/libcuda.so.575.57.08')}"), "legacy."),
     ("names that are not known", with_nvidia("GPU-9"), OLD._replace(names_known=False), "legacy."),
     # The engine has set the variable void for the runtime.
     ("CDI of the engine with the runtime of NVIDIA", with_nvidia(cdi_devices=("nvidia.com/gpu=0",)),
