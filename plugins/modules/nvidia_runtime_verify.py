@@ -455,7 +455,9 @@ explanation:
           sample: true
       sample: []
     requirements_checked:
-      description: Whether the toolkit checks the requirements. Only mode V(legacy) does.
+      description:
+        - Whether the toolkit checks the requirements. Only the modes V(legacy) and V(csv) do. Those of V(csv) are not
+          evaluated here.
       type: bool
       sample: false
     devices:

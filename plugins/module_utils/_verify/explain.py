@@ -113,7 +113,9 @@ class _Explainer:
             steps.append(self._handler())
         if steps[0].ok is not None and self.injection in (BY_RUNTIME, BY_HOOK):
             steps += [self._mode(), self._settings()]
-        injected = explain_result.Injected(self.image, self.cdi, self.devices, self._enforced(), self._path())
+        injected = explain_result.Injected(
+            self.image, self.cdi, self.devices, self._enforced(), self._path(), self.mode
+        )
         outcome = explain_result.Outcome(self.container, self.host, injected)
         # Without a request, or something that handles it, there is nothing to compare.
         asked = all(step.ok for step in steps)
@@ -127,7 +129,7 @@ class _Explainer:
         return explain_result.summarize(self.container, self.host, steps, details, outcome.success())
 
     def _enforced(self) -> bool:
-        """Return whether driver capabilities and requirements of the image count."""
+        """Return whether nvidia-container-cli reads driver capabilities and requirements of the image."""
         return self.injection == BY_HOOK or self.mode == explain_rules.LEGACY
 
     def _path(self) -> str:

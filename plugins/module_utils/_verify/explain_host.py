@@ -75,6 +75,8 @@ class Host(t.NamedTuple):
     - ``programs``: those of _DOCKER_PROGRAMS that are on the host. ``program_exists``: whether the program of the
       container's runtime is.
     - ``driver``, ``cuda``: the version of the driver and its CUDA version. None: unknown.
+    - ``tegra``: whether the host is a Tegra system. ``comparable``: False for WSL and Tegra, which have other device
+      nodes and, in most releases, none of the driver's files in /proc.
     - ``all_gpus``: the GPUs and MIG devices. ``names_known``: whether all of their UUIDs are known.
     - ``engine_cdi``: whether the engine reads CDI specifications, None if it is unknown. ``engine_version``: Docker's.
     - ``engine_specifications``, ``runtime_specifications``: in the directories of the engine and of config.toml.
@@ -91,6 +93,7 @@ class Host(t.NamedTuple):
     driver: str | None = None
     cuda: str | None = None
     tegra: bool = False
+    comparable: bool = True
     all_gpus: tuple[Gpu, ...] = ()
     names_known: bool = True
     engine_cdi: bool | None = None
@@ -140,7 +143,7 @@ def read_host(
     program_dir = runtime_dir or own_dir or toolkit_installed.PROGRAM_DIR
     config_path = toolkit_constants.config_file(host, program_dir)
     settings, problem = _settings(host, config_path)
-    driver = procfs.loaded_driver(host)
+    driver, kind = procfs.loaded_driver(host), procfs.detect_gpu(host).kind
     report = gpu_info.describe_gpus(host)
     gpus, known = _gpus(host, report["devices"])
     missing = [node["path"] for node in report["missing_nodes"]]
@@ -161,7 +164,8 @@ def read_host(
         driver_loaded=driver is not None,
         driver=driver.version if driver is not None else None,
         cuda=cuda,
-        tegra=procfs.detect_gpu(host).kind == procfs.TEGRA,
+        tegra=kind == procfs.TEGRA,
+        comparable=kind not in (procfs.WSL, procfs.TEGRA),
         all_gpus=gpus,
         names_known=known,
         engine_cdi=engine.cdi if support.reads else False,

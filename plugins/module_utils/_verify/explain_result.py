@@ -60,7 +60,7 @@ class Injected(t.NamedTuple):
 
     ``cdi`` are the CDI devices, ``devices`` the request that NVIDIA's runtime or hook got, empty if the engine adds
     the devices itself. ``enforced`` says that capabilities and requirements count. ``path`` names what adds the
-    devices.
+    devices, ``mode`` is the mode of the toolkit.
     """
 
     image: explain_rules.Image
@@ -68,6 +68,7 @@ class Injected(t.NamedTuple):
     devices: tuple[str, ...]
     enforced: bool
     path: str
+    mode: str = ""
 
 
 class Outcome:
@@ -76,13 +77,15 @@ class Outcome:
     def __init__(self, container: explain_container.Container, host: hosts.Host, injected: Injected) -> None:
         self.container, self.host, self.image = container, host, injected.image
         self.cdi, self.devices = injected.cdi, injected.devices
-        self.enforced, self.path = injected.enforced, injected.path
+        self.enforced, self.path, self.mode = injected.enforced, injected.path, injected.mode
         # Just-in-time CDI generates its specification, all other CDI reads files.
         automatic = bool(self.cdi) and self.cdi[0].startswith(f"{explain_rules.AUTOMATIC_KIND}=")
         self.generated = bool(self.devices) and (automatic or not self.cdi)
         self.specifications = host.engine_specifications if not self.devices else host.runtime_specifications
         self.capabilities = explain_rules.capabilities(self.image, host.settings)
         self.selection = host.select(self._plain_names()) if self.generated else None
+        # WSL and Tegra have other files, which are known only from CDI specifications.
+        self.comparable = host.comparable or not self.generated
         self.contents = explain_contents.contents_of(container.config, host.mountinfo)
         self.expected = self._expected()
 
@@ -95,6 +98,8 @@ class Outcome:
     def _expected(self) -> explain_contents.Expected:
         if not self.generated:
             return self.specifications.expected(self.cdi)
+        if not self.comparable:
+            return explain_contents.Expected()
         granted = self.capabilities.granted if self.enforced else explain_contents.ALL
         nodes = self.selection.nodes if self.selection is not None else ()
         return explain_contents.of_driver(self.host.driver, nodes, granted)
@@ -110,6 +115,8 @@ class Outcome:
         ]
 
     def _driver(self) -> Step:
+        if not self.host.comparable:
+            return unknown(DRIVER, "driver-unknown", "The drivers of WSL and Tegra are not checked.")
         if not self.host.driver_loaded:
             advice = (
                 "Install NVIDIA's driver, and load it with `modprobe nvidia`. If that fails, read the kernel's log."
@@ -124,6 +131,8 @@ class Outcome:
             problem = f"It requests {core_text.listed(self.cdi)}, and {self.path} does not mix these kinds"
             advice = "Name all devices as CDI devices, such as nvidia.com/gpu=0, or none of them."
             return failed(DEVICES, "kinds-mixed", problem, advice)
+        if not self.comparable:
+            return unknown(DEVICES, "devices-unknown", "The GPUs of WSL and Tegra are not compared.")
         selection = self.selection
         if selection is None or (selection.unknown and not selection.certain):
             return unknown(DEVICES, "devices-unknown", "The names of the GPUs of this host are not known.")
@@ -193,6 +202,9 @@ class Outcome:
         found, problem = explain_rules.requirements(self.image, self.host.settings)
         if not found and not problem:
             return passed(REQUIREMENTS, "none", "Its image has no requirements, or they are switched off.")
+        if self.mode == explain_rules.CSV:
+            message = f"{self.path} checks the requirements of the image in its own way, which is not compared."
+            return unknown(REQUIREMENTS, "requirement-unknown", message)
         if not self.enforced:
             return passed(REQUIREMENTS, "not-checked", f"{self.path} does not check the requirements of the image.")
         advice = f"Correct the variable of the image, or set {explain_rules.DISABLE_REQUIRE}=1."
@@ -234,6 +246,8 @@ class Outcome:
         contents, expected = self.contents, self.expected
         if self.container.state != explain_container.RUNNING or not contents.complete:
             return unknown(CONTENTS, "contents-unknown", "What it has is known only while it runs.")
+        if not self.comparable:
+            return unknown(CONTENTS, "contents-unknown", "The files of WSL and Tegra are not compared.")
         advice = "Create the container again. If that does not help, verify the engine with level: gpu."
         nodes = expected.missing_devices(contents)
         if nodes:
@@ -254,7 +268,9 @@ class Outcome:
         if not self.devices and not self.cdi:
             return f"The container has {core_text.listed(sorted(self.contents.devices))}."
         have = "has" if self.container.state == explain_container.RUNNING else "gets at its next start"
-        if self.generated and self.selection is not None:
+        if not self.comparable:
+            what = core_text.listed(self.devices)
+        elif self.generated and self.selection is not None:
             what = f"{len(self.selection.names)} of {len(self.host.gpus)} GPUs of this host"
         else:
             what = core_text.listed(self.cdi)
@@ -271,7 +287,7 @@ class Outcome:
                 "granted": sorted(self.capabilities.granted) if self.enforced else None,
             },
             "requirements": self.requirements(),
-            "requirements_checked": self.enforced,
+            "requirements_checked": self.enforced or self.mode == explain_rules.CSV,
             "devices": sorted(contents.devices),
             "missing_devices": list(self.expected.missing_devices(contents)) if contents.complete else [],
             "files": sorted(contents.files),

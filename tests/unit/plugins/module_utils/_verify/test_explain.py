@@ -225,6 +225,27 @@ def test_nothing_failed(given: Container, host: Host, end: str) -> None:
     json.dumps(found)
 
 
+@pytest.mark.parametrize("tegra", [True, False])
+def test_devices_of_wsl_and_tegra_are_not_compared(tegra: bool) -> None:
+    host = HOST._replace(tegra=tegra, comparable=False, driver_loaded=False, driver=None, all_gpus=())
+    found = explain.explain(with_nvidia(), host._replace(mountinfo=mounts("/dev/dxg")))
+    assert (found["ok"], found["missing_devices"], found["missing_files"]) == (True, [], [])
+    unknown = [step["name"] for step in found["steps"] if step["ok"] is None]
+    assert unknown == ["driver", "devices", "contents"]
+    assert found["message"] == f"The container has all through the runtime nvidia in mode {found['mode']}."
+    assert found["mode"] == ("csv" if tegra else "jit-cdi")
+    # A specification says what the container gets.
+    found = explain.explain(with_cdi("0"), host._replace(mountinfo=mounts("/dev/nvidiactl")))
+    assert found["code"] == "devices-missing"
+
+
+def test_mode_csv_checks_requirements() -> None:
+    given = with_nvidia(environment={"NVIDIA_REQUIRE_CUDA": "cuda>=13"})
+    found = explain.explain(given, config(mode="csv"))
+    assert found["requirements_checked"] is True
+    assert [step["ok"] for step in found["steps"] if step["name"] == "requirements"] == [None]
+
+
 def test_steps_of_a_request_that_nothing_handles() -> None:
     found = explain.explain(container("all"), HOST)
     assert [(step["name"], step["ok"]) for step in found["steps"]] == [

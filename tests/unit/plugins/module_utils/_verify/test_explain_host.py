@@ -87,6 +87,22 @@ def test_nothing_of_nvidia(tmp_path: Path) -> None:
     assert (found.programs, found.program_exists, found.mountinfo) == (frozenset(), False, "")
 
 
+@pytest.mark.parametrize(
+    ("path", "text", "tegra", "comparable"),
+    [
+        ("proc/device-tree/compatible", "nvidia,tegra234\0", True, False),
+        ("dev/dxg", "", False, False),
+        ("dev/null", "", False, True),
+    ],
+)
+def test_kinds_of_hosts(tmp_path: Path, path: str, text: str, tegra: bool, comparable: bool) -> None:
+    gpu_hosts.write(tmp_path, {path: text})
+    given = Container("docker", "3a3a", "web", RUNNING, program="runc")
+    host = HostFS(str(tmp_path), live=True)
+    found = explain_host.read_host(given, EngineState(), None, host, lambda _argv: (127, "", ""))
+    assert (found.tegra, found.comparable) == (tegra, comparable)
+
+
 def test_config_toml(made: Made) -> None:
     made.add(CONFIG, 'accept-nvidia-visible-devices-envvar-when-unprivileged = false\nswarm-resource = "X"\n')
     assert made.read().settings == Settings(accept_variable=False, swarm_resource="X")
