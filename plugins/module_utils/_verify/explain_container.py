@@ -256,11 +256,20 @@ def _inspected(engine: str, data: Data, config: Data | None) -> Container:
 # -- CRI ---------------------------------------------------------------------------------------------------------------
 
 
-def from_cri(engine: str, identifier: str, name: str, status: tuple[int, Data], cdi: bool | None) -> Container:
+def from_cri(
+    engine: str,
+    identifier: str,
+    name: str,
+    status: tuple[int, Data],
+    cdi: bool | None,
+    *,
+    programs: t.Mapping[str, str] = core_plan.NOTHING,
+) -> Container:
     """Return the container in a verbose ContainerStatus of a CRI.
 
     ``status`` has the number of its ContainerState, and the JSON of the key "info" (containerd, CRI-O). ``cdi`` is
-    whether the engine reads CDI specifications.
+    whether the engine reads CDI specifications. ``programs`` are the programs of the configured runtimes by name, that
+    of the default runtime under the empty name; only CRI-O, which does not report the program, needs them.
     """
     state, info = status
     spec: dict[str, t.Any] = json_data.get(info, "runtimeSpec", {})
@@ -276,14 +285,15 @@ def from_cri(engine: str, identifier: str, name: str, status: tuple[int, Data], 
     pid = json_data.get(info, "pid", 0)
     known = _CRI_STATES[state] if 0 <= state < len(_CRI_STATES) else CREATED
     handler = annotations.get("io.kubernetes.cri-o.RuntimeHandler", "")
+    program = program or programs.get(handler) or handler or "runc"
     return Container(
         engine,
         identifier,
         name,
         known,
         pid if pid > 0 and known == RUNNING else None,
-        runtime=handler or posixpath.basename(program) or "runc",
-        program=program or handler or "runc",
+        runtime=handler or posixpath.basename(program),
+        program=program,
         environment=environment_of(variables, first=True),
         annotations=annotations,
         mounts=mounts_of(spec.get("mounts")),

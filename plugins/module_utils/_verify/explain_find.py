@@ -16,6 +16,7 @@ import typing as t
 from urllib.parse import quote
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri, unix_socket
@@ -136,8 +137,9 @@ def _search(
         programs = dict(live.runtimes) if live is not None else {}
         return _of_docker(host, installation.socket, programs, state), installation.socket
     # CRI-O reads specifications in every release of the last years, and does not report it.
+    programs = _programs_of_crio(engine, installation, host) if engine.name == "crio" else {}
     state = state._replace(cdi=True) if engine.name == "crio" else state
-    return _of_cri(engine.name, host, installation.socket, state), installation.socket
+    return _of_cri(engine.name, host, installation.socket, state, programs), installation.socket
 
 
 # -- Docker ------------------------------------------------------------------------------------------------------------
@@ -205,7 +207,27 @@ def _of_podman(host: hostfs.HostFS, run: core_plan.Runner, binary: str) -> list[
 # -- CRI ---------------------------------------------------------------------------------------------------------------
 
 
-def _of_cri(name: str, host: hostfs.HostFS, socket: str, state: explain_host.EngineState) -> list[_Candidate]:
+def _programs_of_crio(
+    engine: engines_base.Engine, installation: engines_base.Installation, host: hostfs.HostFS
+) -> dict[str, str]:
+    """Return the programs of CRI-O's runtimes by name, that of the default runtime also under the empty name."""
+    try:
+        context = engines_base.HostFiles(host, engine.key).as_configured(installation, None)
+        state = engine.configured(context)
+    except errors.MissingPackageError:
+        raise
+    except errors.NvidiaError:
+        # Without its files, the name of a runtime stands for its program.
+        return {}
+    # CRI-O searches for a program with the name of the runtime if its table names none.
+    programs = {name: state.paths().get(name) or name for name in state.runtimes}
+    default = state.default_runtime or ""
+    return {**programs, "": programs.get(default, default)}
+
+
+def _of_cri(
+    name: str, host: hostfs.HostFS, socket: str, state: explain_host.EngineState, programs: t.Mapping[str, str]
+) -> list[_Candidate]:
     path = host.real_path(socket)
 
     def read(entry: cri.Container) -> Found:
@@ -213,7 +235,9 @@ def _of_cri(name: str, host: hostfs.HostFS, socket: str, state: explain_host.Eng
             status = cri.container_status(path, entry.identifier)
         except (OSError, ValueError) as error:
             raise _EngineError(f"{socket} does not answer correctly: {str(error) or 'empty answer'}") from error
-        container = explain_container.from_cri(name, entry.identifier, entry.names[0], status, state.cdi)
+        container = explain_container.from_cri(
+            name, entry.identifier, entry.names[0], status, state.cdi, programs=programs
+        )
         bundle = _bundle(host, entry.identifier)
         return Found(container._replace(config=_config(host, bundle) or container.config), state)
 

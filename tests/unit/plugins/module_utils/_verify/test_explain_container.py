@@ -164,6 +164,11 @@ def test_cri_o_and_the_default_runtime() -> None:
     found = explain_container.from_cri("crio", "7c71", "x", (2, {"pid": 9, "runtimeSpec": spec}), cdi=True)
     assert (found.state, found.pid, found.runtime, found.program) == (EXITED, None, "nvidia", "nvidia")
     assert (found.cdi_devices, found.by_annotation) == (("a.com/b=c",), True)
+    programs = {"nvidia": NVIDIA, "": "/usr/bin/crun"}
+    info = {"runtimeSpec": spec}
+    assert explain_container.from_cri("crio", "7c71", "x", (1, info), True, programs=programs).program == NVIDIA
+    found = explain_container.from_cri("crio", "7c71", "x", (1, {}), True, programs=programs)
+    assert (found.runtime, found.program) == ("crun", "/usr/bin/crun")
     found = explain_container.from_cri("containerd", "7c71", "x", (9, {}), cdi=None)
     assert (found.state, found.runtime, found.program) == (CREATED, "runc", "runc")
 

@@ -282,6 +282,36 @@ def test_cri_reports_the_config_before_the_runtime(cri: Cri) -> None:
     assert cri.find("loose").container.config == {"after": 1}
 
 
+@pytest.mark.parametrize(
+    ("handler", "toml", "program"),
+    [
+        ("nvidia", f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{NVIDIA}"\n', NVIDIA),
+        # CRI-O reports no handler for the default runtime.
+        ("", f'[crio.runtime]\ndefault_runtime = "n"\n[crio.runtime.runtimes.n]\nruntime_path = "{NVIDIA}"\n', NVIDIA),
+        ("", "", "crun"),
+        ("nvidia", "[crio.runtime.runtimes.nvidia]\n", "nvidia"),
+        ("nvidia", "[", "nvidia"),
+    ],
+)
+def test_crio_does_not_report_the_program(cri: Cri, handler: str, toml: str, program: str) -> None:
+    for path, content in {
+        "usr/bin/crio": "",
+        "etc/crio/crio.conf": toml,
+        "usr/lib/systemd/system/crio.service": "[Service]\nExecStart=/usr/bin/crio\n",
+        "sys/fs/cgroup/system.slice/crio.service/cgroup.procs": "78\n",
+        "proc/78/comm": "crio\n",
+    }.items():
+        (cri.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (cri.root / path).write_text(content)
+        (cri.root / path).chmod(0o755)
+    spec = {"annotations": {"io.kubernetes.cri-o.RuntimeHandler": handler}}
+    info = field(1, "info") + field(2, json.dumps({"pid": 872, "runtimeSpec": spec}))
+    cri.reply = field(1, field(1, ONE) + field(3, 1)) + field(2, info)
+    selector = Selector("crio", socket="/run/cri.sock")
+    found = explain_find.find("main", selector, cri.host, lambda _argv: (0, "", ""))
+    assert (found.container.program, found.engine.cdi) == (program, True)
+
+
 def test_a_cri_that_fails(cri: Cri) -> None:
     cri.reply = b""
     with pytest.raises(HostError, match=r"The container default/training-0/main \(containerd.*the reply has no status"):
