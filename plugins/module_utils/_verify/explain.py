@@ -62,6 +62,9 @@ class _Explainer:
     """The decisions about one container, made in the order of the steps."""
 
     def __init__(self, container: explain_container.Container, host: hosts.Host) -> None:
+        # Network devices, and GPUs of other vendors, are also requested by CDI.
+        own = tuple(name for name in container.cdi_devices if _is_of_nvidia(name, host))
+        container = container._replace(cdi_devices=own, by_annotation=container.by_annotation and bool(own))
         self.container, self.host = container, host
         self.gpu_names = _gpu_names(container)
         self.asked = self._asked()
@@ -298,6 +301,13 @@ class _Explainer:
         problem = f"{path} refuses {names} in a container without privileges: {key} is false"
         advice = "Request the GPUs by CDI, or with the device plugin's volume mounts; or set the key to true."
         return explain_result.failed(SETTINGS, "variable-refused", problem, advice)
+
+
+def _is_of_nvidia(name: str, host: hosts.Host) -> bool:
+    """Return whether a CDI device is NVIDIA's, by its vendor or by what its specification adds."""
+    vendor = name.partition("/")[0]
+    nodes = host.engine_specifications.expected([name]).devices
+    return f".{vendor}".endswith(".nvidia.com") or any(node.startswith("/dev/nvidia") for node in nodes)
 
 
 def _gpu_names(container: explain_container.Container) -> tuple[str, ...]:

@@ -301,6 +301,8 @@ def from_cri(
         received=environment_of(variables),
         cdi_devices=tuple(dict.fromkeys([*named, *annotated])),
         by_annotation=bool(annotated) and not named,
+        # CRI-O does not report the request (createContainerInfo() in server/container_status.go).
+        request_known="config" in info,
         # The shim runs the runtime on the bundle, whose config is the one to compare. This one is from before that.
         config=spec,
     )

@@ -239,6 +239,23 @@ def test_devices_of_wsl_and_tegra_are_not_compared(tegra: bool) -> None:
     assert found["code"] == "devices-missing"
 
 
+def test_cdi_devices_of_other_vendors_are_no_gpus() -> None:
+    network = ("example.com/net=1",)
+    for given in (with_nvidia(cdi_devices=network, by_annotation=True), with_gpus(cdi_devices=network)):
+        found = explain.explain(given, OLD._replace(mountinfo=BY_HOOK))
+        assert (found["ok"], found["requested"], found["cdi_devices"]) == (True, ["all"], [])
+    assert "by an annotation" not in explain.explain(with_nvidia(cdi_devices=network), OLD)["steps"][0]["message"]
+    assert explain.explain(container(cdi_devices=network), HOST)["code"] == "no-gpu-requested"
+    # A specification of NVIDIA's tools can have another vendor.
+    added = Specifications(
+        ("/etc/cdi",), {network[0]: "/a.json"}, {"/a.json": {"devices": [device("1", "/dev/nvidia0")]}}
+    )
+    found = explain.explain(container(cdi_devices=network), HOST._replace(engine_specifications=added))
+    assert (found["ok"], found["requested"]) == (True, list(network))
+    for name in ("k8s.device-plugin.nvidia.com/gpu=1", "nvidia.com/gpu=7"):
+        assert explain.explain(container(cdi_devices=(name,)), HOST)["code"] == "cdi-device-missing"
+
+
 def test_mode_csv_checks_requirements() -> None:
     given = with_nvidia(environment={"NVIDIA_REQUIRE_CUDA": "cuda>=13"})
     found = explain.explain(given, config(mode="csv"))

@@ -154,6 +154,7 @@ def test_cri() -> None:
     assert found.cdi_devices == ("nvidia.com/gpu=0", "nvidia.com/gpu=1")
     assert not found.by_annotation
     assert found.privileged
+    assert found.request_known
     # Without CDI, containerd ignores annotations, and refuses the devices of the other field.
     without = explain_container.from_cri("containerd", "7c71", "x", (1, INFO), cdi=False)
     assert without.cdi_devices == ("nvidia.com/gpu=0",)
@@ -163,7 +164,7 @@ def test_cri_o_and_the_default_runtime() -> None:
     spec = {"annotations": {"io.kubernetes.cri-o.RuntimeHandler": "nvidia", "cdi.k8s.io/x": "a.com/b=c"}}
     found = explain_container.from_cri("crio", "7c71", "x", (2, {"pid": 9, "runtimeSpec": spec}), cdi=True)
     assert (found.state, found.pid, found.runtime, found.program) == (EXITED, None, "nvidia", "nvidia")
-    assert (found.cdi_devices, found.by_annotation) == (("a.com/b=c",), True)
+    assert (found.cdi_devices, found.by_annotation, found.request_known) == (("a.com/b=c",), True, False)
     programs = {"nvidia": NVIDIA, "": "/usr/bin/crun"}
     info = {"runtimeSpec": spec}
     assert explain_container.from_cri("crio", "7c71", "x", (1, info), True, programs=programs).program == NVIDIA
