@@ -15,6 +15,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import info as gpu_info
@@ -148,7 +149,7 @@ def read_host(
     gpus, known = _gpus(host, report["devices"])
     missing = [node["path"] for node in report["missing_nodes"]]
     cuda, gpus = _requirement_facts(host, container, gpus, missing)
-    (support,) = cdi_support.engines_for([container.engine], host, run)
+    (support,) = cdi_support.engines_for([_engine_entry(container.engine, engine.version)], host, run)
     specifications = {}
     for folders in (support.folders, settings.spec_dirs):
         if folders not in specifications:
@@ -174,6 +175,15 @@ def read_host(
         runtime_specifications=specifications[settings.spec_dirs],
         mountinfo=mountinfo,
     )
+
+
+def _engine_entry(name: str, version: str) -> str:
+    """Return the engine for cdi_support, with the ``version`` that the running engine reports.
+
+    Without a version, that of the program in PATH counts, which may belong to another engine, as on a node of K3s.
+    """
+    number = core_text.parse_version(version)
+    return name if number is None else f"{name}:{core_text.dotted(number)}"
 
 
 def _version(host: hostfs.HostFS, run: core_plan.Runner, program_dir: str) -> str | None:

@@ -158,6 +158,22 @@ def test_an_engine_that_reads_no_specifications(made: Made) -> None:
     assert found.engine_specifications.folders == ()
 
 
+def test_the_running_engine_is_not_the_program_in_path(made: Made) -> None:
+    """K3s includes its own containerd."""
+    made.add("usr/bin/containerd", executable=True)
+
+    def old(argv: list[str]) -> tuple[int, str, str]:
+        return (0, "containerd github.com/containerd/containerd 1.6.20", "") if "containerd" in argv[2] else run(argv)
+
+    given = Container("containerd", "3a3a", "web", RUNNING, program=NVIDIA)
+    for version, cdi in (("v2.1.5-k3s1", True), ("v1.7.27", None)):
+        found = explain_host.read_host(given, EngineState(version, cdi), None, made.host, old)
+        assert found.engine_cdi is cdi
+        assert found.engine_specifications.folders == ("/etc/cdi", "/var/run/cdi")
+    found = explain_host.read_host(given, EngineState("", cdi=None), None, made.host, old)
+    assert found.engine_cdi is False
+
+
 def test_mig(tmp_path: Path) -> None:
     found = Made(tmp_path, (PLAIN, WITH_MIG)).read()
     names = [(gpu.name, gpu.usable) for gpu in found.all_gpus]
