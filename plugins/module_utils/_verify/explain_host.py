@@ -14,7 +14,7 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, trusted_paths
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support
@@ -139,9 +139,7 @@ def read_host(
 
     Raises MissingPackageError if a file needs a Python package that this host lacks.
     """
-    nvidia = engines_base.is_nvidia_program(container.program)
-    own_dir = posixpath.dirname(container.program) if nvidia and container.program.startswith("/") else ""
-    program_dir = runtime_dir or own_dir or toolkit_installed.PROGRAM_DIR
+    program_dir = runtime_dir or _own_dir(container.program, host) or toolkit_installed.PROGRAM_DIR
     config_path = toolkit_constants.config_file(host, program_dir)
     settings, problem = _settings(host, config_path)
     driver, kind = procfs.loaded_driver(host), procfs.detect_gpu(host).kind
@@ -175,6 +173,21 @@ def read_host(
         runtime_specifications=specifications[settings.spec_dirs],
         mountinfo=mountinfo,
     )
+
+
+def _own_dir(program: str, host: hostfs.HostFS) -> str:
+    """Return the directory of a runtime of NVIDIA, whose programs are run; empty if another user can change it.
+
+    The option socket can name the engine of a user, who then chooses the path of ``program``.
+    """
+    if not engines_base.is_nvidia_program(program) or not program.startswith("/"):
+        return ""
+    folder = posixpath.dirname(program)
+    try:
+        trusted_paths.require_trusted_folder(host, "runtime_dir", folder)
+    except errors.HostError:
+        return ""
+    return folder
 
 
 def _engine_entry(name: str, version: str) -> str:

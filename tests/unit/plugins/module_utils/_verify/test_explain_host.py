@@ -126,6 +126,16 @@ def test_a_toolkit_in_a_directory(made: Made) -> None:
     assert not by_program.program_exists
 
 
+def test_no_program_of_another_user_is_run(made: Made) -> None:
+    made.add("opt/nvidia/nvidia-ctk", executable=True)
+    made.add("opt/nvidia/.config/nvidia-container-runtime/config.toml", 'swarm-resource = "Y"\n')
+    (made.root / "opt").chmod(0o777)
+    found = made.read(program="/opt/nvidia/nvidia-container-runtime")
+    assert (found.version, found.settings.swarm_resource) == ("1.18.0", "")
+    for program in ("/opt/\0/nvidia-container-runtime", f"/{'x' * 5000}/nvidia-container-runtime"):
+        assert made.read(program=program).version == "1.18.0"
+
+
 def test_specifications(made: Made) -> None:
     def specification(*names: str) -> str:
         devices = [{"name": name, "containerEdits": {"env": ["A=b"]}} for name in names]
