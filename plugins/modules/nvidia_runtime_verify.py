@@ -58,8 +58,8 @@ options:
   container:
     description:
       - Name or ID of an existing container to explain. The beginning of an ID is enough if it matches one container. A
-        container of a pod can also be C(POD/NAME) or C(NAMESPACE/POD/NAME). The container may be stopped, or may never
-        have started.
+        container of a pod can also be C(POD/NAME) or C(NAMESPACE/POD/NAME), which select the newest one if the kubelet
+        has restarted it. The container may be stopped, or may never have started.
       - The module does not fail if the container lacks GPUs. RV(explanation.ok) is then V(false).
       - Of the other options only O(engine), O(flavor), O(user), O(service), O(socket), O(runtime_dir), O(host_root) and
         O(host_root_live) can be set with it. O(flavor), O(user), O(service) and O(socket) need O(engine).

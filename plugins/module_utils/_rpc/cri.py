@@ -97,20 +97,35 @@ def _decode_config(message: bytes) -> dict[str, t.Any] | None:
     return config if isinstance(config, dict) else None
 
 
-# Field numbers. ListContainersResponse: containers; Container: id, metadata, labels; ContainerMetadata: name.
+# Field numbers. ListContainersResponse: containers; Container: id, metadata, created_at, labels; ContainerMetadata:
+# name.
 _CONTAINERS = 1
-_CONTAINER_ID, _METADATA, _LABELS, _NAME = 1, 3, 8, 1
-# ContainerStatusResponse: status, info; ContainerStatus: state.
-_STATE = 3
+_CONTAINER_ID, _METADATA, _CREATED, _LABELS, _NAME = 1, 3, 7, 8, 1
+# ContainerStatusResponse: status, info; ContainerStatus: state, reason, message.
+_STATE, _STATE_REASON, _STATE_MESSAGE = 3, 10, 11
+# errorStartReason in internal/cri/server/helpers.go of containerd. For an exit the message has another meaning.
+_START_ERROR = b"StartError"
 # The labels that every kubelet sets (pkg/kubelet/types/labels.go of Kubernetes).
 _POD_LABELS = ("io.kubernetes.pod.namespace", "io.kubernetes.pod.name")
 
 
 class Container(t.NamedTuple):
-    """A container of a CRI. ``names`` are NAMESPACE/POD/NAME and POD/NAME of a pod that a kubelet made, and NAME."""
+    """A container of a CRI. ``names`` are NAMESPACE/POD/NAME and POD/NAME of a pod that a kubelet made, and NAME.
+
+    ``created`` is the time of its creation in nanoseconds.
+    """
 
     identifier: str
     names: tuple[str, ...]
+    created: int = 0
+
+
+class ContainerStatus(t.NamedTuple):
+    """The state of a container (a number), what the engine reports about it, and why it could not be started."""
+
+    state: int
+    info: dict[str, t.Any]
+    error: str = ""
 
 
 def list_containers(socket_path: str) -> list[Container]:
@@ -119,8 +134,8 @@ def list_containers(socket_path: str) -> list[Container]:
     return [_container(content) for number, content in reply if number == _CONTAINERS]
 
 
-def container_status(socket_path: str, identifier: str) -> tuple[int, dict[str, t.Any]]:
-    """Return the state of a container, and what the engine reports about it. Raises as list_containers()."""
+def container_status(socket_path: str, identifier: str) -> ContainerStatus:
+    """Return the status of a container. Raises as list_containers()."""
     # ContainerStatusRequest: container_id, verbose.
     request = grpc.field(1, identifier) + grpc.field(2, 1)
     reply = list(grpc.fields(grpc.call(socket_path, _SERVICE + "ContainerStatus", request)))
@@ -129,8 +144,10 @@ def container_status(socket_path: str, identifier: str) -> tuple[int, dict[str, 
         raise ValueError("the reply has no status")
     information = _information(reply)
     info = json_data.load(information.get(b"info", b"{}"))
+    texts = dict(grpc.fields(status))
+    error = _text(texts.get(_STATE_MESSAGE, b"")) if texts.get(_STATE_REASON) == _START_ERROR else ""
     # protobuf omits fields whose value is 0.
-    return dict(grpc.numbers(status)).get(_STATE, 0), info if isinstance(info, dict) else {}
+    return ContainerStatus(dict(grpc.numbers(status)).get(_STATE, 0), info if isinstance(info, dict) else {}, error)
 
 
 def _container(message: bytes) -> Container:
@@ -141,7 +158,8 @@ def _container(message: bytes) -> Container:
     values = {_text(label.get(_KEY, b"")): _text(label.get(_VALUE, b"")) for label in labels}
     namespace, pod = (values.get(label, "") for label in _POD_LABELS)
     names = [f"{namespace}/{pod}/{name}", f"{pod}/{name}", name] if namespace and pod else [name]
-    return Container(_text(first.get(_CONTAINER_ID, b"")), tuple(names))
+    created = dict(grpc.numbers(message)).get(_CREATED, 0)
+    return Container(_text(first.get(_CONTAINER_ID, b"")), tuple(names), created)
 
 
 def _information(reply: t.Iterable[tuple[int, bytes]]) -> dict[bytes, bytes]:

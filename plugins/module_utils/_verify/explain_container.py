@@ -18,6 +18,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_rules
 
 if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
+
     Data = t.Mapping[str, t.Any]
 
 
@@ -260,7 +262,7 @@ def from_cri(
     engine: str,
     identifier: str,
     name: str,
-    status: tuple[int, Data],
+    status: cri.ContainerStatus,
     cdi: bool | None,
     *,
     programs: t.Mapping[str, str] = core_plan.NOTHING,
@@ -271,7 +273,7 @@ def from_cri(
     whether the engine reads CDI specifications. ``programs`` are the programs of the configured runtimes by name, that
     of the default runtime under the empty name; only CRI-O, which does not report the program, needs them.
     """
-    state, info = status
+    state, info, error = status
     spec: dict[str, t.Any] = json_data.get(info, "runtimeSpec", {})
     request: dict[str, t.Any] = json_data.get(info, "config", {})
     process: dict[str, t.Any] = json_data.get(spec, "process", {})
@@ -292,6 +294,7 @@ def from_cri(
         name,
         known,
         pid if pid > 0 and known == RUNNING else None,
+        error,
         runtime=handler or posixpath.basename(program),
         program=program,
         environment=environment_of(variables, first=True),

@@ -50,12 +50,16 @@ class Found(t.NamedTuple):
 
 
 class _Candidate(t.NamedTuple):
-    """A container that may be the one: its engine, ID and names, and a function that reads the rest."""
+    """A container that may be the one: its engine, ID and names, and a function that reads the rest.
+
+    ``created`` is the time of its creation for a container of a pod, whose name several containers may have.
+    """
 
     engine: str
     identifier: str
     names: tuple[str, ...]
     read: t.Callable[[], Found]
+    created: int = 0
 
     def __str__(self) -> str:
         return f"{self.names[0] if self.names else self.identifier[:12]} ({self.engine}, {self.identifier[:12]})"
@@ -102,7 +106,7 @@ def _targets(selector: Selector, host: hostfs.HostFS) -> list[engines_registry.T
 def _only(name: str, candidates: t.Sequence[_Candidate], searched: t.Sequence[str]) -> _Candidate:
     """Return the only candidate with the exact name or ID, otherwise the only one whose ID begins with ``name``."""
     exact = [candidate for candidate in candidates if name == candidate.identifier or name in candidate.names]
-    found = exact or [candidate for candidate in candidates if name and candidate.identifier.startswith(name)]
+    found = _newest(exact) or [candidate for candidate in candidates if name and candidate.identifier.startswith(name)]
     if len(found) == 1:
         return found[0]
     if found:
@@ -113,6 +117,18 @@ def _only(name: str, candidates: t.Sequence[_Candidate], searched: t.Sequence[st
     raise errors.HostError(
         f"No container has the name or ID {name!r}. Searched: {places}. Correct container, or select the engine."
     )
+
+
+def _newest(found: t.Iterable[_Candidate]) -> list[_Candidate]:
+    """Return ``found`` without the older containers of each pod.
+
+    A kubelet keeps the previous container when it restarts one.
+    """
+    newest = {
+        (candidate.engine, candidate.names) if candidate.created else candidate.identifier: candidate
+        for candidate in sorted(found, key=lambda candidate: candidate.created)
+    }
+    return list(newest.values())
 
 
 def _search(
@@ -242,7 +258,8 @@ def _of_cri(
         return Found(container._replace(config=_config(host, bundle) or container.config), state)
 
     def candidate(entry: cri.Container) -> _Candidate:
-        return _Candidate(name, entry.identifier, entry.names, lambda: read(entry))
+        created = entry.created if len(entry.names) > 1 else 0
+        return _Candidate(name, entry.identifier, entry.names, lambda: read(entry), created)
 
     try:
         return [candidate(entry) for entry in cri.list_containers(path)]

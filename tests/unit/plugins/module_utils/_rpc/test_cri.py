@@ -154,12 +154,18 @@ def _labels(**labels: str) -> bytes:
 
 
 def test_containers(monkeypatch: pytest.MonkeyPatch) -> None:
-    of_pod = field(1, "aa") + field(2, "pod") + field(3, field(1, "main")) + _labels(namespace="ns", name="web-0")
+    of_pod = (
+        field(1, "aa")
+        + field(2, "pod")
+        + field(3, field(1, "main"))
+        + field(7, 9)
+        + _labels(namespace="ns", name="web-0")
+    )
     # A container without a kubelet, and a label of another program.
     loose = field(1, "bb") + field(3, field(1, "x")) + field(8, field(1, "app") + field(2, "y"))
     asked = _answer(monkeypatch, field(1, of_pod) + field(1, loose) + field(1, b""))
     assert list_containers("/run/x.sock") == [
-        Container("aa", ("ns/web-0/main", "web-0/main", "main")),
+        Container("aa", ("ns/web-0/main", "web-0/main", "main"), 9),
         Container("bb", ("x",)),
         Container("", ("",)),
     ]
@@ -169,10 +175,14 @@ def test_containers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_status_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
     info = field(2, field(1, "other") + field(2, "[")) + field(2, field(1, "info") + field(2, '{"pid": 7}'))
     _answer(monkeypatch, field(1, field(1, "aa") + field(3, 2)) + info)
-    assert container_status("/run/x.sock", "aa") == (2, {"pid": 7})
+    assert container_status("/run/x.sock", "aa") == (2, {"pid": 7}, "")
+    # The message of an exit is no reason for a failed start.
+    for reason, error in (("StartError", "no device"), ("Error", "")):
+        _answer(monkeypatch, field(1, field(1, "aa") + field(10, reason) + field(11, "no device")) + info)
+        assert container_status("/run/x.sock", "aa").error == error
     # CONTAINER_CREATED is 0, and an engine need not report more.
     _answer(monkeypatch, field(1, field(1, "aa")))
-    assert container_status("/run/x.sock", "aa") == (0, {})
+    assert container_status("/run/x.sock", "aa") == (0, {}, "")
     for reply in (b"", info, field(1, b"") + field(2, field(1, "info") + field(2, "{")), b"\xff"):
         _answer(monkeypatch, reply)
         with pytest.raises(ValueError, match=r"\S"):

@@ -8,6 +8,7 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.cri import ContainerStatus
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_container
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.explain_container import (
     CREATED,
@@ -145,7 +146,7 @@ INFO: dict[str, t.Any] = {
 
 
 def test_cri() -> None:
-    found = explain_container.from_cri("containerd", "7c71", "default/pod/main", (1, INFO), cdi=True)
+    found = explain_container.from_cri("containerd", "7c71", "default/pod/main", ContainerStatus(1, INFO), cdi=True)
     assert (found.state, found.pid, found.program, found.runtime) == (
         RUNNING, 872, NVIDIA, "nvidia-container-runtime",
     )  # fmt: skip
@@ -154,23 +155,31 @@ def test_cri() -> None:
     assert found.cdi_devices == ("nvidia.com/gpu=0", "nvidia.com/gpu=1")
     assert not found.by_annotation
     assert found.privileged
+    assert found.error == ""
+    failed = explain_container.from_cri("containerd", "7c71", "x", ContainerStatus(2, INFO, "no device"), cdi=True)
+    assert failed.error == "no device"
     assert found.request_known
     # Without CDI, containerd ignores annotations, and refuses the devices of the other field.
-    without = explain_container.from_cri("containerd", "7c71", "x", (1, INFO), cdi=False)
+    without = explain_container.from_cri("containerd", "7c71", "x", ContainerStatus(1, INFO), cdi=False)
     assert without.cdi_devices == ("nvidia.com/gpu=0",)
 
 
 def test_cri_o_and_the_default_runtime() -> None:
     spec = {"annotations": {"io.kubernetes.cri-o.RuntimeHandler": "nvidia", "cdi.k8s.io/x": "a.com/b=c"}}
-    found = explain_container.from_cri("crio", "7c71", "x", (2, {"pid": 9, "runtimeSpec": spec}), cdi=True)
+    found = explain_container.from_cri(
+        "crio", "7c71", "x", ContainerStatus(2, {"pid": 9, "runtimeSpec": spec}), cdi=True
+    )
     assert (found.state, found.pid, found.runtime, found.program) == (EXITED, None, "nvidia", "nvidia")
     assert (found.cdi_devices, found.by_annotation, found.request_known) == (("a.com/b=c",), True, False)
     programs = {"nvidia": NVIDIA, "": "/usr/bin/crun"}
     info = {"runtimeSpec": spec}
-    assert explain_container.from_cri("crio", "7c71", "x", (1, info), True, programs=programs).program == NVIDIA
-    found = explain_container.from_cri("crio", "7c71", "x", (1, {}), True, programs=programs)
+    assert (
+        explain_container.from_cri("crio", "7c71", "x", ContainerStatus(1, info), True, programs=programs).program
+        == NVIDIA
+    )
+    found = explain_container.from_cri("crio", "7c71", "x", ContainerStatus(1, {}), True, programs=programs)
     assert (found.runtime, found.program) == ("crun", "/usr/bin/crun")
-    found = explain_container.from_cri("containerd", "7c71", "x", (9, {}), cdi=None)
+    found = explain_container.from_cri("containerd", "7c71", "x", ContainerStatus(9, {}), cdi=None)
     assert (found.state, found.runtime, found.program) == (CREATED, "runc", "runc")
 
 
@@ -201,10 +210,10 @@ def test_values_of_wrong_types(value: t.Any) -> None:
                 explain_container.from_docker(damaged, {}, None)
                 explain_container.from_podman(damaged, None)
     for name in INFO:
-        explain_container.from_cri("containerd", "x", "x", (1, {**INFO, name: value}), cdi=True)
+        explain_container.from_cri("containerd", "x", "x", ContainerStatus(1, {**INFO, name: value}), cdi=True)
     for name in INFO["runtimeSpec"]:
         damaged = {**INFO, "runtimeSpec": {**INFO["runtimeSpec"], name: value}}
-        explain_container.from_cri("containerd", "x", "x", (1, damaged), cdi=True)
+        explain_container.from_cri("containerd", "x", "x", ContainerStatus(1, damaged), cdi=True)
         explain_container.from_bundle("containerd", "x", damaged["runtimeSpec"], "", None)
     requests = {"HostConfig": {"DeviceRequests": [value, {"Driver": value, "Capabilities": value, "DeviceIDs": value}]}}
     explain_container.from_docker(requests, {}, None)

@@ -223,6 +223,7 @@ class Cri(FakeCri):
     """A CRI with one container of a pod. ``reply`` replaces its status."""
 
     reply: bytes | None = None
+    more = b""
 
     def do_list_containers(self, message: bytes) -> bytes:
         assert message == b""
@@ -231,10 +232,10 @@ class Cri(FakeCri):
             field(8, field(1, f"io.kubernetes.pod.{key}") + field(2, value)) for key, value in names.items()
         )
         loose = field(1, field(1, TWO) + field(3, field(1, "loose")))
-        return field(1, field(1, ONE) + field(3, field(1, "main")) + labels) + loose
+        return field(1, field(1, ONE) + field(3, field(1, "main")) + labels + field(7, 50)) + loose + self.more
 
     def do_container_status(self, message: bytes) -> bytes:
-        assert dict(fields(message))[1].decode() in (ONE, TWO)
+        assert dict(fields(message))[1].decode() in (ONE, TWO, THREE)
         info = field(1, "info") + field(2, json.dumps(INFO))
         return field(1, field(1, ONE) + field(3, 1)) + field(2, info) if self.reply is None else self.reply
 
@@ -271,6 +272,23 @@ def test_cri(cri: Cri, name: str) -> None:
     assert (found.pid, found.program, found.cdi_devices) == (872, NVIDIA, ("nvidia.com/gpu=0",))
     assert found.environment == {"NVIDIA_VISIBLE_DEVICES": "all"}
     assert found.received == {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+def test_the_newest_container_of_a_pod(cri: Cri) -> None:
+    def made(identifier: str, created: int, pod: str) -> bytes:
+        pairs = {"namespace": "default", "name": pod}.items()
+        labels = b"".join(field(8, field(1, f"io.kubernetes.pod.{key}") + field(2, value)) for key, value in pairs)
+        return field(1, field(1, identifier) + field(3, field(1, "main")) + labels + field(7, created))
+
+    cri.more = made(THREE, 60, "training-0")
+    for name in ("main", "training-0/main", "default/training-0/main"):
+        assert cri.find(name).container.identifier == THREE
+    assert cri.find(ONE).container.identifier == ONE
+    cri.more = made(THREE, 40, "training-0")
+    assert cri.find("main").container.identifier == ONE
+    cri.more = made(THREE, 60, "training-1")
+    with pytest.raises(HostError, match="matches several containers"):
+        cri.find("main")
 
 
 def test_cri_reports_the_config_before_the_runtime(cri: Cri) -> None:
