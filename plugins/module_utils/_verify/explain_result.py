@@ -28,8 +28,10 @@ DRIVER, DEVICES, CAPABILITIES, REQUIREMENTS, START, CONTENTS = (
     *("driver", "devices", "capabilities", "requirements"),
     *("start", "contents"),
 )
-# The longest value of a variable, or text of an engine, in the result.
+# The longest value of a variable, message, or text of an engine in the result, and the maximum number of requested
+# devices in it. A container chooses its variables.
 _LONGEST = 2000
+_MOST = 1000
 
 
 class Step(t.NamedTuple):
@@ -281,9 +283,11 @@ class Outcome:
         cdi = [] if self.generated else list(self.cdi)
         contents = self.contents
         return {
-            "cdi_devices": [{"name": name, "path": self.specifications.devices.get(name)} for name in cdi],
+            "cdi_devices": [
+                {"name": name[:_LONGEST], "path": self.specifications.devices.get(name)} for name in cdi[:_MOST]
+            ],
             "capabilities": {
-                "requested": sorted(self.capabilities.requested),
+                "requested": [name[:_LONGEST] for name in sorted(self.capabilities.requested)[:_MOST]],
                 "granted": sorted(self.capabilities.granted) if self.enforced else None,
             },
             "requirements": self.requirements(),
@@ -303,6 +307,7 @@ def summarize(
     success: str,
 ) -> dict[str, t.Any]:
     """Return the module's result: the first failed step in one sentence, all steps, and the details."""
+    steps = [step._replace(message=step.message[:_LONGEST], advice=step.advice[:_LONGEST]) for step in steps]
     broken = next((step for step in steps if step.ok is False), None)
     message = success if broken is None else f"{container.shown}: {broken.message}"
     swarm = host.settings.swarm_variables
@@ -338,6 +343,7 @@ def summarize(
             },
         },
         **details,
+        "requested": [name[:_LONGEST] for name in details["requested"][:_MOST]],
     }
 
 

@@ -322,6 +322,15 @@ def test_no_secrets() -> None:
     assert "nvapi" not in json.dumps(found)
 
 
+@pytest.mark.parametrize("value", ["x" * 200000, f"void,{'x' * 200000}", ",".join(map(str, range(40000)))])
+def test_a_long_variable_makes_no_long_result(value: str) -> None:
+    environment = dict.fromkeys(("NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_REQUIRE_CUDA", "CUDA_VERSION"), value)
+    hosts = (HOST, OLD, config(mode="cdi"), config(accept_variable=False), config(mode="csv"))
+    for host in hosts:
+        for given in (with_nvidia(value, environment=environment), with_nvidia(environment=environment)):
+            assert len(json.dumps(explain.explain(given, host))) < 100000
+
+
 def test_a_container_whose_engine_does_not_report_the_request() -> None:
     linux = {"devices": [{"path": "/dev/nvidia0"}]}
     found = explain.explain(container("void", request_known=False, config={"linux": linux}), HOST)
