@@ -14,15 +14,22 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._bundled import (
     Packages,
 )
 
+# Their settings are in YAML, and they run as root, so one task can contain them and other engines.
+_IN_YAML = ("containerd/k3s", "containerd/rke2")
+
 
 class ActionModule(BundledAction):
     """The action that also sends the packages of all engines in ``targets``."""
 
     def packages(self) -> Packages:
-        rows = [PACKAGES_OF_ENGINE.get(name.partition("/")[0], Packages()) for name in self._targets()]
+        targets = self._targets()
+        rows = [PACKAGES_OF_ENGINE.get(name.partition("/")[0], Packages()) for name in targets]
         if not rows:
             return super().packages()
         always, on_demand = (tuple(dict.fromkeys(itertools.chain(*names))) for names in zip(*rows))
+        if len(targets) > 1 and any(name in targets for name in _IN_YAML):
+            # The module cannot request a package after it has changed another engine.
+            always = tuple(dict.fromkeys([*always, *on_demand]))
         return Packages(always, on_demand)
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
@@ -35,7 +42,8 @@ class ActionModule(BundledAction):
 
     def _targets(self) -> list[str]:
         given = self._task.args.get("targets") or []
-        return [str(name).strip() for name in (given.split(",") if isinstance(given, str) else given)]
+        names = given.split(",") if isinstance(given, str) else given if isinstance(given, list) else [given]
+        return list(dict.fromkeys(str(name).strip() for name in names))
 
 
 def _complete(targets: list[str], result: dict[str, t.Any]) -> list[dict[str, t.Any]]:

@@ -599,7 +599,8 @@ def _configure_targets(
     engines: list[dict[str, t.Any]] = []
     diff: list[dict[str, str]] = []
     failures: list[str] = []
-    for name in module.params["targets"]:
+    # A list in one string can have spaces. A second change of one engine would hide the first one in the result.
+    for name in dict.fromkeys(name.strip() for name in module.params["targets"]):
         try:
             result = _configure_engine(module, host, options.for_target(name))
         except core_errors.NvidiaError as error:

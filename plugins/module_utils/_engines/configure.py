@@ -148,7 +148,7 @@ class Options(t.NamedTuple):
         if (engine, flavor) not in flavors.FLAVORS:
             supported = ", ".join(str(engines_registry.Target(*key)) for key in flavors.FLAVORS)
             raise errors.NvidiaError(
-                f"Unsupported target {name}. Supported: {supported}, each with /INSTANCE for a unit or a user."
+                f"Unsupported target {name!r}. Supported: {supported}, each with /INSTANCE for a unit or a user."
             )
         by_user = flavors.FLAVORS[engine, flavor].by_user
         return self._replace(

@@ -32,7 +32,11 @@ def new_action(**task: t.Any) -> t.Any:
     [
         ({"targets": ["docker"]}, Packages()),
         ({"targets": ["docker", "crio"]}, Packages(("tomlkit",))),
-        ({"targets": "crio, containerd/k3s"}, Packages(("tomlkit",), ("yaml",))),
+        ({"targets": ["docker", "containerd"]}, Packages(("tomlkit",), ("yaml",))),
+        ({"targets": ["containerd/k3s"]}, Packages(("tomlkit",), ("yaml",))),
+        # After a change of another engine, the module cannot request a package.
+        ({"targets": "crio, containerd/k3s"}, Packages(("tomlkit", "yaml"), ("yaml",))),
+        ({"targets": 5}, Packages()),
         ({"targets": [], "engine": "crio"}, Packages(("tomlkit",))),
         ({"engine": "crio"}, Packages(("tomlkit",))),
     ],

@@ -55,8 +55,22 @@ def test_an_error_does_not_prevent_the_other_engines(run_module: Run, tree: Path
     assert FILES["docker"] in docker["error"]
     assert "error" not in crio
     assert crio["changed"] is True
-    assert "Unsupported target docker/k3s. Supported: docker, " in unknown["error"]
+    assert "Unsupported target 'docker/k3s'. Supported: docker, " in unknown["error"]
     assert result["msg"] == f"docker: {docker['error']} | docker/k3s: {unknown['error']}"
+
+
+def test_a_target_that_is_named_twice(run_module: Run, tree: Path) -> None:
+    result = run_module("nvidia_runtime_config", targets="docker, docker,crio", host_root=str(tree))
+    assert "failed" not in result
+    found = [(engine["target"], engine["changed"], engine["restart_action"]) for engine in result["engines"]]
+    assert found == [("docker", True, "reload"), ("crio", True, "restart")]
+
+
+def test_no_target(run_module: Run, tree: Path) -> None:
+    result = run_module("nvidia_runtime_config", targets=[], host_root=str(tree))
+    assert (result["changed"], result["engines"], "failed" in result) == (False, [], False)
+    result = run_module("nvidia_runtime_config", targets=[""], host_root=str(tree))
+    assert "Unsupported target ''. Supported: docker, " in result["msg"]
 
 
 @pytest.mark.parametrize("other", [{"engine": "docker"}, {"flavor": "system"}, {"user": "a"}, {"service": "a"}])
