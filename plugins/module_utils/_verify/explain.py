@@ -254,7 +254,8 @@ class _Explainer:
             return explain_result.passed(MODE, self.mode, "The hook works in mode legacy.")
         mode = explain_rules.resolve_mode(self.image, settings, self.container.program, host.version, tegra)
         self.mode = mode.name
-        if mode.name not in explain_rules.MODES:
+        too_new = mode.name == explain_rules.JIT_CDI and not explain_rules.is_unified(host.version)
+        if mode.name not in explain_rules.MODES or too_new:
             problem = f"{host.config_path} sets the unknown mode {mode.name}"
             advice = f"Set {explain_rules.KEYS['mode']} to auto."
             return explain_result.failed(MODE, "mode-unknown", problem, advice)

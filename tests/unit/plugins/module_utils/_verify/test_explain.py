@@ -119,6 +119,7 @@ BROKEN: list[tuple[str, Container, Host, str]] = [
     ("--gpus with CDI alone in Docker 26", with_gpus(), HOST._replace(programs=frozenset(("nvidia-cdi-hook",))),
      "gpus-unsupported"),
     ("an unknown mode", with_nvidia(), config(mode="fast"), "mode-unknown"),
+    ("a mode of a newer toolkit", with_nvidia(), config(mode="jit-cdi"), "mode-unknown"),
     ("the hook in mode cdi", with_gpus(), config(mode="cdi"), "hook-refused"),
     ("config.toml cannot be read", with_nvidia(), HOST._replace(config_problem="x"), "config-invalid"),
     ("config.toml is not valid", with_nvidia(), config(invalid="x"), "config-invalid"),
