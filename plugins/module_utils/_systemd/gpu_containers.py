@@ -76,16 +76,23 @@ BUNDLE_FOLDERS = tuple(f"{bundles.root}/{bundles.pattern.partition('/*')[0]}" fo
 
 
 class Bundle(t.NamedTuple):
-    """The bundle of a running container. ``engine`` is docker, containerd, crio or podman."""
+    """The bundle of a running container. ``engine`` is docker, containerd, crio or podman.
+
+    ``namespace`` is that of containerd, empty for the other engines.
+    """
 
     engine: str
     identifier: str
     folder: str
     pid: int
+    namespace: str = ""
 
 
 def find_bundles(host: hostfs.HostFS, identifier: str) -> list[Bundle]:
-    """Return the bundles of running containers whose ID begins with ``identifier``. Each container has one."""
+    """Return the bundles of running containers whose ID begins with ``identifier``. Each container has one.
+
+    For containerd, it can also be NAMESPACE/ID, because several namespaces may have a container with one ID.
+    """
     found: dict[str, Bundle] = {}
     for bundles in _BUNDLES if host.live else ():
         for folder in host.glob(f"{bundles.root}/{bundles.pattern}"):
@@ -93,12 +100,14 @@ def find_bundles(host: hostfs.HostFS, identifier: str) -> list[Bundle]:
             of_storage = bundles.pid_file == _STORAGE[1]
             name = parts[-2 if of_storage else -1]
             pid_file = f"{bundles.pid_root or bundles.root}{folder[len(bundles.root) :]}/{bundles.pid_file}"
-            pid = host.read_text(pid_file, _PID_BYTES).strip() if name.startswith(identifier) else ""
+            named = name.startswith(identifier) or (not of_storage and f"{parts[-2]}/{name}" == identifier)
+            pid = host.read_text(pid_file, _PID_BYTES).strip() if named else ""
             if not pid.isdecimal() or not host.exists(f"/proc/{pid}"):
                 continue
             in_containerd = "docker" if parts[-2] == _DOCKER else "containerd"
             engine = bundles.engine if of_storage else in_containerd
-            found.setdefault(name, Bundle(engine, name, folder, int(pid)))
+            namespace = parts[-2] if engine == "containerd" else ""
+            found.setdefault(f"{namespace}/{name}", Bundle(engine, name, folder, int(pid), namespace))
     return list(found.values())
 
 

@@ -111,7 +111,8 @@ def _only(name: str, candidates: t.Sequence[_Candidate], searched: t.Sequence[st
         return found[0]
     if found:
         raise errors.HostError(
-            f"container {name!r} matches several containers: {', '.join(map(str, found[:10]))}. Give the full ID."
+            f"container {name!r} matches several containers: {', '.join(map(str, found[:10]))}. Give the full name or"
+            " ID."
         )
     places = ", ".join(searched) or "no engine is installed"
     raise errors.HostError(
@@ -125,7 +126,7 @@ def _newest(found: t.Iterable[_Candidate]) -> list[_Candidate]:
     A kubelet keeps the previous container when it restarts one.
     """
     newest = {
-        (candidate.engine, candidate.names) if candidate.created else candidate.identifier: candidate
+        (candidate.engine, candidate.names, "" if candidate.created else candidate.identifier): candidate
         for candidate in sorted(found, key=lambda candidate: candidate.created)
     }
     return list(newest.values())
@@ -282,7 +283,8 @@ def _bundles(name: str, known: t.Sequence[_Candidate], host: hostfs.HostFS) -> l
         return Found(container, explain_host.EngineState())
 
     def candidate(bundle: gpu_containers.Bundle) -> _Candidate:
-        return _Candidate(bundle.engine, bundle.identifier, (), lambda: read(bundle))
+        names = (f"{bundle.namespace}/{bundle.identifier}",) if bundle.namespace else ()
+        return _Candidate(bundle.engine, bundle.identifier, names, lambda: read(bundle))
 
     return [candidate(bundle) for bundle in found]
 

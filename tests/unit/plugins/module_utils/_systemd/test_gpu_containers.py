@@ -130,7 +130,9 @@ def test_bundles_of_an_id(host: Host) -> None:
     host.put(f"run/{storage}/{OTHER[::-1]}/userdata/pidfile", "379")
     on_host = HostFS(str(host.root), live=True)
     assert find_bundles(on_host, ID[:5]) == [Bundle("docker", ID, f"/{MOBY}", 379)]
-    assert find_bundles(on_host, OTHER) == [Bundle("containerd", OTHER, f"/{k8s}", 379)]
+    assert find_bundles(on_host, OTHER) == [Bundle("containerd", OTHER, f"/{k8s}", 379, "k8s.io")]
+    assert find_bundles(on_host, f"k8s.io/{OTHER}") == find_bundles(on_host, OTHER)
+    assert find_bundles(on_host, f"k8s.io/{OTHER[:5]}") == []
     # A container with two bundles is reported once.
     assert [bundle.engine for bundle in find_bundles(on_host, OTHER[::-1])] == ["crio"]
     assert len(find_bundles(on_host, "")) == 3

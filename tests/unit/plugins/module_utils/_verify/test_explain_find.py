@@ -118,7 +118,7 @@ def test_docker_with_a_bundle(docker: Docker) -> None:
 def test_a_prefix_of_two_containers(docker: Docker) -> None:
     assert docker.error("3a3") == (
         "container '3a3' matches several containers: web (docker, 3a3a00000000), db (docker, 3a3b00000000). Give the"
-        " full ID."
+        " full name or ID."
     )
     # A name has precedence over the beginning of an ID.
     docker.described[THREE] = inspected(THREE, "/3a3")
@@ -207,6 +207,17 @@ def test_a_bundle_without_an_engine(docker: Docker) -> None:
     assert found.environment == {"NVIDIA_VISIBLE_DEVICES": "0"}
     assert docker.find("red", "containerd").container.identifier == "redis"
     assert "Searched: docker (/run/docker.sock)." in docker.error("redis", "docker")
+
+
+def test_one_id_in_two_namespaces(docker: Docker) -> None:
+    for namespace in ("default", "test"):
+        docker.write(f"{TASKS}/{namespace}/redis/config.json", json.dumps({"hostname": namespace}))
+        docker.write(f"{TASKS}/{namespace}/redis/init.pid", "489")
+    docker.write("/proc/489/comm", "redis")
+    assert "several containers: default/redis (containerd, redis), test/redis (containerd, redis)." in docker.error(
+        "redis"
+    )
+    assert docker.find("test/redis").container.config == {"hostname": "test"}
 
 
 # -- CRI ---------------------------------------------------------------------------------------------------------------
