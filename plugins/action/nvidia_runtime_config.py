@@ -16,6 +16,18 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._bundled import (
 
 # Their settings are in YAML, and they run as root, so one task can contain them and other engines.
 _IN_YAML = ("containerd/k3s", "containerd/rke2")
+# The values of a result that the role nvidia_runtime uses, and their types.
+_VALUES: dict[str, tuple[type, ...]] = {
+    "changed": (bool,),
+    "restart_required": (bool,),
+    "restart_action": (str,),
+    "pending_action": (str, type(None)),
+    "runtimes": (dict,),
+    "default_runtime": (str,),
+    "backup_files": (list,),
+    "service": (str,),
+    "cdi": (bool, type(None)),
+}
 
 
 class ActionModule(BundledAction):
@@ -49,13 +61,20 @@ class ActionModule(BundledAction):
 def _complete(targets: list[str], result: dict[str, t.Any]) -> list[dict[str, t.Any]]:
     """Return one result for each target, with an error for those about which the module has returned nothing.
 
-    A host, or a user as whom the module runs, can forge an answer. It can only contain these targets.
+    A host, or a user as whom the module runs, can forge an answer. It can only contain these targets. An entry with
+    other values would make a later task of the role fail, and so prevent the restarts of the other engines.
     """
     returned = result.get("engines")
     entries = {
-        entry["target"]: {"changed": False, **entry}
+        entry["target"]: {**entry, "changed": entry.get("changed") is True}
         for entry in (returned if isinstance(returned, list) else [])
-        if isinstance(entry, dict) and isinstance(entry.get("target"), str)
+        if isinstance(entry, dict) and isinstance(entry.get("target"), str) and _is_usable(entry)
     }
     error = str(result.get("msg") or "The module has returned no result for this engine.")
     return [entries.get(name, {"target": name, "changed": False, "error": error}) for name in targets]
+
+
+def _is_usable(entry: dict[str, t.Any]) -> bool:
+    if "error" in entry:
+        return isinstance(entry["error"], str)
+    return all(name in entry and isinstance(entry[name], kinds) for name, kinds in _VALUES.items())

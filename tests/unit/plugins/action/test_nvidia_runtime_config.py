@@ -49,20 +49,37 @@ def failed(name: str, message: str) -> dict[str, t.Any]:
     return {"target": name, "changed": False, "error": message}
 
 
+def configured(name: str, changed: bool = True, **values: t.Any) -> dict[str, t.Any]:
+    return {
+        "target": name, "changed": changed, "restart_required": changed, "restart_action": "restart",
+        "pending_action": None, "runtimes": {}, "default_runtime": "runc", "backup_files": [],
+        "service": f"{name}.service", "cdi": None, **values,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("returned", "expected"),
     [
         # In the order of the option, and without others that a hostile user adds.
         (
-            {"engines": [{"target": name, "changed": True} for name in ("docker/rootless/eve", "crio", "docker")]},
-            [{"target": "docker", "changed": True}, {"target": "crio", "changed": True}],
+            {"engines": [configured(name) for name in ("docker/rootless/eve", "crio", "docker")]},
+            [configured("docker"), configured("crio")],
         ),
         (
-            {"failed": True, "msg": "x", "engines": [failed("docker", "y"), {"target": "crio"}]},
-            [failed("docker", "y"), {"target": "crio", "changed": False}],
+            {"failed": True, "msg": "x", "engines": [failed("docker", "y"), configured("crio", changed=False)]},
+            [failed("docker", "y"), configured("crio", changed=False)],
         ),
         ({"failed": True, "msg": "x"}, [failed("docker", "x"), failed("crio", "x")]),
         ({"engines": [5, {"target": ["crio"]}]}, [failed("docker", NONE_RETURNED), failed("crio", NONE_RETURNED)]),
+        # A later task cannot use these.
+        (
+            {"engines": [configured("docker", runtimes="x"), {"target": "crio", "changed": True}]},
+            [failed("docker", NONE_RETURNED), failed("crio", NONE_RETURNED)],
+        ),
+        (
+            {"engines": [{**failed("docker", "x"), "error": {}}, {**failed("crio", "y"), "changed": "x"}]},
+            [failed("docker", NONE_RETURNED), failed("crio", "y")],
+        ),
         ({"engines": 5}, [failed("docker", NONE_RETURNED), failed("crio", NONE_RETURNED)]),
     ],
 )
