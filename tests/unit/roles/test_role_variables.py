@@ -129,6 +129,19 @@ def test_inspection_of_the_engines_is_reused_until_a_change(known: dict[str, t.A
     assert render(values["nvidia_runtime_inspection_needed"], values) == expected
 
 
+@pytest.mark.parametrize(
+    ("target", "user"),
+    [
+        ("docker/rootless/alice", "alice"),
+        ("docker/rootless", ""),
+        ("docker", ""),
+        ("containerd/system/rootless-containerd.service", ""),
+    ],
+)
+def test_user_of_a_group(target: str, user: str) -> None:
+    assert render(RUNTIME.load("vars/main.yml")["nvidia_runtime_user"], {"item": [target]}) == user
+
+
 LOADED = ("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05\n")
 ON_THE_BUS = [
     ("sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de"),
