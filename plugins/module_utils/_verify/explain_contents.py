@@ -50,8 +50,8 @@ class Contents(t.NamedTuple):
     def other_versions(self, driver: str) -> tuple[str, ...]:
         """Return the libraries of which the container has another version than ``driver``, and not that of ``driver``.
 
-        Besides the library of the driver, nvidia-container-cli also mounts a newer libcuda that an image has for forward
-        compatibility (src/nvc_mount.c of libnvidia-container).
+        Besides the library of the driver, nvidia-container-cli also mounts a newer libcuda that an image has for
+        forward compatibility (src/nvc_mount.c of libnvidia-container).
         """
         matches = [match for match in map(_VERSIONED.search, sorted(self.files)) if match is not None]
         current = {match[1] for match in matches if match[2] == driver}
