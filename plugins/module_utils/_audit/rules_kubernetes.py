@@ -10,6 +10,7 @@ only the rule about the kubelet itself applies, because other rules report a mis
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report
@@ -18,13 +19,14 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ba
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import checkpoint
 
 KUBELET, PLUGIN = "kubelet", "device plugin"
-# The resources of NVIDIA's device plugin, also renamed and MIG ones (api/config/v1/consts.go and resources.go of
-# k8s-device-plugin 0.20).
-_DOMAIN = "nvidia.com/"
-# What the IDs of its devices begin with: UUIDs of GPUs and of MIG devices (internal/rm/devices.go, likewise).
-_GPU, _MIG = "GPU-", "MIG-"
-# The separator between a UUID and the number of a replica, with time-slicing and MPS (NewAnnotatedID, likewise).
-_REPLICA = "::"
+# The resources of NVIDIA's device plugin (api/config/v1/consts.go and resources.go of k8s-device-plugin 0.20). Other
+# resources of this domain are no GPUs, such as nvidia.com/hostdev of NVIDIA's network operator.
+_NAME = re.compile(r"nvidia\.com/(?:gpu|mig-).*", re.DOTALL)
+# The IDs of its devices: UUIDs of GPUs and of MIG devices, which drivers before 470 wrote as MIG-GPU-UUID/GI/CI. With
+# time-slicing and MPS, the number of a replica follows (internal/rm/devices.go and NewAnnotatedID, likewise). Plugins
+# of others append numbers in other ways, such as GPU-UUID-0 of HAMi.
+_MIG, _REPLICA = "MIG-", "::"
+_DEVICE = re.compile(r"(?:(?:GPU|MIG)-[0-9A-Fa-f-]{36}|MIG-GPU-[0-9A-Fa-f-]{36}/[0-9]+/[0-9]+)(?:::[0-9]+)?")
 # The driver of NVIDIA's DRA driver that allocates GPUs (cmd/gpu-kubelet-plugin of k8s-dra-driver-gpu 25.8).
 _DRA_GPU = "gpu.nvidia.com"
 _CHECK_POD = "Look at the pod of the device plugin on this node, and at its log."
@@ -54,9 +56,12 @@ class Node:
         self.facts = facts
         self.runs = part.get("running") is True
         self.from_api = part.get("source") == checkpoint.FROM_API
-        self.resources = [found for row in report.rows(part.get("resources")) for found in _resources(row)]
-        self.allocatable = frozenset(device for found in self.resources for device in found.allocatable)
         self.sockets = report.rows(part.get("device_plugins"))
+        own = {_without_domain(report.text(row.get("resource"))) for row in self.sockets} - {""}
+        self.resources = [found for row in report.rows(part.get("resources")) for found in _resources(row, own)]
+        self.allocatable = frozenset(device for found in self.resources for device in found.allocatable)
+        # The UUIDs of the GPUs and MIG devices among them.
+        self.offered = _bases(self.allocatable)
         self.drivers = [row for row in report.rows(part.get("dra_drivers")) if report.text(row.get("name")) == _DRA_GPU]
         self.processes = report.rows(part.get("plugin_processes"))
         self.usable = frozenset(report.texts(facts.gpus.get("advertised")))
@@ -85,12 +90,14 @@ class Node:
         return any(row.get("listens") is True and report.text(row.get("resource")) for row in self.sockets)
 
 
-def _resources(row: t.Mapping[str, t.Any]) -> t.Iterator[Resource]:
+def _resources(row: t.Mapping[str, t.Any], own: t.Collection[str]) -> t.Iterator[Resource]:
+    """Yield the resource if it has GPUs. ``own`` are the names, without domain, of the sockets of NVIDIA's plugin."""
     name = report.text(row.get("name"))
     allocatable = frozenset(report.texts(row.get("allocatable")))
     recorded = None if row.get("recorded") is None else frozenset(report.texts(row.get("recorded")))
     held = frozenset(device for entry in report.rows(row.get("held")) for device in report.texts(entry.get("devices")))
-    if name.startswith(_DOMAIN) or any(map(_is_uuid, allocatable | held | (recorded or frozenset()))):
+    is_own = _NAME.fullmatch(name) or _without_domain(name) in own
+    if is_own or _bases(allocatable | held | (recorded or frozenset())):
         yield Resource(name, allocatable, recorded, held)
 
 
@@ -99,12 +106,16 @@ def _without_domain(name: str) -> str:
 
 
 def _is_uuid(device: str) -> bool:
-    return device.startswith((_GPU, _MIG))
+    return _DEVICE.fullmatch(device) is not None
 
 
 def _base(device: str) -> str:
     """Return the UUID of a device without the number of a replica."""
     return device.partition(_REPLICA)[0]
+
+
+def _bases(devices: t.Iterable[str]) -> frozenset[str]:
+    return frozenset(map(_base, filter(_is_uuid, devices)))
 
 
 def _listens(driver: t.Mapping[str, t.Any]) -> bool | None:
@@ -210,8 +221,14 @@ def plugins(facts: report.HostFacts) -> report.Findings:
 
 def _dead(node: Node) -> t.Iterator[tuple[str, str]]:
     """Yield the resource or the driver of each plugin that serves nothing, and the message about it."""
+    used = {
+        _without_domain(found.name) for found in node.resources if found.allocatable or found.recorded or found.held
+    }
     for row in node.sockets:
         name, path = report.text(row.get("resource")), report.text(row.get("path"))
+        if row.get("listens") is False and node.listens and _without_domain(name) not in used:
+            # A plugin that was killed leaves its sockets. With another MIG strategy it has not bound this one again.
+            continue
         if name and row.get("listens") is False:
             yield name, f"The device plugin of {name} has ended: no program listens on its socket {path}."
         elif name and row.get("answers") is False:
@@ -228,8 +245,11 @@ def _lost(node: Node) -> t.Iterator[str]:
     for found in node.resources:
         socket = node.socket_of(found.name)
         if node.from_api:
-            # A recorded resource without devices is one whose devices are all unhealthy.
-            is_lost = not found.allocatable and bool(found.recorded or (found.recorded is None and found.held))
+            # A recorded resource without devices is one whose devices are all unhealthy. Pods still hold devices of a
+            # resource that the plugin offers by another name since its configuration has changed.
+            before = found.held if found.recorded is None else found.recorded
+            is_elsewhere = bool(_bases(before)) and _bases(before) <= node.offered
+            is_lost = not found.allocatable and bool(before) and not is_elsewhere
         else:
             # The kubelet removes all sockets when it starts, and its checkpoint still has the devices from before.
             is_lost = bool(found.allocatable) and not node.sockets
@@ -302,7 +322,8 @@ def devices(facts: report.HostFacts) -> report.Findings:
         return
     unhealthy: set[str] = set()
     for found in node.resources:
-        missing = {_base(device) for device in found.held - found.allocatable}
+        # Pods keep their replicas after the number of replicas has changed.
+        missing = _bases(found.held) - node.offered
         if missing and found.allocatable:
             message = (
                 f"Pods hold devices of {found.name} that the kubelet does not offer any more:"
@@ -314,10 +335,10 @@ def devices(facts: report.HostFacts) -> report.Findings:
             message = f"The device plugin of {found.name} runs, and reports none of its devices as healthy."
             yield report.critical("device-unhealthy", found.name, message, _XID)
         unhealthy |= missing
-    offered = {_base(device) for device in node.allocatable}
+    offered = node.offered
     is_whole = any(row.get("mig_enabled") is True and report.text(row.get("uuid")) in offered for row in _gpus(facts))
     absent = sorted(node.usable - offered - unhealthy)
-    if absent and not is_whole and any(map(_is_uuid, offered)):
+    if absent and not is_whole and offered:
         message = (
             f"The driver has {len(node.usable)} usable GPUs and MIG devices, but the kubelet does not offer"
             f" {core_text.listed(absent)}. The device plugin reads them only when it starts, and keeps a device"
@@ -333,8 +354,8 @@ _XID = "Look for Xid in the kernel's log. If the GPU works, restart the pod of t
 def mig(facts: report.HostFacts) -> report.Findings:
     """Yield a finding if MIG mode or the MIG devices have changed since the device plugin read them."""
     node = Node(facts)
-    offered = {_base(device) for device in node.allocatable}
-    if not node.applies or not any(map(_is_uuid, offered)):
+    offered = node.offered
+    if not node.applies or not offered:
         return
     gpus = _gpus(facts)
     whole = [report.text(row.get("uuid")) for row in gpus if row.get("mig_enabled") is True]

@@ -155,8 +155,16 @@ def test_a_node_that_offers_all_of_its_gpus(tmp_path: Path) -> None:
         ((gpu(A), gpu(B)), [resource(SHARED, (f"{A}::0", f"{A}::1")), resource(GPU, (B,))]),
         ((gpu(A), gpu(B)), [resource("example.com/a100", (A, B))]),
         ((gpu(A, M1),), [resource(GPU, (f"{M1}::0", f"{M1}::1"), held=(f"{M1}::1",))]),
-        # Other plugins number their devices.
+        # Pods keep their devices after the replicas or the name of the resource have changed.
+        ((gpu(A), gpu(B)), [resource(GPU, (f"{A}::0", f"{B}::0"), held=(f"{A}::7", B))]),
+        ((gpu(A),), [resource(GPU, (), None, held=(A,)), resource(SHARED, (f"{A}::0", f"{A}::1"))]),
+        ((gpu(A),), [resource(GPU, (), recorded=[A]), resource(SHARED, (f"{A}::0", f"{A}::1"))]),
+        # Other plugins number their devices, or append something else to the UUID.
         ((gpu(A), gpu(B)), [resource(GPU, ("nvidia0", "nvidia1"))]),
+        ((gpu(A), gpu(B)), [resource(GPU, (f"{A}-0", f"{A}-1", f"{B}-0"))]),
+        ((gpu(A), gpu(B)), [resource("aliyun.com/gpu-mem", (f"{A}-_-0", f"{B}-_-1")), resource(GPU, (A, B))]),
+        # UUIDs of MIG devices before driver 470.
+        ((gpu(A, f"MIG-{A}/1/0"),), [resource(GPU, (f"MIG-{A}/1/0",))]),
     ],
 )
 def test_strategies_and_replicas(
@@ -168,6 +176,17 @@ def test_strategies_and_replicas(
 def test_resources_of_other_vendors(tmp_path: Path) -> None:
     rdma = resource("rdma/hca", (), recorded=["mlx5_0"], held=("mlx5_1",))
     assert findings(tmp_path, resources=[resource(), rdma], device_plugins=[socket(), socket(None, False)]) == []
+
+
+def test_other_resources_of_the_domain(tmp_path: Path) -> None:
+    # NVIDIA's network operator offers network devices, and a DRA driver the GPUs.
+    hostdev = resource("nvidia.com/hostdev", ("0000:08:00.2",), held=("0000:08:00.3",))
+    given = {"resources": [hostdev], "device_plugins": [socket(None)], "plugin_processes": []}
+    assert ids(tmp_path, dra_drivers=[driver(True)], **given) == []
+    assert ids(tmp_path, **given) == [("device-plugin-missing", "warning")]
+    # A resource with another name whose devices are all unhealthy is known by the socket of the plugin.
+    renamed = resource("nvidia.com/a100", (), recorded=[])
+    assert ids(tmp_path, resources=[renamed]) == [("device-unhealthy", "critical")]
 
 
 # -- the kubelet and its engine --------------------------------------------------------------------------------------
@@ -266,6 +285,14 @@ def test_a_dead_plugin(tmp_path: Path, state: dict[str, t.Any]) -> None:
     # The kubelet has not noticed it yet.
     assert ids(tmp_path, device_plugins=[state]) == [("device-plugin-dead", "critical")]
     assert ids(tmp_path, device_plugins=[socket(listens=None, answers=None)]) == []
+
+
+def test_a_socket_that_a_killed_plugin_has_left(tmp_path: Path) -> None:
+    left = [socket(), socket(MIG, listens=False, answers=False)]
+    assert ids(tmp_path, device_plugins=left) == []
+    # Pods hold its devices.
+    both = [resource(), resource(MIG, (), held=(M1,))]
+    assert ids(tmp_path, resources=both, device_plugins=left) == [("device-plugin-dead", "critical")]
 
 
 def test_a_dead_dra_driver(tmp_path: Path) -> None:
