@@ -1228,6 +1228,13 @@ kubernetes:
           resource: nvidia.com/gpu
           listens: true
           answers: true
+    plugin_pods:
+      description:
+        - The pods of NVIDIA's device plugin on the node, by the directories of their logs in C(/var/log/pods). A pod
+          whose container ends again and again is among them.
+      type: list
+      elements: str
+      sample: [nvidia-device-plugin/nvdp-nvidia-device-plugin-x7k2p]
     plugin_processes:
       description:
         - The processes of NVIDIA's device plugin. C(before_driver) is true if the process is older than the loaded

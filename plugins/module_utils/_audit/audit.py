@@ -117,6 +117,7 @@ _TYPES: dict[str, dict[str, type]] = {
         "cpu_manager": dict,
         "resources": list,
         "device_plugins": list,
+        "plugin_pods": list,
         "plugin_processes": list,
         "dra_drivers": list,
         "problems": list,

@@ -64,6 +64,7 @@ class Node:
         self.offered = _bases(self.allocatable)
         self.drivers = [row for row in report.rows(part.get("dra_drivers")) if report.text(row.get("name")) == _DRA_GPU]
         self.processes = report.rows(part.get("plugin_processes"))
+        self.pods = report.texts(part.get("plugin_pods"))
         self.usable = frozenset(report.texts(facts.gpus.get("advertised")))
         self.engine = next(
             (row for row in facts.engines if report.target_of(row) == report.text(part.get("engine"))), {}
@@ -78,6 +79,11 @@ class Node:
     def offers(self) -> bool:
         """Whether the kubelet has devices of NVIDIA, or a DRA driver for GPUs listens."""
         return bool(self.allocatable) or any(_listens(driver) for driver in self.drivers)
+
+    @property
+    def offers_nothing(self) -> bool:
+        """Whether the kubelet is known to have no device of NVIDIA, and no DRA driver for GPUs listens."""
+        return bool(report.text(self.part.get("source"))) and not self.offers
 
     def socket_of(self, name: str) -> dict[str, t.Any]:
         """Return the socket of the plugin of a resource, empty if there is none. It has the name without the domain."""
@@ -159,10 +165,13 @@ def engine(facts: report.HostFacts) -> report.Findings:
         yield report.warning("kubelet-engine-unknown", KUBELET, message, advice)
         return
     live = report.table(node.engine.get("live"))
-    uses_cdi = live.get("cdi") is True
+    # CRI-O always uses CDI, and does not report it.
+    uses_cdi = live.get("cdi") is True or node.engine.get("engine") == "crio"
     default = report.text(live.get("default_runtime")) or report.text(node.engine.get("default_runtime"))
     runtimes = _runtimes(node.engine)
-    if not _has_nvidia(runtimes) and not uses_cdi:
+    # The plugins of other vendors, such as that of GKE, mount the driver themselves.
+    is_foreign = bool(node.allocatable) and not node.offered
+    if not _has_nvidia(runtimes) and not uses_cdi and not is_foreign:
         others = [
             report.target_of(row) for row in facts.engines if row is not node.engine and _has_nvidia(_runtimes(row))
         ]
@@ -172,17 +181,27 @@ def engine(facts: report.HostFacts) -> report.Findings:
             f" use a GPU.{other}"
         )
         yield report.critical("kubelet-engine-not-configured", target, message, _REGISTER)
-    elif not engines_base.is_nvidia_runtime(default, runtimes.get(default)) and not node.offers and not node.listens:
-        message = (
-            f"{target} starts the containers of a pod with {default or 'another runtime'} unless the pod selects the"
-            " runtime nvidia, and the kubelet has no device of NVIDIA. A device plugin without this runtime cannot load"
-            " NVML and logs: did you set the docker default runtime to `nvidia`?"
-        )
-        advice = (
-            "Set runtimeClassName: nvidia for the pod of the device plugin, or make nvidia the default runtime with"
-            " nvidia_runtime_config (set_as_default: true)."
-        )
-        yield report.critical("device-plugin-without-nvml", PLUGIN, message, advice)
+    elif (
+        (node.pods or node.processes)
+        and node.offers_nothing
+        and not node.listens
+        and not engines_base.is_nvidia_runtime(default, runtimes.get(default))
+    ):
+        yield _without_nvml(node, target, default or "another runtime", _has_nvidia(runtimes))
+
+
+def _without_nvml(node: Node, target: str, default: str, has_nvidia: bool) -> report.Finding:
+    pods = f" ({core_text.listed(node.pods)})" if node.pods else ""
+    message = (
+        f"{target} starts the containers of a pod with {default} unless the pod selects the runtime nvidia, and the"
+        f" device plugin{pods} has given the kubelet no device. Without this runtime it cannot load NVML and logs: did"
+        " you set the docker default runtime to `nvidia`?"
+    )
+    advice = (
+        "Set runtimeClassName: nvidia for the pod of the device plugin, or make nvidia the default runtime with"
+        " nvidia_runtime_config (set_as_default: true)."
+    )
+    return report.critical("device-plugin-without-nvml", PLUGIN, message, advice if has_nvidia else _REGISTER)
 
 
 def _runtimes(row: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
@@ -212,11 +231,20 @@ def plugins(facts: report.HostFacts) -> report.Findings:
         )
         yield report.critical("device-plugin-not-registered", name, message, _RESTART)
     was_registered = any(found.recorded is not None or found.held for found in node.resources)
-    if not dead and not lost and not node.offers and not was_registered:
-        running = [str(row["pid"]) for row in node.processes if report.number(row.get("pid")) is not None]
-        state = f"its process {core_text.listed(running)} runs" if running else "no process of NVIDIA's plugin runs"
-        message = f"The node has GPUs, but no device plugin and no DRA driver offers them to the kubelet; {state}."
-        yield report.warning("device-plugin-missing", PLUGIN, message, _CHECK_POD)
+    if not dead and not lost and node.offers_nothing and not was_registered:
+        yield _missing(node)
+
+
+def _missing(node: Node) -> report.Finding:
+    """Return the finding about a node without registered plugin. It is no problem if no pod of a plugin is there."""
+    running = [str(row["pid"]) for row in node.processes if report.number(row.get("pid")) is not None]
+    state = f"its process {core_text.listed(running)} runs" if running else "no process of NVIDIA's plugin runs"
+    pods = f" Its pods on this node: {core_text.listed(node.pods)}." if node.pods else ""
+    message = f"The node has GPUs, but no device plugin and no DRA driver offers them to the kubelet; {state}.{pods}"
+    is_expected = bool(running or node.pods)
+    advice = _CHECK_POD if is_expected else "Run NVIDIA's device plugin on this node if pods are to request its GPUs."
+    severity = report.WARNING if is_expected else report.INFO
+    return report.Finding(severity, "device-plugin-missing", PLUGIN, message, advice)
 
 
 def _dead(node: Node) -> t.Iterator[tuple[str, str]]:

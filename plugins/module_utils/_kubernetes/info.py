@@ -40,6 +40,7 @@ def describe_kubernetes(host: hostfs.HostFS) -> tuple[dict[str, t.Any], str | No
         "resources": [],
         "claims": [],
         "device_plugins": [],
+        "plugin_pods": [],
         "plugin_processes": [],
         "dra_drivers": [],
     }

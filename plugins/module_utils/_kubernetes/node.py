@@ -50,6 +50,7 @@ def add_kubelet(
     probe = plugins.Probe(host)
     report["device_plugins"] = [socket._asdict() for socket in plugins.device_plugins(host, probe)]
     report["dra_drivers"] = [_describe_driver(driver) for driver in plugins.dra_drivers(host, settings.root_dir, probe)]
+    report["plugin_pods"] = plugins.plugin_pods(host)
     report["plugin_processes"] = [process._asdict() for process in plugins.plugin_processes(host)]
     return settings.missing_package
 

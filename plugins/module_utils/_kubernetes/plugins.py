@@ -43,6 +43,10 @@ _NVIDIA_SOCKET = re.compile(r"nvidia-(.+)\.sock")
 _NVIDIA_DOMAIN = "nvidia.com/"
 # The name of the process of NVIDIA's plugin. The kernel cuts it to 15 bytes (proc_pid_comm(5)).
 _PLUGIN_PROGRAM = "nvidia-device-plugin"
+# The directories of the logs of containers, NAMESPACE_POD_UID/CONTAINER, which the kubelet removes with the pod
+# (BuildContainerLogsDirectory in pkg/kubelet/kuberuntime/helpers.go of Kubernetes 1.34). The container is called
+# nvidia-device-plugin-ctr in the Helm chart of k8s-device-plugin 0.20, and nvidia-device-plugin in gpu-operator v26.7.
+_POD_LOGS, _PLUGIN_CONTAINERS = "/var/log/pods", ("nvidia-device-plugin-ctr", "nvidia-device-plugin")
 # A thread that the kernel module nvidia starts when it is loaded, so its age is that of the driver
 # (nv_module_state_init in kernel-open/nvidia/nv.c of open-gpu-kernel-modules 580). The times of files in /sys and of
 # device nodes do not show it.
@@ -184,6 +188,16 @@ def plugin_processes(host: hostfs.HostFS) -> list[Process]:
         known = started is not None and driver is not None
         found.append(Process(pid, started < driver - _ACCURACY if known else None))  # type: ignore[operator]
     return found
+
+
+def plugin_pods(host: hostfs.HostFS) -> list[str]:
+    """Return the pods of NVIDIA's device plugin on the node, as NAMESPACE/POD, also those that end again and again."""
+    found = set()
+    for name in host.readable_entries(_POD_LOGS):
+        namespace, _separator, rest = name.partition("_")
+        if rest and any(host.exists(f"{_POD_LOGS}/{name}/{container}") for container in _PLUGIN_CONTAINERS):
+            found.add(f"{namespace}/{rest.partition('_')[0]}")
+    return sorted(found)
 
 
 def _first_start(host: hostfs.HostFS, pids: t.Iterable[int]) -> float | None:

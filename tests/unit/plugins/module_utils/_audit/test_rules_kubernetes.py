@@ -102,6 +102,7 @@ def kubernetes(**other: t.Any) -> dict[str, t.Any]:
         "resources": [resource()],
         "claims": [],
         "device_plugins": [socket()],
+        "plugin_pods": ["nvidia/plugin-x7k2p"],
         "plugin_processes": [process()],
         "dra_drivers": [],
         "problems": [],
@@ -138,7 +139,9 @@ def ids(root: Path, **given: t.Any) -> list[tuple[str, str]]:
     return [(finding["id"], finding["severity"]) for finding in findings(root, **given)]
 
 
-NOTHING: dict[str, t.Any] = {"resources": [], "device_plugins": [], "plugin_processes": []}
+NOTHING: dict[str, t.Any] = {"resources": [], "device_plugins": [], "plugin_processes": [], "plugin_pods": []}
+# The pod of the plugin ends again and again, so its process is rarely found.
+FAILING = {**NOTHING, "plugin_pods": ["nvidia/plugin-x7k2p"]}
 
 
 def test_a_node_that_offers_all_of_its_gpus(tmp_path: Path) -> None:
@@ -181,9 +184,9 @@ def test_resources_of_other_vendors(tmp_path: Path) -> None:
 def test_other_resources_of_the_domain(tmp_path: Path) -> None:
     # NVIDIA's network operator offers network devices, and a DRA driver the GPUs.
     hostdev = resource("nvidia.com/hostdev", ("0000:08:00.2",), held=("0000:08:00.3",))
-    given = {"resources": [hostdev], "device_plugins": [socket(None)], "plugin_processes": []}
+    given = {**NOTHING, "resources": [hostdev], "device_plugins": [socket(None)]}
     assert ids(tmp_path, dra_drivers=[driver(True)], **given) == []
-    assert ids(tmp_path, **given) == [("device-plugin-missing", "warning")]
+    assert ids(tmp_path, **given) == [("device-plugin-missing", "info")]
     # A resource with another name whose devices are all unhealthy is known by the socket of the plugin.
     renamed = resource("nvidia.com/a100", (), recorded=[])
     assert ids(tmp_path, resources=[renamed]) == [("device-unhealthy", "critical")]
@@ -220,7 +223,19 @@ def test_an_engine_that_is_not_configured(tmp_path: Path) -> None:
 def test_an_engine_with_cdi_alone(tmp_path: Path) -> None:
     engines = [containerd("runc", nvidia=False, cdi=True)]
     assert ids(tmp_path, engines=engines) == []
-    assert ids(tmp_path, engines=engines, **NOTHING) == [("device-plugin-without-nvml", "critical")]
+    found = findings(tmp_path, engines=engines, **FAILING)
+    assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-without-nvml", "critical")]
+    # A RuntimeClass needs the runtime first.
+    assert "runtimeClassName" not in found[0]["advice"]
+    # CRI-O always uses CDI, and does not report it.
+    crio = [containerd("runc", nvidia=False, engine="crio", target="crio")]
+    assert ids(tmp_path, engine="crio", engines=crio, **{**NOTHING, "dra_drivers": [driver(True)]}) == []
+
+
+def test_a_plugin_that_needs_no_runtime(tmp_path: Path) -> None:
+    # The one of GKE mounts the driver itself.
+    given = {**NOTHING, "resources": [resource(GPU, ("nvidia0", "nvidia1"))], "device_plugins": [socket(None)]}
+    assert ids(tmp_path, engines=[containerd("runc", nvidia=False)], **given) == []
 
 
 def test_an_unknown_engine(tmp_path: Path) -> None:
@@ -233,15 +248,22 @@ def test_an_unknown_engine(tmp_path: Path) -> None:
 
 def test_a_plugin_that_cannot_load_nvml(tmp_path: Path) -> None:
     engines = [containerd("runc")]
-    found = findings(tmp_path, engines=engines, **NOTHING)
+    found = findings(tmp_path, engines=engines, **FAILING)
     assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-without-nvml", "critical")]
+    assert "device plugin (nvidia/plugin-x7k2p)" in found[0]["text"]
     assert "did you set the docker default runtime to `nvidia`?" in found[0]["text"]
     assert "containerd starts the containers of a pod with runc unless" in found[0]["text"]
     assert "runtimeClassName: nvidia" in found[0]["advice"]
+    waiting = {**NOTHING, "plugin_processes": [process()]}
+    assert ids(tmp_path, engines=engines, **waiting) == [("device-plugin-without-nvml", "critical")]
+    # A node without a device plugin, such as one whose pods select GPUs by the RuntimeClass alone.
+    assert ids(tmp_path, engines=engines, **NOTHING) == [("device-plugin-missing", "info")]
+    # What the kubelet offers is unknown, for example because the audit does not run as root.
+    assert ids(tmp_path, engines=engines, source=None, **FAILING) == []
     # Its pod selects the runtime: there are devices, a plugin with GPUs that has not registered, or a DRA driver.
     assert ids(tmp_path, engines=engines) == []
-    assert ids(tmp_path, engines=engines, **{**NOTHING, "dra_drivers": [driver(True)]}) == []
-    listening = {**NOTHING, "device_plugins": [socket()]}
+    assert ids(tmp_path, engines=engines, **{**FAILING, "dra_drivers": [driver(True)]}) == []
+    listening = {**FAILING, "device_plugins": [socket()]}
     assert ids(tmp_path, engines=engines, **listening) == [("device-plugin-not-registered", "critical")]
 
 
@@ -268,9 +290,10 @@ def test_a_broken_engine_is_the_cause(tmp_path: Path) -> None:
 
 
 def test_no_plugin(tmp_path: Path) -> None:
-    found = findings(tmp_path, **NOTHING)
+    assert ids(tmp_path, **NOTHING) == [("device-plugin-missing", "info")]
+    found = findings(tmp_path, **FAILING)
     assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-missing", "warning")]
-    assert "no process of NVIDIA's plugin runs" in found[0]["text"]
+    assert "no process of NVIDIA's plugin runs. Its pods on this node: nvidia/plugin-x7k2p." in found[0]["text"]
     waiting = findings(tmp_path, **{**NOTHING, "plugin_processes": [process(41)]})
     assert "its process 41 runs" in waiting[0]["text"]
 

@@ -146,6 +146,15 @@ def test_a_plugin_that_is_older_than_the_driver(
     assert node.described()["plugin_processes"] == [{"pid": 41, "before_driver": before}]
 
 
+def test_pods_of_the_plugin(node: Node) -> None:
+    for name in (
+        "gpu-operator_nvidia-device-plugin-abc_1-2/nvidia-device-plugin", "nvdp_a-b_3/nvidia-device-plugin-ctr",
+        "kube-system_other_4/cuda", "nvdp_mps_5/nvidia-device-plugin-init", "odd/nvidia-device-plugin",
+    ):  # fmt: skip
+        node.write(f"/var/log/pods/{name}/0.log", "")
+    assert node.described()["plugin_pods"] == ["gpu-operator/nvidia-device-plugin-abc", "nvdp/a-b"]
+
+
 def test_processes_of_users_and_damaged_ones(node: Node) -> None:
     node.process(41, PROGRAM[:15], started=1000, uid=1000)
     node.process(42, "nvidia-smi")
