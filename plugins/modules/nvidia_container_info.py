@@ -806,7 +806,9 @@ gpus:
               type: str
               sample: 580.95.05
             running:
-              description: Whether a process of this program runs, also in a container.
+              description: >-
+                Whether a process of this program runs, also in a container. It is null in a container that does not see
+                the processes of the host.
               type: bool
               sample: true
         imex:

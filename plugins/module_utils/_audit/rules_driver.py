@@ -166,7 +166,7 @@ def fabric_manager(facts: report.HostFacts) -> report.Findings:
     Manager for NVSwitch Systems).
     """
     service = report.table(report.table(facts.gpus.get("services")).get("fabric_manager"))
-    if not service:
+    if not isinstance(service.get("running"), bool):
         return
     driver, version = report.text(facts.gpus.get("driver_version")), report.text(service.get("version"))
     is_running = service.get("running") is True

@@ -25,6 +25,9 @@ _SWITCH_NODES = "/dev/nvidia-nvswitch[0-9]*"
 # cuts after 15 characters (TASK_COMM_LEN).
 _FABRIC_MANAGER, _IMEX = "nv-fabricmanager", "nvidia-imex"
 _COMM_BYTES = 15
+# A kernel thread that only the first PID namespace has. In another one, such as that of an LXC container, the driver
+# shows the NVSwitches of the host, but its processes are not visible.
+_KERNEL_THREAD = "kthreadd"
 # The fabric manager prints "Fabric Manager version is : 580.159.03", and IMEX "IMEX version is: 580.105.08".
 _VERSION = re.compile(r"version is\s*:\s*([0-9]+(?:\.[0-9]+)+)")
 # The service of IMEX is not used where pods run IMEX (NVIDIA's DRA driver for GPUs), so a service that is not enabled,
@@ -42,7 +45,7 @@ def describe_services(host: hostfs.HostFS, run: core_plan.Runner) -> dict[str, t
     """
     switches = len(host.readable_entries(_SWITCHES)) or len(host.glob(_SWITCH_NODES))
     needs_imex = bool(host.glob(_IMEX_ENABLED)) and _has_nodes(host)
-    names = _process_names(host) if switches or needs_imex else frozenset()
+    names = _process_names(host) if switches or needs_imex else None
     return {
         "fabric_manager": {"switches": switches, **_service(host, run, _FABRIC_MANAGER, names)} if switches else None,
         "imex": {"channels": _count_channels(host), **_service(host, run, _IMEX, names)} if needs_imex else None,
@@ -50,7 +53,7 @@ def describe_services(host: hostfs.HostFS, run: core_plan.Runner) -> dict[str, t
 
 
 def _service(
-    host: hostfs.HostFS, run: core_plan.Runner, program: str, process_names: t.Collection[str]
+    host: hostfs.HostFS, run: core_plan.Runner, program: str, process_names: t.Collection[str] | None
 ) -> dict[str, t.Any]:
     path = host.find_executable([program])
     version = None
@@ -58,13 +61,18 @@ def _service(
         status, output, error = run(host.argv([path, "--version"]))
         found = _VERSION.search(output + error) if status == 0 else None
         version = found.group(1) if found else None
-    return {"program": path, "version": version, "running": program[:_COMM_BYTES] in process_names}
+    is_running = None if process_names is None else program[:_COMM_BYTES] in process_names
+    return {"program": path, "version": version, "running": is_running}
 
 
-def _process_names(host: hostfs.HostFS) -> frozenset[str]:
-    """Return the names of all processes, including those in containers, such as the one of NVIDIA's GPU operator."""
+def _process_names(host: hostfs.HostFS) -> frozenset[str] | None:
+    """Return the names of all processes, including those in containers, such as the one of NVIDIA's GPU operator.
+
+    Return None if not all processes of the host are visible.
+    """
     pids = (name for name in host.readable_entries("/proc") if name.isdecimal())
-    return frozenset(host.read_text(f"/proc/{pid}/comm").strip() for pid in pids)
+    names = frozenset(host.read_text(f"/proc/{pid}/comm").strip() for pid in pids)
+    return names if _KERNEL_THREAD in names else None
 
 
 def _has_nodes(host: hostfs.HostFS) -> bool:

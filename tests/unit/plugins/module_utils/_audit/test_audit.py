@@ -352,6 +352,9 @@ def test_each_rule(host: HostFS, parts: dict[str, t.Any], name: str, severity: s
         ({"gpus__services": fabric(program=None, version=None)}, "fabric-manager-missing"),
         ({"gpus__services": fabric(program=None, version=None)}, "fabric-manager-stopped"),
         ({"gpus__services": fabric(version=None)}, "fabric-manager-version-differs"),
+        # The processes of the host are not visible in a container.
+        ({"gpus__services": fabric(program=None, version=None, running=None)}, "fabric-manager-missing"),
+        ({"gpus__services": fabric(running=None)}, "fabric-manager-stopped"),
         ({"gpus__services": imex(running=False, channels=0)}, "imex-channel-missing"),
         ({"gpus__devices": [gpu(persistence_mode=None)]}, "persistence-off"),
         ({"gpus__devices": [{**BROKEN_GPU, "mig_devices": [{**MIG, "reasons": BROKEN_GPU["reasons"]}]}]},

@@ -31,7 +31,7 @@ class Host(t.NamedTuple):
     outputs: t.Mapping[str, tuple[int, str, str]] = OUTPUTS
 
     def report(self, *programs: str, **files: str) -> dict[str, t.Any]:
-        write(self.root, files)
+        write(self.root, {"proc/2/comm": "kthreadd\n", **files})
         for program in programs:
             write(self.root, {program[1:]: ""})
             (self.root / program[1:]).chmod(0o755)
@@ -72,6 +72,13 @@ def test_fabric_manager(host: Host) -> None:
     running = host.report(**{"proc/7/comm": "nv-fabricmanage\n", "proc/8/x": "", "proc/x/comm": "nvidia-imex\n"})
     assert running["fabric_manager"] == {**stopped, "running": True}
     assert host.commands == [[FABRIC_MANAGER, "--version"]] * 2
+
+
+def test_processes_of_the_host_are_not_visible(host: Host) -> None:
+    # A container has /proc/driver of the host, but another PID namespace.
+    container = {"proc/2/comm": "systemd-journal\n", **NODES, ENABLED: "", **switches(6)}
+    found = host.report(**container)
+    assert (found["fabric_manager"]["running"], found["imex"]["running"]) == (None, None)
 
 
 def test_switches_that_only_have_nodes(host: Host) -> None:
