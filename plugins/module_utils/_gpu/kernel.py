@@ -32,6 +32,9 @@ _MODULE = re.compile(
     r"(?m)^((?:[^:\n]*/)?nvidia(?:-(?:current|tesla|legacy)(?:-[0-9]+(?:xx)?)?(?:-open)?)?\.ko(?:\.(?:gz|xz|zst))?):"
 )
 _DIGITS = re.compile(r"([0-9]+)")
+_LETTERS = re.compile(r"[A-Za-z]+")
+# Debian adds its own version since Debian 13, as in 6.12.41+deb13-amd64.
+_DEBIAN = re.compile(r"deb[0-9]+")
 
 # Whether the kernel refuses modules without a valid signature: module_sig_check() in kernel/module/signing.c of Linux
 # 6.12 does so if sig_enforce is set, or if the kernel is locked down (security/lockdown/lockdown.c).
@@ -136,9 +139,9 @@ def _sort_key(release: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(release[:200]) if part]
 
 
-def _flavor(release: str) -> str:
-    """Return what follows the last digit of ``release``, such as -generic."""
-    return _DIGITS.split(release)[-1]
+def _flavor(release: str) -> list[str]:
+    """Return the letters of ``release``: generic of 6.8.0-45-generic, cloud and amd of 6.1.0-18-cloud-amd64."""
+    return _LETTERS.findall(_DEBIAN.sub("", release))
 
 
 # -- signatures ------------------------------------------------------------------------------------------------------

@@ -229,6 +229,25 @@ def test_next_kernel(kernels: Kernels) -> None:
     assert kernels.report(loaded=True)["next_module"] == f"/lib/modules/{NEW}/{DKMS}.zst"
 
 
+@pytest.mark.parametrize(
+    ("running", "other", "is_next"),
+    [
+        ("6.1.0-18-amd64", "6.1.0-20-amd64", True),
+        ("6.1.0-38-amd64", "6.12.41+deb13-amd64", True),
+        ("6.1.0-18-cloud-amd64", "6.1.0-20-amd64", False),
+        ("6.1.0-18-amd64", "6.1.0-20-rt-amd64", False),
+        ("5.14.0-427.el9.x86_64", "5.14.0-503.11.1.el9_5.x86_64", True),
+        ("5.14.0-503.11.1.el9_5.x86_64", "5.15.0-302.167.6.el9uek.x86_64", False),
+        ("5.14.0-427.el9.x86_64", "5.14.0-503.el9.x86_64+debug", False),
+        ("6.10.1-arch1-1", "6.10.2-arch1-1", True),
+        ("6.10.1-arch1-1", "6.10.2-zen1-1-zen", False),
+    ],
+)
+def test_flavors(kernels: Kernels, running: str, other: str, is_next: bool) -> None:
+    found = kernels.add(running).add(other, None).report({"proc/sys/kernel/osrelease": f"{running}\n"})
+    assert found["next_release"] == (other if is_next else None)
+
+
 def test_image_in_the_directory_of_the_modules(kernels: Kernels) -> None:
     kernels.add(RUNNING).add(NEW, None, image=False)
     write(kernels.root, {f"lib/modules/{NEW}/vmlinuz": ""})
