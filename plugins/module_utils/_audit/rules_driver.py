@@ -9,6 +9,7 @@ The rules about problems that the packages report, such as nouveau, are in rules
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report
@@ -205,16 +206,27 @@ def imex(facts: report.HostFacts) -> report.Findings:
         yield report.warning("imex-channel-missing", _IMEX, message, advice)
 
 
+# Models of laptops, such as NVIDIA GeForce RTX 3080 Laptop GPU and Quadro T1000 with Max-Q Design.
+_LAPTOP = re.compile(r"\b(?:Laptop GPU|Max-Q Design|Mobile)\b")
+
+
 def persistence(facts: report.HostFacts) -> report.Findings:
-    """Yield one finding for all GPUs without persistence mode, which nvidia-persistenced also switches on."""
-    gpus = [gpu for gpu in report.rows(facts.gpus.get("devices")) if gpu.get("persistence_mode") is False]
+    """Yield one finding for all GPUs without persistence mode, which nvidia-persistenced also switches on.
+
+    The GPU of a laptop should switch off when no program uses it.
+    """
+    gpus = [
+        gpu
+        for gpu in report.rows(facts.gpus.get("devices"))
+        if gpu.get("persistence_mode") is False and not _LAPTOP.search(report.text(gpu.get("model")))
+    ]
     names = [f"gpu {report.number(gpu.get('index'))}" for gpu in gpus]
     if names:
         message = (
             f"Persistence mode is off on {core_text.listed(names)}. When no program uses a GPU, the driver shuts it"
             " down and loses its settings, and the next container waits until it is initialized."
         )
-        advice = "Run systemctl enable --now nvidia-persistenced."
+        advice = "Run systemctl enable --now nvidia-persistenced, unless the GPU should switch off to save power."
         yield report.info("persistence-off", _DRIVER, message, advice)
 
 

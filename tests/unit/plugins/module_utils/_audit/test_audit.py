@@ -357,6 +357,8 @@ def test_each_rule(host: HostFS, parts: dict[str, t.Any], name: str, severity: s
         ({"gpus__services": fabric(running=None)}, "fabric-manager-stopped"),
         ({"gpus__services": imex(running=False, channels=0)}, "imex-channel-missing"),
         ({"gpus__devices": [gpu(persistence_mode=None)]}, "persistence-off"),
+        ({"gpus__devices": [gpu(persistence_mode=False, model="NVIDIA RTX 3080 Laptop GPU")]}, "persistence-off"),
+        ({"gpus__devices": [gpu(persistence_mode=False, model="Quadro T1000 with Max-Q Design")]}, "persistence-off"),
         ({"gpus__devices": [{**BROKEN_GPU, "mig_devices": [{**MIG, "reasons": BROKEN_GPU["reasons"]}]}]},
          "mig-unusable"),
         ({"cdi__conflicts": SHADOWED, "cdi__refresh": {"enabled": True, "output": "/x"}}, "cdi-refresh-overrides"),
