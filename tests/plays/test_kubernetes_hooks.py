@@ -33,6 +33,7 @@ cat "{folder}/${{module%.py}}.json"
 KUBECTL = """\
 #!/bin/sh
 echo "kubectl $*" >> "$NODES/calls"
+test -z "$AS_ROOT" || { echo "unexpected: as root" >&2; exit 2; }
 case "$*" in
 "get node "*" --output=jsonpath={.spec.unschedulable}")
     cd "$NODES/$3" && test ! -e cordoned || printf true ;;
@@ -48,6 +49,12 @@ case "$*" in
 "wait --for=condition=Ready --timeout=120s node/"*) ;;
 *) echo "unexpected: $*" >&2; exit 2 ;;
 esac
+"""
+# Called as sudo, it runs its last arguments, /bin/sh -c COMMAND.
+SUDO = """\
+#!/bin/sh
+while test "$1" != /bin/sh; do shift; done
+AS_ROOT=true exec "$@"
 """
 INFO: dict[str, t.Any] = {
     "changed": False,
@@ -79,8 +86,9 @@ class Cluster:
         place.symlink_to(COLLECTION)
         shutil.copytree(COLLECTION / "docs/examples/kubernetes", work / "hooks")
         (work / "bin").mkdir()
-        (work / "bin/kubectl").write_text(KUBECTL, encoding="utf-8")
-        (work / "bin/kubectl").chmod(0o755)
+        for name, script in (("kubectl", KUBECTL), ("sudo", SUDO)):
+            (work / "bin" / name).write_text(script, encoding="utf-8")
+            (work / "bin" / name).chmod(0o755)
 
     def add(self, name: str, *files: str, restart: t.Mapping[str, t.Any] = RESTARTED) -> None:
         (self.nodes / name).mkdir(parents=True)
@@ -104,12 +112,16 @@ class Cluster:
         }
         hooks = {"nvidia_runtime_before_restart": "drain.yml", "nvidia_runtime_after_restart": "uncordon.yml"}
         variables = {name: str(self.work / "hooks" / file) for name, file in hooks.items()}
-        inventory = {"gpu": {"hosts": hosts, "vars": variables}}
+        # Many inventories set this for all hosts, and then it also applies to tasks that are delegated to localhost.
+        root = {"ansible_become": True, "ansible_become_exe": str(self.work / "bin/sudo")}
+        inventory = {"all": {"vars": root}, "gpu": {"hosts": hosts, "vars": variables}}
         (self.work / "hosts.json").write_text(json.dumps(inventory), encoding="utf-8")
         for path in self.nodes.rglob("calls"):
             path.unlink()
         environ = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(self.work), "ANSIBLE_HOME": str(self.work / "home"),
                    "ANSIBLE_NOCOLOR": "1", "COLUMNS": "10000", "NODES": str(self.nodes),
+                   # Otherwise root never runs sudo.
+                   "ANSIBLE_BECOME_ALLOW_SAME_USER": "1",
                    "PATH": f"{self.work / 'bin'}:{os.environ['PATH']}"}  # fmt: skip
         command = [str(program), "-i", "hosts.json", "gpufleet.nvidia.site", "--tags=runtime", *options]
         done = subprocess.run(command, cwd=self.work, env=environ, check=False, text=True, stdout=subprocess.PIPE,
