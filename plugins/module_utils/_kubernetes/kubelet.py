@@ -38,6 +38,12 @@ _DEFAULTS = {
 # Matches a file that gives one of the settings a value. Other files are not parsed, so that they do not need PyYAML:
 # kubeadm writes an empty containerRuntimeEndpoint.
 _MENTIONS_SETTING = re.compile(rb"(?:" + "|".join(_FLAGS).encode() + rb")[\"']?[ \t]*:[ \t]*(?!\"\"|''|[ \t\r\n]|\Z)")
+# Matches a file of K3s or RKE2 that has arguments of the kubelet, one of which this collection reads. Others are not
+# parsed, likewise.
+_MENTIONS_ARGUMENTS = re.compile(
+    rb"kubelet-arg.*(?:" + "|".join([*(flag[2:] for flag in _FLAGS.values()), "root-dir", "config"]).encode() + rb")",
+    re.DOTALL,
+)
 # The suffix of drop-ins (cmd/kubelet/app/server.go of Kubernetes 1.28 and newer).
 _DROP_IN = ".conf"
 # The kubelet writes the policy with which it last started into this file (pkg/kubelet/cm/cpumanager/state of
@@ -73,7 +79,15 @@ class Settings(t.NamedTuple):
 def read_settings(host: hostfs.HostFS, found: distributions.FoundKubelet) -> Settings:
     """Return the settings of a kubelet. A file that cannot be read is a problem, and its settings are unknown."""
     problems: list[errors.Problem] = []
-    flags = _Flags(_arguments(host, found))
+    in_files: list[str] = []
+    is_rancher = found.distribution.name in (distributions.K3S, distributions.RKE2)
+    # A running kubelet of RKE2 has the arguments in its command line.
+    if is_rancher and (found.pid is None or found.distribution.in_process):
+        try:
+            in_files = _rancher_arguments(host, found)
+        except errors.NvidiaError as error:
+            problems.append(errors.Problem.of(error))
+    flags = _Flags([*in_files, *_arguments(host, found)])
     values: dict[str, str] = {}
     files = [path for path in _files(host, found, flags) if host.exists(path)]
     for path in files:
@@ -84,7 +98,7 @@ def read_settings(host: hostfs.HostFS, found: distributions.FoundKubelet) -> Set
     values.update({name: flags.last(flag) for name, flag in _FLAGS.items() if flags.last(flag)})
     root_dir = flags.last("--root-dir")
     endpoint = values.get("containerRuntimeEndpoint", "")
-    if found.distribution.name in (distributions.K3S, distributions.RKE2):
+    if is_rancher:
         try:
             endpoint = _rancher_endpoint(host, found) or endpoint
         except errors.NvidiaError as error:
@@ -133,6 +147,30 @@ def _arguments(host: hostfs.HostFS, found: distributions.FoundKubelet) -> list[s
         return list(found.unit.arguments[1:])
     # K3s and RKE2 get the flags of the kubelet as values of a flag of their own.
     return [f"--{value}" for value in found.unit.flag_values("--kubelet-arg")]
+
+
+def _rancher_arguments(host: hostfs.HostFS, found: distributions.FoundKubelet) -> list[str]:
+    """Return the arguments of the kubelet in the configuration files of K3s or RKE2.
+
+    Raises NvidiaError if a file cannot be read, and MissingPackageError if PyYAML is needed and missing.
+    """
+    arguments: list[str] = []
+    for path in k3s_config.Settings(k3s_config.Distribution(found.distribution.name), host, found.unit).files():
+        content = host.read(path, hostfs.JSON_BYTES)
+        if content is None or not _MENTIONS_ARGUMENTS.search(content):
+            continue
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
+            yaml_document,
+        )
+
+        data = yaml_document.parse(path, content)
+        # A later file replaces the values, unless the key ends in + (pkg/configfilearg/parser.go of K3s 1.34).
+        for key, appends in (("kubelet-arg", False), ("kubelet-arg+", True)):
+            values = data.get(key) if isinstance(data, dict) else None
+            if values is not None:
+                added = [f"--{value}" for value in (values if isinstance(values, list) else [values])]
+                arguments = [*arguments, *added] if appends else added
+    return arguments
 
 
 # -- configuration files ---------------------------------------------------------------------------------------------

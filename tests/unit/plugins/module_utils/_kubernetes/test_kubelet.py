@@ -189,3 +189,24 @@ def test_only_files_with_settings_need_a_package(tmp_path: Path, monkeypatch: py
     found, missing = info.describe_kubernetes(node.host)
     assert missing == "yaml"
     assert [problem["code"] for problem in found["problems"]] == ["package-missing"]
+
+
+def test_flags_in_the_files_of_k3s(tmp_path: Path) -> None:
+    node = Node(tmp_path, "k3s")
+    command = "/usr/local/bin/k3s agent --kubelet-arg=topology-manager-policy=restricted"
+    node.write("/etc/systemd/system/k3s-agent.service", f"[Service]\nExecStart={command}\n")
+    node.write(
+        "/etc/rancher/k3s/config.yaml", "kubelet-arg:\n  - v=2\n  - root-dir=/old\n  - topology-manager-policy=none\n"
+    )
+    node.write("/etc/rancher/k3s/config.yaml.d/50-cpu.yaml", "kubelet-arg: root-dir=/data/kubelet\n")
+    node.write("/etc/rancher/k3s/config.yaml.d/60-cpu.yaml", "kubelet-arg+: [cpu-manager-policy=static, 7]\n")
+    node.write("/data/kubelet/cpu_manager_state", '{"policyName":"static"}')
+    found = node.described()
+    assert found["problems"] == []
+    assert (found["root_dir"], found["topology_manager"]["policy"]) == ("/data/kubelet", "restricted")
+    assert found["cpu_manager"] == {"policy": "static", "last_policy": "static"}
+    # With a damaged file the policy is unknown.
+    node.write("/etc/rancher/k3s/config.yaml.d/60-cpu.yaml", "kubelet-arg: [cpu-manager-policy=static\n")
+    found = node.described()
+    assert [problem["code"] for problem in found["problems"]] == ["file-invalid"]
+    assert found["cpu_manager"]["policy"] is None
