@@ -61,7 +61,8 @@ class Settings(t.NamedTuple):
 
     ``values`` has the settings by their names in the configuration file, without those that nothing sets. ``files``
     are the configuration files that exist. ``problems`` are files that could not be read, and ``missing_package`` is
-    the Python package that they need. ``endpoint`` is empty if such a file may set it.
+    the Python package that they need. ``endpoint`` is empty if such a file may set it. ``is_complete`` is false for a
+    stopped kubelet of k0s: k0s makes its arguments and its file at each start (pkg/component/worker of k0s 1.36).
     """
 
     root_dir: str
@@ -70,10 +71,12 @@ class Settings(t.NamedTuple):
     files: tuple[str, ...]
     problems: tuple[errors.Problem, ...] = ()
     missing_package: str | None = None
+    is_complete: bool = True
 
     def value(self, name: str) -> str | None:
-        """Return a setting or its default; None if a file that could not be read may set it."""
-        return self.values.get(name) or (None if self.problems else _DEFAULTS.get(name))
+        """Return a setting or its default; None if it may have another value."""
+        is_known = self.is_complete and not self.problems
+        return self.values.get(name) or (_DEFAULTS.get(name) if is_known else None)
 
 
 def read_settings(host: hostfs.HostFS, found: distributions.FoundKubelet) -> Settings:
@@ -111,6 +114,7 @@ def read_settings(host: hostfs.HostFS, found: distributions.FoundKubelet) -> Set
         tuple(files),
         tuple(dict.fromkeys(problems)),
         "yaml" if is_missing else None,
+        found.pid is not None or found.distribution.name != distributions.K0S,
     )
 
 

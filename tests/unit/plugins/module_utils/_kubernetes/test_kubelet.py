@@ -210,3 +210,10 @@ def test_flags_in_the_files_of_k3s(tmp_path: Path) -> None:
     found = node.described()
     assert [problem["code"] for problem in found["problems"]] == ["file-invalid"]
     assert found["cpu_manager"]["policy"] is None
+
+
+def test_a_stopped_kubelet_of_k0s(tmp_path: Path) -> None:
+    node = Node(tmp_path, "k0s", running=False)
+    node.write("/var/lib/k0s/kubelet/cpu_manager_state", '{"policyName":"static"}')
+    # k0s passes the policy to the kubelet only when it starts.
+    assert node.described()["cpu_manager"] == {"policy": None, "last_policy": "static"}
