@@ -180,7 +180,10 @@ def engine(facts: report.HostFacts) -> report.Findings:
             f"The kubelet uses {target} ({endpoint}), which has no NVIDIA runtime and does not use CDI, so no pod can"
             f" use a GPU.{other}"
         )
-        yield report.critical("kubelet-engine-not-configured", target, message, _REGISTER)
+        # Without any trace of a device plugin or a DRA driver, pods may not use the GPUs on purpose.
+        is_used = node.pods or node.processes or node.resources or node.drivers or node.listens
+        severity = report.CRITICAL if is_used else report.WARNING
+        yield report.Finding(severity, "kubelet-engine-not-configured", target, message, _REGISTER)
     elif (
         (node.pods or node.processes)
         and node.offers_nothing

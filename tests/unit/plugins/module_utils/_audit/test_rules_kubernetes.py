@@ -211,7 +211,11 @@ def test_a_kubelet_that_refuses_to_start_with_another_policy(tmp_path: Path) -> 
 
 def test_an_engine_that_is_not_configured(tmp_path: Path) -> None:
     docker = containerd(engine="docker", target="docker", version="28.5.2")
-    found = findings(tmp_path, engines=[docker, containerd("runc", nvidia=False)], **NOTHING)
+    # Pods may not use the GPUs on purpose.
+    engines = [containerd("runc", nvidia=False)]
+    assert ids(tmp_path, engines=engines, **NOTHING) == [("kubelet-engine-not-configured", "warning")]
+    assert ids(tmp_path, engines=engines) == [("kubelet-engine-not-configured", "critical")]
+    found = findings(tmp_path, engines=[docker, *engines], **FAILING)
     assert [(finding["id"], finding["severity"], finding["subject"]) for finding in found] == [
         ("kubelet-engine-not-configured", "critical", "containerd")
     ]
