@@ -90,7 +90,7 @@ class Cluster:
             (work / "bin" / name).write_text(script, encoding="utf-8")
             (work / "bin" / name).chmod(0o755)
 
-    def add(self, name: str, *files: str, restart: t.Mapping[str, t.Any] = RESTARTED) -> None:
+    def add(self, name: str, *files: str, restart: t.Mapping[str, t.Any] | None = None) -> None:
         (self.nodes / name).mkdir(parents=True)
         for file in files:
             (self.nodes / name / file).touch()
@@ -98,7 +98,7 @@ class Cluster:
         (self.nodes / name / "python").chmod(0o755)
         self.answer(name, "nvidia_container_info", INFO)
         self.answer(name, "nvidia_runtime_config", CONFIGURED)
-        self.answer(name, RESTART, restart)
+        self.answer(name, RESTART, restart or RESTARTED)
 
     def answer(self, name: str, module: str, answer: t.Mapping[str, t.Any]) -> None:
         (self.nodes / name / f"{module}.json").write_text(json.dumps(answer), encoding="utf-8")

@@ -282,7 +282,7 @@ def _auto_mode(image: Image, settings: Settings, version: str | None, tegra: boo
 def hook_refuses(image: Image, settings: Settings, version: str | None, tegra: bool) -> str:
     """Return the mode with which nvidia-container-runtime-hook refuses to run; empty if it runs.
 
-    assertModeIsLegacy() in cmd/nvidia-container-runtime-hook/hook_config.go (1.20), main.go (1.17.8).
+    See cmd/nvidia-container-runtime-hook/hook_config.go, function assertModeIsLegacy() (1.20), and main.go (1.17.8).
     """
     if settings.skip_mode_detection:
         return ""

@@ -380,4 +380,5 @@ def test_advice_for_each_engine() -> None:
     }
     assert "--runtime nvidia" in advice["docker"]
     assert "--device nvidia.com/gpu=all" in advice["podman"]
-    assert "runtimeClassName" in advice["containerd"] == advice["crio"]
+    assert "runtimeClassName" in advice["containerd"]
+    assert advice["containerd"] == advice["crio"]
