@@ -12,6 +12,7 @@ import json
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain as verify_explain
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import (
     explain_container,
@@ -54,7 +55,7 @@ def containers(_folder: object, files: Files, rng: random.Random) -> None:
     for container in (
         explain_container.from_docker(inspected, {"nvidia": _PROGRAM}, config),
         explain_container.from_podman(inspected, config),
-        explain_container.from_cri("containerd", "a", "b", (1, status), host.engine_cdi),
+        explain_container.from_cri("containerd", "a", "b", cri.ContainerStatus(1, status), host.engine_cdi),
         explain_container.from_bundle("containerd", "a", config, _PROGRAM, 7),
     ):
         json.dumps(verify_explain.explain(container, host))
