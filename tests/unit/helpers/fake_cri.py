@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.grpc import f
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.serving import serving, short_folder
 
 if t.TYPE_CHECKING:
+    import io
     from pathlib import Path
 
 SOCKET = "/run/cri.sock"
@@ -43,22 +44,26 @@ class _Server(socketserver.ThreadingUnixStreamServer):
     cri: FakeCri
 
 
+def read_request(stream: io.BufferedIOBase) -> tuple[str, bytes]:
+    """Return the method and the message of one gRPC request. Raises IndexError if the client sends nothing more."""
+    stream.read(PREFACE)
+    method = ""
+    while True:
+        head = stream.read(9)
+        payload = stream.read(int.from_bytes(head[:3], "big"))
+        if head[3] == HEADERS:
+            method = payload[8 : 8 + payload[7]].decode().rsplit("/", 1)[1]
+        elif head[3] == DATA:
+            return method, payload[5:]
+
+
 class _Handler(socketserver.StreamRequestHandler):
     server: _Server
 
     def handle(self) -> None:
         # A client that only tests the socket sends nothing.
         with contextlib.suppress(OSError, IndexError):
-            self.rfile.read(PREFACE)
-            method, message = "", b""
-            while True:
-                head = self.rfile.read(9)
-                payload = self.rfile.read(int.from_bytes(head[:3], "big"))
-                if head[3] == HEADERS:
-                    method = payload[8 : 8 + payload[7]].decode().rsplit("/", 1)[1]
-                elif head[3] == DATA:
-                    message = payload[5:]
-                    break
+            method, message = read_request(self.rfile)
             self.wfile.write(frame(SETTINGS, 0, 0) + self.server.cri.answer(method, message))
             self.rfile.read()
 

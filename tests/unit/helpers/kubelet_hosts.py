@@ -21,10 +21,10 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import 
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_cri import (
     DATA,
     HEADERS,
-    PREFACE,
     SETTINGS,
     frame,
     literal,
+    read_request,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rancher_hosts import RancherHost
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.serving import serving
@@ -262,15 +262,7 @@ class _Handler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         # A client that only connects sends nothing.
         with contextlib.suppress(OSError, IndexError):
-            self.rfile.read(PREFACE)
-            method = ""
-            while True:
-                head = self.rfile.read(9)
-                payload = self.rfile.read(int.from_bytes(head[:3], "big"))
-                if head[3] == HEADERS:
-                    method = payload[8 : 8 + payload[7]].decode().rsplit("/", 1)[1]
-                elif head[3] == DATA:
-                    break
+            method, _message = read_request(self.rfile)
             self.server.calls.append(method)
             self._answer(self.server.answers.get(method, "unimplemented"))
 
