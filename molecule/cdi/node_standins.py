@@ -7,6 +7,8 @@ field numbers are those of pkg/apis/deviceplugin/v1beta1 and pkg/apis/podresourc
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
 import threading
@@ -39,7 +41,7 @@ def install() -> None:
         script = f"import sys\nsys.path[:0] = {sys.path!r}\nimport node_standins\nnode_standins.{function}()\n"
         Path(path).write_text(f"#!{sys.executable} -B\n{script}")
         Path(path).chmod(0o755)
-        (UNITS / service).write_text(f"[Service]\nExecStart={path}\n")
+        (UNITS / service).write_text(f"[Service]\nType=notify\nExecStart={path}\n")
     subprocess.run(["systemctl", "daemon-reload"], check=True)
 
 
@@ -72,6 +74,12 @@ def _serve(path: Path, **methods: grpc.RpcMethodHandler) -> grpc.Server:
     return server
 
 
+def _report_ready() -> None:
+    """Tell systemd that the service answers requests. Until then, systemctl waits."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
+        notifications.sendto(b"READY=1", os.environ["NOTIFY_SOCKET"])
+
+
 def _unary(answer: Callable[[bytes], bytes]) -> grpc.RpcMethodHandler:
     return grpc.unary_unary_rpc_method_handler(lambda request, _context: answer(request))
 
@@ -79,12 +87,16 @@ def _unary(answer: Callable[[bytes], bytes]) -> grpc.RpcMethodHandler:
 def kubelet() -> None:
     """Run the kubelet. As the real one, it removes the sockets of plugins when it starts, and keeps its checkpoint."""
     healthy: dict[str, list[str]] = {}
+    # The thread of the newest registration of each resource.
+    newest: dict[str, threading.Thread] = {}
     for path in PLUGINS.glob("*.sock"):
         path.unlink()
 
     def register(request: bytes) -> bytes:
         message = list(fields(request))
-        threading.Thread(target=watch, args=(texts(message, 2)[0], texts(message, 3)[0]), daemon=True).start()
+        endpoint, resource = texts(message, 2)[0], texts(message, 3)[0]
+        newest[resource] = threading.Thread(target=watch, args=(endpoint, resource), daemon=True)
+        newest[resource].start()
         return b""
 
     def watch(endpoint: str, resource: str) -> None:
@@ -94,7 +106,8 @@ def kubelet() -> None:
                 devices = [list(fields(content)) for number, content in fields(answer) if number == 1]
                 keep(resource, [texts(device, 1)[0] for device in devices if texts(device, 2) == ["Healthy"]])
         except grpc.RpcError:
-            keep(resource, [])
+            if newest[resource] is threading.current_thread():
+                keep(resource, [])
 
     def keep(resource: str, names: list[str]) -> None:
         healthy[resource] = names
@@ -113,6 +126,7 @@ def kubelet() -> None:
             v1_PodResourcesLister__List=_unary(lambda _request: b""),
         ),
     ]
+    _report_ready()
     servers[0].wait_for_termination()
 
 
@@ -132,4 +146,5 @@ def device_plugin() -> None:
     )
     register = grpc.insecure_channel(f"unix://{KUBELET}").unary_unary("/v1beta1.Registration/Register")
     register(field(1, "v1beta1") + field(2, PLUGIN.name) + field(3, RESOURCE), timeout=30)
+    _report_ready()
     server.wait_for_termination()
