@@ -45,15 +45,16 @@ nox.options.error_on_missing_interpreters = CI
 nox.options.envdir = str(ROOT / ".nox")
 
 
-def run(session: nox.Session, *command: str | Path, **options: t.Any) -> str:
-    """Run a command, by preference one of the tools; sessions side by side show its output only if it fails."""
+def run(session: nox.Session, *command: str | Path, env: dict[str, str] | None = None) -> str:
+    """Run a command, by preference one of the tools. Beside other sessions, return its output instead of showing it."""
     tool = TOOLS / "bin" / command[0]
     path = f"{TOOLS / 'bin'}:{os.environ['PATH']}"
-    environ = {"PATH": path, "LC_ALL": "C.UTF-8", "ANSIBLE_NOCOLOR": "1", **options.pop("env", {})}
+    environ = {"PATH": path, "LC_ALL": "C.UTF-8", "ANSIBLE_NOCOLOR": "1", **(env or {})}
     arguments = [str(tool if tool.exists() else command[0]), *map(str, command[1:])]
-    options.setdefault("silent", session.parallel)
-    output = session.run(*arguments, external=True, env=environ, **options)
-    return output if isinstance(output, str) else ""
+    if session.parallel:
+        return nox_support.run_quietly(session, arguments, environ)
+    session.run(*arguments, external=True, env=environ)
+    return ""
 
 
 def skip(session: nox.Session, reason: str) -> t.NoReturn:

@@ -20,6 +20,8 @@ import typing as t
 from pathlib import Path
 
 if t.TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import nox
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +29,8 @@ CACHE = Path(
     os.environ.get("GPUFLEET_CACHE")
     or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "gpufleet-nvidia")
 ).absolute()
+# The output of the commands that failed in the last run of ./test.
+FAILED = ROOT / ".nox" / "failed"
 _PRIVATE_MODE = 0o600
 _MEMORY_WANTED = 2 << 30
 # The user ID without any permission on every Linux distribution.
@@ -49,6 +53,24 @@ def install(session: nox.Session, name: str) -> None:
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != digest:
         session.install("--quiet", "-r", str(lock))
         stamp.write_text(digest, encoding="utf-8")
+
+
+def run_quietly(session: nox.Session, command: Sequence[str], environ: dict[str, str]) -> str:
+    """Run a command of a session that runs beside others, and return its output.
+
+    The output is printed only if the command fails. Its file then stays, so that ./test can repeat the end of it.
+    """
+    FAILED.mkdir(parents=True, exist_ok=True)
+    path = FAILED / f"{session.name}.log"
+    with path.open("w", encoding="utf-8") as file:
+        try:
+            session.run(*command, external=True, env=environ, stdout=file)
+        except BaseException:
+            print(path.read_text(encoding="utf-8", errors="replace"), flush=True)
+            raise
+    output = path.read_text(encoding="utf-8", errors="replace")
+    path.unlink()
+    return output
 
 
 def copy_tree(purpose: str) -> Path:

@@ -8,6 +8,7 @@ import argparse
 import collections
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +17,10 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(_ROOT / "quickstart.d"))
 import venvs
+
+# How much of the output of each failed session is repeated.
+_LINES_OF_FAILURE = 60
+_LENGTH_OF_LINE = 3000
 
 
 def _arguments() -> argparse.Namespace:
@@ -49,6 +54,14 @@ def _selection(nox: list[str], arguments: argparse.Namespace) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def _repeat(log: Path) -> None:
+    """Print the end of the output of a failed session, so that it is found below the lists of sessions."""
+    if log.exists():
+        print(f"\nThe end of {log.relative_to(_ROOT)}:")
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES_OF_FAILURE:]
+        print("\n".join(line[:_LENGTH_OF_LINE] for line in lines))
+
+
 def main() -> int:
     """Run the sessions that the command line asks for, and print the sum as the last line."""
     arguments = _arguments()
@@ -62,6 +75,8 @@ def main() -> int:
         return subprocess.run([*nox, "--list"], cwd=_ROOT, check=False).returncode
     report = _ROOT / ".nox" / "report.json"
     report.unlink(missing_ok=True)
+    failures = _ROOT / ".nox" / "failed"
+    shutil.rmtree(failures, ignore_errors=True)
     environ = venv.environ()
     if arguments.nightly:
         environ["GPUFLEET_NIGHTLY"] = "1"
@@ -74,6 +89,8 @@ def main() -> int:
         return 1
     results = json.loads(report.read_text(encoding="utf-8"))["sessions"]
     counts = collections.Counter(result["result"] for result in results)
+    for result in results:
+        _repeat(failures / f"{result['name']}.log")
     print(f"\nAll of it took {time.monotonic() - started:.0f} s on {os.cpu_count()} cores.")
     failed = len(results) - counts["success"] - counts["skipped"]
     print(f"{counts['success']} passed, {failed} failed, {counts['skipped']} skipped")
