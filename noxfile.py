@@ -73,47 +73,6 @@ def tools(session: nox.Session) -> None:
     nox_support.install(session, "tests")
 
 
-@tool_session("lint", tags=["quick"])
-def lint(session: nox.Session) -> None:
-    """Run ruff, mypy, yamllint and the schema of the workflows."""
-    run(session, "ruff", "check", *session.posargs)
-    run(session, "check-jsonschema", "--builtin-schema", "vendor.github-workflows",
-        *sorted(ROOT.glob(".github/workflows/*.yml")))  # fmt: skip
-    mypy: list[str | Path] = ["mypy", "--config-file", ROOT / "pyproject.toml", "--cache-dir"]
-    run(session, *mypy, session.cache_dir / "mypy-tools", "noxfile.py", *sorted(ROOT.glob("tests/*.py")),
-        "quickstart.d", env={"MYPYPATH": f"{ROOT}/tests:{ROOT}/quickstart.d"})  # fmt: skip
-    tree = nox_support.copy_tree("lint")
-    with session.chdir(tree.parents[2]):
-        run(session, *mypy, session.cache_dir / "mypy-collection", tree / "plugins", tree / "tests/unit",
-            *(tree / "tests" / name for name in ("browser", "compare_versions", "fuzz", "plays")),
-            env={"MYPYPATH": str(tree.parents[2])})  # fmt: skip
-    with session.chdir(tree):
-        run(session, "yamllint", "--strict", ".")
-
-
-@tool_session("ansible-lint")
-def ansible_lint(session: nox.Session) -> None:
-    """Run ansible-lint."""
-    tree = nox_support.copy_tree("ansible-lint")
-    with session.chdir(tree):
-        run(session, "ansible-lint", "--offline", env=nox_support.ansible_environment(tree))
-
-
-@tool_session("docs-check", tags=["quick"])
-def docs_check(session: nox.Session) -> None:
-    """Check the documentation of plugins and roles, and the changelog fragments."""
-    tree = nox_support.copy_tree("docs-check")
-    # antsibull writes a log file to HOME.
-    environ = {**nox_support.ansible_environment(tree), "HOME": session.create_tmp()}
-    with session.chdir(tree):
-        run(session, "antsibull-docs", "lint-collection-docs", "--plugin-docs", "--validate-collection-refs=all", ".",
-            env=environ)  # fmt: skip
-        run(session, "antsibull-changelog", "lint", env=environ)
-
-
-antsibull_nox.load_antsibull_nox_toml()
-
-
 def pytest(session: nox.Session, python: str | Path, *arguments: str, **variables: str) -> None:
     """Run tests of the clone on an interpreter."""
     with nox_support.scratch() as scratch:
@@ -130,8 +89,10 @@ def unit_tests(session: nox.Session, python: str | Path, *arguments: str, **vari
 
     Without it, each worker would rewrite the assertions of all test files again, which takes several seconds.
     """
+    # One worker more than cores, because some tests wait for a time limit.
+    workers = str((os.cpu_count() or 1) + 1)
     bytecode = {"PYTHONPYCACHEPREFIX": str(session.cache_dir / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
-    pytest(session, python, "-n", "auto", "--dist", "worksteal", *arguments, **bytecode, **variables)
+    pytest(session, python, "-n", workers, "--dist", "worksteal", *arguments, **bytecode, **variables)
 
 
 @tool_session("units", tags=["quick"])
@@ -187,6 +148,14 @@ def plays(session: nox.Session) -> None:
     pytest(session, "python", "tests/plays")
 
 
+@tool_session("ansible-lint")
+def ansible_lint(session: nox.Session) -> None:
+    """Run ansible-lint."""
+    tree = nox_support.copy_tree("ansible-lint")
+    with session.chdir(tree):
+        run(session, "ansible-lint", "--offline", env=nox_support.ansible_environment(tree))
+
+
 @tool_session("quickstart")
 def quickstart(session: nox.Session) -> None:
     """Run ./quickstart in a fresh copy with an empty HOME, and as an ordinary user."""
@@ -210,6 +179,39 @@ def quickstart_on_old_core(session: nox.Session) -> None:
 for core, (pythons, _node, default) in OLD_CORES.items():
     python = next((found for found in pythons if shutil.which(f"python{found}")), pythons[0])
     nox.session(name=f"quickstart-{core}", python=python, tags=["nightly"], default=default)(quickstart_on_old_core)
+
+
+@tool_session("lint", tags=["quick"])
+def lint(session: nox.Session) -> None:
+    """Run ruff, mypy, yamllint and the schema of the workflows."""
+    run(session, "ruff", "check", *session.posargs)
+    run(session, "check-jsonschema", "--builtin-schema", "vendor.github-workflows",
+        *sorted(ROOT.glob(".github/workflows/*.yml")))  # fmt: skip
+    mypy: list[str | Path] = ["mypy", "--config-file", ROOT / "pyproject.toml", "--cache-dir"]
+    run(session, *mypy, session.cache_dir / "mypy-tools", "noxfile.py", *sorted(ROOT.glob("tests/*.py")),
+        "quickstart.d", env={"MYPYPATH": f"{ROOT}/tests:{ROOT}/quickstart.d"})  # fmt: skip
+    tree = nox_support.copy_tree("lint")
+    with session.chdir(tree.parents[2]):
+        run(session, *mypy, session.cache_dir / "mypy-collection", tree / "plugins", tree / "tests/unit",
+            *(tree / "tests" / name for name in ("browser", "compare_versions", "fuzz", "plays")),
+            env={"MYPYPATH": str(tree.parents[2])})  # fmt: skip
+    with session.chdir(tree):
+        run(session, "yamllint", "--strict", ".")
+
+
+@tool_session("docs-check", tags=["quick"])
+def docs_check(session: nox.Session) -> None:
+    """Check the documentation of plugins and roles, and the changelog fragments."""
+    tree = nox_support.copy_tree("docs-check")
+    # antsibull writes a log file to HOME.
+    environ = {**nox_support.ansible_environment(tree), "HOME": session.create_tmp()}
+    with session.chdir(tree):
+        run(session, "antsibull-docs", "lint-collection-docs", "--plugin-docs", "--validate-collection-refs=all", ".",
+            env=environ)  # fmt: skip
+        run(session, "antsibull-changelog", "lint", env=environ)
+
+
+antsibull_nox.load_antsibull_nox_toml()
 
 
 @tool_session("fuzz")

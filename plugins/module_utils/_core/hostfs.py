@@ -119,16 +119,22 @@ class HostFS(t.NamedTuple):
         pending = [part for part in path.split("/") if part]
         done: list[str] = []
         links = 0
+        # Nothing exists below a name that does not exist, so that the rest of such a path needs no system calls.
+        exists = True
         while pending:
             part = pending.pop(0)
             if part == ".":
                 continue
             if part == "..":
                 del done[-1:]
+                exists = True
                 continue
             here = "/" + "/".join([*done, part])
             visit(here, not pending)
-            if (pending or last) and os.path.islink(self._process_path(here)):
+            is_link = _is_link(self._process_path(here)) if exists and (pending or last) else False
+            if is_link is None:
+                exists = False
+            elif is_link:
                 links += 1
                 if links > _MAX_LINKS:
                     raise errors.HostError(f"{path}: too many symbolic links. Remove the loop.")
@@ -316,6 +322,16 @@ def open_regular(process_path: str, path: str) -> t.BinaryIO:
             return os.fdopen(handle, "rb")
         os.close(handle)
     raise errors.HostError(f"{path} is not a regular file. Move it away, or use another path.")
+
+
+def _is_link(process_path: str) -> bool | None:
+    """Return whether a path is a symbolic link; None if it does not exist."""
+    try:
+        return stat.S_ISLNK(os.lstat(process_path).st_mode)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return False
 
 
 def read_link(process_path: str, path: str) -> str:

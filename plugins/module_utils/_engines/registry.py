@@ -72,13 +72,13 @@ def _load_podman(_flavor: str, _instance: str) -> engines_base.Engine:
     return engine.PODMAN
 
 
-def _own_users(host: hostfs.HostFS) -> list[str]:
+def _own_users(host: hostfs.HostFS, _units: t.Collection[str]) -> list[str]:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import rootless  # noqa: PLC0415
 
     return rootless.own_users(host)
 
 
-def _containerd_units(host: hostfs.HostFS) -> list[str]:
+def _containerd_units(host: hostfs.HostFS, units: t.Collection[str]) -> list[str]:
     """Return other units of a containerd, found by their names: reading every file of every unit would take too long.
 
     Units that no longer exist are included while this collection has records of them.
@@ -86,8 +86,7 @@ def _containerd_units(host: hostfs.HostFS) -> list[str]:
     services = {service for row in flavors.FLAVORS.values() if row.engine == "containerd" for service in row.services}
     names = {
         name
-        for folder in systemd_units.UNIT_DIRS
-        for name in host.readable_entries(folder)
+        for name in units
         if "containerd" in name and name.endswith(".service") and name not in services and "@" not in name
     }
     recorded = _recorded_units(host)
@@ -136,8 +135,9 @@ _LOADERS: dict[str, t.Callable[[str, str], engines_base.Engine]] = {
     "crio": _load_crio,
     "podman": _load_podman,
 }
-# The function that lists the names of further instances: users for rootless Docker, systemd units for containerd.
-_INSTANCES: dict[tuple[str, str], t.Callable[[hostfs.HostFS], list[str]]] = {
+# The function that lists the names of further instances: users for rootless Docker, systemd units for containerd. Its
+# arguments are the host and the names of its units.
+_INSTANCES: dict[tuple[str, str], t.Callable[[hostfs.HostFS, t.Collection[str]], list[str]]] = {
     ("docker", "rootless"): _own_users,
     ("containerd", core_constants.SYSTEM): _containerd_units,
 }
@@ -174,11 +174,12 @@ def targets_on(host: hostfs.HostFS, engine: str | None = None) -> list[Target]:
     No engine is loaded. Of the engines of users, only that of the user who runs the task is included. Root manages none
     of them.
     """
+    units = {name for folder in systemd_units.UNIT_DIRS for name in host.readable_entries(folder)}
     return [
         Target(row.engine, row.flavor, instance)
         for row in flavors.FLAVORS.values()
         if engine in (None, row.engine)
-        for instance in _instances(row, host)
+        for instance in _instances(row, host, units)
     ]
 
 
@@ -266,19 +267,18 @@ def _user_flavors(engine: str) -> tuple[str, ...]:
     return tuple(row.flavor for row in flavors.FLAVORS.values() if row.engine == engine and row.by_user)
 
 
-def _instances(row: flavors.Flavor, host: hostfs.HostFS) -> list[str]:
-    found = [""] if _is_on_host(row, host) else []
+def _instances(row: flavors.Flavor, host: hostfs.HostFS, units: t.Collection[str]) -> list[str]:
+    found = [""] if _is_on_host(row, host, units) else []
     instances = _INSTANCES.get((row.engine, row.flavor))
-    return found + (instances(host) if instances is not None else [])
+    return found + (instances(host, units) if instances is not None else [])
 
 
-def _is_on_host(row: flavors.Flavor, host: hostfs.HostFS) -> bool:
+def _is_on_host(row: flavors.Flavor, host: hostfs.HostFS, units: t.Collection[str]) -> bool:
     """Return whether the host has a program, a unit, a configuration or a record of this flavor."""
-    units = (f"{folder}/{service}" for folder in systemd_units.UNIT_DIRS for service in row.services)
     return (
-        (bool(row.programs) and host.find_executable(row.programs) is not None)
+        any(service in units for service in row.services)
+        or (bool(row.programs) and host.find_executable(row.programs) is not None)
         or any(host.lexists(path) for path in row.paths)
-        or any(host.lexists(unit) for unit in units)
         or (
             bool(row.key)
             and any(entry.startswith(f"{row.key}-") for entry in host.readable_entries(core_records.STATE_DIR))

@@ -117,6 +117,9 @@ def test_check_path_accepts_a_name_that_begins_like_the_root(host: HostFS) -> No
         ({"etc/a": "docker/"}, "/etc/a/daemon.json", "/etc/docker/daemon.json"),
         # ".." of a link is the parent of its target, as for the kernel.
         ({"a": "/etc/docker"}, "/a/../x", "/etc/x"),
+        # A missing name hides no link after "..".
+        ({"a": "/etc"}, "/missing/../a/x", "/etc/x"),
+        ({"a": "/etc"}, "/missing/below/../../a/x", "/etc/x"),
         ({"a": "/b", "b": "c", "c": "etc"}, "/a/docker", "/etc/docker"),
         ({"etc/dangling": "/nowhere/else"}, "/etc/dangling", "/nowhere/else"),
         ({"etc/dangling": "nowhere"}, "/etc/dangling/below", "/etc/nowhere/below"),
@@ -129,6 +132,19 @@ def test_resolve_stays_inside_the_root(
         (root / link).symlink_to(target)
     assert host.resolve(path) == resolved
     assert host.real_path(path).rstrip("/") == (host.root + resolved).rstrip("/")
+
+
+def test_resolve_asks_for_nothing_below_a_missing_name(host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    real = os.lstat
+
+    def lstat(path: str) -> os.stat_result:
+        asked.append(path)
+        return real(path)
+
+    monkeypatch.setattr(os, "lstat", lstat)
+    assert host.resolve("/etc/missing/a/b/c") == "/etc/missing/a/b/c"
+    assert [path[len(host.root) :] for path in asked] == ["/etc", "/etc/missing"]
 
 
 def test_resolve_can_keep_the_last_link(root: Path, host: HostFS) -> None:
