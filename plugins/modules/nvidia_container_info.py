@@ -1255,6 +1255,12 @@ kubernetes:
           sockets:
             - path: /var/lib/kubelet/plugins/gpu.nvidia.com/dra.sock
               listens: true
+    nri_plugin:
+      description:
+        - Whether the engine has NRI and the container of NVIDIA's toolkit runs. Its NRI plugin may then inject devices,
+          which the configuration of the engine does not show. Null without a kubelet.
+      type: bool
+      sample: false
     problems:
       description: The files that could not be read, and a kubelet that does not answer.
       type: list

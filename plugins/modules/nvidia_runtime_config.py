@@ -66,6 +66,7 @@ options:
       - The names are those of RV(gpufleet.nvidia.nvidia_container_info#module:engines[].target), such as V(docker),
         V(containerd/k3s), V(containerd/system/second.service), or V(docker/rootless/alice).
       - An option that the files of an engine cannot contain has its default there, instead of failing the task.
+      - O(config_path) and O(engine_version) are refused if there are several targets.
       - An error does not prevent the changes of the other engines. The task fails after the last one.
     type: list
     elements: str
@@ -502,6 +503,9 @@ if t.TYPE_CHECKING:
 # Ansible converts the booleans of a play to these strings, the only choices that it accepts for booleans.
 _SWITCH: dict[str | None, bool] = {"true": True, "false": False}
 
+# Options with a value that differs between engines.
+_OF_ONE_ENGINE = ("config_path", "engine_version")
+
 
 def configure(module: AnsibleModule) -> dict[str, object]:
     """Plan and write the configuration. Return the result as documented."""
@@ -592,6 +596,16 @@ def _mask_of(syntax: str) -> t.Callable[[str], str]:
     return toml_document.mask_toml
 
 
+def _check_options(params: dict[str, t.Any], targets: list[str]) -> None:
+    """Raise NvidiaError for options that describe one engine if there are several."""
+    named = [name for name in _OF_ONE_ENGINE if params[name] is not None]
+    if named and len(targets) > 1:
+        raise core_errors.NvidiaError(
+            f"{' and '.join(named)} can only be set for one engine, but targets has {', '.join(targets)}. Use one task"
+            " for each engine."
+        )
+
+
 def _configure_targets(
     module: AnsibleModule, host: hostfs.HostFS, options: engines_configure.Options
 ) -> dict[str, t.Any]:
@@ -600,8 +614,10 @@ def _configure_targets(
     diff: list[dict[str, str]] = []
     failures: list[str] = []
     # A list in one string can have spaces. A second change of one engine would hide the first one in the result.
-    for name in dict.fromkeys(name.strip() for name in module.params["targets"]):
+    names = list(dict.fromkeys(name.strip() for name in module.params["targets"]))
+    for name in names:
         try:
+            _check_options(module.params, names)
             result = _configure_engine(module, host, options.for_target(name))
         except core_errors.NvidiaError as error:
             if "needed" in error.details and not any(engine["changed"] for engine in engines):

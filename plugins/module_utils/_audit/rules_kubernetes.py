@@ -171,6 +171,10 @@ def engine(facts: report.HostFacts) -> report.Findings:
     runtimes = _runtimes(node.engine)
     # The plugins of other vendors, such as that of GKE, mount the driver themselves.
     is_foreign = bool(node.allocatable) and not node.offered
+    if node.part.get("nri_plugin") is True and not _has_nvidia(runtimes) and not uses_cdi:
+        # With its NRI plugin, the container of the toolkit injects devices and registers no runtime (NewConfigurer in
+        # cmd/nvidia-ctk-installer/container/runtime of nvidia-container-toolkit 1.20).
+        return
     if not _has_nvidia(runtimes) and not uses_cdi and not is_foreign:
         others = [
             report.target_of(row) for row in facts.engines if row is not node.engine and _has_nvidia(_runtimes(row))

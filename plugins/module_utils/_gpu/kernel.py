@@ -22,6 +22,8 @@ if t.TYPE_CHECKING:
 
 _RELEASE = "/proc/sys/kernel/osrelease"
 _MODULES = "/lib/modules"
+# systemd writes this file in a container (container_interface of systemd).
+_CONTAINER = "/run/systemd/container"
 # depmod writes this file, and modprobe finds modules in it (modules.dep(5)). The real files have up to 2 MB.
 _DEPENDENCIES = "modules.dep"
 # The highest number of kernels that are inspected.
@@ -73,8 +75,10 @@ def describe_kernel(host: hostfs.HostFS, run: core_plan.Runner, loaded: bool) ->
     Unknown values are None. No error is raised.
     """
     release = host.read_text(_RELEASE).strip() or os.uname().release
-    # A host without any modules below this directory keeps them elsewhere.
-    has_modules = host.exists(f"{_MODULES}/{release}/{_DEPENDENCIES}") or (False if _kernels(host) else None)
+    # A host without any modules below this directory keeps them elsewhere, and a system container has none of the
+    # running kernel, even if it has packages of other kernels.
+    is_unknown = not _kernels(host) or host.exists(_CONTAINER)
+    has_modules = host.exists(f"{_MODULES}/{release}/{_DEPENDENCIES}") or (None if is_unknown else False)
     module = _module_of(host, release) if has_modules else None
     newest = _next_release(host, release)
     secure_boot, required = _secure_boot(host), _requires_signatures(host)

@@ -53,26 +53,34 @@ def describe_services(host: hostfs.HostFS, run: core_plan.Runner) -> dict[str, t
 
 
 def _service(
-    host: hostfs.HostFS, run: core_plan.Runner, program: str, process_names: t.Collection[str] | None
+    host: hostfs.HostFS, run: core_plan.Runner, program: str, process_names: t.Mapping[str, str] | None
 ) -> dict[str, t.Any]:
     path = host.find_executable([program])
+    pids = [pid for pid, name in (process_names or {}).items() if name == program[:_COMM_BYTES]]
     version = None
-    if path is not None:
+    # A container has a program of its own, whose version may differ from that of the host.
+    if path is not None and not any(_in_container(host, pid) for pid in pids):
         status, output, error = run(host.argv([path, "--version"]))
         found = _VERSION.search(output + error) if status == 0 else None
         version = found.group(1) if found else None
-    is_running = None if process_names is None else program[:_COMM_BYTES] in process_names
-    return {"program": path, "version": version, "running": is_running}
+    return {"program": path, "version": version, "running": None if process_names is None else bool(pids)}
 
 
-def _process_names(host: hostfs.HostFS) -> frozenset[str] | None:
-    """Return the names of all processes, including those in containers, such as the one of NVIDIA's GPU operator.
+def _process_names(host: hostfs.HostFS) -> dict[str, str] | None:
+    """Return the names of all processes by their numbers, including those in containers.
 
     Return None if not all processes of the host are visible.
     """
     pids = (name for name in host.readable_entries("/proc") if name.isdecimal())
-    names = frozenset(host.read_text(f"/proc/{pid}/comm").strip() for pid in pids)
-    return names if _KERNEL_THREAD in names else None
+    names = {pid: host.read_text(f"/proc/{pid}/comm").strip() for pid in pids}
+    return names if _KERNEL_THREAD in names.values() else None
+
+
+def _in_container(host: hostfs.HostFS, pid: str) -> bool:
+    """Return whether a process has a PID namespace of its own, such as that of NVIDIA's GPU operator."""
+    lines = host.read_text(f"/proc/{pid}/status").splitlines()
+    # The numbers of the process in all nested namespaces (proc_pid_status(5)).
+    return any(line.startswith("NSpid:") and len(line.split()) > 2 for line in lines)
 
 
 def _has_nodes(host: hostfs.HostFS) -> bool:

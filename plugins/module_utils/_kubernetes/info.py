@@ -43,6 +43,7 @@ def describe_kubernetes(host: hostfs.HostFS) -> tuple[dict[str, t.Any], str | No
         "plugin_pods": [],
         "plugin_processes": [],
         "dra_drivers": [],
+        "nri_plugin": None,
     }
     problems: list[errors.Problem] = []
     missing = None

@@ -52,6 +52,7 @@ def add_kubelet(
     report["dra_drivers"] = [_describe_driver(driver) for driver in plugins.dra_drivers(host, settings.root_dir, probe)]
     report["plugin_pods"] = plugins.plugin_pods(host)
     report["plugin_processes"] = [process._asdict() for process in plugins.plugin_processes(host)]
+    report["nri_plugin"] = plugins.has_nri_plugin(host)
     return settings.missing_package
 
 

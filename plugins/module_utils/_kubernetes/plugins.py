@@ -47,6 +47,9 @@ _PLUGIN_PROGRAM = "nvidia-device-plugin"
 # (BuildContainerLogsDirectory in pkg/kubelet/kuberuntime/helpers.go of Kubernetes 1.34). The container is called
 # nvidia-device-plugin-ctr in the Helm chart of k8s-device-plugin 0.20, and nvidia-device-plugin in gpu-operator v26.7.
 _POD_LOGS, _PLUGIN_CONTAINERS = "/var/log/pods", ("nvidia-device-plugin-ctr", "nvidia-device-plugin")
+# The default socket of NRI (pkg/api/plugin.go of containerd/nri 0.12), and the names of the program in the container of
+# the toolkit (deployments/container/Dockerfile of nvidia-container-toolkit 1.20); the GPU operator uses the first.
+_NRI_SOCKET, _TOOLKIT_PROGRAMS = "/run/nri/nri.sock", ("nvidia-toolkit", "nvidia-ctk-installer")
 # A thread that the kernel module nvidia starts when it is loaded, so its age is that of the driver
 # (nv_module_state_init in kernel-open/nvidia/nv.c of open-gpu-kernel-modules 580). The times of files in /sys and of
 # device nodes do not show it.
@@ -188,6 +191,16 @@ def plugin_processes(host: hostfs.HostFS) -> list[Process]:
         known = started is not None and driver is not None
         found.append(Process(pid, started < driver - _ACCURACY if known else None))  # type: ignore[operator]
     return found
+
+
+def has_nri_plugin(host: hostfs.HostFS) -> bool:
+    """Return whether the engine has NRI and the container of NVIDIA's toolkit runs, which may then inject devices."""
+    names = [name[:15] for name in _TOOLKIT_PROGRAMS]
+    return (
+        host.live
+        and host.lexists(_NRI_SOCKET)
+        and any(name in names and processes.uid_of(host, pid) == 0 for pid, name in processes.all_names(host).items())
+    )
 
 
 def plugin_pods(host: hostfs.HostFS) -> list[str]:

@@ -79,5 +79,15 @@ def test_targets_replace_the_options_of_one_engine(run_module: Run, tree: Path, 
     assert "mutually exclusive" in result["msg"]
 
 
+@pytest.mark.parametrize("option", [{"config_path": "/etc/docker/other.json"}, {"engine_version": "28.0.0"}])
+def test_options_of_one_engine_with_several_targets(run_module: Run, tree: Path, option: dict[str, str]) -> None:
+    result = run_module("nvidia_runtime_config", targets=["docker", "crio"], host_root=str(tree), **option)
+    (name,) = option
+    assert f"{name} can only be set for one engine, but targets has docker, crio." in result["msg"]
+    assert not any(engine["changed"] or "error" not in engine for engine in result["engines"])
+    result = run_module("nvidia_runtime_config", targets=["docker"], host_root=str(tree), **option)
+    assert "failed" not in result
+
+
 def test_an_engine_is_required(run_module: Run) -> None:
     assert "engine, targets" in run_module("nvidia_runtime_config")["msg"]

@@ -215,6 +215,9 @@ def test_an_engine_that_is_not_configured(tmp_path: Path) -> None:
     engines = [containerd("runc", nvidia=False)]
     assert ids(tmp_path, engines=engines, **NOTHING) == [("kubelet-engine-not-configured", "warning")]
     assert ids(tmp_path, engines=engines) == [("kubelet-engine-not-configured", "critical")]
+    # The NRI plugin of the GPU operator injects the devices.
+    assert ids(tmp_path, engines=engines, nri_plugin=True) == []
+    assert ids(tmp_path, engines=engines, nri_plugin=False) == [("kubelet-engine-not-configured", "critical")]
     found = findings(tmp_path, engines=[docker, *engines], **FAILING)
     assert [(finding["id"], finding["severity"], finding["subject"]) for finding in found] == [
         ("kubelet-engine-not-configured", "critical", "containerd")

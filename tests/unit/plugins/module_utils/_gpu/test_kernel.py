@@ -269,6 +269,8 @@ def test_removed_modules(kernels: Kernels) -> None:
     assert kernels.report()["has_modules"] is None
     found = kernels.add(NEW).report(loaded=True)
     assert (found["has_modules"], found["module"], found["next_release"]) == (False, None, NEW)
+    # A system container with packages of kernels that it does not run.
+    assert kernels.report({"run/systemd/container": "lxc"})["has_modules"] is None
 
 
 def test_odd_directories(kernels: Kernels) -> None:

@@ -74,6 +74,16 @@ def test_fabric_manager(host: Host) -> None:
     assert host.commands == [[FABRIC_MANAGER, "--version"]] * 2
 
 
+def test_fabric_manager_in_a_container(host: Host) -> None:
+    # The program of the host may have another version, and is not the one that runs.
+    process = {"proc/7/comm": "nv-fabricmanage\n", "proc/7/status": "Name:\tx\nNSpid:\t7\t1\n"}
+    found = host.report(FABRIC_MANAGER, **process, **switches(6))["fabric_manager"]
+    assert found == {"switches": 6, "program": FABRIC_MANAGER, "version": None, "running": True}
+    assert host.commands == []
+    found = host.report(**{"proc/7/status": "NSpid:\t7\n"})["fabric_manager"]
+    assert found["version"] == "580.95.05"
+
+
 def test_processes_of_the_host_are_not_visible(host: Host) -> None:
     # A container has /proc/driver of the host, but another PID namespace.
     container = {"proc/2/comm": "systemd-journal\n", **NODES, ENABLED: "", **switches(6)}

@@ -155,6 +155,22 @@ def test_pods_of_the_plugin(node: Node) -> None:
     assert node.described()["plugin_pods"] == ["gpu-operator/nvidia-device-plugin-abc", "nvdp/a-b"]
 
 
+@pytest.mark.parametrize(
+    ("name", "uid", "path", "found"),
+    [
+        ("nvidia-toolkit", 0, "/run/nri/nri.sock", True),
+        ("nvidia-ctk-inst", 0, "/run/nri/nri.sock", True),
+        ("nvidia-toolkit", 0, "/run/other.sock", False),
+        ("nvidia-toolkit", 1000, "/run/nri/nri.sock", False),
+        ("nvidia-ctk", 0, "/run/nri/nri.sock", False),
+    ],
+)
+def test_the_nri_plugin_of_the_operator(node: Node, name: str, uid: int, path: str, found: bool) -> None:
+    node.process(41, name, uid=uid)
+    node.write(path, "")
+    assert node.described()["nri_plugin"] is found
+
+
 def test_processes_of_users_and_damaged_ones(node: Node) -> None:
     node.process(41, PROGRAM[:15], started=1000, uid=1000)
     node.process(42, "nvidia-smi")
