@@ -25,7 +25,6 @@ import nox_support
 
 CI = os.environ.get("CI") == "true"
 NIGHTLY = os.environ.get("GPUFLEET_NIGHTLY") == "1"
-TOOLS = ROOT / ".nox" / "tools"
 # The Python versions of hosts, oldest first; "units" runs on the Python of the tools.
 HOST_PYTHONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 # Older releases of ansible-core by the name of their lock file: the Python versions of a controller, best first, and
@@ -45,18 +44,6 @@ nox.options.error_on_missing_interpreters = CI
 nox.options.envdir = str(ROOT / ".nox")
 
 
-def run(session: nox.Session, *command: str | Path, env: dict[str, str] | None = None) -> str:
-    """Run a command, by preference one of the tools. Beside other sessions, return its output instead of showing it."""
-    tool = TOOLS / "bin" / command[0]
-    path = f"{TOOLS / 'bin'}:{os.environ['PATH']}"
-    environ = {"PATH": path, "LC_ALL": "C.UTF-8", "ANSIBLE_NOCOLOR": "1", **(env or {})}
-    arguments = [str(tool if tool.exists() else command[0]), *map(str, command[1:])]
-    if session.parallel:
-        return nox_support.run_quietly(session, arguments, environ)
-    session.run(*arguments, external=True, env=environ)
-    return ""
-
-
 def skip(session: nox.Session, reason: str) -> t.NoReturn:
     """Skip the session; a continuous integration fails instead."""
     (session.error if CI else session.skip)(reason)
@@ -73,32 +60,10 @@ def tools(session: nox.Session) -> None:
     nox_support.install(session, "tests")
 
 
-def pytest(session: nox.Session, python: str | Path, *arguments: str, **variables: str) -> None:
-    """Run tests of the clone on an interpreter."""
-    with nox_support.scratch() as scratch:
-        environ = {"TMPDIR": str(scratch), "HYPOTHESIS_STORAGE_DIRECTORY": str(session.cache_dir / "hypothesis"),
-                   "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
-        output = run(session, python, "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments,
-                     *session.posargs, env={**environ, **variables})  # fmt: skip
-    if output:
-        session.log(output.splitlines()[-1])
-
-
-def unit_tests(session: nox.Session, python: str | Path, *arguments: str, **variables: str) -> None:
-    """Run the unit tests in parallel, and keep the bytecode in the cache of nox.
-
-    Without it, each worker would rewrite the assertions of all test files again, which takes several seconds.
-    """
-    # One worker more than cores, because some tests wait for a time limit.
-    workers = str((os.cpu_count() or 1) + 1)
-    bytecode = {"PYTHONPYCACHEPREFIX": str(session.cache_dir / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
-    pytest(session, python, "-n", workers, "--dist", "worksteal", *arguments, **bytecode, **variables)
-
-
 @tool_session("units", tags=["quick"])
 def units(session: nox.Session) -> None:
     """Run all unit tests on the Python of the tools, with Ansible installed."""
-    unit_tests(session, "python")
+    nox_support.unit_tests(session, "python")
 
 
 def units_on_host(session: nox.Session) -> None:
@@ -106,7 +71,7 @@ def units_on_host(session: nox.Session) -> None:
     nox_support.install(session, "units")
     # The session "units" tries thousands of examples in a nightly run. hypothesis no longer supports Python 3.8.
     selection = ["-m", "not hypothesis"] if session.python == "3.8" else []
-    unit_tests(session, Path(session.bin, "python"), *selection, GPUFLEET_NIGHTLY="0")
+    nox_support.unit_tests(session, Path(session.bin, "python"), *selection, GPUFLEET_NIGHTLY="0")
 
 
 for version in HOST_PYTHONS:
@@ -117,10 +82,12 @@ for version in HOST_PYTHONS:
 
 def run_ansible_test(session: nox.Session, *arguments: str) -> None:
     """Run ansible-test in a copy of the tree."""
-    home = nox_support.ansible_test_home(session.name, TOOLS / "bin" / "python")
+    home = nox_support.ansible_test_home(session.name, nox_support.TOOLS / "bin" / "python")
     with session.chdir(nox_support.copy_tree(session.name)):
         for options in arguments:
-            run(session, "ansible-test", *options.split(), "--color", "no", *session.posargs, env={"HOME": str(home)})
+            nox_support.run(
+                session, "ansible-test", *options.split(), "--color", "no", *session.posargs, env={"HOME": str(home)}
+            )
 
 
 @tool_session("sanity")
@@ -145,7 +112,7 @@ def integration(session: nox.Session) -> None:
 @tool_session("plays")
 def plays(session: nox.Session) -> None:
     """Run site.yml with ansible-playbook for hosts whose modules answer from files."""
-    pytest(session, "python", "tests/plays")
+    nox_support.pytest(session, "python", "tests/plays")
 
 
 @tool_session("ansible-lint")
@@ -153,7 +120,7 @@ def ansible_lint(session: nox.Session) -> None:
     """Run ansible-lint."""
     tree = nox_support.copy_tree("ansible-lint")
     with session.chdir(tree):
-        run(session, "ansible-lint", "--offline", env=nox_support.ansible_environment(tree))
+        nox_support.run(session, "ansible-lint", "--offline", env=nox_support.ansible_environment(tree))
 
 
 @tool_session("quickstart")
@@ -161,7 +128,9 @@ def quickstart(session: nox.Session) -> None:
     """Run ./quickstart in a fresh copy with an empty HOME, and as an ordinary user."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-quickstart-") as name:
         clone = shutil.copytree(nox_support.copy_tree("quickstart"), Path(name, "clone"), symlinks=True)
-        run(session, *nox_support.as_new_user(clone / "quickstart", Path(name), TOOLS / "bin" / "python"))
+        nox_support.run(
+            session, *nox_support.as_new_user(clone / "quickstart", Path(name), nox_support.TOOLS / "bin" / "python")
+        )
 
 
 def quickstart_on_old_core(session: nox.Session) -> None:
@@ -172,7 +141,7 @@ def quickstart_on_old_core(session: nox.Session) -> None:
     interpreter = shutil.which(f"python{node}") if node else Path(session.bin, "python")
     environ = nox_support.ansible_environment(nox_support.copy_tree(session.name))
     for program in ("quickstart.d/sandbox.py", "tests/hostile_hosts.py"):
-        run(session, Path(session.bin, "python"), "-B", program, Path(session.bin, "ansible-playbook"),
+        nox_support.run(session, Path(session.bin, "python"), "-B", program, Path(session.bin, "ansible-playbook"),
             interpreter or skip(session, f"There is no Python {node} for the host."), env=environ)  # fmt: skip
 
 
@@ -184,19 +153,19 @@ for core, (pythons, _node, default) in OLD_CORES.items():
 @tool_session("lint", tags=["quick"])
 def lint(session: nox.Session) -> None:
     """Run ruff, mypy, yamllint and the schema of the workflows."""
-    run(session, "ruff", "check", *session.posargs)
-    run(session, "check-jsonschema", "--builtin-schema", "vendor.github-workflows",
+    nox_support.run(session, "ruff", "check", *session.posargs)
+    nox_support.run(session, "check-jsonschema", "--builtin-schema", "vendor.github-workflows",
         *sorted(ROOT.glob(".github/workflows/*.yml")))  # fmt: skip
     mypy: list[str | Path] = ["mypy", "--config-file", ROOT / "pyproject.toml", "--cache-dir"]
-    run(session, *mypy, session.cache_dir / "mypy-tools", "noxfile.py", *sorted(ROOT.glob("tests/*.py")),
+    nox_support.run(session, *mypy, session.cache_dir / "mypy-tools", "noxfile.py", *sorted(ROOT.glob("tests/*.py")),
         "quickstart.d", env={"MYPYPATH": f"{ROOT}/tests:{ROOT}/quickstart.d"})  # fmt: skip
     tree = nox_support.copy_tree("lint")
     with session.chdir(tree.parents[2]):
-        run(session, *mypy, session.cache_dir / "mypy-collection", tree / "plugins", tree / "tests/unit",
+        nox_support.run(session, *mypy, session.cache_dir / "mypy-collection", tree / "plugins", tree / "tests/unit",
             *(tree / "tests" / name for name in ("browser", "compare_versions", "fuzz", "plays")),
             env={"MYPYPATH": str(tree.parents[2])})  # fmt: skip
     with session.chdir(tree):
-        run(session, "yamllint", "--strict", ".")
+        nox_support.run(session, "yamllint", "--strict", ".")
 
 
 @tool_session("docs-check", tags=["quick"])
@@ -206,9 +175,9 @@ def docs_check(session: nox.Session) -> None:
     # antsibull writes a log file to HOME.
     environ = {**nox_support.ansible_environment(tree), "HOME": session.create_tmp()}
     with session.chdir(tree):
-        run(session, "antsibull-docs", "lint-collection-docs", "--plugin-docs", "--validate-collection-refs=all", ".",
-            env=environ)  # fmt: skip
-        run(session, "antsibull-changelog", "lint", env=environ)
+        options = ("--plugin-docs", "--validate-collection-refs=all")
+        nox_support.run(session, "antsibull-docs", "lint-collection-docs", *options, ".", env=environ)
+        nox_support.run(session, "antsibull-changelog", "lint", env=environ)
 
 
 antsibull_nox.load_antsibull_nox_toml()
@@ -217,7 +186,7 @@ antsibull_nox.load_antsibull_nox_toml()
 @tool_session("fuzz")
 def fuzz(session: nox.Session) -> None:
     """Give mutated input to the readers of all formats: ten mutations for each format, 2,000 in a nightly run."""
-    run(session, "python", "-B", "tests/fuzz", *session.posargs)
+    nox_support.run(session, "python", "-B", "tests/fuzz", *session.posargs)
 
 
 @tool_session("browser")
@@ -225,14 +194,14 @@ def browser(session: nox.Session) -> None:
     """Open the page of an audit in Chromium."""
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
         skip(session, "There is no chromium or no chromedriver: apt-get install chromium chromium-driver")
-    pytest(session, "python", "tests/browser", PYTHONPATH=str(nox_support.copy_tree("browser").parents[2]))
+    nox_support.pytest(session, "python", "tests/browser", PYTHONPATH=str(nox_support.copy_tree("browser").parents[2]))
 
 
 @nox.session(name="build-import-check", requires=["tools"])
 def build_import_check(session: nox.Session) -> None:
     """Build the tarball, install it into an empty directory, and run Galaxy's own checks on it."""
     nox_support.install(session, "importer")
-    run(session, "python", "-B", "tests/tarball.py", Path(session.bin, "python"))
+    nox_support.run(session, "python", "-B", "tests/tarball.py", Path(session.bin, "python"))
 
 
 def molecule(session: nox.Session) -> None:
@@ -245,9 +214,9 @@ def molecule(session: nox.Session) -> None:
     # Molecule gives each scenario an ansible.cfg of its own.
     del environ["ANSIBLE_CONFIG"]
     with session.chdir(tree):
-        run(session, "tests/hosts/prepare", env=environ)
+        nox_support.run(session, "tests/hosts/prepare", env=environ)
         # The file with the environment of the hosts is written for a shell.
-        output = run(session, "python", "-B", "tests/limited.py", "4500" if NIGHTLY else "1800", "sh", "-c",
+        output = nox_support.run(session, "python", "-B", "tests/limited.py", "4500" if NIGHTLY else "1800", "sh", "-c",
                      '. "$0"; exec "$@"', "tests/hosts/env", "molecule", "test", "--scenario-name",
                      session.name.partition("-")[2], *session.posargs, env=environ)  # fmt: skip
     if "The processes of this machine:" in output:
@@ -261,13 +230,13 @@ for scenario in sorted(path.parent.name for path in ROOT.glob("molecule/*/molecu
 @tool_session("lock", default=False)
 def lock(session: nox.Session) -> None:
     """Write the lock files of requirements/; `nox -s lock -- --upgrade` takes the newest versions."""
-    run(session, "python", "-B", "tests/locks.py", "write", *session.posargs)
+    nox_support.run(session, "python", "-B", "tests/locks.py", "write", *session.posargs)
 
 
 @tool_session("lock-check")
 def lock_check(session: nox.Session) -> None:
     """Compare the lock files with their inputs, and resolve each on every Python of a controller."""
-    run(session, "python", "-B", "tests/locks.py", "check")
+    nox_support.run(session, "python", "-B", "tests/locks.py", "check")
 
 
 @nox.session(venv_backend="none", default=False)

@@ -1,6 +1,6 @@
 # Copyright (c) gpufleet.nvidia maintainers
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the sessions of noxfile.py need: lock files, copies of the tree, interpreters, and a HOME for ansible-test.
+"""What the sessions of noxfile.py need: commands, lock files, copies of the tree, interpreters, HOME of ansible-test.
 
 The functions write only below the cache directory and the temporary directory, never into the clone or HOME.
 """
@@ -20,8 +20,6 @@ import typing as t
 from pathlib import Path
 
 if t.TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import nox
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,6 +29,8 @@ CACHE = Path(
 ).absolute()
 # The output of the commands that failed in the last run of ./test.
 FAILED = ROOT / ".nox" / "failed"
+# The environment of the session "tools".
+TOOLS = ROOT / ".nox" / "tools"
 _PRIVATE_MODE = 0o600
 _MEMORY_WANTED = 2 << 30
 # The user ID without any permission on every Linux distribution.
@@ -55,22 +55,52 @@ def install(session: nox.Session, name: str) -> None:
         stamp.write_text(digest, encoding="utf-8")
 
 
-def run_quietly(session: nox.Session, command: Sequence[str], environ: dict[str, str]) -> str:
-    """Run a command of a session that runs beside others, and return its output.
+def run(session: nox.Session, *command: str | Path, env: dict[str, str] | None = None) -> str:
+    """Run a command, by preference one of the tools, and return its output, which is empty if the session runs alone.
 
-    The output is printed only if the command fails. Its file then stays, so that ./test can repeat the end of it.
+    Beside other sessions, the output is shown only if the command fails. Its file then stays, so that ./test can repeat
+    the end of it.
     """
+    tool = TOOLS / "bin" / command[0]
+    path = f"{TOOLS / 'bin'}:{os.environ['PATH']}"
+    environ = {"PATH": path, "LC_ALL": "C.UTF-8", "ANSIBLE_NOCOLOR": "1", **(env or {})}
+    arguments = [str(tool if tool.exists() else command[0]), *map(str, command[1:])]
+    if not session.parallel:
+        session.run(*arguments, external=True, env=environ)
+        return ""
     FAILED.mkdir(parents=True, exist_ok=True)
-    path = FAILED / f"{session.name}.log"
-    with path.open("w", encoding="utf-8") as file:
+    log = FAILED / f"{session.name}.log"
+    with log.open("w", encoding="utf-8") as file:
         try:
-            session.run(*command, external=True, env=environ, stdout=file)
+            session.run(*arguments, external=True, env=environ, stdout=file)
         except BaseException:
-            print(path.read_text(encoding="utf-8", errors="replace"), flush=True)
+            print(log.read_text(encoding="utf-8", errors="replace"), flush=True)
             raise
-    output = path.read_text(encoding="utf-8", errors="replace")
-    path.unlink()
+    output = log.read_text(encoding="utf-8", errors="replace")
+    log.unlink()
     return output
+
+
+def pytest(session: nox.Session, python: str | Path, *arguments: str, **variables: str) -> None:
+    """Run tests of the clone on an interpreter."""
+    with scratch() as folder:
+        environ = {"TMPDIR": str(folder), "HYPOTHESIS_STORAGE_DIRECTORY": str(session.cache_dir / "hypothesis"),
+                   "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
+        output = run(session, python, "-m", "pytest", "-p", "no:cacheprovider", "-q", *arguments,
+                     *session.posargs, env={**environ, **variables})  # fmt: skip
+    if output:
+        session.log(output.splitlines()[-1])
+
+
+def unit_tests(session: nox.Session, python: str | Path, *arguments: str, **variables: str) -> None:
+    """Run the unit tests in parallel, and keep the bytecode in the cache of nox.
+
+    Without it, each worker would rewrite the assertions of all test files again, which takes several seconds.
+    """
+    # One worker more than cores, because some tests wait for a time limit.
+    workers = str((os.cpu_count() or 1) + 1)
+    bytecode = {"PYTHONPYCACHEPREFIX": str(session.cache_dir / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
+    pytest(session, python, "-n", workers, "--dist", "worksteal", *arguments, **bytecode, **variables)
 
 
 def copy_tree(purpose: str) -> Path:
