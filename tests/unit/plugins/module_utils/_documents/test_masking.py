@@ -243,9 +243,9 @@ def test_json_accepts_any_text(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["a" * 100_000, "a=" * 50_000, "a:" * 50_000, "a@" * 50_000, "://a" * 50_000])
 def test_secrets_of_a_long_parameter_take_little_time(text: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     list(secrets_of({"settings": [text]}))
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 3
 
 
 @pytest.mark.parametrize("part", ["a", "://a:", ";a:", "(", 'a="', ";a:@", "://a:@ ", "://1:@", "a@"])
