@@ -85,7 +85,8 @@ HOSTS = {
             "nvidia_toolkit_dest": DEST,
             "nvidia_toolkit_settings": {"nvidia-container-runtime.mode": "cdi", "later.key": "x"},
             "nvidia_toolkit_allow_unknown": True,
-            "nvidia_runtime_engine_version": "2.1.9",
+            # The version of containerd is not known in a tree, and with version 3 of its file it merges drop-ins.
+            "nvidia_runtime_config_mode": "drop_in",
             "nvidia_cdi_for_engines": ["podman:4.9.3"],
             "nvidia_cdi_refresh": "none",
         },
