@@ -22,6 +22,7 @@ import nox
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "tests"))
 import nox_support
+from nox_support import run
 
 CI = os.environ.get("CI") == "true"
 NIGHTLY = os.environ.get("GPUFLEET_NIGHTLY") == "1"
@@ -85,9 +86,7 @@ def run_ansible_test(session: nox.Session, *arguments: str) -> None:
     home = nox_support.ansible_test_home(session.name, nox_support.TOOLS / "bin" / "python")
     with session.chdir(nox_support.copy_tree(session.name)):
         for options in arguments:
-            nox_support.run(
-                session, "ansible-test", *options.split(), "--color", "no", *session.posargs, env={"HOME": str(home)}
-            )
+            run(session, "ansible-test", *options.split(), "--color", "no", *session.posargs, env={"HOME": str(home)})
 
 
 @tool_session("sanity")
@@ -115,12 +114,18 @@ def plays(session: nox.Session) -> None:
     nox_support.pytest(session, "python", "tests/plays")
 
 
+@tool_session("lock-check")
+def lock_check(session: nox.Session) -> None:
+    """Compare the lock files with their inputs, and resolve each on every Python of a controller."""
+    run(session, "python", "-B", "tests/locks.py", "check")
+
+
 @tool_session("ansible-lint")
 def ansible_lint(session: nox.Session) -> None:
     """Run ansible-lint."""
     tree = nox_support.copy_tree("ansible-lint")
     with session.chdir(tree):
-        nox_support.run(session, "ansible-lint", "--offline", env=nox_support.ansible_environment(tree))
+        run(session, "ansible-lint", "--offline", env=nox_support.ansible_environment(tree))
 
 
 @tool_session("quickstart")
@@ -128,9 +133,7 @@ def quickstart(session: nox.Session) -> None:
     """Run ./quickstart in a fresh copy with an empty HOME, and as an ordinary user."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-quickstart-") as name:
         clone = shutil.copytree(nox_support.copy_tree("quickstart"), Path(name, "clone"), symlinks=True)
-        nox_support.run(
-            session, *nox_support.as_new_user(clone / "quickstart", Path(name), nox_support.TOOLS / "bin" / "python")
-        )
+        run(session, *nox_support.as_new_user(clone / "quickstart", Path(name), nox_support.TOOLS / "bin" / "python"))
 
 
 def quickstart_on_old_core(session: nox.Session) -> None:
@@ -141,7 +144,7 @@ def quickstart_on_old_core(session: nox.Session) -> None:
     interpreter = shutil.which(f"python{node}") if node else Path(session.bin, "python")
     environ = nox_support.ansible_environment(nox_support.copy_tree(session.name))
     for program in ("quickstart.d/sandbox.py", "tests/hostile_hosts.py"):
-        nox_support.run(session, Path(session.bin, "python"), "-B", program, Path(session.bin, "ansible-playbook"),
+        run(session, Path(session.bin, "python"), "-B", program, Path(session.bin, "ansible-playbook"),
             interpreter or skip(session, f"There is no Python {node} for the host."), env=environ)  # fmt: skip
 
 
@@ -153,19 +156,19 @@ for core, (pythons, _node, default) in OLD_CORES.items():
 @tool_session("lint", tags=["quick"])
 def lint(session: nox.Session) -> None:
     """Run ruff, mypy, yamllint and the schema of the workflows."""
-    nox_support.run(session, "ruff", "check", *session.posargs)
-    nox_support.run(session, "check-jsonschema", "--builtin-schema", "vendor.github-workflows",
+    run(session, "ruff", "check", *session.posargs)
+    run(session, "check-jsonschema", "--builtin-schema", "vendor.github-workflows",
         *sorted(ROOT.glob(".github/workflows/*.yml")))  # fmt: skip
     mypy: list[str | Path] = ["mypy", "--config-file", ROOT / "pyproject.toml", "--cache-dir"]
-    nox_support.run(session, *mypy, session.cache_dir / "mypy-tools", "noxfile.py", *sorted(ROOT.glob("tests/*.py")),
+    run(session, *mypy, session.cache_dir / "mypy-tools", "noxfile.py", *sorted(ROOT.glob("tests/*.py")),
         "quickstart.d", env={"MYPYPATH": f"{ROOT}/tests:{ROOT}/quickstart.d"})  # fmt: skip
     tree = nox_support.copy_tree("lint")
     with session.chdir(tree.parents[2]):
-        nox_support.run(session, *mypy, session.cache_dir / "mypy-collection", tree / "plugins", tree / "tests/unit",
+        run(session, *mypy, session.cache_dir / "mypy-collection", tree / "plugins", tree / "tests/unit",
             *(tree / "tests" / name for name in ("browser", "compare_versions", "fuzz", "plays")),
             env={"MYPYPATH": str(tree.parents[2])})  # fmt: skip
     with session.chdir(tree):
-        nox_support.run(session, "yamllint", "--strict", ".")
+        run(session, "yamllint", "--strict", ".")
 
 
 @tool_session("docs-check", tags=["quick"])
@@ -176,8 +179,8 @@ def docs_check(session: nox.Session) -> None:
     environ = {**nox_support.ansible_environment(tree), "HOME": session.create_tmp()}
     with session.chdir(tree):
         options = ("--plugin-docs", "--validate-collection-refs=all")
-        nox_support.run(session, "antsibull-docs", "lint-collection-docs", *options, ".", env=environ)
-        nox_support.run(session, "antsibull-changelog", "lint", env=environ)
+        run(session, "antsibull-docs", "lint-collection-docs", *options, ".", env=environ)
+        run(session, "antsibull-changelog", "lint", env=environ)
 
 
 antsibull_nox.load_antsibull_nox_toml()
@@ -186,7 +189,7 @@ antsibull_nox.load_antsibull_nox_toml()
 @tool_session("fuzz")
 def fuzz(session: nox.Session) -> None:
     """Give mutated input to the readers of all formats: ten mutations for each format, 2,000 in a nightly run."""
-    nox_support.run(session, "python", "-B", "tests/fuzz", *session.posargs)
+    run(session, "python", "-B", "tests/fuzz", *session.posargs)
 
 
 @tool_session("browser")
@@ -201,7 +204,7 @@ def browser(session: nox.Session) -> None:
 def build_import_check(session: nox.Session) -> None:
     """Build the tarball, install it into an empty directory, and run Galaxy's own checks on it."""
     nox_support.install(session, "importer")
-    nox_support.run(session, "python", "-B", "tests/tarball.py", Path(session.bin, "python"))
+    run(session, "python", "-B", "tests/tarball.py", Path(session.bin, "python"))
 
 
 def molecule(session: nox.Session) -> None:
@@ -214,9 +217,9 @@ def molecule(session: nox.Session) -> None:
     # Molecule gives each scenario an ansible.cfg of its own.
     del environ["ANSIBLE_CONFIG"]
     with session.chdir(tree):
-        nox_support.run(session, "tests/hosts/prepare", env=environ)
+        run(session, "tests/hosts/prepare", env=environ)
         # The file with the environment of the hosts is written for a shell.
-        output = nox_support.run(session, "python", "-B", "tests/limited.py", "4500" if NIGHTLY else "1800", "sh", "-c",
+        output = run(session, "python", "-B", "tests/limited.py", "4500" if NIGHTLY else "1800", "sh", "-c",
                      '. "$0"; exec "$@"', "tests/hosts/env", "molecule", "test", "--scenario-name",
                      session.name.partition("-")[2], *session.posargs, env=environ)  # fmt: skip
     if "The processes of this machine:" in output:
@@ -230,13 +233,7 @@ for scenario in sorted(path.parent.name for path in ROOT.glob("molecule/*/molecu
 @tool_session("lock", default=False)
 def lock(session: nox.Session) -> None:
     """Write the lock files of requirements/; `nox -s lock -- --upgrade` takes the newest versions."""
-    nox_support.run(session, "python", "-B", "tests/locks.py", "write", *session.posargs)
-
-
-@tool_session("lock-check")
-def lock_check(session: nox.Session) -> None:
-    """Compare the lock files with their inputs, and resolve each on every Python of a controller."""
-    nox_support.run(session, "python", "-B", "tests/locks.py", "check")
+    run(session, "python", "-B", "tests/locks.py", "write", *session.posargs)
 
 
 @nox.session(venv_backend="none", default=False)
