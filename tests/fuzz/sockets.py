@@ -38,7 +38,7 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.page import
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.report import lines_of, report_of
 from ansible_collections.gpufleet.nvidia.tests.fuzz.reading import described, procfs_seeds, units_seeds
 from ansible_collections.gpufleet.nvidia.tests.fuzz.trees import lay
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_cri import DATA, HEADERS, PREFACE, frame
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_cri import DATA, HEADERS, frame, read_request
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import (
     CONTROL_GROUP,
     PID,
@@ -178,19 +178,6 @@ def raw_http_seeds() -> list[Files]:
 # -- CRI -------------------------------------------------------------------------------------------------------------
 
 
-def _cri_request(stream: t.BinaryIO) -> str:
-    """Return the name of the requested gRPC method."""
-    stream.read(PREFACE)
-    method = ""
-    while True:
-        head = stream.read(9)
-        payload = stream.read(int.from_bytes(head[:3], "big"))
-        if head[3] == HEADERS:
-            method = payload[8 : 8 + payload[7]].decode("latin-1").rsplit("/", 1)[-1]
-        elif head[3] == DATA:
-            return method
-
-
 def _ask_cri(folder: Path, answer: Answer) -> None:
     host = HostFS(str(folder), True)
     path = folder / _CRI_SOCKET.lstrip("/")
@@ -211,7 +198,7 @@ def _framed(content: bytes) -> bytes:
 
 def cri(folder: Path, files: Files, _rng: random.Random) -> None:
     """Test valid gRPC replies with mutated messages."""
-    _ask_cri(folder, lambda stream: _framed(_content(files, _cri_request(stream))))
+    _ask_cri(folder, lambda stream: _framed(_content(files, read_request(stream)[0])))
 
 
 def cri_seeds() -> list[Files]:
@@ -240,7 +227,7 @@ def pod_resources(folder: Path, files: Files, _rng: random.Random) -> None:
     plugin = folder / checkpoint.DIRECTORY.lstrip("/") / "nvidia-gpu.sock"
 
     def answer(stream: t.BinaryIO) -> bytes:
-        return _framed(_content(files, _cri_request(stream)))
+        return _framed(_content(files, read_request(stream)[0]))
 
     with _daemon(kubelet, answer), _daemon(plugin, answer):
         with contextlib.suppress(OSError, ValueError):
@@ -270,7 +257,7 @@ def pod_resources_seeds() -> list[Files]:
 
 def grpc(folder: Path, files: Files, _rng: random.Random) -> None:
     """Test replies that are mutated as a whole, HTTP/2 frames included."""
-    _ask_cri(folder, lambda stream: _content(files, _cri_request(stream)))
+    _ask_cri(folder, lambda stream: _content(files, read_request(stream)[0]))
 
 
 def grpc_seeds() -> list[Files]:

@@ -44,7 +44,7 @@ class _Server(socketserver.ThreadingUnixStreamServer):
     cri: FakeCri
 
 
-def read_request(stream: io.BufferedIOBase) -> tuple[str, bytes]:
+def read_request(stream: io.BufferedIOBase | t.BinaryIO) -> tuple[str, bytes]:
     """Return the method and the message of one gRPC request. Raises IndexError if the client sends nothing more."""
     stream.read(PREFACE)
     method = ""
