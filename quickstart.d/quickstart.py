@@ -21,17 +21,21 @@ import venvs
 _ROOT = Path(__file__).resolve().parent.parent
 _HELP = """\
 ./quickstart                  demonstrates the collection on a sandbox, a directory tree with the configuration of a
-                              GPU machine: check mode, a run, a second run, and a removal. Then the same with the
-                              toolkit in a directory, and an upgrade of it. No other files are changed.
+                              GPU machine: check mode, a run, a second run, and a removal. No other files are changed.
+./quickstart --directory      the same with the toolkit in a directory, and an upgrade of it.
 ./quickstart --host [ARG...]  configures this machine (with sudo unless you are root). The arguments are passed to
                               ansible-playbook: --check --diff shows what would change.
 ./quickstart ARG...           passes all other arguments to ansible-playbook gpufleet.nvidia.site:
                               ./quickstart -i INVENTORY -b --check --diff
 ./quickstart --help           this text
 
-Each first creates .venv with ansible-core and this collection. ./quickstart needs git and Python 3.11+, not root.
+Each first creates .venv with ansible-core and this collection. ./quickstart needs Python 3.11+, not root.
 To restore the previous state: .venv/bin/ansible-playbook gpufleet.nvidia.remove --limit=HOSTS ARG...
 """
+_COMMANDS = """\
+./quickstart --directory                       the same with the toolkit in a directory, and an upgrade of it
+./quickstart --host --check --diff             what would change on this machine
+./quickstart -i INVENTORY -b --check --diff    what would change on your hosts"""
 
 
 def _install_collection(venv: venvs.Venv) -> Path:
@@ -98,12 +102,13 @@ def main() -> None:
     core = next(collections.glob("ansible_core-*.dist-info")).name.split("-")[1].removesuffix(".dist")
     print(f"-> ansible-core {core} on Python {platform.python_version()}, and the collection of this clone.")
     playbook = venv.tool("ansible-playbook")
-    if not arguments:
+    if arguments in ([], ["--directory"]):
         try:
-            sandbox.demonstrate(playbook, venv.ansible_environ(collections), venv.python)
+            sandbox.demonstrate(playbook, venv.ansible_environ(collections), venv.python, directory=bool(arguments))
         except sandbox.SandboxError as error:
             sys.exit(f"\nFAILED: {error}")
-        print(f"\nDone in {time.monotonic() - started:.0f} s. For this machine: ./quickstart --host --check --diff")
+        print(f"\nDone in {time.monotonic() - started:.0f} s. Next:")
+        print(_COMMANDS)
         return
     if arguments[0] == "--host":
         environ = venv.ansible_environ(collections)

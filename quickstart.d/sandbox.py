@@ -73,6 +73,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _RECAP = re.compile(r"^sandbox\s+: ok=\d+\s+changed=(\d+)\s", re.MULTILINE)
 _COMMENTED_OUT = re.compile(r"\s*#\s*[\w.-]+\s*=")
 _DIFF_LINE = re.compile(r"^[-+].*$", re.MULTILINE)
+_IS_LEFT_OUT = re.compile(r"\s*$|included: ")
 
 
 def _parse(name: str, content: bytes) -> t.Any:
@@ -96,6 +97,38 @@ class SandboxError(Exception):
 def _from(source: str) -> tuple[str, ...]:
     """Return the options with which a play installs a directory from ``source``."""
     return "--extra-vars", f"nvidia_toolkit_source=directory nvidia_toolkit_src={source}"
+
+
+def shortened(lines: t.Iterable[str], *, with_diff: bool) -> c.Iterator[str]:
+    """Yield the lines of Ansible's output that report a change, a problem or a result.
+
+    Left out are the names of included files, headings without such a line, and the content of new files. Without
+    ``with_diff``, all diffs are left out.
+    """
+    play = task = diff_of = ""
+    for line in lines:
+        text = _ESCAPE.sub("", line)
+        if text.startswith("--- before: "):
+            diff_of = "new file" if text.rstrip().endswith("(absent)") else "changed file"
+        elif not text.startswith((" ", "+", "-", "@")):
+            diff_of = ""
+        if text.startswith("PLAY "):
+            play, task = ("" if text.startswith("PLAY RECAP ") else line), ""
+        elif text.startswith(("TASK [", "RUNNING HANDLER [")):
+            task = line
+        in_new_file = diff_of == "new file" and text.startswith("+") and not text.startswith("+++ after: ")
+        if (diff_of and not with_diff) or in_new_file or line in (play, task) or _IS_LEFT_OUT.match(text):
+            continue
+        yield from filter(None, (play, task))
+        play = task = ""
+        yield f"{line.rstrip()} (not shown)\n" if diff_of == "new file" and text.startswith("@") else line
+
+
+def _kept(lines: t.Iterable[str], kept: list[str]) -> c.Iterator[str]:
+    """Yield the lines, and append each to ``kept``."""
+    for line in lines:
+        kept.append(line)
+        yield line
 
 
 class _Entry(t.NamedTuple):
@@ -182,6 +215,7 @@ class Sandbox:
         )  # fmt: skip
         self._environ = {
             **environ,
+            "ANSIBLE_DIFF_CONTEXT": "1",
             "ANSIBLE_DISPLAY_OK_HOSTS": "false",
             "ANSIBLE_DISPLAY_SKIPPED_HOSTS": "false",
             "ANSIBLE_FORCE_COLOR" if self._colour else "ANSIBLE_NOCOLOR": "1",
@@ -189,11 +223,7 @@ class Sandbox:
         }
 
     def demonstrate(self) -> None:
-        """Run check mode, a run, a second run and a removal, twice. Raise SandboxError for an unexpected result."""
-        self._with_programs_of_packages()
-        self._in_a_directory()
-
-    def _with_programs_of_packages(self) -> None:
+        """Run check mode, a run, a second run and a removal. Raise SandboxError for an unexpected result."""
         original = _snapshot(self.root)
 
         self._headline("1. What would change (check mode)")
@@ -205,7 +235,7 @@ class Sandbox:
         self._tell(f"{predicted} change(s) predicted. No file of the host was changed.")
 
         self._headline("2. The run")
-        changed, output = self._play("site", "--diff")
+        changed, output = self._play("site", "--diff", with_diff=False)
         self._expect(changed == predicted, f"check mode predicted {predicted} change(s), but the run made {changed}")
         self._expect(_DIFF_LINE.findall(output) == predicted_diff, "the diff differs from the one of check mode")
         for name, entries in _ENTRIES.items():
@@ -213,10 +243,10 @@ class Sandbox:
         self._expect((self.root / _UNIT).is_file(), f"{_UNIT} does not exist")
         configured, identities = _snapshot(self.root), _identities(self.root)
         self._tell(
-            "The diff is the same. The toolkit's configuration is hardened for Kubernetes. The NVIDIA runtime is\n"
-            "   registered with Docker, containerd and CRI-O, and is their default. CDI is enabled. A unit writes the\n"
-            "   specification at each start. All other settings and all comments are unchanged. No diff contains a\n"
-            "   password."
+            "The diff is the same, so it is not shown again. The toolkit's configuration is hardened for Kubernetes.\n"
+            "   The NVIDIA runtime is registered with Docker, containerd and CRI-O, and is their default. CDI is\n"
+            "   enabled. A unit writes the specification at each start. All other settings and all comments are\n"
+            "   unchanged. No diff contains a password."
         )
 
         self._headline("3. A second run")
@@ -233,17 +263,18 @@ class Sandbox:
         self._unchanged(original, "the removal did not restore the original state")
         self._tell(f"All {len(original)} files and directories have their original content, owner, group and mode.")
 
-    def _in_a_directory(self) -> None:
+    def demonstrate_directory(self) -> None:
+        """Do the same with a toolkit in a directory, and replace it by another version in between."""
         for version, source in _SOURCES.items():
             self._make_toolkit(version, source)
         original = _snapshot(self.root)
 
-        self._headline(f"5. The same with the toolkit in the directory {_DEST} (check mode)")
+        self._headline(f"1. What would change with the toolkit in the directory {_DEST} (check mode)")
         predicted, _output = self._play("site", *_from(_SOURCES["1.19.1"]), "--check")
         self._unchanged(original, "check mode has changed the host")
         self._tell(f"{predicted} change(s) predicted. No file of the host was changed.")
 
-        self._headline("6. The run, and a second one")
+        self._headline("2. The run, and a second one")
         changed, _output = self._play("site", *_from(_SOURCES["1.19.1"]))
         self._expect(
             changed == predicted > 0, f"check mode predicted {predicted} change(s), but the run made {changed}"
@@ -260,7 +291,7 @@ class Sandbox:
             f"{_DEST} is a link to {first},\n   and the engines use the runtime in it. The second run: changed=0."
         )
 
-        self._headline("7. Another version")
+        self._headline("3. Another version")
         changed, _output = self._play("site", *_from(_SOURCES["1.20.0"]), "--diff")
         self._expect(changed == 1, f"{changed} changes instead of one")
         second = self._installed("1.20.0")
@@ -273,7 +304,7 @@ class Sandbox:
             "   A container that starts meanwhile gets one complete version. No engine restarts. The old one is kept."
         )
 
-        self._headline("8. The removal")
+        self._headline("4. The removal")
         toolkit = _from(_SOURCES["1.20.0"])
         changed, _output = self._play("remove", "--limit=sandbox", *toolkit, "--extra-vars", json.dumps(_PURGE))
         self._expect(changed > 0, "the removal reports no change")
@@ -295,21 +326,19 @@ class Sandbox:
         self._expect((link / _NAME).is_file(), f"{_DEST}/{_NAME} does not exist")
         return Path(_DEST).parent / target
 
-    def _play(self, playbook: str, *arguments: str) -> tuple[int, str]:
-        """Run a playbook. Return the number of changes in the recap, and the output."""
+    def _play(self, playbook: str, *arguments: str, with_diff: bool = True) -> tuple[int, str]:
+        """Run a playbook. Return the number of changes in the recap, and the output, of which a part is printed."""
         command = [self._playbook, "-i", str(self._inventory), f"gpufleet.nvidia.{playbook}", *arguments]
         shown = shlex.join(["ansible-playbook", f"gpufleet.nvidia.{playbook}", *arguments])
         print(f"$ {shown}", file=self._log, flush=True)
-        lines = []
+        lines: list[str] = []
         with subprocess.Popen(
             command, env=self._environ, cwd=self.root.parent, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
         ) as process:  # fmt: skip
-            for line in process.stdout or ():
-                if line.strip():
-                    print(line, end="", file=self._log, flush=True)
-                lines.append(_ESCAPE.sub("", line))
-        output = "".join(lines)
+            for line in shortened(_kept(process.stdout or (), lines), with_diff=with_diff):
+                print(line, end="", file=self._log, flush=True)
+        output = _ESCAPE.sub("", "".join(lines))
         self._expect(process.returncode == 0, f"{shown} failed with status {process.returncode}")
         self._expect(_SECRET not in output, "a password is in the output")
         recap = _RECAP.search(output)
@@ -345,15 +374,18 @@ class Sandbox:
         print(f"-> {text}", file=self._log, flush=True)
 
 
-def demonstrate(playbook: str, environ: c.Mapping[str, str], node_python: str, log: t.TextIO = sys.stdout) -> None:
-    """Run the whole demonstration with this ansible-playbook in ``environ``. Modules run on ``node_python``."""
+def demonstrate(playbook: str, environ: c.Mapping[str, str], node_python: str, *, directory: bool) -> None:
+    """Run a demonstration with this ansible-playbook in ``environ``. Modules run on ``node_python``."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-sandbox-") as work:
-        Sandbox(Path(work).resolve(), playbook, environ, node_python, log).demonstrate()
+        sandbox = Sandbox(Path(work).resolve(), playbook, environ, node_python, sys.stdout)
+        (sandbox.demonstrate_directory if directory else sandbox.demonstrate)()
 
 
 if __name__ == "__main__":
-    # sandbox.py ANSIBLE_PLAYBOOK NODE_PYTHON, in an environment in which Ansible finds the collection.
+    # sandbox.py ANSIBLE_PLAYBOOK NODE_PYTHON: run all demonstrations in an environment in which Ansible finds the
+    # collection.
     try:
-        demonstrate(sys.argv[1], os.environ, sys.argv[2])
+        for directory in (False, True):
+            demonstrate(sys.argv[1], os.environ, sys.argv[2], directory=directory)
     except SandboxError as error:
         sys.exit(f"FAILED: {error}")

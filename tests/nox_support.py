@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What the sessions of noxfile.py need: commands, lock files, copies of the tree, interpreters, HOME of ansible-test.
 
-The functions write only below the cache directory and the temporary directory, never into the clone or HOME.
+The functions write only below .nox, the cache directory and the temporary directory.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import ast
 import contextlib
 import hashlib
+import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -22,13 +24,36 @@ from pathlib import Path
 if t.TYPE_CHECKING:
     import nox
 
+_PRIVATE_DIRECTORY = 0o700
+
+
+def _home() -> Path:
+    """Return the user's HOME, or a directory in its place if HOME is missing, or the user cannot write to it.
+
+    Users of containers and services often have no HOME.
+    """
+    with contextlib.suppress(RuntimeError):
+        home = Path.home()
+        if home.is_dir() and os.access(home, os.W_OK | os.X_OK):
+            return home
+    # It is not below .nox, because ansible-lint and ansible-test ask git for the files of a tree.
+    home = Path(tempfile.gettempdir(), f"gpufleet-nvidia-{os.geteuid()}")
+    home.mkdir(_PRIVATE_DIRECTORY, exist_ok=True)
+    status = home.lstat()
+    if (status.st_uid, stat.S_IMODE(status.st_mode)) != (os.geteuid(), _PRIVATE_DIRECTORY) or home.is_symlink():
+        sys.exit(f"{home} is not a directory that only this user can open. Remove it, or set HOME to a directory.")
+    return home
+
+
 ROOT = Path(__file__).resolve().parents[1]
+HOME = _home()
 CACHE = Path(
-    os.environ.get("GPUFLEET_CACHE")
-    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "gpufleet-nvidia")
+    os.environ.get("GPUFLEET_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or HOME / ".cache", "gpufleet-nvidia")
 ).absolute()
 # The output of the commands that failed in the last run of ./test.
 FAILED = ROOT / ".nox" / "failed"
+# The names of the unit tests that the last run of ./test skipped, by session.
+SKIPPED = ROOT / ".nox" / "skipped"
 # The environment of the session "tools".
 TOOLS = ROOT / ".nox" / "tools"
 _PRIVATE_MODE = 0o600
@@ -95,12 +120,26 @@ def pytest(session: nox.Session, python: str | Path, *arguments: str, **variable
 def unit_tests(session: nox.Session, python: str | Path, *arguments: str, **variables: str) -> None:
     """Run the unit tests in parallel, and keep the bytecode in the cache of nox.
 
-    Without it, each worker would rewrite the assertions of all test files again, which takes several seconds.
+    Without it, each worker would rewrite the assertions of all test files again, which takes several seconds. The names
+    of the skipped tests are written to SKIPPED, for ./test and for ``skipped_units``.
     """
+    SKIPPED.mkdir(parents=True, exist_ok=True)
+    variables["GPUFLEET_SKIPPED"] = str(SKIPPED / f"{session.name}.json")
     # One worker more than cores, because some tests wait for a time limit.
     workers = str((os.cpu_count() or 1) + 1)
     bytecode = {"PYTHONPYCACHEPREFIX": str(session.cache_dir / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
     pytest(session, python, "-n", workers, "--dist", "worksteal", *arguments, **bytecode, **variables)
+
+
+def units_as_new_user(session: nox.Session) -> list[str]:
+    """Run ``./test units`` in a fresh copy as an ordinary user. Return the names of the tests that were skipped."""
+    with tempfile.TemporaryDirectory(prefix="gpufleet-units-") as name:
+        clone = shutil.copytree(copy_tree(session.name), Path(name, "clone"), symlinks=True)
+        nightly = os.environ.get("GPUFLEET_NIGHTLY", "")
+        command = as_new_user(clone / "test", Path(name), TOOLS / "bin" / "python", GPUFLEET_NIGHTLY=nightly)
+        run(session, *command, "units")
+        skipped = json.loads((clone / SKIPPED.relative_to(ROOT) / "units.json").read_text(encoding="utf-8"))
+    return sorted(test for tests in skipped.values() for test in tests)
 
 
 def copy_tree(purpose: str) -> Path:
@@ -143,14 +182,12 @@ def pip_settings(python: str | Path) -> str:
     return "\n".join(["[global]", *(f"{name} = {value}" for name, value in settings.items()), ""])
 
 
-def make_home(directory: Path, python: str | Path) -> Path:
-    """Make a HOME that has the caller's pip settings. Returns the directory."""
-    pip = directory / ".config" / "pip" / "pip.conf"
-    pip.parent.mkdir(parents=True, exist_ok=True)
+def write_pip_settings(path: Path, python: str | Path) -> None:
+    """Write the caller's pip settings to a pip.conf."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     # An index address may hold a password.
-    pip.touch(_PRIVATE_MODE)
-    pip.write_text(pip_settings(python), encoding="utf-8")
-    return directory
+    path.touch(_PRIVATE_MODE)
+    path.write_text(pip_settings(python), encoding="utf-8")
 
 
 def ansible_test_home(purpose: str, python: str | Path) -> Path:
@@ -158,7 +195,8 @@ def ansible_test_home(purpose: str, python: str | Path) -> Path:
 
     ``python`` is the interpreter that has ansible-core. ansible-test reads pip's settings only from HOME.
     """
-    home = make_home(CACHE / "homes" / purpose, python)
+    home = CACHE / "homes" / purpose
+    write_pip_settings(home / ".config" / "pip" / "pip.conf", python)
     source = _output(python, "-c", "import ansible_test._internal.python_requirements as found; print(found.__file__)")
     versions = set(re.findall(r"pip='([0-9.]+)'", Path(source.strip()).read_text(encoding="utf-8")))
     if not versions:
@@ -170,14 +208,18 @@ def ansible_test_home(purpose: str, python: str | Path) -> Path:
     return home
 
 
-def as_new_user(program: Path, directory: Path, python: str | Path) -> list[str | Path]:
-    """Return a command that runs a program with an empty HOME and no settings but pip's.
+def as_new_user(program: Path, directory: Path, python: str | Path, **variables: str) -> list[str | Path]:
+    """Return a command that runs a program without HOME, login session and terminal, and in another locale and zone.
 
-    Root becomes an ordinary user that owns the directory, if the program finds a Python then. ``python`` is an
-    interpreter that has pip.
+    The environment has only ``variables`` and pip's settings. Root becomes an ordinary user that owns the directory, if
+    the program finds a Python then; a continuous integration fails otherwise. ``python`` is an interpreter with pip.
     """
-    home = make_home(directory / "home", python)
-    command: list[str | Path] = ["env", "-i", f"HOME={home}", "TERM=dumb"]
+    settings = directory / "pip.conf"
+    write_pip_settings(settings, python)
+    command: list[str | Path] = [
+        "env", "-i", f"PIP_CONFIG_FILE={settings}", *(f"{name}={value}" for name, value in variables.items()),
+        "HOME=/nonexistent", "LANG=C", "TERM=dumb", "TZ=XXX-12:45",
+    ]  # fmt: skip
     if os.geteuid() == 0:
         for entry in (directory, *directory.rglob("*")):
             os.chown(entry, _ORDINARY_USER, _ORDINARY_USER, follow_symlinks=False)
@@ -185,6 +227,8 @@ def as_new_user(program: Path, directory: Path, python: str | Path) -> list[str 
                 f"PATH={os.defpath}"]  # fmt: skip
         if subprocess.run([*user, program, "--help"], cwd=directory, capture_output=True, check=False).returncode == 0:
             return [*user, program]
+        if os.environ.get("CI") == "true":
+            sys.exit(f"User {_ORDINARY_USER} finds no Python for {program.name}: apt-get install python3-venv")
     return [*command, f"PATH={os.environ['PATH']}", program]
 
 

@@ -62,6 +62,21 @@ def _repeat(log: Path) -> None:
         print("\n".join(line[:_LENGTH_OF_LINE] for line in lines))
 
 
+def _print_skips(results: list[dict[str, str]], skipped: Path) -> None:
+    """Print which sessions did not run, and how many unit tests ran in none of the sessions, by reason."""
+    # The session "units" comes first: if no test of a file can run, as without Ansible, only the file has a name.
+    files = sorted(skipped.glob("*.json"), key=lambda path: (path.stem != "units", path.stem))
+    sessions = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+    names = [{name for tests in reasons.values() for name in tests} for reasons in sessions]
+    counts: collections.Counter[str] = collections.Counter()
+    for reason, tests in (sessions[0] if sessions else {}).items():
+        counts[reason] += sum(all({test, test.partition("::")[0]} & other for other in names) for test in tests)
+    lines = [f"Session {result['name']}: {result['reason']}" for result in results if result["result"] == "skipped"]
+    lines += [f"{count} unit tests: {reason}" for reason, count in sorted(counts.items()) if count]
+    if lines:
+        print("\nSkipped:", *lines, sep="\n  ")
+
+
 def main() -> int:
     """Run the sessions that the command line asks for, and print the sum as the last line."""
     arguments = _arguments()
@@ -76,7 +91,9 @@ def main() -> int:
     report = _ROOT / ".nox" / "report.json"
     report.unlink(missing_ok=True)
     failures = _ROOT / ".nox" / "failed"
-    shutil.rmtree(failures, ignore_errors=True)
+    skipped = _ROOT / ".nox" / "skipped"
+    for folder in (failures, skipped):
+        shutil.rmtree(folder, ignore_errors=True)
     environ = venv.environ()
     if arguments.nightly:
         environ["GPUFLEET_NIGHTLY"] = "1"
@@ -91,6 +108,7 @@ def main() -> int:
     counts = collections.Counter(result["result"] for result in results)
     for result in results:
         _repeat(failures / f"{result['name']}.log")
+    _print_skips(results, skipped)
     print(f"\nAll of it took {time.monotonic() - started:.0f} s on {os.cpu_count()} cores.")
     failed = len(results) - counts["success"] - counts["skipped"]
     print(f"{counts['success']} passed, {failed} failed, {counts['skipped']} skipped")

@@ -5,12 +5,16 @@
 ansible-test has its own importer for the collection. Under ansible-test this file installs none.
 
 The default set of tests is short and is the same in each run. ``GPUFLEET_NIGHTLY=1`` switches on the full set.
+
+Skipped tests are counted by reason. ``GPUFLEET_SKIPPED`` is the path of a JSON file for their names, by reason.
 """
 
 from __future__ import annotations
 
+import collections
 import gc
 import itertools
+import json
 import os
 import sys
 import types
@@ -55,6 +59,36 @@ gc.disable()
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+# The names of the skipped tests, or of files of which no test runs, by reason.
+_SKIPPED: collections.defaultdict[str, set[str]] = collections.defaultdict(set)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _note_skip(report)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    _note_skip(report)
+
+
+def _note_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    # An expected failure is reported in the same way, but without a place.
+    if report.skipped and isinstance(report.longrepr, tuple):
+        _SKIPPED[report.longrepr[2].partition("Skipped: ")[2]].add(report.nodeid)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for reason, names in sorted(_SKIPPED.items()):
+        terminalreporter.write_line(f"{len(names)} skipped: {reason}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    path = os.environ.get("GPUFLEET_SKIPPED")
+    # The workers of pytest-xdist send their reports to the process that started them.
+    if path and not hasattr(session.config, "workerinput"):
+        Path(path).write_text(json.dumps({reason: sorted(names) for reason, names in _SKIPPED.items()}))
 
 
 _NUMBERS = itertools.count()

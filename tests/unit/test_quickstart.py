@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What ./quickstart makes of its user's Ansible settings."""
+"""How ./quickstart finds Python, treats the user's Ansible settings, and shortens the output of Ansible."""
 
 from __future__ import annotations
 
@@ -49,6 +49,49 @@ def test_the_owner_s_collections_stay_in_reach(
         environ["ANSIBLE_COLLECTIONS_PATH"] = "/srv/two"
         expected = ["/srv/two"]
     assert quickstart._collections_paths(CONFIG, environ) == expected
+
+
+OUTPUT = """\
+PLAY [Check] ****
+TASK [one : Read the host] ****
+included: /a/b.yml for sandbox
+
+PLAY [Configure] ****
+TASK [one : Install] ****
+included: /a/c.yml for sandbox
+TASK [one : Change a file] ****
+--- before: /etc/one
++++ after: /etc/one
+@@ -1,2 +1,2 @@
+ kept
+-old
++new
+--- before: /etc/two (absent)
++++ after: /etc/two
+@@ -0,0 +1,2 @@
++first
++second
+changed: [sandbox]
+[WARNING]: a warning
+TASK [one : Fail] ****
+fatal: [sandbox]: FAILED! =>
+    msg: it failed
+PLAY RECAP ****
+sandbox : ok=1 changed=1
+"""
+
+
+@pytest.mark.parametrize("colour", ["", "\x1b[0;33m"])
+@pytest.mark.parametrize("with_diff", [False, True])
+def test_shows_what_changes_or_fails(quickstart: t.Any, colour: str, with_diff: bool) -> None:
+    shown = quickstart.sandbox.shortened([colour + line for line in OUTPUT.splitlines(True)], with_diff=with_diff)
+    lines = OUTPUT.splitlines()
+    assert [line.replace(colour, "").rstrip() for line in shown] == [
+        lines[4],
+        lines[7],
+        *([*lines[8:16], "@@ -0,0 +1,2 @@ (not shown)"] if with_diff else []),
+        *lines[19:],
+    ]
 
 
 def find_python(directory: Path, working: t.Sequence[str]) -> subprocess.CompletedProcess[str]:

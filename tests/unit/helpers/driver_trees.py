@@ -191,7 +191,7 @@ class NodeTree(Tree):
         os.chown(str(node), 0, gid)
 
 
-makes_nodes = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make device nodes")
+makes_nodes = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 class TreeLookup(CachedFS):

@@ -77,7 +77,7 @@ def compiled(folder: Path, *options: str) -> Path:
     """Compile the fake NVML in ``folder``, and return its path. The test is skipped if there is no compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        pytest.skip("no compiler is installed")
+        pytest.skip("needs a C compiler: apt install gcc libc6-dev")
     library = folder / "libnvidia-ml.so"
     arguments = [compiler, "-shared", "-fPIC", "-Wall", "-Werror", *options, "-o", str(library), str(SOURCE)]
     # Older C libraries have dladdr() in a separate library.

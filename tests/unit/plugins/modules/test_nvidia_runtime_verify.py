@@ -65,7 +65,7 @@ def state(root: Path) -> dict[str, tuple[int, float]]:
 
 
 @pytest.mark.parametrize("check_mode", [False, True])
-@pytest.mark.skipif(os.geteuid() != 0, reason="the tree must belong to the user and its parents to root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_explanation(explain: Run, docker: Docker, check_mode: bool) -> None:
     before = state(docker.root)
     result = explain(container="3a3a", _ansible_check_mode=check_mode)
@@ -79,7 +79,7 @@ def test_explanation(explain: Run, docker: Docker, check_mode: bool) -> None:
     assert state(docker.root) == before
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the tree must belong to the user and its parents to root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_no_such_container(explain: Run) -> None:
     result = explain(container="x", engine="docker")
     assert result["failed"]

@@ -30,7 +30,7 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._controller_source
 )
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import tree
 
-needs_dpkg_deb = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed")
+needs_dpkg_deb = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="needs dpkg-deb: apt install dpkg")
 # Seconds to wait for a process.
 PATIENCE = 60
 LIBRARY = "usr/lib/x86_64-linux-gnu/libnvidia-container.so.1.20.0"

@@ -130,7 +130,7 @@ def _set_attribute(path: Path, name: str, value: bytes) -> None:
     try:
         os.setxattr(path, name, value)
     except OSError as error:
-        pytest.skip(f"{name}: {error.strerror}")
+        pytest.skip(f"needs root, and a file system with attributes such as {name}: {error.strerror}")
 
 
 @pytest.mark.parametrize(
@@ -532,7 +532,7 @@ def small(tmp_path: Path) -> t.Iterator[Path]:
     folder.mkdir(exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(mount, check=False, stderr=subprocess.DEVNULL).returncode != 0:
-        pytest.skip("needs the right to mount")
+        pytest.skip("needs root, and the right to mount")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
@@ -569,7 +569,7 @@ def test_immutable_file(file: Path, host: HostFS) -> None:
     except FileNotFoundError:
         allowed = False
     if not allowed:
-        pytest.skip("needs the right to mark files immutable")
+        pytest.skip("needs root, and a file system with immutable files")
     try:
         with pytest.raises(HostError, match=r"^/etc/file cannot be written: .* If lsattr shows"):
             replace_file(host, "/etc/file", b"new", 0o644)

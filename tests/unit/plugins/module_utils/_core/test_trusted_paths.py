@@ -26,7 +26,7 @@ if t.TYPE_CHECKING:
     from pathlib import Path
 
 USER, OTHER = 12345, 12346
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 @pytest.fixture(autouse=True)

@@ -300,7 +300,7 @@ def test_any_cache(noise: bytes, place: int, old: int | None) -> None:
     driver_files.cached_libraries(noise)
 
 
-@pytest.mark.skipif(not os.path.exists(driver_files.CACHE), reason="this system has no cache")
+@pytest.mark.skipif(not os.path.exists(driver_files.CACHE), reason="needs the cache of ldconfig")
 def test_cache_of_this_system() -> None:
     with open(driver_files.CACHE, "rb") as stream:
         found = driver_files.cached_libraries(stream.read())

@@ -37,7 +37,7 @@ if t.TYPE_CHECKING:
 # The tests with this mark run the generated programs, which exist only for these two architectures.
 runs = pytest.mark.skipif(
     platform.machine() not in {"x86_64", "aarch64"} or sys.platform != "linux",
-    reason="the programs are for another machine",
+    reason="needs x86_64 or aarch64",
 )
 HERE = AARCH64 if platform.machine() == "aarch64" else X86_64
 

@@ -362,9 +362,8 @@ def test_check_mode_predicts_the_result(start: str, live: bool, tmp_path: Path) 
 
 def test_programs_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the root of this machine, so that wrappers find their programs."""
-    monkeypatch.setattr(lock, "LOCK_FILE", str(tmp_path / "gpufleet-nvidia/lock"))
-    # The lock file of a user without root privileges.
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    # The lock of this machine belongs to root, or needs the systemd of the user.
+    monkeypatch.setattr(lock, "_path", lambda _host: str(tmp_path / "gpufleet-nvidia/lock"))
     tree(tmp_path / "source", NEW, machine=MACHINE)
     dest = tmp_path / "it's a dest/toolkit"
 
@@ -459,7 +458,7 @@ def test_repairs_directory_modes(where: str, host: Host) -> None:
     assert (host.current() / where).stat().st_mode & 0o777 == 0o755
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a folder")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("where", ["", "..", ".config"])
 def test_repairs_directory_owners(where: str, host: Host) -> None:
     host.install(OLD)

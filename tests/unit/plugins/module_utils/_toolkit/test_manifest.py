@@ -200,7 +200,7 @@ def a_folder(path: Path) -> None:
 
 def given_away(path: Path) -> None:
     if os.geteuid():
-        pytest.skip("only root gives files away")
+        pytest.skip("needs root")
     os.chown(str(path), 1, 1)
 
 

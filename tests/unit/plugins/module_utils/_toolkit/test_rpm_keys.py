@@ -397,7 +397,7 @@ def test_offline_tree(world: DnfWorld) -> None:
 # -- real programs -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not (shutil.which("gpg") and shutil.which("rpm")), reason="This host lacks gpg or rpm.")
+@pytest.mark.skipif(not (shutil.which("gpg") and shutil.which("rpm")), reason="needs gpg and rpm: apt install gpg rpm")
 def test_real_programs(world: DnfWorld, tmp_path: Path) -> None:
     database = tmp_path / "rpm"
     database.mkdir()

@@ -182,7 +182,7 @@ def test_write_failure(tmp_path: Path) -> None:
 
 # -- Packages --------------------------------------------------------------------------------------------------------
 
-needs_dpkg_deb = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not here")
+needs_dpkg_deb = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="needs dpkg-deb: apt install dpkg")
 RPM_START = b"\xed\xab\xee\xdb\x03\x00" + bytes(90)
 FOREIGN_UID = 12345
 TOOLKIT = [

@@ -122,7 +122,7 @@ def test_programs_of_this_machine(tmp_path: Path) -> None:
         options: dict[str, t.Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
         tar.extractall(tmp_path, **options)  # noqa: S202
     if os.geteuid() != 0:
-        pytest.skip("chroot needs root.")
+        pytest.skip("needs root")
     argv = ["chroot", str(tmp_path), "/bin/sh", "-c", "echo hello; command -v nvidia-smi; exit 3"]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stdout) == (3, "hello\n")

@@ -119,9 +119,9 @@ def test_name_in_messages() -> None:
 def test_script(tmp_path: Path, shell: str, program: str | None, status: int, output: str) -> None:
     path = shutil.which(shell)
     if path is None:
-        pytest.skip(f"{shell} is not installed.")
+        pytest.skip(f"needs {shell}: apt install {shell}")
     if os.path.exists("/dev/nvidia0"):
-        pytest.skip("This machine has a GPU.")
+        pytest.skip("needs a machine without a GPU")
     if program is not None:
         (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{program}\n")
         (tmp_path / "nvidia-smi").chmod(0o755)

@@ -1,0 +1,85 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What ./test says about skipped tests, and how it runs without HOME."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+
+if sys.version_info < (3, 11):
+    pytest.skip("needs Python 3.11, as ./test does", allow_module_level=True)
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[t.Any]:
+    if not (TESTS / "run.py").is_file():
+        pytest.skip("needs a clone of the repository")
+    before, path = set(sys.modules), list(sys.path)
+    monkeypatch.syspath_prepend(str(TESTS))
+    yield importlib.import_module("run")
+    sys.path[:] = path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_counts_the_tests_that_no_session_ran(
+    runner: t.Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    skipped = {
+        "units": {"needs root": ["a.py::one", "a.py::two[x::y]", "b.py::one"], "needs gcc": ["c.py::one"]},
+        # This session ran b.py::one, and no test of c.py.
+        "units-3.8": {"needs root": ["a.py::one", "a.py::two[x::y]"], "needs Ansible": ["c.py", "d.py"]},
+    }
+    for name, reasons in skipped.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(reasons))
+    results = [
+        {"name": "units", "result": "success", "reason": None},
+        {"name": "browser", "result": "skipped", "reason": "There is no chromium: apt-get install chromium"},
+    ]
+    runner._print_skips(results, tmp_path)
+    assert capsys.readouterr().out == (
+        "\nSkipped:\n"
+        "  Session browser: There is no chromium: apt-get install chromium\n"
+        "  1 unit tests: needs gcc\n"
+        "  2 unit tests: needs root\n"
+    )
+
+
+def test_says_nothing_if_all_tests_ran(runner: t.Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "units.json").write_text("{}")
+    runner._print_skips([{"name": "units", "result": "success", "reason": None}], tmp_path)
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["missing", "a file", "not of a directory", "of the user"])
+@pytest.mark.usefixtures("runner")
+def test_needs_no_home(tmp_path: Path, kind: str) -> None:
+    home = tmp_path / "home"
+    if kind == "a file":
+        home.touch()
+    elif kind == "of the user":
+        home.mkdir()
+    environ = {"HOME": "" if kind == "not of a directory" else str(home), "TMPDIR": str(tmp_path)}
+    if kind == "not of a directory" and os.access("/", os.W_OK):
+        pytest.skip("needs a user who cannot write to /")
+    code = "import nox_support; print(nox_support.HOME, nox_support.CACHE)"
+    command = [sys.executable, "-B", "-c", code]
+    done = subprocess.run(command, env=environ, cwd=TESTS, capture_output=True, text=True, check=True)
+    own = home if kind == "of the user" else tmp_path / f"gpufleet-nvidia-{os.geteuid()}"
+    assert done.stdout.split() == [str(own), f"{own}/.cache/gpufleet-nvidia"]
+    # An existing directory is used again, but not one that others can open.
+    own.chmod(0o755)
+    again = subprocess.run(command, env=environ, cwd=TESTS, capture_output=True, text=True, check=False)
+    assert again.returncode == (0 if kind == "of the user" else 1)
