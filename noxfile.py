@@ -38,6 +38,9 @@ OLD_CORES = {
     "2.19": (("3.13", "3.12", "3.11"), "3.8", True),
 }
 
+# The most lines of output of ./quickstart.
+QUICKSTART_LINES = 120
+
 os.environ["HOME"] = str(nox_support.HOME)
 os.environ["PATH"] = nox_support.path_with_interpreters(os.environ.get("PATH", os.defpath), nox_support.HOME)
 nox.options.allow_parallel = True
@@ -71,9 +74,8 @@ def units(session: nox.Session) -> None:
     if not (CI and os.geteuid() == 0):
         nox_support.unit_tests(session, "python")
         return
-    skipped = nox_support.units_as_new_user(session)
     names = Path(session.create_tmp(), "skipped.txt")
-    names.write_text("\n".join(skipped), encoding="utf-8")
+    names.write_text("\n".join(nox_support.units_as_new_user(session)), encoding="utf-8")
     nox_support.unit_tests(session, "python", f"@{names}")
 
 
@@ -140,10 +142,15 @@ def ansible_lint(session: nox.Session) -> None:
 
 @tool_session("quickstart")
 def quickstart(session: nox.Session) -> None:
-    """Run ./quickstart in a fresh copy without HOME, and as an ordinary user."""
+    """Run the demonstrations of ./quickstart in a fresh copy without HOME, and as an ordinary user."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-quickstart-") as name:
         clone = shutil.copytree(nox_support.copy_tree("quickstart"), Path(name, "clone"), symlinks=True)
-        run(session, *nox_support.as_new_user(clone / "quickstart", Path(name), nox_support.TOOLS / "bin" / "python"))
+        command = nox_support.as_new_user(clone / "quickstart", Path(name), nox_support.TOOLS / "bin" / "python")
+        # The output is empty if the session runs alone.
+        lines = run(session, *command).count("\n")
+        if lines > QUICKSTART_LINES:
+            session.error(f"./quickstart printed {lines} lines. A new user reads {QUICKSTART_LINES} at most.")
+        run(session, *command, "--directory")
 
 
 def quickstart_on_old_core(session: nox.Session) -> None:

@@ -37,7 +37,8 @@ RUN = ("ansible-doc", "ansible-playbook")
 REASONS = (
     *("GPU", "Kubernetes", "RPM host", "network", "several hosts"),
     # Blocks for developers and about other programs.
-    *("changes this host", "has a session of its own", "takes minutes", "needs another program"),
+    *("changes this host", "has a session of its own", "has a test of its own", "takes minutes"),
+    "needs another program",
 )
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"<!-- not run: ([^>]*) -->\n\s*\Z")
@@ -148,6 +149,22 @@ def run(work: Path, command: t.Sequence[str], *options: str) -> str:
     )  # fmt: skip
     assert done.returncode == 0, f"{shlex.join(command)} ended with {done.returncode}:\n{done.stdout[-6000:]}"
     return done.stdout
+
+
+def test_the_commands_that_install_a_clone(tmp_path: Path) -> None:
+    (block,) = (block for block in SHELL_BLOCKS if block.text.startswith("$ ansible-galaxy collection build"))
+    clone = shutil.copytree(COLLECTION, tmp_path / "clone", ignore=shutil.ignore_patterns(".*", "__pycache__"))
+    environ = {
+        "PATH": f"{Path(sys.executable).parent}:{os.defpath}", "LC_ALL": "C.UTF-8",
+        "ANSIBLE_HOME": str(tmp_path / "home"), "ANSIBLE_COLLECTIONS_PATH": str(tmp_path),
+        "ANSIBLE_GALAXY_SERVER": "http://localhost:1",
+    }  # fmt: skip
+    for line in block.text.splitlines():
+        # The shell replaces the pattern in the name of the tarball.
+        subprocess.run(["/bin/sh", "-c", line.removeprefix("$ ")], cwd=clone, env=environ, check=True)
+    installed = tmp_path / "ansible_collections/gpufleet/nvidia"
+    assert (installed / "playbooks/site.yml").is_file()
+    assert not (installed / "tests").exists()
 
 
 @pytest.fixture
