@@ -224,7 +224,7 @@ def as_new_user(program: Path, directory: Path, python: str | Path, **variables:
         for entry in (directory, *directory.rglob("*")):
             os.chown(entry, _ORDINARY_USER, _ORDINARY_USER, follow_symlinks=False)
         user = ["setpriv", f"--reuid={_ORDINARY_USER}", f"--regid={_ORDINARY_USER}", "--clear-groups", *command,
-                f"PATH={os.defpath}"]  # fmt: skip
+                f"PATH={os.defpath}:{os.environ['PATH']}"]  # fmt: skip
         if subprocess.run([*user, program, "--help"], cwd=directory, capture_output=True, check=False).returncode == 0:
             return [*user, program]
         if os.environ.get("CI") == "true":
