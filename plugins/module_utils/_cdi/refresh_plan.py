@@ -38,8 +38,6 @@ CDI_REFRESH = "cdi.refresh"
 _GIDS_SINCE = (0, 7, 0)
 # The modes that describe GPUs.
 _GPU_MODES = (cdi_options.AUTO, "nvml", "csv", "wsl")
-# The modes that need the driver's kernel modules.
-_DRIVER_MODES = (cdi_options.AUTO, "nvml", "management", "imex")
 _SMI = "nvidia-smi"
 _DROP_IN = f"{refresh_units.UNIT_DIR}/{refresh_units.SERVICE}.d/{refresh_units.DROP_IN}"
 _NULL = "/dev/null"
@@ -345,7 +343,7 @@ def _own_plan(
 
 def _driver_conditions(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> tuple[t.Any, t.Any, bool]:
     """Return how the unit handles the driver: conditions, settings, and whether it creates the control devices."""
-    if options.mode not in _DRIVER_MODES:
+    if options.mode not in cdi_options.DRIVER_MODES:
         return (), (), False
     if options.request.driver_root != "/":
         return refresh_units.NEEDS_LOADED_DRIVER, (), False
