@@ -314,6 +314,13 @@ def _own_plan(
     refresh: refresh_units.RefreshUnits | None,
     program: str,
 ) -> refresh_units.RefreshPlan:
+    if refresh is not None:
+        # This task removes the links that an earlier one created for the toolkit's units.
+        own = {link.path for link in refresh_systemd.own_links(host)}
+        at_boot, on_change = (
+            refresh_units.is_enabled(host, name, own) for name in (refresh_units.SERVICE, refresh_units.PATH_UNIT)
+        )
+        refresh = refresh._replace(at_boot=at_boot, on_change=on_change)
     location = cdi_records.location_of(options.cdi, host, refresh)
     _require_same_kind(options.cdi, host)
     cdi = _for_old_engines(options.cdi, host, runners.run)

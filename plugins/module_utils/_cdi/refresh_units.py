@@ -144,10 +144,15 @@ def _refresh(host: hostfs.HostFS, service: str, path: str, default: str) -> Refr
     )
 
 
-def is_enabled(host: hostfs.HostFS, name: str) -> bool:
-    """Return whether a link makes another unit start the unit ``name``."""
-    patterns = (f"{folder}/*.{links}/{name}" for folder in systemd_units.UNIT_DIRS for links in _LINK_FOLDERS)
-    return any(host.glob(pattern) for pattern in patterns)
+def is_enabled(host: hostfs.HostFS, name: str, without: t.Container[str] = ()) -> bool:
+    """Return whether a link, other than those of ``without``, makes another unit start the unit ``name``.
+
+    systemd uses only the name of the link. Its target may not exist, for example after an upgrade of the toolkit from
+    1.19.1, whose package has the units in /etc/systemd/system, to 1.20.0, whose package has them in /usr/lib.
+    """
+    patterns = (f"{folder}/*.{links}" for folder in systemd_units.UNIT_DIRS for links in _LINK_FOLDERS)
+    links = (f"{folder}/{name}" for pattern in patterns for folder in host.glob(pattern))
+    return any(link not in without and host.lexists(link) for link in links)
 
 
 class Link(t.NamedTuple):

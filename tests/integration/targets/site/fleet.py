@@ -119,7 +119,7 @@ HOSTS = {
             "/etc/containerd/config.toml": "version = 3\n",
         },
         expected={
-            "/etc/docker/daemon.json": r'(?s)"default-runtime": "nvidia".*"/usr/local/nvidia/toolkit/nvidia-container-runtime"',
+            "/etc/docker/daemon.json": r'(?s)"default-runtime": "nvidia".*"/usr/local/nvidia/toolkit/nvidia-con',
             "/etc/systemd/system/gpufleet-nvidia-cdi.service": "/usr/local/nvidia/toolkit/nvidia-ctk",
             "/etc/cdi": None,
         },
