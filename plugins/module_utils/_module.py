@@ -49,9 +49,23 @@ HOST_ROOT_OPTIONS: dict[str, dict[str, t.Any]] = {
     "host_root": {"type": "path", "default": "/"},
     "host_root_live": {"type": "bool", "default": False},
 }
-# The action plugin sets this option (plugin_utils/_bundled.py): the packed packages by name. It is not logged, because
-# they are long.
-BUNDLED_OPTIONS: dict[str, dict[str, t.Any]] = {core_constants.BUNDLED: {"type": "dict", "no_log": True}}
+# The option of the doc fragment predicted_toolkit.
+PREDICTED_OPTIONS: dict[str, dict[str, t.Any]] = {
+    "predicted_toolkit": {
+        "type": "dict",
+        "options": {
+            "version": {"type": "str"},
+            "programs": {"type": "list", "elements": "path", "required": True},
+            "packages": {"type": "bool", "default": False},
+        },
+    }
+}
+# The action plugin sets these options (plugin_utils/_bundled.py): the packed packages by name, which are not logged,
+# because they are long, and the name of the host.
+BUNDLED_OPTIONS: dict[str, dict[str, t.Any]] = {
+    core_constants.BUNDLED: {"type": "dict", "no_log": True},
+    core_constants.HOST: {"type": "str"},
+}
 
 
 def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> AnsibleModule:
@@ -96,7 +110,7 @@ def load_bundled_packages(module: AnsibleModule) -> None:
 
 
 def host_from_params(module: AnsibleModule) -> hostfs.HostFS:
-    """Return the host that the task's parameters name.
+    """Return the host that the task's parameters name. In check mode it has the programs of ``predicted_toolkit``.
 
     Raises HostError, also for a tree into which writing, or from which running programs, is not safe.
     """
@@ -106,6 +120,8 @@ def host_from_params(module: AnsibleModule) -> hostfs.HostFS:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import trusted_paths  # noqa: PLC0415
 
         trusted_paths.require_trusted_root(host)
+    if module.params.get("predicted_toolkit") and module.check_mode:
+        host = host.with_programs(**module.params["predicted_toolkit"])
     return host if host.root != "/" or not module.selinux_enabled() else host._replace(label_of=_selinux_policy(module))
 
 
@@ -181,8 +197,15 @@ def run_module(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) ->
     except core_errors.NvidiaError as error:
         module.fail_json(msg=message_of(module, str(error)), **error.details)
     for warning in result.pop("warnings", ()):
-        module.warn(message_of(module, warning))
+        warn(module, warning)
     module.exit_json(**result)
+
+
+def warn(module: AnsibleModule, text: str) -> None:
+    """Print a warning that names the host and the role variables."""
+    host = module.params.get(core_constants.HOST)
+    message = message_of(module, text)
+    module.warn(message if host is None else f"{host}: {message}")
 
 
 def message_of(module: AnsibleModule, text: str) -> str:

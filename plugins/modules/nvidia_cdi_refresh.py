@@ -33,6 +33,7 @@ extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
   - gpufleet.nvidia.cdi_request
+  - gpufleet.nvidia.predicted_toolkit
   - gpufleet.nvidia.bundled
 attributes:
   check_mode:
@@ -289,6 +290,7 @@ def main() -> None:
             "backup_dir": {"type": "path", "default": "/var/lib/gpufleet-nvidia/backups"},
             "purge_backups": {"type": "bool", "default": False},
             **_module.HOST_ROOT_OPTIONS,
+            **_module.PREDICTED_OPTIONS,
             **_module.BUNDLED_OPTIONS,
         }
     )

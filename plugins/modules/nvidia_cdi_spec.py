@@ -25,16 +25,22 @@ description:
     it.
   - No engine has to be restarted, because engines read specifications when a container starts. Docker must have been
     started with CDI enabled.
+  - O(when_no_driver) says what to do on a host on which no driver is loaded.
   - Hosts need no Python package. If a host has no PyYAML and needs it, the controller sends its own.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
   - gpufleet.nvidia.cdi_request
+  - gpufleet.nvidia.predicted_toolkit
   - gpufleet.nvidia.bundled
 attributes:
   check_mode:
     support: full
-    details: A missing program of hooks is a warning in check mode, because the toolkit may not be installed yet.
+    details:
+      - A missing program of hooks is a warning in check mode, because the toolkit may not be installed yet.
+      - With O(predicted_toolkit), check mode predicts the task on a host with that toolkit. It generates the
+        specification without C(nvidia-ctk), which is not installed yet. Where that is not possible or not exact, a
+        warning says so.
   diff_mode:
     support: full
   idempotent:
@@ -79,13 +85,25 @@ options:
       - Also install the units that keep the specification up to date, as M(gpufleet.nvidia.nvidia_cdi_refresh) with the
         options of this task and this O(gpufleet.nvidia.nvidia_cdi_refresh#module:owner). The units come first, because
         their service may write the specification itself.
-      - When left out, units are not changed. O(state=absent) does not support it.
+      - With O(state=absent), the units are removed, before the specification, whatever their owner.
+      - When left out, units are not changed.
     type: str
     choices: [auto, toolkit, collection]
   before_engines:
     description: For O(refresh), as O(gpufleet.nvidia.nvidia_cdi_refresh#module:before_engines).
     type: bool
     default: true
+  when_no_driver:
+    description:
+      - What to do on a host on which no driver is loaded, in a mode that needs one. V(warn) and V(ignore) only do what
+        O(refresh) says, with and without a warning, and V(fail) fails before anything is changed. RV(not_described)
+        says why nothing was described. An existing specification stays.
+      - With a value, an offline tree is treated as with V(ignore), because it has no GPUs.
+      - When left out, the task fails without a driver after the units of O(refresh) were changed, and describes an
+        offline tree by its files.
+    type: str
+    choices: [fail, warn, ignore]
+    version_added: 1.2.0
 notes:
   - NVML is loaded in a separate process, so that a crash or a hang of the driver's library does not stop the task. As
     root it may create missing nodes of GPUs, as in every program that uses it.
@@ -109,6 +127,11 @@ EXAMPLES = r"""
 - name: Write the specification, and keep it up to date
   gpufleet.nvidia.nvidia_cdi_spec:
     refresh: auto
+
+- name: Prepare a host whose driver may be loaded later
+  gpufleet.nvidia.nvidia_cdi_spec:
+    refresh: auto
+    when_no_driver: ignore
 
 - name: Write the specification again after a change of MIG devices
   gpufleet.nvidia.nvidia_cdi_spec:
@@ -141,7 +164,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 specification:
-  description: The path of the specification, as the host sees it.
+  description: The path of the specification, as the host sees it. Null if RV(not_described) is not null.
   returned: success
   type: str
   sample: /etc/cdi/nvidia.yaml
@@ -161,6 +184,26 @@ devices:
   type: list
   elements: str
   sample: ["0", GPU-5ba4a1cd-9f20-4f4c-a2f1-3d6cf6f5a1c0, all]
+device_count:
+  description:
+    - The number of GPUs and MIG devices that the specification describes. A device that has several names is counted
+      once. It is 1 for a specification that only has a device C(all), and 0 if there is no specification.
+  returned: success
+  type: int
+  sample: 1
+  version_added: 1.2.0
+not_described:
+  description: Why there is no specification, as a message. Null if there is one, and with O(state=absent).
+  returned: success
+  type: str
+  sample: No GPU can be described on this host. No NVIDIA driver is loaded, and /sys is not mounted.
+  version_added: 1.2.0
+refreshed_by:
+  description: The unit that generates the specification again, null if there is none. In check mode as it would be.
+  returned: success
+  type: str
+  sample: nvidia-cdi-refresh.service
+  version_added: 1.2.0
 format:
   description: The format of the file. Null with O(state=absent).
   returned: success
@@ -319,6 +362,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import spec as cdi_spec
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import undescribed
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 
@@ -338,31 +382,40 @@ def describe(module: AnsibleModule) -> dict[str, object]:
     host = _module.host_from_params(module)
     options = cdi_options.options_of(module.params)
     writer = cdi_spec.SpecWriter(options, host, _module.command_runner(module), _module.pinned_runner(module, LIMIT))
+    missing = _missing_driver(module, options, host)
     if module.params["refresh"] is None:
-        return _result_of(writer.execute(module.check_mode))
-    if options.state == "absent":
-        raise errors.NvidiaError(
-            "state: absent does not support refresh. Remove that option, and remove the units with nvidia_cdi_refresh."
-        )
-    # This may need PyYAML. The controller then runs the module again, so nothing may have changed before.
-    writer.read_specifications()
+        return _result_of(writer.execute(module.check_mode) if missing is None else missing.result(options, None))
+    if missing is None:
+        # This may need PyYAML. The controller then runs the module again, so nothing may have changed before.
+        writer.read_specifications()
     units = _refresh(module, options, host)
+    if missing is not None:
+        return _result_of(missing.result(options, units), units)
     try:
-        return _result_of(writer.execute(module.check_mode), units)
+        return _result_of(writer.execute(module.check_mode, units), units)
     except errors.NvidiaError as error:
         error.details = {**error.details, "changed": units["changed"] and not module.check_mode}
         raise
 
 
+def _missing_driver(
+    module: AnsibleModule, options: cdi_options.CdiOptions, host: hostfs.HostFS
+) -> undescribed.MissingDriver | None:
+    policy = module.params["when_no_driver"]
+    return (
+        None if policy is None or options.state == "absent" else undescribed.missing_driver(options.mode, host, policy)
+    )
+
+
 def _refresh(module: AnsibleModule, options: cdi_options.CdiOptions, host: hostfs.HostFS) -> dict[str, t.Any]:
-    """Install the units, and return the result of CdiRefresh."""
+    """Install or remove the units, and return the result of CdiRefresh."""
     # A task without refresh does not need these imports.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh as cdi_refresh  # noqa: PLC0415
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh_plan  # noqa: PLC0415
 
     refresh_options = refresh_plan.RefreshOptions(
         cdi=options,
-        state="present",
+        state=options.state,
         owner=module.params["refresh"],
         before_engines=module.params["before_engines"],
     )
@@ -392,10 +445,12 @@ def main() -> None:
             "exclusive": {"type": "bool", "default": False},
             "refresh": {"type": "str", "choices": list(cdi_options.OWNERS)},
             "before_engines": {"type": "bool", "default": True},
+            "when_no_driver": {"type": "str", "choices": list(undescribed.POLICIES)},
             "backup_dir": {"type": "path", "default": core_records.BACKUP_DIR},
             "purge_backups": {"type": "bool", "default": False},
             **cdi_options.CDI_OPTIONS,
             **_module.HOST_ROOT_OPTIONS,
+            **_module.PREDICTED_OPTIONS,
             **_module.BUNDLED_OPTIONS,
         }
     )

@@ -36,6 +36,7 @@ extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.target
   - gpufleet.nvidia.host_root
+  - gpufleet.nvidia.predicted_toolkit
   - gpufleet.nvidia.bundled
 attributes:
   check_mode:
@@ -627,7 +628,7 @@ def _configure_targets(
             result = {"changed": False, "diff": [], "warnings": [], "error": _module.message_of(module, str(error))}
         diff += result.pop("diff")
         for warning in result.pop("warnings"):
-            module.warn(_module.message_of(module, warning))
+            _module.warn(module, warning)
         engines.append({**result, "target": name})
     results = {"changed": any(engine["changed"] for engine in engines), "diff": diff, "engines": engines}
     if failures:
@@ -671,6 +672,7 @@ def main() -> None:
             "backup_dir": {"type": "path"},
             "purge_backups": {"type": "bool", "default": False},
             **_module.HOST_ROOT_OPTIONS,
+            **_module.PREDICTED_OPTIONS,
             **_module.BUNDLED_OPTIONS,
         },
         required_one_of=[("engine", "targets")],

@@ -349,7 +349,7 @@ def restart_engine(module: AnsibleModule) -> dict[str, object]:
     except restart.RestartError as error:
         error.details = _module_result(params["action"], error.result)
         for warning in error.result.warnings:
-            module.warn(_module.message_of(module, warning))
+            _module.warn(module, warning)
         raise
     return {**_module_result(params["action"], result), "warnings": result.warnings}
 

@@ -399,6 +399,32 @@ origin:
   returned: success
   type: str
   sample: https://nvidia.github.io/libnvidia-container/stable/deb/amd64
+predicted:
+  description:
+    - What a real run would install, for the option O(gpufleet.nvidia.nvidia_cdi_spec#module:predicted_toolkit) of later
+      tasks.
+    - Null outside check mode, with O(state=absent), and if no other version would be installed.
+  returned: success
+  type: dict
+  contains:
+    version:
+      description: The version, null if it is known only after the installation.
+      type: str
+      sample: 1.20.0
+    programs:
+      description: The paths of the programs.
+      type: list
+      elements: str
+      sample: [/usr/bin/nvidia-ctk]
+    packages:
+      description: Whether packages are installed.
+      type: bool
+      sample: true
+  sample:
+    version: 1.20.0
+    programs: [/usr/bin/nvidia-container-runtime, /usr/bin/nvidia-ctk]
+    packages: true
+  version_added: 1.2.0
 known_cves:
   description: Known vulnerabilities of the version, null if the version is not known.
   returned: success
@@ -751,7 +777,8 @@ def _install_directory(module: AnsibleModule) -> dict[str, t.Any]:
     before, after = ("".join(f"{line}\n" for line in lines) for lines in (result.before, result.after))
     names = {"before_header": options.dest, "after_header": options.dest, "before": before, "after": after}
     files = [result.config] if result.config is not None and result.config.changed else []
-    return {**task.module_result(result), "diff": [names, *_diff_of(files)]}
+    predicted = task.predicted_toolkit(result) if module.check_mode else None
+    return {**task.module_result(result), "predicted": predicted, "diff": [names, *_diff_of(files)]}
 
 
 def _directory_task(state: str) -> type[directory_install.DirectoryInstallation | toolkit_directory.DirectoryRemoval]:

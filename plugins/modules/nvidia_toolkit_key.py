@@ -19,6 +19,7 @@ description:
   - Does not check the key. C(apt) does, and for C(dnf) the module M(gpufleet.nvidia.nvidia_toolkit_install).
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
+  - gpufleet.nvidia.bundled
 attributes:
   check_mode:
     support: full
@@ -145,6 +146,7 @@ def main() -> None:
             "url": {"type": "str", "required": True},
             "dest": {"type": "path", "required": True},
             "proxy": {"type": "str", "no_log": True},
+            **_module.BUNDLED_OPTIONS,
         }
     )
     _module.run_module(module, lambda: fetch_key(module))

@@ -128,9 +128,12 @@ class BundledAction(NormalActionModule):
         packages = self.packages()
         names = [*packages.always, *(packages.on_demand if kwargs.get("wrap_async") else ())]
         sent = self.bundle(names)
+        host = (kwargs.get("task_vars") or {}).get("inventory_hostname")
+        # The module puts it before its warnings. Ansible prints equal warnings once, and does not say of which host.
+        internal = {} if host is None else {core_constants.HOST: host}
         while True:
             # Ansible changes the dictionary that it gets, so it gets a copy.
-            module_args = {**self._task.args, **({core_constants.BUNDLED: dict(sent)} if sent else {})}
+            module_args = {**self._task.args, **internal, **({core_constants.BUNDLED: dict(sent)} if sent else {})}
             result: dict[str, t.Any] = super()._execute_module(*args, **{**kwargs, "module_args": module_args})
             # The host chooses this value, and may return anything.
             needed = result.pop("needed", None)
@@ -143,7 +146,8 @@ class BundledAction(NormalActionModule):
             sent.update(found)
         invocation = result.get("invocation")
         if isinstance(invocation, dict) and isinstance(invocation.get("module_args"), dict):
-            invocation["module_args"].pop(core_constants.BUNDLED, None)
+            for name in (core_constants.BUNDLED, core_constants.HOST):
+                invocation["module_args"].pop(name, None)
         return result
 
     def bundle(self, names: t.Iterable[str]) -> dict[str, str]:

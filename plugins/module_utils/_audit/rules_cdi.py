@@ -36,7 +36,7 @@ def faulty(facts: report.HostFacts) -> report.Findings:
     for spec in facts.specs:
         path = report.text(spec.get("path"))
         if spec.get("valid") is False:
-            reasons = core_text.listed(report.texts(spec.get("errors")))
+            reasons = core_text.joined(report.texts(spec.get("errors")))
             message = f"{path} is invalid, so engines skip it. {reasons}".rstrip()
             severity = report.WARNING if facts.gpu_specs else report.CRITICAL
             yield report.Finding(severity, "cdi-invalid", path, message, _WRITE)

@@ -63,7 +63,7 @@ KINDS: dict[str, dict[str, Kind]] = {
     "gpus": {
         "gpu-driven-by-nouveau": Kind(report.CRITICAL, "gpu-driven-by-nouveau", _NOUVEAU),
         "gpu-without-driver": Kind(
-            report.CRITICAL, "gpu-without-driver", "Install NVIDIA's driver, or load it with modprobe nvidia."
+            report.CRITICAL, "gpu-without-driver", "If the driver is not installed, install it."
         ),
         "driver-modules-differ": Kind(report.CRITICAL, "driver-modules-differ", "Restart the host."),
         "driver-library-differs": Kind(

@@ -23,6 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import valida
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import versions as cdi_versions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import driver_files, file_lookup, inventory, procfs
 
@@ -45,11 +46,16 @@ _TEGRA_RELEASE, _FAMILY, _TEGRA = "/etc/nv_tegra_release", "/sys/devices/soc0/fa
 _NVML_LIBRARY = "libnvidia-ml.so.1"
 
 
+class UnpredictableError(core_errors.HostError):
+    """In check mode, only a program that is not installed yet can generate the specification."""
+
+
 class Generated(t.NamedTuple):
     """A specification that may be written, and how it was generated.
 
     ``variants`` are specifications for additional files, by the names in VARIANTS.
-    ``limits`` are messages about fields that were left out for an engine.
+    ``limits`` are messages about fields that were left out for an engine. ``predicted`` is whether nvidia-ctk generates
+    it in a real run, and could not be run in check mode.
     """
 
     document: dict[str, t.Any]
@@ -60,6 +66,7 @@ class Generated(t.NamedTuple):
     engines: tuple[cdi_support.CdiEngine, ...]
     limits: tuple[str, ...]
     warnings: tuple[str, ...]
+    predicted: bool = False
 
 
 class SpecGenerator:
@@ -114,6 +121,7 @@ class SpecGenerator:
                 *checked.warnings,
                 *(engine.warning for engine in engines if engine.warning),
             ),
+            predicted=backend == cdi_options.NVIDIA_CTK and is_predicted(self._program(), self._host),
         )
 
     def _gpus(self) -> tuple[inventory.GpuInventory | None, tuple[str, ...]]:
@@ -176,7 +184,7 @@ class SpecGenerator:
         if backend == cdi_options.NATIVE:
             return cdi_modes.generate_all(mode, options.request, found, self._host)
 
-        program = find_program(self._host, options.request.cdi_hook_path)
+        program = self._program()
         if program is None:
             reason = f"mode: {mode} needs it"
             if options.backend == cdi_options.NVIDIA_CTK:
@@ -187,7 +195,19 @@ class SpecGenerator:
                 f"There is no nvidia-ctk on this host, but {reason}. Install the NVIDIA Container Toolkit first (role"
                 " gpufleet.nvidia.nvidia_toolkit)."
             )
-        return generate_all_with(program, mode, options.request, self._run_pinned, self._host)
+        if not is_predicted(program, self._host):
+            return generate_all_with(program, mode, options.request, self._run_pinned, self._host)
+        if mode not in cdi_modes.MODES:
+            raise UnpredictableError(
+                f"Check mode cannot predict the specification, because mode: {mode} needs {program}, which an earlier"
+                " task of this play would install."
+            )
+        # This refuses options that the version lacks.
+        command_of(program, version_of(program, self._run_pinned, self._host), mode, options.request, ("", "json"))
+        return cdi_modes.generate_all(mode, options.request, found, self._host)
+
+    def _program(self) -> str | None:
+        return find_program(self._host, self._options.request.cdi_hook_path)
 
 
 def _backend(backend: str, mode: str, owned_by_unit: bool) -> str:
@@ -279,6 +299,11 @@ def find_program(host: hostfs.HostFS, cdi_hook_path: str) -> str | None:
     return host.find_executable([beside, f"/usr/bin/{PROGRAM}", PROGRAM])
 
 
+def is_predicted(program: str | None, host: hostfs.HostFS) -> bool:
+    """Return whether ``program`` cannot be run in check mode, because an earlier task of the play would install it."""
+    return program is not None and host.predicted is not None and host.is_predicted(host.resolve(program))
+
+
 def generate_all_with(
     program: str, mode: str, request: cdi_options.Request, run_pinned: PinnedRunner, host: hostfs.HostFS
 ) -> dict[str, cdi_edits.Data]:
@@ -304,9 +329,15 @@ def generate_all_with(
 
 
 def version_of(program: str, run_pinned: PinnedRunner, host: hostfs.HostFS) -> Version:
-    """Return the version of ``program``. Raises HostError if it cannot be run or is too old."""
+    """Return the version of ``program``. Raises HostError if it cannot be run or is too old.
+
+    A program that an earlier task of the play would install is not run. An unknown version is assumed to be the newest.
+    """
     advice = "Reinstall the NVIDIA Container Toolkit."
-    output = _run_program([program, "--version"], "failed to report its version", advice, run_pinned, host)
+    if host.predicted is not None and is_predicted(program, host):
+        output = host.predicted.version or core_text.dotted(NEWEST)
+    else:
+        output = _run_program([program, "--version"], "failed to report its version", advice, run_pinned, host)
     match = _VERSION.search(output)
     if match is None:
         raise core_errors.HostError(f"The output of {program} --version has no version. {advice}")

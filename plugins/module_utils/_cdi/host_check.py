@@ -138,7 +138,7 @@ class _Checker:
                 f"The specification lacks {path}. {device_nodes.fix_for_node(path)}, then generate the specification"
                 " again."
             )
-        count = _device_count(document)
+        count = device_count(document)
         if count < required.devices:
             self.errors.append(
                 f"The driver reports {required.devices} GPUs and MIG devices, but the specification has {count}. Check"
@@ -267,7 +267,7 @@ def _device_number(numbers: tuple[int, int]) -> str:
     return f"{numbers[0]}:{numbers[1]}"
 
 
-def _device_count(document: Data) -> int:
+def device_count(document: Data) -> int:
     """Return the number of different devices, without "all". Several names may describe the same device."""
     single = [device for device in document.get("devices", ()) if device.get("name") != ALL]
     return len({json.dumps(device.get(cdi_schema.EDITS, {}), sort_keys=True) for device in single})

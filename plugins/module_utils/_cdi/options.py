@@ -160,6 +160,8 @@ BACKENDS = (AUTO, NATIVE, NVIDIA_CTK)
 TOOLKIT, COLLECTION = "toolkit", "collection"
 OWNERS = (AUTO, TOOLKIT, COLLECTION)
 MODES = (AUTO, "nvml", "management", "gds", "gdrcopy", "mofed", "nvswitch", "imex", "csv", "wsl")
+# The modes that need the driver's kernel modules.
+DRIVER_MODES = (AUTO, "nvml", "management", "imex")
 YAML, JSON = "yaml", "json"
 FORMATS = (YAML, JSON)
 

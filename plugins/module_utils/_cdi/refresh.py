@@ -81,7 +81,7 @@ class CdiRefresh:
         self, options: refresh_plan.RefreshOptions, host: hostfs.HostFS, runners: refresh_plan.Runners
     ) -> None:
         self._options = options
-        self._host = host
+        self._host = refresh_units.predicted_host(host)
         self._runners = runners
 
     def execute(self, check_mode: bool) -> dict[str, t.Any]:

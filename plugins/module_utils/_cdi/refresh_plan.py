@@ -38,8 +38,6 @@ CDI_REFRESH = "cdi.refresh"
 _GIDS_SINCE = (0, 7, 0)
 # The modes that describe GPUs.
 _GPU_MODES = (cdi_options.AUTO, "nvml", "csv", "wsl")
-# The modes that need the driver's kernel modules.
-_DRIVER_MODES = (cdi_options.AUTO, "nvml", "management", "imex")
 _SMI = "nvidia-smi"
 _DROP_IN = f"{refresh_units.UNIT_DIR}/{refresh_units.SERVICE}.d/{refresh_units.DROP_IN}"
 _NULL = "/dev/null"
@@ -316,6 +314,13 @@ def _own_plan(
     refresh: refresh_units.RefreshUnits | None,
     program: str,
 ) -> refresh_units.RefreshPlan:
+    if refresh is not None:
+        # This task removes the links that an earlier one created for the toolkit's units.
+        own = {link.path for link in refresh_systemd.own_links(host)}
+        at_boot, on_change = (
+            refresh_units.is_enabled(host, name, own) for name in (refresh_units.SERVICE, refresh_units.PATH_UNIT)
+        )
+        refresh = refresh._replace(at_boot=at_boot, on_change=on_change)
     location = cdi_records.location_of(options.cdi, host, refresh)
     _require_same_kind(options.cdi, host)
     cdi = _for_old_engines(options.cdi, host, runners.run)
@@ -345,7 +350,7 @@ def _own_plan(
 
 def _driver_conditions(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> tuple[t.Any, t.Any, bool]:
     """Return how the unit handles the driver: conditions, settings, and whether it creates the control devices."""
-    if options.mode not in _DRIVER_MODES:
+    if options.mode not in cdi_options.DRIVER_MODES:
         return (), (), False
     if options.request.driver_root != "/":
         return refresh_units.NEEDS_LOADED_DRIVER, (), False

@@ -16,6 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import edits 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
@@ -76,6 +77,51 @@ def own_refresh(host: hostfs.HostFS) -> RefreshUnits | None:
     return found if found is not None and found.output and found.kind else None
 
 
+def planned_refresh(output: str, kind: str) -> RefreshUnits:
+    """Return the units of this collection that a task would install, for check mode."""
+    paths = (f"{UNIT_DIR}/{name}" for name in (OWN_SERVICE, OWN_PATH_UNIT))
+    return RefreshUnits(*paths, at_boot=True, on_change=True, masked=False, output=output, kind=kind)
+
+
+def predicted_host(host: hostfs.HostFS) -> hostfs.HostFS:
+    """Return ``host`` with the toolkit's units as an earlier task of the play would install them in a real run.
+
+    Packages have the units since 1.18. A masked unit stays masked. Only for check mode.
+    """
+    predicted = host.predicted
+    if predicted is None or not predicted.packages:
+        return host
+    version = core_text.parse_version(predicted.version or "")
+    files: dict[str, bytes | None] = {}
+    for name, content in ((SERVICE, _predicted_service(version)), (PATH_UNIT, _PREDICTED_PATH)):
+        path = systemd_units.unit_file(host, name)
+        if version is not None and version < _UNITS_SINCE:
+            files.update({} if path is None else {path: None})
+        elif path is None:
+            files[f"/usr/lib/systemd/system/{name}"] = content
+        elif name == SERVICE and not systemd_units.is_masked(host, path):
+            unit = systemd_units.load_unit(host, name)
+            is_late = unit is not None and _LATE in unit.after
+            files.update({} if is_late is (version == _LATE_VERSION) else {path: content})
+    return host._replace(predicted=predicted._replace(files={**predicted.files, **files}))
+
+
+def _predicted_service(version: tuple[int, ...] | None) -> bytes:
+    """Return what this collection uses of the toolkit's service in ``version``; None stands for the newest one."""
+    return _text(
+        ("Unit", [("After", _LATE)] if version == _LATE_VERSION else []),
+        (
+            "Service",
+            [
+                ("Environment", f"{OUTPUT_VARIABLE}={DEFAULT_OUTPUT}"),
+                ("EnvironmentFile", f"-{ENVIRONMENT_FILE}"),
+                ("ExecStart", f"/usr/bin/{PROGRAM} cdi generate"),
+            ],
+        ),
+        ("Install", [("WantedBy", WANTED_BY)]),
+    )
+
+
 def _refresh(host: hostfs.HostFS, service: str, path: str, default: str) -> RefreshUnits | None:
     file = systemd_units.unit_file(host, service)
     if file is None:
@@ -98,10 +144,15 @@ def _refresh(host: hostfs.HostFS, service: str, path: str, default: str) -> Refr
     )
 
 
-def is_enabled(host: hostfs.HostFS, name: str) -> bool:
-    """Return whether a link makes another unit start the unit ``name``."""
-    patterns = (f"{folder}/*.{links}/{name}" for folder in systemd_units.UNIT_DIRS for links in _LINK_FOLDERS)
-    return any(host.glob(pattern) for pattern in patterns)
+def is_enabled(host: hostfs.HostFS, name: str, without: t.Container[str] = ()) -> bool:
+    """Return whether a link, other than those of ``without``, makes another unit start the unit ``name``.
+
+    systemd uses only the name of the link. Its target may not exist, for example after an upgrade of the toolkit from
+    1.19.1, whose package has the units in /etc/systemd/system, to 1.20.0, whose package has them in /usr/lib.
+    """
+    patterns = (f"{folder}/*.{links}" for folder in systemd_units.UNIT_DIRS for links in _LINK_FOLDERS)
+    links = (f"{folder}/{name}" for pattern in patterns for folder in host.glob(pattern))
+    return any(link not in without and host.lexists(link) for link in links)
 
 
 class Link(t.NamedTuple):
@@ -146,6 +197,11 @@ NEEDS_LOADED_DRIVER = (("ConditionPathExists", "/proc/driver/nvidia/version"),)
 _OWN_ENVIRONMENT = ("EnvironmentFile", f"-{OWN_ENVIRONMENT_FILE}")
 # With these settings, a unit of this collection reads the environment files of the toolkit's service.
 TOOLKIT_ENVIRONMENT = (("EnvironmentFile", f"-{ENVIRONMENT_FILE}"), _OWN_ENVIRONMENT)
+# The toolkit's packages contain the units since this version.
+_UNITS_SINCE = (1, 18)
+# The service of this version is ordered after _LATE. A later version has no such order.
+_LATE_VERSION, _LATE = (1, 19, 0), "multi-user.target"
+_PREDICTED_PATH = f"[Install]\nWantedBy={WANTED_BY}\n".encode()
 _HEADER = "# Written by gpufleet.nvidia. What is changed here is overwritten.\n"
 
 

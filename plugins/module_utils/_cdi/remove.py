@@ -14,7 +14,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import records as cdi_records
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh_units
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh_units, undescribed
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (
     apply,
@@ -47,15 +47,20 @@ class RemovalPlan(t.NamedTuple):
     warnings: tuple[str, ...]
 
 
-def remove_specifications(options: cdi_options.CdiOptions, host: hostfs.HostFS, check_mode: bool) -> dict[str, t.Any]:
+def remove_specifications(
+    options: cdi_options.CdiOptions, host: hostfs.HostFS, check_mode: bool, *, with_units: bool = False
+) -> dict[str, t.Any]:
     """Remove the files that were written for the kind, or only those of the path if it is set.
 
     A file that another program has changed since is removed too if it describes the same kind; a backup is kept. Files
     that this collection never wrote stay. Returns the module's result. Raises NvidiaError.
+
+    with_units: the same task removes the refresh units first. Check mode then ignores what that would remove.
     """
     backup_dir = host.check_path("backup_dir", options.backup_dir or core_records.BACKUP_DIR)
     trusted_paths.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
-    plan = _plan(options, host)
+    removed = cdi_records.unused_unit_records(host) if with_units and check_mode else ()
+    plan = _plan(options, host, {record.path for record in removed})
     writer = apply.ChangeWriter(
         host, cdi_records.OWNER, host.resolve(plan.path), backup_dir, removal=True, purge=options.purge_backups
     )
@@ -72,12 +77,10 @@ def remove_specifications(options: cdi_options.CdiOptions, host: hostfs.HostFS, 
                     atomic_write.set_access(host, record.path, record.mode, (record.uid, record.gid))
             backups = writer.apply(plan.files) if changed else []
     return {
+        **undescribed.without_specification(options, None),
         "changed": changed,
         "files": [file for file in plan.files if file.changed],
         "path": plan.path,
-        "kind": options.kind,
-        **dict.fromkeys(("cdi_version", "format", "mode", "backend", "driver_version")),
-        **{name: [] for name in ("devices", "reasons", "engines", "limits", "conflicts")},
         "removed_files": [file.path for file in plan.files if file.changed and file.after is None],
         "restored_files": [record.path for record in plan.restored],
         "backup_files": backups,
@@ -85,10 +88,12 @@ def remove_specifications(options: cdi_options.CdiOptions, host: hostfs.HostFS, 
     }
 
 
-def _plan(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> RemovalPlan:
-    location = cdi_records.location_of(options._replace(format=None), host, refresh_units.toolkit_refresh(host))
+def _plan(options: cdi_options.CdiOptions, host: hostfs.HostFS, without_records: t.Container[str] = ()) -> RemovalPlan:
+    named = options._replace(format=None, exclusive=False)
+    location = cdi_records.location_of(named, host, refresh_units.toolkit_refresh(host))
     main_path = host.resolve(location.path)
-    all_records = {spec_record.path: spec_record for spec_record in cdi_records.own_records(host)}
+    own_records = cdi_records.own_records(host)
+    all_records = {record.path: record for record in own_records if record.path not in without_records}
     records = [spec_record for spec_record in all_records.values() if spec_record.kind == options.kind]
     spec_records = [spec_record for spec_record in records if spec_record.document is not None]
     paths = {

@@ -13,7 +13,7 @@ import os
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import generate as cdi_generate
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import host_check, refresh_units
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import host_check, refresh_units, undescribed
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import records as cdi_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import registry as cdi_registry
@@ -35,8 +35,9 @@ _FILE_MODE, _FOLDER_MODE = 0o644, 0o555
 class CdiPlan(t.NamedTuple):
     """The present files and the planned ones. The first of ``files`` is the specification.
 
-    ``reasons`` say why the file is replaced. ``changed_records`` are removed files that have changed since they were
-    recorded. ``folder_modes`` are the new modes of directories that not all users can read.
+    ``service`` is the unit that writes the same file, or None. ``reasons`` say why the file is replaced.
+    ``changed_records`` are removed files that have changed since they were recorded. ``folder_modes`` are the new modes
+    of directories that not all users can read.
     """
 
     location: cdi_records.SpecLocation
@@ -46,6 +47,7 @@ class CdiPlan(t.NamedTuple):
     conflicts: tuple[cdi_registry.ConflictingSpec, ...]
     folder_modes: t.Mapping[str, int]
     warnings: tuple[str, ...]
+    service: str | None
     changed_records: tuple[str, ...] = ()
 
     @property
@@ -64,11 +66,14 @@ class SpecWriter:
         run_pinned: cdi_generate.PinnedRunner,
     ) -> None:
         self.options = options
-        self.host = host
+        self.host = host = refresh_units.predicted_host(host)
+        self._units: t.Mapping[str, t.Any] | None = None
         self._generator = cdi_generate.SpecGenerator(options, host, run, run_pinned)
 
-    def execute(self, check_mode: bool) -> dict[str, t.Any]:
+    def execute(self, check_mode: bool, units: t.Mapping[str, t.Any] | None = None) -> dict[str, t.Any]:
         """Apply the options to the host, unless ``check_mode``, and return the module's result as documented.
+
+        units: the result for the refresh units of the same task. Check mode then plans for a host with these units.
 
         ``files`` in the result are the PlannedFiles that changed. Raises NvidiaError.
         """
@@ -76,12 +81,26 @@ class SpecWriter:
             # Only state: absent needs this import.
             from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import remove  # noqa: PLC0415
 
-            return remove.remove_specifications(self.options, self.host, check_mode)
-        plan = self._plan(check_mode)
+            return remove.remove_specifications(self.options, self.host, check_mode, with_units=units is not None)
+        self._units = units if check_mode else None
+        try:
+            plan = self._plan(check_mode)
+        except cdi_generate.UnpredictableError as error:
+            return self._unpredictable(error)
         backups: list[dict[str, str | None]] = []
         if plan.changed and not check_mode:
             plan, backups = self._write()
         return self._result(plan, backups)
+
+    def _unpredictable(self, error: errors.NvidiaError) -> dict[str, t.Any]:
+        """Return the result in check mode for a specification that only a missing program can generate."""
+        location, service = self._location()
+        return {
+            **undescribed.without_specification(self.options, str(error)),
+            "changed": not self.host.exists(location.path),
+            "refreshed_by": service,
+            "warnings": [str(error)],
+        }
 
     def read_specifications(self) -> dict[str, t.Any]:
         """Return the content of all specifications of the host.
@@ -95,9 +114,7 @@ class SpecWriter:
 
     def _plan(self, check_mode: bool) -> CdiPlan:
         host = self.host
-        location = cdi_records.location_of(
-            self.options, host, refresh_units.toolkit_refresh(host), refresh_units.own_refresh(host)
-        )
+        location, service = self._location()
         records = {spec_record.path: spec_record for spec_record in cdi_records.own_records(host)}
         generated = self._generator.execute(location.has_unit, allow_missing_hooks=check_mode)
         known = cdi_records.known_documents(records.values())
@@ -131,7 +148,23 @@ class SpecWriter:
             conflicts=tuple(conflicts),
             folder_modes=folder_modes,
             warnings=tuple(self._warnings(location.path, generated, files, obsolete, kept)),
+            service=service,
         )
+
+    def _location(self) -> tuple[cdi_records.SpecLocation, str | None]:
+        """Return where the specification is, and the refresh unit that writes the same file."""
+        host = self.host
+        toolkit, own = refresh_units.toolkit_refresh(host), refresh_units.own_refresh(host)
+        planned = self._units or {}
+        if planned.get("owner") == cdi_options.TOOLKIT and toolkit is not None:
+            toolkit = toolkit._replace(at_boot=True, output=planned["specification"])
+        elif planned.get("owner") == cdi_options.COLLECTION:
+            own = refresh_units.planned_refresh(planned["specification"], self.options.kind)
+        location = cdi_records.location_of(self.options, host, toolkit, own)
+        if not location.has_unit:
+            return location, None
+        by_toolkit = cdi_records.location_of(self.options, host, toolkit).has_unit
+        return location, refresh_units.SERVICE if by_toolkit else refresh_units.OWN_SERVICE
 
     def _warnings(
         self,
@@ -146,6 +179,11 @@ class SpecWriter:
             yield from cdi_versions.engines_not_reading(generated.engines, folder)
         else:
             yield f"Engines do not read {folder} unless their configuration names it."
+        if generated.predicted and self.host.exists(path):
+            yield (
+                f"Check mode cannot run the nvidia-ctk that an earlier task of this play would install, so a change of"
+                f" {path} is predicted without it."
+            )
         for other in obsolete:
             yield f"{other} is removed, because an earlier run of this module wrote it."
         for other, data in files.items():
@@ -298,6 +336,9 @@ class SpecWriter:
             "kind": document["kind"],
             "cdi_version": document["cdiVersion"],
             "devices": [device["name"] for device in document["devices"]],
+            "device_count": host_check.device_count(document) or 1,
+            "not_described": None,
+            "refreshed_by": plan.service,
             "format": plan.location.format,
             "mode": generated.mode,
             "backend": generated.backend,

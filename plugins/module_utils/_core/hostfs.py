@@ -52,12 +52,26 @@ _KERNEL = ("/proc/", "/sys/")
 SERVICE_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
+class Predicted(t.NamedTuple):
+    """A toolkit that an earlier task of the same play would install in a real run. For check mode only.
+
+    ``files`` maps paths to contents; None stands for a file that the installation would remove, and an empty content
+    for a program. ``version`` is None if it is not known before the installation. ``packages`` is whether packages
+    contain the toolkit.
+    """
+
+    files: t.Mapping[str, bytes | None]
+    version: str | None
+    packages: bool
+
+
 class HostFS(t.NamedTuple):
     """The host whose file system is at ``root``.
 
     ``live`` permits use of the programs, processes and sockets of the host. It is always true for ``/``. For another
     directory it is true only if the user has set host_root_live. ``label_of`` returns the SELinux label that the policy
-    of the host has for a path. It is None if the host is not this machine or has no SELinux.
+    of the host has for a path. It is None if the host is not this machine or has no SELinux. ``predicted`` are files
+    that read(), exists(), lexists() and is_executable() treat as if they were installed.
 
     All methods take and return paths on the host, without ``root``. A process path, which real_path() returns, is the
     path that this process uses for the same file: it begins with ``root``.
@@ -66,6 +80,7 @@ class HostFS(t.NamedTuple):
     root: str = "/"
     live: bool = True
     label_of: t.Callable[[str], str | None] | None = None
+    predicted: Predicted | None = None
 
     @classmethod
     def of(cls, root: str, live: bool) -> HostFS:
@@ -79,6 +94,11 @@ class HostFS(t.NamedTuple):
         if not os.path.isdir(real):
             raise errors.HostError(f"host_root {root!r} is not a directory. Give the root directory of the host.")
         return cls(real, live or real == "/")
+
+    def with_programs(self, version: str | None, programs: t.Iterable[str], packages: bool) -> HostFS:
+        """Return the host as an earlier task of the play would leave it in a real run, with these programs."""
+        files = {self.resolve(path): b"" for path in programs}
+        return self._replace(predicted=Predicted(files, version, packages))
 
     def check_path(self, parameter: str, path: str) -> str:
         """Return ``path`` normalized.
@@ -156,6 +176,8 @@ class HostFS(t.NamedTuple):
         Raises HostError if it cannot be read, is larger, or is a kernel file.
         """
         real = self.resolve(path)
+        if self.is_predicted(real):
+            return self._predicted_content(real)
         if real.startswith(_KERNEL):
             raise errors.HostError(
                 f"{path} leads to the kernel file {real}, which is not a configuration file. Remove or correct the"
@@ -189,22 +211,38 @@ class HostFS(t.NamedTuple):
             raise errors.HostError(f"{path} is larger than {limit >> 10} KiB, the limit for such a file. Move it away.")
         return content
 
+    def is_predicted(self, path: str) -> bool:
+        """Return whether an earlier task of the play would install or remove the file at ``path``."""
+        return self.predicted is not None and path in self.predicted.files
+
+    def _predicted_content(self, path: str) -> bytes | None:
+        return None if self.predicted is None else self.predicted.files[path]
+
     def exists(self, path: str) -> bool:
         try:
-            return os.path.exists(self.real_path(path))
+            real = self.resolve(path)
+            if self.is_predicted(real):
+                return self._predicted_content(real) is not None
+            return os.path.exists(self._process_path(real))
         except (errors.HostError, OSError):
             return False
 
     def lexists(self, path: str) -> bool:
         """Return whether the name exists, even as a broken link."""
         try:
-            return os.path.lexists(self.real_path(path, last=False))
+            real = self.resolve(path, last=False)
+            if self.is_predicted(real):
+                return self._predicted_content(real) is not None
+            return os.path.lexists(self._process_path(real))
         except errors.HostError:
             return False
 
     def is_executable(self, path: str) -> bool:
         try:
-            mode = os.stat(self.real_path(path)).st_mode
+            real = self.resolve(path)
+            if self.is_predicted(real):
+                return self._predicted_content(real) == b""
+            mode = os.stat(self._process_path(real)).st_mode
         except (errors.HostError, OSError):
             return False
         return stat.S_ISREG(mode) and bool(mode & 0o111)

@@ -22,9 +22,15 @@ _MAX_QUOTED = 60
 
 
 def listed(names: t.Sequence[str]) -> str:
-    """Return ``names`` for a message, only the first ones if there are many."""
+    """Return ``names``, which are not sentences, for a message, only the first ones if there are many."""
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
     return ", ".join(names[:_MAX_LISTED]) + more
+
+
+def joined(sentences: t.Sequence[str]) -> str:
+    """Return messages that are sentences as one message, only the first ones if there are many."""
+    more = [f"There are {len(sentences) - _MAX_LISTED} more."] if len(sentences) > _MAX_LISTED else []
+    return " ".join([*sentences[:_MAX_LISTED], *more])
 
 
 def quoted(text: str) -> str:

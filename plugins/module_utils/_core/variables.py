@@ -15,6 +15,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 _ALL_ROLES: t.Mapping[str, str | None] = {
     "host_root": "nvidia_host_root",
     "host_root_live": "nvidia_host_root_live",
+    "predicted_toolkit": None,
     "user": "nvidia_runtime_users",
 }
 EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {

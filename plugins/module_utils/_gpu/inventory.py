@@ -206,8 +206,8 @@ def _from_proc(host: hostfs.HostFS, reason: errors.Problem) -> GpuInventory:
     driver = procfs.loaded_driver(host)
     if driver is None:
         raise errors.HostError(
-            f"No NVIDIA driver is loaded: {procfs.VERSION_FILES[0]} does not exist. {reason.message} Run modprobe"
-            " nvidia, and check the kernel's log if that fails."
+            f"No NVIDIA driver is loaded: {procfs.VERSION_FILES[0]} does not exist. Run modprobe nvidia, and check the"
+            " kernel's log if that fails."
         )
     if driver.version is None:
         raise errors.HostError(f"{driver.path} contains no driver version. {procfs.RELOAD}")

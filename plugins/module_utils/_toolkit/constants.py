@@ -56,6 +56,8 @@ RUNTIMES = (core_constants.MAIN_PROGRAM, *core_constants.MODE_PROGRAMS.values())
 # CDI specifications name this program and run it without an environment, so it needs no wrapper.
 UNWRAPPED = ("nvidia-cdi-hook",)
 REAL_SUFFIX = ".real"
+# What a complete toolkit contains.
+INSTALLED_PROGRAMS = tuple(dict.fromkeys([*ALL_PROGRAMS, *RUNTIMES]))
 
 
 class Vulnerability(t.NamedTuple):

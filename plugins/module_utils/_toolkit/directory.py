@@ -136,6 +136,7 @@ class DirectoryTask(toolkit_installed.Policies):
             "packages": {},
             "programs": {name: {"path": f"{dest}/{name}", "version": version} for name in installed},
             "origin": None,
+            "predicted": None,
             "known_cves": _known_cves(version, bool(result.programs)),
             "gpu_containers": [],
             "reboot_required": None,
@@ -151,6 +152,22 @@ class DirectoryTask(toolkit_installed.Policies):
             "device_nodes": list(result.device_nodes),
             "settings": dict(result.settings),
             "warnings": self.warnings,
+        }
+
+    def predicted_toolkit(self, result: DirectoryResult) -> dict[str, t.Any] | None:
+        """Return what a real run would install, for check mode of later tasks; None if the version stays the same.
+
+        ``result`` is the result of check mode.
+        """
+        current = self.current()
+        same_version = current is not None and result.version is not None and current.version == result.version
+        if not result.changed or not result.programs or same_version:
+            return None
+        programs = [name for name in toolkit_constants.INSTALLED_PROGRAMS if name in result.programs]
+        return {
+            "version": result.version,
+            "programs": [f"{self.store.dest}/{name}" for name in programs],
+            "packages": False,
         }
 
     def read_config(self, path: str) -> bytes | None:

@@ -362,6 +362,7 @@ class PackageTask(toolkit_installed.Policies):
             },
             "programs": {name: {"path": entry.path, "version": entry.version} for name, entry in found.items()},
             "origin": result.origin,
+            "predicted": _predicted_toolkit(result, version),
             "known_cves": None if known_cves is None else [entry._asdict() for entry in known_cves],
             "gpu_containers": self.gpu_containers,
             "reboot_required": packages_base.reboot_required(self.host, self._manager),
@@ -410,6 +411,20 @@ def explain_failure(error: packages_base.CommandError, before: State, after: Sta
 def is_download_error(error: packages_base.CommandError) -> bool:
     """Return whether a transaction failed because a package could not be fetched, for example with old lists."""
     return any(_NOT_DOWNLOADED.search(line) for line in error.output)
+
+
+def _predicted_toolkit(result: TaskResult, version: str | None) -> dict[str, t.Any] | None:
+    """Return what a real run would install, for check mode of later tasks; None if the version stays the same."""
+    before, after = (
+        {name: package.version for name, package in state.packages.items()} for state in (result.before, result.after)
+    )
+    if not result.predicted or not after or before == after:
+        return None
+    return {
+        "version": toolkit_installed.upstream_version(version or ""),
+        "programs": [f"{toolkit_installed.PROGRAM_DIR}/{name}" for name in toolkit_constants.INSTALLED_PROGRAMS],
+        "packages": True,
+    }
 
 
 def _text(lines: t.Sequence[str]) -> str:

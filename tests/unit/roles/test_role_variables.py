@@ -12,17 +12,12 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import CDI_OPTIONS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.procfs import detect_gpu
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import DIRECTORY
 from ansible_collections.gpufleet.nvidia.tests.unit.roles.role_files import Role, render
 
-if t.TYPE_CHECKING:
-    from pathlib import Path
-
 CDI, RUNTIME, TOOLKIT = Role("nvidia_cdi"), Role("nvidia_runtime"), Role("nvidia_toolkit")
 INSTALL = "gpufleet.nvidia.nvidia_toolkit_install"
-SPEC, REFRESH = "gpufleet.nvidia.nvidia_cdi_spec", "gpufleet.nvidia.nvidia_cdi_refresh"
+SPEC, CONFIG = "gpufleet.nvidia.nvidia_cdi_spec", "gpufleet.nvidia.nvidia_runtime_config"
 SETTING = "disable-cuda-compat-lib-hook"
 # Options whose variables have other names.
 RENAMED = {"cdi_hook_path": "hook_path"}
@@ -32,9 +27,8 @@ def variables(known: dict[str, t.Any]) -> dict[str, t.Any]:
     """Return the variables of the role, with those rendered that the tests need."""
     values = {**CDI.load("defaults/main.yml"), **known}
     values["nvidia_cdi_toolkit_settings"] = known.get("nvidia_toolkit_settings") or {}
-    for name in ("nvidia_cdi_without_cuda_compat", "nvidia_cdi_offline"):
-        values[name] = render(CDI.load("vars/main.yml")[name], values)
-    return values
+    name = "nvidia_cdi_without_cuda_compat"
+    return {**values, name: render(CDI.load("vars/main.yml")[name], values)}
 
 
 # -- nvidia_cdi: defaults that depend on nvidia_toolkit ----------------------------------------------------------------
@@ -88,22 +82,7 @@ def test_setting_of_the_toolkit_disables_the_hook(settings: dict[str, t.Any] | N
     assert render(values["nvidia_cdi_disabled_hooks"], values) == expected
 
 
-# -- nvidia_cdi: tasks -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("known", "expected"),
-    [
-        ({}, "True"),
-        ({"nvidia_toolkit_info": {}}, "False"),
-        ({"nvidia_toolkit_info": {}, "nvidia_toolkit_host_root": "/srv/image"}, "True"),
-        ({"nvidia_toolkit_info": {}, "nvidia_toolkit_host_root_live": True}, "True"),
-        ({"nvidia_cdi_state": "absent"}, "False"),
-    ],
-)
-def test_host_is_inspected_once(known: dict[str, t.Any], expected: str) -> None:
-    known = {"nvidia_cdi_state": "present", "nvidia_cdi_host_root": "/", "nvidia_cdi_host_root_live": False, **known}
-    assert render(CDI.load("vars/main.yml")["nvidia_cdi_inspection_needed"], known) == expected
+# -- nvidia_runtime: inspection ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -142,74 +121,6 @@ def test_user_of_a_group(target: str, user: str) -> None:
     assert render(RUNTIME.load("vars/main.yml")["nvidia_runtime_user"], {"item": [target]}) == user
 
 
-LOADED = ("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05\n")
-ON_THE_BUS = [
-    ("sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de"),
-    ("sys/bus/pci/devices/0000:01:00.0/class", "0x030200"),
-]
-
-
-def host_with(path: Path, *files: tuple[str, str]) -> HostFS:
-    for name, content in files:
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_text(content)
-    (path / "sys/bus").mkdir(parents=True, exist_ok=True)
-    return HostFS(str(path), live=True)
-
-
-@pytest.mark.parametrize(
-    ("files", "mode", "expected"),
-    [
-        ([], "auto", "False"),
-        ([LOADED], "auto", "True"),
-        # A GPU without its driver.
-        (ON_THE_BUS, "nvml", "False"),
-        # WSL and Tegra.
-        ([("dev/dxg", "")], "auto", "True"),
-        ([("proc/device-tree/compatible", "nvidia,tegra234\0")], "auto", "True"),
-        # A mode that needs no GPU driver.
-        ([], "mofed", "True"),
-        ([], "management", "False"),
-    ],
-)
-def test_specification_needs_a_driver(tmp_path: Path, files: list[tuple[str, str]], mode: str, expected: str) -> None:
-    gpu = detect_gpu(host_with(tmp_path, *files))
-    known = {"present": gpu.present, "kind": gpu.kind, "message": gpu.message, "driver_version": gpu.driver}
-    text = CDI.load("vars/main.yml")["nvidia_cdi_has_devices"]
-    assert render(text, {"nvidia_cdi_mode": mode, "nvidia_cdi_gpu": known}) == expected
-
-
-@pytest.mark.parametrize("role", ["cdi", "toolkit"])
-def test_result_of_the_inspection(role: str) -> None:
-    results = {f"nvidia_{name}_info": {"toolkit": {"gpu": name}} for name in ("cdi", "toolkit")}
-    text = CDI.load("vars/main.yml")["nvidia_cdi_gpu"]
-    assert render(text, {**results, "nvidia_cdi_inspection_needed": role == "cdi"}) == role
-
-
-@pytest.mark.parametrize(
-    ("known", "expected"),
-    [
-        ({}, ""),
-        ({"nvidia_cdi_inspection_needed": True}, "inspect.yml"),
-        ({"nvidia_cdi_has_devices": False}, "no_driver.yml"),
-        ({"nvidia_cdi_state": "absent", "nvidia_cdi_has_devices": False}, "absent.yml"),
-    ],
-)
-def test_cdi_task_file(known: dict[str, t.Any], expected: str) -> None:
-    defaults = {"nvidia_cdi_state": "present", "nvidia_cdi_has_devices": True, "nvidia_cdi_inspection_needed": False}
-    assert render(CDI.load("vars/main.yml")["nvidia_cdi_file"], {**defaults, **known}) == expected
-    assert not expected or (CDI.folder / "tasks" / expected).is_file()
-
-
-@pytest.mark.parametrize(
-    ("root", "live", "expected"), [("/", False, "False"), ("/srv/image", False, "True"), ("/srv/host", True, "False")]
-)
-def test_offline_tree(root: str, live: bool, expected: str) -> None:
-    assert (
-        variables({"nvidia_cdi_host_root": root, "nvidia_cdi_host_root_live": live})["nvidia_cdi_offline"] == expected
-    )
-
-
 # -- nvidia_cdi: options of the modules --------------------------------------------------------------------------------
 
 
@@ -217,16 +128,6 @@ def arguments_of(file: str, module: str) -> dict[str, t.Any]:
     (task,) = [task for task in CDI.load(f"tasks/{file}") if module in task]
     arguments: dict[str, t.Any] = task[module]
     return arguments
-
-
-def test_units_have_the_options_of_the_specification() -> None:
-    spec, units = arguments_of("refresh.yml", SPEC), arguments_of("units.yml", REFRESH)
-    assert set(CDI_OPTIONS) <= set(spec)
-    # Units do not remove other specifications.
-    del spec["exclusive"]
-    assert units.pop("owner") == "{{ nvidia_cdi_refresh }}"
-    assert spec.pop("refresh") == "{{ nvidia_cdi_refresh_units | default(omit) }}"
-    assert units == spec
 
 
 def test_variables_match_the_options() -> None:
@@ -243,20 +144,60 @@ def test_variables_match_the_options() -> None:
             assert default == option.get("default")
 
 
-def test_removal_has_the_options_of_the_specification() -> None:
-    spec, absent = arguments_of("refresh.yml", SPEC), arguments_of("absent.yml", SPEC)
-    assert absent.pop("state") == "absent"
-    assert absent.pop("purge_backups") == "{{ nvidia_cdi_purge_backups }}"
-    assert absent == {name: spec[name] for name in absent}
-    assert {"path", "vendor", "class", "host_root", "backup_dir"} <= set(absent)
+@pytest.mark.parametrize(
+    ("state", "refresh", "units", "task"),
+    [
+        ("present", "auto", "auto", "Write the CDI specification"),
+        ("present", "toolkit", "toolkit", "Write the CDI specification"),
+        ("present", "none", "OMIT", "Write the CDI specification"),
+        # A removal removes the units of earlier runs.
+        ("absent", "none", "auto", "Remove the CDI specification"),
+        ("absent", "toolkit", "auto", "Remove the CDI specification"),
+    ],
+)
+def test_one_task_for_the_units_and_the_specification(state: str, refresh: str, units: str, task: str) -> None:
+    (imported,) = CDI.load("tasks/main.yml")
+    assert imported["ansible.builtin.import_tasks"] == "refresh.yml"
+    # A condition that is false would print a line for each host.
+    assert "when" not in imported
+    known = {
+        "nvidia_cdi_state": state,
+        "nvidia_cdi_refresh": refresh,
+        "nvidia_cdi_when_no_driver": "fail",
+        "omit": "OMIT",
+    }
+    values = {name: render(text, known) for name, text in imported["vars"].items()}
+    assert values == {
+        "nvidia_cdi_requested_state": state, "nvidia_cdi_refresh_units": units, "nvidia_cdi_task": task,
+        "nvidia_cdi_no_driver_policy": "fail",
+    }  # fmt: skip
+    (written,) = CDI.load("tasks/refresh.yml")
+    assert render(written["name"], values) == task
+    arguments = {name: render(written[SPEC][name], {**known, **values}) for name in ("state", "refresh")}
+    assert arguments == {"state": state, "refresh": units}
 
 
-def test_units_are_removed_first() -> None:
-    assert [next(key for key in task if "." in key) for task in CDI.load("tasks/absent.yml")] == [REFRESH, SPEC]
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({}, "OMIT"),
+        ({"nvidia_toolkit_installation": {"skipped": True}}, "OMIT"),
+        ({"nvidia_toolkit_installation": {"predicted": None}}, "OMIT"),
+        ({"nvidia_toolkit_installation": {"predicted": {"version": "1.20.0"}}}, "{'version': '1.20.0'}"),
+    ],
+)
+def test_check_mode_knows_the_toolkit_of_an_earlier_task(known: dict[str, t.Any], expected: str) -> None:
+    (cdi,) = [task[SPEC] for task in CDI.load("tasks/refresh.yml")]
+    (runtime,) = [task[CONFIG] for task in RUNTIME.load("tasks/configure.yml") if CONFIG in task]
+    for arguments in (cdi, runtime):
+        assert render(arguments["predicted_toolkit"], {"omit": "OMIT", **known}) == expected
 
 
-def test_refresh_is_one_task() -> None:
-    assert len(CDI.load("tasks/refresh.yml")) == 1
+def test_refresh_is_one_task_that_does_not_change_units() -> None:
+    (task,) = CDI.load("tasks/refresh.yml")
+    assert render(task["name"], {}) == "Write the CDI specification"
+    arguments = {name: render(task[SPEC][name], {"omit": "OMIT"}) for name in ("state", "refresh", "when_no_driver")}
+    assert arguments == {"state": "present", "refresh": "OMIT", "when_no_driver": "OMIT"}
     specs = CDI.load("meta/argument_specs.yml")["argument_specs"]
     assert specs["refresh"]["options"] == specs["main"]["options"]
 

@@ -62,7 +62,13 @@ OTHER_OPTIONAL: dict[str, set[str]] = {
 }
 # Variables that are neither specified nor set in the files of the role.
 NOT_SPECIFIED: dict[str, set[str]] = {
-    "nvidia_cdi": {"nvidia_cdi_refresh_units"},
+    # tasks/main.yml passes these to tasks/refresh.yml.
+    "nvidia_cdi": {
+        "nvidia_cdi_refresh_units",
+        "nvidia_cdi_task",
+        "nvidia_cdi_requested_state",
+        "nvidia_cdi_no_driver_policy",
+    },
     "nvidia_runtime": {"nvidia_runtime_restarts"},
     "nvidia_toolkit": set(),
 }

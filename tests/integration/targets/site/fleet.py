@@ -107,6 +107,23 @@ HOSTS = {
             "/etc/cdi/nvidia.yaml": rf'(?s)^(?=.*enable-cuda-compat)(?!.*additionalGids).*path: "{DEST}/nvid',
         },
     ),
+    # As "directory", but in an image, with units of this collection that run the nvidia-ctk which the play installs.
+    "bare": Host(
+        variables={
+            "nvidia_cdi_host_root_live": False,
+            "nvidia_toolkit_source": "directory",
+            "nvidia_toolkit_src": "{{ tree }}/srv/toolkit",
+        },
+        programs=("dockerd", "containerd"),
+        files={
+            "/etc/containerd/config.toml": "version = 3\n",
+        },
+        expected={
+            "/etc/docker/daemon.json": r'(?s)"default-runtime": "nvidia".*"/usr/local/nvidia/toolkit/nvidia-con',
+            "/etc/systemd/system/gpufleet-nvidia-cdi.service": "/usr/local/nvidia/toolkit/nvidia-ctk",
+            "/etc/cdi": None,
+        },
+    ),
     # An image that is being built: its engine, the programs of the runtime and the GPUs come later.
     "image": Host(
         variables={

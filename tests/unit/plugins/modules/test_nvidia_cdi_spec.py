@@ -11,8 +11,8 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import spec
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import generate, options, spec, undescribed
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, plan
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,11 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("nvidia-ctk", "nvidia-cdi-hook"):
         (tmp_path / "usr/bin" / name).touch(mode=0o755)
 
-    def execute(_writer: spec.SpecWriter, check_mode: bool) -> dict[str, t.Any]:
+    execute_removal = spec.SpecWriter.execute
+
+    def execute(writer: spec.SpecWriter, check_mode: bool, units: t.Any = None) -> dict[str, t.Any]:
+        if writer.options.state == "absent":
+            return execute_removal(writer, check_mode, units)
         # The units come first.
         assert (tmp_path / UNIT).exists() != check_mode
         file = plan.PlannedFile(SPEC, None, b"kind: nvidia.com/gpu\n")
@@ -60,12 +64,112 @@ def test_units_and_specification(tree: Path, run: t.Callable[..., dict[str, t.An
     assert "refresh" not in run()
 
 
-def test_removal_refuses_the_option(tree: Path, run: t.Callable[..., dict[str, t.Any]]) -> None:
+def test_removal_of_units_and_specification(tree: Path, run: t.Callable[..., dict[str, t.Any]]) -> None:
     run(refresh="collection")
-    failed = run(refresh="collection", state="absent")
-    assert failed["failed"]
-    assert "remove the units with nvidia_cdi_refresh" in failed["msg"]
+    predicted = run(refresh="auto", state="absent", _ansible_check_mode=True)
     assert (tree / UNIT).exists()
+    removed = run(refresh="auto", state="absent")
+    assert not (tree / UNIT).exists()
+    for name in ("changed", "diff", "removed_files", "refresh"):
+        assert predicted[name] == removed[name]
+    assert (removed["changed"], removed["refresh"]["service"], removed["device_count"]) == (True, None, 0)
+    assert not run(refresh="auto", state="absent")["changed"]
+
+
+# -- hosts without a driver --------------------------------------------------------------------------------------------
+
+REASON = "No GPU can be described on this host. No NVIDIA driver is loaded"
+
+
+@pytest.fixture
+def without_driver(
+    tree: Path, run: t.Callable[..., dict[str, t.Any]], monkeypatch: pytest.MonkeyPatch
+) -> t.Callable[..., dict[str, t.Any]]:
+    """A running host without a driver, on which the specification must not be generated."""
+
+    def fail(_writer: object, *_arguments: object) -> t.NoReturn:
+        raise AssertionError
+
+    monkeypatch.setattr(spec.SpecWriter, "execute", fail)
+    (tree / "sys/bus").mkdir(parents=True)
+
+    def run_live(**params: t.Any) -> dict[str, t.Any]:
+        # No unit is started, because no systemd runs in the tree.
+        return run(**{"host_root_live": True, "for_engines": [], **params})
+
+    monkeypatch.setattr(generate, "version_of", lambda *_arguments: (1, 20))
+    return run_live
+
+
+@pytest.mark.parametrize("policy", ["warn", "ignore"])
+def test_a_host_without_a_driver_gets_the_units(
+    tree: Path, without_driver: t.Callable[..., dict[str, t.Any]], policy: str
+) -> None:
+    first = without_driver(refresh="collection", when_no_driver=policy)
+    assert (first["changed"], first["specification"], first["devices"], first["device_count"]) == (True, None, [], 0)
+    assert first["refreshed_by"] == "gpufleet-nvidia-cdi.service"
+    assert first["not_described"].startswith(REASON)
+    assert first["not_described"].endswith(
+        "A refresh unit writes the CDI specification when the host starts with its driver."
+    )
+    assert (tree / UNIT).exists()
+    assert not without_driver(refresh="collection", when_no_driver=policy)["changed"]
+
+
+@pytest.mark.parametrize("refresh", [{}, {"refresh": "auto"}])
+def test_without_a_unit_the_task_must_run_again(
+    tree: Path, without_driver: t.Callable[..., dict[str, t.Any]], refresh: dict[str, str]
+) -> None:
+    (tree / "usr/bin/nvidia-ctk").unlink()
+    result = without_driver(when_no_driver="ignore", **refresh)
+    assert (result["changed"], result["refreshed_by"]) == (False, None)
+    assert result["not_described"].endswith("Run this task again on the running host, with its driver.")
+
+
+def test_a_missing_driver_can_be_an_error(tree: Path, without_driver: t.Callable[..., dict[str, t.Any]]) -> None:
+    failed = without_driver(refresh="collection", when_no_driver="fail")
+    assert failed["failed"]
+    assert failed["msg"].startswith(REASON)
+    assert not (tree / UNIT).exists()
+
+
+@pytest.mark.parametrize("policy", ["fail", "warn", "ignore"])
+def test_an_offline_tree_gets_the_units(
+    tree: Path, without_driver: t.Callable[..., dict[str, t.Any]], policy: str
+) -> None:
+    result = without_driver(host_root_live=False, refresh="collection", when_no_driver=policy)
+    assert "is an offline tree, in which there are no GPUs to describe" in result["not_described"]
+    assert (tree / UNIT).exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "mode", "described"),
+    [
+        ([], "auto", False),
+        ([("proc/driver/nvidia/version", "580.95.05")], "auto", True),
+        # A GPU without its driver.
+        ([("sys/bus/pci/devices/1/vendor", "0x10de"), ("sys/bus/pci/devices/1/class", "0x030200")], "nvml", False),
+        # WSL and Tegra.
+        ([("dev/dxg", "")], "auto", True),
+        ([("proc/device-tree/compatible", "nvidia,tegra234\0")], "auto", True),
+        # Modes that need no GPU driver, and one that does.
+        ([], "mofed", True), ([], "csv", True), ([], "management", False),
+    ],
+)  # fmt: skip
+def test_specification_needs_a_driver(tmp_path: Path, files: list[tuple[str, str]], mode: str, described: bool) -> None:
+    for name, content in [*files, ("sys/bus/pci/file", "")]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    host = hostfs.HostFS(str(tmp_path), live=True)
+    assert (undescribed.missing_driver(mode, host, "ignore") is None) == described
+
+
+@pytest.mark.parametrize(("live", "policy", "warned"), [(True, "warn", 1), (True, "ignore", 0), (False, "warn", 0)])
+def test_warning_about_a_missing_driver(tmp_path: Path, live: bool, policy: str, warned: int) -> None:
+    missing = undescribed.missing_driver("auto", hostfs.HostFS(str(tmp_path), live), policy)
+    assert missing is not None
+    result = missing.result(options.CdiOptions(), None)
+    assert result["warnings"] == [result["not_described"]] * warned
 
 
 def test_unreadable_specification_is_reported_before_units_change(
@@ -86,7 +190,7 @@ def test_unreadable_specification_is_reported_before_units_change(
 def test_failure_after_the_units_changed(
     tree: Path, run: t.Callable[..., dict[str, t.Any]], monkeypatch: pytest.MonkeyPatch, check_mode: bool
 ) -> None:
-    def fail(_writer: object, _check_mode: bool) -> t.NoReturn:
+    def fail(_writer: object, _check_mode: bool, _units: object) -> t.NoReturn:
         raise errors.HostError("The specification is invalid.")
 
     monkeypatch.setattr(spec.SpecWriter, "execute", fail)

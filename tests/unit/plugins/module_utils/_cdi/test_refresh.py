@@ -8,8 +8,8 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh_systemd
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import Request
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh, refresh_plan, refresh_systemd
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import CdiOptions, Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh_units import ENGINES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import inventory
@@ -112,6 +112,17 @@ def test_foreign_links_stay(tree: RefreshTree) -> None:
     tree.refresh(state="absent")
     assert tree.has(f"{WANTS}/{SERVICE}")
     assert not tree.has(f"{WANTS}/{PATH}")
+
+
+def test_links_to_the_previous_directory_of_the_units_enable_them(tree: RefreshTree) -> None:
+    tree.toolkit(folder=LOCAL)
+    tree.refresh()
+    # The newer package has its units elsewhere. systemctl enable does not change the links either.
+    for name in (SERVICE, PATH):
+        (tree.path / f"{LOCAL}/{name}".lstrip("/")).rename(tree.path / name)
+    tree.toolkit()
+    result = tree.refresh()
+    assert (result["changed"], result["enabled"], result["links_created"]) == (False, True, [])
 
 
 def test_options_are_environment_variables(tree: RefreshTree) -> None:
@@ -566,3 +577,73 @@ def test_absent_stops_path_unit(tree: RefreshTree) -> None:
     systemd.output = "/etc/cdi/nvidia.yaml"
     tree.refresh(owner="collection", cdi={"require_devices": False})
     assert systemd.active[OWN_PATH] == "active"
+
+
+# -- check mode before the toolkit is installed ------------------------------------------------------------------------
+
+PROGRAMS = ("/usr/bin/nvidia-ctk", "/usr/bin/nvidia-cdi-hook")
+RESULTS = ("changed", "owner", "service", "path_unit", "enabled", "specification", "changed_files", "links_created")
+
+
+def in_check_mode(
+    tree: RefreshTree, version: str | None, programs: t.Iterable[str] = PROGRAMS, **options: t.Any
+) -> t.Any:
+    """Return the result of check mode in a play that would install the toolkit in ``version`` from packages."""
+    host = tree.host().with_programs(version, programs, packages=options.pop("packages", True))
+    runners = refresh_plan.Runners(tree.run, tree.run_pinned)
+    return refresh.CdiRefresh(refresh_plan.RefreshOptions(**options), host, runners).execute(check_mode=True)
+
+
+@pytest.mark.parametrize(
+    ("version", "order"), [("1.18.0", ""), ("1.19.0", LATE), ("1.20.0-rc.2", ""), ("1.20.0", ""), (None, "")]
+)
+@pytest.mark.parametrize("before", [None, "", LATE], ids=["no toolkit", "toolkit", "late toolkit"])
+@pytest.mark.parametrize("owner", ["auto", "toolkit", "collection"])
+def test_units_of_a_toolkit_that_would_be_installed(
+    tree: RefreshTree, version: str | None, order: str, before: str | None, owner: str
+) -> None:
+    if before is not None:
+        tree.toolkit(before)
+        tree.refresh(owner="auto")
+    contents = tree.contents()
+    predicted = in_check_mode(tree, version, owner=owner)
+    assert tree.contents() == contents
+    tree.toolkit(order)
+    done = tree.refresh(owner=owner)
+    assert {name: predicted[name] for name in RESULTS} == {name: done[name] for name in RESULTS}
+    assert predicted["warnings"] == done["warnings"]
+    assert not tree.refresh(owner=owner)["changed"]
+
+
+def test_units_that_a_downgrade_would_remove(tree: RefreshTree) -> None:
+    tree.toolkit()
+    tree.refresh()
+    predicted = in_check_mode(tree, "1.17.8")
+    for name in (SERVICE, PATH):
+        (tree.path / f"{VENDOR}/{name}".lstrip("/")).unlink()
+    done = tree.refresh()
+    assert {name: predicted[name] for name in RESULTS} == {name: done[name] for name in RESULTS}
+    assert (done["owner"], done["changed"]) == ("collection", True)
+
+
+def test_a_toolkit_in_a_directory_has_no_units(tree: RefreshTree) -> None:
+    hook = "/opt/toolkit/nvidia-cdi-hook"
+    cdi = CdiOptions(request=Request(cdi_hook_path=hook))
+    predicted = in_check_mode(tree, "1.20.0", [hook, "/opt/toolkit/nvidia-ctk"], packages=False, cdi=cdi)
+    tree.generator("/opt/toolkit/nvidia-ctk")
+    done = tree.refresh(request=cdi.request)
+    assert {name: predicted[name] for name in RESULTS} == {name: done[name] for name in RESULTS}
+    assert done["owner"] == "collection"
+
+
+def test_options_that_the_predicted_version_lacks_are_refused(tree: RefreshTree) -> None:
+    tree.live = True
+    cdi = CdiOptions(request=Request(all_device=False))
+    with pytest.raises(NvidiaError, match="all_device"):
+        in_check_mode(tree, "1.17.8", owner="collection", cdi=cdi)
+    assert tree.ran == []
+
+
+def test_a_masked_unit_stays_masked(tree: RefreshTree) -> None:
+    tree.link(f"{LOCAL}/{SERVICE}", "/dev/null")
+    assert in_check_mode(tree, "1.20.0")["owner"] == "collection"

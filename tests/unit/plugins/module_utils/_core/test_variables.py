@@ -23,10 +23,11 @@ OPTIONS: dict[str, dict[str, t.Any]] = {
     "source": {"choices": ["directory", "existing"]}, "version": {}, "files": {}, "hold": {"type": "bool"}, "dest": {},
     "minimum_version_policy": {}, "settings": {}, "lock_timeout": {}, "host_root": {}, "package_cache": {},
 }  # fmt: skip
-# Attributes of modules, and the internal option.
+# Attributes of modules, and the internal options.
 NOT_MEANT = {
     *("action_group", "check_mode", "diff_mode", "idempotent", "platform", "safe_file_operations"),
     "_bundled",
+    "_host",
 }
 ROLES = Path(__file__).resolve().parents[5] / "roles"
 # Each role, and the modules of which it sets options.

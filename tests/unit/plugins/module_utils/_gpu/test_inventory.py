@@ -11,6 +11,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, Problem
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import inventory as gpu_inventory
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.inventory import (
     Gpu,
     GpuInventory,
@@ -220,15 +221,20 @@ def test_unknown_uuids(tmp_path: Path) -> None:
     assert warning.startswith("The driver has not read the UUID of GPU 1, 2 yet")
 
 
-def test_no_driver(tmp_path: Path) -> None:
+def test_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = gpu_host(tmp_path, [])
     assert read_inventory(host, use_nvml=False).gpus == ()
     (tmp_path / "proc/driver/nvidia/version").write_text("NVRM version: ?")
     with pytest.raises(HostError, match="contains no driver version"):
         read_inventory(host, use_nvml=False)
     (tmp_path / "proc/driver/nvidia/version").unlink()
-    with pytest.raises(HostError, match=r"No NVIDIA driver is loaded: .* There is no libnvidia-ml.so.1"):
+    # Whatever the reason why NVML cannot be used, the advice is to load the driver.
+    monkeypatch.setattr(
+        gpu_inventory, "query_nvml", lambda *_arguments: (None, Problem("nvml-unusable", "Run modprobe nvidia."))
+    )
+    with pytest.raises(HostError, match="No NVIDIA driver is loaded: ") as error:
         read_inventory(host)
+    assert str(error.value).count("modprobe") == 1
 
 
 # -- unusable devices --------------------------------------------------------------------------------------------------
