@@ -32,8 +32,7 @@ def vulnerabilities(facts: report.HostFacts) -> report.Findings:
     mitigated = [name for name in abouts if is_set and name in _MITIGATED]
     version = report.text(facts.toolkit.get("version"))
     known = "1 known vulnerability" if len(abouts) == 1 else f"{len(abouts)} known vulnerabilities"
-    # The step names all of them.
-    each = "; ".join(about or name for name, about in abouts.items())
+    each = ", ".join(f"{name} ({about})" if about else name for name, about in abouts.items())
     message = f"The toolkit{f' {version}' if version else ''} has {known}: {each}."
     if mitigated:
         hook = f"the hook with {' and '.join(mitigated)}"
