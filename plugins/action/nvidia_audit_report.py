@@ -11,10 +11,11 @@ import json
 import os
 import typing as t
 
+from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit import files, page, report
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit import files, origin, page, report
 
 NEVER = "never"
 # The same as in plugins/modules/nvidia_audit_report.py.
@@ -56,9 +57,10 @@ class ActionModule(ActionBase):
         fleet = report.report_of(_results(task_vars or {}, given), given["generated"])
         # Only the page has the time of the controller. The JSON stays the same as long as the findings do.
         now = datetime.datetime.now().astimezone().isoformat(" ", "seconds")
+        html = page.page_of(fleet, now, origin.version(), origin.command(context.CLIARGS))
         changes = [
             self._try(paths["json"], files.write_private, json.dumps(fleet, indent=2) + "\n"),
-            self._try(paths["html"], files.write_private, page.page_of(fleet, now), ignored=page.TIME),
+            self._try(paths["html"], files.write_private, html, ignored=page.TIME),
         ]
         counts = fleet["totals"]["findings"]
         return {

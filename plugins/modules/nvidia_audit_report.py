@@ -121,13 +121,14 @@ EXAMPLES = r"""
 RETURN = r"""
 lines:
   description:
-    - The number of hosts and findings, and then one line for each finding, the most severe first.
+    - The number of hosts and findings, the number of hosts without findings that are not OK, for example because they
+      have no GPU, and then one line for each finding, the most severe first.
     - A character that a terminal would interpret, or that would hide others, is escaped.
   returned: unless O(prepare_only=true)
   type: list
   elements: str
   sample:
-    - "2 hosts: 1 critical, 0 with warnings, 0 with info only, 1 without findings."
+    - "2 hosts: 1 critical, 0 with warnings only, 0 with info only, 1 without findings."
     - "1 finding: 1 critical, 0 warnings, 0 info."
     - "critical  gpu-01  docker: The default runtime nvidia is not defined. -> Set another default runtime."
 counts:

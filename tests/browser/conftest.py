@@ -41,7 +41,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, t.Any]:
 @pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory, report: dict[str, t.Any]) -> str:
     path = tmp_path_factory.mktemp("page") / "gpufleet-audit.html"
-    path.write_text(page_of(report), encoding="utf-8")
+    command = "ansible-playbook gpufleet.nvidia.audit -i inventory -b"
+    path.write_text(page_of(report, version="9.9.9", command=command), encoding="utf-8")
     return path.as_uri()
 
 

@@ -63,6 +63,7 @@ def test_hosts_are_sorted_by_severity(page: Page, report: dict[str, t.Any]) -> N
     severities = [body.get_dom_attribute("data-severity") for body in page.all(".host")]
     assert severities == sorted(severities, key=["critical", "warning", "info", "none"].index)
     assert page.one(".about").text == "30 hosts · 4 GPUs · 1 unreachable · 1 failed · 2026-03-01"
+    assert page.one(".origin").text == "gpufleet.nvidia 9.9.9 · ansible-playbook gpufleet.nvidia.audit -i inventory -b"
     assert page.status().startswith("30 of 30 hosts, ")
     assert page.open_hosts() == []
 

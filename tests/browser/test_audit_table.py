@@ -11,8 +11,14 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.report import report_of
-from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.audit_fleet import HOSTILE
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.report import needs_subject, report_of
+from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.audit_fleet import (
+    HOSTILE,
+    READY,
+    STOPPED,
+    WITHOUT_ENGINE,
+    WITHOUT_GPU,
+)
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -42,24 +48,41 @@ def test_row_shows_the_worst_finding(page: Page, report: dict[str, t.Any]) -> No
     for name in ("docker-old-01", "gone-01", "podman-01"):
         worst, *others = next(host["findings"] for host in report["hosts"] if host["host"] == name)
         more = f" +{len(others)} more" if others else ""
-        assert cells(page, name)[0] == f"{worst['severity']} {worst['id']}{more}\n{worst['text']}"
+        subject = f"{worst['subject']}: " if needs_subject(worst) else ""
+        expected = f"{worst['severity']} {worst['id']}{more}\n{subject}{worst['text']}\n{worst['advice']}"
+        assert cells(page, name)[0] == expected
+    # The step is visible as a whole, without a click.
+    steps = "[...document.querySelectorAll('.row .advice')]"
+    assert page.run(f"return {steps}.length") > 5
+    assert page.run(f"return {steps}.filter(each => each.scrollHeight > each.clientHeight + 1)") == []
+
+
+@pytest.mark.parametrize("width", [1280, 1400, 1920])
+def test_the_finding_has_the_widest_column(open_page: t.Callable[[object], Page], width: int) -> None:
+    page = open_page(report_of({f"gpu-0001.rack-17.{'x' * 60}": {"engines": [], "findings": [FINDING]}}))
+    page.open(width=width)
+    host, finding, *others = page.run("return [...document.querySelectorAll('thead th')].map(each => each.offsetWidth)")
+    assert finding > host > max(others)
 
 
 def test_hosts_without_findings(page: Page) -> None:
-    assert cells(page, "docker-01")[0] == "OK"
-    assert cells(page, "bare-01")[0] == "no toolkit"
-    assert cells(page, "docker-01")[-1] == cells(page, "bare-01")[-1] == "no spec"
+    assert cells(page, READY)[0] == "OK"
+    assert cells(page, WITHOUT_GPU)[0] == "no GPU"
+    assert cells(page, WITHOUT_ENGINE)[0].split("\n") == ["no toolkit", "no engine"]
+    assert cells(page, STOPPED)[0] == "containerd stopped"
+    assert cells(page, READY)[-1] == cells(page, WITHOUT_ENGINE)[-1] == "no spec"
     assert "none" not in page.one("#fleet").text
-    # Only a host with the toolkit is green.
-    red, green, blue = map(int, re.findall(r"\d+", color(page, "docker-01")))
+    # Only a host whose containers can use GPUs is green.
+    red, green, blue = map(int, re.findall(r"\d+", color(page, READY)))
     assert green > max(red, blue)
-    red, green, blue = map(int, re.findall(r"\d+", color(page, "bare-01")))
-    assert green < max(red, blue)
+    for name in (WITHOUT_GPU, WITHOUT_ENGINE, STOPPED):
+        red, green, blue = map(int, re.findall(r"\d+", color(page, name)))
+        assert green < max(red, blue)
 
 
-def test_toolkit_that_was_not_inspected(open_page: t.Callable[[object], Page]) -> None:
+def test_host_that_was_inspected_partly(open_page: t.Callable[[object], Page]) -> None:
     page = open_page(report_of({"a": {"engines": []}}))
-    assert cells(page, "a")[0] == "no findings"
+    assert cells(page, "a")[0].split("\n") == ["partly inspected", "GPU unknown"]
 
 
 def test_top_problems_filter(page: Page, report: dict[str, t.Any]) -> None:
@@ -98,7 +121,8 @@ def test_card_on_a_phone(page: Page) -> None:
     page.open(width=420)
     visible = [cell for cell in page.row("docker-old-01").find_elements("css selector", "td") if cell.is_displayed()]
     assert len(visible) == 1
-    assert visible[0].text.startswith("critical known-cve +3 more\nThe toolkit has the vulnerability")
+    assert visible[0].text.startswith("critical known-cve\nThe toolkit 1.17.3 has 4 known vulnerabilities")
+    assert "Install 1.19.1 or newer (fixes CVE-2025-23359, " in visible[0].text
     assert page.row("docker-old-01").find_element("css selector", "th").text == "docker-old-01"
     page.row("docker-old-01").find_element("css selector", ".toggle").click()
     assert "1.17.3" in page.row("docker-old-01").text
@@ -112,8 +136,8 @@ def test_search_opens_and_highlights_findings(page: Page) -> None:
     assert len(found) == 3
     assert all("CVE-2025-23267" in each.text for each in found)
     assert page.run("return getComputedStyle(arguments[0]).outlineStyle", found[0]) == "solid"
-    # In the finding, and in the list of the host's vulnerabilities.
-    assert [mark.text for mark in page.all("mark")] == ["CVE-2025-23267"] * 6
+    # In the text and the advice of the finding, and in the list of the host's vulnerabilities.
+    assert [mark.text for mark in page.all("mark")] == ["CVE-2025-23267"] * 9
     # The user can collapse it.
     page.row("docker-old-01").find_element("css selector", ".toggle").click()
     assert page.open_hosts() == ["docker-old-02", "docker-old-03"]
@@ -140,7 +164,7 @@ def test_printed_summary(page: Page) -> None:
     page.open("#text=docker-old", medium="print")
     assert [tile.text.split()[0] for tile in page.all(".tile") if tile.is_displayed()] == ["3", "0", "0", "0"]
     assert page.one(".top").is_displayed()
-    assert page.status() == "3 of 30 hosts, 12 findings: 12 critical, 0 warnings, 0 info"
+    assert page.status() == "3 of 30 hosts, 3 findings: 3 critical, 0 warnings, 0 info"
     assert not page.one("#search").is_displayed()
 
 
@@ -201,7 +225,7 @@ def test_export_contains_what_the_filter_shows(page: Page, report: dict[str, t.A
     lines = exported(page, "markdown", tmp_path).splitlines()
     assert lines[1] == "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     assert len(lines) == 2 + len(expected)
-    assert lines[2].startswith("| docker-old-01 | critical | known-cve | toolkit | The toolkit has")
+    assert "| docker-old-01 | critical | known-cve | toolkit | The toolkit 1.17.3 has" in "\n".join(lines)
 
 
 def test_export_contains_hosts_without_rows(page: Page, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def findings_of(host: hostfs.HostFS, parts: t.Mapping[str, t.Any]) -> list[dict[
     try:
         found += owners_of(host, facts)
     except errors.MissingPackageError as error:
-        found.append(rules_host.unread_files(str(error)))
+        found.append(rules_host.unread_files(errors.Problem.of(error)))
     found += _wrong_types(parts)
     return [finding._asdict() for finding in _merged(dict.fromkeys(found), facts, host)]
 
@@ -126,7 +126,9 @@ _TYPES: dict[str, dict[str, type]] = {
 
 
 def _wrong_types(parts: t.Any) -> report.Findings:
+    """Yield one finding for all values of the wrong type."""
     parts = report.table(parts)
+    found: dict[str, list[str]] = {}
     for name, types in _TYPES.items():
         part = parts.get(name)
         part_type = list if name == "engines" else dict
@@ -134,9 +136,13 @@ def _wrong_types(parts: t.Any) -> report.Findings:
         wrong = [f"{name}.{key}" for entry in entries for key, kind in types.items() if _differs(entry.get(key), kind)]
         if _differs(part, part_type) or (part_type is list and len(entries) < len(part or ())):
             wrong.append(name)
-        for key in dict.fromkeys(wrong):
-            message = f"{key} in the report of the host has an unexpected type, so findings may be missing."
-            yield report.info("report-invalid", name, message, "Inspect the host again with this version.")
+        if wrong:
+            found[name] = wrong
+    if found:
+        keys = dict.fromkeys(key for wrong in found.values() for key in wrong)
+        message = f"Findings may be missing, because parts of the report have an unexpected type: {', '.join(keys)}."
+        advice = "Run the audit again with one version of the collection."
+        yield report.info("report-invalid", core_text.listed(list(found)), message, advice)
 
 
 def _differs(value: t.Any, kind: type) -> bool:
@@ -189,10 +195,10 @@ def _lacks_only_toolkit(pair: _Pair) -> bool:
     """Return whether only the toolkit is missing: the program of a runtime, or programs that a specification names."""
     other, facts = pair.other, pair.facts
     if other.id == "cdi-stale":
-        spec = next((spec for spec in facts.specs if spec.get("path") == other.subject), {})
-        codes = {reason.code for reason in report.problems_in(spec.get("reasons"))}
+        specs = rules_cdi.stale_specs(facts).get(other.subject, [])
+        codes = {reason.code for spec in specs for reason in report.problems_in(spec.get("reasons"))}
         programs = toolkit_constants.ALL_PROGRAMS
-        missing = [posixpath.basename(path) for path in report.texts(spec.get("missing_paths"))]
+        missing = [posixpath.basename(path) for spec in specs for path in report.texts(spec.get("missing_paths"))]
         return codes == {host_check.PATH_MISSING} and all(name in programs for name in missing)
     if other.id == "runtime-program-missing":
         # The rule gives this severity only to NVIDIA's runtimes.
@@ -252,8 +258,38 @@ CAUSES = (
 
 
 def _merged(found: t.Iterable[report.Finding], facts: report.HostFacts, host: hostfs.HostFS) -> list[report.Finding]:
-    """Return ``found`` without consequences. The finding of a cause names its consequences."""
+    """Return one finding for each cause. It names the consequences, and all subjects that need the same step."""
+    # Each engine has its own files and its own daemon, so it is a cause of its own.
+    engines = {report.target_of(engine) for engine in facts.engines}
+    kept, explained = _without_consequences(found, facts, host)
+    groups: dict[tuple[str, str, str], list[report.Finding]] = {}
+    for finding in kept:
+        own = finding.subject if finding.subject in engines else ""
+        groups.setdefault((finding.id, finding.advice, own), []).append(finding)
+    one_each = [
+        _with(_joined(group), [other for cause in group for other in explained.get(cause, [])])
+        for group in groups.values()
+    ]
+    return sorted(one_each, key=report.Finding.sort_key)
+
+
+def _joined(group: t.Sequence[report.Finding]) -> report.Finding:
+    """Return one finding for several with the same step. They are sorted by severity."""
+    if len(group) == 1:
+        return group[0]
+    subject = core_text.listed(list(dict.fromkeys(finding.subject for finding in group)))
+    return group[0]._replace(subject=subject, text=report.joined(finding.text for finding in group))
+
+
+_Consequences = t.Dict[report.Finding, t.List[report.Finding]]
+
+
+def _without_consequences(
+    found: t.Iterable[report.Finding], facts: report.HostFacts, host: hostfs.HostFS
+) -> tuple[list[report.Finding], _Consequences]:
+    """Return ``found`` without consequences, and the consequences of each finding that is left."""
     kept = sorted(found, key=report.Finding.sort_key)
+    consequences: _Consequences = {}
     for row in CAUSES:
         for cause in [finding for finding in kept if finding.id in row.ids]:
             if cause not in kept:
@@ -264,8 +300,11 @@ def _merged(found: t.Iterable[report.Finding], facts: report.HostFacts, host: ho
                 for other in kept
                 if other != cause and other.id in row.consequences and row.explains(_Pair(cause, other, facts, host))
             ]
-            kept = [_with(one, explained) if one == cause else one for one in kept if one not in explained]
-    return sorted(kept, key=report.Finding.sort_key)
+            kept = [one for one in kept if one not in explained]
+            # What a consequence explains is explained by its cause.
+            indirect = [later for other in explained for later in consequences.pop(other, [])]
+            consequences.setdefault(cause, []).extend([*explained, *indirect])
+    return kept, consequences
 
 
 def _with(cause: report.Finding, explained: t.Sequence[report.Finding]) -> report.Finding:

@@ -15,7 +15,7 @@ import posixpath
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, steps
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
@@ -35,7 +35,6 @@ if t.TYPE_CHECKING:
 
 _Read = t.TypeVar("_Read")
 
-PURGE_ADVICE = "Remove it with nvidia_runtime_config and purge_legacy: true."
 # The largest file that is read, in bytes. Real configuration files are smaller.
 _MAX_BYTES = 4 << 20
 
@@ -118,16 +117,20 @@ def attempt(read: t.Callable[[], _Read]) -> _Read | None:
 def experimental_runtime(path: str) -> report.Finding:
     """Return the finding for a file that registers the runtime nvidia-experimental."""
     message = f"{path} registers the runtime {nvidia_files.EXPERIMENTAL}. Since 1.14 the toolkit has no program for it."
-    return report.warning("runtime-experimental", path, message, PURGE_ADVICE)
+    return report.warning("runtime-experimental", path, message, steps.PURGE_LEGACY)
 
 
 def defined_twice(paths_by_runtime: t.Mapping[str, list[str]]) -> report.Findings:
-    """Yield a finding for each runtime that is defined in several files."""
+    """Yield a finding for the runtimes that are defined in several files."""
+    by_files: dict[tuple[str, ...], list[str]] = {}
     for name, paths in paths_by_runtime.items():
         if len(paths) > 1:
-            message = f"The runtime {name} is defined in {' and '.join(paths)}. The last definition has precedence."
-            advice = "Keep one definition, and remove the others."
-            yield report.warning("runtime-defined-twice", paths[-1], message, advice)
+            by_files.setdefault(tuple(dict.fromkeys(paths)), []).append(name)
+    for files, names in by_files.items():
+        places = " and ".join(files)
+        message = f"Several files define {core_text.listed(names)}: {places}. The last definition has precedence."
+        advice = "Keep one definition, and remove the others."
+        yield report.warning("runtime-defined-twice", files[-1], message, advice)
 
 
 # -- Docker ----------------------------------------------------------------------------------------------------------
@@ -235,7 +238,7 @@ def crio_old_drop_in(configs: HostConfigs) -> report.Findings:
     path = nvidia_files.STRAY_CRIO
     if configs.host.lexists(path) and not configs.is_recorded(path):
         message = f"{path} is a drop-in that the toolkit up to 1.19.0 wrote. CRI-O does not read its directory."
-        yield report.warning("drop-in-of-old-toolkit", path, message, PURGE_ADVICE)
+        yield report.warning("drop-in-of-old-toolkit", path, message, steps.PURGE_LEGACY)
 
 
 def crio_backups(configs: HostConfigs) -> report.Findings:
@@ -244,10 +247,12 @@ def crio_backups(configs: HostConfigs) -> report.Findings:
     CRI-O reads every file there, whatever its name.
     """
     files = configs.crio
-    for file in files.files[1:] if files is not None else ():
-        if _BACKUP.fullmatch(posixpath.basename(file.name)):
-            message = f"{file.name} looks like a backup, but CRI-O reads every file in this directory as configuration."
-            yield report.warning("backup-in-config-directory", file.name, message, "Move it to another directory.")
+    drop_ins = [file.name for file in files.files[1:]] if files is not None else []
+    backups = [name for name in drop_ins if _BACKUP.fullmatch(posixpath.basename(name))]
+    if backups:
+        names = core_text.listed(backups)
+        message = f"CRI-O reads every file of its directory as configuration, also what looks like a backup: {names}."
+        yield report.warning("backup-in-config-directory", names, message, "Move it to another directory.")
     for name in files.missing if files is not None else ():
         message = f"{name} is a link to a file that does not exist. CRI-O does not start with it."
         yield report.critical("dangling-symlink", name, message, "Remove the link, or create the file.")
@@ -297,7 +302,7 @@ def gpu_operator(configs: HostConfigs) -> report.Findings:
     left += [toolkit_constants.DIRECTORY] if _is_directory(configs, toolkit_constants.DIRECTORY) else []
     if left:
         message = f"The GPU operator created {core_text.listed(left)}. Its toolkit container does not run now."
-        advice = f"Remove {core_text.listed(left)}, unless an engine uses programs there."
+        advice = "Remove the directories, unless an engine uses programs there."
         yield report.info("gpu-operator-leftovers", left[-1], message, advice)
 
 
@@ -308,7 +313,9 @@ def _is_directory(configs: HostConfigs, path: str) -> bool:
 
 
 def old_hooks(configs: HostConfigs) -> report.Findings:
-    """Yield a finding for each OCI hook of NVIDIA's that this collection has not written."""
+    """Yield findings for OCI hooks of NVIDIA's that this collection has not written."""
+    missing: dict[str, list[str]] = {}
+    usable: list[str] = []
     for path in (f"{directory}/{nvidia_files.HOOK_NAME}" for directory in nvidia_files.HOOK_FOLDERS):
         content = None if configs.is_recorded(path) else configs.content(path)
         if content is None or not nvidia_files.is_nvidia_hook(content):
@@ -316,33 +323,42 @@ def old_hooks(configs: HostConfigs) -> report.Findings:
         hook = report.table(nvidia_files.read_hook(content)).get("hook")
         program = report.text(report.table(hook).get("path")) or report.text(hook)
         if configs.host.find_executable([program]) is None:
-            message = (
-                f"With {path}, Podman and CRI-O run {program} for every container. The program is missing, so no"
-                " container starts."
-            )
-            yield report.critical("legacy-oci-hook", path, message, PURGE_ADVICE)
+            missing.setdefault(program, []).append(path)
         else:
-            message = (
-                f"With {path}, Podman and CRI-O run NVIDIA's hook for every container. A container that also uses CDI"
-                " or NVIDIA's runtime gets its GPUs twice."
-            )
-            yield report.warning("legacy-oci-hook", path, message, PURGE_ADVICE)
+            usable.append(path)
+    for program, paths in missing.items():
+        message = (
+            f"With {' and '.join(paths)}, Podman and CRI-O run {program} for every container. The program is missing,"
+            " so no container starts."
+        )
+        yield report.critical("legacy-oci-hook", core_text.listed(paths), message, steps.PURGE_LEGACY)
+    if usable:
+        message = (
+            f"With {' and '.join(usable)}, Podman and CRI-O run NVIDIA's hook for every container. A container that"
+            " also uses CDI or NVIDIA's runtime gets its GPUs twice."
+        )
+        yield report.warning("legacy-oci-hook", core_text.listed(usable), message, steps.PURGE_LEGACY)
 
 
 def managed_files(configs: HostConfigs) -> report.Findings:
-    """Yield a finding for each file with a comment of a configuration management tool at the top."""
+    """Yield a finding for the files with a comment of a configuration management tool at the top."""
     paths = [toolkit_constants.CONFIG_FILE]
     for files in (configs.containerd, configs.crio):
         paths += [file.path for file in files.files] if files is not None else []
-    for path in dict.fromkeys(paths):
-        if any(_MANAGED.search(line) for line in _header_comments(configs.content(path) or b"")):
-            yield report.warning(
-                "other-config-management",
-                path,
-                f"A comment at the top of {path} says that a configuration management tool writes the file. The next"
-                " run of that tool may remove what this collection has added.",
-                "Run this collection after each run of that tool, or configure that tool to keep NVIDIA's entries.",
-            )
+    managed = [
+        path
+        for path in dict.fromkeys(paths)
+        if any(_MANAGED.search(line) for line in _header_comments(configs.content(path) or b""))
+    ]
+    if managed:
+        names = core_text.listed(managed)
+        yield report.warning(
+            "other-config-management",
+            names,
+            f"A configuration management tool writes {names}, as a comment at the top says. The next run of that tool"
+            " may remove what this collection has added.",
+            "Run this collection after each run of that tool, or configure that tool to keep NVIDIA's entries.",
+        )
 
 
 def _header_comments(content: bytes) -> list[bytes]:

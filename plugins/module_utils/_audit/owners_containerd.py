@@ -13,7 +13,7 @@ import posixpath
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import owners, report
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import owners, report, steps
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files, toml_plan
@@ -79,9 +79,9 @@ def copied_settings(configs: owners.HostConfigs) -> report.Findings:
         changes = f"Changes of {core_text.listed(found.drifted)}" if found.drifted else "Later changes of settings"
         message = (
             f"{file.path} contains NVIDIA's runtimes and a copy of the other CRI settings, as nvidia-ctk writes it."
-            f" {changes} in {files.main.path} have no effect."
+            f" {changes} in the main file have no effect."
         )
-        yield report.warning("drop-in-copies-settings", file.path, message, owners.PURGE_ADVICE)
+        yield report.warning("drop-in-copies-settings", file.path, message, steps.PURGE_LEGACY)
 
 
 def old_drop_in(configs: owners.HostConfigs) -> report.Findings:
@@ -92,7 +92,7 @@ def old_drop_in(configs: owners.HostConfigs) -> report.Findings:
     is_imported = configs.real(path) in {file.path for file in files.files}
     effect = "The main file imports it." if is_imported else "No file imports it."
     message = f"{path} is a drop-in that the toolkit 1.18.0 wrote. {effect}"
-    yield report.warning("drop-in-of-old-toolkit", path, message, owners.PURGE_ADVICE)
+    yield report.warning("drop-in-of-old-toolkit", path, message, steps.PURGE_LEGACY)
 
 
 def runtimes(configs: owners.HostConfigs) -> report.Findings:
@@ -114,15 +114,15 @@ def imports(configs: owners.HostConfigs) -> report.Findings:
         return
     main = files.main.path
     for name in files.missing:
-        message = f"{name} does not exist, but {main} or one of its imports imports it. containerd does not start."
+        message = f"{name} does not exist, but the configuration imports it. containerd does not start."
         advice = "Remove the entry from imports, or replace it by a pattern (*)."
         yield report.critical("import-missing", name, message, advice)
     if files.imports_path(main):
         message = f"{main} imports itself."
         yield report.warning("import-of-itself", main, message, "Remove the entry from imports.")
     for name in files.mismatched_versions():
-        message = f"containerd ignores the CRI settings in {name}, because its version is not that of {main}."
-        yield report.warning("config-version-mismatch", name, message, "Use the same version in both files.")
+        message = f"containerd ignores the CRI settings in {name}, because its version is not that of the main file."
+        yield report.warning("config-version-mismatch", name, message, "Use the version of the main file.")
     disabled_in = files.cri_disabled_in()
     if disabled_in is not None:
         message = (

@@ -9,6 +9,7 @@ It contains no rules. host_info collects the report.
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
@@ -16,6 +17,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 CRITICAL, WARNING, INFO = "critical", "warning", "info"
 SEVERITIES = (CRITICAL, WARNING, INFO)
 _GPU_NAMES = "nvidia.com/gpu="
+# The number of sentences that one finding joins.
+_JOINED = 5
 
 
 class Finding(t.NamedTuple):
@@ -97,8 +100,27 @@ def texts(value: t.Any) -> list[str]:
 def problems_in(value: t.Any) -> list[errors.Problem]:
     """Return the problems in a list of the report."""
     return [
-        errors.Problem(text(row.get("code")), text(row["message"])) for row in rows(value) if text(row.get("message"))
+        errors.Problem(text(row.get("code")), text(row["message"]), text(row.get("advice")))
+        for row in rows(value)
+        if text(row.get("message"))
     ]
+
+
+def joined(sentences: t.Iterable[str]) -> str:
+    """Return different sentences as one text, only the first ones if there are many."""
+    found = list(dict.fromkeys(filter(None, sentences)))
+    # Messages about several places in one file begin with its path.
+    path = re.split("[,:] ", found[0], maxsplit=1)[0] if found and found[0].startswith("/") else ""
+    rest = len(found) - _JOINED
+    shown = [found[0], *(without_path(sentence, path) for sentence in found[1:_JOINED])] if found else []
+    return " ".join([*shown, *([f"{rest} more of this kind are not listed."] if rest > 0 else [])])
+
+
+def without_path(sentence: str, path: str) -> str:
+    """Return ``sentence`` without the ``path`` at its beginning."""
+    is_path = path and sentence.startswith((f"{path}, ", f"{path}: "))
+    rest = sentence[len(path) + 2 :]
+    return rest[:1].upper() + rest[1:] if is_path else sentence
 
 
 def text(value: t.Any) -> str:

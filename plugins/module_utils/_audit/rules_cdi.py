@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, steps
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh_units
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import versions as cdi_versions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
@@ -21,7 +21,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cd
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import config as podman_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import plan as podman_plan
 
-_WRITE = "Write it again with nvidia_cdi_spec."
 # The flavors whose version is that of the engine. The others, such as k3s, report the version of the Kubernetes
 # distribution.
 _WITH_ENGINE_VERSION = ("", "system", "rootless", "snap")
@@ -33,28 +32,50 @@ _DOCKER_PREFERS_CDI = (29,)
 
 def faulty(facts: report.HostFacts) -> report.Findings:
     """Yield findings for specifications that engines skip, that could not be read, or that have warnings."""
+    unread: list[str] = []
     for spec in facts.specs:
         path = report.text(spec.get("path"))
         if spec.get("valid") is False:
-            reasons = core_text.joined(report.texts(spec.get("errors")))
+            reasons = core_text.joined([report.without_path(error, path) for error in report.texts(spec.get("errors"))])
             message = f"{path} is invalid, so engines skip it. {reasons}".rstrip()
             severity = report.WARNING if facts.gpu_specs else report.CRITICAL
-            yield report.Finding(severity, "cdi-invalid", path, message, _WRITE)
+            yield report.Finding(severity, "cdi-invalid", path, message, _writing(spec))
         elif "valid" in spec and spec["valid"] is None:
-            message = f"{path} could not be read, because no YAML parser is available."
-            yield report.info("cdi-not-parsed", path, message, "Install PyYAML for Ansible on the controller.")
-        for message in report.texts(spec.get("warnings")):
+            unread.append(path)
+        warnings = report.texts(spec.get("warnings"))
+        if warnings:
+            message = f"{path} has unusual content: {'; '.join(each.rstrip('.') for each in warnings)}."
             yield report.info("cdi-unusual-content", path, message, "No action is needed if this is intended.")
+    if unread:
+        names = core_text.listed(list(dict.fromkeys(unread)))
+        message = f"No YAML parser is available, so these files could not be read: {names}."
+        yield report.info("cdi-not-parsed", names, message, "Install PyYAML for Ansible on the controller.")
+
+
+def _writing(spec: t.Mapping[str, t.Any]) -> str:
+    """Return the step that replaces a specification. The playbook site writes that of the GPUs."""
+    is_of_gpus = spec.get("kind") in (None, core_constants.GPU_KIND)
+    return steps.WRITE_SPECIFICATION if is_of_gpus else steps.WRITE_OTHER_SPECIFICATION
 
 
 def stale(facts: report.HostFacts) -> report.Findings:
+    """Yield one finding for all specifications that are stale for the same reasons."""
+    for subject, specs in stale_specs(facts).items():
+        paths = {report.text(spec.get("path")) for spec in specs}
+        reasons = report.joined(reason.message for reason in report.problems_in(specs[0].get("reasons")))
+        message = f"{subject} do{'es' if len(paths) == 1 else ''} not match the host. {reasons}".rstrip()
+        severity = report.CRITICAL if paths & facts.gpu_specs else report.WARNING
+        yield report.Finding(severity, "cdi-stale", subject, message, _writing(specs[0]))
+
+
+def stale_specs(facts: report.HostFacts) -> dict[str, list[dict[str, t.Any]]]:
+    """Return the stale specifications with the same reasons and the same step, by the subject of their finding."""
+    groups: dict[tuple[str, ...], list[dict[str, t.Any]]] = {}
     for spec in facts.specs:
         if spec.get("stale") is True:
-            path = report.text(spec.get("path"))
             reasons = [reason.message for reason in report.problems_in(spec.get("reasons"))]
-            message = f"{path} does not match the host. {' '.join(reasons)}".rstrip()
-            severity = report.CRITICAL if path in facts.gpu_specs else report.WARNING
-            yield report.Finding(severity, "cdi-stale", path, message, _WRITE)
+            groups.setdefault((_writing(spec), *reasons), []).append(spec)
+    return {core_text.listed([report.text(spec.get("path")) for spec in specs]): specs for specs in groups.values()}
 
 
 def conflicts(facts: report.HostFacts) -> report.Findings:
@@ -65,17 +86,13 @@ def conflicts(facts: report.HostFacts) -> report.Findings:
             f"{' and '.join(paths)} are in the same directory and define the same devices, so engines find none of"
             f" these devices: {core_text.listed(names)}."
         )
-        advice = "Remove all but one of these files, for example with nvidia_cdi_spec and exclusive: true."
-        yield report.critical("cdi-unresolvable", paths[-1], message, advice)
+        yield report.critical("cdi-unresolvable", paths[-1], message, steps.KEEP_ONE_SPECIFICATION)
     for paths, names in _by_paths(conflicting.get("shadowed")).items():
         message = (
             f"Engines ignore these devices in {' and '.join(paths)}: {core_text.listed(names)}. A file in a directory"
             " with precedence also defines them."
         )
-        advice = (
-            "Keep one of the files, for example with nvidia_cdi_spec and exclusive: true, which removes the others."
-        )
-        yield report.warning("cdi-shadowed", paths[-1], message, advice)
+        yield report.warning("cdi-shadowed", paths[-1], message, steps.KEEP_ONE_SPECIFICATION)
 
 
 def _by_paths(by_name: t.Any) -> dict[tuple[str, ...], list[str]]:
@@ -93,29 +110,35 @@ def _by_paths(by_name: t.Any) -> dict[tuple[str, ...], list[str]]:
 def engine_limits(facts: report.HostFacts) -> report.Findings:
     """Yield findings for engines whose release cannot read the specifications of the GPUs."""
     for engine, support in _engines(facts):
-        if support.reads:
-            yield from _too_new(facts, report.target_of(engine), support)
-        elif facts.gpu_specs:
+        if not support.reads and facts.gpu_specs:
             message = f"{support} does not read CDI specifications."
             advice = "Use a newer release, or the runtime nvidia."
             yield report.info("cdi-unsupported", report.target_of(engine), message, advice)
 
 
-def _too_new(facts: report.HostFacts, target: str, support: cdi_support.CdiEngine) -> report.Findings:
+def too_new(facts: report.HostFacts) -> report.Findings:
+    """Yield a finding for each specification that engines skip, because its version is newer than they support."""
     for spec in facts.specs:
         version = report.text(spec.get("cdi_version"))
-        if spec.get("valid") is not True or support.newest is None:
+        found = [pair for pair in _engines(facts) if spec.get("valid") is True and _is_newer(version, pair[1])]
+        if not found:
             continue
-        try:
-            is_newer = cdi_versions.version_number(version) > cdi_versions.version_number(support.newest)
-        except ValueError:
-            continue
-        if is_newer:
-            path = report.text(spec.get("path"))
-            message = f"{support} supports CDI up to {support.newest}, so it skips {path} with CDI version {version}."
-            advice = "Write it with nvidia_cdi_spec, which uses a version that all engines of the host support."
-            severity = report.CRITICAL if spec.get("kind") == core_constants.GPU_KIND else report.WARNING
-            yield report.Finding(severity, "cdi-too-new", target, message, advice)
+        each = core_text.listed([f"{support}, which supports CDI up to {support.newest}" for _engine, support in found])
+        message = f"{report.text(spec.get('path'))} has CDI version {version}, so it is skipped by {each}."
+        targets = core_text.listed([report.target_of(engine) for engine, _support in found])
+        is_of_gpus = spec.get("kind") == core_constants.GPU_KIND
+        severity = report.CRITICAL if is_of_gpus else report.WARNING
+        advice = steps.LOWER_SPECIFICATION if is_of_gpus else steps.WRITE_OTHER_SPECIFICATION
+        yield report.Finding(severity, "cdi-too-new", targets, message, advice)
+
+
+def _is_newer(version: str, support: cdi_support.CdiEngine) -> bool:
+    if not support.reads or support.newest is None:
+        return False
+    try:
+        return cdi_versions.version_number(version) > cdi_versions.version_number(support.newest)
+    except ValueError:
+        return False
 
 
 def unread_directories(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findings:
@@ -124,19 +147,24 @@ def unread_directories(facts: report.HostFacts, host: hostfs.HostFS) -> report.F
     The directories are the defaults of the engine's release, and for Podman those of its configuration.
     """
     directories = {_real(host, posixpath.dirname(path)) for path in facts.gpu_specs}
+    groups: dict[tuple[bool, tuple[str, ...]], list[tuple[str, str]]] = {}
     for engine, support in _engines(facts):
         configured = _podman_directories(host, support) if support.name == "podman" else None
         read = support.folders if configured is None else configured
         if not support.reads or not directories or directories & {_real(host, directory) for directory in read}:
             continue
-        unless = ", unless its configuration names another directory" if configured is None else ""
+        found = (report.target_of(engine), str(support))
+        groups.setdefault((configured is not None, tuple(read)), []).append(found)
+    for (is_configured, read), engines in groups.items():
+        names = core_text.listed([name for _target, name in engines])
+        unless = "" if is_configured else ", unless the configuration names another directory"
         yield report.Finding(
-            report.WARNING if configured is None else report.CRITICAL,
+            report.CRITICAL if is_configured else report.WARNING,
             "cdi-directory-not-read",
-            report.target_of(engine),
-            f"{support} reads specifications only in {' and '.join(read) or 'no directory'}{unless}. The"
-            f" specifications of the GPUs are {core_text.listed(sorted(facts.gpu_specs))}.",
-            "Write the specification to a directory that this engine reads, with nvidia_cdi_spec.",
+            core_text.listed([target for target, _name in engines]),
+            f"The specifications of the GPUs are {core_text.listed(sorted(facts.gpu_specs))}, but {names}"
+            f" read{'s' if len(engines) == 1 else ''} only {' and '.join(read) or 'no directory'}{unless}.",
+            steps.MOVE_SPECIFICATION,
         )
 
 
@@ -184,18 +212,16 @@ def docker_without_cdi(facts: report.HostFacts) -> report.Findings:
     fresh = {report.text(spec.get("path")) for spec in facts.specs if spec.get("stale") is False}
     if not facts.cdi or not facts.has_gpu or (facts.gpu_specs and facts.gpu_specs <= fresh):
         return
+    problem = "this host has no specification of its GPUs"
+    if facts.gpu_specs:
+        problem = "none of the GPUs' specifications is valid and fresh"
     for engine, support in _engines(facts):
         version = tuple(int(part) for part in (support.version or "").split(".") if part)
         if support.name == "docker" and version >= _DOCKER_PREFERS_CDI:
-            problem = (
-                "none of the GPUs' specifications is valid and fresh"
-                if facts.gpu_specs
-                else "this host has no specification of its GPUs"
-            )
             message = f"{support} uses CDI specifications for --gpus, but {problem}."
             severity = report.CRITICAL if facts.gpu_specs else report.WARNING
-            advice = "Write a specification with nvidia_cdi_spec."
-            yield report.Finding(severity, "docker-needs-cdi", report.target_of(engine), message, advice)
+            target = report.target_of(engine)
+            yield report.Finding(severity, "docker-needs-cdi", target, message, steps.WRITE_SPECIFICATION)
 
 
 # -- refresh services ------------------------------------------------------------------------------------------------
@@ -205,20 +231,17 @@ def refresh(facts: report.HostFacts) -> report.Findings:
     """Yield findings for specifications that nothing writes again after an update of the driver."""
     if facts.refresh.get("enabled") is False:
         message = f"{facts.refresh_service} is not enabled, so an update of the driver makes the specification stale."
-        advice = "Enable it with nvidia_cdi_refresh."
-        yield report.warning("cdi-refresh-off", facts.refresh_service, message, advice)
-    elif not facts.refresh and "refresh" in facts.cdi:
-        for path in sorted(facts.gpu_specs):
-            is_volatile = path.startswith(_VOLATILE)
-            event = "the host restarts" if is_volatile else "the driver is updated"
-            message = f"No service writes {path} again when {event}."
-            advice = "Install refresh units with nvidia_cdi_refresh."
-            if _lacks_nvidia_ctk(facts):
-                # The refresh units run nvidia-ctk, so without it they do not help.
-                target = " to /etc/cdi" if is_volatile else ""
-                advice = f"Write it{target} with nvidia_cdi_spec after each driver update, or install the toolkit."
-            severity = report.WARNING if is_volatile else report.INFO
-            yield report.Finding(severity, "cdi-refresh-missing", path, message, advice)
+        yield report.warning("cdi-refresh-off", facts.refresh_service, message, steps.ENABLE_REFRESH)
+    elif not facts.refresh and "refresh" in facts.cdi and facts.gpu_specs:
+        volatile = sorted(path for path in facts.gpu_specs if path.startswith(_VOLATILE))
+        others = sorted(facts.gpu_specs - set(volatile))
+        events = [(volatile, "the host restarts"), (others, "the driver is updated")]
+        message = " or ".join(f"{core_text.listed(paths)} again when {event}" for paths, event in events if paths)
+        # The refresh units run nvidia-ctk, so without it they do not help.
+        advice = steps.write_after_updates(bool(volatile)) if _lacks_nvidia_ctk(facts) else steps.INSTALL_REFRESH
+        severity = report.WARNING if volatile else report.INFO
+        subject = core_text.listed([*volatile, *others])
+        yield report.Finding(severity, "cdi-refresh-missing", subject, f"No service writes {message}.", advice)
 
 
 def _lacks_nvidia_ctk(facts: report.HostFacts) -> bool:
@@ -236,10 +259,10 @@ def refresh_precedence(facts: report.HostFacts) -> report.Findings:
             "cdi-refresh-overrides",
             facts.refresh_service,
             f"{facts.refresh_service} writes {output}, which has precedence over {core_text.listed(sorted(others))}."
-            f" For devices that several of these files define, engines use those of {output}.",
-            "Run nvidia_cdi_refresh with the options with which the other files were written, or with their path.",
+            " Engines use its devices instead of devices with the same names in the other files.",
+            steps.REFRESH_ALIKE,
         )
 
 
-RULES = (faulty, stale, conflicts, engine_limits, docker_without_cdi, refresh, refresh_precedence)
+RULES = (faulty, stale, conflicts, engine_limits, too_new, docker_without_cdi, refresh, refresh_precedence)
 HOST_RULES = (unread_directories,)

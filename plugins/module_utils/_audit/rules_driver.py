@@ -25,13 +25,11 @@ _DRIVER = "driver"
 
 # -- GPUs and device nodes -------------------------------------------------------------------------------------------
 
-# The number of messages that a finding quotes.
-_QUOTED = 5
 _RECREATE = (
     "Run nvidia-smi as root, which creates the nodes, after each change of the MIG devices. Then write the CDI"
     " specification again."
 )
-_READ_LOG = "Follow the advice in the message. If it has none, look for NVRM and Xid in the kernel's log."
+_READ_LOG = f"{procfs.CHECK_LOG} Restart the host if the GPU does not recover."
 
 
 def driver(facts: report.HostFacts) -> report.Findings:
@@ -40,40 +38,46 @@ def driver(facts: report.HostFacts) -> report.Findings:
     is_reported = codes & set(procfs.WITHOUT_DRIVER)
     if report.table(facts.toolkit.get("gpu")).get("kind") == procfs.PCI and not is_reported:
         message = "The host has a GPU, but NVIDIA's driver is not loaded."
-        advice = "Load it with modprobe nvidia. If that fails, look for NVRM in the kernel's log."
-        yield report.critical("driver-not-loaded", _DRIVER, message, advice)
+        yield report.critical("driver-not-loaded", _DRIVER, message, procfs.LOAD)
 
 
 def devices(facts: report.HostFacts) -> report.Findings:
-    """Yield findings for unusable GPUs and MIG devices: one finding for all with the same reasons."""
-    unusable: dict[tuple[str, tuple[str, ...]], list[tuple[str, list[str]]]] = {}
+    """Yield findings for unusable GPUs and MIG devices: one finding for all whose reasons are of the same kinds."""
+    unusable: dict[tuple[str, tuple[str, ...]], dict[str, list[errors.Problem]]] = {}
+    undivided: list[str] = []
     for position, gpu in enumerate(report.rows(facts.gpus.get("devices"))):
         index = report.number(gpu.get("index"))
         name = f"gpu {position if index is None else index}"
         reasons = report.problems_in(gpu.get("reasons"))
         if gpu.get("healthy") is False and not _is_reported_with_nodes(facts, reasons):
-            messages = [reason.message for reason in reasons]
-            unusable.setdefault(("gpu-unusable", tuple(messages)), []).append((name, messages))
+            unusable.setdefault(("gpu-unusable", _codes(reasons)), {})[name] = reasons
         parts = report.rows(gpu.get("mig_devices"))
         for part_position, part in enumerate(parts):
             own = [reason for reason in report.problems_in(part.get("reasons")) if reason not in reasons]
             if part.get("healthy") is False and own:
                 index = report.number(part.get("index"))
-                messages = [reason.message for reason in own]
                 # Missing nodes of MIG devices always have the same cause.
                 is_node = any(reason.code == inventory.MIG_NODE for reason in own)
-                key = ("mig-without-capability", ()) if is_node else ("mig-unusable", tuple(messages))
-                part_name = f"{name}, MIG {part_position if index is None else index}"
-                unusable.setdefault(key, []).append((part_name, messages))
+                key = ("mig-without-capability", ()) if is_node else ("mig-unusable", _codes(own))
+                unusable.setdefault(key, {})[f"{name}, MIG {part_position if index is None else index}"] = own
         if gpu.get("mig_enabled") is True and not parts:
-            message = "The GPU is in MIG mode and has no MIG devices, so no container can use it."
-            advice = "Create MIG devices (nvidia-smi mig -cgi … -C), or disable MIG mode."
-            yield report.warning("mig-without-devices", name, message, advice)
-    for (kind, _reasons), found in unusable.items():
-        messages = list(dict.fromkeys(message for _name, own_messages in found for message in own_messages))
-        text = " ".join(messages[:_QUOTED]) or "Containers cannot use it."
-        advice = _RECREATE if kind == "mig-without-capability" else _READ_LOG
-        yield report.critical(kind, core_text.listed([name for name, _messages in found]), text, advice)
+            undivided.append(name)
+    if undivided:
+        message = "In MIG mode, containers can use only MIG devices, and there are none."
+        advice = "Create MIG devices (nvidia-smi mig -cgi … -C), or disable MIG mode."
+        yield report.warning("mig-without-devices", core_text.listed(undivided), message, advice)
+    for (kind, _own), by_name in unusable.items():
+        found = [reason for reasons in by_name.values() for reason in reasons]
+        text = report.joined(reason.message for reason in found) or "Containers cannot use it."
+        advice = report.joined(reason.advice for reason in found) or _READ_LOG
+        if kind == "mig-without-capability":
+            advice = _RECREATE
+        yield report.critical(kind, core_text.listed(list(by_name)), text, advice)
+
+
+def _codes(reasons: t.Iterable[errors.Problem]) -> tuple[str, ...]:
+    # A reason of an unknown kind has no code.
+    return tuple(sorted({reason.code or reason.message for reason in reasons}))
 
 
 def _is_reported_with_nodes(facts: report.HostFacts, reasons: t.Sequence[errors.Problem]) -> bool:
@@ -83,18 +87,16 @@ def _is_reported_with_nodes(facts: report.HostFacts, reasons: t.Sequence[errors.
 
 
 def nodes(facts: report.HostFacts) -> report.Findings:
-    """Yield findings for missing device nodes: one finding for all nodes that the same command creates."""
-    by_advice: dict[str, list[str]] = {}
-    for node in report.rows(facts.gpus.get("missing_nodes")):
-        if report.text(node.get("path")):
-            advice = report.text(node.get("advice")) or "Run nvidia-smi as root."
-            by_advice.setdefault(advice, []).append(report.text(node["path"]))
-    for advice, paths in by_advice.items():
+    """Yield one finding for all missing device nodes, with the commands that create them."""
+    found = [report.text(node.get("path")) for node in report.rows(facts.gpus.get("missing_nodes"))]
+    paths = [path for path in found if path]
+    if paths:
+        *others, last = dict.fromkeys(device_nodes.CONTROL_NODES.get(path, "nvidia-smi") for path in paths)
+        commands = f"{', '.join(others)} and {last}" if others else last
         is_needed = any(path in device_nodes.NEEDED_NODES for path in paths)
         severity = report.CRITICAL if is_needed else report.WARNING
-        yield report.Finding(
-            severity, "device-node-missing", paths[0], f"Missing device nodes: {core_text.listed(paths)}.", advice
-        )
+        message = f"Missing device nodes: {core_text.listed(paths)}."
+        yield report.Finding(severity, "device-node-missing", paths[0], message, f"Run {commands} as root.")
 
 
 def modules(facts: report.HostFacts) -> report.Findings:

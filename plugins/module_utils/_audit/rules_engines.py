@@ -9,7 +9,8 @@ from __future__ import annotations
 import posixpath
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, steps
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 
 if t.TYPE_CHECKING:
@@ -17,8 +18,7 @@ if t.TYPE_CHECKING:
 
     Engine = t.Mapping[str, t.Any]
 
-
-_RESTART = "Restart it with nvidia_runtime_restart."
+NOT_INSPECTED = "not-inspected"
 
 
 def restarts(facts: report.HostFacts) -> report.Findings:
@@ -26,10 +26,10 @@ def restarts(facts: report.HostFacts) -> report.Findings:
         target = report.target_of(engine)
         if engine.get("restart_required") is True:
             message = f"{target} does not run with the current configuration in its files."
-            yield report.warning("restart-pending", target, message, _RESTART)
+            yield report.warning("restart-pending", target, message, steps.RESTART_ENGINE)
         if engine.get("unfinished_restart") is True:
             message = f"A restart of {target} was interrupted before the engine was healthy or its files were restored."
-            yield report.warning("restart-unfinished", target, message, _RESTART)
+            yield report.warning("restart-unfinished", target, message, steps.RESTART_ENGINE)
 
 
 def cri_not_responding(facts: report.HostFacts) -> report.Findings:
@@ -49,12 +49,13 @@ def cri_not_responding(facts: report.HostFacts) -> report.Findings:
 
 
 def not_inspected(facts: report.HostFacts) -> report.Findings:
-    for engine in facts.engines:
-        if engine.get("inspected") is False and engine.get("running") is True:
-            user = report.text(engine.get("user"))
-            message = f"The rootless Docker of user {user} was not inspected, because root opens no files of users."
-            advice = f"Add {user} to nvidia_runtime_users, or run the module as that user (become_user: {user})."
-            yield report.info("not-inspected", report.target_of(engine), message, advice)
+    """Yield one finding for all engines of users that run and were not inspected."""
+    engines = [engine for engine in facts.engines if engine.get("inspected") is False and engine.get("running") is True]
+    if engines:
+        users = core_text.listed([report.text(engine.get("user")) for engine in engines])
+        message = f"The rootless Docker of {users} was not inspected, because root opens no files of users."
+        targets = core_text.listed([report.target_of(engine) for engine in engines])
+        yield report.info(NOT_INSPECTED, targets, message, steps.name_users(users))
 
 
 def default_runtime(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findings:
@@ -65,16 +66,13 @@ def default_runtime(facts: report.HostFacts, host: hostfs.HostFS) -> report.Find
         program = report.text(report.table(engine.get("runtimes")).get(name))
         if program and _is_missing(host, engine, program):
             message = f"The default runtime {name} needs {program}, which does not exist. No container starts."
-            advice = "Install the toolkit, or set another default runtime with nvidia_runtime_config."
-            yield report.critical("default-runtime-program-missing", target, message, advice)
+            yield report.critical("default-runtime-program-missing", target, message, steps.INSTALL_FOR_DEFAULT)
         elif facts.has_gpu is False and engines_base.is_nvidia_runtime(name, program):
             message = f"The default runtime is {name}, but the host has no GPU. Containers may not start."
-            advice = "Set another default runtime with nvidia_runtime_config (set_as_default: false)."
-            yield report.critical("default-runtime-without-gpu", target, message, advice)
+            yield report.critical("default-runtime-without-gpu", target, message, steps.RESTORE_DEFAULT)
         if _is_undefined(engine, name):
             message = f"The default runtime {name} is not defined. The CRI plugin does not start."
-            advice = "Register it with nvidia_runtime_config, or set another default runtime."
-            yield report.critical("default-runtime-undefined", target, message, advice)
+            yield report.critical("default-runtime-undefined", target, message, steps.REGISTER_DEFAULT)
 
 
 def _is_undefined(engine: Engine, name: str) -> bool:
@@ -92,19 +90,25 @@ def _all_runtimes(engine: Engine) -> dict[str, t.Any]:
 
 
 def programs(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findings:
-    """Yield findings for runtimes other than the default one whose programs are missing."""
+    """Yield findings for runtimes other than the default one whose programs are missing.
+
+    All runtimes of NVIDIA of an engine are one finding, and all others are another.
+    """
     for engine in facts.engines:
+        target = report.target_of(engine)
+        missing: dict[bool, dict[str, list[str]]] = {}
         for name, program in report.table(engine.get("runtimes")).items():
             is_default = name == report.text(engine.get("default_runtime"))
-            if is_default or not _is_missing(host, engine, report.text(program)):
-                continue
-            target = report.target_of(engine)
-            message = f"The runtime {name} needs {program}, which does not exist. No container starts with it."
-            if engines_base.is_nvidia_runtime(name, program):
-                advice = "Install the toolkit, or remove the runtime with nvidia_runtime_config and purge_legacy: true."
-                yield report.warning("runtime-program-missing", target, message, advice)
+            if not is_default and _is_missing(host, engine, report.text(program)):
+                is_nvidia = engines_base.is_nvidia_runtime(name, program)
+                missing.setdefault(is_nvidia, {}).setdefault(report.text(program), []).append(name)
+        for is_nvidia, by_program in missing.items():
+            each = core_text.listed([f"{program} of {' and '.join(names)}" for program, names in by_program.items()])
+            message = f"Programs of runtimes do not exist: {each}. No container starts with these runtimes."
+            if is_nvidia:
+                yield report.warning("runtime-program-missing", target, message, steps.INSTALL_FOR_RUNTIMES)
             else:
-                advice = "Install the program, or remove the runtime."
+                advice = "Install the programs, or remove the runtimes."
                 yield report.info("runtime-program-missing", target, message, advice)
 
 
@@ -134,7 +138,7 @@ def gpus_not_configured(facts: report.HostFacts) -> report.Findings:
             "host",
             "The host has a GPU and the toolkit, but no container can use the GPU: no engine has the NVIDIA runtime,"
             " and no CDI specification has GPUs.",
-            "Register the runtime with nvidia_runtime_config, or write a specification with nvidia_cdi_spec.",
+            steps.CONFIGURE_HOST,
         )
 
 
@@ -143,8 +147,7 @@ def cdi_off(facts: report.HostFacts) -> report.Findings:
         if facts.gpu_specs and report.table(engine.get("live")).get("cdi") is False:
             target = report.target_of(engine)
             message = f"CDI is disabled in {target}, so it does not use the CDI specifications of the host."
-            advice = "Enable CDI with nvidia_runtime_config (enable_cdi: true)."
-            yield report.info("cdi-off", target, message, advice)
+            yield report.info("cdi-off", target, message, steps.ENABLE_CDI)
 
 
 def live_restore(facts: report.HostFacts) -> report.Findings:
@@ -166,8 +169,7 @@ def removed_engines(facts: report.HostFacts) -> report.Findings:
         if files and engine.get("installed") is False:
             target, names = report.target_of(engine), ", ".join(posixpath.basename(path) for path in files)
             message = f"{target} is not installed, but files that this collection changed for it still exist: {names}."
-            advice = "Restore the files with nvidia_runtime_config and state: absent."
-            yield report.info("engine-not-installed", target, message, advice)
+            yield report.info("engine-not-installed", target, message, steps.RESTORE_FILES)
 
 
 RULES = (restarts, cri_not_responding, not_inspected, gpus_not_configured, cdi_off, live_restore, removed_engines)

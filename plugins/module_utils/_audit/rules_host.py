@@ -13,12 +13,13 @@ import os
 import stat
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, steps
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
 
 if t.TYPE_CHECKING:
@@ -33,55 +34,53 @@ _DRIVER = "driver"
 
 
 class Kind(t.NamedTuple):
-    """The severity, the id and the advice of the finding for a kind of problem."""
+    """What the finding for a kind of problem adds to the problem: a step after the problem's own advice.
 
-    severity: str
-    id: str
-    advice: str
+    ``instead`` replaces that advice, which is for the user of a module. The finding has the code of the problem as its
+    id, unless ``id`` is set.
+    """
+
+    severity: str = report.WARNING
+    id: str = ""
+    then: str = ""
+    instead: str = ""
 
 
-_FOLLOW = "Follow the advice in the message."
-_DENIED = Kind(report.WARNING, errors.PermissionDeniedError.code, _FOLLOW)
-_OTHER = Kind(report.WARNING, "problem", _FOLLOW)
-_NOUVEAU = "Install NVIDIA's driver, keep nouveau from loading, and restart the host."
-_PACKAGE = "Install the package that the message names, then inspect the host again."
-_HALF = "Or install the toolkit again with nvidia_toolkit_install. It completes these packages and no others."
-_JOURNAL = "Look for the cause in the journal of its unit."
+INCOMPLETE = "inspection-incomplete"
 _UNREADABLE = "Do this before the engine restarts: it does not start with a file that it cannot read."
 _CONFIG_TOML = "NVIDIA's runtime starts no container with a file that it cannot read."
+_CRITICAL = Kind(report.CRITICAL)
+_OTHER = Kind()
+_MIG = "If the host has MIG devices, inspect it while it runs, with the libnvidia-ml.so.1 of the driver's version."
 
-# The key is the part of the report, then the code of the problem.
+# The key is the part of the report, then the code of the problem. A problem without a row is a warning.
 KINDS: dict[str, dict[str, Kind]] = {
     "engines": {
         errors.ConfigurationError.code: Kind(report.CRITICAL, "config-unreadable", _UNREADABLE),
-        "engine-not-responding": Kind(report.WARNING, "engine-not-responding", _JOURNAL),
+        "engine-not-responding": Kind(then="Look for the cause in the journal of its unit."),
+        "engine-unsupported": Kind(instead="Nothing is needed if its containers need no GPUs."),
+        "flags-unreadable": Kind(instead=steps.SET_CONFIG_PATH),
+        "records-of-root": Kind(instead="Run this command once, then run the audit again."),
     },
     "toolkit": {
         errors.ConfigurationError.code: Kind(report.CRITICAL, "config-unreadable", _CONFIG_TOML),
-        "package-half-installed": Kind(report.WARNING, "package-half-installed", _HALF),
+        "package-half-installed": Kind(then=steps.COMPLETE_PACKAGES),
+        "setting-invalid": Kind(instead=steps.SET_TOOLKIT_SETTING),
     },
     "gpus": {
-        "gpu-driven-by-nouveau": Kind(report.CRITICAL, "gpu-driven-by-nouveau", _NOUVEAU),
-        "gpu-without-driver": Kind(
-            report.CRITICAL, "gpu-without-driver", "If the driver is not installed, install it."
-        ),
-        "driver-modules-differ": Kind(report.CRITICAL, "driver-modules-differ", "Restart the host."),
-        "driver-library-differs": Kind(
-            report.CRITICAL, "driver-library-differs", "Restart the host, or load the installed kernel module."
-        ),
+        **dict.fromkeys(procfs.WITHOUT_DRIVER, _CRITICAL),
+        "driver-modules-differ": _CRITICAL,
+        "driver-library-differs": _CRITICAL,
+        "gpus-from-proc": Kind(instead=_MIG),
     },
     "cdi": {
-        "cdi-refresh-failed": Kind(
-            report.WARNING, "cdi-refresh-failed", "Correct the cause, then start the service again."
-        ),
-        "cdi-refresh-duplicate": Kind(
-            report.WARNING, "cdi-refresh-duplicate", "Disable one of them with nvidia_cdi_refresh."
-        ),
+        "cdi-refresh-failed": Kind(then=steps.START_REFRESH),
+        "cdi-refresh-duplicate": Kind(instead=steps.KEEP_ONE_REFRESH),
     },
-    "kubernetes": {
-        "pod-resources-not-responding": Kind(report.WARNING, "pod-resources-not-responding", _FOLLOW),
-    },
+    "kubernetes": {},
 }
+# The codes of errors that say only that something could not be read.
+_GENERIC = ("", errors.NvidiaError.code, errors.HostError.code, errors.ConfigurationError.code)
 
 
 def problems(facts: report.HostFacts) -> report.Findings:
@@ -106,17 +105,23 @@ def _of_part(
     for problem in report.problems_in(part.get("problems")):
         kind = KINDS[name].get(problem.code)
         if problem.code == errors.MissingPackageError.code:
-            yield unread_files(problem.message)
+            yield unread_files(problem)
         elif kind is not None:
-            yield report.Finding(kind.severity, kind.id, subject, problem.message, kind.advice)
+            yield _finding(kind, subject, problem)
         elif problem not in reported:
-            kind = _DENIED if problem.code == errors.PermissionDeniedError.code else _OTHER
-            yield report.Finding(kind.severity, kind.id, other, problem.message, kind.advice)
+            yield _finding(_OTHER, other, problem)
 
 
-def unread_files(message: str) -> report.Finding:
+def _finding(kind: Kind, subject: str, problem: errors.Problem) -> report.Finding:
+    name = kind.id or (INCOMPLETE if problem.code in _GENERIC else problem.code)
+    advice = " ".join(filter(None, (kind.instead or problem.advice, kind.then))) or steps.CORRECT
+    return report.Finding(kind.severity, name, subject, problem.message, advice)
+
+
+def unread_files(problem: errors.Problem) -> report.Finding:
     """Return the finding for files that need a Python package which this host lacks."""
-    return report.warning(FILES_NOT_READ, "host", message, _PACKAGE)
+    advice = problem.advice or "Install the package for the controller's Ansible."
+    return report.warning(FILES_NOT_READ, "host", problem.message, advice)
 
 
 # -- a task without root's permissions -------------------------------------------------------------------------------

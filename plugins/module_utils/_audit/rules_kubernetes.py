@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, steps
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import checkpoint
@@ -31,7 +31,7 @@ _DEVICE = re.compile(r"(?:(?:GPU|MIG)-[0-9A-Fa-f-]{36}|MIG-GPU-[0-9A-Fa-f-]{36}/
 _DRA_GPU = "gpu.nvidia.com"
 _CHECK_POD = "Look at the pod of the device plugin on this node, and at its log."
 _RESTART = "Restart the pod of the device plugin on this node."
-_REGISTER = "Register the runtime for this engine with nvidia_runtime_config, and restart the engine."
+_RESTART_DRIVER = "Restart the pod of the DRA driver on this node."
 
 
 class Resource(t.NamedTuple):
@@ -187,7 +187,7 @@ def engine(facts: report.HostFacts) -> report.Findings:
         # Without any trace of a device plugin or a DRA driver, pods may not use the GPUs on purpose.
         is_used = node.pods or node.processes or node.resources or node.drivers or node.listens
         severity = report.CRITICAL if is_used else report.WARNING
-        yield report.Finding(severity, "kubelet-engine-not-configured", target, message, _REGISTER)
+        yield report.Finding(severity, "kubelet-engine-not-configured", target, message, steps.CONFIGURE_ENGINE)
     elif (
         (node.pods or node.processes)
         and node.offers_nothing
@@ -204,11 +204,8 @@ def _without_nvml(node: Node, target: str, default: str, has_nvidia: bool) -> re
         f" device plugin{pods} has given the kubelet no device. Without this runtime it cannot load NVML and logs: did"
         " you set the docker default runtime to `nvidia`?"
     )
-    advice = (
-        "Set runtimeClassName: nvidia for the pod of the device plugin, or make nvidia the default runtime with"
-        " nvidia_runtime_config (set_as_default: true)."
-    )
-    return report.critical("device-plugin-without-nvml", PLUGIN, message, advice if has_nvidia else _REGISTER)
+    advice = steps.MAKE_DEFAULT if has_nvidia else steps.CONFIGURE_ENGINE
+    return report.critical("device-plugin-without-nvml", PLUGIN, message, advice)
 
 
 def _runtimes(row: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
@@ -229,14 +226,16 @@ def plugins(facts: report.HostFacts) -> report.Findings:
         return
     dead = dict(_dead(node))
     for name, message in dead.items():
-        yield report.critical("device-plugin-dead", name, message, _RESTART)
+        advice = _RESTART_DRIVER if name == _DRA_GPU else _RESTART
+        yield report.critical("device-plugin-dead", name, message, advice)
     lost = [name for name in _lost(node) if name not in dead]
-    for name in lost:
+    if lost:
+        names = core_text.listed(lost)
         message = (
-            f"The kubelet has no device of {name}, although its device plugin had registered or runs. A plugin must"
+            f"The kubelet has no device of {names}, although the device plugin had registered or runs. A plugin must"
             " register again after each start of the kubelet."
         )
-        yield report.critical("device-plugin-not-registered", name, message, _RESTART)
+        yield report.critical("device-plugin-not-registered", names, message, _RESTART)
     was_registered = any(found.recorded is not None or found.held for found in node.resources)
     if not dead and not lost and node.offers_nothing and not was_registered:
         yield _missing(node)

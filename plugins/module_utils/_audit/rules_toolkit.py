@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, steps
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 
@@ -18,35 +20,41 @@ _MITIGATED = ("CVE-2025-23266", "CVE-2025-23267")
 
 
 def vulnerabilities(facts: report.HostFacts) -> report.Findings:
-    """Yield a finding for each known vulnerability of the installed version.
+    """Yield one finding for all known vulnerabilities of the installed version, with the version that fixes all.
 
-    The severity is critical, or warning if the mitigation is set.
+    The severity is critical, or warning if the mitigation is set and applies to all of them.
     """
+    entries = [entry for entry in report.rows(facts.toolkit.get("known_cves")) if report.text(entry.get("name"))]
+    abouts = {report.text(entry["name"]): report.text(entry.get("about")) for entry in entries}
+    if not abouts:
+        return
     is_set = report.table(facts.toolkit.get("settings")).get(_MITIGATION) is True
-    for entry in report.rows(facts.toolkit.get("known_cves")):
-        name, about = report.text(entry.get("name")), report.text(entry.get("about"))
-        floor = report.text(entry.get("floor"))
-        if not name:
-            continue
-        is_mitigated = is_set and name in _MITIGATED
-        detail = f" ({about})" if about else ""
-        message = f"The toolkit has the vulnerability {name}{detail}. It is fixed in {floor or 'a newer version'}."
-        if is_mitigated:
-            message += f" {_MITIGATION} removes the affected hook from containers, but not from CDI specifications."
-        fixed = f"{floor} or newer" if floor else "the newest version"
-        advice = f"Install {fixed} with nvidia_toolkit_install, which updates all four packages together."
-        severity = report.WARNING if is_mitigated else report.CRITICAL
-        yield report.Finding(severity, "known-cve", TOOLKIT, message, advice)
+    mitigated = [name for name in abouts if is_set and name in _MITIGATED]
+    version = report.text(facts.toolkit.get("version"))
+    known = "1 known vulnerability" if len(abouts) == 1 else f"{len(abouts)} known vulnerabilities"
+    each = ", ".join(f"{name} ({about})" if about else name for name, about in abouts.items())
+    message = f"The toolkit{f' {version}' if version else ''} has {known}: {each}."
+    if mitigated:
+        hook = f"the hook with {' and '.join(mitigated)}"
+        message += f" {_MITIGATION} removes {hook} from containers, but not from CDI specifications."
+    severity = report.WARNING if len(mitigated) == len(abouts) else report.CRITICAL
+    advice = steps.update_toolkit(_fixing_all(entries), ", ".join(abouts), bool(_held(facts)))
+    yield report.Finding(severity, "known-cve", TOOLKIT, message, advice)
+
+
+def _fixing_all(vulnerabilities_: t.Sequence[t.Mapping[str, t.Any]]) -> str:
+    """Return the lowest version in which all are fixed; empty if that of one of them is unknown."""
+    floors = {report.text(entry.get("floor")) for entry in vulnerabilities_}
+    versions = {floor: core_text.parse_version(floor) for floor in floors}
+    if not floors or None in versions.values():
+        return ""
+    return max(floors, key=lambda floor: versions[floor] or ())
 
 
 def unknown_version(facts: report.HostFacts) -> report.Findings:
     if "known_cves" in facts.toolkit and facts.toolkit["known_cves"] is None:
         message = "The version of the toolkit is unknown, so its vulnerabilities are unknown too."
-        advice = (
-            "Inspect the running host instead of its directory tree, or install the toolkit with"
-            " nvidia_toolkit_install."
-        )
-        yield report.info("toolkit-version-unknown", TOOLKIT, message, advice)
+        yield report.info("toolkit-version-unknown", TOOLKIT, message, steps.INSPECT_RUNNING_HOST)
 
 
 def missing(facts: report.HostFacts) -> report.Findings:
@@ -54,47 +62,63 @@ def missing(facts: report.HostFacts) -> report.Findings:
     has_engine = any(engine.get("installed") is True for engine in facts.engines)
     if "programs" in facts.toolkit and not parts and facts.has_gpu and has_engine:
         message = "The host has a GPU and container engines, but not the NVIDIA Container Toolkit."
-        yield report.critical("toolkit-missing", TOOLKIT, message, "Install it with nvidia_toolkit_install.")
+        yield report.critical("toolkit-missing", TOOLKIT, message, steps.INSTALL_TOOLKIT)
 
 
 def version_mismatches(facts: report.HostFacts) -> report.Findings:
     for message in report.texts(facts.toolkit.get("version_mismatches")):
-        advice = "Install all parts at one version with nvidia_toolkit_install."
-        yield report.warning("toolkit-version-mismatch", TOOLKIT, message, advice)
+        yield report.warning("toolkit-version-mismatch", TOOLKIT, message, steps.ALIGN_TOOLKIT)
 
 
 def packages(facts: report.HostFacts) -> report.Findings:
-    """Yield findings for predecessors of the toolkit, and for packages that are held."""
-    for name, package in report.table(facts.toolkit.get("packages")).items():
-        version = report.text(report.table(package).get("version"))
-        if name in packages_base.REPLACED_PACKAGES:
-            message = f"The package {name} {version} is a predecessor of the toolkit. It no longer gets updates."
-            yield report.warning("obsolete-package", TOOLKIT, message, "Replace it with nvidia_toolkit_install.")
-        if report.table(package).get("held") is True:
-            message = f"The package manager holds {name} at {version}, so it also gets no security updates."
-            yield report.info("package-held", TOOLKIT, message, "Nothing is needed if this is intended.")
+    """Yield one finding for all predecessors of the toolkit, and one for all packages that are held."""
+    obsolete = [name for name in report.table(facts.toolkit.get("packages")) if name in packages_base.REPLACED_PACKAGES]
+    if obsolete:
+        message = f"Packages of predecessors of the toolkit are installed: {_with_versions(facts, obsolete)}."
+        message += " They no longer get updates."
+        yield report.warning("obsolete-package", TOOLKIT, message, steps.REPLACE_PACKAGES)
+    held = _held(facts)
+    if held:
+        message = f"The package manager holds {_with_versions(facts, held)}, so security updates are not installed."
+        yield report.info("package-held", TOOLKIT, message, steps.RELEASE_HOLD)
+
+
+def _held(facts: report.HostFacts) -> list[str]:
+    packages_ = report.table(facts.toolkit.get("packages"))
+    return [name for name, package in packages_.items() if report.table(package).get("held") is True]
+
+
+def _with_versions(facts: report.HostFacts, names: t.Iterable[str]) -> str:
+    """Return the packages, grouped by version."""
+    by_version: dict[str, list[str]] = {}
+    for name in names:
+        package = report.table(report.table(facts.toolkit.get("packages")).get(name))
+        by_version.setdefault(report.text(package.get("version")), []).append(name)
+    return "; ".join(f"{', '.join(found)} {version}".rstrip() for version, found in by_version.items())
 
 
 def sources(facts: report.HostFacts) -> report.Findings:
+    """Yield one finding for all files that can be removed, and one for entries of files that have others too."""
+    groups: dict[bool, dict[str, list[str]]] = {}
     for entry in report.rows(facts.toolkit.get("conflicting_sources")):
         path, line, address = (entry.get(name) for name in ("path", "line", "address"))
         if report.text(path):
-            place, advice = f"{path}", "Run nvidia_toolkit_install with remove_conflicts: true, which removes the file."
-            if report.text(address):
-                place, advice = f"{path}, line {line} ({address}),", "Remove the entry."
-            yield report.warning(
-                "conflicting-source",
-                report.text(path),
-                f"{place} conflicts with the package source that this collection writes. apt refuses two"
-                " sources with one address and different keys. dnf may install packages from either source.",
-                advice,
-            )
+            place = f"line {line}: {address}" if report.text(address) else ""
+            groups.setdefault(bool(place), {}).setdefault(str(path), []).append(place)
+    for is_entry, by_path in groups.items():
+        places = [f"{path} ({', '.join(found)})" if is_entry else path for path, found in by_path.items()]
+        message = (
+            f"Other package sources conflict with the one that this collection writes: {core_text.listed(places)}. apt"
+            " refuses two sources with one address and different keys. dnf may install packages from either source."
+        )
+        advice = "Remove the entries from these files." if is_entry else steps.REMOVE_SOURCES
+        yield report.warning("conflicting-source", core_text.listed(list(by_path)), message, advice)
 
 
 def unsafe_settings(facts: report.HostFacts) -> report.Findings:
     path = report.text(facts.toolkit.get("config_path")) or TOOLKIT
     for message in report.texts(facts.toolkit.get("unsafe_settings")):
-        yield report.warning("unsafe-setting", path, message, "Change the setting with nvidia_toolkit_config.")
+        yield report.warning("unsafe-setting", path, message, steps.SET_TOOLKIT_SETTING)
 
 
 def reboot(facts: report.HostFacts) -> report.Findings:

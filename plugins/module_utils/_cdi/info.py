@@ -166,16 +166,14 @@ def describe_refresh(
     for service in found:
         service["failed"] = _failed(host, run, service["service"], problems)
         if service["failed"]:
-            message = (
-                f"{service['service']} has failed, so the specification may be stale. Run journalctl --unit"
-                f" {service['service']}."
-            )
-            problems.append(core_errors.Problem("cdi-refresh-failed", message))
+            message = f"{service['service']} has failed, so the specification may be stale."
+            advice = f"Run journalctl --unit {service['service']}."
+            problems.append(core_errors.Problem("cdi-refresh-failed", message, advice))
     enabled = [service for service in found if service["enabled"]]
     if len({service["owner"] for service in enabled}) > 1:
         services = " and ".join(service["service"] for service in enabled)
-        message = f"{services} both write specifications. Disable one of them."
-        problems.append(core_errors.Problem("cdi-refresh-duplicate", message))
+        message = f"{services} both write specifications."
+        problems.append(core_errors.Problem("cdi-refresh-duplicate", message, "Disable one of them."))
     return next(iter([*enabled, *found]), None), problems
 
 

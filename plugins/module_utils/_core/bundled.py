@@ -71,10 +71,11 @@ def import_bundled(name: str) -> types.ModuleType:
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
     problem = f"The Python package {package} is needed. This host's Python {python} {found}, and the controller"
     if name not in _registered:
-        missing = errors.MissingPackageError(
-            f"{problem} sent none. Install {package.distribution} for the controller's Ansible (python3 -m pip install"
+        advice = (
+            f"Install {package.distribution} for the controller's Ansible (python3 -m pip install"
             f" {package.distribution}). Then each task sends it, and the hosts need no installation."
         )
+        missing = errors.with_advice(errors.MissingPackageError, f"{problem} sent none.", advice)
         # An action plugin that sends packages on demand reads this.
         missing.details = {"needed": name}
         raise missing

@@ -13,6 +13,8 @@ import errno
 import types
 import typing as t
 
+_Error = t.TypeVar("_Error", bound="NvidiaError")
+
 # The label of a program's output in messages. In the text after it, names of options are not replaced by variables.
 PROGRAM_OUTPUT = " Program output: "
 
@@ -20,10 +22,12 @@ PROGRAM_OUTPUT = " Program output: "
 class NvidiaError(Exception):
     """An error with a message for an operator: what failed, and what to do about it.
 
-    ``code`` identifies the kind of error. ``details`` are results that the failed task returns beside the message.
+    ``code`` identifies the kind of error. ``advice`` is the end of the message that says what to do, if it is known
+    separately. ``details`` are results that the failed task returns beside the message.
     """
 
     code = "error"
+    advice = ""
     details: t.Mapping[str, t.Any] = types.MappingProxyType({})
 
 
@@ -75,28 +79,43 @@ def os_error(path: str, doing: str, error: OSError) -> HostError:
     advice = "Check the file system."
     if isinstance(error, PermissionError):
         advice = "Run the task as root (become: true). If lsattr shows the attribute i, remove it with chattr -i first."
-        return PermissionDeniedError(f"{path} cannot be {doing}: {error.strerror}. {advice}")
+        return with_advice(PermissionDeniedError, f"{path} cannot be {doing}: {error.strerror}.", advice)
     if error.errno == errno.ENOSPC:
         advice = "Free space on the file system, then run the task again."
     elif error.errno == errno.EROFS:
         advice = "Mount the file system read-write, or configure the image of the host instead."
-    return HostError(f"{path} cannot be {doing}: {error.strerror}. {advice}")
+    return with_advice(HostError, f"{path} cannot be {doing}: {error.strerror}.", advice)
+
+
+def with_advice(kind: type[_Error], message: str, advice: str) -> _Error:
+    """Return an error of this kind whose message ends with ``advice``."""
+    error = kind(f"{message} {advice}")
+    error.advice = advice
+    return error
 
 
 class Problem(t.NamedTuple):
     """A problem of a host.
 
-    ``code`` stays the same over versions. ``message`` is for people.
+    ``code`` stays the same over versions. ``message`` says what is wrong and ``advice`` what to do, if that is known;
+    both are for people.
     """
 
     code: str
     message: str
+    advice: str = ""
 
     @classmethod
     def of(cls, error: NvidiaError) -> Problem:
-        return cls(error.code, str(error))
+        """Return the problem of an error, with the advice at the end of its message as a text of its own."""
+        message = str(error)
+        if error.advice and message.endswith(error.advice):
+            return cls(error.code, message[: -len(error.advice)].rstrip(), error.advice)
+        return cls(error.code, message)
 
 
 def as_dicts(problems: t.Iterable[Problem]) -> list[dict[str, str]]:
-    """Return ``problems`` as dictionaries for the result of a module."""
-    return [problem._asdict() for problem in problems]
+    """Return ``problems`` as dictionaries for the result of a module. Advice that is not known has no key."""
+    return [
+        {key: value for key, value in problem._asdict().items() if value or key != "advice"} for problem in problems
+    ]

@@ -398,8 +398,7 @@ def _parsed(path: str, text: str, bom: bool) -> JsonDocument:
         root = parse(text)
     except JsonSyntaxError as error:
         line, column = core_text.position(text, error.offset)
-        advice = "Correct the file. Nothing was changed."
-        raise errors.ConfigurationError(path, error.problem, advice, line, column) from error
+        raise errors.ConfigurationError(path, error.problem, "Correct the file.", line, column) from error
     document = JsonDocument(path, text, root, bom)
     if root is not None and not root.is_object:
         problem = f"the file contains {_article(root.kind)}, but an object is expected"

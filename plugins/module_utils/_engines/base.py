@@ -70,17 +70,19 @@ class Installation(t.NamedTuple):
         """Whether the engine is installed."""
         return self.binary is not None if self.detected is None else self.detected
 
-    def warnings(self) -> list[str]:
-        """Return warnings about information that may be incomplete."""
+    def problems(self) -> list[errors.Problem]:
+        """Return why information may be incomplete."""
         if self.unsupported:
-            return [self.unsupported]
+            return [errors.Problem("engine-unsupported", self.unsupported)]
         if self.unit is None or not self.unit.wrapper:
             return []
-        warning = (
-            f"{self.service} starts the engine through {self.unit.wrapper}, so the engine's flags cannot be read. If"
-            " they name another configuration file, set config_path to it."
-        )
-        return [warning]
+        message = f"{self.service} starts the engine through {self.unit.wrapper}, so the engine's flags cannot be read."
+        advice = "If they name another configuration file, set config_path to it."
+        return [errors.Problem("flags-unreadable", message, advice)]
+
+    def warnings(self) -> list[str]:
+        """Return problems() as warnings."""
+        return [f"{problem.message} {problem.advice}".rstrip() for problem in self.problems()]
 
 
 class LiveState(t.NamedTuple):

@@ -108,11 +108,9 @@ class _Inspection:
             "default_runtime": engine.default_runtime,
         }
         if not _in_time(TIMEOUT, lambda: self._fill(described)):
-            message = (
-                f"The inspection of {self._target} took longer than {TIMEOUT:g} seconds and was stopped. Restart the"
-                " engine if it hangs, and check its configuration for very large files."
-            )
-            self._problems.append(errors.Problem("engine-timeout", message))
+            message = f"The inspection of {self._target} took longer than {TIMEOUT:g} seconds and was stopped."
+            advice = "Restart the engine if it hangs, and check its configuration for very large files."
+            self._problems.append(errors.Problem("engine-timeout", message, advice))
         return {**described, "problems": errors.as_dicts(dict.fromkeys(self._problems))}
 
     def _fill(self, described: dict[str, t.Any]) -> None:
@@ -134,18 +132,17 @@ class _Inspection:
                 self.missing_package = self.missing_package or error.details.get("needed")
             self._problems.append(errors.Problem.of(error))
         except Exception as error:  # noqa: BLE001 - daemons and files of users may contain anything
-            message = f"The configuration of {self._target} cannot be read ({type(error).__name__}). Check its files."
-            self._problems.append(errors.Problem("engine-unreadable", message))
+            message = f"The configuration of {self._target} cannot be read ({type(error).__name__})."
+            self._problems.append(errors.Problem("engine-unreadable", message, "Check its files."))
 
     def _installed(self) -> dict[str, t.Any]:
         engine, host = self._engine, self._host
         installation = engine.inspect(host)
-        code = "engine-unsupported" if installation.unsupported else "flags-unreadable"
-        self._problems += (errors.Problem(code, message) for message in installation.warnings())
+        self._problems += installation.problems()
         live = engine.live(host, installation)
         if installation.pid is not None and live is None:
-            message = f"{engine.name} runs but does not answer on {installation.socket}. Restart it if it hangs."
-            self._problems.append(errors.Problem("engine-not-responding", message))
+            message = f"{engine.name} runs but does not answer on {installation.socket}."
+            self._problems.append(errors.Problem("engine-not-responding", message, "Restart it if it hangs."))
         version = (live.version if live is not None else None) or engines_base.ask_version(
             engine, installation, host, self._run
         )

@@ -76,8 +76,9 @@ def describe_gpus(host: hostfs.HostFS) -> dict[str, t.Any]:
         _add_gpus(host, report, problems)
     except (errors.NvidiaError, OSError, ValueError) as error:
         # For example, /proc may have numbers that the kernel does not write.
-        code = error.code if isinstance(error, errors.NvidiaError) else "gpus-unreadable"
-        problems.append(errors.Problem(code, f"Some GPUs cannot be inspected: {error}"))
+        problem = errors.Problem.of(error) if isinstance(error, errors.NvidiaError) else errors.Problem("", str(error))
+        message = f"Some GPUs cannot be inspected: {problem.message}"
+        problems.append(errors.Problem(problem.code or "gpus-unreadable", message, problem.advice))
     report["problems"] = errors.as_dicts(dict.fromkeys(problems))
     return report
 
@@ -209,7 +210,7 @@ def _limits_of_proc(
         yield errors.Problem("gpus-from-proc", inventory.listed_from_proc(mig_capable, reason))
     unknown = [str(scanned.gpu.index) for scanned in gpus if not scanned.gpu.uuid and not scanned.problems]
     if unknown:
-        yield errors.Problem("gpu-uuid-unknown", inventory.unknown_uuid(unknown))
+        yield errors.Problem("gpu-uuid-unknown", inventory.unknown_uuid(unknown), inventory.READ_UUID)
 
 
 def _query_nvml(host: hostfs.HostFS, gpus: t.Sequence[ScannedGpu]) -> tuple[nvml.NvmlResult | None, errors.Problem]:
@@ -236,7 +237,7 @@ def _merge(result: nvml.NvmlResult, in_proc: t.Sequence[ScannedGpu]) -> list[Sca
         return gpus
     for number, scanned in enumerate(in_proc):
         if scanned.gpu.bus not in addresses:
-            not_listed = errors.Problem("gpu-not-listed", f"NVML does not list this GPU. {procfs.CHECK_LOG}")
+            not_listed = errors.Problem("gpu-not-listed", "NVML does not list this GPU.", procfs.CHECK_LOG)
             gpu = scanned.gpu._replace(index=-1 - number)
             gpus.append(scanned._replace(gpu=gpu, problems=scanned.problems or (not_listed,)))
     return gpus
@@ -247,10 +248,10 @@ def _from_nvml(gpu: nvml.NvmlGpu) -> ScannedGpu:
     migs = tuple(inventory.MigDevice(*mig[:5]) for mig in gpu.migs)
     found = inventory.Gpu(gpu.index, gpu.uuid, gpu.minor, bus, gpu.name, gpu.mig, migs)
     if gpu.failure:
-        return ScannedGpu(found, (errors.Problem("gpu-failed", gpu.failure),), gpu.mig or None)
+        return ScannedGpu(found, (errors.Problem("gpu-failed", gpu.failure, gpu.advice),), gpu.mig or None)
     # The files in /proc and /sys identify a GPU by its address.
-    message = f"NVML reports the invalid PCI address {bus!r}. {procfs.CHECK_LOG}"
-    problems = () if ":" in bus else (errors.Problem("gpu-address-invalid", message),)
+    message = f"NVML reports the invalid PCI address {bus!r}."
+    problems = () if ":" in bus else (errors.Problem("gpu-address-invalid", message, procfs.CHECK_LOG),)
     return ScannedGpu(found, problems, gpu.mig, tuple(mig.profile for mig in gpu.migs), gpu.persistent)
 
 

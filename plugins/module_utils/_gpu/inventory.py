@@ -112,7 +112,7 @@ def read_inventory(
     for gpu in result.gpus:
         if gpu.failure:
             error = IntegratedGpuError if is_integrated(gpu.name) else errors.HostError
-            raise error(f"GPU {gpu.index} ({gpu.bus or 'unknown address'}): {gpu.failure}")
+            raise error(f"GPU {gpu.index} ({gpu.bus or 'unknown address'}): {gpu.failure} {gpu.advice}")
     gpus = tuple(_from_nvml(gpu) for gpu in result.gpus if gpu.name not in procfs.SKIPPED_NAMES)
     return GpuInventory(result.version, gpus, "nvml", ())
 
@@ -239,7 +239,11 @@ def _warnings(host: hostfs.HostFS, gpus: t.Iterable[Gpu], reason: errors.Problem
         yield listed_from_proc(mig_capable, reason)
     unknown = [str(gpu.index) for gpu in gpus if not gpu.uuid]
     if unknown:
-        yield unknown_uuid(unknown)
+        yield f"{unknown_uuid(unknown)} {READ_UUID}"
+
+
+# What to do about unknown_uuid().
+READ_UUID = "Run nvidia-smi -L once, or enable nvidia-persistenced."
 
 
 def listed_from_proc(mig_capable: bool, reason: errors.Problem) -> str:
@@ -252,7 +256,7 @@ def unknown_uuid(indices: t.Sequence[str]) -> str:
     """Return the message about GPUs whose UUID the driver reads only when they are used for the first time."""
     return (
         f"The driver has not read the UUID of GPU {core_text.listed(indices)} yet, because no program has used it since"
-        " the driver was loaded. Run nvidia-smi -L once, or enable nvidia-persistenced."
+        " the driver was loaded."
     )
 
 

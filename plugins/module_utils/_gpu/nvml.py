@@ -122,8 +122,8 @@ class NvmlGpu(t.NamedTuple):
     ``bus`` is the address in NVML's own form. ``coherent`` says that the GPU uses the page tables of the host's
     processor (ATS); it is None if NVML returns an error. ``arch`` is its compute capability, such as 9.0, and
     ``brand`` its brand as requirements of images name it; both are empty if they are unknown. ``persistent`` is whether
-    persistence mode is on, None if NVML does not report it. With a ``failure``, the other values are those known before
-    it.
+    persistence mode is on, None if NVML does not report it. With a ``failure``, ``advice`` says what to do, and the
+    other values are those known before it.
     """
 
     # Hides tuple.index on purpose.
@@ -135,6 +135,7 @@ class NvmlGpu(t.NamedTuple):
     mig: bool = False
     migs: tuple[NvmlMig, ...] = ()
     failure: str = ""
+    advice: str = ""
     coherent: bool | None = False
     arch: str = ""
     brand: str = ""
@@ -177,7 +178,7 @@ def _decode(text: bytes, library: str) -> NvmlResult:
             raise UnusableNvmlError(f"{library} cannot be used: {result['unusable']}.")
         if "error" in result:
             error_class = DriverMismatchError if result.get("code") == _MISMATCH else errors.HostError
-            raise error_class(f"NVML ({library}): {result['error']}")
+            raise errors.with_advice(error_class, f"NVML ({library}): {result['error']}", str(result.get("advice", "")))
         gpus = (NvmlGpu(*gpu) for gpu in result["gpus"])
         # JSON has turned the tuples into lists.
         with_migs = tuple(gpu._replace(migs=tuple(NvmlMig(*mig) for mig in gpu.migs)) for gpu in gpus)
@@ -312,7 +313,8 @@ class _ReturnedError(Exception):
         super().__init__(call, code)
         meaning, advice = _MEANINGS.get(code, ("an unknown return value", _REBOOT))
         self.code = code
-        self.message = f"{call} returned {code}: {meaning}. {advice}"
+        self.message = f"{call} returned {code}: {meaning}."
+        self.advice = advice
 
 
 def _query(library: str, skipped: t.Collection[str], missing_nodes: t.Sequence[str] | None) -> dict[str, t.Any]:
@@ -329,11 +331,11 @@ def _query(library: str, skipped: t.Collection[str], missing_nodes: t.Sequence[s
         version, cuda = nvml.text("nvmlSystemGetDriverVersion"), nvml.cuda()
         count = nvml.number("nvmlDeviceGetCount_v2")
         if count > _MAX_GPUS:
-            return {"error": f"it reports {count} GPUs, more than a machine can have. {_REBOOT}"}
+            return {"error": f"it reports {count} GPUs, more than a machine can have.", "advice": _REBOOT}
         gpus = [_gpu(nvml, index, skipped) for index in range(count)]
         nvml.call("nvmlShutdown")
     except _ReturnedError as error:
-        return {"error": error.message, "code": error.code}
+        return {"error": error.message, "advice": error.advice, "code": error.code}
     return {"version": version, "gpus": gpus, "cuda": cuda}
 
 
@@ -352,7 +354,7 @@ def _gpu(nvml: _Nvml, index: int, skipped: t.Collection[str]) -> NvmlGpu:
         mode = nvml.mig_mode(handle)
         return gpu._replace(mig=mode == 1, migs=() if mode is None else _migs(nvml, handle))
     except _ReturnedError as error:
-        return gpu._replace(failure=error.message)
+        return gpu._replace(failure=error.message, advice=error.advice)
 
 
 def _migs(nvml: _Nvml, gpu: ctypes.c_void_p) -> tuple[NvmlMig, ...]:

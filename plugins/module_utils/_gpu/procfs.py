@@ -253,6 +253,9 @@ _MAX_MODULE_FILE = 1 << 12
 # A GPU with one of these drivers is passed through to a virtual machine.
 _PASSTHROUGH_DRIVERS = ("vfio-pci", "pci-stub")
 _NOUVEAU = "nouveau"
+_REPLACE_NOUVEAU = "Install NVIDIA's driver, keep nouveau from loading, and restart the host."
+# What to do about a GPU without a driver.
+LOAD = f"Install NVIDIA's driver, or load it with modprobe nvidia. {CHECK_LOG}"
 # The codes of problems with GPUs on the PCI bus that NVIDIA's driver does not use.
 WITHOUT_DRIVER = ("gpu-driven-by-nouveau", "gpu-without-driver")
 
@@ -283,8 +286,8 @@ def version_problems(modules: t.Iterable[Module]) -> list[errors.Problem]:
     if len(set(versions.values())) < 2:
         return []
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
-    message = f"The driver's kernel modules have different versions: {listed}. Restart the host."
-    return [errors.Problem("driver-modules-differ", message)]
+    message = f"The driver's kernel modules have different versions: {listed}."
+    return [errors.Problem("driver-modules-differ", message, "Restart the host.")]
 
 
 def gpus_without_driver(host: hostfs.HostFS, addresses: t.Collection[str]) -> list[errors.Problem]:
@@ -303,9 +306,8 @@ def gpus_without_driver(host: hostfs.HostFS, addresses: t.Collection[str]) -> li
             found.append(f"{name} ({f'driver {driver}' if driver else 'no driver'})")
     if not found:
         return []
-    advice = f"Run modprobe nvidia. {CHECK_LOG}"
-    code = WITHOUT_DRIVER[0 if _NOUVEAU in drivers else 1]
-    return [errors.Problem(code, f"The NVIDIA driver does not use the GPU {core_text.listed(found)}. {advice}")]
+    code, advice = (WITHOUT_DRIVER[0], _REPLACE_NOUVEAU) if _NOUVEAU in drivers else (WITHOUT_DRIVER[1], LOAD)
+    return [errors.Problem(code, f"The NVIDIA driver does not use the GPU {core_text.listed(found)}.", advice)]
 
 
 def normalize_or_keep(address: str) -> str:

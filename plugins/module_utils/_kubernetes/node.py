@@ -112,9 +112,7 @@ def _ask(host: hostfs.HostFS, path: str, problems: list[errors.Problem]) -> pod_
         return pod_resources.ask(process_path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error) or "no answer"
-        message = (
-            f"The kubelet does not answer on {path}: {reason}. The devices are those of its last"
-            " checkpoint. Look for the cause in the journal of its unit."
-        )
-        problems.append(errors.Problem(_NOT_ANSWERING, message))
+        message = f"The kubelet does not answer on {path}: {reason}. The devices are those of its last checkpoint."
+        advice = "Look for the cause in the journal of its unit."
+        problems.append(errors.Problem(_NOT_ANSWERING, message, advice))
         return None

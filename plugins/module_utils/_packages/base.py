@@ -179,6 +179,7 @@ class CommandError(core_errors.HostError):
         text = " | ".join(output).rstrip(".") or "nothing"
         end = "" if text[-1] in "!?" else "."
         super().__init__(f"{action} failed.{core_errors.PROGRAM_OUTPUT}{text}{end} {advice}".rstrip())
+        self.advice = advice
         self.output = tuple(output)
 
 

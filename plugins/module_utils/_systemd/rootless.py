@@ -161,9 +161,8 @@ def migration_advice(host: hostfs.HostFS, user: str) -> str:
     home = core_accounts.home_of(host, user) or f"~{user}"
     target = shlex.quote(f"{home}/.local/state/gpufleet-nvidia/state")
     return (
-        f"An earlier version of this collection, which ran as root, recorded the original of {', '.join(paths)} in"
-        f" {core_records.STATE_DIR}. A task that runs as {user} cannot read it there. Move the record, as root: cd"
-        f" {core_records.STATE_DIR} &&"
+        f"An earlier version of this collection, which ran as root, recorded the original of {', '.join(paths)}."
+        f" A task that runs as {user} cannot read this record. Move it, as root: cd {core_records.STATE_DIR} &&"
         f' tar -cf - {names} | runuser -u {shlex.quote(user)} -- sh -c \'umask 077 && mkdir -p "$1" && tar -C "$1"'
         f" -xf -' sh {target} && rm {names}"
     )

@@ -84,7 +84,7 @@ class ConfigFile(t.NamedTuple):
         file = edit.planned_file()
         final = toml_document.TomlDocument.from_bytes(self.path, file.after or b"")
         settings = toolkit_settings.effective(final.data, self.real_ldconfig)
-        warnings = (*toolkit_settings.invalid_values(final), *toolkit_settings.unsafe_settings(settings))
+        warnings = (*map(str, toolkit_settings.invalid_values(final)), *toolkit_settings.unsafe_settings(settings))
         return ConfigPlan(file, settings, _changed(edit.before, final), warnings)
 
 

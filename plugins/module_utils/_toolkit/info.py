@@ -129,16 +129,16 @@ class _ToolkitReport:
             message = (
                 f"The installed packages are unknown, because {manager.name} cannot list those of an offline tree."
             )
-            self._problems.append(errors.Problem("packages-unreadable", message))
+            self._problems.append(errors.Problem("packages-unreadable", message, "Inspect the running host instead."))
             return {}
         found: dict[str, packages_base.Package] = self._try(
             lambda: manager.installed([*packages_base.PACKAGES, *packages_base.REPLACED_PACKAGES]), {}
         )
         half = [name for name, package in found.items() if not package.complete]
         if half:
-            command = f" Run `dpkg --configure {' '.join(half)}` on the host." if manager.name == "apt" else ""
-            message = f"An interrupted installation left these packages half installed: {', '.join(half)}.{command}"
-            self._problems.append(errors.Problem("package-half-installed", message))
+            advice = f"Run `dpkg --configure {' '.join(half)}` on the host." if manager.name == "apt" else ""
+            message = f"An interrupted installation left these packages half installed: {', '.join(half)}."
+            self._problems.append(errors.Problem("package-half-installed", message, advice))
         return found
 
     def _program_dir(self, in_directory: _DirectoryInstallation | None) -> str:
@@ -211,7 +211,8 @@ class _ToolkitReport:
             return {}
         document = toml_document.TomlDocument.from_bytes(path, content or b"")
         self._problems += (
-            errors.Problem("setting-invalid", message) for message in toolkit_settings.invalid_values(document)
+            errors.Problem.of(error)._replace(code="setting-invalid")
+            for error in toolkit_settings.invalid_values(document)
         )
         return toolkit_settings.effective(document.data, self._host.exists(toolkit_settings.REAL_LDCONFIG))
 

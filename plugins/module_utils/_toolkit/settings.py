@@ -305,14 +305,14 @@ def check_value(setting: Setting, value: t.Any) -> t.Any:
     return value
 
 
-def invalid_values(document: toml_document.TomlDocument) -> list[str]:
-    """Return a message, with its position, for each value in a config.toml that the toolkit cannot use."""
-    advice = "Correct the value, for example with nvidia_toolkit_config."
+def invalid_values(document: toml_document.TomlDocument) -> list[errors.ConfigurationError]:
+    """Return an error, with its position, for each value in a config.toml that the toolkit cannot use."""
+    advice = "Correct the value."
     tables = [path for path in sorted(TABLES) if document.has(*path) and not isinstance(document.value(*path), dict)]
     found = [(path, _type_problem(dotted(path), document.value(*path), "a table")) for path in tables]
     there = [setting for setting in SETTINGS if document.has(*setting.path)]
     found += [(setting.path, _file_value_problem(setting, document.value(*setting.path))) for setting in there]
-    return [str(document.error(path, problem, advice)) for path, problem in found if problem]
+    return [document.error(path, problem, advice) for path, problem in found if problem]
 
 
 def _file_value_problem(setting: Setting, value: t.Any) -> str:

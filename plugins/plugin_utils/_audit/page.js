@@ -81,14 +81,12 @@
     return [[pill(state, cdiKinds[state])], ...(versions.length ? [[muted(`CDI ${versions.join(", ")}`)]] : [])];
   };
 
-  // Green only for a host that has the toolkit.
-  const noFindings = ({ toolkit: { installed } }) => {
-    if (installed) return pill("OK", "good");
-    return pill(installed === false ? "no toolkit" : "no findings", "plain");
-  };
+  // Green only for a host whose containers can use GPUs. Others have remarks, such as "no GPU".
+  const withoutFindings = ({ remarks }) =>
+    remarks.length ? remarks.map((remark) => [pill(remark, "plain")]) : [[pill("OK", "good")]];
 
   // The text of the worst finding is no part of these lines, so that a search for it opens the details.
-  const summaryLines = (host) => (host.findings.length ? [] : [[noFindings(host)]]);
+  const summaryLines = (host) => (host.findings.length ? [] : withoutFindings(host));
   const nameLines = (host) => [[plain(host.host), ...(host.state === "ok" ? [] : [pill(host.state, "critical")])]];
 
   // In the order of the headers: the lines of a host, and the value by which it is sorted.
@@ -159,7 +157,8 @@
     const made = element(
       "li",
       { class: `finding ${item.severity}${isFound ? " found" : ""}` },
-      element("div", {}, pieceElement(pill(item.severity, item.severity)), " ", element("code", {}, show(item.subject)), " ",
+      element("div", {}, pieceElement(pill(item.severity, item.severity)), " ",
+        ...(item.named ? [] : [element("code", {}, show(item.subject)), " "]),
         element("span", { class: "name" }, show(item.id))),
       element("p", {}, show(item.text)),
     );
@@ -184,7 +183,8 @@
     const more = others.length ? [" ", element("span", { class: "others" }, `+${others.length} more`)] : [];
     return [
       element("div", {}, pieceElement(pill(worst.severity, worst.severity)), " ", pieceElement(muted(worst.id)), ...more),
-      element("div", { class: "text" }, element("bdi", {}, worst.text)),
+      element("div", { class: "text" }, element("bdi", {}, worst.named ? worst.text : `${worst.subject}: ${worst.text}`)),
+      ...(worst.advice ? [element("div", { class: "advice" }, element("bdi", {}, worst.advice))] : []),
     ];
   };
 
@@ -437,9 +437,9 @@
   addEventListener("beforeprint", () => setPrinting(true));
   addEventListener("afterprint", () => setPrinting(false));
 
-  // The column of the hosts is as wide as the longest name, and at most a quarter of the window.
+  // The column of the hosts is as wide as the longest name, and narrower than that of the findings.
   const longest = hosts.reduce((length, host) => Math.max(length, host.data.host.length), 0);
-  headers[0].style.width = `min(${longest * 9 + 50}px, 24vw)`;
+  headers[0].style.width = `min(${longest * 9 + 50}px, 18vw)`;
   document.documentElement.classList.add("scripted");
   printing = paper.matches;
   fromAddress();

@@ -20,10 +20,11 @@ import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.report import (
     counted,
+    engine_state,
     lines_of,
+    needs_subject,
     printable,
     rows,
     table,
@@ -102,9 +103,10 @@ def _printable(value: t.Any) -> t.Any:
 
 
 def _host_data(host: Row) -> dict[str, t.Any]:
-    unchanged = ("host", "state", "severity", "driver", "toolkit", "cdi", "findings")
+    unchanged = ("host", "state", "severity", "driver", "toolkit", "cdi", "remarks")
     return {
         **{key: host[key] for key in unchanged},
+        "findings": [{**finding, "named": not needs_subject(finding)} for finding in host["findings"]],
         # Pairs, because names of hosts must not be keys.
         "gpus": {**host["gpus"], "models": list(host["gpus"]["models"].items())},
         "engines": [_engine_data(engine) for engine in host["engines"]],
@@ -112,13 +114,8 @@ def _host_data(host: Row) -> dict[str, t.Any]:
 
 
 def _engine_data(engine: Row) -> dict[str, t.Any]:
-    state = None
-    if engine["installed"] is False:
-        state = "not installed"
-    elif engine["running"] is False and engine["engine"] in flavors.DAEMONS:
-        state = "stopped"
     shown = ("target", "version", "default_runtime", "restart_pending")
-    return {**{key: engine[key] for key in shown}, "label": engine_label(engine), "state": state}
+    return {**{key: engine[key] for key in shown}, "label": engine_label(engine), "state": engine_state(engine)}
 
 
 # -- the page --------------------------------------------------------------------------------------------------------
@@ -137,25 +134,29 @@ COLUMNS = (
     ("Default runtime", "text"),
     ("CDI", "text"),
 )
-# Each tile: the severity of a host's most severe finding, the class, and the text. Hosts without findings may lack the
-# toolkit, so their tile has no color.
+# Each tile: the severity of a host's most severe finding, the class, and the text. Hosts without findings may lack a
+# GPU or the toolkit, so their tile has no color.
 _TILES = (
     ("critical", "critical", "with a critical finding"),
-    ("warning", "warning", "with a warning"),
-    ("info", "info", "with info only"),
+    ("warning", "warning", "warnings only"),
+    ("info", "info", "info only"),
     ("none", "plain", "without findings"),
 )
-# The number of findings in the list of top problems.
+# The number of findings in the list of the most severe ones.
 _TOP = 8
 _NO_SCRIPT = "The table of hosts needs JavaScript. These are all findings:"
 # Line breaks between elements, for people who read the source of the page.
 _BREAK = Markup("\n")
 
 
-def page_of(report: Row, time: str | None = None) -> str:
+def page_of(report: Row, time: str | None = None, version: str | None = None, command: str | None = None) -> str:
     """Return the whole page for a report of report_of(). Its texts need not be safe.
 
-    ``time`` is the time of the report, and is used if the report has none.
+    Args:
+        report: The report.
+        time: The time of the report, which is used if the report has none.
+        version: The version of the collection; None if it is unknown.
+        command: The command that made the page; None if it is unknown.
     """
     hosts, totals = rows(report["hosts"]), table(report["totals"])
     # These two files belong to this collection. The browser accepts no other style or script, because of their hashes.
@@ -174,7 +175,7 @@ def page_of(report: Row, time: str | None = None) -> str:
     about = element("p", *_about(report, totals, time), class_="about")
     body = element(
         "body",
-        element("header", element("h1", _TITLE), about),
+        element("header", element("h1", _TITLE), about, _origin(version, command)),
         element("main", _summary(totals), _tools(hosts, totals), _fleet(), _without_script(report)),
         # Not a script: the browser does not run this type.
         element("script", _data(hosts), id="hosts", type="application/json"),
@@ -202,6 +203,15 @@ def _about(report: Row, totals: Row, time: str | None) -> list[Markup | str]:
     return [piece for part in parts for piece in (" · ", part)][1:]
 
 
+def _origin(version: str | None, command: str | None) -> Markup | None:
+    parts = [
+        element("span", f"gpufleet.nvidia {version}") if version else None,
+        " · " if version and command else None,
+        element("code", command) if command else None,
+    ]
+    return element("p", *parts, class_="origin") if version or command else None
+
+
 def _summary(totals: Row) -> Markup:
     """Return the numbers of hosts, and the most severe findings with links that filter the hosts."""
     tiles = [
@@ -226,7 +236,7 @@ def _summary(totals: Row) -> Markup:
     return element(
         "section",
         element("div", *tiles, class_="tiles", role="group", aria_label="Hosts by their most severe finding"),
-        element("h2", "Top problems") if top else None,
+        element("h2", "Most severe findings") if top else None,
         element("ol", *top, class_="top") if top else None,
         class_="summary",
         aria_label="Summary",

@@ -15,17 +15,24 @@ import re
 import typing as t
 from collections.abc import Mapping
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report as audit_report
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import rules_engines
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
+
 # Increased if a reader of an older report would misunderstand a newer one.
 SCHEMA = 1
 # The severities of findings, the highest first.
 SEVERITIES = ("critical", "warning", "info")
 OK, UNREACHABLE, FAILED = "ok", "unreachable", "failed"
+STOPPED = "stopped"
 
 
 # -- the fleet -------------------------------------------------------------------------------------------------------
 
 # The maximum width of the host column in characters. A longer name is not cut and does not widen the column.
 _MAX_WIDTH = 40
+# The subject of findings about a host as a whole.
+_HOST = "host"
 
 
 def report_of(results: Mapping[str, object], generated: str | None = None) -> dict[str, t.Any]:
@@ -46,12 +53,23 @@ def lines_of(report: Mapping[str, t.Any], limit: int) -> list[str]:
     width = min(_MAX_WIDTH, max((len(host) for host, _finding in found[:limit]), default=0))
     lines = _summary(table(report.get("totals")))
     for host, finding in found[:limit]:
+        subject = f"{finding['subject']}: " if needs_subject(finding) else ""
         advice = f" -> {finding['advice']}" if finding["advice"] else ""
-        message = printable(f"{finding['subject']}: {finding['text']}{advice}")
+        message = printable(f"{subject}{finding['text']}{advice}")
         lines.append(f"{finding['severity']:8}  {host:{width}}  {message}")
     if len(found) > limit:
         lines.append(f"and {len(found) - limit} more.")
     return lines
+
+
+def needs_subject(finding: Mapping[str, t.Any]) -> bool:
+    """Return whether a reader needs the subject of a finding, because its text does not name it."""
+    subject, text = str(finding["subject"]), str(finding["text"])
+    if subject == _HOST:
+        return False
+    # The first of several: a text that names it names the others too.
+    first = re.split(r", | and \d+ more", subject, maxsplit=1)[0]
+    return re.search(rf"(?<![\w/.-]){re.escape(first)}(?![\w/-]|\.\w)", text) is None
 
 
 def _sort_key(host: Mapping[str, t.Any]) -> tuple[t.Any, ...]:
@@ -68,12 +86,19 @@ def _totals(hosts: t.Sequence[Mapping[str, t.Any]]) -> dict[str, t.Any]:
         # Each host is included once, with its most severe finding.
         "hosts_by_severity": {severity: highest[severity] for severity in (*SEVERITIES, "none")},
         "findings": {severity: sum(host["counts"][severity] for host in hosts) for severity in SEVERITIES},
+        "remarks": _remarks_of(hosts),
         "by_finding": _by_finding(hosts),
         "gpus": sum(host["gpus"]["count"] or 0 for host in hosts),
         "unhealthy_gpus": sum(host["gpus"]["unhealthy"] for host in hosts),
         "hosts_with_known_cves": sum(bool(host["toolkit"]["known_cves"]) for host in hosts),
         "cdi": dict(sorted(collections.Counter(host["cdi"]["state"] or "not read" for host in hosts).items())),
     }
+
+
+def _remarks_of(hosts: t.Sequence[Mapping[str, t.Any]]) -> dict[str, int]:
+    """Return the remarks on hosts without findings, the most frequent first, with the number of their hosts."""
+    found = collections.Counter(remark for host in hosts if not host["findings"] for remark in host["remarks"])
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _by_finding(hosts: t.Sequence[Mapping[str, t.Any]]) -> list[dict[str, t.Any]]:
@@ -90,23 +115,26 @@ def _by_finding(hosts: t.Sequence[Mapping[str, t.Any]]) -> list[dict[str, t.Any]
 
 
 def _summary(totals: Mapping[str, t.Any]) -> list[str]:
-    """Return two lines with the numbers of hosts and of findings."""
+    """Return lines with the numbers of hosts, of findings, and of hosts without findings that are not OK."""
     highest, found = table(totals.get("hosts_by_severity")), table(totals.get("findings"))
     hosts = (
-        f"{counted(totals['hosts'], 'host')}: {highest['critical']} critical, {highest['warning']} with warnings,"
+        f"{counted(totals['hosts'], 'host')}: {highest['critical']} critical, {highest['warning']} with warnings only,"
         f" {highest['info']} with info only, {highest['none']} without findings"
     )
     not_read = [f"{totals[state]} {state}" for state in (UNREACHABLE, FAILED) if totals[state]]
     severities = f"{found['critical']} critical, {counted(found['warning'], 'warning')}, {found['info']} info"
+    remarks = table(totals.get("remarks"))
+    listed = [f"{remark} ({counted(number, 'host')})" for remark, number in remarks.items()]
     return [
         f"{hosts} ({' and '.join(not_read)})." if not_read else f"{hosts}.",
         f"{counted(sum(found.values()), 'finding')}: {severities}.",
+        *([printable(f"Without findings, but not OK: {', '.join(listed)}.")] if listed else []),
     ]
 
 
 # -- one host --------------------------------------------------------------------------------------------------------
 
-# The parts of the result of nvidia_container_info. Every result has at least one of them.
+# The parts of the result of nvidia_container_info about the host. Every result has at least one of them.
 _SUBJECTS = ("engines", "toolkit", "gpus", "cdi")
 # The states of a specification, the most severe first. Unknown is a YAML specification that could not be read.
 _CDI_STATES = ("invalid", "stale", "unknown", "fresh")
@@ -123,7 +151,7 @@ def with_users(result: object, users: object) -> dict[str, t.Any]:
 
     A user can forge these results, so only the values of the user's own engine are used.
     """
-    merged = dict(table(result))
+    merged, is_merged = dict(table(result)), False
     for task in rows(table(users).get("results")):
         target = f"docker/rootless/{task.get('item')}"
         engines = [
@@ -134,6 +162,12 @@ def with_users(result: object, users: object) -> dict[str, t.Any]:
             merged["engines"] = [*others, engines[0]]
             found = [row for row in rows(merged.get("findings")) if row.get("subject") != target]
             merged["findings"] = found + [row for row in rows(task.get("findings")) if row.get("subject") == target]
+            is_merged = True
+    kept = [row for row in rows(merged.get("findings")) if row.get("id") != rules_engines.NOT_INSPECTED]
+    if is_merged and len(kept) < len(rows(merged.get("findings"))):
+        # One finding names all users whose engines were not inspected.
+        left = rules_engines.not_inspected(audit_report.HostFacts({"engines": merged.get("engines")}))
+        merged["findings"] = [*kept, *(finding._asdict() for finding in left)]
     return merged
 
 
@@ -145,7 +179,7 @@ def host_row(name: str, result: object) -> dict[str, t.Any]:
     found = findings(known.get("findings")) if reason is None else [_not_read(state, reason)]
     counts = collections.Counter(finding.severity for finding in found)
     gpus, toolkit = table(known.get("gpus")), table(known.get("toolkit"))
-    return {
+    row: dict[str, t.Any] = {
         "host": name,
         "state": state,
         "reason": reason,
@@ -158,6 +192,28 @@ def host_row(name: str, result: object) -> dict[str, t.Any]:
         "cdi": _cdi(known.get("cdi")),
         "findings": [finding._asdict() for finding in found],
     }
+    is_whole = all(isinstance(known.get(part), (dict, list, tuple)) for part in _SUBJECTS)
+    return {**row, "remarks": [] if state != OK else _remarks(row, is_whole)}
+
+
+def _remarks(row: Mapping[str, t.Any], is_whole: bool) -> list[str]:
+    """Return why containers of a host cannot use a GPU now although nothing is wrong. A host without any is OK."""
+    present, engines = row["gpus"]["present"], row["engines"]
+    found = [] if is_whole else ["partly inspected"]
+    if present is not True:
+        found.append("no GPU" if present is False else "GPU unknown")
+    if row["toolkit"]["installed"] is False:
+        found.append("no toolkit")
+    if not any(engine["installed"] is not False for engine in engines) and is_whole:
+        found.append("no engine")
+    return found + [f"{engine['target']} stopped" for engine in engines if engine_state(engine) == STOPPED]
+
+
+def engine_state(engine: Mapping[str, t.Any]) -> str | None:
+    """Return what is unusual about an engine of a host: it is not installed, or has a daemon that does not run."""
+    if engine["installed"] is False:
+        return "not installed"
+    return STOPPED if engine["running"] is False and engine["engine"] in flavors.DAEMONS else None
 
 
 def _state(answer: Mapping[str, t.Any]) -> tuple[str, str | None]:
@@ -167,7 +223,7 @@ def _state(answer: Mapping[str, t.Any]) -> tuple[str, str | None]:
     if answer.get("failed"):
         return FAILED, _reason(answer) or "The module reports no reason."
     if not any(subject in answer for subject in _SUBJECTS):
-        return FAILED, "There is no result of nvidia_container_info for this host."
+        return FAILED, "The audit has no result for this host."
     return OK, None
 
 
@@ -186,7 +242,7 @@ def _not_read(state: str, reason: str) -> Finding:
     if state == UNREACHABLE:
         advice = "Make the host reachable for Ansible, or remove it from the play."
         return Finding("critical", "host-unreachable", "host", reason, advice)
-    advice = "Run nvidia_container_info on this host alone, with -vvv for the details."
+    advice = "Run the audit with --limit for this host, and with -vvv for the details."
     return Finding("critical", "inspection-failed", "host", reason, advice)
 
 

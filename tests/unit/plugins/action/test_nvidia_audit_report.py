@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("ansible.plugins.action", reason="it runs on the controller only")
 
 import yaml
+from ansible import context
 from ansible.errors import AnsibleActionFail, AnsibleError
 
 from ansible_collections.gpufleet.nvidia.plugins.action.nvidia_audit_report import ARGUMENTS, ActionModule
@@ -87,9 +88,9 @@ def test_result(run: t.Callable[..., dict[str, t.Any]]) -> None:
     result = run(limit=1)
     assert result["counts"] == {"critical": 3, "warning": 1, "info": 1}
     assert result["lines"] == [
-        "4 hosts: 3 critical, 1 with warnings, 0 with info only, 0 without findings (1 unreachable and 2 failed).",
+        "4 hosts: 3 critical, 1 with warnings only, 0 with info only, 0 without findings (1 unreachable and 2 failed).",
         "5 findings: 3 critical, 1 warning, 1 info.",
-        "critical  b  host: No route to host -> Make the host reachable for Ansible, or remove it from the play.",
+        "critical  b  No route to host -> Make the host reachable for Ansible, or remove it from the play.",
         "and 4 more.",
     ]
     assert result["msg"] == " ".join(result["lines"][:2])
@@ -97,7 +98,7 @@ def test_result(run: t.Callable[..., dict[str, t.Any]]) -> None:
 
 
 ADA = "docker/rootless/ada"
-UNSEEN = {"target": ADA, "engine": "docker", "user": "ada", "inspected": False, "version": None}
+UNSEEN = {"target": ADA, "engine": "docker", "user": "ada", "inspected": False, "running": True, "version": None}
 INSPECTED = {**UNSEEN, "inspected": True, "version": "28.5.2"}
 NOT_INSPECTED = {**FINDING, "id": "not-inspected", "subject": ADA}
 
@@ -129,6 +130,38 @@ def test_engines_of_named_users(
     [host] = json.loads((tmp_path / "gpufleet-audit.json").read_text(encoding="utf-8"))["hosts"]
     versions = [engine["version"] for engine in host["engines"]]
     assert versions + [finding["id"] for finding in host["findings"]] == expected
+
+
+def test_users_that_were_not_inspected_are_named(
+    run: t.Callable[..., dict[str, t.Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [{**UNSEEN, "target": f"docker/rootless/{user}", "user": user} for user in ("bob", "eve")]
+    subjects = ", ".join([ADA, *(str(engine["target"]) for engine in others)])
+    answer = {"engines": [UNSEEN, *others], "findings": [{**NOT_INSPECTED, "subject": subjects}]}
+    of_ada = {"item": "ada", "engines": [INSPECTED], "findings": []}
+    registered = {"seen": answer, "users": {"results": [of_ada]}}
+    monkeypatch.setattr(HostVars, "raw_get", lambda _self, _host: registered)
+    run(seen={}, results_of_users="users")
+    [host] = json.loads((tmp_path / "gpufleet-audit.json").read_text(encoding="utf-8"))["hosts"]
+    assert [finding["subject"] for finding in host["findings"]] == ["docker/rootless/bob, docker/rootless/eve"]
+    assert "Add bob, eve to nvidia_runtime_users" in host["findings"][0]["advice"]
+
+
+def test_page_names_its_origin(
+    run: t.Callable[..., dict[str, t.Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = {
+        "args": ("gpufleet.nvidia.audit",),
+        "inventory": ("hosts",),
+        "become": True,
+        "extra_vars": ("a=secret",),
+    }
+    monkeypatch.setattr(context, "CLIARGS", arguments)
+    run()
+    text = (tmp_path / "gpufleet-audit.html").read_text(encoding="utf-8")
+    assert "<code>ansible-playbook gpufleet.nvidia.audit -i hosts -b -e a=...</code>" in text
+    assert re.search(r"<span>gpufleet\.nvidia \d+\.\d+\.\d+", text)
+    assert "secret" not in text
 
 
 def test_check_mode_writes_nothing(run: t.Callable[..., dict[str, t.Any]], tmp_path: Path) -> None:

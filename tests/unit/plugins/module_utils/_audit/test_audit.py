@@ -262,7 +262,8 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"cdi__problems": [problem("cdi-refresh-failed")]}, "cdi-refresh-failed", "warning", "r.service"),
     ({"cdi__problems": [problem("cdi-refresh-duplicate")]}, "cdi-refresh-duplicate", "warning", "r.service"),
     ({"cdi__problems": [problem("package-missing")]}, "files-not-read", "warning", "host"),
-    ({"cdi__problems": [problem("x")]}, "problem", "warning", "cdi"),
+    ({"cdi__problems": [problem("host-error")]}, "inspection-incomplete", "warning", "cdi"),
+    ({"cdi__problems": [problem("permission-denied")]}, "permission-denied", "warning", "cdi"),
     ({"cdi__refresh": {"service": "r.service", "enabled": False}}, "cdi-refresh-off", "warning", "r.service"),
     ({"cdi__refresh": None}, "cdi-refresh-missing", "info", SPEC),
     ({"cdi__refresh": None, "cdi__devices": {"nvidia.com/gpu=0": "/var/run/cdi/n.yaml"}},
@@ -273,7 +274,17 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"engines": [engine(live=None, problems=[problem("engine-not-responding")])]},
      "engine-not-responding", "warning", "docker"),
     ({"engines": [engine(problems=[problem("file-invalid")])]}, "config-unreadable", "critical", "docker"),
-    ({"engines": [engine(problems=[problem("key-duplicated")])]}, "problem", "warning", "docker"),
+    ({"engines": [engine(problems=[problem("key-duplicated")])]}, "key-duplicated", "warning", "docker"),
+    ({"engines": [engine(problems=[problem("engine-timeout")])]}, "engine-timeout", "warning", "docker"),
+    ({"engines": [engine(problems=[problem("engine-unreadable")])]}, "engine-unreadable", "warning", "docker"),
+    ({"engines": [engine(problems=[problem("engine-unsupported")])]}, "engine-unsupported", "warning", "docker"),
+    ({"engines": [engine(problems=[problem("flags-unreadable")])]}, "flags-unreadable", "warning", "docker"),
+    ({"engines": [engine(problems=[problem("records-of-root")])]}, "records-of-root", "warning", "docker"),
+    ({"toolkit__problems": [problem("packages-unreadable")]}, "packages-unreadable", "warning", "toolkit"),
+    ({"toolkit__problems": [problem("setting-invalid")]}, "setting-invalid", "warning", "toolkit"),
+    ({"gpus__problems": [problem("gpus-from-proc")]}, "gpus-from-proc", "warning", "driver"),
+    ({"gpus__problems": [problem("gpu-uuid-unknown")]}, "gpu-uuid-unknown", "warning", "gpus"),
+    ({"gpus__problems": [problem("gpus-unreadable")]}, "gpus-unreadable", "warning", "gpus"),
     ({"engines": [containerd(live={"version": "", "runtimes": {}, "default_runtime": ""})]},
      "cri-not-responding", "critical", "containerd"),
     ({"engines": [engine(inspected=False, user="ada")]}, "not-inspected", "info", "docker"),
@@ -363,7 +374,7 @@ def test_each_rule(host: HostFS, parts: dict[str, t.Any], name: str, severity: s
          "mig-unusable"),
         ({"cdi__conflicts": SHADOWED, "cdi__refresh": {"enabled": True, "output": "/x"}}, "cdi-refresh-overrides"),
         # The finding of the GPU has the problem.
-        ({"gpus__devices": [BROKEN_GPU], "gpus__problems": BROKEN_GPU["reasons"]}, "problem"),
+        ({"gpus__devices": [BROKEN_GPU], "gpus__problems": BROKEN_GPU["reasons"]}, "gpu-failed"),
     ],
 )  # fmt: skip
 def test_no_false_finding(host: HostFS, parts: dict[str, t.Any], name: str) -> None:
@@ -417,8 +428,8 @@ def test_findings_are_sorted_and_unique(host: HostFS) -> None:
     )
     assert [(one["severity"], one["subject"], one["id"]) for one in found] == [
         ("critical", "toolkit", "known-cve"),
-        ("warning", "docker", "problem"),
         ("warning", "docker", "restart-pending"),
+        ("warning", "docker", "x"),
         ("info", "host", "reboot-required"),
     ]
 
@@ -428,21 +439,21 @@ def test_messages_name_files_and_devices(host: HostFS) -> None:
     source = {"path": "/etc/apt/sources.list", "line": 12, "address": "nvidia.github.io/x"}
     parts = healthy_host(cdi__conflicts={"shadowed": shadowed}, cdi__refresh={}, toolkit__conflicting_sources=[source])
     found = {(one["id"], one["subject"]): one["text"] for one in findings_of(host, parts)}
-    assert "ignore these devices in /etc/cdi/a.json: nvidia.com/gpu=1." in found["cdi-shadowed", "/etc/cdi/a.json"]
-    assert "in /etc/cdi/a.json and /etc/cdi/b.json: nvidia.com/gpu=0." in found["cdi-shadowed", "/etc/cdi/b.json"]
-    text = found["conflicting-source", "/etc/apt/sources.list"]
-    assert text.startswith("/etc/apt/sources.list, line 12 (nvidia.github.io/x), conflicts with")
+    text = found["cdi-shadowed", "/etc/cdi/a.json, /etc/cdi/b.json"]
+    assert "nvidia.com/gpu=0" in text
+    assert "nvidia.com/gpu=1" in text
+    assert "/etc/apt/sources.list (line 12: nvidia.github.io/x)" in found["conflicting-source", "/etc/apt/sources.list"]
 
 
 @pytest.mark.parametrize(
     ("parts", "name", "expected"),
     [
-        ({"cdi__refresh": None}, "cdi-refresh-missing", "Install refresh units with nvidia_cdi_refresh."),
-        ({"cdi__refresh": None, "toolkit": None}, "cdi-refresh-missing", "refresh units with nvidia_cdi_refresh."),
+        ({"cdi__refresh": None}, "cdi-refresh-missing", "nvidia_cdi_refresh: auto"),
+        ({"cdi__refresh": None, "toolkit": None}, "cdi-refresh-missing", "nvidia_cdi_refresh: auto"),
         # The refresh units need nvidia-ctk.
-        ({"cdi__refresh": None, **NO_TOOLKIT}, "cdi-refresh-missing", "Write it with nvidia_cdi_spec after each"),
+        ({"cdi__refresh": None, **NO_TOOLKIT}, "cdi-refresh-missing", "Run gpufleet.nvidia.site after each"),
         ({"cdi__refresh": None, "cdi__devices": {"nvidia.com/gpu=0": "/run/cdi/a.json"}, **NO_TOOLKIT},
-         "cdi-refresh-missing", "Write it to /etc/cdi with nvidia_cdi_spec"),
+         "cdi-refresh-missing", "nvidia_cdi_path below /etc/cdi"),
         # docs/security.md explains why no advice completes packages of other vendors.
         ({"toolkit__problems": [problem("package-half-installed")]}, "package-half-installed", "and no others."),
     ],
@@ -484,14 +495,14 @@ NO_PROGRAMS = engine(default_runtime="nvidia", runtimes={"nvidia": "/opt/gone", 
         ({"gpus__problems": [problem("driver-modules-differ"), *LOST_GPU["reasons"], problem("x")],
           "gpus__devices": [LOST_GPU, {**LOST_GPU, "index": 1}], "cdi__files": [spec(stale=True)],
           "toolkit__reboot_required": True},
-         ["driver-library-differs", "problem"],
+         ["driver-library-differs", "x"],
          f"cdi-stale ({SPEC}); driver-modules-differ (driver); gpu-unusable (gpu 0, gpu 1); reboot-required (host)."),
         # A file that cannot be read defines no runtime.
         ({"engines": [engine(problems=[BROKEN_FILE], runtimes={}, live=None, restart_required=True)], "cdi": NO_CDI},
          ["config-unreadable"], "gpus-not-configured (host); restart-pending (docker)."),
         # A broken file of one engine or of the toolkit does not explain findings about another engine.
         ({"engines": [engine(problems=[BROKEN_FILE, problem("x")]), containerd(restart_required=True)]},
-         ["config-unreadable", "problem", "restart-pending"], ""),
+         ["config-unreadable", "restart-pending", "x"], ""),
         ({"toolkit__problems": [problem("file-invalid")], "toolkit__known_cves": [CVE], "engines": [BARE],
           "cdi": NO_CDI},
          ["config-unreadable", "gpus-not-configured", "known-cve"], ""),
@@ -518,6 +529,110 @@ def test_findings_with_one_cause_are_one(
     found = findings_of(host, healthy_host(**copy.deepcopy(parts)))
     assert sorted(one["id"] for one in found) == expected
     assert "".join(one["text"].partition(" This also causes: ")[2] for one in found) == consequences
+
+
+FOUR_HELD = {f"package-{number}": {"version": "1.19.1-1", "held": True} for number in range(4)}
+OLD = [
+    {"name": "CVE-2024-0132", "floor": "1.16.2", "about": "escape"},
+    {"name": "CVE-2025-23266", "floor": "1.17.8", "about": "hook"},
+    {"name": "CVE-2026-24260", "floor": "1.19.1", "about": "race"},
+    {"name": "CVE-2025-23359", "floor": "1.17.4", "about": "bypass"},
+]
+GPU_KIND = "nvidia.com/gpu"
+LIBRARIES = [problem("path-missing", f"It mounts /usr/lib/{name}.") for name in ("a.so", "b.so")]
+OFF_BUS = [gpu(index=number, healthy=False, reasons=[problem("gpu-off-bus", f"/sys/{number} is gone.")])
+           for number in range(3)]  # fmt: skip
+MIG_PART = {**MIG, "reasons": [problem("mig-busy")]}
+SOURCES = [{"path": f"/etc/apt/{name}.list", "line": None, "address": None} for name in "ab"]
+ENTRIES = [{"path": "/etc/apt/c.list", "line": number, "address": "nvidia.github.io/x"} for number in (3, 9)]
+USERS = [engine(target=f"docker/rootless/{user}", user=user, flavor="rootless", inspected=False, runtimes={}, live=None)
+         for user in ("ada", "bob")]  # fmt: skip
+LOST = {name: f"/opt/{name}" for name in ("nvidia", "nvidia-cdi", "nvidia-legacy")}
+
+
+@pytest.mark.parametrize(
+    ("parts", "name", "subjects"),
+    [
+        ({"toolkit__packages": FOUR_HELD}, "package-held", ["toolkit"]),
+        ({"toolkit__packages": {"nvidia-docker2": {"version": "2.13"}, "nvidia-container-runtime": {"version": "3"}}},
+         "obsolete-package", ["toolkit"]),
+        ({"toolkit__known_cves": OLD}, "known-cve", ["toolkit"]),
+        ({"toolkit__version_mismatches": ["A is 1.", "B is 2."]}, "toolkit-version-mismatch", ["toolkit"]),
+        ({"toolkit__unsafe_settings": ["a is true.", "b is true."]}, "unsafe-setting", [CONFIG_TOML]),
+        ({"toolkit__problems": [problem("setting-invalid", "a."), problem("setting-invalid", "b.")]},
+         "setting-invalid", ["toolkit"]),
+        # What can be removed as a whole, and what must be edited, are different steps.
+        ({"toolkit__conflicting_sources": [*SOURCES, *ENTRIES]}, "conflicting-source",
+         ["/etc/apt/a.list, /etc/apt/b.list", "/etc/apt/c.list"]),
+        ({"gpus__devices": OFF_BUS}, "gpu-unusable", ["gpu 0, gpu 1, gpu 2"]),
+        ({"gpus__devices": [gpu(index=number, mig_enabled=True) for number in (0, 1)]},
+         "mig-without-devices", ["gpu 0, gpu 1"]),
+        ({"gpus__devices": [gpu(mig_enabled=True, mig_devices=[MIG_PART, {**MIG_PART, "index": 2}])]},
+         "mig-unusable", ["gpu 0, MIG 1, gpu 0, MIG 2"]),
+        ({"cdi__files": [spec(), *(spec(path=f"/etc/cdi/{name}", valid=False) for name in "ab")]},
+         "cdi-invalid", ["/etc/cdi/a, /etc/cdi/b"]),
+        ({"cdi__files": [spec(path=f"/etc/cdi/{name}", stale=True, reasons=LIBRARIES[:1]) for name in "ab"]},
+         "cdi-stale", ["/etc/cdi/a, /etc/cdi/b"]),
+        ({"cdi__files": [spec(path=f"/etc/cdi/{name}", valid=None) for name in "ab"]},
+         "cdi-not-parsed", ["/etc/cdi/a, /etc/cdi/b"]),
+        ({"cdi__files": [spec(path=f"/etc/cdi/{name}", warnings=["has x", "has y"]) for name in "ab"]},
+         "cdi-unusual-content", ["/etc/cdi/a, /etc/cdi/b"]),
+        ({"engines": [engine(version="25.0.3"), containerd(version="1.7.3")],
+          "cdi__files": [spec(cdi_version="1.0.0")]},
+         "cdi-too-new", ["docker, containerd"]),
+        ({"engines": [engine(), containerd()], "cdi__devices": {"nvidia.com/gpu=0": "/opt/cdi/a.yaml"}},
+         "cdi-directory-not-read", ["docker, containerd"]),
+        ({"cdi__refresh": None, "cdi__devices": {"nvidia.com/gpu=0": SPEC, "nvidia.com/gpu=1": "/run/cdi/a.json"}},
+         "cdi-refresh-missing", [f"/run/cdi/a.json, {SPEC}"]),
+        ({"engines": [engine(), *USERS]}, "not-inspected", ["docker/rootless/ada, docker/rootless/bob"]),
+        ({"engines": [engine(runtimes=LOST, default_runtime="runc")]}, "runtime-program-missing", ["docker"]),
+        ({"engines": [engine(problems=[problem("key-duplicated", "a."), problem("key-duplicated", "b.")])]},
+         "key-duplicated", ["docker"]),
+        # Each engine has files and a daemon of its own.
+        ({"engines": [engine(restart_required=True), containerd(restart_required=True)]},
+         "restart-pending", ["containerd", "docker"]),
+    ],
+)  # fmt: skip
+def test_one_finding_for_items_with_one_step(
+    host: HostFS, parts: dict[str, t.Any], name: str, subjects: list[str]
+) -> None:
+    found = [one for one in findings_of(host, healthy_host(**copy.deepcopy(parts))) if one["id"] == name]
+    assert [one["subject"] for one in found] == subjects
+
+
+def test_one_version_fixes_all_vulnerabilities(host: HostFS) -> None:
+    (found,) = findings_of(host, healthy_host(toolkit__known_cves=OLD, toolkit__version="1.15.0"))
+    assert found["severity"] == "critical"
+    assert "1.15.0 has 4 known vulnerabilities: CVE-2024-0132 (escape), CVE" in found["text"]
+    assert found["advice"] == (
+        "Install 1.19.1 or newer (fixes CVE-2024-0132, CVE-2025-23266, CVE-2026-24260, CVE-2025-23359). Run"
+        " gpufleet.nvidia.site with nvidia_toolkit_version: 1.19.1."
+    )
+    # One of them is mitigated, and then all of them.
+    settings = {"toolkit__settings": MITIGATED}
+    (found,) = findings_of(host, healthy_host(toolkit__known_cves=OLD, **settings))
+    assert found["severity"] == "critical"
+    (found,) = findings_of(host, healthy_host(toolkit__known_cves=OLD[1:2], **settings))
+    assert found["severity"] == "warning"
+    # An update of held packages would fail, and a vulnerability may be fixed in no known version.
+    held = healthy_host(toolkit__known_cves=[*OLD, {"name": "CVE-X"}], toolkit__packages=FOUR_HELD)
+    advice = next(one["advice"] for one in findings_of(host, held) if one["id"] == "known-cve")
+    assert advice.endswith("nvidia_toolkit_version: latest and nvidia_toolkit_hold: false.")
+
+
+def test_missing_nodes_are_one_finding(host: HostFS) -> None:
+    nodes = [
+        {"path": f"/dev/{name}", "advice": "Make it."} for name in ("nvidia0", "nvidia1", "nvidia-uvm", "nvidiactl")
+    ]
+    (found,) = findings_of(host, healthy_host(gpus__missing_nodes=nodes))
+    assert (found["severity"], found["subject"]) == ("critical", "/dev/nvidia0")
+    assert found["advice"] == "Run nvidia-smi, nvidia-modprobe -u -c 0 and nvidia-modprobe -c 255 as root."
+
+
+def test_held_packages_are_grouped_by_version(host: HostFS) -> None:
+    packages = {**FOUR_HELD, "other": {"version": "1.18.0-1", "held": True}}
+    (found,) = findings_of(host, healthy_host(toolkit__packages=packages))
+    assert "package-0, package-1, package-2, package-3 1.19.1-1; other 1.18.0-1" in found["text"]
 
 
 def test_gpus_with_the_same_reasons_are_one_finding(host: HostFS) -> None:
@@ -555,13 +670,13 @@ def test_without_root_one_finding_names_unreadable_files() -> None:
             found = findings_of(host, healthy_host(engines=[one], kubernetes=node))
         finally:
             os.seteuid(0)
-    assert [(one["id"], one["subject"]) for one in found] == [("problem", "docker"), ("not-root", "host")]
+    assert [(one["id"], one["subject"]) for one in found] == [("x", "docker"), ("not-root", "host")]
     assert found[1]["text"] == (
         "The task runs as user 65534, not as root. It cannot read /var/lib/gpufleet-nvidia/state,"
         " /var/lib/kubelet, /etc/docker/daemon.json, /run/docker.sock. Findings may be missing."
         " This also causes: engine-not-responding (docker); permission-denied (docker)."
     )
-    assert [one["id"] for one in as_root] == ["engine-not-responding", "permission-denied", "problem"]
+    assert [one["id"] for one in as_root] == ["engine-not-responding", "permission-denied", "x"]
 
 
 def test_a_missing_parser_is_a_finding(host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,7 +170,7 @@ def test_changed_settings_are_named_without_values(tree: Tree) -> None:
     create(tree, {MAIN: main_file("registry/user:secret@pause"), DROP_IN: snapshot()})
     (one,) = [one for one in found(tree) if one.id == "drop-in-copies-settings"]
     assert "Changes of sandbox_image, containerd.default_runtime_name in" not in one.text
-    assert "Changes of sandbox_image in /etc/containerd/config.toml have no effect." in one.text
+    assert "Changes of sandbox_image in the main file have no effect." in one.text
     assert "secret" not in one.text
 
 

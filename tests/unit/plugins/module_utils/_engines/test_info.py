@@ -111,8 +111,8 @@ def test_unresponsive_engine_is_a_problem(docker: FakeDocker) -> None:
     docker.runs()
     found = inspect(docker)
     assert found["running"]
-    message = f"docker runs but does not answer on {SOCKET}. Restart it if it hangs."
-    assert found["problems"] == [{"code": "engine-not-responding", "message": message}]
+    message, advice = f"docker runs but does not answer on {SOCKET}.", "Restart it if it hangs."
+    assert found["problems"] == [{"code": "engine-not-responding", "message": message, "advice": advice}]
 
 
 def test_unknown_command_line_is_a_problem(docker: FakeDocker) -> None:

@@ -265,8 +265,8 @@ def test_nvml_returns_an_error(make_host: t.Callable[..., GpuHost]) -> None:
 def test_nvml_does_not_list_a_gpu(make_host: t.Callable[..., GpuHost], library: Path) -> None:
     found = make_host([FIRST, SECOND], nvml=False)
     nvml_files(found.root, library, [SECOND])
-    message = "NVML does not list this GPU. Check the kernel's log for NVRM and Xid."
-    reason = {"code": "gpu-not-listed", "message": message}
+    advice = "Check the kernel's log for NVRM and Xid."
+    reason = {"code": "gpu-not-listed", "message": "NVML does not list this GPU.", "advice": advice}
     assert found.report()["devices"] == [
         expected_gpu(SECOND, 0),
         expected_gpu(FIRST, None, healthy=False, reasons=[reason]),

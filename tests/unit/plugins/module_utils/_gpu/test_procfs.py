@@ -282,7 +282,7 @@ def test_loaded_modules(tmp_path: Path) -> None:
         ([Module("nvidia", "1", 0), Module("gdrdrv", "2.5", 0)], []),
         (
             [Module("nvidia", "1", 0), Module("nvidia_uvm", "2", None), Module("nvidia_fs", "3", 0)],
-            ["The driver's kernel modules have different versions: nvidia 1, nvidia_uvm 2. Restart the host."],
+            ["The driver's kernel modules have different versions: nvidia 1, nvidia_uvm 2."],
         ),
     ],
 )
@@ -296,7 +296,9 @@ def test_gpus_without_driver(tmp_path: Path) -> None:
         write(tmp_path, {f"{folder}/vendor": "0x10de\n", f"{folder}/class": f"{kind}\n"})
     host = HostFS(str(tmp_path))
     assert "the GPU 0000:00:00.0 (no driver), 0000:01:00.0 (no" in procfs.gpus_without_driver(host, ())[0].message
-    assert "the GPU 0000:01:00.0 (no driver). Run" in procfs.gpus_without_driver(host, ["0000:00:00.0"])[0].message
+    (second,) = procfs.gpus_without_driver(host, ["0000:00:00.0"])
+    assert second.message.endswith("the GPU 0000:01:00.0 (no driver).")
+    assert second.advice.startswith("Run modprobe nvidia.")
     assert procfs.gpus_without_driver(host, ["0000:00:00.0", "0000:01:00.0"]) == []
 
 

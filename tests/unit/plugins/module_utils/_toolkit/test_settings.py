@@ -283,7 +283,7 @@ UNFIT: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("text", "message"), UNFIT)
 def test_invalid_values_in_the_file(text: str, message: str) -> None:
-    (error,) = invalid_values(TomlDocument.from_bytes("/etc/x.toml", text.encode()))
+    (error,) = map(str, invalid_values(TomlDocument.from_bytes("/etc/x.toml", text.encode())))
     assert error.startswith("/etc/x.toml, line ")
     assert message in error
     assert "hunter2" not in error

@@ -18,6 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.report impo
     host_row,
     lines_of,
     natural,
+    needs_subject,
     printable,
     report_of,
     text_of,
@@ -147,9 +148,9 @@ def test_report_without_hosts() -> None:
         # A name that differs in each run.
         ({"unreachable": True, "msg": "mkdir /x/ansible-tmp-1763.5-1-22"}, "unreachable", "mkdir /x/ansible-tmp",
          "host-unreachable"),
-        (None, "failed", "There is no result of nvidia_container_info for this host.", "inspection-failed"),
-        ("odd", "failed", "There is no result of nvidia_container_info for this host.", "inspection-failed"),
-        ({"changed": False}, "failed", "There is no result of nvidia_container_info for this host.",
+        (None, "failed", "The audit has no result for this host.", "inspection-failed"),
+        ("odd", "failed", "The audit has no result for this host.", "inspection-failed"),
+        ({"changed": False}, "failed", "The audit has no result for this host.",
          "inspection-failed"),
     ],
 )  # fmt: skip
@@ -313,13 +314,63 @@ def test_lines_are_sorted_by_severity() -> None:
         "c": {"unreachable": True, "msg": "No route"},
     }
     assert lines_of(report_of(results), 10) == [
-        "3 hosts: 2 critical, 1 with warnings, 0 with info only, 0 without findings (1 unreachable).",
+        "3 hosts: 2 critical, 1 with warnings only, 0 with info only, 0 without findings (1 unreachable).",
         "4 findings: 2 critical, 1 warning, 1 info.",
         "critical  a          docker: It is so. -> Do it.",
-        "critical  c          host: No route -> Make the host reachable for Ansible, or remove it from the play.",
+        "critical  c          No route -> Make the host reachable for Ansible, or remove it from the play.",
         "warning   long-name  docker: It is so. -> Do it.",
         "info      a          docker: It is so. -> Do it.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("subject", "text", "expected"),
+    [
+        ("/etc/cdi/a.json", "/etc/cdi/a.json is stale.", False),
+        ("/etc/cdi/a.json, /etc/cdi/b.json", "/etc/cdi/a.json, /etc/cdi/b.json do not match.", False),
+        ("/etc/cdi/a", "Engines skip /etc/cdi/a.json.", True),
+        ("/etc/cdi/a", "Engines skip /x/etc/cdi/a.", True),
+        ("/etc/cdi/a", "Engines skip /etc/cdi/a.", False),
+        ("docker", "docker does not run.", False),
+        ("docker", "/etc/docker/daemon.json, line 1: odd.", True),
+        ("docker", "live-restore is off.", True),
+        ("gpu 0, gpu 1, gpu 2, gpu 3, gpu 4 and 2 more", "It is lost.", True),
+        ("host", "It needs a reboot.", False),
+    ],
+)
+def test_subject_is_not_repeated(subject: str, text: str, expected: bool) -> None:
+    assert needs_subject({"subject": subject, "text": text}) is expected
+
+
+READY: dict[str, t.Any] = {
+    "engines": [{"engine": "docker", "installed": True, "running": True}],
+    "toolkit": {"version": "1.19.1", "gpu": {"present": True}},
+}
+
+
+@pytest.mark.parametrize(
+    ("parts", "remarks"),
+    [
+        ({}, []),
+        ({"gpus": {"devices": [{"model": "A"}]}, "toolkit": {"version": "1"}}, []),
+        ({"toolkit": {"version": "1.19.1", "gpu": {"present": False}}}, ["no GPU"]),
+        ({"toolkit": {"version": "1.19.1", "gpu": {"present": None}}}, ["GPU unknown"]),
+        ({"toolkit": {"packages": {}, "programs": {}, "gpu": {"present": True}}}, ["no toolkit"]),
+        ({"engines": []}, ["no engine"]),
+        ({"engines": [{"engine": "docker", "installed": False}]}, ["no engine"]),
+        ({"engines": [{"engine": "docker", "target": "d", "installed": True, "running": False}]}, ["d stopped"]),
+        # Podman has no daemon.
+        ({"engines": [{"engine": "podman", "installed": True, "running": False}]}, []),
+        ({"cdi": None}, ["partly inspected"]),
+    ],
+)
+def test_remarks_on_a_host(parts: dict[str, t.Any], remarks: list[str]) -> None:
+    assert row(**{**READY, **parts})["remarks"] == remarks
+    report = report_of({"a": {**EMPTY, **READY, **parts}, "b": {"failed": True, "msg": "no"}})
+    assert report["totals"]["remarks"] == dict.fromkeys(remarks, 1)
+    assert report["hosts"][0]["remarks"] == []
+    notes = [line for line in lines_of(report, 5) if line.startswith("Without findings, but not OK: ")]
+    assert notes == [f"Without findings, but not OK: {remark} (1 host)." for remark in remarks]
 
 
 @pytest.mark.parametrize(("limit", "shown"), [(0, 0), (1, 1), (2, 2), (3, 3), (9, 3)])

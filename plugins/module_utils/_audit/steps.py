@@ -1,0 +1,96 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The steps that findings advise, in the names of playbooks and variables, as in docs/troubleshooting.md.
+
+An operator runs playbooks, so no finding names a module. All names of playbooks and variables in advice are here.
+"""
+
+from __future__ import annotations
+
+SITE, REMOVE = "gpufleet.nvidia.site", "gpufleet.nvidia.remove"
+# For problems without advice of their own.
+CORRECT = "Correct the cause, then run the audit again."
+
+
+def run_site(effect: str = "", **variables: str) -> str:
+    """Return the step that runs the playbook site with ``variables``. ``effect`` says what it then does."""
+    values = " and ".join(f"{name}: {value}" for name, value in variables.items())
+    return f"Run {SITE}{f' with {values}' if values else ''}{f', which {effect}' if effect else ''}."
+
+
+# -- the toolkit -----------------------------------------------------------------------------------------------------
+
+INSTALL_TOOLKIT = run_site("installs it")
+ALIGN_TOOLKIT = run_site("installs all parts in one version")
+REPLACE_PACKAGES = run_site("replaces them")
+RELEASE_HOLD = f"Nothing is needed if this is intended. {run_site('releases them', nvidia_toolkit_hold='false')}"
+REMOVE_SOURCES = run_site("removes them", nvidia_toolkit_remove_conflicts="true")
+COMPLETE_PACKAGES = f"Or run {SITE}, which completes these packages and no others."
+SET_TOOLKIT_SETTING = f"Change the setting in nvidia_toolkit_settings, and run {SITE}."
+INSPECT_RUNNING_HOST = "Inspect the running host instead of its directory tree."
+
+
+def update_toolkit(version: str, fixed: str, held: bool) -> str:
+    """Return the step that installs a version in which the vulnerabilities ``fixed`` are fixed.
+
+    Args:
+        version: The lowest such version; empty if it is unknown.
+        fixed: The names of the vulnerabilities.
+        held: Whether the package manager holds packages, with which the installation would fail.
+    """
+    variables = {"nvidia_toolkit_version": version or "latest"}
+    if held:
+        variables["nvidia_toolkit_hold"] = "false"
+    target = f"{version} or newer" if version else "the newest version"
+    return f"Install {target} (fixes {fixed}). {run_site(**variables)}"
+
+
+# -- CDI -------------------------------------------------------------------------------------------------------------
+
+WRITE_SPECIFICATION = run_site("writes the specification of the GPUs again")
+WRITE_OTHER_SPECIFICATION = "Write it again with the program that wrote it, or remove it if nothing uses it."
+LOWER_SPECIFICATION = run_site("writes it in a version that all engines of the host support")
+MOVE_SPECIFICATION = run_site("writes a specification to a directory that the engines read")
+KEEP_ONE_SPECIFICATION = run_site("keeps one of the files", nvidia_cdi_exclusive="true")
+ENABLE_REFRESH = run_site("enables it", nvidia_cdi_refresh="auto")
+INSTALL_REFRESH = run_site("installs units that write it again", nvidia_cdi_refresh="auto")
+KEEP_ONE_REFRESH = run_site("keeps one of them", nvidia_cdi_refresh="auto")
+START_REFRESH = f"Correct the cause, then run {SITE}."
+REFRESH_ALIKE = f"Run {SITE} with the variables with which the other files were written, or remove these files."
+
+
+def write_after_updates(volatile: bool) -> str:
+    """Return the step for a host without nvidia-ctk. A ``volatile`` specification is lost at each restart."""
+    place = ", with nvidia_cdi_path below /etc/cdi," if volatile else ""
+    return f"Run {SITE}{place} after each update of the driver, or install the toolkit."
+
+
+# -- engines ---------------------------------------------------------------------------------------------------------
+
+RESTART_ENGINE = run_site("restarts it")
+CONFIGURE_ENGINE = run_site("registers the runtime and restarts the engine")
+REGISTER_DEFAULT = f"Run {SITE} to register it, or set another default runtime in the files of the engine."
+INSTALL_FOR_DEFAULT = f"Run {SITE} to install the toolkit, or set another default runtime in the files of the engine."
+INSTALL_FOR_RUNTIMES = f"Run {SITE} to install the toolkit, or set nvidia_runtime_purge_legacy: true to remove them."
+RESTORE_DEFAULT = (
+    f"Run {REMOVE} with --limit for this host, which restores the previous default. Correct a default that another"
+    " tool has set in the files of the engine."
+)
+CONFIGURE_HOST = run_site("registers the runtime and writes a specification")
+ENABLE_CDI = run_site("enables it", nvidia_runtime_enable_cdi="true")
+MAKE_DEFAULT = (
+    "Set runtimeClassName: nvidia for the pod of the device plugin, or make nvidia the default runtime: run"
+    f" {SITE} with nvidia_runtime_set_as_default: true."
+)
+PURGE_LEGACY = run_site("removes it", nvidia_runtime_purge_legacy="true")
+SET_CONFIG_PATH = f"Set nvidia_runtime_config_path if its flags name another file, and run {SITE}."
+RESTORE_FILES = (
+    f"Run {REMOVE} with --limit for this host, which restores the files. Then run {SITE} if the host has other engines."
+)
+
+
+def name_users(users: str) -> str:
+    """Return the step with which the audit inspects the engines of ``users``."""
+    return f"Add {users} to nvidia_runtime_users, and run the audit again."
