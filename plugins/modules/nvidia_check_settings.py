@@ -19,9 +19,13 @@ description:
     are not checked.
   - Validates the values of the variables of all roles with the argument specifications of the roles.
   - Refuses different root directories of the roles, unknown engines, malformed versions, task files that do not exist,
-    and a configuration file together with several engines.
+    a configuration file together with several engines, a malformed fingerprint of a key, and passwords in addresses.
+  - Refuses a tag in C(--tags) or C(--skip-tags) that differs from C(toolkit), C(cdi), or C(runtime) by one or two
+    characters, because Ansible would run no task with it. Other tags may belong to other plays.
   - Reports all problems of a host at once. A variable that refers to another one that is not defined yet is not
     checked.
+  - The roles of this collection check the variables in the same way before their first change, unless this module has
+    checked them before in the same run. They compare neither the root directories of several roles nor tags.
   - The playbook C(gpufleet.nvidia.check) runs it. C(gpufleet.nvidia.site), C(gpufleet.nvidia.rolling),
     C(gpufleet.nvidia.verify), and C(gpufleet.nvidia.remove) begin with that playbook.
   - The action plugin of this module runs on the controller, without a connection to the host.
@@ -34,6 +38,12 @@ options:
     type: list
     elements: str
     default: []
+  own_tags:
+    description: The user's own tags, which are not checked.
+    type: list
+    elements: str
+    default: []
+    version_added: 1.2.0
 seealso:
   - module: gpufleet.nvidia.nvidia_container_info
 """

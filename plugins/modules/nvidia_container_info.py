@@ -58,6 +58,46 @@ options:
         host. With V(false) the module reads what the user of the task can read.
     type: bool
     default: false
+  require_engines:
+    description:
+      - The engines that later tasks configure. The module fails, before these tasks have changed the host, if
+        M(gpufleet.nvidia.nvidia_runtime_config) would fail for one of them, because one of its files cannot be read or
+        parsed, or because it is not installed. The message is that of the engine.
+      - V(engines) must be in O(gather_subset). A host on which V(toolkit) finds no GPU does not fail if
+        O(require_engines.without_gpu) is V(false).
+    type: dict
+    version_added: 1.2.0
+    suboptions:
+      names:
+        description:
+          - Engines such as V(docker), targets such as V(containerd/k3s), or only V(auto) for all installed engines.
+          - Named engines must be installed, except in check mode and in offline trees.
+        type: list
+        elements: str
+        default: [auto]
+      flavor:
+        description: The only flavor that is configured, or V(auto).
+        type: str
+        default: auto
+      users:
+        description:
+          - Users whose rootless Docker is configured by tasks that run as them, or only V(all) for the users whose
+            Docker runs. Root opens no file of a user, so inspect each user in RV(users_to_inspect) with a task that
+            runs as that user, with O(require_engines.user).
+        type: list
+        elements: str
+        default: []
+      user:
+        description: The user as whom the task runs. Only the rootless Docker of this user is then required.
+        type: str
+      files:
+        description: Whether the files that the engines read must be readable.
+        type: bool
+        default: true
+      without_gpu:
+        description: Whether the engines are also configured on a host without a GPU.
+        type: bool
+        default: true
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.host_root
@@ -152,6 +192,14 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+users_to_inspect:
+  description:
+    - The users in O(require_engines.users) and in O(require_engines.names), whose rootless Docker only a task that runs
+      as them can inspect. Empty on a host whose engines are not configured because it has no GPU.
+  returned: with O(require_engines)
+  type: list
+  elements: str
+  sample: [alice]
 engines:
   description:
     - One entry for each supported engine of which the host has a program, a unit, a configuration below C(/etc), or a
@@ -184,6 +232,12 @@ engines:
         - Whether this task has read the files of the engine and asked its daemon. For the rootless Docker of another
           user the module only reports that it runs, with RV(engines[].pid), from the kernel's list of processes.
         - To inspect it, run the module as that user (C(become_user)).
+      type: bool
+      sample: true
+    readable:
+      description:
+        - V(false) if the engine is or may be installed, and a file that it reads cannot be read or parsed. The reason
+          is in RV(engines[].problems).
       type: bool
       sample: true
     used_by_kubelet:
@@ -1336,15 +1390,50 @@ if t.TYPE_CHECKING:
 def describe(module: AnsibleModule) -> dict[str, object]:
     """Inspect the host. Return the result as documented.
 
-    Raises HostError if the task must run as root and does not.
+    Raises HostError if the task must run as root and does not, and NvidiaError if a required engine has a problem.
     """
     params = module.params
     if params["require_root"] and params["host_root"] == "/" and os.geteuid() != 0:
         raise errors.HostError(f"The task runs as user {os.geteuid()}, not as root. Run with -b (become).")
     _module.load_bundled_packages(module)
-    return host_info.describe_host(
-        _module.host_from_params(module), _module.command_runner(module), params["gather_subset"], params["toolkit_dir"]
+    host = _module.host_from_params(module)
+    report = host_info.describe_host(
+        host, _module.command_runner(module), params["gather_subset"], params["toolkit_dir"]
     )
+    # A report that needs a package is not the last one: the action plugin sends the package, and runs the module again.
+    if params["require_engines"] is None or "needed" in report:
+        return report
+    # What is missing in an offline tree or in check mode may be installed later.
+    offline = module.check_mode or not host.live
+    return {**report, "users_to_inspect": _require_engines(params["require_engines"], report, offline)}
+
+
+def _require_engines(
+    required: t.Mapping[str, t.Any], report: t.Mapping[str, t.Any], installed_later: bool
+) -> list[str]:
+    """Return the users whose engines another task must inspect.
+
+    Raises NvidiaError if later tasks cannot configure the engines.
+    """
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements  # noqa: PLC0415
+
+    engines, toolkit = report["engines"], report["toolkit"]
+    if engines is None:
+        raise errors.NvidiaError("require_engines needs engines in gather_subset. Add it.")
+    if not required["without_gpu"] and toolkit is not None and toolkit["gpu"]["present"] is False:
+        return []
+    requirement = requirements.Requirement(
+        names=tuple(required["names"]),
+        flavor=required["flavor"],
+        users=tuple(required["users"]),
+        user=required["user"],
+        files=required["files"],
+        installed=not installed_later,
+    )
+    problems = requirements.problems_of(requirement, engines)
+    if problems:
+        raise errors.NvidiaError(" ".join(problems))
+    return [] if requirement.user is not None else requirements.users_of(requirement, engines)
 
 
 def main() -> None:
@@ -1358,6 +1447,17 @@ def main() -> None:
             },
             "toolkit_dir": {"type": "path", "default": toolkit_constants.DIRECTORY},
             "require_root": {"type": "bool", "default": False},
+            "require_engines": {
+                "type": "dict",
+                "options": {
+                    "names": {"type": "list", "elements": "str", "default": ["auto"]},
+                    "flavor": {"type": "str", "default": "auto"},
+                    "users": {"type": "list", "elements": "str", "default": []},
+                    "user": {"type": "str"},
+                    "files": {"type": "bool", "default": True},
+                    "without_gpu": {"type": "bool", "default": True},
+                },
+            },
             **_module.HOST_ROOT_OPTIONS,
             **_module.BUNDLED_OPTIONS,
         }

@@ -17,7 +17,7 @@ from ansible.module_utils import basic
 from ansible.plugins.action.normal import ActionModule as NormalActionModule
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _packing
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _check, _packing
 
 
 class Packages(t.NamedTuple):
@@ -86,6 +86,9 @@ class BundledAction(NormalActionModule):
         return Packages(*(tuple(dict.fromkeys([*one, *other])) for one, other in zip(of_engine, of_level)))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        problems = _check.check_for_role(self, task_vars or {})
+        if problems.errors:
+            return {"failed": True, "msg": "\n".join(problems.errors), "warnings": problems.warnings}
         try:
             result: dict[str, t.Any] = super().run(tmp, task_vars)  # type: ignore[no-untyped-call]
         except (AnsibleAction, AnsibleConnectionFailure):
@@ -104,6 +107,8 @@ class BundledAction(NormalActionModule):
         result.pop("error", None)
         if result.get("failed") and self._task.failed_when:
             result["error"] = str(result.get("msg", "The module failed without a message."))
+        if problems.warnings:
+            result["warnings"] = [*(result.get("warnings") or ()), *problems.warnings]
         if self._discovered_interpreter_key:
             result["ansible_facts"] = {self._discovered_interpreter_key: self._discovered_interpreter}
         return result

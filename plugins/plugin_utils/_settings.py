@@ -25,15 +25,23 @@ if t.TYPE_CHECKING:
 # An unknown name with one of these prefixes is an error.
 PREFIXES = ("nvidia_toolkit_", "nvidia_runtime_", "nvidia_cdi_")
 HOST_ROOT = "nvidia_host_root"
+FAMILY = "nvidia_"
+# The tags of the playbooks site, rolling and remove.
+TAGS = ("toolkit", "cdi", "runtime")
 _ROLES = ("toolkit", "runtime", "cdi")
-_FAMILY = "nvidia_"
+# The tags that Ansible reserves.
+_TAGS_OF_ANSIBLE = frozenset({"all", "always", "never", "tagged", "untagged"})
 _UNKNOWN = "is not a variable of gpufleet.nvidia."
 _OWN = "List a variable of your own in nvidia_own_variables."
 _EDITS = 2
+# A name needs this many characters for each edit that makes it the name of a variable.
+_CHARACTERS_PER_EDIT = 3
 _SET_BY_TASKS = re.compile(r"\b(?:register|loop_var): (nvidia_\w+)")
 _OPTIONAL = re.compile(r"\b(nvidia_\w+) \| default\(")
 _TOOLKIT_VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:[~.+-][0-9A-Za-z.~+-]+)?|latest")
 _VERSION = re.compile(r"v?[0-9]+(?:\.[0-9]+)+(?:[~+-].*)?")
+_FINGERPRINT = re.compile(r"[0-9A-Fa-f]{40}")
+_ADDRESSES = ("nvidia_toolkit_repository_url", "nvidia_toolkit_base_url", "nvidia_toolkit_key_url")
 _HOOKS = ("nvidia_runtime_before_restart", "nvidia_runtime_after_restart")
 _VERSIONS = {
     "nvidia_toolkit_version": (_TOOLKIT_VERSION, "Use one such as 1.19.1, or latest."),
@@ -47,12 +55,14 @@ class Known(t.NamedTuple):
 
     ``options`` has the argument specification of each variable of a role and of nvidia_host_root, without defaults,
     which may be templates. ``settings`` are all variables that a user can set. ``internal`` are those that roles and
-    playbooks set themselves.
+    playbooks set themselves. ``given`` are the values that the roles and playbooks give to settings: defaults, and
+    variables of roles and tasks. They need no check.
     """
 
     options: dict[str, dict[str, t.Any]]
     settings: frozenset[str]
     internal: frozenset[str]
+    given: dict[str, list[t.Any]]
 
 
 def known_variables(collection: Path) -> Known:
@@ -60,24 +70,44 @@ def known_variables(collection: Path) -> Known:
     options: dict[str, dict[str, t.Any]] = {}
     internal: set[str] = set()
     optional: set[str] = set()
+    given: dict[str, list[t.Any]] = {}
     for role in sorted((collection / "roles").iterdir()):
         for entry in _load(role / "meta/argument_specs.yml")["argument_specs"].values():
             options.update({name: _without_default(option) for name, option in entry["options"].items()})
         internal.update(_load(role / "vars/main.yml"))
         optional.update(_OPTIONAL.findall((role / "defaults/main.yml").read_text(encoding="utf-8")))
+        _add_values(given, _load(role / "defaults/main.yml"))
         for path in [*role.glob("tasks/*.yml"), *role.glob("handlers/*.yml")]:
             internal.update(_SET_BY_TASKS.findall(path.read_text(encoding="utf-8")))
+            _add_values_of_tasks(given, _load(path))
     options[HOST_ROOT] = {"type": "path"}
     for path in (collection / "playbooks").glob("*.yml"):
         text = path.read_text(encoding="utf-8")
         internal.update(_SET_BY_TASKS.findall(text))
         optional.update(_OPTIONAL.findall(text))
-    return Known(options, frozenset(options) | optional, frozenset(internal))
+        _add_values_of_tasks(given, _load(path))
+    settings = frozenset(options) | optional
+    return Known(options, settings, frozenset(internal) | (frozenset(given) - settings), given)
 
 
-def _load(path: Path) -> dict[str, t.Any]:
-    found: dict[str, t.Any] = yaml_load(path.read_text(encoding="utf-8"))
-    return found
+def _load(path: Path) -> t.Any:
+    return yaml_load(path.read_text(encoding="utf-8"))
+
+
+def _add_values(given: dict[str, list[t.Any]], values: t.Mapping[str, t.Any]) -> None:
+    for name, value in values.items():
+        given.setdefault(name, []).append(value)
+
+
+def _add_values_of_tasks(given: dict[str, list[t.Any]], part: t.Any) -> None:
+    """Add the variables of plays, roles and tasks in a part of a playbook or of a task file."""
+    if isinstance(part, list):
+        for entry in part:
+            _add_values_of_tasks(given, entry)
+    elif isinstance(part, dict):
+        _add_values(given, part.get("vars") or {})
+        for key in ("pre_tasks", "roles", "tasks", "post_tasks", "block"):
+            _add_values_of_tasks(given, part.get(key))
 
 
 def _without_default(option: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
@@ -96,7 +126,7 @@ def name_problems(names: t.Iterable[str], known: Known, own: t.Collection[str]) 
         Errors, and warnings.
     """
     errors, warnings = [], []
-    unknown = {str(name) for name in names if str(name).startswith(_FAMILY)} - known.settings - known.internal - {*own}
+    unknown = {str(name) for name in names if str(name).startswith(FAMILY)} - known.settings - known.internal - {*own}
     for name in sorted(unknown):
         if name.startswith(PREFIXES):
             errors.append(f"{name} {_UNKNOWN}{_nearest(name, known.settings)} {_OWN}")
@@ -105,6 +135,51 @@ def name_problems(names: t.Iterable[str], known: Known, own: t.Collection[str]) 
             if near is not None:
                 warnings.append(f"{name} {_UNKNOWN} Did you mean {near}? {_OWN}")
     return errors, warnings
+
+
+def parameter_problems(names: t.Iterable[str], role: str, known: Known, own: t.Collection[str]) -> list[str]:
+    """Find misspelled parameters of a role, which need not begin with the prefix of the role's variables.
+
+    Args:
+        names: The parameters and variables that a play gives to the role.
+        role: The name of the role, such as nvidia_toolkit.
+        known: The variables of the collection.
+        own: The user's own variables, which are not checked.
+
+    Returns:
+        Errors. A name that resembles no variable may be one of a task file of the user.
+    """
+    problems = []
+    settings = sorted(name for name in known.settings if name.startswith(f"{role}_") or not name.startswith(PREFIXES))
+    for name in sorted({*names} - known.settings - known.internal - {*own}):
+        # name_problems() reports unknown names with these prefixes.
+        spellings = () if name.startswith(PREFIXES) else (name, f"{FAMILY}{name}", f"{role}_{name}")
+        edits = min(_EDITS, len(name) // _CHARACTERS_PER_EDIT)
+        near = next((s for spelling in spellings for s in settings if _within_edits(spelling, s, edits)), None)
+        if near is not None:
+            problems.append(f"{name} is not a variable of the role {role}. Did you mean {near}? {_OWN}")
+    return problems
+
+
+def tag_problems(tags: t.Iterable[str], own: t.Collection[str]) -> list[str]:
+    """Find misspelled tags, with which Ansible would run no task and report success.
+
+    Args:
+        tags: The tags that the user selects and skips.
+        own: The user's own tags, which are not checked.
+
+    Returns:
+        Errors. A tag that does not resemble one of the collection may belong to another play.
+    """
+    problems = []
+    for tag in sorted({*tags} - {*TAGS, *own} - _TAGS_OF_ANSIBLE):
+        near = next((known for known in TAGS if _within_edits(tag.lower(), known, _EDITS)), None)
+        if near is not None:
+            problems.append(
+                f"The tag {tag} is not one of gpufleet.nvidia. Did you mean {near}? List a tag of your own in"
+                " nvidia_own_tags."
+            )
+    return problems
 
 
 def _nearest(name: str, names: t.Iterable[str]) -> str:
@@ -126,21 +201,23 @@ def _within_edits(first: str, second: str, limit: int) -> bool:
     return row[-1] <= limit
 
 
-def value_problems(values: t.Mapping[str, t.Any], is_file: t.Callable[[str], bool]) -> list[str]:
+def value_problems(values: t.Mapping[str, t.Any], is_file: t.Callable[[str], bool], one_tree: bool = True) -> list[str]:
     """Check the values of all roles, beyond what their argument specifications express.
 
     Args:
         values: The variables that are set.
         is_file: Returns whether a task file exists on the controller.
+        one_tree: Whether all roles must change the same tree, as in the playbooks.
 
     Returns:
         Errors.
     """
     return [
-        *_different_host_roots(values),
+        *(_different_host_roots(values) if one_tree else ()),
         *_unknown_engines(values),
         *_single_engine(values),
         *_malformed_versions(values),
+        *_malformed_repository(values),
         *_missing_hooks(values, is_file),
     ]
 
@@ -194,6 +271,21 @@ def _malformed_versions(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
         version = values.get(name)
         if version and pattern.fullmatch(str(version)) is None:
             yield f"{name} {version!r} is not a version. {advice}"
+
+
+def _malformed_repository(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
+    source, state = values.get("nvidia_toolkit_source", "repository"), values.get("nvidia_toolkit_state", "present")
+    if (source, state) != ("repository", "present"):
+        return
+    fingerprint = str(values.get("nvidia_toolkit_key_fingerprint") or "").replace(" ", "")
+    if fingerprint and _FINGERPRINT.fullmatch(fingerprint) is None:
+        yield f"nvidia_toolkit_key_fingerprint must have 40 hexadecimal digits. It has {len(fingerprint)} characters."
+    addresses = [name for name in _ADDRESSES if "@" in str(values.get(name) or "")]
+    if addresses:
+        yield (
+            f"Addresses must not contain a password. Remove it from {' and '.join(addresses)}; apt reads passwords in"
+            " /etc/apt/auth.conf.d."
+        )
 
 
 def _missing_hooks(values: t.Mapping[str, t.Any], is_file: t.Callable[[str], bool]) -> t.Iterator[str]:

@@ -51,6 +51,7 @@ def _unknown(target: engines_registry.Target) -> dict[str, t.Any]:
         "user": target.user,
         "target": str(target),
         "inspected": True,
+        "readable": True,
         "installed": False,
         "binary": None,
         "version": None,
@@ -115,7 +116,8 @@ class _Inspection:
 
     def _fill(self, described: dict[str, t.Any]) -> None:
         engine, host = self._engine, self._host
-        self._add(described, self._installed)
+        if not self._add(described, self._installed):
+            described["readable"] = False
         self._add(
             described,
             lambda: {"recorded_files": [record.path for record in core_records.load_records(host, engine.key)]},
@@ -123,8 +125,8 @@ class _Inspection:
         restart = core_records.restart_journal_path(engine.key, core_records.state_dir(host, engine.key))
         self._add(described, lambda: {"unfinished_restart": host.lexists(restart)})
 
-    def _add(self, described: dict[str, t.Any], inspect: t.Callable[[], dict[str, t.Any]]) -> None:
-        """Add the result of ``inspect`` to ``described``, or a problem if it fails."""
+    def _add(self, described: dict[str, t.Any], inspect: t.Callable[[], dict[str, t.Any]]) -> bool:
+        """Add the result of ``inspect`` to ``described``, or a problem if it fails. Return whether it succeeded."""
         try:
             described.update(inspect())
         except errors.NvidiaError as error:
@@ -134,6 +136,9 @@ class _Inspection:
         except Exception as error:  # noqa: BLE001 - daemons and files of users may contain anything
             message = f"The configuration of {self._target} cannot be read ({type(error).__name__})."
             self._problems.append(errors.Problem("engine-unreadable", message, "Check its files."))
+        else:
+            return True
+        return False
 
     def _installed(self) -> dict[str, t.Any]:
         engine, host = self._engine, self._host
@@ -159,8 +164,9 @@ class _Inspection:
             "config_exists": host.exists(installation.config_path),
             "live": None if live is None else _describe_live(live),
         }
-        self._add(found, lambda: _describe_files(engine, host, installation, live, version))
-        return found
+        files = self._add(found, lambda: _describe_files(engine, host, installation, live, version))
+        # Files that a removed engine has left are not read by anything.
+        return {**found, "readable": files or not installation.installed}
 
 
 def _describe_files(

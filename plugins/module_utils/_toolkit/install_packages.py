@@ -123,6 +123,7 @@ class Installation(toolkit_packages.PackageTask):
         packages = packages or self._wants_latest or (options.source == "files" and self._requested is None)
         hold = options.hold is not None and any(p.held != options.hold for p in state.packages.values())
         keep = self.files if options.source == "files" else ()
+        self.require_key_check()
         repository = self._repository(predicted)
         return PendingChanges(
             packages,

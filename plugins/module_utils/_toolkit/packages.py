@@ -312,6 +312,11 @@ class PackageTask(toolkit_installed.Policies):
             {name: found[name] for name in packages_base.REPLACED_PACKAGES if name in found},
         )
 
+    def require_key_check(self) -> None:
+        """Raise HostError if the key of the repository cannot be checked on this host."""
+        if self.options.key_fingerprint and self.repository_files and self.host.live and self.manager.name == "dnf":
+            rpm_keys.require_gpg(self.host)
+
     def plan_keys(self, repository: toolkit_repository.RepositoryPlan) -> rpm_keys.KeyPlan:
         """Return the required changes of the keys in rpm. Raises WrongKeyError and HostError."""
         if self._manager is None or self._manager.name != "dnf" or not self.host.live:

@@ -99,10 +99,8 @@ def plan_keys(
     removed = [found[1] for found in (_KEY_FILE.search(file.path) for file in repository.restored) if found]
     if not keys and not removed:
         return KeyPlan()
-    if keys and host.find_executable(["gpg"]) is None:
-        raise errors.HostError(
-            "The program gpg, which checks the key of the repository for dnf, is missing. Install the package gnupg2."
-        )
+    if keys:
+        require_gpg(host)
     installed = _installed_keys(host, run)
     same = _names_of(installed, fingerprint or "") if keys else []
     imports: list[str] = []
@@ -120,6 +118,14 @@ def plan_keys(
             replaced += [name for name, listing in present.items() if fingerprint in listing.fingerprints]
     unused = [name for digits in removed for name in _names_of(installed, digits) if name not in same]
     return KeyPlan(tuple(imports), tuple(replaced), tuple(unused))
+
+
+def require_gpg(host: hostfs.HostFS) -> None:
+    """Raise HostError if the host lacks the program that checks keys."""
+    if host.find_executable(["gpg"]) is None:
+        raise errors.HostError(
+            "The program gpg, which checks the key of the repository for dnf, is missing. Install the package gnupg2."
+        )
 
 
 def _content_of(host: hostfs.HostFS, repository: toolkit_repository.RepositoryPlan, path: str) -> bytes:

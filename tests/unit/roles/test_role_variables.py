@@ -206,32 +206,55 @@ def test_refresh_is_one_task_that_does_not_change_units() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "state", "key_missing", "expected"),
+    ("changed", "steps"),
     [
-        ("directory", "present", True, "directory"),
-        ("directory", "absent", True, "directory_absent"),
-        ("repository", "present", True, "key"),
-        ("repository", "present", False, "install"),
-        ("files", "present", True, "files"),
-        ("existing", "present", True, "install"),
-        ("existing", "absent", True, "absent"),
+        # A host that is up to date.
+        ({}, []),
+        ({"nvidia_toolkit_key_missing": True}, ["key"]),
+        ({"nvidia_toolkit_files_to_send": ["x.deb"]}, ["send"]),
+        ({"nvidia_toolkit_info": {"users_to_inspect": ["me"]}, "nvidia_toolkit_key_missing": True}, ["users", "key"]),
+        ({"nvidia_toolkit_gpu_missing": True, "nvidia_toolkit_install_enabled": False,
+          "nvidia_toolkit_key_missing": True}, ["no_gpu"]),
+        ({"nvidia_toolkit_gpu_missing": True, "nvidia_toolkit_files_to_send": ["x.deb"]}, ["no_gpu", "send"]),
+        ({"nvidia_toolkit_state": "absent", "nvidia_toolkit_gpu_missing": True}, ["remove_packages"]),
+        ({"nvidia_toolkit_state": "absent", "nvidia_toolkit_source": "directory"}, ["remove_directory"]),
+    ],
+)  # fmt: skip
+def test_steps_that_only_some_hosts_need(changed: dict[str, t.Any], steps: list[str]) -> None:
+    known = {
+        "nvidia_toolkit_source": "repository", "nvidia_toolkit_state": "present", "nvidia_toolkit_info": {},
+        "nvidia_toolkit_gpu_missing": False, "nvidia_toolkit_install_enabled": True,
+        "nvidia_toolkit_key_missing": False, "nvidia_toolkit_files_to_send": [], **changed,
+    }  # fmt: skip
+    role = TOOLKIT.load("vars/main.yml")
+    assert render(role["nvidia_toolkit_steps"], known) == str(steps)
+    file = render(role["nvidia_toolkit_file"], {"nvidia_toolkit_steps": steps})
+    assert not steps or (TOOLKIT.folder / "tasks" / file).is_file()
+    assert len(steps) < 2 or all(f"'{step}' in nvidia_toolkit_steps" in TOOLKIT.tasks() for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, "True"),
+        ({"nvidia_toolkit_inspect_engines": False}, "False"),
+        ({"nvidia_runtime_state": "absent"}, "False"),
+        ({"ansible_run_tags": ["toolkit", "cdi"]}, "False"),
+        ({"ansible_run_tags": ["toolkit", "mine"]}, "True"),
+        ({"ansible_skip_tags": ["runtime"]}, "False"),
     ],
 )
-def test_toolkit_task_file(source: str, state: str, key_missing: bool, expected: str) -> None:
-    variables = {
-        "nvidia_toolkit_source": source,
-        "nvidia_toolkit_state": state,
-        "nvidia_toolkit_key_missing": key_missing,
-    }
-    assert render(TOOLKIT.load("vars/main.yml")["nvidia_toolkit_file"], variables) == f"{expected}.yml"
-    assert (TOOLKIT.folder / "tasks" / f"{expected}.yml").is_file()
+def test_engines_are_required_if_they_are_configured(changed: dict[str, t.Any], expected: str) -> None:
+    known = {
+        "nvidia_toolkit_inspect_engines": True, "nvidia_toolkit_state": "present", "ansible_run_tags": ["all"],
+        "ansible_skip_tags": [], **changed,
+    }  # fmt: skip
+    assert render(TOOLKIT.load("vars/main.yml")["nvidia_toolkit_requires_engines"], known) == expected
 
 
-@pytest.mark.parametrize("file", ["directory.yml", "directory_absent.yml"])
-def test_directory_is_one_task(file: str) -> None:
-    (task,) = TOOLKIT.load(f"tasks/{file}")
+def test_removal_of_a_directory_is_one_task() -> None:
+    (task,) = TOOLKIT.load("tasks/remove_directory.yml")
     assert task[INSTALL]["source"] == "directory"
-    assert task["register"] == "nvidia_toolkit_installation"
 
 
 def test_default_directory() -> None:
@@ -255,14 +278,22 @@ def test_directory_of_runtimes(known: dict[str, str], expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("manager", "gpg", "refused"),
-    [("dnf", None, True), ("dnf", "/usr/bin/gpg", False), ("apt", None, False)],
-)
-def test_missing_gpg(manager: str, gpg: str | None, refused: bool) -> None:
-    known = {"nvidia_toolkit_manager": manager, "nvidia_toolkit_info": {"toolkit": {"gpg": gpg}}}
-    message = render(TOOLKIT.load("vars/main.yml")["nvidia_toolkit_gpg_missing"], known)
-    assert ("gnupg2" in message) is bool(message) is refused
-    assert "[nvidia_toolkit_gpg_missing]" in TOOLKIT.load("vars/main.yml")["nvidia_toolkit_errors_repository"]
+    ("manager", "gpg", "root", "expected"),
+    [
+        ("apt", None, "/", "True"), ("dnf", "/usr/bin/gpg", "/", "True"),
+        # The installation refuses these hosts, so nothing is written before.
+        ("dnf", None, "/", "False"), ("", None, "/", "False"), ("apt", None, "/tree", "False"),
+    ],
+)  # fmt: skip
+def test_key_is_fetched_only_for_a_host_that_can_use_it(
+    manager: str, gpg: str | None, root: str, expected: str
+) -> None:
+    known = {
+        "nvidia_toolkit_source": "repository", "nvidia_toolkit_host_root": root, "nvidia_toolkit_key_given": False,
+        "nvidia_toolkit_manager": manager, "nvidia_toolkit_info": {"toolkit": {"gpg": gpg}},
+        "nvidia_toolkit_staged_key": "x", "nvidia_toolkit_existing_files": [], "nvidia_toolkit_key_refresh": False,
+    }  # fmt: skip
+    assert render(TOOLKIT.load("vars/main.yml")["nvidia_toolkit_key_missing"], known) == expected
 
 
 # -- nvidia_runtime ---------------------------------------------------------------------------------------------------

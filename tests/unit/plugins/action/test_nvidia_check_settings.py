@@ -27,7 +27,8 @@ COLLECTION = Path(__file__).resolve().parents[4]
 )
 def test_arguments_match_the_documentation(action: t.Any, module: t.Any) -> None:
     documented = yaml.safe_load(module.DOCUMENTATION)["options"]
-    assert {name: {key: value for key, value in option.items() if key != "description"} for name, option in
+    assert {name: {key: value for key, value in option.items() if key not in ("description", "version_added")}
+            for name, option in
             documented.items()} == action.ARGUMENTS  # fmt: skip
 
 

@@ -34,7 +34,7 @@ def test_requires_root(monkeypatch: pytest.MonkeyPatch, user: int, params: dict[
     for name in ("load_bundled_packages", "host_from_params", "command_runner"):
         monkeypatch.setattr(_module, name, lambda _task: None)
     monkeypatch.setattr(host_info, "describe_host", lambda *_args: {})
-    module = MagicMock(params={"gather_subset": [], "toolkit_dir": "/x", **params})
+    module = MagicMock(params={"gather_subset": [], "toolkit_dir": "/x", "require_engines": None, **params})
     if refused:
         with pytest.raises(HostError, match=r"runs as user 1000, not as root\. Run with -b \(become\)\."):
             nvidia_container_info.describe(module)

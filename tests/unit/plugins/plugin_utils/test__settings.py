@@ -18,6 +18,8 @@ import yaml
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._settings import (
     known_variables,
     name_problems,
+    parameter_problems,
+    tag_problems,
     value_problems,
 )
 
@@ -103,6 +105,9 @@ def test_knows_variables_that_tasks_set() -> None:
         ({"nvidia_toolkit_version": "newest"}, "is not a version"),
         ({"nvidia_toolkit_minimum_version": "latest"}, "nvidia_toolkit_minimum_version 'latest' is not a version."),
         ({"nvidia_runtime_engine_version": "two"}, "nvidia_runtime_engine_version 'two' is not a version."),
+        ({"nvidia_toolkit_key_fingerprint": "C95B 321B"}, "40 hexadecimal digits. It has 8 characters."),
+        ({"nvidia_toolkit_key_fingerprint": "C95B321B61E88C1809C4F759DDCAE044F796ECBX"}, "40 hexadecimal digits."),
+        ({"nvidia_toolkit_key_url": "https://me:x@mirror/key"}, "password. Remove it from nvidia_toolkit_key_url;"),
         ({"nvidia_runtime_before_restart": "/none.yml"}, "/none.yml is not a file on the controller."),
     ],
 )
@@ -125,7 +130,51 @@ def test_refuses_values(values: dict[str, t.Any], problem: str) -> None:
         {"nvidia_toolkit_version": "1.20.0-rc.2"},
         {"nvidia_runtime_before_restart": "/hook.yml"},
         {"nvidia_runtime_verify": "gpu"},
+        {"nvidia_toolkit_key_fingerprint": "c95b 321b 61e8 8c18 09c4 f759 ddca e044 f796 ecb0"},
+        {"nvidia_toolkit_key_url": "https://me:x@mirror/key", "nvidia_toolkit_source": "existing"},
+        {"nvidia_toolkit_key_url": "https://me:x@mirror/key", "nvidia_toolkit_state": "absent"},
     ],
 )
 def test_accepts_values(values: dict[str, t.Any]) -> None:
     assert value_problems(values, lambda path: path == "/hook.yml") == []
+
+
+def test_roles_of_one_play_may_change_different_trees() -> None:
+    values = {"nvidia_toolkit_host_root": "/tree"}
+    assert value_problems(values, lambda _path: False, one_tree=False) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("set_as_default", "nvidia_runtime_set_as_default"), ("runtime_engines", "nvidia_runtime_engines"),
+        ("engine", "nvidia_runtime_engines"), ("nvidia_runtme_engines", "nvidia_runtime_engines"),
+        ("nvidia_hostroot", "nvidia_host_root"),
+        # Of a task file of the user, of another role, and names that name_problems() checks.
+        ("my_hook", None), ("x", None), ("ab", None), ("nvidia_driver_branch", None), ("version", None),
+        ("nvidia_runtime_engin", None), ("nvidia_runtime_engines", None), ("nvidia_toolkit_version", None),
+    ],
+)  # fmt: skip
+def test_parameters_of_a_role(name: str, nearest: str | None) -> None:
+    problems = parameter_problems([name], "nvidia_runtime", KNOWN, ())
+    expected = f"{name} is not a variable of the role nvidia_runtime. Did you mean {nearest}?"
+    assert [problem.startswith(expected) for problem in problems] == [True] * (nearest is not None)
+    assert parameter_problems([name], "nvidia_runtime", KNOWN, [name]) == []
+
+
+@pytest.mark.parametrize(
+    ("tag", "nearest"),
+    [
+        ("runtimes", "runtime"), ("Runtime", "runtime"), ("tolkit", "toolkit"), ("tool_kit", "toolkit"),
+        ("cid", "cdi"), ("CDI", "cdi"), ("ci", "cdi"), ("runtim3s", "runtime"),
+        # Those of the collection and of Ansible, and tags of other plays.
+        ("cdi", None), ("all", None), ("always", None), ("never", None), ("tagged", None), ("untagged", None),
+        ("docker", None), ("gpu", None), ("run", None), ("toolkits-old", None),
+    ],
+)  # fmt: skip
+def test_misspelt_tags(tag: str, nearest: str | None) -> None:
+    problems = tag_problems([tag, "toolkit"], ())
+    assert [f"The tag {tag} is not" in text and f"Did you mean {nearest}?" in text for text in problems] == [
+        True
+    ] * (nearest is not None)
+    assert tag_problems([tag], [tag]) == []

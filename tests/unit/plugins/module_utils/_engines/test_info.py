@@ -70,6 +70,7 @@ def test_running_engine(docker: FakeDocker) -> None:
         "user": None,
         "target": "docker",
         "inspected": True,
+        "readable": True,
         "installed": True,
         "binary": "/usr/bin/dockerd",
         "version": "26.1.5",

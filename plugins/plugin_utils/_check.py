@@ -1,0 +1,231 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Check a host's variables in a task: those of nvidia_check_settings, and the first task of each role.
+
+Private to this collection. ``_settings`` has the rules. This file evaluates the variables, and remembers what was
+checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import typing as t
+from pathlib import Path
+
+from ansible import constants
+from ansible.errors import AnsibleError, AnsibleUndefinedVariable
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _settings
+
+if t.TYPE_CHECKING:
+    from ansible.plugins.action import ActionBase
+
+_COLLECTION = Path(__file__).resolve().parents[2]
+# Read here, since Ansible imports an action plugin once, before it forks for the hosts.
+KNOWN = _settings.known_variables(_COLLECTION)
+# The variables of the roles that name files of the controller.
+_CONTROLLER_FILES = (
+    "nvidia_toolkit_source",
+    "nvidia_toolkit_src",
+    "nvidia_toolkit_files",
+    "nvidia_toolkit_files_on",
+    "nvidia_runtime_before_restart",
+    "nvidia_runtime_after_restart",
+)
+OWN_VARIABLES = "nvidia_own_variables"
+
+
+class Problems(t.NamedTuple):
+    """Errors, with which the task fails, and warnings."""
+
+    errors: list[str]
+    warnings: list[str]
+
+
+def check(action: ActionBase, variables: t.Mapping[str, t.Any], own: t.Collection[str]) -> Problems:
+    """Check the names and values of all variables of a host.
+
+    Args:
+        action: The action of the task.
+        variables: The variables of the host, of which only those of the roles are evaluated.
+        own: The user's own variables, which are not checked.
+    """
+    errors, warnings = _settings.name_problems(_names(variables), KNOWN, own)
+    errors += _value_problems(action, variables, one_tree=True)
+    if not errors:
+        _remember(variables, _settings_in(variables))
+    return Problems(errors, warnings)
+
+
+def check_for_role(action: ActionBase, variables: t.Mapping[str, t.Any]) -> Problems:
+    """Check the variables of the roles of this collection in a play, unless a task of this run has checked them.
+
+    A task outside of these roles has no problems: its module checks its own options.
+    """
+    # No public attribute has the role of a task, the roles of a play, or their variables.
+    role: t.Any = getattr(action._task, "_role", None)  # noqa: SLF001
+    if role is None or not _is_own(role):
+        return Problems([], [])
+    errors = _facts_problems(variables)
+    checked, views = _checked(variables), _views(role, variables)
+    unchecked = [view for view in views if checked is None or not view.lines() <= checked]
+    if not unchecked:
+        return Problems(errors, [])
+    own: t.Any = action._templar.template(variables.get(OWN_VARIABLES) or [])  # noqa: SLF001
+    own = [own] if isinstance(own, str) else list(own)
+    warnings: list[str] = []
+    for view in unchecked:
+        of_names = _settings.name_problems(_setting_names(view.variables), KNOWN, own)
+        errors += of_names[0] + _settings.parameter_problems(view.parameters, view.role, KNOWN, own)
+        errors += _value_problems(action, view.variables, one_tree=False)
+        warnings += of_names[1]
+    if not errors:
+        _remember(variables, {line for view in unchecked for line in view.lines()})
+    return Problems(list(dict.fromkeys(errors)), list(dict.fromkeys(warnings)))
+
+
+class _View(t.NamedTuple):
+    """The variables that a role sees, and those of them that a play gives to this role only."""
+
+    role: str
+    variables: t.Mapping[str, t.Any]
+    parameters: t.Mapping[str, t.Any]
+
+    def lines(self) -> set[str]:
+        return _settings_in(self.variables, self.parameters)
+
+
+def _views(role: t.Any, variables: t.Mapping[str, t.Any]) -> list[_View]:
+    """Return what the role of the task sees, and what the roles after it see.
+
+    With the latter, the first role changes no host that a later one refuses.
+    """
+    views = [_View(_name(role), variables, _parameters(role))]
+    for other in role._play.roles:  # noqa: SLF001
+        given = _parameters(other) if other is not role and _is_own(other) else {}
+        if given:
+            views.append(_View(_name(other), {**variables, **given}, given))
+    return views
+
+
+def _parameters(role: t.Any) -> dict[str, t.Any]:
+    return {**role._role_params, **role.vars}  # noqa: SLF001
+
+
+def _is_own(role: t.Any) -> bool:
+    return Path(role._role_path).resolve().parent == _COLLECTION / "roles"  # noqa: SLF001
+
+
+def _name(role: t.Any) -> str:
+    return Path(role._role_path).name  # noqa: SLF001
+
+
+def _names(variables: t.Mapping[str, t.Any]) -> set[str]:
+    """Return the names of variables that are no facts: a host chooses the names of its facts."""
+    return set(variables) - set(variables.get("ansible_facts") or {})
+
+
+def _facts_problems(variables: t.Mapping[str, t.Any]) -> list[str]:
+    """Refuse facts that name files of the controller.
+
+    A fact has precedence over the inventory, and a hostile host can return one in the result of any module of Ansible.
+    """
+    facts = variables.get("ansible_facts") or {}
+    found = [name for name in _CONTROLLER_FILES if name in facts]
+    if not found:
+        return []
+    problem = "set by facts of this host, which must not name files of the controller"
+    advice = (
+        "Set them in the inventory or in the play, not as cacheable facts, and remove the facts of this host from the"
+        " fact cache."
+    )
+    return [f"{', '.join(found)}: {problem}. {advice}"]
+
+
+def _value_problems(action: ActionBase, variables: t.Mapping[str, t.Any], one_tree: bool) -> list[str]:
+    """Evaluate the variables of all roles, and check the values."""
+    values: dict[str, t.Any] = {}
+    problems = []
+    templar: t.Any = action._templar.copy_with_new_env(available_variables=variables)  # noqa: SLF001
+    for name in KNOWN.options:
+        try:
+            # In a dictionary, newer releases of Ansible remove values that are omit.
+            evaluated = templar.template({name: variables[name]} if name in variables else {})
+        except AnsibleUndefinedVariable:
+            # The value may refer to the result of a later task.
+            continue
+        except AnsibleError as error:
+            problems.append(f"{name} cannot be evaluated: {error}")
+            continue
+        values.update({key: value for key, value in evaluated.items() if value != variables.get("omit")})
+    validated = ArgumentSpecValidator(KNOWN.options).validate(values, validate_role_argument_spec=True)
+    problems += [f"{message[:1].upper()}{message[1:]}" for message in validated.error_messages]
+
+    def is_file(path: str) -> bool:
+        """Return whether this task file exists where the role searches for it."""
+        role = str(_COLLECTION / "roles/nvidia_runtime")
+        return Path(action._loader.path_dwim_relative(role, "tasks", path)).is_file()  # noqa: SLF001
+
+    return problems or _settings.value_problems(validated.validated_parameters, is_file, one_tree)
+
+
+# -- what was checked --------------------------------------------------------------------------------------------------
+
+
+def _setting_names(variables: t.Mapping[str, t.Any]) -> list[str]:
+    """Return the names of the variables that a user has set and that may be meant for this collection."""
+    return [
+        name
+        for name in sorted(_names(variables))
+        if name.startswith(_settings.FAMILY)
+        and name not in KNOWN.internal
+        and not _is_result(variables[name])
+        and variables[name] not in KNOWN.given.get(name, ())
+    ]
+
+
+def _settings_in(variables: t.Mapping[str, t.Any], parameters: t.Collection[str] = ()) -> set[str]:
+    """Return one line for each variable that a user has set and each parameter of a role: a digest, and the name."""
+    others = [name for name in parameters if not name.startswith(_settings.FAMILY)]
+    return {f"{_digest(variables[name])} {name}" for name in (*_setting_names(variables), *others)}
+
+
+def _is_result(value: t.Any) -> bool:
+    """Return whether a task has registered the value. A result is no setting, whatever its name is."""
+    return isinstance(value, dict) and "failed" in value and "changed" in value
+
+
+def _digest(value: t.Any) -> str:
+    """Return a digest of a value, which may be a secret, as it was set: templates are not evaluated."""
+    text = json.dumps(value, default=repr, skipkeys=True)
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def _file(variables: t.Mapping[str, t.Any]) -> Path:
+    """Return the file with the digests of the host's checked variables.
+
+    Each task runs in a process of its own. Only the user of this run can write to the directory.
+    """
+    host = hashlib.sha256(str(variables.get("inventory_hostname")).encode("utf-8", "backslashreplace")).hexdigest()
+    return Path(constants.DEFAULT_LOCAL_TMP) / f"gpufleet-checked-{host}"  # type: ignore[attr-defined]
+
+
+def _checked(variables: t.Mapping[str, t.Any]) -> set[str] | None:
+    """Return what earlier tasks of this run have checked for the host; None if no task has checked anything."""
+    try:
+        return set(_file(variables).read_text(encoding="utf-8").splitlines())
+    except FileNotFoundError:
+        return None
+
+
+def _remember(variables: t.Mapping[str, t.Any], lines: t.Collection[str]) -> None:
+    path = _file(variables)
+    # A delegated task of another host may read the file at the same time.
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.write_text("\n".join(sorted({*(_checked(variables) or ()), *lines})), encoding="utf-8")
+    temporary.replace(path)
