@@ -1327,7 +1327,7 @@ findings:
     - Present and future problems of the host, the most severe first, each with advice. Null if O(gather_subset) does
       not include V(findings).
     - Findings with one cause are one finding. Its text names the others by RV(findings[].id) and
-      RV(findings[].subject). Packages, vulnerabilities, files, GPUs and settings that need the same step are one finding.
+      RV(findings[].subject). Packages, vulnerabilities, files, GPUs and settings that need the same step are also one.
     - They are derived from all other parts that are read, and from files of other tools, such as Kubespray, the GPU
       operator, and earlier versions of NVIDIA's tools.
   returned: success
