@@ -355,6 +355,12 @@ engines:
           description: The description of the problem.
           type: str
           sample: "/etc/docker/daemon.json, line 1, column 14: the file ends, but a value is expected."
+        advice:
+          description: What to do about it.
+          returned: if it is known
+          type: str
+          version_added: 1.2.0
+          sample: Correct the file.
       sample: []
   sample:
     - engine: docker
@@ -597,8 +603,13 @@ toolkit:
           description: The description of the problem.
           type: str
           sample: >-
-            An interrupted installation left these packages half installed: libnvidia-container1. Run `dpkg --configure
-            libnvidia-container1` on the host.
+            An interrupted installation left these packages half installed: libnvidia-container1.
+        advice:
+          description: As in RV(engines[].problems[].advice).
+          returned: if it is known
+          type: str
+          version_added: 1.2.0
+          sample: Restart the host.
       sample: []
   sample:
     gpu:
@@ -736,6 +747,12 @@ gpus:
                   description: The description of the problem.
                   type: str
                   sample: "/dev/nvidia-caps/nvidia-cap3 does not exist."
+                advice:
+                  description: As in RV(engines[].problems[].advice).
+                  returned: if it is known
+                  type: str
+                  version_added: 1.2.0
+                  sample: Restart the host.
               sample: []
         persistence_mode:
           description:
@@ -763,6 +780,12 @@ gpus:
               description: The description of the problem.
               type: str
               sample: "/dev/nvidia0 does not exist."
+            advice:
+              description: As in RV(engines[].problems[].advice).
+              returned: if it is known
+              type: str
+              version_added: 1.2.0
+              sample: Restart the host.
           sample: []
     advertised:
       description:
@@ -900,8 +923,13 @@ gpus:
           description: The description of the problem.
           type: str
           sample: >-
-            The NVIDIA driver does not use the GPU 0000:0f:00.0 (no driver). Run modprobe nvidia. Check the kernel's log
-            for NVRM and Xid.
+            The NVIDIA driver does not use the GPU 0000:0f:00.0 (no driver).
+        advice:
+          description: As in RV(engines[].problems[].advice).
+          returned: if it is known
+          type: str
+          version_added: 1.2.0
+          sample: Restart the host.
       sample: []
   sample:
     driver_version: 580.95.05
@@ -1028,6 +1056,12 @@ cdi:
               description: The description of the reason.
               type: str
               sample: "It is for driver 575.51.03, but the driver is 580.95.05."
+            advice:
+              description: As in RV(engines[].problems[].advice).
+              returned: if it is known
+              type: str
+              version_added: 1.2.0
+              sample: Restart the host.
           sample: []
         missing_paths:
           description: The files, device nodes, and programs in the specification that do not exist on the host.
@@ -1117,8 +1151,13 @@ cdi:
           description: The description of the problem.
           type: str
           sample: >-
-            nvidia-cdi-refresh.service has failed, so the specification may be stale. Run journalctl --unit
-            nvidia-cdi-refresh.service.
+            nvidia-cdi-refresh.service has failed, so the specification may be stale.
+        advice:
+          description: As in RV(engines[].problems[].advice).
+          returned: if it is known
+          type: str
+          version_added: 1.2.0
+          sample: Restart the host.
       sample: []
   sample:
     directories: [/etc/cdi, /var/run/cdi]
@@ -1329,14 +1368,20 @@ kubernetes:
           type: str
           sample: >-
             The kubelet does not answer on /var/lib/kubelet/pod-resources/kubelet.sock: Connection refused. The devices
-            are those of its last checkpoint. Look for the cause in the journal of its unit.
+            are those of its last checkpoint.
+        advice:
+          description: As in RV(engines[].problems[].advice).
+          returned: if it is known
+          type: str
+          version_added: 1.2.0
+          sample: Restart the host.
       sample: []
 findings:
   description:
     - Present and future problems of the host, the most severe first, each with advice. Null if O(gather_subset) does
       not include V(findings).
     - Findings with one cause are one finding. Its text names the others by RV(findings[].id) and
-      RV(findings[].subject).
+      RV(findings[].subject). Packages, vulnerabilities, files, GPUs and settings that need the same step are also one.
     - They are derived from all other parts that are read, and from files of other tools, such as Kubespray, the GPU
       operator, and earlier versions of NVIDIA's tools.
   returned: success
@@ -1356,7 +1401,8 @@ findings:
       type: str
       sample: cdi-stale
     subject:
-      description: What the finding is about, such as an engine's RV(engines[].target), a file, or C(toolkit).
+      description: What the finding is about, such as an engine's RV(engines[].target), a file, or C(toolkit). It lists
+        several of them if they need the same step.
       type: str
       sample: /etc/cdi/nvidia.yaml
     text:
@@ -1364,15 +1410,15 @@ findings:
       type: str
       sample: /etc/cdi/nvidia.yaml does not match the host. It is for driver 575.51.03, but the driver is 580.95.05.
     advice:
-      description: How to correct the problem.
+      description: How to correct the problem, with the playbooks and variables of this collection.
       type: str
-      sample: Write it again with nvidia_cdi_spec.
+      sample: Run gpufleet.nvidia.site, which writes the specification of the GPUs again.
   sample:
     - severity: critical
       id: cdi-stale
       subject: /etc/cdi/nvidia.yaml
       text: /etc/cdi/nvidia.yaml does not match the host. It is for driver 575.51.03, but the driver is 580.95.05.
-      advice: Write it again with nvidia_cdi_spec.
+      advice: Run gpufleet.nvidia.site, which writes the specification of the GPUs again.
 """
 
 import os

@@ -68,7 +68,7 @@ def test_the_finding_has_the_widest_column(open_page: t.Callable[[object], Page]
 def test_hosts_without_findings(page: Page) -> None:
     assert cells(page, READY)[0] == "OK"
     assert cells(page, WITHOUT_GPU)[0] == "no GPU"
-    assert cells(page, WITHOUT_ENGINE)[0].split("\n") == ["no toolkit", "no engine"]
+    assert cells(page, WITHOUT_ENGINE)[0] == "no toolkit no engine"
     assert cells(page, STOPPED)[0] == "containerd stopped"
     assert cells(page, READY)[-1] == cells(page, WITHOUT_ENGINE)[-1] == "no spec"
     assert "none" not in page.one("#fleet").text
@@ -82,7 +82,7 @@ def test_hosts_without_findings(page: Page) -> None:
 
 def test_host_that_was_inspected_partly(open_page: t.Callable[[object], Page]) -> None:
     page = open_page(report_of({"a": {"engines": []}}))
-    assert cells(page, "a")[0].split("\n") == ["partly inspected", "GPU unknown"]
+    assert cells(page, "a")[0] == "partly inspected GPU unknown"
 
 
 def test_top_problems_filter(page: Page, report: dict[str, t.Any]) -> None:
@@ -125,8 +125,8 @@ def test_card_on_a_phone(page: Page) -> None:
     assert "Install 1.19.1 or newer (fixes CVE-2025-23359, " in visible[0].text
     assert page.row("docker-old-01").find_element("css selector", "th").text == "docker-old-01"
     page.row("docker-old-01").find_element("css selector", ".toggle").click()
-    assert "1.17.3" in page.row("docker-old-01").text
-    assert "1.17.3" not in page.row("docker-old-02").text
+    assert "no spec" in page.row("docker-old-01").text
+    assert "no spec" not in page.row("docker-old-02").text
 
 
 def test_search_opens_and_highlights_findings(page: Page) -> None:

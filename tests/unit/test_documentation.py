@@ -25,11 +25,11 @@ PAGES = (
 )
 BLOCK = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-ID = r"problem|[a-z0-9]+(?:-[a-z0-9]+)+"
+ID = r"[a-z0-9]+(?:-[a-z0-9]+)+"
 # The variable with the settings of dockerd.
 SETTINGS = "_FLAGS"
-# A part of a temporary path.
-NOT_IDS = {"ansible-tmp"}
+# A part of a temporary path, and a program.
+NOT_IDS = {"ansible-tmp", "nvidia-smi"}
 # The code of an error is the id of its finding.
 PERMISSION_DENIED = "permission-denied"
 

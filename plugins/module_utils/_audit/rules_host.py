@@ -53,31 +53,34 @@ _CRITICAL = Kind(report.CRITICAL)
 _OTHER = Kind()
 _MIG = "If the host has MIG devices, inspect it while it runs, with the libnvidia-ml.so.1 of the driver's version."
 
-# The key is the part of the report, then the code of the problem. A problem without a row is a warning.
+# The key is the part of the report, then the code of the problem. A problem without a row is a warning too.
 KINDS: dict[str, dict[str, Kind]] = {
     "engines": {
         errors.ConfigurationError.code: Kind(report.CRITICAL, "config-unreadable", _UNREADABLE),
         "engine-not-responding": Kind(then="Look for the cause in the journal of its unit."),
         "engine-unsupported": Kind(instead="Nothing is needed if its containers need no GPUs."),
         "flags-unreadable": Kind(instead=steps.SET_CONFIG_PATH),
+        **dict.fromkeys(("engine-timeout", "engine-unreadable", "key-duplicated"), _OTHER),
         "records-of-root": Kind(instead="Run this command once, then run the audit again."),
     },
     "toolkit": {
         errors.ConfigurationError.code: Kind(report.CRITICAL, "config-unreadable", _CONFIG_TOML),
         "package-half-installed": Kind(then=steps.COMPLETE_PACKAGES),
+        "packages-unreadable": _OTHER,
         "setting-invalid": Kind(instead=steps.SET_TOOLKIT_SETTING),
     },
     "gpus": {
         **dict.fromkeys(procfs.WITHOUT_DRIVER, _CRITICAL),
         "driver-modules-differ": _CRITICAL,
         "driver-library-differs": _CRITICAL,
+        **dict.fromkeys(("gpu-uuid-unknown", "gpus-unreadable"), _OTHER),
         "gpus-from-proc": Kind(instead=_MIG),
     },
     "cdi": {
         "cdi-refresh-failed": Kind(then=steps.START_REFRESH),
         "cdi-refresh-duplicate": Kind(instead=steps.KEEP_ONE_REFRESH),
     },
-    "kubernetes": {},
+    "kubernetes": {"pod-resources-not-responding": _OTHER},
 }
 # The codes of errors that say only that something could not be read.
 _GENERIC = ("", errors.NvidiaError.code, errors.HostError.code, errors.ConfigurationError.code)

@@ -9,11 +9,12 @@ Private to this collection.
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import typing as t
 from pathlib import Path
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data
 
 if t.TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,9 +33,9 @@ def version(collection: Path = _COLLECTION) -> str | None:
     An installed collection has it in MANIFEST.json, and a clone in galaxy.yml.
     """
     try:
-        manifest = json.loads((collection / "MANIFEST.json").read_text(encoding="utf-8"))
-        return str(manifest["collection_info"]["version"])
-    except (OSError, ValueError, KeyError, TypeError):
+        manifest = json_data.load((collection / "MANIFEST.json").read_bytes())
+        return json_data.field(json_data.field(manifest, "collection_info", dict), "version", str)
+    except (OSError, ValueError):
         pass
     try:
         found = re.search(r"^version: (\S+)$", (collection / "galaxy.yml").read_text(encoding="utf-8"), re.MULTILINE)

@@ -83,10 +83,10 @@
 
   // Green only for a host whose containers can use GPUs. Others have remarks, such as "no GPU".
   const withoutFindings = ({ remarks }) =>
-    remarks.length ? remarks.map((remark) => [pill(remark, "plain")]) : [[pill("OK", "good")]];
+    remarks.length ? remarks.map((remark) => pill(remark, "plain")) : [pill("OK", "good")];
 
   // The text of the worst finding is no part of these lines, so that a search for it opens the details.
-  const summaryLines = (host) => (host.findings.length ? [] : withoutFindings(host));
+  const summaryLines = (host) => (host.findings.length ? [] : [withoutFindings(host)]);
   const nameLines = (host) => [[plain(host.host), ...(host.state === "ok" ? [] : [pill(host.state, "critical")])]];
 
   // In the order of the headers: the lines of a host, and the value by which it is sorted.

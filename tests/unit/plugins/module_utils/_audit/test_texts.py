@@ -21,6 +21,7 @@ from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures import audit_fleet
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import Tree
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._audit import (
     test_audit,
+    test_causes,
     test_owners,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._audit import (
@@ -78,8 +79,8 @@ REPORTS: list[dict[str, t.Any]] = [
         test_audit.healthy_host(**copy.deepcopy(case))
         for case in [
             *(parts for parts, *_expected in test_audit.CASES),
-            *items(test_audit.test_findings_with_one_cause_are_one),
-            *items(test_audit.test_one_finding_for_items_with_one_step),
+            *items(test_causes.test_findings_with_one_cause_are_one),
+            *items(test_causes.test_one_finding_for_items_with_one_step),
         ]
     ),
     *NODES,
