@@ -398,7 +398,7 @@ def _parsed(path: str, text: str, bom: bool) -> JsonDocument:
         root = parse(text)
     except JsonSyntaxError as error:
         line, column = core_text.position(text, error.offset)
-        advice = "Correct the file. Nothing was changed."
+        advice = "Correct the file."
         raise errors.ConfigurationError(path, error.problem, advice, line, column) from error
     document = JsonDocument(path, text, root, bom)
     if root is not None and not root.is_object:

@@ -46,9 +46,9 @@ _PROBLEMS = {
     "TOML key nested": _TOO_DEEP,
     "TOML value nested": _TOO_DEEP,
 }
-_CORRECT = "Correct the file. Nothing was changed."
+_CORRECT = "Correct the file."
 _CORRECT_FOR_TOMLKIT = (
-    "Correct the file. Nothing was changed. If the engine accepts the file, put each table before its subtables"
+    "Correct the file. If the engine accepts the file, put each table before its subtables"
     " (tomlkit requires this order), or use Python 3.11 or newer for Ansible on this host."
 )
 # A key begins at the start of a line, or in an inline table.

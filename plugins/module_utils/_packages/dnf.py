@@ -189,7 +189,7 @@ class Dnf:
         problems = [line for line in errors.splitlines() if line.strip() and not line.startswith("warning:")]
         reported = {*(row[0] for row in rows), *_ABSENT.findall(output)}
         if problems or not set(names) <= reported:
-            advice = "Nothing was changed. Run `rpm --rebuilddb` on the host."
+            advice = "Run `rpm --rebuilddb` on the host."
             lines = _last_lines("", "\n".join(problems)) or _last_lines(output, "")
             raise packages_base.CommandError("Reading the installed packages (rpm -q)", lines, advice)
 
@@ -385,7 +385,7 @@ class Dnf:
         if status:
             raise core_errors.HostError(
                 "hold is set, but dnf versionlock failed on this host:"
-                f" {' | '.join(_last_lines(output, errors)) or 'it printed nothing'}. Nothing was changed."
+                f" {' | '.join(_last_lines(output, errors)) or 'it printed nothing'}."
                 " Install python3-dnf-plugin-versionlock, or leave hold out."
             )
 
