@@ -252,7 +252,6 @@ def configure(module: AnsibleModule) -> dict[str, object]:
     if params["state"] == "absent" and given:
         raise errors.NvidiaError(
             f"state: absent does not support these options: {', '.join(given)}. Remove them, or set state: present."
-            " Nothing was changed."
         )
     request = toolkit_configure.SettingsRequest(
         settings=params["settings"],

@@ -48,22 +48,30 @@ PLAYS = [
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, t.Any]]:
-    """The result of the check for each host."""
-    program = Path(sys.executable).with_name("ansible-playbook")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The collection."""
     work = tmp_path_factory.mktemp("check")
     copy = work / "ansible_collections/gpufleet/nvidia"
     for name in ("playbooks", "plugins", "roles", "meta"):
         shutil.copytree(COLLECTION / name, copy / name)
+    return work
+
+
+def ansible_playbook(work: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).with_name("ansible-playbook")
+    environ = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(work), "ANSIBLE_HOME": str(work / "home"), **variables}
+    return subprocess.run([program, *arguments], cwd=work, env=environ, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def answers(work: Path) -> dict[str, dict[str, t.Any]]:
+    """The result of the check for each host."""
     connection = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     hosts = {name: {**variables, **connection} for name, (variables, _expected) in HOSTS.items()}
     (work / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}), encoding="utf-8")
     (work / "play.yml").write_text(json.dumps(PLAYS), encoding="utf-8")
     (work / "hook.yml").touch()
-    environ = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(work), "ANSIBLE_HOME": str(work / "home")}
-    done = subprocess.run(
-        [program, "-i", "hosts.json", "play.yml"], cwd=work, env=environ, capture_output=True, text=True, check=False
-    )
+    done = ansible_playbook(work, "-i", "hosts.json", "play.yml")
     assert done.returncode == 0, done.stdout + done.stderr
     answers: dict[str, dict[str, t.Any]] = json.loads((work / "answers.json").read_text(encoding="utf-8"))
     return answers
@@ -76,3 +84,22 @@ def test_reports_problems(answers: dict[str, dict[str, t.Any]], host: str) -> No
     assert answer["failed"] is bool(expected), answer
     assert [text for text in expected if text not in "\n".join(reported)] == []
     assert expected or not answer.get("warnings"), answer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "nearest"),
+    [
+        (["--tags=toolkit, runtimes"], {}, "runtime"),
+        (["--tags=mine", "--skip-tags=cdi", "--skip-tags=tolkit"], {}, "toolkit"),
+        ([], {"ANSIBLE_RUN_TAGS": "rutime"}, "runtime"),
+        (["--tags=all,tagged,toolkit,docker"], {"ANSIBLE_SKIP_TAGS": "untagged,gpu"}, None),
+        (["--tags=cdn,runtime", '--extra-vars={"nvidia_own_tags": ["cdn"]}'], {}, None),
+    ],
+)
+def test_refuses_misspelt_tags(
+    work: Path, arguments: list[str], variables: dict[str, str], nearest: str | None
+) -> None:
+    done = ansible_playbook(work, "-i", "localhost,", "-c", "local", "gpufleet.nvidia.check", *arguments, **variables)
+    assert (done.returncode == 0) is (nearest is None), done.stdout
+    assert ("Did you mean" in done.stdout) is (nearest is not None)
+    assert nearest is None or f"Did you mean {nearest}?" in done.stdout

@@ -211,12 +211,12 @@ class TomlDocument:
             return self.error(
                 path,
                 f"a change of {'.'.join(path)} would delete the comment inside its value: {lost}",
-                "Nothing was changed. Move the comment above the entry.",
+                "Move the comment above the entry.",
             )
         return self.error(
             path,
             f"{'.'.join(path)} cannot be changed without a change of other entries",
-            "Nothing was changed. Write the table with its own [header] and one entry on each line.",
+            "Write the table with its own [header] and one entry on each line.",
         )
 
 

@@ -400,7 +400,7 @@ class ConfigureEngine:
         if not self.host.is_executable(path):
             raise errors.NvidiaError(
                 f"The default runtime was not set to {request.runtime_name}, because {path} is not an executable file"
-                " on this host. Nothing was changed. Install the NVIDIA Container Toolkit, or set runtime_dir to its"
+                " on this host. Install the NVIDIA Container Toolkit, or set runtime_dir to its"
                 " directory."
             )
 

@@ -385,7 +385,7 @@ class Dnf:
         if status:
             raise core_errors.HostError(
                 "hold is set, but dnf versionlock failed on this host:"
-                f" {' | '.join(_last_lines(output, errors)) or 'it printed nothing'}. Nothing was changed."
+                f" {' | '.join(_last_lines(output, errors)) or 'it printed nothing'}."
                 " Install python3-dnf-plugin-versionlock, or leave hold out."
             )
 

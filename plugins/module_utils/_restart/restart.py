@@ -98,7 +98,7 @@ class Restart:
     With ``check_mode``, the probe before the restart is not repeated.
 
     Raises:
-        NvidiaError: The request cannot be executed. Nothing was changed.
+        NvidiaError: The request cannot be executed. It is refused before the restart.
     """
 
     def __init__(

@@ -69,7 +69,7 @@ class ConfigFile(t.NamedTuple):
         if self.content is None and plan.file.changed and not request.create:
             raise errors.NvidiaError(
                 f"{self.path} does not exist, and create is false. Install the NVIDIA Container Toolkit, or set create:"
-                " true. Nothing was changed."
+                " true."
             )
         return plan
 
@@ -115,7 +115,7 @@ class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
                 f"{toolkit_settings.dotted(path)} is a table, but must be"
                 f" {toolkit_settings.kind_of(toolkit_settings.BY_PATH[path])}"
             )
-            raise document.error(path, problem, "Remove the table. Nothing was changed.")
+            raise document.error(path, problem, "Remove the table.")
         self.document = self._reset(path) if value is None else document.set(path, value)
         self.wanted[path] = self.document.value(*path)
 
@@ -360,7 +360,7 @@ class _SettingsParser:
             if isinstance(value, dict):
                 raise errors.NvidiaError(
                     f"settings: {setting.key} is a dictionary, but must be {toolkit_settings.kind_of(setting)}. Set"
-                    " such a value. Nothing was changed."
+                    " such a value."
                 )
             self._put(path, None if value is None else toolkit_settings.check_value(setting, value))
         elif isinstance(value, dict) and (value or path in toolkit_settings.TABLES):
@@ -393,7 +393,7 @@ class _SettingsParser:
         if path in self.found and not toml_parser.equal(self.found[path], value):
             raise errors.NvidiaError(
                 f"settings: {toolkit_settings.dotted(path)} is set twice, with different values. Remove one of"
-                " them. Nothing was changed."
+                " them."
             )
         self.found[path] = value
 
@@ -403,7 +403,7 @@ class _SettingsParser:
             if outer is not None:
                 raise errors.NvidiaError(
                     f"settings: {toolkit_settings.dotted(outer)} is both a value and a table that contains"
-                    f" {toolkit_settings.dotted(path)}. Remove one of them. Nothing was changed."
+                    f" {toolkit_settings.dotted(path)}. Remove one of them."
                 )
 
 
@@ -425,7 +425,7 @@ def _unknown(path: KeyPath) -> errors.NvidiaError:
     hint = f" The most similar one is {similar}." if similar else ""
     return errors.NvidiaError(
         f"settings: {key} is not a known setting of the NVIDIA Container Toolkit.{hint} Correct it, or set"
-        " allow_unknown: true to write it. Nothing was changed."
+        " allow_unknown: true to write it."
     )
 
 

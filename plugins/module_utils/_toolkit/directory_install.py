@@ -218,7 +218,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             raise errors.NvidiaError(
                 "The version of the toolkit in the source is unknown: its programs report none, or are in an offline"
                 " tree. Remove version and set minimum_version_policy: warn, or add the component cli, whose library"
-                " contains the version. Nothing was changed."
+                " contains the version."
             )
 
     def _check_version(self, version: str | None) -> None:
@@ -226,7 +226,6 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         if requested is not None and version is not None and toolkit_installed.upstream_version(requested) != version:
             raise errors.NvidiaError(
                 f"The source contains version {version} of the toolkit, but version is {requested}. Change one of them."
-                " Nothing was changed."
             )
         self.check_minimum(version)
 
@@ -316,7 +315,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         if len(versions) > 1:
             each = ", ".join(f"{name} {version}" for name, version in found.items())
             raise errors.NvidiaError(
-                f"The source contains parts of several versions: {each}. Use parts of one version. Nothing was changed."
+                f"The source contains parts of several versions: {each}. Use parts of one version."
             )
         return versions.pop() if versions else None
 

@@ -79,7 +79,7 @@ class VersionStore(directory_versions.VersionReader):
         if free < size + _MARGIN:
             raise errors.HostError(
                 f"{place} has {free >> 20} MiB of free space, but a new version needs {(size + _MARGIN) >> 20} MiB."
-                " Free some space, or choose another dest. Nothing was changed."
+                " Free some space, or choose another dest."
             )
 
     def prepare_build(self) -> None:
@@ -152,7 +152,7 @@ class VersionStore(directory_versions.VersionReader):
                 os.path.join(self.process_build_dir, name), entry.mode, toolkit_manifest.read_chunks(source)
             )
         if digest != entry.sha256:
-            raise errors.HostError(f"{source} changed while it was read. Run the task again. Nothing was changed.")
+            raise errors.HostError(f"{source} changed while it was read. Run the task again.")
 
     def write_entry(self, name: str, entry: toolkit_manifest.Entry) -> None:
         """Write a text or a link into the version that is built. Raises HostError."""
@@ -214,13 +214,13 @@ class VersionStore(directory_versions.VersionReader):
         """Raise HostError if the entry at ``dest`` cannot be replaced."""
         entry_type = self.foreign_entry_type()
         if entry_type == "file":
-            raise errors.HostError(f"{self.dest} is a file. Remove it, or choose another dest. Nothing was changed.")
+            raise errors.HostError(f"{self.dest} is a file. Remove it, or choose another dest.")
         if entry_type == "directory":
             foreign = self.foreign_names()
             if foreign:
                 raise errors.HostError(
                     f"{self.dest} contains files that do not belong to a toolkit: {', '.join(foreign[:3])}. Choose"
-                    " another dest. Nothing was changed."
+                    " another dest."
                 )
             if toolkit_manifest.is_mount_point(self._real_dest()):
                 raise errors.HostError(f"{self.dest} is a mount point, which cannot be replaced. Choose another dest.")

@@ -256,7 +256,7 @@ class Policies:
         policy = self._running_gpu_containers
         if policy == "fail":
             raise errors.HostError(
-                f"{problem} {advice}, or set running_gpu_containers: warn to continue. Nothing was changed."
+                f"{problem} {advice}, or set running_gpu_containers: warn to continue."
             )
         if policy == "warn":
             self.warn(warning)

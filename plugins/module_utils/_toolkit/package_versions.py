@@ -153,19 +153,19 @@ def refuse_unrelated_changes(
     if held:
         raise errors.HostError(
             f"The transaction would also change or remove held packages: {', '.join(held)}. Release them, or choose a"
-            " version of the toolkit that is compatible with them. Nothing was changed."
+            " version of the toolkit that is compatible with them."
         )
     removed = [name for name in preview.remove if packages_base.plain_name(name) not in removable]
     if removed:
         raise errors.HostError(
             f"The transaction would also remove {', '.join(removed)}. Remove these packages first if they are not"
-            " needed. Nothing was changed." + _former_packages_advice(preview, removed)
+            " needed." + _former_packages_advice(preview, removed)
         )
     older = [name for name in preview.downgrade if packages_base.plain_name(name) not in own]
     if older:
         raise errors.HostError(
             f"The transaction would also downgrade {', '.join(older)}. Choose a version of the toolkit that is"
-            " compatible with these packages. Nothing was changed."
+            " compatible with these packages."
         )
 
 
@@ -182,7 +182,7 @@ def refuse_held(held: t.Sequence[str]) -> None:
     if held:
         raise errors.HostError(
             f"Held packages must change: {', '.join(held)}. Set hold: true to change them and hold them again, or"
-            " hold: false to release them. Nothing was changed."
+            " hold: false to release them."
         )
 
 

@@ -301,7 +301,7 @@ def check_value(setting: Setting, value: t.Any) -> t.Any:
         value = list(value)
     problem = _value_problem(setting, value)
     if problem:
-        raise errors.NvidiaError(f"settings: {problem}. Nothing was changed.")
+        raise errors.NvidiaError(f"settings: {problem}.")
     return value
 
 

@@ -127,7 +127,7 @@ class ContainerdPlanner:
     def _plan_without_cri(self, request: engines_base.RuntimeRequest, path: str) -> engines_base.EnginePlan:
         message = (
             f"{path}: disabled_plugins disables containerd's CRI, as in Docker's packages. Kubernetes cannot use this"
-            " containerd, so nothing was changed."
+            " containerd, so the file was not changed."
         )
         if request.cri_disabled == "fail":
             raise errors.NvidiaError(f"{message} Remove cri from disabled_plugins, or set cri_disabled: warn.")

@@ -273,7 +273,7 @@ class DockerSnap(Docker):
         return unit._replace(arguments=()) if unit is not None else None
 
     def present(self, _request: engines_base.RuntimeRequest, _context: engines_base.Context) -> engines_base.EnginePlan:
-        raise errors.NvidiaError(f"{_SNAP} Nothing was changed.")
+        raise errors.NvidiaError(_SNAP)
 
 
 DOCKER = Docker()

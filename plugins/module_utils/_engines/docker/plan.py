@@ -212,8 +212,8 @@ class DockerPlanner:
             )
             if changed:
                 raise errors.NvidiaError(
-                    f"Nothing was changed, because then {conflict} Remove the flag from the unit, then run this task"
-                    " again."
+                    f"{self.context.path} was not changed, because then {conflict} Remove the flag from the unit, then"
+                    " run this task again."
                 )
             self.warnings.append(f"{conflict} Remove the flag from the unit, or {key} from the file.")
         default = unit.flag_values("--default-runtime")

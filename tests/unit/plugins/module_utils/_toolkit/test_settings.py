@@ -243,7 +243,6 @@ def test_invalid_values(key: str, value: t.Any, message: str) -> None:
         check(key, value)
     assert str(raised.value).startswith(f"settings: {key} is ")
     assert message in str(raised.value)
-    assert str(raised.value).endswith("Nothing was changed.")
 
 
 @pytest.mark.parametrize("value", ["HUNTER2", ["hunter2"], {"x": "hunter2"}, ["A=hunter2", 5], ["A=hunter2\n"]])
