@@ -5,6 +5,7 @@
 
 fleet.py make DIRECTORY: create DIRECTORY/trees and DIRECTORY/hosts.json.
 fleet.py driver DIRECTORY VERSION: write the files of this version of the driver to the hosts with GPUs.
+fleet.py changes FILE: print the changed tasks of each host in an output of ansible-playbook.
 fleet.py check DIRECTORY: compare the files of the hosts with those that site.yml should have written.
 """
 
@@ -221,9 +222,21 @@ def check(work: Path) -> list[str]:
     return wrong
 
 
+def changes(output: str) -> list[str]:
+    """Return the host and the name of each changed task."""
+    found = []
+    for section in re.split(r"\n(?:TASK|RUNNING HANDLER) \[", output.partition("PLAY RECAP")[0])[1:]:
+        name = section.partition("]")[0]
+        found += [f"{host}: {name}" for host in re.findall(r"^changed: \[(\w+)\]", section, re.MULTILINE)]
+    return sorted(found)
+
+
 def main() -> None:
     """Run the action of the command line."""
     action, work = sys.argv[1], Path(sys.argv[2]).resolve()
+    if action == "changes":
+        print("\n".join(changes(work.read_text(encoding="utf-8"))))
+        return
     if action == "make":
         make(work)
     elif action == "driver":

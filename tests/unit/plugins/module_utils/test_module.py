@@ -79,8 +79,8 @@ class DummyModule:
         return [None, None, None, None] if path == "/tmp" else ["system_u", "object_r", f"{path[5:]}_t", "s0:c1"]
 
 
-def finished(work: t.Callable[[], dict[str, t.Any]]) -> DummyModule:
-    module = DummyModule()
+def finished(work: t.Callable[[], dict[str, t.Any]], **params: t.Any) -> DummyModule:
+    module = DummyModule(**params)
     with pytest.raises(Ended):
         run_module(t.cast("t.Any", module), work)
     return module
@@ -91,6 +91,11 @@ def test_result_and_warnings() -> None:
     assert module.result == {"changed": True}
     assert module.warnings == ["one", "two"]
     assert finished(lambda: {"changed": False}).result == {"changed": False}
+
+
+def test_warnings_name_the_host() -> None:
+    module = finished(lambda: {"warnings": ["Set lock_timeout.", "two"]}, _host="node1")
+    assert module.warnings == ["node1: Set nvidia_toolkit_lock_timeout (lock_timeout).", "node1: two"]
 
 
 def test_error_of_the_collection() -> None:

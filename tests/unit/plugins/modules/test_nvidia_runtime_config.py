@@ -91,3 +91,36 @@ def test_options_of_one_engine_with_several_targets(run_module: Run, tree: Path,
 
 def test_an_engine_is_required(run_module: Run) -> None:
     assert "engine, targets" in run_module("nvidia_runtime_config")["msg"]
+
+
+TOOLKIT = {"version": "1.20.0", "programs": ["/usr/bin/nvidia-container-runtime"], "packages": True}
+
+
+@pytest.mark.parametrize(
+    "target", ["docker", "containerd", "crio", "containerd/k3s", "containerd/rke2", "containerd/k0s"]
+)
+def test_check_mode_with_programs_that_an_earlier_task_would_install(run_module: Run, tree: Path, target: str) -> None:
+    for name in ("k3s", "rke2"):
+        (tree / f"etc/rancher/{name}").mkdir(parents=True)
+    (tree / "etc/k0s").mkdir()
+    arguments = {
+        "targets": [target], "set_as_default": True, "require_runtime": True, "host_root": str(tree),
+        "engine_version": "v1.33.1+k3s1" if "k3s" in target else "v1.33.1+rke2r1" if "rke2" in target else None,
+    }  # fmt: skip
+    arguments = {name: value for name, value in arguments.items() if value is not None}
+    predicted = run_module("nvidia_runtime_config", **arguments, predicted_toolkit=TOOLKIT, _ansible_check_mode=True)
+    assert "failed" not in predicted, predicted["msg"]
+    # The option has no effect in a real run.
+    failed = run_module("nvidia_runtime_config", **arguments, predicted_toolkit=TOOLKIT)
+    assert "nvidia-container-runtime" in failed["msg"]
+    program = tree / "usr/bin/nvidia-container-runtime"
+    program.parent.mkdir(parents=True)
+    program.touch(mode=0o755)
+    done = run_module("nvidia_runtime_config", **arguments)
+    for name in ("changed", "diff"):
+        assert predicted[name] == done[name]
+    keys = ("changed", "runtimes", "default_runtime", "restart_action")
+    (before,), (after,) = (
+        [{key: engine[key] for key in keys} for engine in run["engines"]] for run in (predicted, done)
+    )
+    assert before == after

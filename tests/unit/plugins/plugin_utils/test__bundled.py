@@ -154,6 +154,20 @@ def test_task_without_packages_sends_nothing(calls: Calls) -> None:
     assert (calls.sent, calls.packed) == ([{"engine": "docker"}], [])
 
 
+def test_the_module_gets_the_name_of_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[dict[str, t.Any]] = []
+
+    def execute(_self: ActionBase, module_args: dict[str, t.Any], **_call: t.Any) -> dict[str, t.Any]:
+        sent.append(module_args)
+        return {"invocation": {"module_args": dict(module_args)}}
+
+    monkeypatch.setattr(ActionBase, "_execute_module", execute)
+    action = new_action(args={"engine": "docker"})
+    result = action.run(task_vars={"inventory_hostname": "node1"})
+    assert sent == [{"engine": "docker", "_host": "node1"}]
+    assert result["invocation"] == {"module_args": {"engine": "docker"}}
+
+
 def test_controller_without_packages(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_packing, "packed", lambda *_args: None)
     assert calls.run(NEEDED) == FAILED

@@ -434,6 +434,19 @@ def test_findings_are_sorted_and_unique(host: HostFS) -> None:
     ]
 
 
+def test_errors_of_a_file_are_sentences(host: HostFS) -> None:
+    errors = ["cdiVersion is 1.9, an unknown version. Known versions: 1.0.0, 1.1.0.", "devices is empty."]
+    found = {
+        one["id"]: one["text"] for one in findings_of(host, healthy_host(cdi__files=[spec(valid=False, errors=errors)]))
+    }
+    assert " ".join(errors) in found["cdi-invalid"]
+    many = [f"devices[{index}].name is empty." for index in range(9)]
+    found = {
+        one["id"]: one["text"] for one in findings_of(host, healthy_host(cdi__files=[spec(valid=False, errors=many)]))
+    }
+    assert f"{many[4]} There are 4 more." in found["cdi-invalid"]
+
+
 def test_messages_name_files_and_devices(host: HostFS) -> None:
     shadowed = {"nvidia.com/gpu=0": ["/etc/cdi/a.json", "/etc/cdi/b.json"], "nvidia.com/gpu=1": ["/etc/cdi/a.json"]}
     source = {"path": "/etc/apt/sources.list", "line": 12, "address": "nvidia.github.io/x"}

@@ -11,8 +11,14 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import modes as cdi_modes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.host_check import same_meaning
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import CDI_OPTIONS, Request, options_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import (
+    CDI_OPTIONS,
+    CdiOptions,
+    Request,
+    options_of,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.records import record_for_unit
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import SpecWriter
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import parse, render
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import inventory
@@ -256,3 +262,47 @@ def test_change_of_path_of_own_unit(host: CdiHost, monkeypatch: pytest.MonkeyPat
     assert (done["removed_files"], done["backend"]) == ([SPEC_PATH], "nvidia-ctk")
     host.cdi(use_nvml=False, state="absent")
     assert not host.has(SPEC_PATH)
+
+
+# -- check mode before the toolkit is installed ------------------------------------------------------------------------
+
+PROGRAMS = ("/usr/bin/nvidia-ctk", "/usr/bin/nvidia-cdi-hook")
+OUTPUT = "/var/run/cdi/nvidia.yaml"
+UNITS = {"owner": "toolkit", "service": "nvidia-cdi-refresh.service", "specification": OUTPUT}
+KEYS = ("changed", "path", "devices", "device_count", "refreshed_by", "backend", "mode", "not_described")
+
+
+def in_check_mode(host: CdiHost, **options: t.Any) -> t.Any:
+    """Return the result of check mode in a play that would install the toolkit 1.20.0 and its units."""
+    predicted = host.host().with_programs("1.20.0", PROGRAMS, packages=True)
+    given = CdiOptions(use_nvml=False, **options)
+    return SpecWriter(given, predicted, host.run, host.pinned).execute(check_mode=True, units=UNITS)
+
+
+def test_specification_of_a_toolkit_that_would_be_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = CdiHost(tmp_path / "host", hook=False)
+    host.live = True
+    predicted = in_check_mode(host)
+    assert not any("nvidia-ctk" in argv for argv in host.ran)
+    host.program(PROGRAMS[1])
+    host.enable_refresh(monkeypatch)
+    done = host.cdi(use_nvml=False)
+    assert {name: predicted[name] for name in KEYS} == {name: done[name] for name in KEYS}
+    assert (done["refreshed_by"], done["path"], done["device_count"]) == ("nvidia-cdi-refresh.service", OUTPUT, 2)
+    assert (predicted["warnings"], predicted["files"][0].after) == (done["warnings"], done["files"][0].after)
+    # The nvidia-ctk of the new version may generate something else.
+    (warning,) = in_check_mode(host)["warnings"]
+    assert "Check mode cannot run the nvidia-ctk that an earlier task" in warning
+    assert not in_check_mode(host)["changed"]
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_mode_that_only_the_missing_program_supports(tmp_path: Path, exists: bool) -> None:
+    host = CdiHost(tmp_path / "host")
+    host.live = True
+    if exists:
+        host.file(OUTPUT, b"{}")
+    result = in_check_mode(host, mode="csv")
+    assert (result["changed"], result["devices"], result["path"]) == (not exists, [], None)
+    assert result["warnings"] == [result["not_described"]]
+    assert "mode: csv needs /usr/bin/nvidia-ctk" in result["not_described"]

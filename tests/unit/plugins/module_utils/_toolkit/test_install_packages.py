@@ -111,6 +111,11 @@ def test_installs_all_packages_in_one_transaction(
     assert (result["changed"], result["version"], result["origin"]) == (True, after.split("-", maxsplit=1)[0], ORIGIN)
     assert predicted["changed"]
     assert (predicted["diff"], predicted["packages"]) == (result["diff"], result["packages"])
+    # Later tasks in check mode get what a real run would install.
+    toolkit = predicted["predicted"]
+    assert (toolkit["version"], toolkit["packages"], result["predicted"]) == (result["version"], True, None)
+    assert {"/usr/bin/nvidia-ctk", "/usr/bin/nvidia-container-runtime.cdi"} < set(toolkit["programs"])
+    assert world.execute(check_mode=True, version=version, **ANYTHING)["predicted"] is None
     again = world.execute(version=version, **ANYTHING)
     assert not again["changed"]
 
