@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The action of nvidia_host_summary: it fails with the errors of a host, or prints how far a play in batches has come."""
+"""The action of nvidia_host_summary: it fails with the errors of a host, or prints how far a play has come."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import typing as t
+import uuid
 
 from ansible.errors import AnsibleAction, AnsibleConnectionFailure, AnsibleError
 
@@ -92,15 +93,9 @@ class ActionModule(BundledAction):
         return args
 
     @property
-    def identifier(self) -> str:
-        """A text that no other task of this run has."""
-        return str(self._task._uuid)
-
-
-    @property
     def play(self) -> str:
         """A text that is the same for all tasks of a play, and for no others."""
-        return str(self._task.get_play()._uuid)
+        return str(self._task.get_play()._uuid)  # noqa: SLF001 - ansible-core has no public name
 
 
 class _RoleTask:
@@ -132,7 +127,7 @@ class _RoleTask:
         if self._user in state.engines_of_users():
             return state.selection()
         if self._user:
-            found = self._inspected(False)
+            found = self._inspected(require_root=False)
             if isinstance(found, dict):
                 return self._failed(str(found.get("msg")))
             return state.selection(of_users={self._user: tables(found)})
@@ -140,7 +135,7 @@ class _RoleTask:
             return state.selection()
         selects = state.selects
         require_root = selects.users == () and not any("rootless" in name for name in selects.engines)
-        found = self._inspected(require_root)
+        found = self._inspected(require_root=require_root)
         if isinstance(found, dict):
             return {**found, "refused": True}
         return state.selection({"engines": found})
@@ -151,7 +146,7 @@ class _RoleTask:
         engine = {"target": target, "changed": False, "error": message}
         return {"changed": False, "engines": [engine], "errors": [f"{target}: {message}"], "work": []}
 
-    def _inspected(self, require_root: bool) -> list[t.Any] | dict[str, t.Any]:
+    def _inspected(self, *, require_root: bool) -> list[t.Any] | dict[str, t.Any]:
         """Return the engines of the host, or the failure of the inspection."""
         settings = self._state.settings
         args = {"gather_subset": ["engines"], "require_root": require_root,
@@ -177,10 +172,11 @@ class _RoleTask:
         earlier = self._state.earlier_entries()
         planner = _restart_plan.Planner(selection, self._state.options(), earlier)
         plan = planner.plan(result["engines"], is_first=not self._user)
-        for number, entry in enumerate(plan.entries):
-            entry["id"] = f"{self._action.identifier} {self._user} {number}"
+        for entry in plan.entries:
+            entry["id"] = str(uuid.uuid4())
         new = {_restart_plan.key_of(entry) for entry in plan.entries}
-        kept = [entry for entry in earlier if self._is_mine(entry, selection) and _restart_plan.key_of(entry) not in new]
+        mine = [entry for entry in earlier if self._is_mine(entry, selection)]
+        kept = [entry for entry in mine if _restart_plan.key_of(entry) not in new]
         host = self._variables.get("inventory_hostname", "")
         return {
             **result,
@@ -199,7 +195,7 @@ class _RoleTask:
         return [str(error) for result in of_play for error in result.get("errors") or []]
 
     def _is_mine(self, entry: dict[str, t.Any], selection: _engine_selection.Selection) -> bool:
-        """Return whether this task keeps an entry of an earlier run: that of a user keeps its own, that of root the rest."""
+        """Return whether this task keeps an earlier entry: that of a user its own, that of root all others."""
         same_root = entry["engine_info"]["host_root"] == self._state.settings["host_root"]
         owner = entry["user"] if same_root and entry["user"] in selection.users else ""
         return bool(owner == self._user)
@@ -218,7 +214,9 @@ def _merged(results: list[dict[str, t.Any]]) -> dict[str, t.Any]:
 
 def _names(targets: object) -> list[str]:
     """Return the value of the option ``targets``, without duplicates."""
-    names = targets.split(",") if isinstance(targets, str) else targets if isinstance(targets, list) else [targets or ""]
+    if isinstance(targets, str):
+        targets = targets.split(",")
+    names = targets if isinstance(targets, list) else [targets or ""]
     return list(dict.fromkeys(str(name).strip() for name in names if name != ""))
 
 

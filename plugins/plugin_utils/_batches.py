@@ -26,13 +26,19 @@ class Progress(t.NamedTuple):
 
     done: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
+    unreachable: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
     not_started: tuple[str, ...] = ()
 
     @property
     def remaining(self) -> tuple[str, ...]:
         """The hosts that are not done."""
-        return (*self.failed, *self.unfinished, *self.not_started)
+        return (*self.failed, *self.unreachable, *self.unfinished, *self.not_started)
+
+    @property
+    def ends(self) -> bool:
+        """Whether no other batch begins. The playbook goes on after an unreachable host, but not after a failed one."""
+        return bool(self.failed or self.unfinished or not self.not_started)
 
 
 def progress(
@@ -43,7 +49,8 @@ def progress(
 
     Args:
         hosts: All hosts of the play, in their order (ansible_play_hosts_all).
-        alive: The hosts without those that have failed or were unreachable (ansible_play_hosts).
+        alive: The hosts without those that were unreachable (ansible_play_hosts). The play ends when a host fails, so
+            none has failed before.
         batch: The hosts of the present batch that are alive (ansible_play_batch).
         failed: The hosts that fail now.
         unfinished: The hosts of the batch that the failure of another one ends.
@@ -53,28 +60,32 @@ def progress(
     """
     started = [place for place, host in enumerate(hosts) if host in batch or host not in alive]
     end = max(started, default=-1) + 1
-    bad = [host for host in hosts if host in failed or host not in alive]
-    left = [host for host in hosts if host in unfinished and host not in bad]
-    done = [host for host in hosts[:end] if host not in bad and host not in left]
-    return Progress(tuple(done), tuple(bad), tuple(left), tuple(hosts[end:]))
+    lost = [host for host in hosts if host not in alive and host not in failed]
+    left = [host for host in hosts if host in unfinished and host not in failed and host not in lost]
+    done = [host for host in hosts[:end] if host not in (*failed, *lost, *left)]
+    bad = [host for host in hosts if host in failed]
+    return Progress(tuple(done), tuple(bad), tuple(lost), tuple(left), tuple(hosts[end:]))
 
 
-def summary(found: Progress, argv: t.Sequence[str]) -> str:
+def summary(found: Progress, argv: t.Sequence[str], *, ended: bool = False) -> str:
     """Describe the progress in one line. If hosts are left after a failure, it has the command that continues.
 
     Args:
         found: The hosts.
         argv: The command line of this run.
+        ended: Whether the run has ended. Otherwise it may begin other batches.
     """
     total = len(found.done) + len(found.remaining)
     if not found.remaining:
         return f"All {total} hosts are done." if total > 1 else "The host is done."
-    if not found.failed and not found.unfinished:
-        return f"Done: {len(found.done)} of {total} hosts. Not started: {len(found.not_started)}."
-    named = [("Done", found.done), ("Failed", found.failed), ("Not finished", found.unfinished)]
-    named.append(("Not started", found.not_started))
-    lists = [f"{title}: {', '.join(hosts) or 'none'}." for title, hosts in named if hosts or title != "Not finished"]
-    return f"{' '.join(lists)} Correct the cause, then continue with: {continuation(argv, found.remaining)}"
+    if not (ended or found.ends):
+        lost = f" Unreachable: {', '.join(found.unreachable)}." if found.unreachable else ""
+        return f"Done: {len(found.done)} of {total} hosts.{lost} Not started: {len(found.not_started)}."
+    lists = {"Failed": found.failed, "Unreachable": found.unreachable, "Not finished": found.unfinished}
+    named = [f"{title}: {', '.join(hosts)}." for title, hosts in lists.items() if hosts]
+    done, waiting = (", ".join(hosts) or "none" for hosts in (found.done, found.not_started))
+    command = continuation(argv, found.remaining)
+    return f"Done: {done}. {' '.join(named)} Not started: {waiting}. Correct the cause, then continue with: {command}"
 
 
 def continuation(argv: t.Sequence[str], hosts: t.Sequence[str]) -> str:

@@ -60,6 +60,7 @@ PACKAGES_OF_CONTAINER = Packages(("tomlkit",), ("yaml",))
 _CORE_MINIMUM: object = getattr(basic, "_PY_MIN", None)
 _OLDEST_PYTHON: tuple[int, ...] = max((3, 8), _CORE_MINIMUM if isinstance(_CORE_MINIMUM, tuple) else (0,))
 _PRINT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+_COLLECTION = "gpufleet.nvidia."
 _NEVER_RETURNED = ("ansible_facts", "add_host", "add_group")
 
 
@@ -103,12 +104,17 @@ class BundledAction(NormalActionModule):
         result.pop("error", None)
         if result.get("failed") and self._task.failed_when:
             result["error"] = str(result.get("msg", "The module failed without a message."))
-        elif result.get("failed") and not self._task.ignore_errors and self._task._role is not None:
-            line = _reports.line_of_failure(task_vars or {}, sys.argv)
-            result["msg"] = f"{result.get('msg', 'The module failed without a message.')} {line}".rstrip()
+        elif result.get("failed") and not self._task.ignore_errors:
+            result["msg"] = self._with_state_of_host(str(result.get("msg", "")), task_vars or {})
         if self._discovered_interpreter_key:
             result["ansible_facts"] = {self._discovered_interpreter_key: self._discovered_interpreter}
         return result
+
+    def _with_state_of_host(self, message: str, variables: dict[str, t.Any]) -> str:
+        """Return the error of a task, in a role of this collection's playbooks with the last line about the host."""
+        if not str(variables.get("ansible_role_name", "")).startswith(_COLLECTION):
+            return message
+        return f"{message} {_reports.line_of_failure(variables, sys.argv)}".rstrip()
 
     def run_module(self, tmp: str | None, task_vars: dict[str, t.Any] | None) -> dict[str, t.Any]:
         """Run the module of this task, and return its result."""
@@ -142,18 +148,16 @@ class BundledAction(NormalActionModule):
                 result.pop(key, None)
 
     def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
-        # Without a name, the module of this task with its options.
-        module, given = kwargs.pop("module_name", None), kwargs.pop("module_args", None)
+        # Without a name, the module of this task.
+        module = kwargs.get("module_name")
+        given = {**(self._task.args if module is None else kwargs.pop("module_args"))}
         packages = self.packages() if module is None else self.packages_of(module, given)
-        args_of_module = self._task.args if given is None else given
         names = [*packages.always, *(packages.on_demand if kwargs.get("wrap_async") else ())]
         sent = self.bundle(names)
         while True:
             # Ansible changes the dictionary that it gets, so it gets a copy.
-            module_args = {**args_of_module, **({core_constants.BUNDLED: dict(sent)} if sent else {})}
-            result: dict[str, t.Any] = super()._execute_module(
-                *args, module_name=module, module_args=module_args, **kwargs
-            )
+            module_args = {**given, **({core_constants.BUNDLED: dict(sent)} if sent else {})}
+            result: dict[str, t.Any] = super()._execute_module(*args, **{**kwargs, "module_args": module_args})
             # The host chooses this value, and may return anything.
             needed = result.pop("needed", None)
             if needed not in packages.on_demand or needed in names:

@@ -166,10 +166,9 @@ def _missing(settings: Settings, inspected: t.Sequence[EngineInfo], unknown_user
     missing = [name for name in settings.engines if name not in known and "/system/" not in name]
     if not missing:
         return []
-    return [
-        f"nvidia_runtime_engines names {' and '.join(missing)}, which this host does not have. Install the engine first,"
-        " remove it from nvidia_runtime_engines, or set that to auto."
-    ]
+    names = " and ".join(missing)
+    advice = "Install the engine first, remove it from nvidia_runtime_engines, or set that to auto."
+    return [f"nvidia_runtime_engines names {names}, which this host does not have. {advice}"]
 
 
 def groups_of_root(targets: t.Iterable[str]) -> list[list[str]]:

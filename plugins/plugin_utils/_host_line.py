@@ -15,15 +15,15 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _restart_pl
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._role_state import (
     Variables,
     entries_of,
-    items,
     item_of,
+    items,
     result_of,
     table,
     tables,
 )
 
 # The kinds of device names that a specification can contain for the same devices (device_name_strategies).
-_KINDS_OF_NAMES = (re.compile(r"[0-9]+(:[0-9]+)?"), re.compile(r"(gpu|mig)[0-9]+(:[0-9]+)?"), re.compile(r"(GPU|MIG)-.*"))
+_KINDS_OF_NAMES = tuple(map(re.compile, (r"[0-9]+(:[0-9]+)?", r"(gpu|mig)[0-9]+(:[0-9]+)?", r"(GPU|MIG)-.*")))
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MOST_CHARACTERS = 100
 _DONE = {"restart": "restarted", "reload": "reloaded"}
@@ -128,7 +128,7 @@ def _engines(variables: Variables, situation: Situation) -> t.Iterator[str]:
         if "error" in engine:
             yield f"{target}: failed"
             continue
-        entry = work.get(engine["target"], {})
+        entry = work.get(engine.get("target"), {})
         parts = [*_configuration(engine, name, situation), *_restart(engine, entry, variables, situation)]
         yield f"{target}: {', '.join(parts)}"
 

@@ -87,9 +87,7 @@ class Planner:
         self._earlier = {key_of(entry): entry for entry in earlier}
         engines = selection.engines
         running = [engine for engine in engines if engine["running"]]
-        self.interrupted = (
-            () if options.offline else tuple(e["target"] for e in engines if e.get("unfinished_restart"))
-        )
+        self.interrupted = () if options.offline else tuple(e["target"] for e in engines if e.get("unfinished_restart"))
         # An engine that was stopped on purpose stays stopped. One that an interrupted restart may have stopped is
         # restarted. An engine without systemd gets a signal.
         self._restartable: tuple[str, ...] = ()
@@ -214,15 +212,18 @@ class Planner:
             target = result["target"]
             by_signal = target in self._reloadable and result["pending_action"] == RELOAD
             if result["restart_required"] and target not in self._restartable and not by_signal:
-                yield f"{target} still runs with its previous configuration, and this play does not restart it. Restart it."
+                yield (
+                    f"{target} still runs with its previous configuration, and this play does not restart it. Restart"
+                    " it."
+                )
         if self._options.state == ABSENT:
             return
         for result in configured:
             target = result["target"]
             if target in self._selection.kubelet and _WITH_CRI.fullmatch(target) and not result["runtimes"]:
                 yield (
-                    f"The kubelet of this host uses {target}, whose CRI is disabled, so no pod can start. Remove cri from"
-                    f" disabled_plugins, restart {target}, and run this play again."
+                    f"The kubelet of this host uses {target}, whose CRI is disabled, so no pod can start. Remove cri"
+                    f" from disabled_plugins, restart {target}, and run this play again."
                 )
         without = [r["target"] for r in configured if r["cdi"] is False and _WITH_CDI_SETTING.fullmatch(r["target"])]
         if without and self._options.cdi_written and self._options.enable_cdi != "false":

@@ -84,11 +84,11 @@ class RoleState:
         """
         facts = table(self.variables.get("ansible_facts"))
         hooks = [name for name in _HOOKS if name in facts]
-        from_facts = [
-            f"{', '.join(hooks)}: set by facts of this host, which must not name files of the controller. Set them in the"
-            " inventory or in the play, and remove the facts of this host from the fact cache."
-        ]
-        return [*(from_facts if hooks else []), *selection.errors]
+        from_facts = (
+            f"{', '.join(hooks)}: set by facts of this host, which must not name files of the controller. Set them in"
+            " the inventory or in the play, and remove the facts of this host from the fact cache."
+        )
+        return [*([from_facts] if hooks else []), *selection.errors]
 
     def options(self) -> _restart_plan.Options:
         """Return the settings that decide about restarts."""
