@@ -276,7 +276,7 @@ def verified(work: Path) -> Played:
 )
 def test_one_line_for_each_engine(verified: Played, host: str, kind: str, labels: list[str]) -> None:
     report = verified.output.rpartition("TASK [")[2].partition("PLAY RECAP")[0]
-    assert report.startswith("Report the GPUs that containers see]")
+    assert report.startswith("gpufleet.nvidia.nvidia_runtime : Report the GPUs that containers see]")
     found = re.findall(rf"^(\w+): \[{host}\] (?:=> )?\(item=(.*?)\)(?: => .*)?$", report, re.MULTILINE)
     # The last line is about the host.
     assert found[:-1] == [(kind, label) for label in labels]

@@ -242,7 +242,9 @@ def test_the_error_of_a_host_has_its_line(site: Output, host: str, message: str,
 
 def test_a_missing_engine_is_found_before_the_first_engine_is_configured(fleet: Fleet, site: Output) -> None:
     (message,) = site.messages("missing")
-    assert message.startswith("nvidia_runtime_engines names crio, which this host does not have. Install the engine first")
+    assert message.startswith(
+        "nvidia_runtime_engines names crio, which this host does not have. Install the engine first"
+    )
     assert fleet.options("missing", "nvidia_runtime_config") == []
 
 

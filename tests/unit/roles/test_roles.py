@@ -100,7 +100,7 @@ def test_host_root_of_all_roles(role: Role, known: dict[str, t.Any], expected: l
 
 
 def test_used_variables_are_specified(role: Role) -> None:
-    own = set(role.load("vars/main.yml")) | set(re.findall(r"(?:register|loop_var): (\w+)", role.tasks()))
+    own = set(role.load("vars/main.yml")) | set(re.findall(r"(?:register|loop_var|index_var): (\w+)", role.tasks()))
     own |= NOT_SPECIFIED[role.name]
     pattern = rf"(?<!\.)\b{role.name}_\w+"
     used = set(re.findall(pattern, role.tasks() + role.variables()))
