@@ -56,7 +56,8 @@ class RoleState:
 
     def engines_of_users(self) -> dict[str, list[dict[str, t.Any]]]:
         """Return the engines that each named user has found."""
-        registered = table(self.variables.get("nvidia_runtime_info_of_users"))
+        role = "toolkit" if self.reuses_inspection() else "runtime"
+        registered = table(self.variables.get(f"nvidia_{role}_info_of_users"))
         found = {}
         for result in items(registered):
             user = item_of(result)

@@ -392,8 +392,7 @@ class _SettingsParser:
     def _put(self, path: KeyPath, value: t.Any) -> None:
         if path in self.found and not toml_parser.equal(self.found[path], value):
             raise errors.NvidiaError(
-                f"settings: {toolkit_settings.dotted(path)} is set twice, with different values. Remove one of"
-                " them."
+                f"settings: {toolkit_settings.dotted(path)} is set twice, with different values. Remove one of them."
             )
         self.found[path] = value
 

@@ -255,9 +255,7 @@ class Policies:
         """
         policy = self._running_gpu_containers
         if policy == "fail":
-            raise errors.HostError(
-                f"{problem} {advice}, or set running_gpu_containers: warn to continue."
-            )
+            raise errors.HostError(f"{problem} {advice}, or set running_gpu_containers: warn to continue.")
         if policy == "warn":
             self.warn(warning)
 

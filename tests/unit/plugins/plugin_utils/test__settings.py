@@ -174,7 +174,7 @@ def test_parameters_of_a_role(name: str, nearest: str | None) -> None:
 )  # fmt: skip
 def test_misspelt_tags(tag: str, nearest: str | None) -> None:
     problems = tag_problems([tag, "toolkit"], ())
-    assert [f"The tag {tag} is not" in text and f"Did you mean {nearest}?" in text for text in problems] == [
-        True
-    ] * (nearest is not None)
+    assert [f"The tag {tag} is not" in text and f"Did you mean {nearest}?" in text for text in problems] == [True] * (
+        nearest is not None
+    )
     assert tag_problems([tag], [tag]) == []

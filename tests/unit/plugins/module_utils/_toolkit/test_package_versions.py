@@ -162,8 +162,14 @@ COMING = dict.fromkeys(PACKAGES, "1.19.1-1")
             r"also remove nvidia-docker2:amd64, bystander\..* Set remove_conflicts: true to remove former packages",
         ),
         # A removal has no such option, and other packages of NVIDIA are not former packages.
-        (Preview({}, ("nvidia-docker2",)), r"remove nvidia-docker2\. Remove these packages first if they are not needed\."),
-        (Preview(COMING, ("nvidia-driver",)), r"remove nvidia-driver\. Remove these packages first if they are not needed\.$"),
+        (
+            Preview({}, ("nvidia-docker2",)),
+            r"remove nvidia-docker2\. Remove these packages first if they are not needed\.",
+        ),
+        (
+            Preview(COMING, ("nvidia-driver",)),
+            r"remove nvidia-driver\. Remove these packages first if they are not needed\.$",
+        ),
         (Preview(COMING, (), ("libseccomp2",)), "also downgrade libseccomp2"),
         (
             Preview({**COMING, "libc6:i386": "2"}, (), (), ("libc6:i386", PACKAGES[0])),
