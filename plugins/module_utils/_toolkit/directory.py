@@ -57,6 +57,9 @@ class DirectoryOptions(t.NamedTuple):
     backup_dir: str = core_records.BACKUP_DIR
 
 
+_EARLIER_TASKS = " Check mode does not know whether an earlier task of this play would do so."
+
+
 class Tools(t.NamedTuple):
     """The functions that the module passes to a task, because they need Ansible.
 
@@ -274,7 +277,7 @@ class DirectoryRemoval(DirectoryTask):
         if named:
             self.warn(
                 f"This task removes programs in {dest} that CDI specifications or OCI hooks name: {', '.join(named)}."
-                " Generate these files again, or remove them."
+                f" Generate these files again, or remove them.{_EARLIER_TASKS if check_mode else ''}"
             )
 
     def _check_engines(self, folders: t.Sequence[str], check_mode: bool) -> None:
@@ -291,7 +294,7 @@ class DirectoryRemoval(DirectoryTask):
             return
         warning = f"{self.store.dest} is still in use. {problem} {advice}."
         if check_mode and self.options.running_gpu_containers != "ignore":
-            self.warn(warning)
+            self.warn(f"{warning}{_EARLIER_TASKS}")
         else:
             self.refuse_or_warn(f"{self.store.dest} cannot be removed. {problem}", advice, warning)
 

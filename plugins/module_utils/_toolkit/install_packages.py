@@ -224,6 +224,11 @@ class Installation(toolkit_packages.PackageTask):
         former = {} if changes.former else state.former
         others = changes.former or changes.hold or changes.changes_files
         changed = bool(others) or packages != state.packages
+        if target.version == _UNKNOWN:
+            self.warnings.append(
+                "The version that would be installed is not known yet, so check mode predicts later tasks for the"
+                " newest release. Set version to predict them exactly."
+            )
         return self._result(changed, state, toolkit_packages.State(packages, former), changes, target, predicted=True)
 
     def _held_after(self, state: toolkit_packages.State, name: str) -> bool:

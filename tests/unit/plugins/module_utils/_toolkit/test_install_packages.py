@@ -173,6 +173,9 @@ def test_check_mode_with_pending_source(world: World) -> None:
     assert (requested["changed"], requested["version"], versions(requested)) == (True, "1.19.1", {"1.19.1"})
     unknown = world.execute(check_mode=True, pending=True)
     assert (unknown["changed"], unknown["version"], unknown["known_cves"]) == (True, None, None)
+    assert unknown["predicted"]["version"] is None
+    assert [text for text in unknown["warnings"] if "predicts later tasks for the newest release" in text]
+    assert not [text for text in requested["warnings"] if "newest release" in text]
     assert list(unknown["packages"]) == list(PACKAGES)
     assert world.calls == []
 
