@@ -18,6 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.audit impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.host_info import describe_host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures import audit_fleet, audit_results
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers import leftovers
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import Tree
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._audit import (
     test_audit,
@@ -59,11 +60,11 @@ NODES: list[dict[str, t.Any]] = [
 ]
 # Several files or items of one kind.
 SEVERAL: list[dict[str, str | None]] = [
-    {test_owners.MAIN: "# Ansible managed\nversion = 2\n", test_owners.CONFIG_TOML: "# Ansible managed\n"},
-    {test_owners.HOOK: test_owners.HOOK_FILE, test_owners.OWN_HOOK: test_owners.HOOK_FILE},
+    {leftovers.MAIN: "# Ansible managed\nversion = 2\n", test_owners.CONFIG_TOML: "# Ansible managed\n"},
+    {leftovers.HOOK: leftovers.HOOK_FILE, leftovers.OWN_HOOK: leftovers.HOOK_FILE},
     {f"{test_owners.CRIO_DIR}/{name}.bak": "[crio]\n" for name in "ab"},
     {f"{test_owners.CRIO_DIR}/{name}": "@/gone" for name in "ab"},
-    {test_owners.MAIN: test_owners.main_file(imports='"/etc/gone.toml", "/etc/lost.toml"')},
+    {leftovers.MAIN: leftovers.main_file(imports='"/etc/gone.toml", "/etc/lost.toml"')},
     {"/run/nvidia/validations": None, "/usr/local/nvidia/toolkit": None},
 ]
 
