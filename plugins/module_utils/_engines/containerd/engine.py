@@ -17,8 +17,9 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import plan as containerd_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
@@ -106,10 +107,15 @@ class Containerd(toml_plan.TomlEngine):
         runtimes = toml_plan.lookup(status, ("containerd", "runtimes"))
         runtimes = runtimes if isinstance(runtimes, dict) else {}
         cdi = status.get("enableCDI")
+        version = cri.version(host.real_path(installation.socket))
+        # The options are those of the files and the built-in ones, in any spelling. containerd decodes them when it
+        # creates a container.
+        names, _file_names = containerd_config.decoders(core_text.parse_version(version))
+        entries = {name: _reported_entries(entry, names) for name, entry in runtimes.items()}
         return engines_base.LiveState(
-            version=cri.version(host.real_path(installation.socket)),
-            runtimes={name: str(containerd_config.program_of(entry) or "") for name, entry in runtimes.items()},
-            entries={name: _reported_entries(entry) for name, entry in runtimes.items()},
+            version=version,
+            runtimes={name: str(containerd_config.program_of(entry, names) or "") for name, entry in entries.items()},
+            entries=entries,
             default_runtime=str(toml_plan.lookup(status, ("containerd", "defaultRuntimeName")) or ""),
             cdi=cdi if isinstance(cdi, bool) else None,
             outdated=processes.changed_since_start(host, installation.pid, self._own_unchanged_files(host)),
@@ -141,7 +147,7 @@ class Containerd(toml_plan.TomlEngine):
         return containerd_plan.ContainerdPlanner(context).absent()
 
     def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
-        return containerd_plan.configured_state(containerd_config.ContainerdFiles.of(context))
+        return containerd_plan.configured_state(containerd_config.checked_files(context))
 
     def required_action(self, live: engines_base.LiveState, state: engines_base.ConfiguredState) -> engines_base.Action:
         """Return RESTART or NONE. ``no_reload`` contains the reason."""
@@ -213,14 +219,9 @@ class Containerd(toml_plan.TomlEngine):
     ) -> engines_base.ValidationCommand:
         """Return the validation command, which dumps copies of ``files`` and of all that they import.
 
-        The command in ``compare`` dumps the present files. Raises NvidiaError if an imported file does not exist.
+        The command in ``compare`` dumps the present files.
         """
         planned = containerd_config.ContainerdFiles.of(context, toml_plan.overlay_of(files))
-        if planned.missing:
-            raise errors.NvidiaError(
-                f"{context.path} imports {', '.join(planned.missing)}, which does not exist, and containerd would not"
-                " start. Remove the import, or create the file."
-            )
         staged, originals = _copies(planned, folder, "after")
         argv = [binary, "--config", f"{folder}/{next(iter(staged))}", "config", "dump"]
         present = context.path
@@ -265,7 +266,7 @@ def _copies(
     # above.
     imports = [f"{folder}/{name}" for name in names[1:]]
     copies = {
-        name: _with_imports(file.document, imports if name == names[0] else [])
+        name: _with_imports(files.as_written(file), imports if name == names[0] else [])
         for name, file in zip(names, files.files)
     }
     return copies, {name: file.path for name, file in zip(names, files.files)}
@@ -289,9 +290,13 @@ def _addresses(document: toml_document.TomlDocument) -> list[t.Any]:
     return addresses if document.value("version") == 4 else [*addresses, document.value(*_SOCKET)]
 
 
-def _reported_entries(entry: t.Any) -> dict[str, t.Any]:
-    """Return the entries that the CRI reports for a runtime, under the names that configuration files use."""
-    return {name: entry.get(reported) for name, reported in _REPORTED_NAMES.items()} if isinstance(entry, dict) else {}
+def _reported_entries(entry: t.Any, names: key_names.Decoder) -> dict[str, t.Any]:
+    """Return the entries that the CRI reports for a runtime, under the names that containerd's files use."""
+    if not isinstance(entry, dict):
+        return {}
+    return containerd_config.canonical_runtime(
+        {name: entry.get(reported) for name, reported in _REPORTED_NAMES.items()}, names
+    )
 
 
 def _reported_differs(reported: t.Mapping[str, t.Any], configured: t.Mapping[str, t.Any]) -> bool:

@@ -111,7 +111,9 @@ class Crio(toml_plan.TomlEngine):
         return hook.CrioHooks(context).absent()
 
     def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
-        return crio_plan.configured_state(crio_config.CrioFiles.of(context), context.version)
+        files = crio_config.CrioFiles.of(context)
+        files.check_order()
+        return crio_plan.configured_state(files, context.version)
 
     def required_action(
         self, live: engines_base.LiveState, _state: engines_base.ConfiguredState
@@ -163,14 +165,9 @@ class Crio(toml_plan.TomlEngine):
     ) -> engines_base.ValidationCommand:
         """Return the validation command, which prints the configuration of copies of all files.
 
-        The command in ``compare`` prints the present configuration. Raises NvidiaError for a dangling link.
+        The command in ``compare`` prints the present configuration.
         """
         planned = crio_config.CrioFiles.of(context, toml_plan.overlay_of(_without_hooks(files)))
-        if planned.missing:
-            raise errors.NvidiaError(
-                f"{', '.join(planned.missing)} is a dangling link, and CRI-O would not start. Remove it, or create"
-                " its target."
-            )
         main, *drop_ins = planned.files
         # The drop-ins keep their names, which determine the order.
         names = {_MAIN: main, **{_DROP_INS + file.name[len(planned.directory) :]: file for file in drop_ins}}
