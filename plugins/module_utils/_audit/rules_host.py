@@ -55,6 +55,7 @@ KINDS: dict[str, dict[str, Kind]] = {
     "engines": {
         errors.ConfigurationError.code: Kind(report.CRITICAL, "config-unreadable", _UNREADABLE),
         "engine-not-responding": Kind(report.WARNING, "engine-not-responding", _JOURNAL),
+        "engine-release-fails": Kind(report.CRITICAL, "engine-release-fails", _FOLLOW),
     },
     "toolkit": {
         errors.ConfigurationError.code: Kind(report.CRITICAL, "config-unreadable", _CONFIG_TOML),

@@ -417,6 +417,13 @@ def checked_files(context: engines_base.Context) -> ContainerdFiles:
     return files
 
 
+def printed_cri(document: toml_document.TomlDocument, version: tuple[int, ...] | None) -> dict[str, t.Any] | None:
+    """Return the CRI settings that `containerd config dump` printed, None if it printed none."""
+    tables = [document.value(*path) for path in (CRI_TABLE[3], CRI_TABLE[2], CRI_TABLE[1])]
+    table = next((table for table in tables if isinstance(table, dict)), None)
+    return None if table is None else decoders(version)[0].canonical(table, _CRI)
+
+
 def decoders(version: tuple[int, ...] | None) -> tuple[key_names.Decoder, key_names.Decoder]:
     """Return the decoder of the CRI settings, and that of the other settings in the files."""
     if version is None:

@@ -256,6 +256,18 @@ class Containerd(toml_plan.TomlEngine):
 
         return toml_plan.compare_dumps(before, after, is_own)
 
+    def printed_state(self, dump: str, version: tuple[int, ...] | None) -> engines_base.ConfiguredState | None:
+        document = toml_plan.parse_dump(dump)
+        cri = containerd_config.printed_cri(document, version) if document is not None else None
+        if cri is None:
+            return None
+        runtimes = toml_plan.lookup(cri, containerd_config.RUNTIMES) or {}
+        names, _file_names = containerd_config.decoders(version)
+        programs = {name: {"path": containerd_config.program_of(entry, names)} for name, entry in runtimes.items()}
+        cdi = toml_plan.lookup(cri, containerd_runtimes.CDI)
+        default = toml_plan.lookup(cri, containerd_config.DEFAULT)
+        return engines_base.ConfiguredState(programs, default, cdi if isinstance(cdi, bool) else None)
+
 
 def _copies(
     files: containerd_config.ContainerdFiles, folder: str, prefix: str

@@ -197,6 +197,14 @@ class Crio(toml_plan.TomlEngine):
 
         return toml_plan.compare_dumps(before, after, is_own)
 
+    def printed_state(self, dump: str, _version: tuple[int, ...] | None) -> engines_base.ConfiguredState | None:
+        document = toml_plan.parse_dump(dump)
+        tables = document.value(*crio_config.RUNTIMES) if document is not None else None
+        if document is None or not isinstance(tables, dict):
+            return None
+        programs = {name: {"path": toml_plan.lookup(entry, (crio_config.PROGRAM,))} for name, entry in tables.items()}
+        return engines_base.ConfiguredState(programs, document.value(*crio_config.DEFAULT))
+
 
 def _argv(binary: str, path: str, directory: str) -> list[str]:
     return [binary, "--config", path, "--config-dir", directory, "config"]
