@@ -16,6 +16,7 @@ import types
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import env_file
 
 # Values of the specifiers in units of the system, in contrast to units of a user (systemd.unit(5), "Specifiers").
 # Specifiers that depend on the machine or the boot (%H, %m, %b ...) do not occur in the paths that this collection
@@ -199,8 +200,9 @@ def load_unit(
             settings.assign(section, key, value)
     specified = Specifiers(name, specifiers)
     environment = {key: specified.expand(value) for key, value in settings.environment.items()}
-    for file in settings.values("Service", "EnvironmentFile"):
-        environment.update(_environment_file(_text(host, specified.expand(file.lstrip("-")))))
+    for setting in settings.values("Service", "EnvironmentFile"):
+        for file in _environment_files(host, specified.expand(setting.lstrip("-"))):
+            environment.update(env_file.read(host, file, _text(host, file)))
     commands = settings.values("Service", "ExecStart")
     arguments = _arguments(path, commands[-1] if commands else "", environment, specified)
     unit = Unit(
@@ -269,9 +271,9 @@ def _assignments(text: str) -> t.Iterator[tuple[str, str, str]]:
             yield (section, *_pair(line))
 
 
-def _environment_file(text: str) -> dict[str, str]:
-    assignments = (_pair(line) for line in _lines(text) if "=" in line)
-    return {name: " ".join(_split(value)) for name, value in assignments}
+def _environment_files(host: hostfs.HostFS, path: str) -> list[str]:
+    """Return the files that EnvironmentFile= names, which may be a pattern (systemd.exec(5))."""
+    return host.glob(path) if any(character in path for character in "*?[") else [path]
 
 
 def _lines(text: str) -> t.Iterator[str]:
