@@ -50,11 +50,10 @@ class TomlEngine(engines_base.EngineDefaults):
         arguments = hostfs.command_line(host, pid) if unit is not None and unit.wrapper and pid is not None else ()
         if unit is not None and arguments:
             unit = unit._replace(arguments=arguments, wrapper="")
-        programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
         named = unit.flag_values("--config", "-c") if unit is not None else []
         sockets = unit.flag_values(*self.socket_flags) if unit is not None else []
         return engines_base.Installation(
-            binary=host.find_executable([*programs, self.program]),
+            binary=systemd_units.find_program(host, unit, self.program),
             unit=unit,
             service=service,
             socket=sockets[-1] if sockets else self.socket,

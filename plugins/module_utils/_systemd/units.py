@@ -164,6 +164,12 @@ class _Settings:
         return tuple(name for value in self.values(section, key) for name in value.split())
 
 
+def find_program(host: hostfs.HostFS, unit: Unit | None, name: str) -> str | None:
+    """Return the program ``name`` that the unit starts, else the one in the search path; None if there is none."""
+    started = unit.arguments[:1] if unit is not None else ()
+    return host.find_executable([*started, name])
+
+
 def unit_name(name: str) -> str:
     """Return the name as systemctl interprets it: a name without a suffix is a service."""
     return name if posixpath.splitext(name)[1] else f"{name}.service"

@@ -340,9 +340,8 @@ class EmbeddedContainerd(Containerd):
             else processes.active_unit(host, self.services, self.starter, self.program)
         )
         unit = systemd_units.load_unit(host, name, self.starter)
-        programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
         return engines_base.Installation(
-            binary=host.find_executable([*programs, self.starter]),
+            binary=systemd_units.find_program(host, unit, self.starter),
             unit=unit,
             service=name,
             socket=self.socket,
