@@ -18,6 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, hostfs
@@ -388,6 +389,11 @@ class ConfigureEngine:
         )
         journal = engines_journal.JournalEntry.pending_changes(host, engine.key)
         journal.write(engines_journal.joined(() if is_current else journal.previous_files(), steps))
+        started = processes.start_time(host, state.installation.pid)
+        if is_current and started is not None and not engine.reports_full_state:
+            # If the change is taken back, the process needs no restart although the files are newer.
+            applied = engines_journal.AppliedFiles.of(host, engine.key)
+            applied.write(started, engine.config_files(host, state.installation))
 
     def _require_release(self) -> None:
         """Raise NvidiaError for a release of the engine that does not start with NVIDIA's programs."""

@@ -137,8 +137,9 @@ class Decoder(t.NamedTuple):
                 found = self.assigns(table, name)
             if found and not known.is_map:
                 yield path, name, found, known
-            for key in found if inner is not None else ():
-                yield from self._spellings(table[key], inner, (*path, key))
+            if inner is not None:
+                for key in found:
+                    yield from self._spellings(table[key], inner, (*path, key))
 
 
 def _merged(below: dict[str, t.Any], above: dict[str, t.Any]) -> dict[str, t.Any]:

@@ -243,8 +243,8 @@ class ContainerdFiles:
         """Return the tables in which containerd finds CRI settings of a file, the one with precedence first."""
         version = document.value("version")
         if not self.migrates:
-            names = (3, 2) if self._reads_new_names() else (self.version,)
-            return [CRI_TABLE[name] for name in names] if version in (None, self.version) else []
+            both = [CRI_TABLE[3], CRI_TABLE[2]] if self._reads_new_names() else [self.cri_path]
+            return both if version in (None, self.version) else []
         # Up to version 3, containerd reads the older and the newer table name (configMigration in
         # plugins/cri/runtime/plugin.go of 2.3.0). It reads a file without a version as version 1.
         names = (4,) if version == 4 else (3, 2) if version in (2, 3) else (3, 2, 1)

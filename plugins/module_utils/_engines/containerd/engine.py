@@ -102,7 +102,7 @@ class Containerd(toml_plan.TomlEngine):
         status = cri.runtime_config(host.real_path(installation.socket))
         if status is None:
             # A failed or disabled CRI reports nothing, so only the age of the process can be compared with the files.
-            outdated = processes.changed_since_start(host, installation.pid, self._paths(host, installation))
+            outdated = self._is_outdated(host, installation.pid, self._paths(host, installation))
             return engines_base.LiveState("", {}, "", runtimes_unknown=True, outdated=outdated)
         runtimes = toml_plan.lookup(status, ("containerd", "runtimes"))
         runtimes = runtimes if isinstance(runtimes, dict) else {}
@@ -118,8 +118,19 @@ class Containerd(toml_plan.TomlEngine):
             entries=entries,
             default_runtime=str(toml_plan.lookup(status, ("containerd", "defaultRuntimeName")) or ""),
             cdi=cdi if isinstance(cdi, bool) else None,
-            outdated=processes.changed_since_start(host, installation.pid, self._own_unchanged_files(host)),
+            outdated=self._is_outdated(host, installation.pid, self._own_unchanged_files(host)),
         )
+
+    def _is_outdated(self, host: hostfs.HostFS, pid: int, paths: t.Sequence[str]) -> bool:
+        """Return whether files changed after the process started, and not back to what it started with."""
+        if not processes.changed_since_start(host, pid, paths):
+            return False
+        # Imported here because only a file that is newer than the process needs it.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
+            journal as engines_journal,
+        )
+
+        return not engines_journal.AppliedFiles.of(host, self.key).are_of(pid, paths, all_files=False)
 
     def _own_unchanged_files(self, host: hostfs.HostFS) -> list[str]:
         """Return the files that this collection created and that have not changed since.

@@ -78,16 +78,10 @@ class Crio(toml_plan.TomlEngine):
             journal as engines_journal,
         )
 
-        birth, applied = (
-            processes.start_time(host, pid),
-            engines_journal.AppliedFiles.of(host, self.key).start_of(self.config_files(host, installation)),
-        )
-        if birth is None or applied is None:
-            return True
+        applied = engines_journal.AppliedFiles.of(host, self.key)
+        same = applied.are_of(pid, self.config_files(host, installation))
         # A later process may have started with other files that were changed back since.
-        return abs(birth - applied) >= engines_journal.SAME_PROCESS_SECONDS and not self._reports_files(
-            host, installation
-        )
+        return same is None or not (same or self._reports_files(host, installation))
 
     def _reports_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> bool:
         """Return whether the running CRI-O reports the runtimes, default and CDI directories of its files."""

@@ -197,7 +197,7 @@ class DockerPlanner:
     def _check_names(self) -> None:
         """Raise ConfigurationError for a setting whose name dockerd accepts in its own spelling only."""
         root = self.document.root
-        for member in root.members if root is not None else ():
+        for member in (root.members if root is not None else None) or ():
             name = next((name for name in _SETTINGS if member.name.lower() == name != member.name), None)
             if name is not None:
                 raise self.document.error(

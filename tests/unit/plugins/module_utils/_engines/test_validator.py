@@ -198,7 +198,7 @@ def test_output_without_the_own_entries_is_refused(tmp_path: Path, printed: str,
     tree = EngineTree(tmp_path, files={"usr/bin/containerd": "", "etc/containerd/config.toml": "version = 2\n"})
     tree.answers = {"--version": (0, "containerd v2.1.9", ""), "dump": (0, printed, "")}
     before = tree.files()
-    asked = {"set_as_default": True, "enable_cdi": True}
+    asked: dict[str, t.Any] = {"set_as_default": True, "enable_cdi": True}
     if lacking is None:
         assert tree.present(**asked).changed
         return
