@@ -240,6 +240,12 @@ def is_masked(host: hostfs.HostFS, path: str) -> bool:
     return not host.exists(path) or not _text(host, path)
 
 
+def is_masked_name(host: hostfs.HostFS, name: str) -> bool:
+    """Return whether the unit ``name`` exists and is masked."""
+    path = unit_file(host, name)
+    return path is not None and is_masked(host, path)
+
+
 def _text(host: hostfs.HostFS, path: str) -> str:
     """Return the text of a unit or environment file; empty if it does not exist or this user may not read it."""
     # A link to /dev/null disables a file. Only its path is compared, because an image may have no /dev.

@@ -73,8 +73,13 @@ class Containerd(toml_plan.TomlEngine):
     default_runtime = containerd_runtimes.BUILTIN_DEFAULT
 
     def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
-        """Return the installation, with the socket that the files name unless the unit names one."""
+        """Return the installation, with the socket that the files name unless the unit names one.
+
+        A masked unit is not an installation: the program is there for dockerd, which starts a containerd of its own.
+        """
         found = super().inspect(host, service)
+        if found.unit is None and systemd_units.is_masked_name(host, found.service):
+            return found._replace(detected=False)
         if found.unit is not None and found.unit.flag_values(*self.socket_flags):
             return found
         return found._replace(socket=self._configured_socket(host, found.config_path) or found.socket)
