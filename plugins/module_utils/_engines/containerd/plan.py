@@ -72,7 +72,6 @@ class ContainerdPlanner:
         self.current.check_spelling(request.runtimes())
         writer = self._writer(request)
         containerd_runtimes.check_legacy(request, writer.others, self.warnings)
-        self.warnings += filter(None, [writer.snapshotter_warning()])
         self._write_version(writer)
         writer.write_runtimes(request)
         self._write_default(request, writer)
@@ -82,7 +81,9 @@ class ContainerdPlanner:
         self._import(writer.target.path if not in_place and writer.target.wanted else None)
         self._repair_default()
         self._check_effective_config(request)
-        return self._plan(None if in_place else request.drop_in_path or self.drop_in)
+        plan = self._plan(None if in_place else request.drop_in_path or self.drop_in)
+        warning = writer.snapshotter_warning() if plan.action is not engines_base.Action.NONE else ""
+        return plan._replace(warnings=(*plan.warnings, warning)) if warning else plan
 
     def _write_version(self, writer: containerd_runtimes.RuntimeTableWriter) -> None:
         if writer.others.version > 1:

@@ -72,11 +72,11 @@ class RuntimeTableWriter:
         if not names:
             return ""
         listed, table = ", ".join(names), ".".join(containerd_config.CRI_TABLE[2])
-        advice = f"Set {listed} in [plugins.'io.containerd.cri.v1.images'] of a file in configuration version 3."
         if self.root == containerd_config.CRI_TABLE[3]:
             return (
                 f"This containerd ignores {listed} in [{table}.containerd], because that has no table runtimes. To keep"
-                f" it so, the runtimes are written to [{'.'.join(self.root)}]. If you need {listed}: {advice}"
+                f" it so, the runtimes are written to [{'.'.join(self.root)}]. If you need {listed}, use configuration"
+                " version 3 and the table [plugins.'io.containerd.cri.v1.images']."
             )
         return (
             f"If this is containerd 2.0 or newer, {listed} in [{table}.containerd] has effect from now on, because that"
