@@ -261,6 +261,12 @@ class ContainerdFiles:
             return self.engine_version >= MERGES_SINCE
         return any(file.document.has(*CRI_TABLE[3]) for file in self.files)
 
+    def depends_on_release(self) -> bool:
+        """Return whether the release of containerd is unknown and determines which of two tables has effect."""
+        tables = (CRI_TABLE[2], CRI_TABLE[3])
+        used = {path for path in tables for file in self.files if file.document.has(*path)}
+        return self.engine_version is None and self.version == 2 and len(used) > 1
+
     def root_of(self, entry: KeyPath, version: int, document: toml_document.TomlDocument) -> KeyPath:
         """Return the table in which a new value of an entry of the CRI settings has effect.
 

@@ -47,7 +47,7 @@ _REPORTED_NAMES = {
 _SOCKET, _SOCKET_OF_PLUGIN = ("grpc", "address"), ("plugins", "io.containerd.server.v1.grpc", "address")
 # Matches a file that may name the socket, or import a file that does.
 _NAMES_SOCKET = re.compile(
-    r"^\s*(\[\s*)?[\"']?(grpc|imports)[\"']?\s*[].=]|io\.containerd\.server\.v1\.grpc", re.MULTILINE
+    r"^\s*(\[\s*)?[\"']?(grpc|imports)[\"']?\s*[].=]|io\.containerd\.server\.v1\.grpc", re.MULTILINE | re.IGNORECASE
 )
 
 

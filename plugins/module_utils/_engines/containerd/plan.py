@@ -351,6 +351,12 @@ class ContainerdPlanner:
         # The table default_runtime has precedence over default_runtime_name.
         if after.legacy_default() is None:
             self._check_default(request, after, runtimes)
+        if after.depends_on_release():
+            self.warnings.append(
+                f"{self.main.path} and its imports contain CRI settings with the names of version 2 and of version 3."
+                " Which of them have effect was not checked, because that depends on the release of containerd, which"
+                " is unknown. Set engine_version."
+            )
         for path in after.mismatched_versions():
             self.warnings.append(
                 f"{path} and {self.main.path} have CRI settings in different configuration versions, and containerd"

@@ -232,6 +232,13 @@ def test_tables_of_both_names(version: tuple[int, ...], site: set[str], cgroup: 
     assert host.text() == text
 
 
+def test_tables_of_both_names_for_an_unknown_release() -> None:
+    text = V2 + runtime("site", "/site") + migrated(runtime("runc"))
+    assert ["Set engine_version" in warning for warning in Host(text).present().warnings] == [True]
+    assert Host(text, V21).present().warnings == ()
+    assert Host(NEW_NAMES).present().warnings == ()
+
+
 def test_entries_move_when_another_tool_adds_new_names() -> None:
     text = V2 + runtime("runc", SystemdCgroup="true")
     host = Host(text, V21)
