@@ -62,6 +62,7 @@ KINDS: dict[str, dict[str, Kind]] = {
         "flags-unreadable": Kind(instead=steps.SET_CONFIG_PATH),
         **dict.fromkeys(("engine-timeout", "engine-unreadable", "key-duplicated"), _OTHER),
         "records-of-root": Kind(instead="Run this command once, then run the audit again."),
+        "engine-release-fails": _CRITICAL,
     },
     "toolkit": {
         errors.ConfigurationError.code: Kind(report.CRITICAL, "config-unreadable", _CONFIG_TOML),

@@ -18,6 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import env_file
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 if t.TYPE_CHECKING:
@@ -335,9 +336,6 @@ _ENABLED, _DISABLED = f"{_PREFIX}ENABLED_HOOKS", f"{_PREFIX}DISABLED_HOOKS"
 _NO_ALL = f"{_PREFIX}NO_ALL_DEVICE"
 # nvidia-ctk separates lists with this character, and has no way to escape it.
 _SEPARATOR = ","
-_PLAIN = re.compile(r"[A-Za-z0-9_./:,@+%=-]*")
-# Within double quotes, systemd removes a backslash before one of these (EnvironmentFile= in systemd.exec(5)).
-_ESCAPED = re.compile(r'(["\\$`])')
 
 
 def variables(options: cdi_options.CdiOptions) -> dict[str, str]:
@@ -384,12 +382,7 @@ def _variable_value(name: str, value: t.Any) -> str:
 
 def environment_text(values: t.Mapping[str, str]) -> bytes:
     """Return the content of this collection's environment file."""
-    return (_HEADER + "".join(f"{_assignment(name, value)}\n" for name, value in values.items())).encode("utf-8")
-
-
-def _assignment(name: str, value: str) -> str:
-    quoted = value if _PLAIN.fullmatch(value) else '"' + _ESCAPED.sub(r"\\\1", value) + '"'
-    return f"{name}={quoted}"
+    return (_HEADER + "".join(f"{env_file.assignment(*pair)}\n" for pair in values.items())).encode("utf-8")
 
 
 def without_own_lines(content: bytes | None, record: core_records.OriginalFile) -> bytes | None:
@@ -401,7 +394,7 @@ def without_own_lines(content: bytes | None, record: core_records.OriginalFile) 
     if content is None or record.restorable(content):
         return None if content is None else record.original
     entries = [(key[0], str(value)) for key, value in (record.keys or {}).items() if key]
-    own = {_assignment(name, value).encode(): name.encode() for name, value in entries}
+    own = {env_file.assignment(name, value).encode(): name.encode() for name, value in entries}
     original = {line.partition(b"=")[0].strip(): line for line in (record.original or b"").splitlines(keepends=True)}
     lines = []
     for line in content.splitlines(keepends=True):

@@ -305,6 +305,9 @@ class Engine(t.Protocol):
     def version_argv(self, binary: str) -> list[str]:
         """Return the command that prints the engine's version."""
 
+    def release_problem(self, version: str | None) -> str:
+        """Return why this release does not work with NVIDIA's programs, empty if it does or is unknown."""
+
     def validation_command(
         self, binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: Context
     ) -> ValidationCommand:
@@ -315,6 +318,9 @@ class Engine(t.Protocol):
 
         ``before`` and ``after`` are the outputs of ``compare`` and ``argv`` of the validation command.
         """
+
+    def printed_state(self, dump: str, version: tuple[int, ...] | None) -> ConfiguredState | None:
+        """Return the state in ``dump``, which the validation command printed. None if it prints none."""
 
     def validator_missing(self, output: str) -> bool:
         """Return whether ``output`` of the validation command shows that this version has no validator."""
@@ -348,8 +354,14 @@ class EngineDefaults:
     def version_argv(self, binary: str) -> list[str]:
         return [binary, "--version"]
 
+    def release_problem(self, _version: str | None) -> str:
+        return ""
+
     def compare_dumps(self, _before: str, _after: str, _files: t.Sequence[core_plan.PlannedFile]) -> str:
         return ""
+
+    def printed_state(self, _dump: str, _version: tuple[int, ...] | None) -> ConfiguredState | None:
+        return None
 
     def validator_missing(self, output: str) -> bool:
         return "unknown flag: --validate" in output

@@ -14,6 +14,8 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -57,7 +59,6 @@ class _Row(t.NamedTuple):
     - ``folders``: the directories of specifications, where they are not the usual ones.
     """
 
-    programs: tuple[str, ...]
     newest: tuple[tuple[Version, str], ...]
     folders: tuple[tuple[Version, tuple[str, ...]], ...] = ()
 
@@ -76,7 +77,6 @@ class _Row(t.NamedTuple):
 # the engines that k3s, RKE2 and snap include.
 _ROWS = {
     "docker": _Row(
-        ("dockerd",),
         (
             # read: 25.0 is the first release with CDI; library 0.6.2 (moby #45134, #46774).
             ((25, 0), "0.6.0"),
@@ -87,7 +87,6 @@ _ROWS = {
         ),
     ),
     "containerd": _Row(
-        ("containerd",),
         (
             # run: 1.6.20 of Debian 12 reads no specifications; read: 1.7.0 is the first with CDI, library 0.5.4
             # (containerd #8152).
@@ -103,7 +102,6 @@ _ROWS = {
         ),
     ),
     "crio": _Row(
-        ("crio",),
         (
             # read: the first release with CDI, according to the CDI project's README.
             ((1, 23), "0.3.0"),
@@ -120,7 +118,6 @@ _ROWS = {
         ),
     ),
     "podman": _Row(
-        ("podman",),
         (
             # read: the first release with CDI as it was released, according to the CDI project's README.
             ((4, 1), "0.3.0"),
@@ -148,7 +145,8 @@ def engines_for(entries: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Ru
 
     Each entry is one of:
 
-    - ``auto``: all engines whose programs are on the host, except those that another entry names.
+    - ``auto``: all engines whose programs are on the host, in the search path or named by their units, except those
+      that another entry names.
     - NAME: that engine, with the version that its program prints.
     - NAME:VERSION: that engine in that version, for a program that cannot be run or an upgrade that is planned.
 
@@ -157,9 +155,7 @@ def engines_for(entries: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Ru
     named = list(dict.fromkeys(_parse_entry(entry) for entry in entries if entry != AUTO))
     if AUTO in entries:
         names = {name for name, _version in named}
-        named += [
-            (name, None) for name, row in _ROWS.items() if name not in names and host.find_executable(row.programs)
-        ]
+        named += [(name, None) for name in _ROWS if name not in names and _program(name, host)]
     return [_engine(name, version, host, run) for name, version in named]
 
 
@@ -191,9 +187,17 @@ def _printed_version(binary: str, host: hostfs.HostFS, run: core_plan.Runner) ->
     return next((match.group(1) for match in matches if match is not None), None)
 
 
+def _program(name: str, host: hostfs.HostFS) -> str | None:
+    """Return the program of the system's engine, which may be outside of the search path if its unit names it."""
+    row = flavors.FLAVORS[name, core_constants.SYSTEM]
+    (program,) = row.programs
+    unit = systemd_units.load_unit(host, row.services[0], program) if row.services else None
+    return systemd_units.find_program(host, unit, program)
+
+
 def _engine(name: str, version: str | None, host: hostfs.HostFS, run: core_plan.Runner) -> CdiEngine:
     row = _ROWS[name]
-    binary = host.find_executable(row.programs)
+    binary = _program(name, host)
     if version is None and binary is not None:
         version = _printed_version(binary, host, run)
     if version is None:

@@ -18,6 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, hostfs
@@ -312,6 +313,7 @@ class ConfigureEngine:
 
         Raises NvidiaError.
         """
+        self._require_release()
         self._require_runtime()
         plan = self.state.plan()
         # This needs the records, which the write below may remove.
@@ -387,6 +389,17 @@ class ConfigureEngine:
         )
         journal = engines_journal.JournalEntry.pending_changes(host, engine.key)
         journal.write(engines_journal.joined(() if is_current else journal.previous_files(), steps))
+        started = processes.start_time(host, state.installation.pid)
+        if is_current and started is not None and not engine.reports_full_state:
+            # If the change is taken back, the process needs no restart although the files are newer.
+            applied = engines_journal.AppliedFiles.of(host, engine.key)
+            applied.write(started, engine.config_files(host, state.installation))
+
+    def _require_release(self) -> None:
+        """Raise NvidiaError for a release of the engine that does not start with NVIDIA's programs."""
+        problem = "" if self.state.removal else self.state.engine.release_problem(self.state.version)
+        if problem:
+            raise errors.NvidiaError(f"{problem} Nothing was changed.")
 
     def _require_runtime(self) -> None:
         """Raise NvidiaError for a default runtime whose program is missing: no container of the host would start."""
@@ -429,4 +442,20 @@ class ConfigureEngine:
         config_validator = validator.ConfigValidator(
             state.engine, self.host, self.run, state.installation.binary, strict
         )
-        config_validator.check(changed if state.engine.validates_all_files else new, state.context())
+        files = changed if state.engine.validates_all_files else new
+        config_validator.check(files, state.context(), _expected(state.request, plan.state))
+
+
+def _expected(
+    request: engines_base.RuntimeRequest | None, state: engines_base.ConfiguredState
+) -> engines_base.ConfiguredState:
+    """Return the part of ``state`` that the request sets. It is empty for a removal."""
+    if request is None:
+        return engines_base.ConfiguredState()
+    paths = state.paths()
+    return engines_base.ConfiguredState(
+        {name: {"path": paths[name]} for name in request.runtimes() if name in paths},
+        # The table default_runtime of containerd 1.x is not the setting that containerd prints.
+        request.runtime_name if request.set_as_default and not request.use_legacy_config else None,
+        state.cdi if isinstance(request.enable_cdi, bool) else None,
+    )

@@ -151,6 +151,9 @@ class _Inspection:
         version = (live.version if live is not None else None) or engines_base.ask_version(
             engine, installation, host, self._run
         )
+        release_problem = engine.release_problem(version)
+        if release_problem:
+            self._problems.append(errors.Problem("engine-release-fails", release_problem))
         found: dict[str, t.Any] = {
             "installed": installation.installed,
             "binary": installation.binary,

@@ -16,6 +16,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -107,7 +108,7 @@ class JournalEntry(t.NamedTuple):
 
 
 class AppliedFiles(t.NamedTuple):
-    """The digests of the files with which a daemon was started, for a daemon that does not report its configuration."""
+    """The digests of the files with which a daemon was started that does not report all of its settings."""
 
     host: hostfs.HostFS
     path: str
@@ -116,17 +117,24 @@ class AppliedFiles(t.NamedTuple):
     def of(cls, host: hostfs.HostFS, engine: str) -> AppliedFiles:
         return cls(host, f"{core_records.state_dir(host, engine)}/applied-{engine}.json")
 
-    def start_of(self, files: t.Iterable[str]) -> float | None:
+    def start_of(self, files: t.Iterable[str], *, all_files: bool = True) -> float | None:
         """Return when the recorded process started, in seconds since 1970.
 
-        Returns None if ``files`` have changed since, or if nothing is recorded.
+        Returns None if ``files`` have changed since, or if nothing is recorded. ``all_files``: the process reads no
+        other files.
         """
         try:
             entry = json_data.load(self.host.read(self.path) or b"{}")
-            is_current = json_data.field(entry, "files", dict) == self._digests(files)
+            recorded, digests = json_data.field(entry, "files", dict), self._digests(files)
+            is_current = recorded == digests if all_files else digests.items() <= recorded.items()
             return json_data.field(entry, "started", float) if is_current else None
         except (ValueError, errors.HostError):
             return None
+
+    def are_of(self, pid: int, files: t.Iterable[str], *, all_files: bool = True) -> bool | None:
+        """Return whether the process was started with ``files`` as they are now, None if that is unknown."""
+        birth, applied = processes.start_time(self.host, pid), self.start_of(files, all_files=all_files)
+        return None if birth is None or applied is None else abs(birth - applied) < SAME_PROCESS_SECONDS
 
     def write(self, started: float, files: t.Iterable[str]) -> None:
         """Write the entry.

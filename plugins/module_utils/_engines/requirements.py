@@ -24,6 +24,7 @@ _UNREADABLE = {
     errors.PermissionDeniedError.code,
     errors.MissingPackageError.code,
     "engine-unreadable",
+    "engine-release-fails",
 }
 
 Described = t.Mapping[str, t.Any]

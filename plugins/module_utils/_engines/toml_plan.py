@@ -50,11 +50,10 @@ class TomlEngine(engines_base.EngineDefaults):
         arguments = hostfs.command_line(host, pid) if unit is not None and unit.wrapper and pid is not None else ()
         if unit is not None and arguments:
             unit = unit._replace(arguments=arguments, wrapper="")
-        programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
         named = unit.flag_values("--config", "-c") if unit is not None else []
         sockets = unit.flag_values(*self.socket_flags) if unit is not None else []
         return engines_base.Installation(
-            binary=host.find_executable([*programs, self.program]),
+            binary=systemd_units.find_program(host, unit, self.program),
             unit=unit,
             service=service,
             socket=sockets[-1] if sockets else self.socket,
@@ -250,18 +249,23 @@ def overlay_of(files: t.Sequence[core_plan.PlannedFile]) -> dict[str, toml_docum
     }
 
 
+def parse_dump(text: str) -> toml_document.TomlDocument | None:
+    """Return the configuration that a program printed, None if it is not TOML."""
+    try:
+        return toml_document.TomlDocument.from_bytes("output", text.encode())
+    except errors.ConfigurationError:
+        return None
+
+
 def compare_dumps(before: str, after: str, is_own: t.Callable[[KeyPath], bool]) -> str:
     """Return the settings that would change, besides entries that ``is_own`` accepts.
 
     Returns an empty string if none would change, or if a dump cannot be parsed.
     """
-    try:
-        old, new = (
-            dict(toml_parser.iter_leaves(toml_document.TomlDocument.from_bytes("output", text.encode()).data))
-            for text in (before, after)
-        )
-    except errors.ConfigurationError:
+    documents = [parse_dump(text) for text in (before, after)]
+    if None in documents:
         return ""
+    old, new = (dict(toml_parser.iter_leaves(document.data)) for document in documents if document is not None)
     changed = sorted(path for path in {**old, **new} if _differ(old.get(path), new.get(path)) and not is_own(path))
     return core_text.listed([".".join(path) for path in changed])
 

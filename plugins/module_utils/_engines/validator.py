@@ -84,10 +84,17 @@ class ConfigValidator(t.NamedTuple):
     binary: str | None
     strict: bool
 
-    def check(self, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context) -> None:
+    def check(
+        self,
+        files: t.Sequence[core_plan.PlannedFile],
+        context: engines_base.Context,
+        expected: engines_base.ConfiguredState,
+    ) -> None:
         """Validate ``files``, which are the planned changes.
 
-        Raises NvidiaError if the engine would not start with them or would interpret other settings differently.
+        ``expected`` contains the requested runtimes, and the default and the CDI setting if the task sets them. Raises
+        NvidiaError if the engine would not start with the files, would interpret other settings differently, or if its
+        own output lacks ``expected``.
         """
         if self.binary is None or not self.host.live:
             if files:
@@ -95,7 +102,7 @@ class ConfigValidator(t.NamedTuple):
             return
         for group in [files] if self.engine.validates_all_files else [(file,) for file in files]:
             if group:
-                self._check(self.binary, group, context)
+                self._check(self.binary, group, context, expected)
 
     def validation_error(self, context: engines_base.Context) -> str:
         """Return the engine's error message about its current files, empty if it reports none."""
@@ -103,7 +110,7 @@ class ConfigValidator(t.NamedTuple):
             self._refuse_if_strict()
             return ""
         current = core_plan.PlannedFile(context.path, context.content, context.content)
-        return self._validation_error(self.binary, (current,), context, None)
+        return self._validation_error(self.binary, (current,), context, None, None)
 
     def _refuse_if_strict(self) -> None:
         if self.strict:
@@ -111,9 +118,15 @@ class ConfigValidator(t.NamedTuple):
                 f"validate is true, but {self.engine.name} cannot be run on this host. Set validate: auto."
             )
 
-    def _check(self, binary: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context) -> None:
+    def _check(
+        self,
+        binary: str,
+        files: t.Sequence[core_plan.PlannedFile],
+        context: engines_base.Context,
+        expected: engines_base.ConfiguredState,
+    ) -> None:
         path = ", ".join(file.path for file in files)
-        message = self._validation_error(binary, files, context, path)
+        message = self._validation_error(binary, files, context, path, expected)
         if message:
             raise core_errors.NvidiaError(
                 f"{path} was not changed, because {self.engine.name} refuses the new content: {message}. Correct the"
@@ -121,12 +134,17 @@ class ConfigValidator(t.NamedTuple):
             )
 
     def _validation_error(
-        self, binary: str, files: t.Sequence[core_plan.PlannedFile], context: engines_base.Context, compared: str | None
+        self,
+        binary: str,
+        files: t.Sequence[core_plan.PlannedFile],
+        context: engines_base.Context,
+        compared: str | None,
+        expected: engines_base.ConfiguredState | None,
     ) -> str:
         """Return the engine's error message about ``files``, empty if it reports none.
 
-        If the files are valid, the dumps before and after are compared. ``compared`` names the files in the error
-        message. None: there is no comparison.
+        If the files are valid, the dumps before and after are compared, and the later one with ``expected``.
+        ``compared`` names the files in the error message. None: there is no comparison.
         """
         with lock.temp_directory(self.host, "the validator") as (process_path, folder):
             command = self.engine.validation_command(binary, folder, files, context)
@@ -134,8 +152,9 @@ class ConfigValidator(t.NamedTuple):
                 _put(process_path, name, content)
             status, output, errors = self.run(self.host.argv(command.argv))
             if not status:
-                if compared is not None:
+                if compared is not None and expected is not None:
                     self._compare(compared, command.compare, output, files)
+                    self._require(compared, expected, self.engine.printed_state(output, context.version))
                 return ""
         message = errors.strip() or output.strip()
         if self.engine.validator_missing(message):
@@ -160,6 +179,33 @@ class ConfigValidator(t.NamedTuple):
                 f"{path} was not changed. The new content would also change {changed} in the configuration of"
                 f" {self.engine.name}, which this task does not set. Check these settings, or set validate: false to"
                 " write the file without this check."
+            )
+
+    def _require(
+        self, path: str, expected: engines_base.ConfiguredState, printed: engines_base.ConfiguredState | None
+    ) -> None:
+        """Raise NvidiaError if the engine printed other values for what the task sets."""
+        if printed is None:
+            return
+        programs = printed.paths()
+        found = {
+            **{
+                f"runtime {name} with the program": (program, programs.get(name))
+                for name, program in expected.paths().items()
+            },
+            "default runtime": (expected.default_runtime, printed.default_runtime),
+            "CDI setting": (expected.cdi if printed.cdi is not None else None, printed.cdi),
+        }
+        lacking = [
+            f"the {what} {wanted} (it prints {value})"
+            for what, (wanted, value) in found.items()
+            if wanted not in (None, value)
+        ]
+        if lacking:
+            raise core_errors.NvidiaError(
+                f"{path} was not changed. {self.engine.name} would start with the new content, but without"
+                f" {', '.join(lacking)}. Check whether its version and engine_version are the same, and whether another"
+                " file overrides these settings."
             )
 
 

@@ -16,6 +16,7 @@ import types
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import env_file
 
 # Values of the specifiers in units of the system, in contrast to units of a user (systemd.unit(5), "Specifiers").
 # Specifiers that depend on the machine or the boot (%H, %m, %b ...) do not occur in the paths that this collection
@@ -163,6 +164,12 @@ class _Settings:
         return tuple(name for value in self.values(section, key) for name in value.split())
 
 
+def find_program(host: hostfs.HostFS, unit: Unit | None, name: str) -> str | None:
+    """Return the program ``name`` that the unit starts, else the one in the search path; None if there is none."""
+    started = unit.arguments[:1] if unit is not None else ()
+    return host.find_executable([*started, name])
+
+
 def unit_name(name: str) -> str:
     """Return the name as systemctl interprets it: a name without a suffix is a service."""
     return name if posixpath.splitext(name)[1] else f"{name}.service"
@@ -199,8 +206,9 @@ def load_unit(
             settings.assign(section, key, value)
     specified = Specifiers(name, specifiers)
     environment = {key: specified.expand(value) for key, value in settings.environment.items()}
-    for file in settings.values("Service", "EnvironmentFile"):
-        environment.update(_environment_file(_text(host, specified.expand(file.lstrip("-")))))
+    for setting in settings.values("Service", "EnvironmentFile"):
+        for file in _environment_files(host, specified.expand(setting.lstrip("-"))):
+            environment.update(env_file.read(host, file, _text(host, file)))
     commands = settings.values("Service", "ExecStart")
     arguments = _arguments(path, commands[-1] if commands else "", environment, specified)
     unit = Unit(
@@ -230,6 +238,12 @@ def is_masked(host: hostfs.HostFS, path: str) -> bool:
     """Return whether the unit file masks its unit, because it is a link to /dev/null or empty (systemd.unit(5))."""
     # An image may have no /dev, so every link to a missing file is treated as a mask.
     return not host.exists(path) or not _text(host, path)
+
+
+def is_masked_name(host: hostfs.HostFS, name: str) -> bool:
+    """Return whether the unit ``name`` exists and is masked."""
+    path = unit_file(host, name)
+    return path is not None and is_masked(host, path)
 
 
 def _text(host: hostfs.HostFS, path: str) -> str:
@@ -269,9 +283,9 @@ def _assignments(text: str) -> t.Iterator[tuple[str, str, str]]:
             yield (section, *_pair(line))
 
 
-def _environment_file(text: str) -> dict[str, str]:
-    assignments = (_pair(line) for line in _lines(text) if "=" in line)
-    return {name: " ".join(_split(value)) for name, value in assignments}
+def _environment_files(host: hostfs.HostFS, path: str) -> list[str]:
+    """Return the files that EnvironmentFile= names, which may be a pattern (systemd.exec(5))."""
+    return host.glob(path) if any(character in path for character in "*?[") else [path]
 
 
 def _lines(text: str) -> t.Iterator[str]:

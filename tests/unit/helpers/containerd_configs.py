@@ -244,6 +244,47 @@ version = 2
     level = "info" # 日本\
 """
 
+# kubespray 2.24 to 2.27 spells these options in this way.
+LOWER_CASE_OPTIONS = """\
+version = 3
+[plugins]
+  [plugins."io.containerd.cri.v1.runtime"]
+    [plugins."io.containerd.cri.v1.runtime".cni]
+      bin_dir = "/usr/lib/cni"
+    [plugins."io.containerd.cri.v1.runtime".containerd]
+      default_runtime_name = "runc"
+      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes]
+        [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+          runtime_type = "io.containerd.runc.v2"
+          [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+            systemdCgroup = false
+            binaryName = "/usr/local/sbin/runc"
+"""
+
+# AKS writes the tables of version 3 into a file of version 2.
+NEW_NAMES = """\
+version = 2
+oom_score = -999
+[plugins."io.containerd.cri.v1.images".registry]
+  config_path = "/etc/containerd/certs.d"
+[plugins."io.containerd.cri.v1.runtime".cni]
+  bin_dirs = ["/usr/lib/cni"]
+  conf_dir = "/etc/cni/net.d"
+[plugins."io.containerd.cri.v1.runtime".containerd]
+  default_runtime_name = "runc"
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+      BinaryName = "/usr/local/sbin/runc"
+"""
+
+SNAPSHOTTER = """\
+version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd]
+snapshotter = "zfs"
+default_runtime_name = "runc"
+"""
+
 ONE_FILE: dict[str, str | None] = {
     "missing": None,
     "empty": "",
@@ -270,6 +311,10 @@ ONE_FILE: dict[str, str | None] = {
     "byte order mark": "\ufeff" + of_file("kubeadm"),
     "tabs": of_file("kubespray").replace("  ", "\t"),
     "Unicode": UNICODE,
+    "options in lower case": LOWER_CASE_OPTIONS,
+    "new names in version 2": NEW_NAMES,
+    "both names in version 2": NEW_NAMES + SITE_DROP_IN.replace("crun", "runc").partition("\n")[2],
+    "snapshotter without runtimes": SNAPSHOTTER,
 }
 FILES: dict[str, dict[str, str | None]] = {
     **{name: {MAIN: text} for name, text in ONE_FILE.items()},
@@ -289,6 +334,10 @@ FILES: dict[str, dict[str, str | None]] = {
         MAIN: EKS,
         "/etc/containerd/config.d/10-log.toml": "version = 2\n[debug]\nlevel = 'warn'\n",
     },
+    "new names in an import": {
+        MAIN: 'version = 2\nimports = ["/etc/containerd/site.d/*.toml"]\n',
+        "/etc/containerd/site.d/site.toml": NEW_NAMES,
+    },
     "vendor's drop-in elsewhere": {
         MAIN: 'version = 2\nimports = ["/etc/containerd/vendor.d/*.toml"]\n' + OUT_OF_ORDER,
         "/etc/containerd/vendor.d/99-nvidia.toml": VENDOR_DROP_IN,
@@ -298,6 +347,7 @@ VERSIONS: tuple[Version, ...] = (
     None,
     (1, 6, 20),
     (1, 7, 24),
+    (2, 0, 1),
     (2, 0, 11),
     (2, 2, 7),
     (2, 3, 4),
@@ -307,6 +357,7 @@ MODES = ("auto", "in_place", "drop_in")
 # The first containerd version that supports the format of a file. Older ones are refused.
 FIRST_READ_BY: dict[str, tuple[int, ...]] = {
     "k3s": (2, 0),
+    "options in lower case": (2, 0),
     "version 3": (2, 0),
     "default of 2.1": (2, 0),
     "version 4": (2, 3),
@@ -330,4 +381,6 @@ def expected_refusal(
     imported = name.endswith("a file for 1.7") and version is not None and version >= (2, 3)
     if imported and mode == "in_place" and asked.get("set_as_default"):
         return r"50-site.toml: this file overrides default_runtime_name with 'crun'"
+    if name.endswith("in an import") and version is not None and version >= (2, 0) and mode == "in_place":
+        return r"site.toml: this file overrides default_runtime_name" if asked.get("set_as_default") else None
     return None

@@ -4,7 +4,7 @@
 
 """Read the configuration of containerd: format versions 1 to 4, imports, and how releases merge and migrate files.
 
-This module does not plan changes, except for the entries of ``imports``. Measured on containerd 1.6.20, 1.7.24,
+This module does not plan changes. Measured on containerd 1.6.20, 1.7.24,
 2.0.11, 2.1.9 and 2.3.4: up to 1.7, the table of a plugin in a later file replaces the earlier table as a whole.
 From 2.0 on, containerd merges the tables entry by entry, and a later list replaces an earlier one.
 """
@@ -19,10 +19,9 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names, toml_plan
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 
     KeyPath = t.Tuple[str, ...]
@@ -48,12 +47,72 @@ HIGHER_IMPORTS_SINCE = (2, 4)
 # mergeConfig in cmd/containerd/server/config/config.go is the same in 2.0.0, 2.0.11, 2.1.0 and 2.2.7. The one of 1.7
 # replaces tables.
 MERGES_SINCE = (2, 0)
+# containerd 2.x moves the CRI settings of version 2 to the names of version 3, and keeps those that already have these
+# names (configMigration in plugins/cri/runtime/plugin.go of 2.0.2 to 2.3.4). 2.0.0 and 2.0.1 replace the whole table.
+KEEPS_NEW_NAMES_SINCE = (2, 0, 2)
+# The image store gets these settings from a table of version 2 only if that has the table runtimes (migrateConfig in
+# plugins/cri/images/plugin.go of 2.0.0 to 2.3.4).
+SNAPSHOTTER = ("snapshotter", "disable_snapshot_annotations", "discard_unpacked_layers")
 
-# The first three paths are relative to the CRI settings, PROGRAM is relative to the table of a runtime.
+IMPORTS: KeyPath = ("imports",)
+# The first three of these paths are relative to the CRI settings, PROGRAM is relative to the table of a runtime.
 RUNTIMES: KeyPath = ("containerd", "runtimes")
 DEFAULT: KeyPath = ("containerd", "default_runtime_name")
 LEGACY_DEFAULT: KeyPath = ("containerd", "default_runtime")
 PROGRAM: KeyPath = ("options", "BinaryName")
+
+# The fields of the structs that containerd decodes its files into, as far as this collection uses them: Config in
+# cmd/containerd/server/config/config.go, Config and Runtime in internal/cri/config/config.go, and the options of runc
+# (api/types/runc/options/oci.pb.go).
+_RUNTIME = key_names.fields(
+    "runtime_type",
+    "runtime_path",
+    "runtime_engine",
+    "runtime_root",
+    "privileged_without_host_devices",
+    "privileged_without_host_devices_all_devices_allowed",
+    "base_runtime_spec",
+    "pod_annotations",
+    "container_annotations",
+    "cni_conf_dir",
+    "cni_max_conf_num",
+    "snapshotter",
+    "sandboxer",
+    "sandbox_mode",
+    options=key_names.fields(
+        "BinaryName",
+        "Root",
+        "SystemdCgroup",
+        "ShimCgroup",
+        "NoPivotRoot",
+        "NoNewKeyring",
+        "IoUid",
+        "IoGid",
+        "CriuPath",
+        "CriuImagePath",
+        "CriuWorkPath",
+        "TaskApiAddress",
+        "TaskApiVersion",
+        "Runtime",
+        "RuntimeRoot",
+    ),
+)
+_CRI = key_names.fields(
+    "enable_cdi",
+    "cdi_spec_dirs",
+    containerd=key_names.fields(
+        "default_runtime_name",
+        "snapshotter",
+        default_runtime=_RUNTIME,
+        runtimes=key_names.keys(_RUNTIME),
+    ),
+)
+_FILE = key_names.fields(
+    "version", "imports", "disabled_plugins", "required_plugins", "plugins", grpc=key_names.fields("address")
+)
+# The names of the tables of all format versions.
+_PLUGINS = tuple(dict.fromkeys(path[-1] for path in CRI_TABLE.values()))
+_SET_VERSION = "Remove one of them, or set engine_version, if one release of containerd reads only one of them."
 
 # Settings whose meaning depends on the format version.
 _VERSION_DEPENDENT = ("plugins", "disabled_plugins", "required_plugins")
@@ -86,6 +145,9 @@ class ContainerdFiles:
         self.engine_version = engine_version
         self.merges = engine_version is not None and engine_version >= MERGES_SINCE
         self.migrates = engine_version is not None and engine_version >= MIGRATES_SINCE
+        self.names, self._file_names = decoders(engine_version)
+        # The documents by path, with the names of the files.
+        self._written: dict[str, toml_document.TomlDocument] = {}
         self.missing: list[str] = []
         self.files = self._load(path)
         self.main = self.files[0].document
@@ -142,9 +204,14 @@ class ContainerdFiles:
 
     def _document(self, path: str) -> toml_document.TomlDocument | None:
         if path in self._overlay:
-            return self._overlay[path]
-        content = self._files.read(path)
-        return None if content is None else toml_document.TomlDocument.from_bytes(path, content)
+            document = self._overlay[path]
+        else:
+            content = self._files.read(path)
+            document = None if content is None else toml_document.TomlDocument.from_bytes(path, content)
+        if document is None:
+            return None
+        self._written[path] = document
+        return self._file_names.document(document, _FILE)
 
     def expand(self, pattern: str) -> list[str]:
         """Return the files that an entry of ``imports`` selects. Only ``*`` makes the entry a pattern."""
@@ -176,24 +243,119 @@ class ContainerdFiles:
         """Return the tables in which containerd finds CRI settings of a file, the one with precedence first."""
         version = document.value("version")
         if not self.migrates:
-            return [self.cri_path] if version in (None, self.version) else []
+            both = [CRI_TABLE[3], CRI_TABLE[2]] if self._reads_new_names() else [self.cri_path]
+            return both if version in (None, self.version) else []
         # Up to version 3, containerd reads the older and the newer table name (configMigration in
         # plugins/cri/runtime/plugin.go of 2.3.0). It reads a file without a version as version 1.
         names = (4,) if version == 4 else (3, 2) if version in (2, 3) else (3, 2, 1)
         return [CRI_TABLE[name] for name in names]
 
+    def _reads_new_names(self) -> bool:
+        """Return whether containerd also reads the names of version 3 in files of version 2.
+
+        If its release is unknown, a file with these names shows that it does.
+        """
+        if self.version != 2:
+            return False
+        if self.engine_version is not None:
+            return self.engine_version >= MERGES_SINCE
+        return any(file.document.has(*CRI_TABLE[3]) for file in self.files)
+
+    def depends_on_release(self) -> bool:
+        """Return whether the release of containerd is unknown and determines which of two tables has effect."""
+        tables = (CRI_TABLE[2], CRI_TABLE[3])
+        used = {path for path in tables for file in self.files if file.document.has(*path)}
+        return self.engine_version is None and self.version == 2 and len(used) > 1
+
+    def root_of(self, entry: KeyPath, version: int, document: toml_document.TomlDocument) -> KeyPath:
+        """Return the table in which a new value of an entry of the CRI settings has effect.
+
+        ``version`` is that of the file to write. If containerd migrates each file, ``document`` is that file.
+        """
+        usual = CRI_TABLE[version]
+        if version != 2 or not (self.migrates or self._reads_new_names()):
+            return usual
+        newer, older = self._tables_of_both_names(document)
+        if older is not None and not self._keeps_new_names():
+            return usual
+        hides_older = toml_plan.lookup(newer, entry) is not None
+        is_new = toml_plan.lookup(older, entry) is None
+        only_newer = newer is not None and older is None
+        keeps_snapshotter = entry == RUNTIMES and bool(self.ignored_snapshotter(document))
+        return CRI_TABLE[3] if hides_older or (is_new and (only_newer or keeps_snapshotter)) else usual
+
+    def ignored_snapshotter(self, document: toml_document.TomlDocument) -> list[str]:
+        """Return settings of the image store that containerd 2.x would use only if a table ``runtimes`` were added.
+
+        ``document`` is the file to which the table would be added.
+        """
+        if self.version > 2 or not (self.merges or self.engine_version is None):
+            return []
+        _newer, older = self._tables_of_both_names(document)
+        table = toml_plan.lookup(older, RUNTIMES[:1])
+        found = [name for name in SNAPSHOTTER if toml_plan.lookup(table, (name,)) is not None]
+        return found if toml_plan.lookup(older, RUNTIMES) is None else []
+
+    def _tables_of_both_names(self, document: toml_document.TomlDocument) -> tuple[t.Any, t.Any]:
+        """Return the CRI settings with the names of version 3 and those with the names of version 2."""
+        files = [ConfigFile("", document)] if self.migrates else self.files
+        return self._merged(files, CRI_TABLE[3]), self._merged(files, CRI_TABLE[2])
+
+    def _keeps_new_names(self) -> bool:
+        return self.engine_version is None or self.engine_version >= KEEPS_NEW_NAMES_SINCE
+
+    def _merged(self, files: t.Iterable[ConfigFile], path: KeyPath) -> dict[str, t.Any] | None:
+        """Return the table at ``path`` after all files, with the names of the files; None if no file has it."""
+        tables = [
+            toml_plan.require(file.document, path, dict, "Make it a table, or remove it.")
+            for file in files
+            if path in self.cri_paths(file.document)
+        ]
+        found = [table for table in tables if table is not None]
+        return functools.reduce(toml_plan.merged, found) if found else None
+
+    def _migrated(self, files: t.Sequence[ConfigFile]) -> dict[str, t.Any] | None:
+        """Return the CRI settings of files that containerd merges before it migrates them, None if there are none."""
+        paths = dict.fromkeys(path for file in files for path in self.cri_paths(file.document))
+        tables = [table for table in (self._merged(files, path) for path in paths) if table is not None]
+        if not self._keeps_new_names():
+            tables = tables[-1:]
+        return functools.reduce(_merge_older, tables) if tables else None
+
     def cri_tables(self) -> list[tuple[ConfigFile, dict[str, t.Any]]]:
         """Return the files whose CRI settings have effect, with these settings."""
-        found = []
+        found = [(file, self._migrated([file])) for file in self.files]
+        return [(file, self.names.canonical(table, _CRI)) for file, table in found if table is not None]
+
+    def raw_cri(self) -> dict[str, t.Any]:
+        """Return the effective CRI settings of all files with the names of the files, as containerd decodes them."""
+        groups = [[file] for file in self.files] if self.migrates or not self.merges else [self.files]
+        tables = [table for table in map(self._migrated, groups) if table is not None]
+        return functools.reduce(toml_plan.merged, tables if self.merges else tables[-1:], {})
+
+    def cri(self) -> dict[str, t.Any]:
+        """Return the effective CRI settings of all files, without containerd's built-in defaults."""
+        return self.names.canonical(self.raw_cri(), _CRI)
+
+    def check_order(self) -> None:
+        """Raise ConfigurationError if it is unknown which of two spellings of a key has effect."""
         for file in self.files:
-            settings = [
-                toml_plan.require(file.document, path, dict, "Make it a table, or remove it.")
-                for path in self.cri_paths(file.document)
-            ]
-            tables = [table for table in settings if table is not None]
-            if tables:
-                found.append((file, functools.reduce(_merge_older, tables)))
-        return found
+            self._file_names.check_order(self.as_written(file), _fields_of_file(_CRI), _SET_VERSION)
+
+    def check_spelling(self, runtimes: t.Iterable[str]) -> None:
+        """Raise ConfigurationError for another spelling of a key that hides entries of these runtimes.
+
+        The options of a runtime are exempt, because they are written in the spelling that has effect.
+        """
+        runtime = key_names.Fields({**_RUNTIME.names, "options": None})
+        containerd = key_names.fields(DEFAULT[-1], LEGACY_DEFAULT[-1], runtimes=key_names.keys(runtime, *runtimes))
+        known = _fields_of_file(key_names.fields("enable_cdi", containerd=containerd))
+        for file in self.files:
+            self.names.check_spelling(self.as_written(file), known, "containerd")
+
+    def as_written(self, file: ConfigFile) -> toml_document.TomlDocument:
+        """Return the document with the names of the file."""
+        return self._written.get(file.path, file.document)
 
     def mismatched_versions(self) -> list[str]:
         """Return imported files whose CRI settings have no effect, since their version differs from the main file's."""
@@ -202,13 +364,6 @@ class ContainerdFiles:
             for file in self.files[1:]
             if not self.cri_paths(file.document) and any(file.document.has(*path) for path in CRI_TABLE.values())
         ]
-
-    def cri(self) -> dict[str, t.Any]:
-        """Return the effective CRI settings of all files, without containerd's built-in defaults."""
-        table: dict[str, t.Any] = {}
-        for _file, later in self.cri_tables():
-            table = toml_plan.merged(table, later) if self.merges else later
-        return table
 
     def target_path(self) -> str:
         """Return the path of the file in which a change of the CRI settings has effect."""
@@ -261,16 +416,42 @@ def _merge_older(newer: dict[str, t.Any], older: dict[str, t.Any]) -> dict[str, 
     return {**older, **newer, **({RUNTIMES[0]: {**tables[0], **tables[-1]}} if tables else {})}
 
 
-def program_of(entry: t.Any) -> t.Any:
-    """Return the program of a runtime. containerd ignores the case of option names."""
+def checked_files(context: engines_base.Context) -> ContainerdFiles:
+    """Return the present files. Raises ConfigurationError if it is unknown which of two keys has effect."""
+    files = ContainerdFiles.of(context)
+    files.check_order()
+    return files
+
+
+def printed_cri(document: toml_document.TomlDocument, version: tuple[int, ...] | None) -> dict[str, t.Any] | None:
+    """Return the CRI settings that `containerd config dump` printed, None if it printed none."""
+    tables = [document.value(*path) for path in (CRI_TABLE[3], CRI_TABLE[2], CRI_TABLE[1])]
+    table = next((table for table in tables if isinstance(table, dict)), None)
+    return None if table is None else decoders(version)[0].canonical(table, _CRI)
+
+
+def decoders(version: tuple[int, ...] | None) -> tuple[key_names.Decoder, key_names.Decoder]:
+    """Return the decoder of the CRI settings, and that of the other settings in the files."""
+    if version is None:
+        return key_names.CONTAINERD, key_names.CONTAINERD
+    is_1x = version < MERGES_SINCE
+    return (key_names.GO_TOML_1,) * 2 if is_1x else (key_names.GO_TOML_2_SORTED, key_names.GO_TOML_2)
+
+
+def _fields_of_file(cri: key_names.Fields) -> key_names.Fields:
+    """Return the fields of a whole file, with those of the CRI settings in the tables of all format versions."""
+    return key_names.Fields({**_FILE.names, "plugins": key_names.keys(cri, *_PLUGINS)})
+
+
+def program_of(entry: t.Any, names: key_names.Decoder = key_names.CONTAINERD) -> t.Any:
+    """Return the program of a runtime, whose options are spelled as in a file."""
     options = toml_plan.lookup(entry, PROGRAM[:-1])
-    return toml_plan.lookup(options, (existing_key(options, PROGRAM[-1]),))
+    return toml_plan.lookup(options, (names.key_of(options, PROGRAM[-1]),))
 
 
-def existing_key(table: t.Any, name: str) -> str:
-    """Return the key of ``table`` that equals ``name`` apart from case, or ``name`` if there is none."""
-    keys = list(table) if isinstance(table, dict) else []
-    return name if name in keys else next((key for key in keys if key.lower() == name.lower()), name)
+def canonical_runtime(entry: t.Mapping[str, t.Any], names: key_names.Decoder) -> dict[str, t.Any]:
+    """Return the table of a runtime with the names of containerd's fields."""
+    return names.canonical(entry, _RUNTIME)
 
 
 def default_version(engine_version: tuple[int, ...] | None) -> int:
@@ -335,107 +516,3 @@ def _glob_matches(pattern: str, path: str) -> bool:
     return len(parts) == len(names) and all(
         fnmatch.fnmatchcase(name, part.replace("[^", "[!")) for part, name in zip(parts, names)
     )
-
-
-IMPORTS: toml_plan.KeyPath = ("imports",)
-
-
-class Imports:
-    """The entries of ``imports`` that this collection added.
-
-    Other tools may add entries to the same array at any time, so the record contains single entries instead of the
-    whole array.
-    """
-
-    def __init__(self, context: engines_base.Context, files: toml_plan.TomlFiles, warnings: list[str]) -> None:
-        self._context = context
-        self._files = files
-        self._warnings = warnings
-        self._main = files.edit(context.path)
-        record = self._main.record
-        self._recorded: list[str] = list((record.keys or {}).get(IMPORTS) or []) if record is not None else []
-
-    def ensure(self, drop_in: str) -> None:
-        """Add an entry that imports the drop-in to the main file, unless another entry already does."""
-        if not self._current().imports_path(drop_in):
-            pattern = self._pattern(drop_in)
-            self._recorded.append(pattern)
-            self._main.document = self._main.document.set(IMPORTS, [*self._entries(), pattern])
-
-    def remove_own(self, drop_in: str | None = None) -> None:
-        """Remove the entries that earlier runs added and that are no longer needed. ``drop_in`` is still needed."""
-        needed = self.needed(drop_in)
-        unneeded = [entry for entry in self.own_entries() if entry not in needed]
-        if not unneeded:
-            return
-        remaining = [entry for entry in self._entries() if entry not in unneeded]
-        original = self._main.original
-        if remaining == (original.value(*IMPORTS) or []):
-            self._main.document = self._main.document.restore(IMPORTS, original)
-        else:
-            self._main.document = self._main.document.set(IMPORTS, remaining)
-
-    def needed(self, drop_in: str | None = None) -> list[str]:
-        """Return the own entries that import ``drop_in``, or a remaining file that no foreign entry imports."""
-        own = self.own_entries()
-        if not own:
-            return []
-        foreign = [entry for entry in self._entries() if entry not in own]
-        current = self._current()
-        overlay = {**self._files.planned_documents(), self._main.path: self._main.document.set(IMPORTS, foreign)}
-        imported_without = {file.path for file in ContainerdFiles.of(self._context, overlay).files}
-        needed = []
-        for pattern in own:
-            only_here = [
-                name for name in current.expand(pattern) if self._context.files.resolve(name) not in imported_without
-            ]
-            others = [name for name in only_here if self._context.files.resolve(name) != drop_in]
-            if others and drop_in is None:
-                self._warnings.append(
-                    f"{self._main.path}: the import {pattern} stays, because it also imports files of other tools:"
-                    f" {', '.join(others)}."
-                )
-            if only_here or (drop_in is not None and current.selects(pattern, drop_in)):
-                needed.append(pattern)
-        return needed
-
-    def own_entries(self) -> list[str]:
-        """Return the entries that this collection added and that still exist."""
-        existing = self._entries()
-        return [entry for entry in dict.fromkeys(self._recorded) if entry in existing]
-
-    def with_own_entries(self, file: core_plan.PlannedFile) -> core_plan.PlannedFile:
-        """Return the planned main file, recording only the entries of this collection instead of the whole array."""
-        keys = {path: value for path, value in file.keys.items() if path != IMPORTS}
-        own = self.own_entries() if file.after is not None else []
-        return file._replace(keys={**keys, IMPORTS: own} if own else keys)
-
-    def _current(self) -> ContainerdFiles:
-        return ContainerdFiles.of(self._context, self._files.planned_documents())
-
-    def _entries(self) -> list[str]:
-        return list(self._main.document.value(*IMPORTS) or [])
-
-    def _pattern(self, drop_in: str) -> str:
-        """Return a glob for the drop-in's directory, or a narrower one if that would import additional files.
-
-        Never return a plain file name: containerd does not start if an imported file is missing.
-        """
-        folder, name = drop_in.rsplit("/", 1)
-        stem, extension = posixpath.splitext(name)
-        pattern = f"{folder}/*{extension}" if extension else f"{folder}/{name}*"
-        others = self._additional_matches(pattern, drop_in)
-        if not others:
-            return pattern
-        self._warnings.append(
-            f"{folder} contains files that containerd does not import ({', '.join(others)}). Only {name} is imported."
-        )
-        pattern = f"{folder}/{stem}*{extension}"
-        # The last one is the narrowest entry that is still a pattern.
-        return f"{folder}/{name[:-1]}*{name[-1]}" if self._additional_matches(pattern, drop_in) else pattern
-
-    def _additional_matches(self, pattern: str, drop_in: str) -> list[str]:
-        """Return the files besides ``drop_in`` that the pattern would import and that are not imported now."""
-        imported = {drop_in, *(file.path for file in self._current().files)}
-        names = self._context.files.glob(pattern)
-        return [name for name in names if self._context.files.resolve(name) not in imported]

@@ -17,8 +17,9 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import plan as containerd_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
@@ -46,7 +47,7 @@ _REPORTED_NAMES = {
 _SOCKET, _SOCKET_OF_PLUGIN = ("grpc", "address"), ("plugins", "io.containerd.server.v1.grpc", "address")
 # Matches a file that may name the socket, or import a file that does.
 _NAMES_SOCKET = re.compile(
-    r"^\s*(\[\s*)?[\"']?(grpc|imports)[\"']?\s*[].=]|io\.containerd\.server\.v1\.grpc", re.MULTILINE
+    r"^\s*(\[\s*)?[\"']?(grpc|imports)[\"']?\s*[].=]|io\.containerd\.server\.v1\.grpc", re.MULTILINE | re.IGNORECASE
 )
 
 
@@ -72,8 +73,13 @@ class Containerd(toml_plan.TomlEngine):
     default_runtime = containerd_runtimes.BUILTIN_DEFAULT
 
     def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
-        """Return the installation, with the socket that the files name unless the unit names one."""
+        """Return the installation, with the socket that the files name unless the unit names one.
+
+        A masked unit is not an installation: the program is there for dockerd, which starts a containerd of its own.
+        """
         found = super().inspect(host, service)
+        if found.unit is None and systemd_units.is_masked_name(host, found.service):
+            return found._replace(detected=False)
         if found.unit is not None and found.unit.flag_values(*self.socket_flags):
             return found
         return found._replace(socket=self._configured_socket(host, found.config_path) or found.socket)
@@ -101,19 +107,35 @@ class Containerd(toml_plan.TomlEngine):
         status = cri.runtime_config(host.real_path(installation.socket))
         if status is None:
             # A failed or disabled CRI reports nothing, so only the age of the process can be compared with the files.
-            outdated = processes.changed_since_start(host, installation.pid, self._paths(host, installation))
+            outdated = self._is_outdated(host, installation.pid, self._paths(host, installation))
             return engines_base.LiveState("", {}, "", runtimes_unknown=True, outdated=outdated)
         runtimes = toml_plan.lookup(status, ("containerd", "runtimes"))
         runtimes = runtimes if isinstance(runtimes, dict) else {}
         cdi = status.get("enableCDI")
+        version = cri.version(host.real_path(installation.socket))
+        # The options are those of the files and the built-in ones, in any spelling. containerd decodes them when it
+        # creates a container.
+        names, _file_names = containerd_config.decoders(core_text.parse_version(version))
+        entries = {name: _reported_entries(entry, names) for name, entry in runtimes.items()}
         return engines_base.LiveState(
-            version=cri.version(host.real_path(installation.socket)),
-            runtimes={name: str(containerd_config.program_of(entry) or "") for name, entry in runtimes.items()},
-            entries={name: _reported_entries(entry) for name, entry in runtimes.items()},
+            version=version,
+            runtimes={name: str(containerd_config.program_of(entry, names) or "") for name, entry in entries.items()},
+            entries=entries,
             default_runtime=str(toml_plan.lookup(status, ("containerd", "defaultRuntimeName")) or ""),
             cdi=cdi if isinstance(cdi, bool) else None,
-            outdated=processes.changed_since_start(host, installation.pid, self._own_unchanged_files(host)),
+            outdated=self._is_outdated(host, installation.pid, self._own_unchanged_files(host)),
         )
+
+    def _is_outdated(self, host: hostfs.HostFS, pid: int, paths: t.Sequence[str]) -> bool:
+        """Return whether files changed after the process started, and not back to what it started with."""
+        if not processes.changed_since_start(host, pid, paths):
+            return False
+        # Imported here because only a file that is newer than the process needs it.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
+            journal as engines_journal,
+        )
+
+        return not engines_journal.AppliedFiles.of(host, self.key).are_of(pid, paths, all_files=False)
 
     def _own_unchanged_files(self, host: hostfs.HostFS) -> list[str]:
         """Return the files that this collection created and that have not changed since.
@@ -141,7 +163,7 @@ class Containerd(toml_plan.TomlEngine):
         return containerd_plan.ContainerdPlanner(context).absent()
 
     def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
-        return containerd_plan.configured_state(containerd_config.ContainerdFiles.of(context))
+        return containerd_plan.configured_state(containerd_config.checked_files(context))
 
     def required_action(self, live: engines_base.LiveState, state: engines_base.ConfiguredState) -> engines_base.Action:
         """Return RESTART or NONE. ``no_reload`` contains the reason."""
@@ -213,14 +235,9 @@ class Containerd(toml_plan.TomlEngine):
     ) -> engines_base.ValidationCommand:
         """Return the validation command, which dumps copies of ``files`` and of all that they import.
 
-        The command in ``compare`` dumps the present files. Raises NvidiaError if an imported file does not exist.
+        The command in ``compare`` dumps the present files.
         """
         planned = containerd_config.ContainerdFiles.of(context, toml_plan.overlay_of(files))
-        if planned.missing:
-            raise errors.NvidiaError(
-                f"{context.path} imports {', '.join(planned.missing)}, which does not exist, and containerd would not"
-                " start. Remove the import, or create the file."
-            )
         staged, originals = _copies(planned, folder, "after")
         argv = [binary, "--config", f"{folder}/{next(iter(staged))}", "config", "dump"]
         present = context.path
@@ -255,6 +272,18 @@ class Containerd(toml_plan.TomlEngine):
 
         return toml_plan.compare_dumps(before, after, is_own)
 
+    def printed_state(self, dump: str, version: tuple[int, ...] | None) -> engines_base.ConfiguredState | None:
+        document = toml_plan.parse_dump(dump)
+        cri = containerd_config.printed_cri(document, version) if document is not None else None
+        if cri is None:
+            return None
+        runtimes = toml_plan.lookup(cri, containerd_config.RUNTIMES) or {}
+        names, _file_names = containerd_config.decoders(version)
+        programs = {name: {"path": containerd_config.program_of(entry, names)} for name, entry in runtimes.items()}
+        cdi = toml_plan.lookup(cri, containerd_runtimes.CDI)
+        default = toml_plan.lookup(cri, containerd_config.DEFAULT)
+        return engines_base.ConfiguredState(programs, default, cdi if isinstance(cdi, bool) else None)
+
 
 def _copies(
     files: containerd_config.ContainerdFiles, folder: str, prefix: str
@@ -265,7 +294,7 @@ def _copies(
     # above.
     imports = [f"{folder}/{name}" for name in names[1:]]
     copies = {
-        name: _with_imports(file.document, imports if name == names[0] else [])
+        name: _with_imports(files.as_written(file), imports if name == names[0] else [])
         for name, file in zip(names, files.files)
     }
     return copies, {name: file.path for name, file in zip(names, files.files)}
@@ -289,9 +318,13 @@ def _addresses(document: toml_document.TomlDocument) -> list[t.Any]:
     return addresses if document.value("version") == 4 else [*addresses, document.value(*_SOCKET)]
 
 
-def _reported_entries(entry: t.Any) -> dict[str, t.Any]:
-    """Return the entries that the CRI reports for a runtime, under the names that configuration files use."""
-    return {name: entry.get(reported) for name, reported in _REPORTED_NAMES.items()} if isinstance(entry, dict) else {}
+def _reported_entries(entry: t.Any, names: key_names.Decoder) -> dict[str, t.Any]:
+    """Return the entries that the CRI reports for a runtime, under the names that containerd's files use."""
+    if not isinstance(entry, dict):
+        return {}
+    return containerd_config.canonical_runtime(
+        {name: entry.get(reported) for name, reported in _REPORTED_NAMES.items()}, names
+    )
 
 
 def _reported_differs(reported: t.Mapping[str, t.Any], configured: t.Mapping[str, t.Any]) -> bool:
@@ -323,9 +356,8 @@ class EmbeddedContainerd(Containerd):
             else processes.active_unit(host, self.services, self.starter, self.program)
         )
         unit = systemd_units.load_unit(host, name, self.starter)
-        programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
         return engines_base.Installation(
-            binary=host.find_executable([*programs, self.starter]),
+            binary=systemd_units.find_program(host, unit, self.starter),
             unit=unit,
             service=name,
             socket=self.socket,

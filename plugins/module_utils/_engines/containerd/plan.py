@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import imports as containerd_imports
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
 
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
@@ -24,6 +25,8 @@ DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 # false, although its removal was planned for 2.4 (internal/cri/server/container_create_linux.go).
 CDI_SINCE, CDI_BY_DEFAULT_SINCE = (1, 7), (2,)
 MODES = ("auto", "in_place", "drop_in")
+# A type of containerd 1.x, whose options have no field BinaryName (runtime/linux/runctypes of 1.7.24).
+OLD_LINUX_TYPE = "io.containerd.runtime.v1.linux"
 _TABLE = "Make it a table, or remove it."
 RESERVED = {
     ("runtime_type",): "runtime_type",
@@ -55,16 +58,18 @@ class ContainerdPlanner:
         self.main = self.files.edit(context.path)
         self.current = self.files_class.of(context, self.files.overlay())
         self.warnings: list[str] = []
-        self.imports = containerd_config.Imports(context, self.files, self.warnings)
+        self.imports = containerd_imports.Imports(context, self.files, self.warnings)
         self.own_values = {path: self._own_value(path) for path in (containerd_config.DEFAULT, containerd_runtimes.CDI)}
 
     # -- present -------------------------------------------------------------------------------------------------
 
     def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
         toml_plan.check_options(request.runtime_options, RESERVED)
+        self.current.check_order()
         disabled_in = self.current.cri_disabled_in()
         if disabled_in is not None:
             return self._plan_without_cri(request, disabled_in)
+        self.current.check_spelling(request.runtimes())
         writer = self._writer(request)
         containerd_runtimes.check_legacy(request, writer.others, self.warnings)
         self._write_version(writer)
@@ -76,7 +81,9 @@ class ContainerdPlanner:
         self._import(writer.target.path if not in_place and writer.target.wanted else None)
         self._repair_default()
         self._check_effective_config(request)
-        return self._plan(None if in_place else request.drop_in_path or self.drop_in)
+        plan = self._plan(None if in_place else request.drop_in_path or self.drop_in)
+        warning = writer.snapshotter_warning() if plan.action is not engines_base.Action.NONE else ""
+        return plan._replace(warnings=(*plan.warnings, warning)) if warning else plan
 
     def _write_version(self, writer: containerd_runtimes.RuntimeTableWriter) -> None:
         if writer.others.version > 1:
@@ -224,6 +231,8 @@ class ContainerdPlanner:
                 self._remove_unrecorded(edit)
         self.imports.remove_own()
         self._repair_default()
+        missing = self._missing_imports(self._after())
+        self.warnings += [missing] if missing else []
         return self._plan(None)
 
     def _belongs_to_main(self, drop_in: str) -> bool:
@@ -251,7 +260,7 @@ class ContainerdPlanner:
         for root in dict.fromkeys(containerd_config.CRI_TABLE.values()):
             runtimes = edit.document.value(*root, *containerd_config.RUNTIMES)
             for name, entry in (runtimes if isinstance(runtimes, dict) else {}).items():
-                if engines_base.is_nvidia_program(containerd_config.program_of(entry)):
+                if engines_base.is_nvidia_program(containerd_config.program_of(entry, self.current.names)):
                     edit.document = edit.document.delete((*root, *containerd_config.RUNTIMES, name), prune=True)
             edit.document = containerd_runtimes.remove_legacy_default(edit.document, root)
 
@@ -326,9 +335,14 @@ class ContainerdPlanner:
         """Raise NvidiaError if another file overrides a planned entry, or if the CRI would not start."""
         after = self._after()
         containerd_config.check_import_versions(after)
+        after.check_order()
+        missing = self._missing_imports(after)
+        if missing:
+            raise errors.NvidiaError(missing)
         runtimes = after.runtimes()
         for name, program in request.runtimes().items():
-            found = containerd_config.program_of(runtimes.get(name))
+            self._check_type(after, name, runtimes.get(name), request.runtime_type)
+            found = containerd_config.program_of(runtimes.get(name), after.names)
             if not isinstance(found, str) or not self.context.same_program(found, program):
                 raise errors.NvidiaError(
                     f"{self._overriding_file(after, (*containerd_config.RUNTIMES, name))}: this file overrides the"
@@ -337,10 +351,42 @@ class ContainerdPlanner:
         # The table default_runtime has precedence over default_runtime_name.
         if after.legacy_default() is None:
             self._check_default(request, after, runtimes)
+        if after.depends_on_release():
+            self.warnings.append(
+                f"{self.main.path} and its imports contain CRI settings with the names of version 2 and of version 3."
+                " Which of them have effect was not checked, because that depends on the release of containerd, which"
+                " is unknown. Set engine_version."
+            )
         for path in after.mismatched_versions():
             self.warnings.append(
                 f"{path} and {self.main.path} have CRI settings in different configuration versions, and containerd"
                 " ignores one of them. Convert both to the same version."
+            )
+
+    def _missing_imports(self, after: containerd_config.ContainerdFiles) -> str:
+        """Return the problem that imported files are missing, which `containerd config dump` of 2.x accepts, or ""."""
+        if not after.missing:
+            return ""
+        return (
+            f"{self.main.path} imports {', '.join(after.missing)}, which does not exist, and containerd would not"
+            " start. Remove the import, or create the file."
+        )
+
+    def _check_type(
+        self, after: containerd_config.ContainerdFiles, name: str, entry: t.Any, requested: str | None
+    ) -> None:
+        """Raise NvidiaError for a runtime whose type does not use the option BinaryName.
+
+        The option exists for runc only (getRuntimeOptionsType in pkg/cri/server/helpers.go of 1.6.20 and 1.7.24, and in
+        internal/cri/config/config.go of 2.0.0 to 2.3.4).
+        """
+        found = toml_plan.lookup(entry, ("runtime_type",))
+        is_requested = found == requested and found != OLD_LINUX_TYPE
+        if found is not None and not is_requested and not self.writer_class.is_runc(str(found)):
+            raise errors.NvidiaError(
+                f"{self._overriding_file(after, (*containerd_config.RUNTIMES, name))}: the runtime {name} has the"
+                f" runtime_type {found}, which ignores the option {containerd_config.PROGRAM[-1]} and so NVIDIA's"
+                f" program. Set runtime_type to {containerd_runtimes.BUILTIN_TYPE}."
             )
 
     def _check_default(
@@ -392,7 +438,7 @@ class ContainerdPlanner:
 def configured_state(files: containerd_config.ContainerdFiles) -> engines_base.ConfiguredState:
     """Return runtimes, default runtime and CDI setting of a containerd that starts with these files."""
     runtimes = {
-        name: {"path": containerd_config.program_of(entry), **entry}
+        name: {"path": containerd_config.program_of(entry, files.names), **entry}
         for name, entry in files.runtimes().items()
         if isinstance(entry, dict)
     }

@@ -15,7 +15,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 
 if t.TYPE_CHECKING:
@@ -26,8 +26,8 @@ BUILTIN_TYPE = "io.containerd.runc.v2"
 VERSION: toml_plan.KeyPath = ("version",)
 CDI: toml_plan.KeyPath = ("enable_cdi",)
 ANNOTATIONS: toml_plan.KeyPath = ("container_annotations",)
-# The options that name the low-level program of a runtime, which no other runtime inherits.
-_PROGRAMS = ("binaryname", "runtime")
+# Options that only the program of one runtime uses, so no other runtime inherits them.
+_PROGRAMS = (containerd_config.PROGRAM[-1], "Runtime")
 LEGACY_PROGRAM = "Runtime"
 # containerd's name for the runtime that the table default_runtime defines. The table is deprecated since containerd 1.3
 # and removed in 2.0 (RELEASES.md). Until then it has precedence over default_runtime_name (pkg/cri/config of 1.7).
@@ -58,7 +58,30 @@ class RuntimeTableWriter:
         # A drop-in keeps a version that another tool wrote. Where it must equal the main file's, the plan checks it.
         foreign = target.document.value(*VERSION) if mode != "in_place" and not target.owns(VERSION) else None
         self.version: int = foreign or others.version
-        self.root = containerd_config.CRI_TABLE[self.version]
+        present = (file.document for file in others.files if file.path == target.path)
+        self.foreign = next(present, None) or target.original
+        self.root = self._root_of(containerd_config.RUNTIMES)
+
+    def _root_of(self, entry: toml_plan.KeyPath) -> toml_plan.KeyPath:
+        """Return the table of the target in which an entry of the CRI settings has effect."""
+        return self.others.root_of(entry, self.version, self.foreign)
+
+    def snapshotter_warning(self) -> str:
+        """Return what the first table of runtimes means for settings of the image store; empty if nothing."""
+        names = self.others.ignored_snapshotter(self.foreign) if self.mode != "snapshot" else []
+        if not names:
+            return ""
+        listed, table = ", ".join(names), ".".join(containerd_config.CRI_TABLE[2])
+        if self.root == containerd_config.CRI_TABLE[3]:
+            return (
+                f"This containerd ignores {listed} in [{table}.containerd], because that has no table runtimes. To keep"
+                f" it so, the runtimes are written to [{'.'.join(self.root)}]. If you need {listed}, use configuration"
+                " version 3 and the table [plugins.'io.containerd.cri.v1.images']."
+            )
+        return (
+            f"If this is containerd 2.0 or newer, {listed} in [{table}.containerd] has effect from now on, because that"
+            " had no table runtimes before. Set engine_version, or check the snapshotter of the images."
+        )
 
     def write_version(self, main: toml_plan.TomlEdit) -> None:
         """Write the format version into the files that need one.
@@ -78,7 +101,7 @@ class RuntimeTableWriter:
             self._write_runtime(BUILTIN_DEFAULT, {"runtime_type": BUILTIN_TYPE}, {})
         inherited = self._inherited_entries(present)
         for name, program in request.runtimes().items():
-            requested = toml_plan.merged(request.runtime_options, {})
+            requested = containerd_config.canonical_runtime(request.runtime_options, key_names.GO_TOML_2)
             if request.runtime_type is not None:
                 requested["runtime_type"] = request.runtime_type
             if request.container_annotations:
@@ -93,14 +116,10 @@ class RuntimeTableWriter:
 
     def _program(self, name: str, program: str, legacy_option: bool) -> dict[str, t.Any]:
         """Return the entries that name the program. ``legacy_option`` adds the option that version 1 files use."""
-        existing = self._existing(name)
-        path = containerd_config.program_of(existing)
+        path = containerd_config.program_of(self._existing(name), self.others.names)
         same = isinstance(path, str) and self.context.same_program(path, program)
         table, option = containerd_config.PROGRAM
-        keys = [
-            containerd_config.existing_key(existing.get(table), key)
-            for key in ((option, LEGACY_PROGRAM) if legacy_option else (option,))
-        ]
+        keys = (option, LEGACY_PROGRAM) if legacy_option else (option,)
         return {table: dict.fromkeys(keys, path if same else program)}
 
     def _annotations(self, name: str, inherited: t.Mapping[str, t.Any]) -> list[str]:
@@ -135,26 +154,31 @@ class RuntimeTableWriter:
             if not isinstance(entry, dict) or engines_base.is_nvidia_runtime(name, containerd_config.program_of(entry)):
                 continue
             runtime_type = entry.get("runtime_type") or BUILTIN_TYPE
-            if self._is_runc(str(runtime_type)):
+            if self.is_runc(str(runtime_type)):
                 inherited = toml_plan.merged(entry, {"runtime_type": runtime_type})
                 options = inherited.get("options", {})
                 if isinstance(options, dict):
-                    inherited["options"] = {key: options[key] for key in options if key.lower() not in _PROGRAMS}
+                    inherited["options"] = {key: options[key] for key in options if key not in _PROGRAMS}
                 return toml_plan.plain_copy(inherited)
         return {}
 
-    def _is_runc(self, runtime_type: str) -> bool:
+    @staticmethod
+    def is_runc(runtime_type: str) -> bool:
         """Return whether a runtime of this type accepts the options of runc."""
         return runtime_type.startswith("io.containerd.runc.")
 
     def _existing(self, name: str) -> dict[str, t.Any]:
-        """Return the present entries of the runtime in the target, merged with those of earlier files."""
+        """Return the present entries of the runtime in the target, merged with those of earlier files.
+
+        The keys are those of the files.
+        """
         table = self.target.document.value(*self.root, *containerd_config.RUNTIMES, name)
         return toml_plan.merged(self._earlier_entries(name), table if isinstance(table, dict) else {})
 
     def _earlier_entries(self, name: str) -> dict[str, t.Any]:
         """Return the runtime's entries in the files that a drop-in is merged with."""
-        entries = self.others.runtimes().get(name) if self.mode == "drop_in" else None
+        path = (*containerd_config.RUNTIMES, name)
+        entries = toml_plan.lookup(self.others.raw_cri(), path) if self.mode == "drop_in" else None
         return entries if isinstance(entries, dict) else {}
 
     def _write_runtime(self, name: str, inherited: t.Mapping[str, t.Any], requested: t.Mapping[str, t.Any]) -> None:
@@ -163,10 +187,7 @@ class RuntimeTableWriter:
         existing, earlier = self._existing(name), self._earlier_entries(name)
         entries: dict[str, t.Any] = {}
         for leaf, value in toml_parser.iter_leaves(toml_plan.merged(inherited, requested)):
-            if _existing_spelling(requested, leaf) != leaf:
-                # The request contains this option in another spelling.
-                continue
-            key = _existing_spelling(existing, leaf)
+            key = self._spelled(existing, leaf)
             foreign = toml_plan.lookup(earlier, key) is not None or self._is_foreign(path + key)
             explicit = toml_plan.lookup(requested, leaf) is not None
             if (explicit or not foreign) and toml_plan.lookup(earlier, key) != value:
@@ -177,10 +198,17 @@ class RuntimeTableWriter:
         """Return whether another tool wrote this entry of the target, even if this collection replaced its value."""
         return (self.target.original if self.target.owns(path) else self.target.document).has(*path)
 
+    def _spelled(self, table: t.Any, path: toml_plan.KeyPath) -> toml_plan.KeyPath:
+        """Return the path of an entry of a runtime in the spelling that has effect if ``table`` has that option."""
+        if len(path) != 2 or path[0] != containerd_config.PROGRAM[0]:
+            return path
+        options = toml_plan.lookup(table, path[:1])
+        return (path[0], self.others.names.key_of(options, path[1]))
+
     def write_setting(self, path: toml_plan.KeyPath, value: t.Any) -> None:
         """Write one setting of the CRI, unless an earlier file has the same value."""
         if self.mode != "drop_in" or toml_plan.lookup(self.others.cri(), path) != value:
-            self.target.write(self.root + path, value)
+            self.target.write(self._root_of(path) + path, value)
 
     def legacy_default(self, name: str) -> None:
         """Write the table default_runtime as a copy of the table of the runtime ``name``."""
@@ -190,7 +218,7 @@ class RuntimeTableWriter:
         for leaf, value in toml_parser.iter_leaves(self._existing(name)):
             # The document still contains entries that an earlier run wrote and this run does not want.
             if runtime + leaf in self.target.wanted or not self.target.owns(runtime + leaf):
-                toml_plan.put(table, _existing_spelling(existing if isinstance(existing, dict) else {}, leaf), value)
+                toml_plan.put(table, self._spelled(existing, leaf), value)
         toml_plan.write_table(self.target, path, table)
 
     def remove_unwanted(self, request: engines_base.RuntimeRequest) -> None:
@@ -204,17 +232,8 @@ class RuntimeTableWriter:
             self.target.document = self.target.before
         kept: set[toml_plan.KeyPath] = {containerd_config.IMPORTS}
         if request.set_as_default is None and not request.use_legacy_config:
-            kept.add(self.root + containerd_config.DEFAULT)
+            kept.add(self._root_of(containerd_config.DEFAULT) + containerd_config.DEFAULT)
         toml_plan.revert_own_entries(self.target, kept.__contains__ if self.target.wanted else lambda _path: False)
-
-
-def _existing_spelling(table: t.Mapping[str, t.Any], path: toml_plan.KeyPath) -> toml_plan.KeyPath:
-    """Return ``path`` as ``table`` spells it, since containerd ignores the case of option names."""
-    return (
-        (path[0], containerd_config.existing_key(table.get(path[0]), path[1]))
-        if len(path) == 2 and path[0] == containerd_config.PROGRAM[0]
-        else path
-    )
 
 
 # -- the table default_runtime ---------------------------------------------------------------------------------------

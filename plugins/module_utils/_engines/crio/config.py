@@ -15,8 +15,9 @@ import itertools
 import posixpath
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names, toml_plan
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
@@ -41,6 +42,41 @@ ANNOTATIONS = "allowed_annotations"
 
 # CRI-O's release notes: from 1.31 on, the built-in runtime is crun instead of runc.
 CRUN_SINCE = (1, 31)
+
+# The fields of the structs that CRI-O decodes a file into, as far as this collection uses them (RuntimeConfig and
+# RuntimeHandler in pkg/config/config.go). It decodes one file after the other, so each file has its own spellings.
+_FIELDS = key_names.fields(
+    crio=key_names.fields(
+        runtime=key_names.fields(
+            "default_runtime",
+            "cdi_spec_dirs",
+            "conmon",
+            runtimes=key_names.keys(
+                key_names.fields(
+                    PROGRAM,
+                    RUNTIME_TYPE,
+                    ANNOTATIONS,
+                    "monitor_path",
+                    "monitor_cgroup",
+                    "monitor_env",
+                    "runtime_root",
+                    "runtime_config_path",
+                    "platform_runtime_paths",
+                    "privileged_without_host_devices",
+                    "inherit_default_runtime",
+                    "default_annotations",
+                    "container_min_memory",
+                    "no_sync_log",
+                    "stream_websockets",
+                )
+            ),
+        )
+    )
+)
+
+# Before this release, CRI-O does not start if the program of any runtime is missing. Later ones ignore such a runtime
+# unless it is the default (ValidateRuntimes in pkg/config/config.go of 1.19 to 1.24).
+IGNORES_MISSING_SINCE = (1, 21)
 
 _TABLE_ADVICE = "Make it a table, or remove it."
 
@@ -91,6 +127,8 @@ class CrioFiles:
         self._overlay = overlay or {}
         self.directory = directory
         self.missing: list[str] = []
+        # The documents by path, with the names of the files.
+        self._written: dict[str, toml_document.TomlDocument] = {}
         self.flagged_default: str | None = None
         self.flagged_runtimes: tuple[str, ...] = ()
         self.files = self._load(path)
@@ -133,12 +171,31 @@ class CrioFiles:
 
     def _document(self, path: str) -> toml_document.TomlDocument | None:
         if path in self._overlay:
-            return self._overlay[path]
-        content = self._reader.read(path)
-        return None if content is None else toml_document.TomlDocument.from_bytes(path, content)
+            document = self._overlay[path]
+        else:
+            content = self._reader.read(path)
+            document = None if content is None else toml_document.TomlDocument.from_bytes(path, content)
+        if document is None:
+            return None
+        self._written[path] = document
+        return key_names.BURNT_SUSHI.document(document, _FIELDS)
+
+    def check_order(self) -> None:
+        """Raise ConfigurationError if it depends on chance which of two spellings of a key has effect."""
+        for document in self._written.values():
+            key_names.BURNT_SUSHI.check_order(document, _FIELDS, "Remove one of them.")
 
     def check(self) -> None:
-        """Raise ConfigurationError if a setting that this collection needs has a type that CRI-O does not accept."""
+        """Raise ConfigurationError if a setting that this collection needs has a type that CRI-O does not accept.
+
+        Raises NvidiaError for a dangling link, with which CRI-O does not start.
+        """
+        self.check_order()
+        if self.missing:
+            raise errors.NvidiaError(
+                f"{', '.join(self.missing)} is a dangling link, and CRI-O would not start. Remove it, or create its"
+                " target."
+            )
         for file in self.files:
             toml_plan.require(file.document, RUNTIME, dict, _TABLE_ADVICE)
             toml_plan.require(file.document, DEFAULT, str, "Write the name of a runtime in quotes.")
@@ -205,6 +262,11 @@ class CrioFiles:
         """Return the path of the program conmon that a file sets for all runtimes, or None."""
         found = self.value(CONMON)
         return found if isinstance(found, str) and found else None
+
+
+def check_spelling(document: toml_document.TomlDocument) -> None:
+    """Raise ConfigurationError for a key in another spelling, beside which CRI-O would read an own key at random."""
+    key_names.BURNT_SUSHI.check_spelling(document, _FIELDS, "CRI-O")
 
 
 def check_strings(document: toml_document.TomlDocument, path: KeyPath) -> None:

@@ -78,16 +78,10 @@ class Crio(toml_plan.TomlEngine):
             journal as engines_journal,
         )
 
-        birth, applied = (
-            processes.start_time(host, pid),
-            engines_journal.AppliedFiles.of(host, self.key).start_of(self.config_files(host, installation)),
-        )
-        if birth is None or applied is None:
-            return True
+        applied = engines_journal.AppliedFiles.of(host, self.key)
+        same = applied.are_of(pid, self.config_files(host, installation))
         # A later process may have started with other files that were changed back since.
-        return abs(birth - applied) >= engines_journal.SAME_PROCESS_SECONDS and not self._reports_files(
-            host, installation
-        )
+        return same is None or not (same or self._reports_files(host, installation))
 
     def _reports_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> bool:
         """Return whether the running CRI-O reports the runtimes, default and CDI directories of its files."""
@@ -111,7 +105,9 @@ class Crio(toml_plan.TomlEngine):
         return hook.CrioHooks(context).absent()
 
     def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
-        return crio_plan.configured_state(crio_config.CrioFiles.of(context), context.version)
+        files = crio_config.CrioFiles.of(context)
+        files.check_order()
+        return crio_plan.configured_state(files, context.version)
 
     def required_action(
         self, live: engines_base.LiveState, _state: engines_base.ConfiguredState
@@ -163,14 +159,9 @@ class Crio(toml_plan.TomlEngine):
     ) -> engines_base.ValidationCommand:
         """Return the validation command, which prints the configuration of copies of all files.
 
-        The command in ``compare`` prints the present configuration. Raises NvidiaError for a dangling link.
+        The command in ``compare`` prints the present configuration.
         """
         planned = crio_config.CrioFiles.of(context, toml_plan.overlay_of(_without_hooks(files)))
-        if planned.missing:
-            raise errors.NvidiaError(
-                f"{', '.join(planned.missing)} is a dangling link, and CRI-O would not start. Remove it, or create"
-                " its target."
-            )
         main, *drop_ins = planned.files
         # The drop-ins keep their names, which determine the order.
         names = {_MAIN: main, **{_DROP_INS + file.name[len(planned.directory) :]: file for file in drop_ins}}
@@ -199,6 +190,14 @@ class Crio(toml_plan.TomlEngine):
             )
 
         return toml_plan.compare_dumps(before, after, is_own)
+
+    def printed_state(self, dump: str, _version: tuple[int, ...] | None) -> engines_base.ConfiguredState | None:
+        document = toml_plan.parse_dump(dump)
+        tables = document.value(*crio_config.RUNTIMES) if document is not None else None
+        if document is None or not isinstance(tables, dict):
+            return None
+        programs = {name: {"path": toml_plan.lookup(entry, (crio_config.PROGRAM,))} for name, entry in tables.items()}
+        return engines_base.ConfiguredState(programs, document.value(*crio_config.DEFAULT))
 
 
 def _argv(binary: str, path: str, directory: str) -> list[str]:

@@ -14,6 +14,7 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document, toml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
@@ -56,7 +57,9 @@ class CrioPlanner:
     def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
         toml_plan.check_options(request.runtime_options, RESERVED)
         self.current.check()
+        self._check_programs(request)
         target = self._target(request)
+        crio_config.check_spelling(target.before)
         own_default = self._own_default()
         others = self._foreign_settings(target)
         if target.content is None:
@@ -319,6 +322,19 @@ class CrioPlanner:
                     )
         self._check_default(request, after)
 
+    def _check_programs(self, request: engines_base.RuntimeRequest) -> None:
+        """Raise NvidiaError for a missing program with which this CRI-O would not start."""
+        version = self.context.version
+        if version is None or version >= crio_config.IGNORES_MISSING_SINCE:
+            return
+        missing = [path for path in request.runtimes().values() if not self.context.files.glob(path)]
+        if missing:
+            raise errors.NvidiaError(
+                f"Nothing was changed, because CRI-O {core_text.dotted(version)} does not start with a runtime whose"
+                f" program is missing: {', '.join(missing)}. Install the NVIDIA Container Toolkit first, correct"
+                f" runtime_dir, or upgrade CRI-O to {core_text.dotted(crio_config.IGNORES_MISSING_SINCE)} or newer."
+            )
+
     def _check_default(self, request: engines_base.RuntimeRequest, after: crio_config.CrioFiles) -> None:
         default = after.default_runtime()
         file = None if after.flagged_default is not None else after.defining_file(crio_config.DEFAULT)
@@ -329,7 +345,7 @@ class CrioPlanner:
                 )
             raise file.document.error(
                 crio_config.DEFAULT,
-                f"CRI-O reads this default_runtime = {default!r} later, and it overrides {request.runtime_name!r}",
+                f"CRI-O reads this default_runtime = {default or ''!r} later, so it overrides {request.runtime_name!r}",
                 f"Remove this default_runtime, or {self._advice(file)}",
             )
         if default is not None and not after.defines(default, self.context.version):

@@ -63,7 +63,7 @@ class Docker(engines_base.EngineDefaults):
         # dockerd refuses to start with a setting in both places, so their order does not matter.
         settings = settings_in(host, config_path)
         return engines_base.Installation(
-            binary=self._binary(host, unit),
+            binary=systemd_units.find_program(host, unit, PROGRAM),
             unit=unit,
             service=service,
             socket=self._socket(host, setting_values(unit, settings, "hosts", "--host", "-H")),
@@ -73,10 +73,6 @@ class Docker(engines_base.EngineDefaults):
 
     def _unit(self, host: hostfs.HostFS, service: str) -> systemd_units.Unit | None:
         return systemd_units.load_unit(host, service, PROGRAM)
-
-    def _binary(self, host: hostfs.HostFS, unit: systemd_units.Unit | None) -> str | None:
-        programs = [unit.arguments[0]] if unit is not None and unit.arguments else []
-        return host.find_executable([*programs, PROGRAM])
 
     def _socket(self, host: hostfs.HostFS, addresses: t.Sequence[str]) -> str:
         named = socket_in(addresses, self.socket)

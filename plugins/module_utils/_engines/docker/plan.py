@@ -13,6 +13,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
@@ -23,6 +24,11 @@ DEFAULT = "default-runtime"
 FEATURES = "features"
 CDI = (FEATURES, "cdi")
 BUILTIN_DEFAULT = "runc"
+PATH, TYPE = "path", "runtimeType"
+# Runtime in api/types/system/runtime.go. dockerd decodes null as no assignment.
+_RUNTIME = key_names.fields(PATH, TYPE, "runtimeArgs", "options")
+# The settings of the file that this collection uses.
+_SETTINGS = (RUNTIMES, DEFAULT, FEATURES, "cdi-spec-dirs", "exec-opts", "hosts", "pidfile", "live-restore")
 # Sources: Docker's release notes. Measured: 20.10 ignores features.cdi, 26.1 has it off, 28.5 on.
 CDI_SINCE = (25,)
 CDI_BY_DEFAULT_SINCE = (28, 2)
@@ -53,11 +59,13 @@ class DockerPlanner:
 
     def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
         runtimes = request.runtimes()
+        self._check_names()
         self._check_types(runtimes)
         for name, path in runtimes.items():
-            existing = self.document.value(RUNTIMES, name, "path")
+            key = key_names.GO_JSON.key_of(_assigned(self.document.value(RUNTIMES, name)), PATH)
+            existing = self.document.value(RUNTIMES, name, key)
             if not isinstance(existing, str) or not self.context.same_program(existing, path):
-                self.file.write((RUNTIMES, name, "path"), path)
+                self.file.write((RUNTIMES, name, key), path)
         if request.enable_cdi == engines_base.CDI_AUTO:
             self._enable_cdi_by_version()
         elif request.enable_cdi is not None:
@@ -130,8 +138,8 @@ class DockerPlanner:
             self.file.restore(path)
 
     def _remove_unrecorded(self) -> None:
-        for name in list(_entries(self.document)):
-            if self.is_removable(self.document.value(RUNTIMES, name, "path")):
+        for name, entry in _entries(self.document).items():
+            if self.is_removable(entry.get(PATH) if isinstance(entry, dict) else None):
                 self.document = self.document.delete((RUNTIMES, name))
         if self.document.text != self.file.before.text and not _entries(self.document):
             self.document = self.document.delete((RUNTIMES,))
@@ -175,13 +183,28 @@ class DockerPlanner:
         self._check_type((DEFAULT,), "string", "Write the name of a runtime in quotes.")
         for name in runtimes:
             self._check_type((RUNTIMES, name), "object", 'Make it an object such as {"path": "…"}, or remove it.')
-            self._check_type((RUNTIMES, name, "path"), "string", "Write the path in quotes.")
-            kind = self.document.node(RUNTIMES, name, "runtimeType")
+            entry = self.document.value(RUNTIMES, name)
+            for key in key_names.GO_JSON.keys_of(entry, PATH):
+                self._check_type((RUNTIMES, name, key), "string", "Write the path in quotes.")
+            kind = self.document.node(RUNTIMES, name, key_names.GO_JSON.key_of(_assigned(entry), TYPE))
             if kind is not None and kind.kind != "null":
                 raise self.document.error(
                     kind,
                     f"the runtime {name!r} has a runtimeType, and dockerd refuses a runtime with both that and a path",
                     "Remove this runtime, or choose another runtime_name.",
+                )
+
+    def _check_names(self) -> None:
+        """Raise ConfigurationError for a setting whose name dockerd accepts in its own spelling only."""
+        root = self.document.root
+        for member in (root.members if root is not None else None) or ():
+            name = next((name for name in _SETTINGS if member.name.lower() == name != member.name), None)
+            if name is not None:
+                raise self.document.error(
+                    member,
+                    f"dockerd does not start with {member.name!r}, since it accepts the names of settings in their own"
+                    " spelling only",
+                    f"Rename it to {name}.",
                 )
 
     def _check_type(self, path: tuple[str, ...], kind: str, advice: str) -> None:
@@ -237,8 +260,21 @@ class DockerPlanner:
 
 
 def _entries(document: json_document.JsonDocument) -> dict[str, t.Any]:
+    """Return the runtimes, with the keys that dockerd reads."""
     found = document.value(RUNTIMES)
-    return found if isinstance(found, dict) else {}
+    return (
+        {
+            name: key_names.GO_JSON.canonical(_assigned(entry), _RUNTIME) if isinstance(entry, dict) else entry
+            for name, entry in found.items()
+        }
+        if isinstance(found, dict)
+        else {}
+    )
+
+
+def _assigned(entry: t.Any) -> t.Any:
+    """Return an object without the values null, which assign nothing."""
+    return {key: value for key, value in entry.items() if value is not None} if isinstance(entry, dict) else entry
 
 
 def _flagged_runtimes(unit: systemd_units.Unit | None) -> tuple[str, ...]:

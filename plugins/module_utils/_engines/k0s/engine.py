@@ -109,6 +109,9 @@ class K0s(containerd_engine.EmbeddedContainerd):
             texts, after, before, {"after.toml": ", ".join(file.path for file in files)}
         )
 
+    def printed_state(self, dump: str, version: tuple[int, ...] | None) -> engines_base.ConfiguredState | None:
+        return super().printed_state(dump, k0s_config.containerd_of(version, self.running))
+
     def validator_missing(self, output: str) -> bool:
         """Return whether containerd could not be started. A k0s that never started has not unpacked it."""
         return any(part in output for part in _NOT_STARTED)

@@ -27,6 +27,9 @@ if t.TYPE_CHECKING:
 
 # Relative to the data directory. The name is the same for all format versions (pkg/agent/containerd/config.go).
 _GENERATED = "agent/etc/containerd/config.toml"
+# According to public reports, these builds end at their start once they find a program of NVIDIA. The next build of the
+# same release, +k3s2, does not.
+_ENDING_BUILDS = ("1.25.15+k3s1", "1.26.10+k3s1", "1.27.7+k3s1", "1.28.3+k3s1")
 
 
 class K3sFamily(containerd_engine.EmbeddedContainerd):
@@ -100,6 +103,15 @@ class K3sFamily(containerd_engine.EmbeddedContainerd):
         if runtime == containerd_runtimes.BUILTIN_DEFAULT:
             return runtime != state.default_runtime
         return not state.lists_runtimes or runtime in state.runtimes
+
+    def release_problem(self, version: str | None) -> str:
+        build = (version or "").lstrip("v")
+        if build not in _ENDING_BUILDS:
+            return ""
+        return (
+            f"{self.title} {build} does not start on a host that has a program of the NVIDIA Container Toolkit. Upgrade"
+            f" {self.title} to {build[:-1]}2 or newer before you install the toolkit."
+        )
 
     # -- plans ---------------------------------------------------------------------------------------------------
 

@@ -156,8 +156,9 @@ class TemplateFiles(containerd_config.ContainerdFiles):
 class TemplateWriter(containerd_runtimes.RuntimeTableWriter):
     """A writer for the runtimes in the template."""
 
-    def _is_runc(self, runtime_type: str) -> bool:
-        return runtime_type == RUNTIME_TYPE or super()._is_runc(runtime_type)
+    @staticmethod
+    def is_runc(runtime_type: str) -> bool:
+        return runtime_type == RUNTIME_TYPE or containerd_runtimes.RuntimeTableWriter.is_runc(runtime_type)
 
 
 class TemplatePlanner(containerd_plan.ContainerdPlanner):

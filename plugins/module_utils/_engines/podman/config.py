@@ -16,7 +16,7 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names, toml_plan
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
@@ -29,6 +29,8 @@ if t.TYPE_CHECKING:
 MAIN = "/etc/containers/containers.conf"
 DROP_IN = "/etc/containers/containers.conf.d/99-gpufleet-nvidia.conf"
 CDI_DIRS: KeyPath = ("engine", "cdi_spec_dirs")
+# Podman decodes one file after the other, with the decoder of CRI-O.
+_FIELDS = key_names.fields(engine=key_names.fields(CDI_DIRS[-1]))
 
 _PACKAGED_MAIN = "/usr/share/containers/containers.conf"
 _FOLDER = posixpath.dirname(DROP_IN)
@@ -81,6 +83,8 @@ class ContainersConf:
         for path in _paths(files, version):
             document = own if path == DROP_IN else _document(files, path)
             if document is not None:
+                key_names.BURNT_SUSHI.check_order(document, _FIELDS, "Remove one of them.")
+                document = key_names.BURNT_SUSHI.document(document, _FIELDS)
                 _check(document)
                 self.files.append(ConfFile(path, document))
 

@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.cdi_suppo
     CdiEngine,
     engines_for,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -222,3 +223,24 @@ def test_rejects_unknown_engines(word: str, tmp_path: Path) -> None:
 def test_rejects_invalid_versions(version: str, tmp_path: Path) -> None:
     with pytest.raises(NvidiaError, match=r"no valid version after the colon. Write it like podman:5\.8\.0\."):
         engines_for([f"podman:{version}"], live(tmp_path), refuse_to_run)
+
+
+@pytest.mark.parametrize(
+    ("name", "service", "program"),
+    [
+        ("docker", "docker.service", "opt/docker/dockerd"),
+        ("containerd", "containerd.service", "opt/bin/containerd"),
+        ("crio", "crio.service", "opt/crio/bin/crio"),
+    ],
+)
+def test_auto_finds_a_program_that_only_its_unit_names(tmp_path: Path, name: str, service: str, program: str) -> None:
+    files = {f"etc/systemd/system/{service}": f"[Service]\nExecStart=/{program} --x\n", program: "#!x\n"}
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+        (tmp_path / path).chmod(0o755)
+    (found,) = engines_for(["auto"], live(tmp_path), Programs(PRINTED))
+    assert (found.name, found.binary) == (name, f"/{program}")
+    assert found.newest is not None
+    # The inspection of the engine finds the same program.
+    assert Target(name).load().inspect(live(tmp_path)).binary == f"/{program}"

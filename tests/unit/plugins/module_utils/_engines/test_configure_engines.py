@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 import typing as t
 
 import pytest
@@ -319,3 +321,32 @@ def test_no_pending_action_without_record(tmp_path: Path, monkeypatch: pytest.Mo
     # An earlier removal ended before its restart.
     JournalEntry.pending_changes(HostFS(str(tmp_path)), "docker").write(())
     assert tree.run(None, keep_unrecorded=True).pending_action is Action.RELOAD
+
+
+def test_no_restart_after_a_change_was_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = ContainerdTree(tmp_path)
+    tree.present(config_mode="drop_in")
+    options = {"BinaryName": "/usr/bin/nvidia-container-runtime"}
+    runtimes = {
+        "runc": {"runtimeType": "io.containerd.runc.v2", "options": {}},
+        "nvidia": {"runtimeType": "io.containerd.runc.v2", "options": options},
+    }
+    reported = {"containerd": {"defaultRuntimeName": "runc", "runtimes": runtimes}, "enableCDI": False}
+    monkeypatch.setattr(processes, "find_process", lambda *_arguments: 7)
+    monkeypatch.setattr(cri, "runtime_config", lambda _path: reported)
+    monkeypatch.setattr(cri, "version", lambda _path: "1.7.24")
+    started = [time.time()]
+    monkeypatch.setattr(processes, "start_time", lambda *_arguments: started[0])
+    tree.live = True
+    for path in (MAIN, DROP_IN):
+        os.utime(tmp_path / path, (1, 1))
+    assert tree.present(config_mode="drop_in").pending_action is Action.NONE
+    assert tree.present(config_mode="drop_in", set_as_default=True).pending_action is Action.RESTART
+    tree.present(config_mode="drop_in", set_as_default=False)
+    for path in (MAIN, DROP_IN):
+        os.utime(tmp_path / path, (2**31, 2**31))
+    taken_back = tree.present(config_mode="drop_in", set_as_default=False)
+    assert (taken_back.changed, taken_back.pending_action) == (False, Action.NONE)
+    # Nothing is known about another process.
+    started[0] -= 60
+    assert tree.present(config_mode="drop_in", set_as_default=False).pending_action is Action.RESTART

@@ -16,6 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.masking
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.validator import redact
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.docker_trees import DAEMON_JSON, ORIGINAL, Tree, live_tree
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import NVIDIA, EngineTree
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -161,3 +162,63 @@ def test_restored_file_is_not_validated(live: Tree) -> None:
     live.answers["--validate"] = (1, "", "no")
     live.absent()
     assert live.path(DAEMON_JSON).read_bytes() == ORIGINAL
+
+
+# -- what the engine prints must contain what the task sets ------------------------------------------------------------
+
+RUNTIME_3 = 'plugins."io.containerd.cri.v1.runtime"'
+PRINTED = f"""\
+version = 3
+[{RUNTIME_3}]
+enable_cdi = true
+[{RUNTIME_3}.containerd]
+default_runtime_name = 'nvidia'
+[{RUNTIME_3}.containerd.runtimes.nvidia]
+runtime_type = 'io.containerd.runc.v2'
+[{RUNTIME_3}.containerd.runtimes.nvidia.options]
+BinaryName = '{NVIDIA}'
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "lacking"),
+    [
+        (PRINTED, None),
+        (PRINTED.replace("enable_cdi = true\n", ""), None),
+        ("", None),
+        ("no TOML", None),
+        (PRINTED.replace("runtimes.nvidia", "runtimes.runc"), f"the runtime nvidia with the program {NVIDIA}"),
+        (PRINTED.replace(NVIDIA, "/usr/bin/runc"), f"{NVIDIA} .it prints /usr/bin/runc"),
+        (PRINTED + "binaryName = '/usr/bin/runc'\n", f"{NVIDIA} .it prints /usr/bin/runc"),
+        (PRINTED.replace("name = 'nvidia'", "name = 'runc'"), "the default runtime nvidia .it prints runc"),
+        (PRINTED.replace("cdi = true", "cdi = false"), "the CDI setting True .it prints False"),
+    ],
+)
+def test_output_without_the_own_entries_is_refused(tmp_path: Path, printed: str, lacking: str | None) -> None:
+    tree = EngineTree(tmp_path, files={"usr/bin/containerd": "", "etc/containerd/config.toml": "version = 2\n"})
+    tree.answers = {"--version": (0, "containerd v2.1.9", ""), "dump": (0, printed, "")}
+    before = tree.files()
+    asked: dict[str, t.Any] = {"set_as_default": True, "enable_cdi": True}
+    if lacking is None:
+        assert tree.present(**asked).changed
+        return
+    for check_mode in (True, False):
+        with pytest.raises(NvidiaError, match=f"^/etc/containerd/.* was not changed.*without .*{lacking}"):
+            tree.present(check_mode, **asked)
+    assert tree.files() == before
+
+
+@pytest.mark.parametrize(("program", "refused"), [(NVIDIA, False), ("", True)])
+def test_output_of_crio_without_the_own_entries_is_refused(tmp_path: Path, program: str, refused: bool) -> None:
+    tree = EngineTree(tmp_path, "crio", files={"usr/bin/crio": ""})
+    printed = (
+        f'[crio.runtime]\ndefault_runtime = "nvidia"\n[crio.runtime.runtimes.nvidia]\nruntime_path = "{program}"\n'
+    )
+    tree.answers = {"--version": (0, "crio version 1.30.0", ""), "--config-dir": (0, printed, "")}
+    if refused:
+        with pytest.raises(NvidiaError, match=rf"without the runtime nvidia with the program {NVIDIA} .it prints \)"):
+            tree.present(set_as_default=True)
+    else:
+        assert tree.present(set_as_default=True).changed
+        # A removal requires nothing.
+        assert tree.absent().changed

@@ -124,7 +124,7 @@ def _command(root: Path, service: str, files: t.Mapping[str, str] | None = None)
         ("DOCKER_OPTS=-D\nDOCKER_OPTS=''\n", ()),
         ("DOCKER_OPTS='--label \"a b\"'\n", ("--label", "a b")),
         ('DOCKER_OPTS="-D \\\n  --debug"\n', ("-D", "--debug")),
-        ("DOCKER_OPTS='unclosed\n", ("'unclosed",)),
+        ("DOCKER_OPTS='unclosed\n", ("unclosed",)),
     ],
 )
 def test_debian(tmp_path: Path, defaults: str | None, expected: tuple[str, ...]) -> None:

@@ -231,7 +231,6 @@ def test_later_table_replaces_or_merges(
         (V3, V2 + CRI_2 + "x = 1\n", {}, True),
         (V2, V3 + CRI_2 + "x = 1\n", {}, True),
         (V2, V3 + "[debug]\nlevel = 'info'\n", {}, False),
-        (V2, CRI_3 + "x = 1\n", {}, False),
         (V3, CRI_2 + "x = 1\n", {}, False),
         ("[plugins.cri]\nx = 1\n", CRI_2 + "x = 2\n", {"x": 1}, False),
         (V2, V2 + "[plugins.cri]\nx = 1\n", {}, False),

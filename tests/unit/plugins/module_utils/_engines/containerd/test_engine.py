@@ -82,6 +82,16 @@ def test_inspect(tmp_path: Path, command: str | None, binary: str, config_path: 
     assert found.pid == (7 if command else None)
 
 
+def test_masked_unit_is_no_installation(tmp_path: Path) -> None:
+    host = tree(tmp_path, None)
+    assert CONTAINERD.inspect(host).installed
+    unit = tmp_path / "etc/systemd/system/containerd.service"
+    unit.parent.mkdir(parents=True, exist_ok=True)
+    unit.symlink_to("/dev/null")
+    found = CONTAINERD.inspect(host)
+    assert (found.installed, found.binary) == (False, "/usr/local/bin/containerd")
+
+
 @pytest.mark.parametrize(
     ("text", "flags", "socket"),
     [

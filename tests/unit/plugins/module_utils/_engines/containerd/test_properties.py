@@ -186,13 +186,23 @@ Asked = t.Dict[str, t.Any]
 
 OWN_NAMES = ("nvidia", "gpu", "nvidia-cdi", "nvidia-legacy")
 ROOTS = {1: "plugins.cri", 2: 'plugins."io.containerd.grpc.v1.cri"', 3: "plugins.'io.containerd.cri.v1.runtime'"}
-ENGINE_VERSIONS = st.sampled_from([None, (1, 6, 20), (1, 7, 24), (2, 0, 0), (2, 1, 9), (2, 4, 0)])
+ENGINE_VERSIONS = st.sampled_from(
+    [None, (1, 6, 20), (1, 7, 24), (2, 0, 0), (2, 0, 11), (2, 1, 9), (2, 3, 4), (2, 4, 0)]
+)
 NOTES = st.sampled_from(["", "", " # site", "\n# a line of its own", "\n\n"])
 ENTRIES = st.lists(
     st.sampled_from(
-        ["SystemdCgroup = true", 'Root = "/r"', "NoPivotRoot = false", 'BinaryName = "/usr/bin/x"', "shimCgroup = ''"]
+        [
+            "SystemdCgroup = true",
+            "systemdCgroup = false",
+            'Root = "/r"',
+            "NoPivotRoot = false",
+            'BinaryName = "/usr/bin/x"',
+            'binaryName = "/usr/bin/y"',
+            "shimCgroup = ''",
+        ]
     ),
-    max_size=2,
+    max_size=3,
     unique=True,
 )
 RUNTIMES = st.lists(st.sampled_from(["runc", "crun", "kata", "nvidia", "gpu"]), max_size=3, unique=True)
@@ -234,13 +244,20 @@ def table(draw: Draw, root: str, name: str) -> str:
 
 
 def blocks(draw: Draw, version: int, names: list[str]) -> list[str]:
-    root = ROOTS[version]
+    found = blocks_of(draw, ROOTS[version], names)
+    # Files of version 2 may also have tables with the names of version 3.
+    mixed = version == 2 and draw(st.sampled_from([True, False, False]))
+    return found + (blocks_of(draw, ROOTS[3], draw(RUNTIMES)) if mixed else [])
+
+
+def blocks_of(draw: Draw, root: str, names: list[str]) -> list[str]:
     found = [table(draw, root, name) for name in names]
     if draw(st.booleans()):
         entry = draw(st.sampled_from(['sandbox_image = "p"', "enable_cdi = false", "list = [\n  1, # one\n]", ""]))
         found.append(f"[{root}]\n{entry}")
     if draw(st.booleans()):
-        entry = f'default_runtime_name = "{draw(st.sampled_from(names))}"' if names and draw(st.booleans()) else "x = 1"
+        other = draw(st.sampled_from(["x = 1", "snapshotter = 'zfs'"]))
+        entry = f'default_runtime_name = "{draw(st.sampled_from(names))}"' if names and draw(st.booleans()) else other
         found.append(f"[{root}.containerd]\n{entry}")
     return found
 

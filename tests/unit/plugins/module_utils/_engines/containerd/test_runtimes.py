@@ -52,7 +52,7 @@ BOTH_VERSIONS = pytest.mark.parametrize("version", [V17, V21])
         (runtime("runc", Runtime='"/x/runc"', Root='"/r"'), {"Root": "/r"}),
         (runtime("runc", runtime='"/x/runc"', Root='"/r"'), {"Root": "/r"}),
         # containerd ignores the case of option names, and kubespray uses this spelling.
-        (runtime("runc", binaryName='"/usr/local/bin/runc"', systemdCgroup="true"), {"systemdCgroup": True}),
+        (runtime("runc", binaryName='"/usr/local/bin/runc"', systemdCgroup="true"), {"SystemdCgroup": True}),
         (runtime("crun", "/usr/bin/crun", Root='"/r"') + RUNC + default("crun"), {"Root": "/r"}),
         (runtime("crun", "/usr/bin/crun", Root='"/r"') + default("crun"), {"Root": "/r"}),
         (runtime("crun", Root='"/r"') + runtime("runc"), {}),
@@ -137,17 +137,17 @@ MORE = 'pod_annotations = ["a/*"]\nprivileged_without_host_devices = true\nbase_
             [
                 (
                     {"runtime_options": {"options": {"systemdCgroup": False}}},
-                    {"runtime_type": RUNC_TYPE, "options": {"systemdCgroup": False, "BinaryName": NVIDIA}},
+                    {"runtime_type": RUNC_TYPE, "options": {"SystemdCgroup": False, "BinaryName": NVIDIA}},
                 )
             ],
         ),
         (
             V2 + runtime("runc", systemdCgroup="true") + runtime("nvidia", binaryName='"/x"', SystemdCgroup="false"),
             [
-                ({}, {"runtime_type": RUNC_TYPE, "options": {"binaryName": NVIDIA, "SystemdCgroup": False}}),
+                ({}, {"runtime_type": RUNC_TYPE, "options": {"BinaryName": NVIDIA, "SystemdCgroup": False}}),
                 (
                     {"runtime_options": {"options": {"systemdcgroup": True}}},
-                    {"runtime_type": RUNC_TYPE, "options": {"binaryName": NVIDIA, "SystemdCgroup": True}},
+                    {"runtime_type": RUNC_TYPE, "options": {"BinaryName": NVIDIA, "SystemdCgroup": True}},
                 ),
             ],
         ),
@@ -158,6 +158,8 @@ def test_table_after_calls(text: str, calls: list[tuple[dict[str, t.Any], dict[s
     for asked, expected in calls:
         host.present(**asked)
         assert host.runtimes["nvidia"] == expected
+        written = [key.lower() for key in host.effect.raw_cri()["containerd"]["runtimes"]["nvidia"]["options"]]
+        assert len(written) == len(set(written))
     host.absent()
     assert host.text() == text
 
@@ -595,11 +597,11 @@ def test_foreign_legacy_table_is_replaced_and_restored() -> None:
     host = Host(text, V17)
     assert "default" not in CONTAINERD.configured(host.context()).runtimes
     legacy(host, set_as_default=True)
-    # Options keep their spelling, and foreign entries stay.
+    # Foreign entries stay.
     assert host.effect.legacy_default() == {
         "runtime_type": OLD_TYPE,
         "runtime_root": "/r",
-        "options": {"binaryName": NVIDIA},
+        "options": {"BinaryName": NVIDIA},
     }
     assert not any(file.changed for file in legacy(host).files)
     host.absent()

@@ -10,13 +10,14 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import MissingPackageError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import MissingPackageError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import (
     Action,
     ConfiguredState,
     LiveState,
     ask_version,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.info import describe_engines
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s.engine import K3S, RKE2
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri as rpc_cri
@@ -126,6 +127,46 @@ def test_version(tmp_path: Path, program: str, output: str, version: str) -> Non
     node = RancherHost(tmp_path, program)
     node.unit()
     assert ask_version(node.engine, node.inspect(), node.host, lambda _argv: (0, output, "")) == version
+
+
+@pytest.mark.parametrize(
+    ("build", "fails"),
+    [
+        ("1.28.3+k3s1", True),
+        ("1.27.7+k3s1", True),
+        ("1.26.10+k3s1", True),
+        ("1.25.15+k3s1", True),
+        ("1.28.3+k3s2", False),
+        ("1.28.4+k3s1", False),
+        ("1.28.3+rke2r1", False),
+    ],
+)
+def test_release_that_ends_with_nvidias_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: str, fails: bool
+) -> None:
+    node = RancherHost(tmp_path)
+    node.unit()
+    node.generate()
+    monkeypatch.setattr(node, "run", lambda _argv: (0, f"k3s version v{build} (98262b5d)", ""))
+    before = node.files()
+    (found,) = describe_engines(node.host, node.run)[0]
+    assert [problem["code"] for problem in found["problems"]] == ["engine-release-fails"] * fails
+    if fails:
+        with pytest.raises(
+            NvidiaError, match=r"Upgrade K3s to 1\.[0-9.]+\+k3s2 or newer before you install the toolkit"
+        ):
+            node.present()
+    else:
+        node.present()
+    assert node.files() == before
+    node.absent()
+
+
+def test_release_in_engine_version(tmp_path: Path) -> None:
+    node = RancherHost(tmp_path)
+    node.live = False
+    with pytest.raises(NvidiaError, match=r"K3s 1\.28\.3\+k3s1 does not start"):
+        node.present(options={"engine_version": "v1.28.3+k3s1"})
 
 
 @pytest.mark.parametrize(

@@ -250,6 +250,8 @@ def test_foreign_file_with_name_of_drop_in() -> None:
         ((6,), {PACKAGED_MAIN: dirs("/a"), ROOTFUL + DROP_IN[len(FOLDER):]: STOCK}, "the same file name. Rename"),
         ((5, 8), {MAIN: '[engine]\ncdi_spec_dirs = "/etc/cdi"\n'}, "containers.conf, line 2.*is not an array"),
         ((5, 8), {MAIN: "[engine]\ncdi_spec_dirs = [1]\n"}, "containers.conf, line 2.*an entry that is not a path"),
+        ((5, 8), {MAIN: "[Engine]\nCDI_Spec_Dirs = '/x'\n"}, "containers.conf.*is not an array"),
+        ((5, 8), {MAIN: "[engine]\ncdi_spec_dirs = ['/x']\nCDI_SPEC_DIRS = ['/y']\n"}, "line 3.*it is undefined"),
         ((5, 8), {MAIN: '[engine]\ncdi_spec_dirs = ["/a", {append=1}]\n'}, "an entry that is not a path"),
         ((5, 8), {MAIN: '[engine]\ncdi_spec_dirs = ["/a", {append=true, prepend=true}]\n'}, "entry that is not a path"),
         ((5, 8), {MAIN: "engine = 1\n"}, "engine is not a table"),

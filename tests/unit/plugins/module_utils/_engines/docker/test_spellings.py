@@ -1,0 +1,86 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Keys in other spellings. dockerd decodes the objects of runtimes with encoding/json, which ignores case.
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_files import FakeFiles
+
+MAIN = "/etc/docker/daemon.json"
+NVIDIA = "/usr/bin/nvidia-container-runtime"
+
+
+def files_of(content: str) -> FakeFiles:
+    return FakeFiles({MAIN: content}, "docker")
+
+
+def present(files: FakeFiles, **asked: t.Any) -> None:
+    files.apply(DOCKER.present(RuntimeRequest(**asked), files.context(MAIN, (28, 5, 2))), MAIN)
+
+
+def paths(files: FakeFiles) -> dict[str, str]:
+    return DOCKER.configured(files.context(MAIN, (28, 5, 2))).paths()
+
+
+@pytest.mark.parametrize(
+    ("entry", "effective", "after"),
+    [
+        ('{"Path": "/x"}', "/x", {"Path": NVIDIA}),
+        ('{"path": "/x", "PATH": "/y"}', "/y", {"path": "/x", "PATH": NVIDIA}),
+        ('{"PATH": "/y", "path": "/x"}', "/x", {"PATH": "/y", "path": NVIDIA}),
+        ('{"path": "/x", "PATH": null}', "/x", {"path": NVIDIA, "PATH": None}),
+        ('{"RuntimeArgs": ["a"]}', None, {"RuntimeArgs": ["a"], "path": NVIDIA}),
+    ],
+)
+def test_the_last_spelling_counts(entry: str, effective: str | None, after: dict[str, t.Any]) -> None:
+    text = f'{{"runtimes": {{"nvidia": {entry}}}}}'
+    files = files_of(text)
+    assert paths(files).get("nvidia") == effective
+    present(files)
+    assert json.loads(files.content[MAIN])["runtimes"]["nvidia"] == after
+    assert paths(files)["nvidia"] == NVIDIA
+    content = files.content[MAIN]
+    present(files)
+    assert files.content[MAIN] == content
+    files.apply(DOCKER.absent(files.context(MAIN)), MAIN, removal=True)
+    assert files.content[MAIN].decode() == text
+
+
+def test_names_of_runtimes_and_features_are_exact() -> None:
+    files = files_of('{"runtimes": {"NVIDIA": {"path": "/x"}}, "features": {"CDI": false}}')
+    present(files, enable_cdi=True)
+    written = json.loads(files.content[MAIN])
+    assert written["runtimes"] == {"NVIDIA": {"path": "/x"}, "nvidia": {"path": NVIDIA}}
+    assert written["features"] == {"CDI": False, "cdi": True}
+
+
+def test_a_removal_without_a_record_reads_other_spellings() -> None:
+    files = files_of(f'{{"runtimes": {{"nvidia": {{"Path": "{NVIDIA}"}}, "other": {{"Path": "/x"}}}}}}')
+    files.apply(DOCKER.absent(files.context(MAIN)), MAIN, removal=True)
+    assert json.loads(files.content[MAIN]) == {"runtimes": {"other": {"Path": "/x"}}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"Runtimes": {"a": {"path": "/x"}}}',
+        '{"DEFAULT-RUNTIME": "runc"}',
+        '{"Features": {"cdi": true}}',
+        '{"exec-Opts": []}',
+        '{"runtimes": {"nvidia": {"RuntimeType": "io.containerd.runc.v2"}}}',
+        '{"runtimes": {"nvidia": {"Path": 5}}}',
+    ],
+)
+def test_refused_with_the_line(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^{MAIN}, line 1, column \d+: "):
+        present(files_of(text))

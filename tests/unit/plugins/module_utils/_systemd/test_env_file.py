@@ -1,0 +1,100 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import UNIT_BYTES, HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import env_file
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import load_unit
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.environment_files import FILES
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.guards import within
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(("text", "variables"), FILES)
+def test_values_as_systemd_sets_them(
+    text: str, variables: dict[str, str] | tuple[dict[str, str], dict[str, str]]
+) -> None:
+    older, newer = variables if isinstance(variables, tuple) else (variables, variables)
+    assert env_file.parse(text) == newer
+    assert env_file.parse(text, joins_comments=True) == older
+
+
+@pytest.mark.parametrize(
+    "value", ["", "a", "a b", "/x:y,z@%+=-", 'say "hi"', "it's", "a\\b\\", "$HOME `id` #x ; y", " a ", "ü"]
+)
+def test_written_values_are_read_again(value: str) -> None:
+    text = "# comment\n" + env_file.assignment("A", value) + "\n" + env_file.assignment("B", "1") + "\n"
+    for joins_comments in (True, False):
+        assert env_file.parse(text, joins_comments) == {"A": value, "B": "1"}
+
+
+CONTINUED = "# a \\\nA=1\nB=2\n"
+
+
+@pytest.mark.parametrize(
+    ("libraries", "variables"),
+    [
+        (["usr/lib/x86_64-linux-gnu/systemd/libsystemd-shared-252.so"], {"B": "2"}),
+        (["usr/lib/systemd/libsystemd-shared-253-1.el9.so"], {"B": "2"}),
+        (["usr/lib64/systemd/libsystemd-shared-254.so"], {"A": "1", "B": "2"}),
+        (["usr/lib/aarch64-linux-gnu/systemd/libsystemd-shared-257.9-1.so"], {"A": "1", "B": "2"}),
+        ([], None),
+        (["usr/lib/systemd/libsystemd-shared-252.so", "usr/lib64/systemd/libsystemd-shared-257.so"], None),
+    ],
+)
+def test_comment_with_a_backslash(tmp_path: Path, libraries: list[str], variables: dict[str, str] | None) -> None:
+    for library in libraries:
+        (tmp_path / library).parent.mkdir(parents=True)
+        (tmp_path / library).touch()
+    host = HostFS(str(tmp_path))
+    if variables is None:
+        with pytest.raises(HostError, match=r"^/etc/default/x, line 1: this comment ends with a backslash"):
+            env_file.read(host, "/etc/default/x", CONTINUED)
+    else:
+        assert env_file.read(host, "/etc/default/x", CONTINUED) == variables
+    # The next line has no effect in any release.
+    assert env_file.read(host, "/etc/default/x", "A=1\n# a \\\n# b\n") == {"A": "1"}
+
+
+def unit_of(root: Path, files: dict[str, str], setting: str = "/etc/default/docker") -> t.Any:
+    service = f"[Service]\nEnvironmentFile=-{setting}\nExecStart=/usr/bin/dockerd $DOCKER_OPTS\n"
+    for name, text in {"usr/lib/systemd/system/docker.service": service, **files}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return load_unit(HostFS(str(root)), "docker.service", "dockerd")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'DOCKER_OPTS="--debug\n  --config-file=/data/daemon.json\n"\n',
+        "DOCKER_OPTS='--debug \\\n  --config-file=/data/daemon.json'\n",
+        'DOCKER_OPTS="--debug \\\n  --config-file=/data/daemon.json"\n',
+        "DOCKER_OPTS=--debug --config-file=/data/\\\ndaemon.json\n",
+    ],
+)
+def test_flags_over_several_lines(tmp_path: Path, text: str) -> None:
+    unit = unit_of(tmp_path, {"etc/default/docker": text})
+    assert unit.flag_values("--config-file") == ["/data/daemon.json"]
+
+
+def test_a_pattern_of_files(tmp_path: Path) -> None:
+    files = {"etc/default/docker.d/b.env": "DOCKER_OPTS=-b\n", "etc/default/docker.d/a.env": "DOCKER_OPTS=-a\n"}
+    assert unit_of(tmp_path, files, "/etc/default/docker.d/*.env").arguments == ("/usr/bin/dockerd", "-b")
+
+
+@pytest.mark.parametrize("piece", ["A=1\n", "A='\n", 'A="\\"', "A=\\\n", "# \\\n", "=", "\\", " ", "'a'"])
+def test_the_largest_file_is_read_in_linear_time(piece: str) -> None:
+    text = "A=" + piece * (UNIT_BYTES // len(piece))
+    with within(10):
+        env_file.parse(text)
+        env_file.parse(text, joins_comments=True)
