@@ -14,6 +14,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -161,6 +162,11 @@ def engines_for(entries: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Ru
             (name, None) for name, row in _ROWS.items() if name not in names and host.find_executable(row.programs)
         ]
     return [_engine(name, version, host, run) for name, version in named]
+
+
+def first_release(name: str) -> str:
+    """Return the first release of an engine that reads CDI specifications, such as 25.0."""
+    return core_text.dotted(_ROWS[name].newest[0][0])
 
 
 def _parse_entry(entry: str) -> tuple[str, str | None]:

@@ -20,6 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import schema
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
@@ -60,6 +61,23 @@ def failed(name: str, detail: str, advice: str = "") -> Check:
 
 def skipped(name: str, detail: str) -> Check:
     return Check(name, ok=None, detail=detail)
+
+
+def missing_programs(
+    host: hostfs.HostFS, folder: str, mode: str, configured: t.Mapping[str, str] = core_plan.NOTHING
+) -> tuple[str, ...]:
+    """Return the programs of the toolkit that its runtime needs in a mode and that the host lacks.
+
+    The programs are searched in ``folder`` and in PATH. ``configured`` are the paths of config.toml, by program.
+    """
+
+    def is_found(name: str) -> bool:
+        path = configured.get(name, "")
+        return host.find_executable([path] if path.startswith("/") else [f"{folder}/{name}", path or name]) is not None
+
+    if mode == "legacy":
+        return tuple(configured.get(name) or name for name in (HOOK, _CLI) if not is_found(name))
+    return () if any(map(is_found, _CDI_PROGRAMS)) else (" or ".join(_CDI_PROGRAMS),)
 
 
 class GpuChecks:
@@ -123,11 +141,10 @@ class GpuChecks:
         program = self._program or f"{self._runtime_dir}/{core_constants.MAIN_PROGRAM}"
         missing = [] if self._host.find_executable([program]) else [program]
         missing += self._missing_real_programs()
-        legacy = [name for name in (HOOK, _CLI) if not self._found(name)]
-        cdi = [] if any(self._found(name) for name in _CDI_PROGRAMS) else [" or ".join(_CDI_PROGRAMS)]
+        legacy, cdi = (missing_programs(self._host, self._runtime_dir, mode) for mode in ("legacy", "cdi"))
         # In mode auto, the toolkit's version decides between CDI and legacy.
-        auto = legacy + cdi if legacy and cdi else []
-        missing += {"legacy": legacy, "cdi": cdi, "auto": auto}[self.mode()]
+        auto = [*legacy, *cdi] if legacy and cdi else []
+        missing += {"legacy": list(legacy), "cdi": list(cdi), "auto": auto}[self.mode()]
         if missing:
             return failed(
                 TOOLKIT,
@@ -144,9 +161,6 @@ class GpuChecks:
         names = (posixpath.basename(self._program or core_constants.MAIN_PROGRAM), HOOK, _CLI)
         scripts = [f"{self._runtime_dir}/{name}" for name in names if self._host.exists(f"{self._runtime_dir}/{name}")]
         return [f"{path}.real" for path in scripts if not self._host.is_executable(f"{path}.real")]
-
-    def _found(self, name: str) -> bool:
-        return self._host.find_executable([f"{self._runtime_dir}/{name}", name]) is not None
 
     def mode(self) -> str:
         """Return the runtime's mode: ``cdi``, ``legacy``, or ``auto`` if its version decides."""

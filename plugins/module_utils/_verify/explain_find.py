@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import typing as t
 from urllib.parse import quote
 
@@ -149,7 +150,9 @@ def _search(
     if installation.pid is None:
         raise _EngineError("does not run")
     live = engine.live(host, installation)
-    state = explain_host.EngineState(live.version if live is not None else "", live.cdi if live is not None else None)
+    state = explain_host.EngineState(rootless=target.user is not None)
+    if live is not None:
+        state = state._replace(version=live.version, cdi=live.cdi)
     if engine.name == "docker":
         programs = dict(live.runtimes) if live is not None else {}
         return _of_docker(host, installation.socket, programs, state), installation.socket
@@ -209,7 +212,9 @@ def _of_podman(host: hostfs.HostFS, run: core_plan.Runner, binary: str) -> list[
         answer = ask("container", "inspect", "--", identifier)
         data = _object(answer[0] if isinstance(answer, list) and answer else None)
         config = _parsed_config(host, json_data.get(data, "OCIConfigPath", ""))
-        return Found(explain_container.from_podman(data, config), explain_host.EngineState(cdi=True))
+        # Each user has containers of their own.
+        state = explain_host.EngineState(cdi=True, rootless=os.geteuid() != 0)
+        return Found(explain_container.from_podman(data, config), state)
 
     def candidate(entry: t.Any) -> _Candidate:
         identifier, names = json_data.field(entry, "Id", str), json_data.strings(entry, "Names")
