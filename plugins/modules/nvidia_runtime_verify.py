@@ -60,8 +60,8 @@ options:
       - Name or ID of an existing container to explain. The beginning of an ID is enough if it matches one container. A
         container of a pod can also be C(POD/NAME) or C(NAMESPACE/POD/NAME), which select the newest one if the kubelet
         has restarted it. The container may be stopped, or may never have started.
-      - The module does not fail if the container lacks GPUs. RV(explanation.ok) is then V(false), and null if a fact that
-        decides is not known. Write C(failed_when) with C(is not true), or C(is false) to accept unknown facts.
+      - The module does not fail if the container lacks GPUs. RV(explanation.ok) is then V(false), and null if a fact
+        that decides is not known. Write C(failed_when) with C(is not true), or C(is false) to accept unknown facts.
       - Of the other options only O(engine), O(flavor), O(user), O(service), O(socket), O(runtime_dir), O(host_root) and
         O(host_root_live) can be set with it. O(flavor), O(user), O(service) and O(socket) need O(engine).
     type: str
@@ -294,8 +294,8 @@ explanation:
     ok:
       description:
         - V(true) if each step that decides was checked and passed, V(false) if one failed.
-        - Null if none failed and a fact that decides is not known. RV(explanation.message) names it. Since 1.2.0; before,
-          it was V(true) then.
+        - Null if none failed and a fact that decides is not known. RV(explanation.message) names it. Before 1.2.0, it
+          was V(true) then.
         - Of a container that does not run, it is about the next start.
       type: bool
       sample: false
@@ -306,7 +306,7 @@ explanation:
       type: str
       sample: runtime-not-nvidia
     message:
-      description: The result in one sentence, or the cause of the first step that failed or is not known. Remarks follow.
+      description: The result in one sentence with remarks, or the cause of the first step that failed or is not known.
       type: str
       sample: "training (docker, 3a3a3ce6c3f0): Its runtime is runc, which is not a runtime of NVIDIA and ignores
         NVIDIA_VISIBLE_DEVICES."

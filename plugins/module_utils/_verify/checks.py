@@ -226,17 +226,21 @@ class GpuChecks:
 
     # -- CDI -----------------------------------------------------------------------------------------------------
 
+    def spec_dirs(self) -> list[str]:
+        """Return the directories of CDI specifications that the runtime reads."""
+        setting = self._setting("modes", "cdi", "spec-dirs")
+        paths = [path for path in setting if isinstance(path, str)] if isinstance(setting, list) else []
+        configured = dict.fromkeys(path.rstrip("/") for path in paths if path.startswith("/"))
+        return list(configured) or list(core_constants.CDI_SPEC_DIRS)
+
     def cdi(self) -> Check:
         """Check the CDI specifications in the directories that the runtime reads.
 
         Raises:
             MissingPackageError: A specification needs a Python package that is not installed.
         """
-        setting = self._setting("modes", "cdi", "spec-dirs")
-        paths = [path for path in setting if isinstance(path, str)] if isinstance(setting, list) else []
-        configured = dict.fromkeys(path.rstrip("/") for path in paths if path.startswith("/"))
         try:
-            return check_cdi(self._host, list(configured) or list(core_constants.CDI_SPEC_DIRS))
+            return check_cdi(self._host, self.spec_dirs())
         except errors.HostError as error:
             return failed(CDI, str(error))
 
@@ -264,6 +268,25 @@ def check_cdi(host: hostfs.HostFS, directories: t.Sequence[str]) -> Check:
                 "Create it again with nvidia_cdi_spec, or remove it if it is not needed.",
             )
     return passed(CDI, f"{core_constants.GPU_KIND} is described in {core_text.listed(list(used))}.")
+
+
+def has_hooks(host: hostfs.HostFS, directories: t.Sequence[str], name: str) -> bool:
+    """Return whether the specification of a CDI device runs a hook. Without the device, or if unknown, it may.
+
+    Raises MissingPackageError as check_cdi().
+    """
+    try:
+        documents, resolution = read_specifications(host, directories)
+    except errors.MissingPackageError:
+        raise
+    except errors.HostError:
+        return True
+    path = resolution.devices.get(name)
+    if path is None:
+        return True
+    document = cdi_validate.validate(documents[path]).document
+    own = [device for device in document.get("devices", ()) if device.get("name") == name.partition("=")[2]]
+    return any(part.get(cdi_schema.EDITS, {}).get("hooks") for part in [document, *own])
 
 
 def read_specifications(
