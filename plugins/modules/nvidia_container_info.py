@@ -52,6 +52,21 @@ options:
         C(nvidia-container-runtime).
     type: path
     default: /usr/local/nvidia/toolkit
+  driver_root:
+    description:
+      - The directory of the driver's files, as in O(gpufleet.nvidia.nvidia_cdi_spec#module:driver_root). NVML is loaded
+        from it.
+      - When left out, C(/), and then C(/run/nvidia/driver) of NVIDIA's GPU Operator.
+    type: path
+    version_added: 1.2.0
+  library_search_paths:
+    description:
+      - The directories of the driver's libraries, as in
+        O(gpufleet.nvidia.nvidia_cdi_spec#module:library_search_paths).
+    type: list
+    elements: path
+    default: []
+    version_added: 1.2.0
   require_root:
     description:
       - Whether to fail if the task does not run as root and O(host_root) is V(/). Use it before tasks that change the
@@ -1342,9 +1357,9 @@ def describe(module: AnsibleModule) -> dict[str, object]:
     if params["require_root"] and params["host_root"] == "/" and os.geteuid() != 0:
         raise errors.HostError(f"The task runs as user {os.geteuid()}, not as root. Run with -b (become).")
     _module.load_bundled_packages(module)
-    return host_info.describe_host(
-        _module.host_from_params(module), _module.command_runner(module), params["gather_subset"], params["toolkit_dir"]
-    )
+    host, run = _module.host_from_params(module), _module.command_runner(module)
+    names = ("gather_subset", "toolkit_dir", "driver_root", "library_search_paths")
+    return host_info.describe_host(host, run, **{name: params[name] for name in names})
 
 
 def main() -> None:
@@ -1357,6 +1372,8 @@ def main() -> None:
                 "default": list(host_info.SUBJECTS),
             },
             "toolkit_dir": {"type": "path", "default": toolkit_constants.DIRECTORY},
+            "driver_root": {"type": "path"},
+            "library_search_paths": {"type": "list", "elements": "path", "default": []},
             "require_root": {"type": "bool", "default": False},
             **_module.HOST_ROOT_OPTIONS,
             **_module.BUNDLED_OPTIONS,
