@@ -1196,6 +1196,7 @@ kubernetes:
           description:
             - The C(devices) that each C(container) holds. C(pod) is the name of its pod in C(namespace). The checkpoint
               has no names, so C(pod) is then the UID and C(namespace) is null.
+            - C(program) is the program with which containerd has started the container, null if that is unknown.
           type: list
           elements: dict
           sample:
@@ -1203,6 +1204,7 @@ kubernetes:
               namespace: ml
               container: cuda
               devices: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]
+              program: /usr/bin/nvidia-container-runtime
       sample:
         - name: nvidia.com/gpu
           allocatable: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]
@@ -1252,6 +1254,26 @@ kubernetes:
       type: list
       elements: str
       sample: [nvidia-device-plugin/nvdp-nvidia-device-plugin-x7k2p]
+    plugin_logs:
+      description:
+        - The last log of each pod of NVIDIA's device plugin, how often the kubelet has restarted its container, and the
+          program with which containerd has started the sandbox of the pod (null if that is unknown).
+      type: list
+      elements: dict
+      sample:
+        - pod: nvidia-device-plugin/nvdp-nvidia-device-plugin-x7k2p
+          log: /var/log/pods/nvidia-device-plugin_nvdp-nvidia-device-plugin-x7k2p_0f3a/nvidia-device-plugin-ctr/0.log
+          restarts: 0
+          program: /usr/bin/nvidia-container-runtime
+    device_list_strategies:
+      description:
+        - How NVIDIA's device plugin passes devices on to containers, as C(deviceListStrategy) names it. Empty if that
+          is unknown.
+        - It comes from the arguments and variables of the plugin, from its answers in the kubelet's checkpoint, or from
+          its CDI specification.
+      type: list
+      elements: str
+      sample: [envvar]
     plugin_processes:
       description:
         - The processes of NVIDIA's device plugin. C(before_driver) is true if the process is older than the loaded

@@ -66,6 +66,11 @@ KINDS: dict[str, dict[str, Kind]] = {
             report.CRITICAL, "gpu-without-driver", "Install NVIDIA's driver, or load it with modprobe nvidia."
         ),
         "driver-modules-differ": Kind(report.CRITICAL, "driver-modules-differ", "Restart the host."),
+        "driver-library-missing": Kind(
+            report.CRITICAL,
+            "driver-library-missing",
+            "Install the libraries of the loaded driver's version. If they are in another directory, set driver_root.",
+        ),
         "driver-library-differs": Kind(
             report.CRITICAL, "driver-library-differs", "Restart the host, or load the installed kernel module."
         ),

@@ -221,7 +221,8 @@ def _limits_of_proc(
     """Yield what /proc does not report about ``gpus``. ``reason`` is why NVML was not queried."""
     mig_capable = host.exists(procfs.MIG_MINORS)
     if gpus and (mig_capable or reason.code != inventory.NOT_QUERIED):
-        yield errors.Problem("gpus-from-proc", inventory.listed_from_proc(mig_capable, reason))
+        code = reason.code if reason.code == inventory.ABSENT else "gpus-from-proc"
+        yield errors.Problem(code, inventory.listed_from_proc(mig_capable, reason))
     unknown = [str(scanned.gpu.index) for scanned in gpus if not scanned.gpu.uuid and not scanned.problems]
     if unknown:
         yield errors.Problem("gpu-uuid-unknown", inventory.unknown_uuid(unknown))
@@ -242,7 +243,8 @@ def _query_nvml(
             if result is not None:
                 return result, reason
             reasons.append(reason)
-    return None, reasons[0]._replace(message=" ".join(dict.fromkeys(reason.message for reason in reasons)))
+    reason = next((reason for reason in reasons if reason.code != inventory.ABSENT), reasons[0])
+    return None, reason._replace(message=" ".join(dict.fromkeys(reason.message for reason in reasons)))
 
 
 def _merge(result: nvml.NvmlResult, in_proc: t.Sequence[ScannedGpu]) -> list[ScannedGpu]:

@@ -23,8 +23,8 @@ if t.TYPE_CHECKING:
 
 
 _NOT_QUERIED_MESSAGE = "NVML was not queried, because the host is an offline tree or use_nvml is false."
-# The codes of query_nvml() if there is no result.
-NOT_QUERIED, UNUSABLE = "nvml-not-asked", "nvml-unusable"
+# The codes of query_nvml() if there is no result. ABSENT: the host has no such library.
+NOT_QUERIED, UNUSABLE, ABSENT = "nvml-not-asked", "nvml-unusable", "driver-library-missing"
 # The problem codes for the device nodes of a MIG device, and for the device node of a GPU.
 MIG_NODE, NODE = "mig-node-unusable", "node-unusable"
 _PCI = "/sys/bus/pci/devices"
@@ -131,9 +131,9 @@ def query_nvml(
 ) -> tuple[nvml.NvmlResult | None, errors.Problem]:
     """Return NVML's result and an empty problem, or None and the reason why there is no result.
 
-    The result includes GPUs that do not answer. The code of the reason is NOT_QUERIED or UNUSABLE. The first four
-    arguments are those of read_inventory(). ``missing_nodes`` are missing device nodes that NVML must not create; with
-    None, NVML may create nodes.
+    The result includes GPUs that do not answer. The code of the reason is NOT_QUERIED, UNUSABLE or ABSENT. The first
+    four arguments are those of read_inventory(). ``missing_nodes`` are missing device nodes that NVML must not create;
+    with None, NVML may create nodes.
 
     Raises:
         HostError: NVML returns an error, crashes or hangs.
@@ -151,7 +151,9 @@ def query_nvml(
             return nvml.query(library, procfs.SKIPPED_NAMES, missing_nodes), errors.Problem("", "")
         except nvml.UnusableNvmlError as error:
             reasons.append(str(error))
-    return None, errors.Problem(UNUSABLE, " ".join(reasons) or f"There is no {nvml.LIBRARY} below {files.label}.")
+    if not libraries:
+        return None, errors.Problem(ABSENT, f"There is no {nvml.LIBRARY} below {files.label}.")
+    return None, errors.Problem(UNUSABLE, " ".join(reasons))
 
 
 def mig_nodes(host: hostfs.HostFS, found: GpuInventory) -> list[str]:

@@ -36,6 +36,7 @@ BY_ENGINE, BY_RUNTIME, BY_HOOK, BY_NOTHING = "engine", "runtime", "hook", "none"
 _NOT_NVIDIA = "runtime-not-nvidia"
 # The usual name of NVIDIA's runtime.
 _RUNTIME_NAME = "nvidia"
+_CRI_ENGINES = ("containerd", "crio")
 # The first major versions of Docker whose `--gpus` uses nvidia-cdi-hook if nvidia-container-runtime-hook is missing,
 # and before it (registerDeviceDriver in daemon/nvidia_linux.go of moby 28.x and of moby v2, which is 29).
 _CDI_FALLBACK, _CDI_FIRST = 28, 29
@@ -287,6 +288,12 @@ class _Explainer:
             advice = "Register this name for NVIDIA's program with nvidia_runtime_config, and reload the engine."
             return explain_result.failed(INJECTION, _NOT_NVIDIA, problem, advice)
         problem = f"Its runtime is {runtime}, which is not a runtime of NVIDIA and ignores {self._ignored()}"
+        if container.engine in _CRI_ENGINES and self.host.default_nvidia:
+            problem = f"{problem}. A runtime of NVIDIA is the default only for new pods"
+            advice = (
+                "Delete the pod: the kubelet restarts its containers in the old sandbox, with the old runtime. If it"
+                " has another runtimeClassName, set that to nvidia."
+            )
         return explain_result.failed(INJECTION, _NOT_NVIDIA, problem, advice)
 
     def _ignored(self) -> str:

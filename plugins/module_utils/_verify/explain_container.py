@@ -97,6 +97,8 @@ class Container(t.NamedTuple):
     def shown(self) -> str:
         """The container for messages: its name, and the ID as engines shorten it."""
         short = self.identifier[:12]
+        if not short:
+            return f"{self.name} ({self.engine})"
         return f"{self.name} ({self.engine}, {short})" if self.name and self.name != self.identifier else short
 
     def image(self, environment: t.Mapping[str, str]) -> explain_rules.Image:

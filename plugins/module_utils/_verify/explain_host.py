@@ -60,7 +60,7 @@ class Host(t.NamedTuple):
     - ``engine_cdi``: whether the engine reads CDI specifications, None if it is unknown. ``engine_version``: Docker's.
     - ``engine_specifications``, ``runtime_specifications``: in the directories of the engine and of config.toml.
     - ``engine_reads``: whether the release of the engine reads specifications at all. ``rootless``: whether it belongs
-      to a user.
+      to a user. ``default_nvidia``: whether its default runtime is one of NVIDIA.
     - ``nodes``: the permissions of device nodes. ``imex_channels``: the numbers of those that exist, and
       ``creates_imex``: whether mode legacy creates others. ``features``: the variables of those whose devices exist.
     - ``csv_files``: whether a Tegra system has lists of files for mode csv. ``has_driver_root``: whether the directory
@@ -92,6 +92,7 @@ class Host(t.NamedTuple):
     runtime_specifications: explain_contents.Specifications = explain_contents.Specifications()
     engine_reads: bool = True
     rootless: bool = False
+    default_nvidia: bool | None = None
     nodes: t.Mapping[str, explain_access.Node] = core_plan.NOTHING
     imex_channels: frozenset[str] = frozenset()
     creates_imex: bool = False
@@ -114,12 +115,14 @@ class Host(t.NamedTuple):
 class EngineState(t.NamedTuple):
     """What is known about the engine of the container.
 
-    Its version, whether it reads CDI specifications, and whether it belongs to a user.
+    Its version, whether it reads CDI specifications, whether it belongs to a user, and whether its default runtime is
+    one of NVIDIA.
     """
 
     version: str = ""
     cdi: bool | None = None
     rootless: bool = False
+    default_nvidia: bool | None = None
 
 
 def read_host(
@@ -174,6 +177,7 @@ def read_host(
         runtime_specifications=specifications[settings.spec_dirs],
         engine_reads=support.reads,
         rootless=engine.rootless,
+        default_nvidia=engine.default_nvidia,
         nodes=explain_facts.permissions(host, [node for gpu in gpus for node in gpu.nodes]),
         imex_channels=explain_facts.imex_channels(host),
         creates_imex=explain_facts.creates_imex_channels(host),
