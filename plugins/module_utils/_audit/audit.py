@@ -18,6 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import (
     owners_containerd,
     report,
     rules_cdi,
+    rules_cdi_files,
     rules_driver,
     rules_engines,
     rules_host,
@@ -49,7 +50,12 @@ RULES: tuple[Rule, ...] = (
     *rules_kubernetes.RULES,
     *rules_pods.RULES,
 )
-HOST_RULES: tuple[HostRule, ...] = (*rules_host.HOST_RULES, *rules_cdi.HOST_RULES, *rules_engines.HOST_RULES)
+HOST_RULES: tuple[HostRule, ...] = (
+    *rules_host.HOST_RULES,
+    *rules_cdi.HOST_RULES,
+    *rules_cdi_files.HOST_RULES,
+    *rules_engines.HOST_RULES,
+)
 OWNER_RULES: tuple[OwnerRule, ...] = (*owners_containerd.OWNER_RULES, *owners.OWNER_RULES)
 
 

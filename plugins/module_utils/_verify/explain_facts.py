@@ -16,6 +16,7 @@ import stat
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import host_check
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import ignored as cdi_ignored
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
@@ -178,6 +179,11 @@ def features(host: hostfs.HostFS) -> frozenset[str]:
     """Return the variables of the features whose device nodes exist."""
     rows = explain_rules.FEATURE_NODES.items()
     return frozenset(name for name, patterns in rows if any(host.glob(pattern) for pattern in patterns))
+
+
+def ignored_files(host: hostfs.HostFS, folders: t.Sequence[str]) -> list[str]:
+    """Return why engines ignore files in ``folders``, as sentences."""
+    return [found.message for found in cdi_ignored.ignored_paths(host, folders) if found.kind != cdi_ignored.UNREADABLE]
 
 
 def stale_devices(host: hostfs.HostFS, found: explain_contents.Specifications) -> dict[str, str]:

@@ -311,6 +311,6 @@ def _specifications(host: hostfs.HostFS, folders: t.Sequence[str], with_stale: b
         tuple(folders),
         resolution.devices,
         {path: cdi_validate.validate(documents[path]).document for path in used},
-        tuple(resolution._replace(shadowed={}).warnings()),
+        (*resolution._replace(shadowed={}).warnings(), *explain_facts.ignored_files(host, folders)),
     )
     return found._replace(stale=explain_facts.stale_devices(host, found)) if with_stale else found
