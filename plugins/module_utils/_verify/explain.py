@@ -282,6 +282,10 @@ class _Explainer:
     def _not_nvidia(self) -> Step:
         container = self.container
         runtime, advice = container.runtime or "unknown", self._advice_for_runtime()
+        if runtime == _RUNTIME_NAME == container.program:
+            message = f"{container.engine} does not report the program of its runtime {runtime}."
+            advice = "Look for the runtime in the configuration of the engine."
+            return explain_result.unknown(INJECTION, "program-unknown", message, advice)
         if runtime == _RUNTIME_NAME:
             problem = f"Its runtime {runtime} is the program {container.program}, which is none of NVIDIA's"
             problem = f"{problem} and ignores {self._ignored()}"

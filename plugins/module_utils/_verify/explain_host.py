@@ -172,7 +172,8 @@ def read_host(
         all_gpus=gpus,
         names_known=known,
         engine_cdi=engine.cdi if support.reads else False,
-        engine_version=engine.version,
+        # Podman has no daemon that reports a version.
+        engine_version=engine.version or (support.version or "" if support.name == "podman" else ""),
         engine_specifications=specifications[support.folders],
         runtime_specifications=specifications[settings.spec_dirs],
         engine_reads=support.reads,

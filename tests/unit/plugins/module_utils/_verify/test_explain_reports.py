@@ -9,6 +9,7 @@ Public reports describe containers of these kinds.
 from __future__ import annotations
 
 import os
+import shutil
 import typing as t
 
 import pytest
@@ -53,6 +54,7 @@ class Report:
 
     def __init__(self, root: Path, gpus: t.Sequence[FakeGpu] = (FIRST, SECOND), with_nvml: bool = False) -> None:
         self.root, self.toolkit, self.docker = root / "host", "1.19.1", "28.5.2"
+        self.podman = "5.4.2"
         self.runtimes = {"nvidia": "nvidia-container-runtime", "runc": "runc"}
         self.cdi: bool | None = True
         self.host = gpu_hosts.gpu_host(self.root, gpus)
@@ -82,7 +84,7 @@ class Report:
         outputs = {
             "nvidia-ctk": f"NVIDIA Container Toolkit CLI version {self.toolkit}\ncommit: 1",
             "dockerd": f"Docker version {self.docker}, build 1",
-            "podman": "podman version 5.4.2",
+            "podman": f"podman version {self.podman}",
         }
         found = next((output for name, output in outputs.items() if name in " ".join(argv)), None)
         return (127, "", "") if found is None else (0, found, "")
@@ -187,6 +189,12 @@ def test_a_pod_from_before_the_default_runtime(report: Report) -> None:
         assert ("set_as_default" in found["advice"]) is (default is not True)
 
 
+def test_a_docker_that_does_not_report_its_runtimes(report: Report) -> None:
+    report.runtimes = {}
+    assert verdict(report.of_docker(ALL)) == (None, "program-unknown")
+    assert verdict(report.of_docker(ALL, runtime="runc")) == (False, "runtime-not-nvidia")
+
+
 def test_a_shim_needs_no_registration(report: Report) -> None:
     assert report.of_docker(ALL, runtime="io.containerd.runc.v2")["code"] == "runtime-not-nvidia"
 
@@ -201,7 +209,7 @@ def test_a_runtime_named_nvidia_with_another_program(report: Report) -> None:
 
 def test_a_runtime_that_podman_gets_from_containers_conf(report: Report) -> None:
     fields = {"OCIRuntime": "nvidia", "Config": {"Env": [ALL], "CreateCommand": ["podman", "run", "x"]}}
-    assert report.of_podman(**fields)["code"] == "runtime-not-nvidia"
+    assert verdict(report.of_podman(**fields)) == (None, "program-unknown")
     for path in ("usr/share/containers/containers.conf", "etc/containers/containers.conf.d/nvidia.conf"):
         report.add(path, '[engine.runtimes]\nnvidia = ["/opt/no", "/usr/bin/nvidia-container-runtime"]\n')
         found = report.of_podman(**fields)
@@ -266,6 +274,34 @@ def test_a_gpu_that_fell_off_the_bus(report: Report) -> None:
     assert verdict(report.of_docker("NVIDIA_VISIBLE_DEVICES=0")) == (True, "ok")
 
 
+def test_a_gpu_that_nvml_cannot_use(tmp_path: Path) -> None:
+    report = Report(tmp_path)
+    (report.root / LIBRARIES / "libnvidia-ml.so.1").unlink()
+    gpu_hosts.nvml_files(
+        report.root, gpu_hosts.compiled(tmp_path), (FIRST, SECOND), "fail nvmlDeviceGetUUID 1 15", folder=LIBRARIES
+    )
+    found = report.of_docker(ALL, mounts=ALL_MOUNTS)
+    assert verdict(found) == (False, "gpu-unusable")
+    assert "GPU 1 cannot be used: " in found["message"]
+    assert verdict(report.of_docker("NVIDIA_VISIBLE_DEVICES=0")) == (True, "ok")
+
+
+def test_mig_devices_of_a_specification(tmp_path: Path) -> None:
+    report = Report(tmp_path, (WITH_MIG,), with_nvml=True)
+    caps = [f"/dev/nvidia-caps/nvidia-cap{number}" for number in (30, 31)]
+    nodes = ", ".join(f"{{path: {path}}}" for path in ("/dev/nvidia0", *caps))
+    report.add(
+        "etc/cdi/nvidia.yaml",
+        "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n"
+        f'- {{name: "0:0", containerEdits: {{deviceNodes: [{nodes}]}}}}\n'
+        '- {name: "0", containerEdits: {deviceNodes: [{path: /dev/nvidia0}]}}\n',
+    )
+    for name, expected in (("0:0", (True, "ok")), ("0", (False, "mig-mode"))):
+        requests = [{"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={name}"]}]
+        found = report.of_docker(runtime="runc", DeviceRequests=requests, mounts=("/dev/nvidia0", *caps))
+        assert verdict(found) == expected, found
+
+
 # -- the driver --------------------------------------------------------------------------------------------------------
 
 
@@ -282,6 +318,29 @@ def test_a_library_of_another_version(report: Report, toolkit: str) -> None:
     assert verdict(report.of_docker(ALL, mounts=ALL_MOUNTS)) == (True, "ok")
     stale = tuple(path.replace(VERSION, "550.200.01") for path in ALL_MOUNTS)
     assert report.of_docker(ALL, mounts=stale)["ok"] is False
+
+
+@pytest.mark.parametrize("mounts", [None, ALL_MOUNTS])
+def test_kernel_modules_of_several_versions(report: Report, mounts: tuple[str, ...] | None) -> None:
+    for name, version in (("nvidia", VERSION), ("nvidia_uvm", "550.200.01")):
+        report.add(f"sys/module/{name}/version", f"{version}\n")
+        report.add(f"sys/module/{name}/refcnt", "1\n")
+    assert verdict(report.of_docker(ALL, mounts=mounts)) == (False, "driver-modules-differ")
+
+
+@pytest.mark.parametrize("name", ["libnvidia-ml.so.1", f"libnvidia-ml.so.{VERSION}"])
+def test_the_library_is_gone(report: Report, name: str) -> None:
+    (report.root / LIBRARIES / name).unlink()
+    assert verdict(report.of_docker(ALL)) == (None, "library-unknown")
+    assert verdict(report.of_docker(ALL, mounts=ALL_MOUNTS)) == (True, "ok")
+
+
+def test_a_fabric_manager_that_does_not_run(report: Report) -> None:
+    report.add("proc/driver/nvidia-nvswitch/devices/0000:05:00.0", "")
+    report.add("proc/2/comm", "kthreadd\n")
+    assert verdict(report.of_docker(ALL, mounts=ALL_MOUNTS)) == (False, "fabric-manager-stopped")
+    report.add("proc/9/comm", "nv-fabricmanage\n")
+    assert verdict(report.of_docker(ALL, mounts=ALL_MOUNTS)) == (True, "ok")
 
 
 def test_a_stale_specification(report: Report) -> None:
@@ -416,6 +475,14 @@ def test_features_without_their_devices(report: Report, variable: str, node: str
     assert verdict(report.of_docker(ALL, f"{variable}=enabled")) == (True, "ok")
 
 
+def test_tegra_without_lists_of_files(report: Report) -> None:
+    shutil.rmtree(report.root / "proc/driver")
+    report.add("proc/device-tree/compatible", "nvidia,tegra234\0")
+    assert verdict(report.of_docker(ALL)) == (False, "csv-missing")
+    report.add("etc/nvidia-container-runtime/host-files-for-container.d/drivers.csv", "dev, /dev/nvhost-ctrl\n")
+    assert verdict(report.of_docker(ALL)) == (None, "driver-unknown")
+
+
 def test_the_device_cgroup(report: Report) -> None:
     report.add("proc/488/cgroup", "12:pids:/x\n5:devices:/docker/ab12\n")
     report.add("sys/fs/cgroup/devices/docker/ab12/devices.list", "c 1:3 rwm\nc 195:255 rw\nc 195:0 rw\n")
@@ -486,6 +553,14 @@ def test_docker_without_cdi(report: Report, version: str) -> None:
         assert f"docker {version} has no CDI" in found["message"]
         assert "25.0" in found["advice"]
         assert "enable_cdi" not in found["advice"]
+
+
+def test_podman_without_cdi(report: Report) -> None:
+    report.podman = "3.4.4"
+    command = ["podman", "run", "--device", "nvidia.com/gpu=all", "x"]
+    found = report.of_podman("stat nvidia.com/gpu=all: no such file", Config={"Env": [], "CreateCommand": command})
+    assert verdict(found) == (False, "cdi-unsupported")
+    assert "podman 3.4.4 has no CDI" in found["message"]
 
 
 def test_a_client_of_docker_without_cdi(report: Report) -> None:
