@@ -346,13 +346,16 @@ class Verification:
             (engine,) = cdi_support.engines_for([self.engine.name], self.host, self.run)
             folders = engine.folders or core_constants.CDI_SPEC_DIRS
         elif self.injection == verify_injection.RUNTIME and gpu_checks.mode() == "cdi":
-            folders = gpu_checks.spec_dirs()
+            folders = tuple(gpu_checks.spec_dirs())
         else:
             return False
         return not verify_checks.has_hooks(self.host, folders, verify_injection.ALL_GPUS)
 
     def _shown_container(self, spec: verify_containers.ContainerSpec) -> str:
-        names = {visible_gpus.COMMAND: "nvidia-smi -L", visible_gpus.NODES_COMMAND: "ls /dev"}
+        names: dict[tuple[str, ...], str] = {
+            visible_gpus.COMMAND: "nvidia-smi -L",
+            visible_gpus.NODES_COMMAND: "ls /dev",
+        }
         command = names.get(spec.command) or " ".join(spec.command)
         runtime = f" with the runtime {spec.runtime}" if spec.runtime else ""
         return f"`{command}` in a container of {spec.image or 'the programs of this host'}{runtime}"

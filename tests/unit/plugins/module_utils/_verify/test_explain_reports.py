@@ -208,7 +208,10 @@ def test_a_runtime_named_nvidia_with_another_program(report: Report) -> None:
 
 
 def test_a_runtime_that_podman_gets_from_containers_conf(report: Report) -> None:
-    fields = {"OCIRuntime": "nvidia", "Config": {"Env": [ALL], "CreateCommand": ["podman", "run", "x"]}}
+    fields: dict[str, t.Any] = {
+        "OCIRuntime": "nvidia",
+        "Config": {"Env": [ALL], "CreateCommand": ["podman", "run", "x"]},
+    }
     assert verdict(report.of_podman(**fields)) == (None, "program-unknown")
     for path in ("usr/share/containers/containers.conf", "etc/containers/containers.conf.d/nvidia.conf"):
         report.add(path, '[engine.runtimes]\nnvidia = ["/opt/no", "/usr/bin/nvidia-container-runtime"]\n')
