@@ -52,6 +52,21 @@ options:
         C(nvidia-container-runtime).
     type: path
     default: /usr/local/nvidia/toolkit
+  driver_root:
+    description:
+      - The directory of the driver's files, as in O(gpufleet.nvidia.nvidia_cdi_spec#module:driver_root). NVML is loaded
+        from it.
+      - When left out, C(/), and then C(/run/nvidia/driver) of NVIDIA's GPU Operator.
+    type: path
+    version_added: 1.2.0
+  library_search_paths:
+    description:
+      - The directories of the driver's libraries, as in
+        O(gpufleet.nvidia.nvidia_cdi_spec#module:library_search_paths).
+    type: list
+    elements: path
+    default: []
+    version_added: 1.2.0
   require_root:
     description:
       - Whether to fail if the task does not run as root and O(host_root) is V(/). Use it before tasks that change the
@@ -1274,6 +1289,7 @@ kubernetes:
           description:
             - The C(devices) that each C(container) holds. C(pod) is the name of its pod in C(namespace). The checkpoint
               has no names, so C(pod) is then the UID and C(namespace) is null.
+            - C(program) is the program with which containerd has started the container, null if that is unknown.
           type: list
           elements: dict
           sample:
@@ -1281,6 +1297,7 @@ kubernetes:
               namespace: ml
               container: cuda
               devices: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]
+              program: /usr/bin/nvidia-container-runtime
       sample:
         - name: nvidia.com/gpu
           allocatable: [GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c]
@@ -1330,6 +1347,26 @@ kubernetes:
       type: list
       elements: str
       sample: [nvidia-device-plugin/nvdp-nvidia-device-plugin-x7k2p]
+    plugin_logs:
+      description:
+        - The last log of each pod of NVIDIA's device plugin, how often the kubelet has restarted its container, and the
+          program with which containerd has started the sandbox of the pod (null if that is unknown).
+      type: list
+      elements: dict
+      sample:
+        - pod: nvidia-device-plugin/nvdp-nvidia-device-plugin-x7k2p
+          log: /var/log/pods/nvidia-device-plugin_nvdp-nvidia-device-plugin-x7k2p_0f3a/nvidia-device-plugin-ctr/0.log
+          restarts: 0
+          program: /usr/bin/nvidia-container-runtime
+    device_list_strategies:
+      description:
+        - How NVIDIA's device plugin passes devices on to containers, as C(deviceListStrategy) names it. Empty if that
+          is unknown.
+        - It comes from the arguments and variables of the plugin, from its answers in the kubelet's checkpoint, or from
+          its CDI specification.
+      type: list
+      elements: str
+      sample: [envvar]
     plugin_processes:
       description:
         - The processes of NVIDIA's device plugin. C(before_driver) is true if the process is older than the loaded
@@ -1442,10 +1479,9 @@ def describe(module: AnsibleModule) -> dict[str, object]:
     if params["require_root"] and params["host_root"] == "/" and os.geteuid() != 0:
         raise errors.HostError(f"The task runs as user {os.geteuid()}, not as root. Run with -b (become).")
     _module.load_bundled_packages(module)
-    host = _module.host_from_params(module)
-    report = host_info.describe_host(
-        host, _module.command_runner(module), params["gather_subset"], params["toolkit_dir"]
-    )
+    host, run = _module.host_from_params(module), _module.command_runner(module)
+    names = ("gather_subset", "toolkit_dir", "driver_root", "library_search_paths")
+    report = host_info.describe_host(host, run, **{name: params[name] for name in names})
     # A report that needs a package is not the last one: the action plugin sends the package, and runs the module again.
     if params["require_engines"] is None or "needed" in report:
         return report
@@ -1492,6 +1528,8 @@ def main() -> None:
                 "default": list(host_info.SUBJECTS),
             },
             "toolkit_dir": {"type": "path", "default": toolkit_constants.DIRECTORY},
+            "driver_root": {"type": "path"},
+            "library_search_paths": {"type": "list", "elements": "path", "default": []},
             "require_root": {"type": "bool", "default": False},
             "require_engines": {
                 "type": "dict",

@@ -581,8 +581,34 @@ def _configure_engine(
         "unrecorded": result.unrecorded,
         "service": result.service,
         "socket": result.socket,
-        "warnings": result.warnings,
+        "warnings": [*result.warnings, *_pods_to_delete(host, result)],
     }
+
+
+def _pods_to_delete(host: hostfs.HostFS, result: engines_configure.ConfigureResult) -> list[str]:
+    """Return a warning if the default runtime of the kubelet's engine becomes one of NVIDIA."""
+    default, previous = result.default_runtime, result.previous_default
+    is_new = result.changed and previous not in ("", default) and result.target.startswith(("containerd", "crio"))
+    if not is_new or not engines_base.is_nvidia_runtime(default, result.runtimes.get(default)):
+        return []
+    # Only a change of the default needs these imports.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import distributions, kubelet  # noqa: PLC0415
+
+    try:
+        found = distributions.find_kubelet(host)
+        settings = kubelet.read_settings(host, found) if found is not None else None
+    except core_errors.NvidiaError:
+        return []
+    if found is None or settings is None:
+        return []
+    if kubelet.target_of_endpoint(host, settings.endpoint, found.distribution.name) != result.target:
+        return []
+    message = (
+        f"{default} becomes the default runtime of {result.target}, which a kubelet uses. The kubelet restarts a"
+        " container in the sandbox of its pod, with the previous runtime. Delete the pods that need GPUs and were"
+        " created before, also those of the device plugin."
+    )
+    return [message]
 
 
 def _mask_of(syntax: str) -> t.Callable[[str], str]:

@@ -60,7 +60,8 @@ options:
       - Name or ID of an existing container to explain. The beginning of an ID is enough if it matches one container. A
         container of a pod can also be C(POD/NAME) or C(NAMESPACE/POD/NAME), which select the newest one if the kubelet
         has restarted it. The container may be stopped, or may never have started.
-      - The module does not fail if the container lacks GPUs. RV(explanation.ok) is then V(false).
+      - The module does not fail if the container lacks GPUs. RV(explanation.ok) is then V(false), and null if a fact
+        that decides is not known. Write C(failed_when) with C(is not true), or C(is false) to accept unknown facts.
       - Of the other options only O(engine), O(flavor), O(user), O(service), O(socket), O(runtime_dir), O(host_root) and
         O(host_root_live) can be set with it. O(flavor), O(user), O(service) and O(socket) need O(engine).
     type: str
@@ -187,7 +188,7 @@ EXAMPLES = r"""
     engine: containerd
     container: default/training-0/main
   register: explained
-  failed_when: explained is failed or not explained.explanation.ok
+  failed_when: explained is failed or explained.explanation.ok is not true
 
 - name: Verify the containerd of K3s
   gpufleet.nvidia.nvidia_runtime_verify:
@@ -291,28 +292,34 @@ explanation:
   type: dict
   contains:
     ok:
-      description: Whether no step failed.
+      description:
+        - V(true) if each step that decides was checked and passed, V(false) if one failed.
+        - Null if none failed and a fact that decides is not known. RV(explanation.message) names it. Before 1.2.0, it
+          was V(true) then.
+        - Of a container that does not run, it is about the next start.
       type: bool
       sample: false
     code:
-      description: The code of the first failed step, V(ok) if none failed. It stays the same over versions.
+      description:
+        - The code of the first failed step, otherwise of the first step whose result is not known, otherwise V(ok). It
+          stays the same over versions.
       type: str
       sample: runtime-not-nvidia
     message:
-      description: The result in one sentence. If a step failed, its cause.
+      description: The result in one sentence with remarks, or the cause of the first step that failed or is not known.
       type: str
       sample: "training (docker, 3a3a3ce6c3f0): Its runtime is runc, which is not a runtime of NVIDIA and ignores
         NVIDIA_VISIBLE_DEVICES."
     advice:
-      description: What to do about the first failed step. Empty if none failed.
+      description: What to do about that step, or about the remarks. Empty if there is nothing to do.
       type: str
       sample: Create it again with `--runtime nvidia`, or with `--gpus all`.
     steps:
       description:
         - The steps in the order in which they depend on each other. After a step that leaves nothing to compare, only
           C(start) follows.
-        - The steps are C(request), C(injection), C(mode), C(settings), C(driver), C(devices), C(capabilities),
-          C(requirements), C(start), and C(contents).
+        - The steps are C(request), C(injection), C(mode), C(settings), C(driver), C(devices), C(features),
+          C(capabilities), C(requirements), C(start), C(contents), and C(access).
       type: list
       elements: dict
       contains:
@@ -321,7 +328,7 @@ explanation:
           type: str
           sample: injection
         ok:
-          description: Whether the step passed. Null if that is not known.
+          description: Whether the step passed. Null if that is not known, or does not apply to this container yet.
           type: bool
           sample: false
         code:
@@ -333,7 +340,7 @@ explanation:
           type: str
           sample: Its runtime is runc, which is not a runtime of NVIDIA and ignores NVIDIA_VISIBLE_DEVICES.
         advice:
-          description: What to do if the step failed.
+          description: What to do if the step failed. With a passed step, what to do about a limit that it names.
           type: str
           sample: Create it again with `--runtime nvidia`, or with `--gpus all`.
       sample:

@@ -16,6 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain as verify_explain
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import (
     explain_container,
+    explain_devices,
     explain_host,
     explain_rules,
 )
@@ -26,7 +27,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.tests.fuzz.mutators import Files
 
 _PROGRAM = "/usr/bin/nvidia-container-runtime"
-_GPUS = (explain_host.Gpu("GPU 0", ("0", "GPU-1"), ("/dev/nvidia0",)),)
+_GPUS = (explain_devices.Gpu("GPU 0", ("0", "GPU-1"), ("/dev/nvidia0",)),)
 _VERSIONS = ("1.17.8", "1.20.0")
 
 

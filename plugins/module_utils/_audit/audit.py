@@ -18,10 +18,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import (
     owners_containerd,
     report,
     rules_cdi,
+    rules_cdi_files,
     rules_driver,
     rules_engines,
     rules_host,
     rules_kubernetes,
+    rules_pods,
     rules_toolkit,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import host_check
@@ -46,8 +48,14 @@ RULES: tuple[Rule, ...] = (
     *rules_cdi.RULES,
     *rules_engines.RULES,
     *rules_kubernetes.RULES,
+    *rules_pods.RULES,
 )
-HOST_RULES: tuple[HostRule, ...] = (*rules_host.HOST_RULES, *rules_cdi.HOST_RULES, *rules_engines.HOST_RULES)
+HOST_RULES: tuple[HostRule, ...] = (
+    *rules_host.HOST_RULES,
+    *rules_cdi.HOST_RULES,
+    *rules_cdi_files.HOST_RULES,
+    *rules_engines.HOST_RULES,
+)
 OWNER_RULES: tuple[OwnerRule, ...] = (*owners_containerd.OWNER_RULES, *owners.OWNER_RULES)
 
 
@@ -119,6 +127,8 @@ _TYPES: dict[str, dict[str, type]] = {
         "device_plugins": list,
         "plugin_pods": list,
         "plugin_processes": list,
+        "plugin_logs": list,
+        "device_list_strategies": list,
         "dra_drivers": list,
         "problems": list,
     },
@@ -246,6 +256,7 @@ CAUSES = (
         _lacks_only_toolkit,
     ),
     Cause(("cdi-stale", "cdi-invalid"), ("docker-needs-cdi",), _always),
+    Cause(("driver-library-missing",), _WITHOUT_RUNTIME, _always),
     Cause(_BROKEN_ENGINE, ("kubelet-engine-not-configured", *_WITHOUT_RUNTIME), _is_engine_of_kubelet),
     Cause(("gpus-not-configured",), ("kubelet-engine-not-configured", *_WITHOUT_RUNTIME), _always),
     Cause(("kubelet-engine-not-configured",), _WITHOUT_RUNTIME, _always),

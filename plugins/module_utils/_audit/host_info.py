@@ -28,17 +28,25 @@ def describe_host(
     run: core_plan.Runner,
     gather_subset: t.Collection[str] = SUBJECTS,
     toolkit_dir: str = toolkit_constants.DIRECTORY,
+    *,
+    driver_root: str | None = None,
+    library_search_paths: t.Sequence[str] = (),
 ) -> dict[str, t.Any]:
     """Return the report of ``host``. Errors on the host become problems in the report.
 
-    A part that is not in ``gather_subset`` is None. If files were not read because a Python package is missing, the key
+    ``driver_root`` and ``library_search_paths`` are where the driver's files are, by default the usual directories. A
+    part that is not in ``gather_subset`` is None. If files were not read because a Python package is missing, the key
     ``needed`` names the package.
 
     Raises:
-        NvidiaError: ``toolkit_dir`` is not an absolute path.
+        NvidiaError: ``toolkit_dir``, ``driver_root`` or an entry of ``library_search_paths`` is not an absolute path.
     """
-    # Specifications are compared with the GPUs, so CDI needs them too.
-    gpus = _describe_gpus(host, run, "gpus" in gather_subset) if {"gpus", "cdi"} & set(gather_subset) else None
+    root = None if driver_root is None else host.check_path("driver_root", driver_root)
+    folders = tuple(host.check_path("library_search_paths", path) for path in library_search_paths)
+    gpus = None
+    if {"gpus", "cdi"} & set(gather_subset):
+        # Specifications are compared with the GPUs, so CDI needs them too.
+        gpus = _describe_gpus(host, run, "gpus" in gather_subset, (root, folders))
     cdi, missing_yaml = _describe_cdi(host, run, gpus) if "cdi" in gather_subset else (None, None)
     engines, missing_toml = _describe_engines(host, run) if "engines" in gather_subset else (None, None)
     kubernetes, missing_for_kubelet = _describe_kubernetes(host) if "kubernetes" in gather_subset else (None, None)
@@ -56,10 +64,14 @@ def describe_host(
     return {**parts, "findings": findings, **({} if needed is None else {"needed": needed})}
 
 
-def _describe_gpus(host: hostfs.HostFS, run: core_plan.Runner, with_driver: bool) -> dict[str, t.Any]:
+def _describe_gpus(
+    host: hostfs.HostFS, run: core_plan.Runner, with_driver: bool, places: tuple[str | None, tuple[str, ...]]
+) -> dict[str, t.Any]:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import info as gpu_info  # noqa: PLC0415
 
-    report = gpu_info.describe_gpus(host)
+    root, folders = places
+    found = gpu_info.DriverPlaces(library_folders=folders)
+    report = gpu_info.describe_gpus(host, found if root is None else found._replace(roots=(root,)))
     return {**report, **gpu_info.describe_driver(host, run, report)} if with_driver else report
 
 

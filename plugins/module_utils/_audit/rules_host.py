@@ -73,6 +73,7 @@ KINDS: dict[str, dict[str, Kind]] = {
     "gpus": {
         **dict.fromkeys(procfs.WITHOUT_DRIVER, _CRITICAL),
         "driver-modules-differ": _CRITICAL,
+        "driver-library-missing": _CRITICAL,
         "driver-library-differs": _CRITICAL,
         **dict.fromkeys(("gpu-uuid-unknown", "gpus-unreadable"), _OTHER),
         "gpus-from-proc": Kind(instead=_MIG),

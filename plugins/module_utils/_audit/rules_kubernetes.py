@@ -38,13 +38,19 @@ class Resource(t.NamedTuple):
     """A resource with NVIDIA's devices.
 
     ``recorded`` are the devices in the kubelet's checkpoint; None if it does not have the resource. ``held`` are those
-    of containers.
+    of containers, and ``entries`` are the rows of these containers.
     """
 
     name: str
     allocatable: frozenset[str]
     recorded: frozenset[str] | None
     held: frozenset[str]
+    entries: tuple[dict[str, t.Any], ...] = ()
+
+    @staticmethod
+    def bases_of(entry: t.Mapping[str, t.Any]) -> frozenset[str]:
+        """Return the UUIDs of the devices that a container holds."""
+        return _bases(report.texts(entry.get("devices")))
 
 
 class Node:
@@ -65,6 +71,7 @@ class Node:
         self.drivers = [row for row in report.rows(part.get("dra_drivers")) if report.text(row.get("name")) == _DRA_GPU]
         self.processes = report.rows(part.get("plugin_processes"))
         self.pods = report.texts(part.get("plugin_pods"))
+        self.logs = [row for row in report.rows(part.get("plugin_logs")) if "log" in row]
         self.usable = frozenset(report.texts(facts.gpus.get("advertised")))
         self.engine = next(
             (row for row in facts.engines if report.target_of(row) == report.text(part.get("engine"))), {}
@@ -79,6 +86,18 @@ class Node:
     def offers(self) -> bool:
         """Whether the kubelet has devices of NVIDIA, or a DRA driver for GPUs listens."""
         return bool(self.allocatable) or any(_listens(driver) for driver in self.drivers)
+
+    @property
+    def has_nvidia_default(self) -> bool:
+        """Whether pods without a RuntimeClass get a runtime of NVIDIA."""
+        live = report.table(self.engine.get("live"))
+        default = report.text(live.get("default_runtime")) or report.text(self.engine.get("default_runtime"))
+        return engines_base.is_nvidia_runtime(default, runtimes_of(self.engine).get(default))
+
+    @property
+    def had_devices(self) -> bool:
+        """Whether a plugin has given the kubelet devices before, which its checkpoint or pods still have."""
+        return any(found.recorded or found.held for found in self.resources)
 
     @property
     def offers_nothing(self) -> bool:
@@ -104,7 +123,7 @@ def _resources(row: t.Mapping[str, t.Any], own: t.Collection[str]) -> t.Iterator
     held = frozenset(device for entry in report.rows(row.get("held")) for device in report.texts(entry.get("devices")))
     is_own = _NAME.fullmatch(name) or _without_domain(name) in own
     if is_own or _bases(allocatable | held | (recorded or frozenset())):
-        yield Resource(name, allocatable, recorded, held)
+        yield Resource(name, allocatable, recorded, held, tuple(report.rows(row.get("held"))))
 
 
 def _without_domain(name: str) -> str:
@@ -168,16 +187,16 @@ def engine(facts: report.HostFacts) -> report.Findings:
     # CRI-O always uses CDI, and does not report it.
     uses_cdi = live.get("cdi") is True or node.engine.get("engine") == "crio"
     default = report.text(live.get("default_runtime")) or report.text(node.engine.get("default_runtime"))
-    runtimes = _runtimes(node.engine)
+    runtimes = runtimes_of(node.engine)
     # The plugins of other vendors, such as that of GKE, mount the driver themselves.
     is_foreign = bool(node.allocatable) and not node.offered
-    if node.part.get("nri_plugin") is True and not _has_nvidia(runtimes) and not uses_cdi:
+    if node.part.get("nri_plugin") is True and not has_nvidia(runtimes) and not uses_cdi:
         # With its NRI plugin, the container of the toolkit injects devices and registers no runtime (NewConfigurer in
         # cmd/nvidia-ctk-installer/container/runtime of nvidia-container-toolkit 1.20).
         return
-    if not _has_nvidia(runtimes) and not uses_cdi and not is_foreign:
+    if not has_nvidia(runtimes) and not uses_cdi and not is_foreign:
         others = [
-            report.target_of(row) for row in facts.engines if row is not node.engine and _has_nvidia(_runtimes(row))
+            report.target_of(row) for row in facts.engines if row is not node.engine and has_nvidia(runtimes_of(row))
         ]
         other = f" The runtime is registered for {core_text.listed(others)} instead." if others else ""
         message = (
@@ -192,9 +211,11 @@ def engine(facts: report.HostFacts) -> report.Findings:
         (node.pods or node.processes)
         and node.offers_nothing
         and not node.listens
-        and not engines_base.is_nvidia_runtime(default, runtimes.get(default))
+        # A plugin that had registered GPUs has loaded NVML.
+        and not node.had_devices
+        and not node.has_nvidia_default
     ):
-        yield _without_nvml(node, target, default or "another runtime", _has_nvidia(runtimes))
+        yield _without_nvml(node, target, default or "another runtime", has_nvidia(runtimes))
 
 
 def _without_nvml(node: Node, target: str, default: str, has_nvidia: bool) -> report.Finding:
@@ -202,17 +223,17 @@ def _without_nvml(node: Node, target: str, default: str, has_nvidia: bool) -> re
     message = (
         f"{target} starts the containers of a pod with {default} unless the pod selects the runtime nvidia, and the"
         f" device plugin{pods} has given the kubelet no device. Without this runtime it cannot load NVML and logs: did"
-        " you set the docker default runtime to `nvidia`?"
+        " you set the docker default runtime to `nvidia`? Newer versions log: Incompatible strategy detected auto."
     )
     advice = steps.MAKE_DEFAULT if has_nvidia else steps.CONFIGURE_ENGINE
     return report.critical("device-plugin-without-nvml", PLUGIN, message, advice)
 
 
-def _runtimes(row: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+def runtimes_of(row: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     return {**report.table(row.get("runtimes")), **report.table(report.table(row.get("live")).get("runtimes"))}
 
 
-def _has_nvidia(runtimes: t.Mapping[str, t.Any]) -> bool:
+def has_nvidia(runtimes: t.Mapping[str, t.Any]) -> bool:
     return any(engines_base.is_nvidia_runtime(name, program) for name, program in runtimes.items())
 
 
@@ -225,8 +246,9 @@ def plugins(facts: report.HostFacts) -> report.Findings:
     if not node.applies:
         return
     dead = dict(_dead(node))
+    restart = _read_log(node) or _RESTART
     for name, message in dead.items():
-        advice = _RESTART_DRIVER if name == _DRA_GPU else _RESTART
+        advice = _RESTART_DRIVER if name == _DRA_GPU else restart
         yield report.critical("device-plugin-dead", name, message, advice)
     lost = [name for name in _lost(node) if name not in dead]
     if lost:
@@ -235,7 +257,7 @@ def plugins(facts: report.HostFacts) -> report.Findings:
             f"The kubelet has no device of {names}, although the device plugin had registered or runs. A plugin must"
             " register again after each start of the kubelet."
         )
-        yield report.critical("device-plugin-not-registered", names, message, _RESTART)
+        yield report.critical("device-plugin-not-registered", names, message, restart)
     was_registered = any(found.recorded is not None or found.held for found in node.resources)
     if not dead and not lost and node.offers_nothing and not was_registered:
         yield _missing(node)
@@ -247,10 +269,37 @@ def _missing(node: Node) -> report.Finding:
     state = f"its process {core_text.listed(running)} runs" if running else "no process of NVIDIA's plugin runs"
     pods = f" Its pods on this node: {core_text.listed(node.pods)}." if node.pods else ""
     message = f"The node has GPUs, but no device plugin and no DRA driver offers them to the kubelet; {state}.{pods}"
+    old = [row for row in node.logs if report.text(row.get("program")) and not _is_nvidia(row)]
+    if old and node.has_nvidia_default:
+        programs = core_text.listed(sorted({report.text(row["program"]) for row in old}))
+        message = f"{message} Its pod was created with {programs}, before nvidia became the default runtime."
+        advice = (
+            "Delete the pod of the device plugin on this node. The kubelet restarts a container in the sandbox of its"
+            " pod, with the previous runtime."
+        )
+        return report.critical("device-plugin-old-sandbox", PLUGIN, message, advice)
     is_expected = bool(running or node.pods)
-    advice = _CHECK_POD if is_expected else "Run NVIDIA's device plugin on this node if pods are to request its GPUs."
-    severity = report.WARNING if is_expected else report.INFO
+    advice = "Run NVIDIA's device plugin on this node if pods are to request its GPUs."
+    if is_expected:
+        advice = _read_log(node) or _CHECK_POD
+    if is_expected and node.has_nvidia_default:
+        advice = f"{advice} If nvidia became the default runtime after the pod was created, delete the pod."
+    severity = report.CRITICAL if is_expected else report.INFO
     return report.Finding(severity, "device-plugin-missing", PLUGIN, message, advice)
+
+
+def _is_nvidia(row: t.Mapping[str, t.Any]) -> bool:
+    return engines_base.is_nvidia_program(report.text(row.get("program")))
+
+
+def _read_log(node: Node) -> str:
+    """Return the advice for a plugin that ends again and again; empty for others."""
+    restarted = [row for row in node.logs if (report.number(row.get("restarts")) or 0) > 0 and report.text(row["log"])]
+    if node.processes or not restarted:
+        return ""
+    logs = core_text.listed([report.text(row["log"]) for row in restarted])
+    count = max(report.number(row.get("restarts")) or 0 for row in restarted)
+    return f"The plugin ended and was restarted {count} times. Read its log: {logs}."
 
 
 def _dead(node: Node) -> t.Iterator[tuple[str, str]]:
@@ -282,7 +331,9 @@ def _lost(node: Node) -> t.Iterator[str]:
             # A recorded resource without devices is one whose devices are all unhealthy. Pods still hold devices of a
             # resource that the plugin offers by another name since its configuration has changed.
             before = found.held if found.recorded is None else found.recorded
-            is_elsewhere = bool(_bases(before)) and _bases(before) <= node.offered
+            # With the MIG strategy mixed, whole GPUs are another resource than MIG devices.
+            now = node.offered | gpus_in_mig_mode(node.facts)
+            is_elsewhere = bool(_bases(before)) and _bases(before) <= now
             is_lost = not found.allocatable and bool(before) and not is_elsewhere
         else:
             # The kubelet removes all sockets when it starts, and its checkpoint still has the devices from before.
@@ -357,7 +408,7 @@ def devices(facts: report.HostFacts) -> report.Findings:
     unhealthy: set[str] = set()
     for found in node.resources:
         # Pods keep their replicas after the number of replicas has changed.
-        missing = _bases(found.held) - node.offered
+        missing = _bases(found.held) - node.offered - gpus_in_mig_mode(facts)
         if missing and found.allocatable:
             message = (
                 f"Pods hold devices of {found.name} that the kubelet does not offer any more:"
@@ -407,6 +458,12 @@ def mig(facts: report.HostFacts) -> report.Findings:
     if messages:
         advice = f"{_RESTART} If MIG mode is on, set its MIG strategy to single or mixed."
         yield report.critical("device-plugin-mig-differs", PLUGIN, " ".join(messages), advice)
+
+
+def gpus_in_mig_mode(facts: report.HostFacts) -> frozenset[str]:
+    """Return the UUIDs of the GPUs that can be used only by their MIG devices."""
+    rows = [row for row in _gpus(facts) if row.get("mig_enabled") is True]
+    return frozenset(report.text(row.get("uuid")) for row in rows) - {""}
 
 
 def _gpus(facts: report.HostFacts) -> list[dict[str, t.Any]]:

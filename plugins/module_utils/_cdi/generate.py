@@ -15,8 +15,8 @@ import posixpath
 import re
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import completeness, host_check
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import edits as cdi_edits
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import host_check
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import modes as cdi_modes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
@@ -118,6 +118,7 @@ class SpecGenerator:
                 *_gpus_without_mig_devices(found, mode),
                 *_unknown_coherence(options, found, mode),
                 *self._missing_cuda(mode, main.document),
+                *self._missing_parts(mode, main.document, found),
                 *checked.warnings,
                 *(engine.warning for engine in engines if engine.warning),
             ),
@@ -165,6 +166,15 @@ class SpecGenerator:
         return driver_files.DriverFiles(
             file_lookup.CachedFS(self._host), request.driver_root, request.library_search_paths
         )
+
+    def _missing_parts(
+        self, mode: str, document: t.Mapping[str, t.Any], found: inventory.GpuInventory | None
+    ) -> list[str]:
+        """Return warnings about GPUs and libraries that a specification of all GPUs lacks."""
+        ids = self._options.request.device_ids
+        if mode != cdi_modes.NVML or found is None or (ids and cdi_edits.ALL not in ids):
+            return []
+        return completeness.warnings_of(document, self._host, self._files(), found)
 
     def _missing_cuda(self, mode: str, document: t.Mapping[str, t.Any]) -> list[str]:
         version = host_check.driver_of(document)

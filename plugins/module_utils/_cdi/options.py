@@ -92,7 +92,10 @@ _PATH_LISTS = ("library_search_paths", "config_search_paths", "csv_files")
 
 
 def checked(request: Request, host: hostfs.HostFS) -> Request:
-    """Return ``request`` with normalized paths and dev_root set. Raises NvidiaError for unknown values."""
+    """Return ``request`` with normalized paths, dev_root set, and the roots without links.
+
+    Raises NvidiaError for unknown values.
+    """
     _require_known("device_name_strategies", request.device_name_strategies, STRATEGIES)
     _require_known("enabled_hooks", request.enabled_hooks, HOOKS)
     _require_known("disabled_hooks", request.disabled_hooks, (*HOOKS, cdi_edits.ALL))
@@ -108,9 +111,27 @@ def checked(request: Request, host: hostfs.HostFS) -> Request:
     for name in _PATHS:
         value = getattr(request, name)
         paths[name] = host.check_path(name, value) if value else ""
+    root = paths["driver_root"]
+    for name in ("driver_root", "dev_root"):
+        paths[name] = _resolved(host, paths[name])
     for name in _PATH_LISTS:
-        paths[name] = tuple(host.check_path(name, path) for path in getattr(request, name))
+        given = [host.check_path(name, path) for path in getattr(request, name)]
+        paths[name] = tuple(_below(path, root, paths["driver_root"]) for path in given)
     return request._replace(**paths)
+
+
+def _resolved(host: hostfs.HostFS, path: str) -> str:
+    """Return ``path`` without links. Generators do not recognize files below a link as files of the driver."""
+    try:
+        return host.resolve(path)
+    except errors.HostError:
+        # The generator reports the loop of links.
+        return path
+
+
+def _below(path: str, old: str, new: str) -> str:
+    """Return ``path`` below ``new`` if it is below ``old``."""
+    return new.rstrip("/") + path[len(old.rstrip("/")) :] if f"{path}/".startswith(f"{old.rstrip('/')}/") else path
 
 
 class Hooks:

@@ -14,6 +14,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
@@ -157,6 +158,11 @@ def engines_for(entries: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Ru
         names = {name for name, _version in named}
         named += [(name, None) for name in _ROWS if name not in names and _program(name, host)]
     return [_engine(name, version, host, run) for name, version in named]
+
+
+def first_release(name: str) -> str:
+    """Return the first release of an engine that reads CDI specifications, such as 25.0."""
+    return core_text.dotted(_ROWS[name].newest[0][0])
 
 
 def _parse_entry(entry: str) -> tuple[str, str | None]:

@@ -32,6 +32,7 @@ class ConfigureResult(t.NamedTuple):
     - ``restart_action``: the action that the change of this task needs.
     - ``pending_action``: the action that the running daemon needs, None if the daemon does not answer.
     - ``unrecorded``: files with NVIDIA runtimes that a removal kept.
+    - ``previous_default``: the default runtime of the running daemon, empty if it is unknown.
     """
 
     changed: bool
@@ -53,6 +54,7 @@ class ConfigureResult(t.NamedTuple):
     target: str
     leftovers: tuple[legacy_cleanup.Leftover, ...]
     unrecorded: list[str]
+    previous_default: str = ""
 
 
 def build_result(
@@ -85,6 +87,7 @@ def build_result(
         target=str(state.target),
         leftovers=state.leftovers,
         unrecorded=unrecorded,
+        previous_default=state.live.default_runtime if state.live is not None else "",
     )
 
 

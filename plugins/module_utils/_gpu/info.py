@@ -31,6 +31,19 @@ _CONTROL_NODE = "/dev/nvidiactl"
 _DRIVER_ROOTS = ("/", "/run/nvidia/driver")
 
 
+class DriverPlaces(t.NamedTuple):
+    """Where the driver's files are: directories like the root of a host, and directories of libraries (empty: usual).
+
+    ``library_folders`` are as in DriverFiles.
+    """
+
+    roots: tuple[str, ...] = _DRIVER_ROOTS
+    library_folders: tuple[str, ...] = ()
+
+
+_USUAL_PLACES = DriverPlaces()
+
+
 class ScannedGpu(t.NamedTuple):
     """A GPU, and the problems that the driver reports for it.
 
@@ -60,7 +73,7 @@ class GpuScan(t.NamedTuple):
     problems: tuple[errors.Problem, ...]
 
 
-def describe_gpus(host: hostfs.HostFS) -> dict[str, t.Any]:
+def describe_gpus(host: hostfs.HostFS, places: DriverPlaces = _USUAL_PLACES) -> dict[str, t.Any]:
     """Return the report of the GPUs of ``host``. Errors become problems in the report."""
     modules = procfs.loaded_modules(host)
     report: dict[str, t.Any] = {
@@ -73,7 +86,7 @@ def describe_gpus(host: hostfs.HostFS) -> dict[str, t.Any]:
     }
     problems = procfs.version_problems(modules)
     try:
-        _add_gpus(host, report, problems)
+        _add_gpus(host, places, report, problems)
     except (errors.NvidiaError, OSError, ValueError) as error:
         # For example, /proc may have numbers that the kernel does not write.
         problem = errors.Problem.of(error) if isinstance(error, errors.NvidiaError) else errors.Problem("", str(error))
@@ -98,12 +111,14 @@ def describe_driver(host: hostfs.HostFS, run: core_plan.Runner, report: t.Mappin
     }
 
 
-def _add_gpus(host: hostfs.HostFS, report: dict[str, t.Any], problems: list[errors.Problem]) -> None:
+def _add_gpus(
+    host: hostfs.HostFS, places: DriverPlaces, report: dict[str, t.Any], problems: list[errors.Problem]
+) -> None:
     driver = procfs.loaded_driver(host)
     if driver is None:
         problems += procfs.gpus_without_driver(host, ()) if host.live else []
         return
-    scan = _scan_gpus(host)
+    scan = _scan_gpus(host, places)
     problems += [*scan.problems, *(procfs.gpus_without_driver(host, scan.addresses) if host.live else [])]
     report["driver_version"], report["source"] = scan.version or driver.version, scan.source
     missing = _missing_nodes(host, scan.gpus)
@@ -140,7 +155,7 @@ def _gpu_nodes(host: hostfs.HostFS, gpus: t.Iterable[ScannedGpu]) -> t.Iterator[
 # -- scan --------------------------------------------------------------------------------------------------------------
 
 
-def _scan_gpus(host: hostfs.HostFS) -> GpuScan:
+def _scan_gpus(host: hostfs.HostFS, places: DriverPlaces) -> GpuScan:
     """Return the GPUs of ``host``, which has a loaded driver, from NVML or /proc. It never raises NvidiaError."""
     problems: list[errors.Problem] = []
     gpus, addresses = _gpus_in_proc(host)
@@ -149,7 +164,7 @@ def _scan_gpus(host: hostfs.HostFS) -> GpuScan:
     except errors.NvidiaError as error:
         problems.append(errors.Problem.of(error))
     try:
-        result, reason = _query_nvml(host, gpus)
+        result, reason = _query_nvml(host, places, gpus)
     except errors.NvidiaError as error:
         # The driver's libraries fail in the same way in containers.
         problem = errors.Problem.of(error)
@@ -207,25 +222,30 @@ def _limits_of_proc(
     """Yield what /proc does not report about ``gpus``. ``reason`` is why NVML was not queried."""
     mig_capable = host.exists(procfs.MIG_MINORS)
     if gpus and (mig_capable or reason.code != inventory.NOT_QUERIED):
-        yield errors.Problem("gpus-from-proc", inventory.listed_from_proc(mig_capable, reason))
+        code = reason.code if reason.code == inventory.ABSENT else "gpus-from-proc"
+        yield errors.Problem(code, inventory.listed_from_proc(mig_capable, reason))
     unknown = [str(scanned.gpu.index) for scanned in gpus if not scanned.gpu.uuid and not scanned.problems]
     if unknown:
         yield errors.Problem("gpu-uuid-unknown", inventory.unknown_uuid(unknown), inventory.READ_UUID)
 
 
-def _query_nvml(host: hostfs.HostFS, gpus: t.Sequence[ScannedGpu]) -> tuple[nvml.NvmlResult | None, errors.Problem]:
+def _query_nvml(
+    host: hostfs.HostFS, places: DriverPlaces, gpus: t.Sequence[ScannedGpu]
+) -> tuple[nvml.NvmlResult | None, errors.Problem]:
     """Return what NVML reports, or None and the reason. Raises HostError as query_nvml() does."""
     missing: list[str] = []
     if device_nodes.may_create_nodes(host):
         missing = _missing(host, [_CONTROL_NODE, *_gpu_nodes(host, gpus)])
     reasons: list[errors.Problem] = []
-    for root in _DRIVER_ROOTS:
-        if root == "/" or host.exists(root):
-            result, reason = inventory.query_nvml(host, root, missing_nodes=missing)
+    for number, root in enumerate(places.roots):
+        if number == 0 or host.exists(root):
+            folders = places.library_folders
+            result, reason = inventory.query_nvml(host, root, library_folders=folders, missing_nodes=missing)
             if result is not None:
                 return result, reason
             reasons.append(reason)
-    return None, reasons[0]._replace(message=" ".join(dict.fromkeys(reason.message for reason in reasons)))
+    reason = next((reason for reason in reasons if reason.code != inventory.ABSENT), reasons[0])
+    return None, reason._replace(message=" ".join(dict.fromkeys(reason.message for reason in reasons)))
 
 
 def _merge(result: nvml.NvmlResult, in_proc: t.Sequence[ScannedGpu]) -> list[ScannedGpu]:

@@ -23,8 +23,11 @@ if t.TYPE_CHECKING:
 
 
 _NOT_QUERIED_MESSAGE = "NVML was not queried, because the host is an offline tree or use_nvml is false."
-# The codes of query_nvml() if there is no result.
-NOT_QUERIED, UNUSABLE = "nvml-not-asked", "nvml-unusable"
+# The codes of query_nvml() if there is no result. ABSENT: the host has no such library.
+NOT_QUERIED, UNUSABLE, ABSENT = "nvml-not-asked", "nvml-unusable", "driver-library-missing"
+_INSTALL_LIBRARY = (
+    "Install the libraries of the loaded driver's version. If they are in another directory, name it as driver_root."
+)
 # The problem codes for the device nodes of a MIG device, and for the device node of a GPU.
 MIG_NODE, NODE = "mig-node-unusable", "node-unusable"
 _PCI = "/sys/bus/pci/devices"
@@ -68,12 +71,16 @@ class Gpu(t.NamedTuple):
 
 
 class GpuInventory(t.NamedTuple):
-    """The GPUs of a host in NVML's order, and the driver's version; ``source`` is "nvml" or "proc"."""
+    """The GPUs of a host in NVML's order, and the driver's version; ``source`` is "nvml" or "proc".
+
+    ``omitted`` are the addresses of GPUs that no program can use. A warning names each of them.
+    """
 
     version: str
     gpus: tuple[Gpu, ...]
     source: str
     warnings: tuple[str, ...]
+    omitted: tuple[str, ...] = ()
 
 
 class IntegratedGpuError(errors.HostError):
@@ -93,7 +100,8 @@ def read_inventory(
     """Return the GPUs of ``host`` from NVML, or from /proc if NVML cannot be used.
 
     The result omits GPUs that the driver's configuration excludes, and display adapters (SKIPPED_NAMES). A display
-    adapter leaves a gap in the indices. If NVML is wanted but cannot be used, the result has a warning.
+    adapter leaves a gap in the indices. If NVML is wanted but cannot be used, the result has a warning. It also omits,
+    with a warning, GPUs that do not answer or are no longer on the PCI bus, if there are others.
 
     Args:
         host: The host.
@@ -102,19 +110,42 @@ def read_inventory(
         library_folders: As in DriverFiles.
 
     Raises:
-        HostError: NVML returns an error, a GPU does not answer, no driver is loaded, or there are MIG devices and NVML
-            cannot be used. An incomplete list of GPUs is never returned.
+        HostError: NVML returns an error, no GPU answers, no driver is loaded, or there are MIG devices and NVML cannot
+            be used.
         ConfigurationError: A file of the driver is invalid.
     """
     result, reason = query_nvml(host, driver_root, use_nvml, library_folders)
     if result is None:
-        return _from_proc(host, reason)
-    for gpu in result.gpus:
-        if gpu.failure:
+        return _without_lost(host, _from_proc(host, reason))
+    failed = [gpu for gpu in result.gpus if gpu.failure]
+    for gpu in failed:
+        if is_integrated(gpu.name) or len(failed) == len(result.gpus):
             error = IntegratedGpuError if is_integrated(gpu.name) else errors.HostError
             raise error(f"GPU {gpu.index} ({gpu.bus or 'unknown address'}): {gpu.failure} {gpu.advice}")
-    gpus = tuple(_from_nvml(gpu) for gpu in result.gpus if gpu.name not in procfs.SKIPPED_NAMES)
-    return GpuInventory(result.version, gpus, "nvml", ())
+    whole = [gpu for gpu in result.gpus if not gpu.failure and gpu.name not in procfs.SKIPPED_NAMES]
+    warnings = tuple(
+        f"GPU {gpu.index} ({gpu.bus or 'unknown address'}) is left out: {gpu.failure.rstrip('.')}." for gpu in failed
+    )
+    omitted = tuple(procfs.normalize_or_keep(gpu.bus) for gpu in failed if gpu.bus)
+    return _without_lost(host, GpuInventory(result.version, tuple(map(_from_nvml, whole)), "nvml", warnings, omitted))
+
+
+def _without_lost(host: hostfs.HostFS, found: GpuInventory) -> GpuInventory:
+    """Return the inventory without GPUs that are no longer on the PCI bus, unless all are gone."""
+    lost = [gpu for gpu in found.gpus if is_off_bus(host, gpu.bus)]
+    if not lost or len(lost) == len(found.gpus):
+        return found
+    warnings = [f"GPU {gpu.index} ({gpu.bus}) is left out, because it is no longer on the PCI bus." for gpu in lost]
+    return found._replace(
+        gpus=tuple(gpu for gpu in found.gpus if gpu not in lost),
+        warnings=(*found.warnings, *(f"{warning} {procfs.CHECK_LOG}" for warning in warnings)),
+        omitted=(*found.omitted, *(gpu.bus for gpu in lost)),
+    )
+
+
+def is_off_bus(host: hostfs.HostFS, bus: str) -> bool:
+    """Return whether the kernel does not list the PCI device of a GPU. False if it lists no PCI devices."""
+    return host.exists(_PCI) and not host.exists(f"{_PCI}/{_kernel_address(bus)}")
 
 
 def is_integrated(name: str) -> bool:
@@ -131,9 +162,9 @@ def query_nvml(
 ) -> tuple[nvml.NvmlResult | None, errors.Problem]:
     """Return NVML's result and an empty problem, or None and the reason why there is no result.
 
-    The result includes GPUs that do not answer. The code of the reason is NOT_QUERIED or UNUSABLE. The first four
-    arguments are those of read_inventory(). ``missing_nodes`` are missing device nodes that NVML must not create; with
-    None, NVML may create nodes.
+    The result includes GPUs that do not answer. The code of the reason is NOT_QUERIED, UNUSABLE or ABSENT. The first
+    four arguments are those of read_inventory(). ``missing_nodes`` are missing device nodes that NVML must not create;
+    with None, NVML may create nodes.
 
     Raises:
         HostError: NVML returns an error, crashes or hangs.
@@ -151,7 +182,10 @@ def query_nvml(
             return nvml.query(library, procfs.SKIPPED_NAMES, missing_nodes), errors.Problem("", "")
         except nvml.UnusableNvmlError as error:
             reasons.append(str(error))
-    return None, errors.Problem(UNUSABLE, " ".join(reasons) or f"There is no {nvml.LIBRARY} below {files.label}.")
+    if not libraries:
+        message = f"There is no {nvml.LIBRARY} below {files.label}."
+        return None, errors.Problem(ABSENT, message, _INSTALL_LIBRARY)
+    return None, errors.Problem(UNUSABLE, " ".join(reasons))
 
 
 def mig_nodes(host: hostfs.HostFS, found: GpuInventory) -> list[str]:
@@ -171,7 +205,7 @@ def unusable_devices(host: hostfs.HostFS, found: GpuInventory) -> list[GpuProble
     capabilities = procfs.Capabilities(host)
     for gpu in found.gpus:
         index, device = str(gpu.index), f"{_PCI}/{_kernel_address(gpu.bus)}"
-        if host.exists(_PCI) and not host.exists(device):
+        if is_off_bus(host, gpu.bus):
             message = f"{device} does not exist: the GPU is no longer on the PCI bus."
             problems.append(GpuProblem(index, errors.Problem("gpu-off-bus", message)))
         nodes = [(index, f"nvidia{gpu.minor}", gpu.minor, NODE)]

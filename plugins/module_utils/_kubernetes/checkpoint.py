@@ -11,6 +11,7 @@ pkg/kubelet/cm/devicemanager/manager.go of Kubernetes 1.34).
 
 from __future__ import annotations
 
+import base64
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, json_data
@@ -41,11 +42,13 @@ class Checkpoint(t.NamedTuple):
     """The content of a checkpoint.
 
     ``registered`` has the healthy devices of each resource. A resource without devices is one whose plugin has none
-    that is healthy, or that has not registered since the kubelet started.
+    that is healthy, or that has not registered since the kubelet started. ``answers`` are the answers of plugins to
+    allocations, each with its resource.
     """
 
     registered: t.Mapping[str, tuple[str, ...]]
     held: tuple[HeldDevices, ...]
+    answers: tuple[tuple[str, bytes], ...] = ()
 
 
 def read(host: hostfs.HostFS) -> Checkpoint | None:
@@ -73,7 +76,16 @@ def _decode(document: t.Any) -> Checkpoint:
     return Checkpoint(
         {_text(name): _names(devices or []) for name, devices in sorted(registered.items())},
         tuple(sorted(map(_held, entries))),
+        tuple((json_data.field(entry, "ResourceName", str), _answer(entry)) for entry in entries if _answer(entry)),
     )
+
+
+def _answer(entry: t.Any) -> bytes:
+    """Return the answer of the plugin (AllocResp), which Go writes in base64; empty if it is not valid."""
+    try:
+        return base64.b64decode(json_data.get(entry, "AllocResp", ""), validate=True)
+    except ValueError:
+        return b""
 
 
 def _held(entry: t.Any) -> HeldDevices:

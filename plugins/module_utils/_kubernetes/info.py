@@ -42,6 +42,8 @@ def describe_kubernetes(host: hostfs.HostFS) -> tuple[dict[str, t.Any], str | No
         "device_plugins": [],
         "plugin_pods": [],
         "plugin_processes": [],
+        "plugin_logs": [],
+        "device_list_strategies": [],
         "dra_drivers": [],
         "nri_plugin": None,
     }

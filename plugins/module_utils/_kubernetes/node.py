@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
@@ -15,12 +16,14 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import
     kubelet,
     plugins,
     pod_resources,
+    strategies,
 )
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
+_DOMAIN = "nvidia.com/"
 _NOT_ANSWERING = "pod-resources-not-responding"
 
 
@@ -46,12 +49,15 @@ def add_kubelet(
         "policy": settings.value("topologyManagerPolicy"),
         "scope": settings.value("topologyManagerScope"),
     }
-    _add_devices(host, settings.root_dir, report, problems)
+    answered = _add_devices(host, settings.root_dir, report, problems)
     probe = plugins.Probe(host)
     report["device_plugins"] = [socket._asdict() for socket in plugins.device_plugins(host, probe)]
     report["dra_drivers"] = [_describe_driver(driver) for driver in plugins.dra_drivers(host, settings.root_dir, probe)]
-    report["plugin_pods"] = plugins.plugin_pods(host)
-    report["plugin_processes"] = [process._asdict() for process in plugins.plugin_processes(host)]
+    pods, processes = plugins.plugin_pods(host), plugins.plugin_processes(host)
+    report["plugin_pods"] = list(dict.fromkeys(pod.pod for pod in pods))
+    report["plugin_processes"] = [process._asdict() for process in processes]
+    report["device_list_strategies"] = strategies.strategies(host, [process.pid for process in processes], answered)
+    _add_programs(host, report, pods)
     report["nri_plugin"] = plugins.has_nri_plugin(host)
     return settings.missing_package
 
@@ -64,8 +70,30 @@ def _describe_driver(driver: plugins.Driver) -> dict[str, t.Any]:
     }
 
 
-def _add_devices(host: hostfs.HostFS, root_dir: str, report: dict[str, t.Any], problems: list[errors.Problem]) -> None:
-    """Add the devices that the kubelet reports, or else those in its checkpoint."""
+def _add_programs(host: hostfs.HostFS, report: dict[str, t.Any], pods: t.Sequence[plugins.PluginPod]) -> None:
+    """Add the programs with which the containers that hold devices, and the pods of the plugin, were started."""
+    held = [entry for resource in report["resources"] for entry in resource["held"]]
+    found = strategies.pod_containers(host) if host.live and (held or pods) else []
+    for entry in held:
+        # The checkpoint has the UIDs of pods instead of their names.
+        own = [
+            one.program
+            for one in found
+            if one.container == entry["container"]
+            and (entry["namespace"], entry["pod"]) in ((one.namespace, one.pod), (None, one.uid))
+        ]
+        entry["program"] = own[0] if own else None
+    by_pod = {f"{one.namespace}/{one.pod}": one.program for one in found if one.sandbox}
+    report["plugin_logs"] = [{**pod._asdict(), "program": by_pod.get(pod.pod)} for pod in pods]
+
+
+def _add_devices(
+    host: hostfs.HostFS, root_dir: str, report: dict[str, t.Any], problems: list[errors.Problem]
+) -> list[str]:
+    """Add the devices that the kubelet reports, or else those in its checkpoint.
+
+    Return the strategies with which plugins have answered allocations of NVIDIA's resources.
+    """
     recorded = None
     try:
         recorded = checkpoint.read(host)
@@ -81,7 +109,7 @@ def _add_devices(host: hostfs.HostFS, root_dir: str, report: dict[str, t.Any], p
         report["source"] = checkpoint.FROM_CHECKPOINT
         allocatable, held = registered, recorded.held
     else:
-        return
+        return []
     names = dict.fromkeys([*registered, *allocatable, *(entry.resource for entry in held)])
     report["resources"] = [
         {
@@ -101,6 +129,12 @@ def _add_devices(host: hostfs.HostFS, root_dir: str, report: dict[str, t.Any], p
         }
         for name in sorted(names)
     ]
+    answered: list[str] = []
+    for resource, answer_of_plugin in recorded.answers if recorded is not None else ():
+        if resource.startswith(_DOMAIN):
+            with contextlib.suppress(ValueError):
+                answered += strategies.of_answer(answer_of_plugin)
+    return answered
 
 
 def _ask(host: hostfs.HostFS, path: str, problems: list[errors.Problem]) -> pod_resources.PodResources | None:

@@ -203,13 +203,26 @@ def has_nri_plugin(host: hostfs.HostFS) -> bool:
     )
 
 
-def plugin_pods(host: hostfs.HostFS) -> list[str]:
-    """Return the pods of NVIDIA's device plugin on the node, as NAMESPACE/POD, also those that end again and again."""
-    found = set()
+class PluginPod(t.NamedTuple):
+    """A pod of NVIDIA's plugin: NAMESPACE/POD, the last log of the plugin, and how often the kubelet restarted it."""
+
+    pod: str
+    log: str
+    restarts: int
+
+
+def plugin_pods(host: hostfs.HostFS) -> list[PluginPod]:
+    """Return the pods of NVIDIA's device plugin on the node, also those that end again and again."""
+    found = []
     for name in host.readable_entries(_POD_LOGS):
         namespace, _separator, rest = name.partition("_")
-        if rest and any(host.exists(f"{_POD_LOGS}/{name}/{container}") for container in _PLUGIN_CONTAINERS):
-            found.add(f"{namespace}/{rest.partition('_')[0]}")
+        for container in _PLUGIN_CONTAINERS if rest else ():
+            folder = f"{_POD_LOGS}/{name}/{container}"
+            if host.exists(folder):
+                # The number of restarts, with which the kubelet names the log of each attempt.
+                logs = [file[: -len(".log")] for file in host.readable_entries(folder) if file.endswith(".log")]
+                restarts = max([int(number) for number in logs if number.isdecimal()], default=0)
+                found.append(PluginPod(f"{namespace}/{rest.partition('_')[0]}", f"{folder}/{restarts}.log", restarts))
     return sorted(found)
 
 

@@ -20,6 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import schema
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
@@ -60,6 +61,23 @@ def failed(name: str, detail: str, advice: str = "") -> Check:
 
 def skipped(name: str, detail: str) -> Check:
     return Check(name, ok=None, detail=detail)
+
+
+def missing_programs(
+    host: hostfs.HostFS, folder: str, mode: str, configured: t.Mapping[str, str] = core_plan.NOTHING
+) -> tuple[str, ...]:
+    """Return the programs of the toolkit that its runtime needs in a mode and that the host lacks.
+
+    The programs are searched in ``folder`` and in PATH. ``configured`` are the paths of config.toml, by program.
+    """
+
+    def is_found(name: str) -> bool:
+        path = configured.get(name, "")
+        return host.find_executable([path] if path.startswith("/") else [f"{folder}/{name}", path or name]) is not None
+
+    if mode == "legacy":
+        return tuple(configured.get(name) or name for name in (HOOK, _CLI) if not is_found(name))
+    return () if any(map(is_found, _CDI_PROGRAMS)) else (" or ".join(_CDI_PROGRAMS),)
 
 
 class GpuChecks:
@@ -123,11 +141,10 @@ class GpuChecks:
         program = self._program or f"{self._runtime_dir}/{core_constants.MAIN_PROGRAM}"
         missing = [] if self._host.find_executable([program]) else [program]
         missing += self._missing_real_programs()
-        legacy = [name for name in (HOOK, _CLI) if not self._found(name)]
-        cdi = [] if any(self._found(name) for name in _CDI_PROGRAMS) else [" or ".join(_CDI_PROGRAMS)]
+        legacy, cdi = (missing_programs(self._host, self._runtime_dir, mode) for mode in ("legacy", "cdi"))
         # In mode auto, the toolkit's version decides between CDI and legacy.
-        auto = legacy + cdi if legacy and cdi else []
-        missing += {"legacy": legacy, "cdi": cdi, "auto": auto}[self.mode()]
+        auto = [*legacy, *cdi] if legacy and cdi else []
+        missing += {"legacy": list(legacy), "cdi": list(cdi), "auto": auto}[self.mode()]
         if missing:
             return failed(
                 TOOLKIT,
@@ -144,9 +161,6 @@ class GpuChecks:
         names = (posixpath.basename(self._program or core_constants.MAIN_PROGRAM), HOOK, _CLI)
         scripts = [f"{self._runtime_dir}/{name}" for name in names if self._host.exists(f"{self._runtime_dir}/{name}")]
         return [f"{path}.real" for path in scripts if not self._host.is_executable(f"{path}.real")]
-
-    def _found(self, name: str) -> bool:
-        return self._host.find_executable([f"{self._runtime_dir}/{name}", name]) is not None
 
     def mode(self) -> str:
         """Return the runtime's mode: ``cdi``, ``legacy``, or ``auto`` if its version decides."""
@@ -212,17 +226,21 @@ class GpuChecks:
 
     # -- CDI -----------------------------------------------------------------------------------------------------
 
+    def spec_dirs(self) -> list[str]:
+        """Return the directories of CDI specifications that the runtime reads."""
+        setting = self._setting("modes", "cdi", "spec-dirs")
+        paths = [path for path in setting if isinstance(path, str)] if isinstance(setting, list) else []
+        configured = dict.fromkeys(path.rstrip("/") for path in paths if path.startswith("/"))
+        return list(configured) or list(core_constants.CDI_SPEC_DIRS)
+
     def cdi(self) -> Check:
         """Check the CDI specifications in the directories that the runtime reads.
 
         Raises:
             MissingPackageError: A specification needs a Python package that is not installed.
         """
-        setting = self._setting("modes", "cdi", "spec-dirs")
-        paths = [path for path in setting if isinstance(path, str)] if isinstance(setting, list) else []
-        configured = dict.fromkeys(path.rstrip("/") for path in paths if path.startswith("/"))
         try:
-            return check_cdi(self._host, list(configured) or list(core_constants.CDI_SPEC_DIRS))
+            return check_cdi(self._host, self.spec_dirs())
         except errors.HostError as error:
             return failed(CDI, str(error))
 
@@ -250,6 +268,25 @@ def check_cdi(host: hostfs.HostFS, directories: t.Sequence[str]) -> Check:
                 "Create it again with nvidia_cdi_spec, or remove it if it is not needed.",
             )
     return passed(CDI, f"{core_constants.GPU_KIND} is described in {core_text.listed(list(used))}.")
+
+
+def has_hooks(host: hostfs.HostFS, directories: t.Sequence[str], name: str) -> bool:
+    """Return whether the specification of a CDI device runs a hook. Without the device, or if unknown, it may.
+
+    Raises MissingPackageError as check_cdi().
+    """
+    try:
+        documents, resolution = read_specifications(host, directories)
+    except errors.MissingPackageError:
+        raise
+    except errors.HostError:
+        return True
+    path = resolution.devices.get(name)
+    if path is None:
+        return True
+    document = cdi_validate.validate(documents[path]).document
+    own = [device for device in document.get("devices", ()) if device.get("name") == name.partition("=")[2]]
+    return any(part.get(cdi_schema.EDITS, {}).get("hooks") for part in [document, *own])
 
 
 def read_specifications(

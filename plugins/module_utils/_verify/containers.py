@@ -12,6 +12,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import json
+import re
 import signal
 import time
 import typing as t
@@ -78,15 +79,18 @@ class ContainerError(Exception):
     """The error for a container that did not run to its end.
 
     It has the problem, the advice if there is any, and the output so far. ``started`` says whether the engine was
-    requested to create or start the container.
+    requested to create or start the container. ``no_program`` says that the image lacks the program of the command.
     """
 
-    def __init__(self, problem: str, advice: str = "", output: str = "", *, started: bool = True) -> None:
+    def __init__(
+        self, problem: str, advice: str = "", output: str = "", *, started: bool = True, no_program: bool = False
+    ) -> None:
         super().__init__(problem, advice)
         self.problem = problem
         self.advice = advice
         self.output = output
         self.started = started
+        self.no_program = no_program
 
 
 class Deadline:
@@ -185,6 +189,21 @@ class Containers(abc.ABC):
         """Remove everything that this module left on the host; return an error message if something remains."""
 
 
+# The exit status of engines for a program that was not found: of the command, of a hook, or of the runtime.
+NO_SUCH_PROGRAM = 127
+
+
+def lacks_program(spec: ContainerSpec, status: int, message: str) -> bool:
+    """Return whether a failed start means that the image lacks the program of the command.
+
+    ``status`` is the exit status that the engine reports. It is the same for a hook that is not found, so ``message``
+    has to name the program of the command. The archive of the host's programs has it.
+    """
+    name = re.escape(spec.command[0])
+    named = re.search(rf"(?<![\w./-]){name}(?![\w./-])", message) is not None
+    return status == NO_SUCH_PROGRAM and not spec.archive and named
+
+
 def missing_image(image: str, load_command: str, kind: str = "image") -> ContainerError:
     """Return the error for an image that is not on this host."""
     return ContainerError(
@@ -243,9 +262,10 @@ class DockerContainers(Containers):
             raise ContainerError(f"docker cannot create the container: {created.error_message()}")
         started = self._request("POST", f"/containers/{name}/start")
         if started.refused:
-            raise ContainerError(
-                f"docker cannot start the container: {started.error_message()}", output=self._output(name)
-            )
+            message = started.error_message()
+            missing = lacks_program(spec, self._exit_code(name), message)
+            problem = f"docker cannot start the container: {message}"
+            raise ContainerError(problem, output=self._output(name), no_program=missing)
         return self._result(spec, name)
 
     def _check_image(self, image: str) -> None:
@@ -270,6 +290,13 @@ class DockerContainers(Containers):
             )
         except ValueError as error:
             raise ContainerError(f"docker does not report the container's state: {error}") from error
+
+    def _exit_code(self, name: str) -> int:
+        """Return the exit status that Docker has recorded, also for a container that it could not start."""
+        answer = self._request("GET", f"/containers/{name}/json")
+        with contextlib.suppress(ValueError):
+            return json_data.get(json_data.get({} if answer.refused else answer.json(), "State", {}), "ExitCode", 0)
+        return 0
 
     def _output(self, name: str) -> str:
         try:
@@ -354,8 +381,6 @@ def _decode_stream(stream: bytes) -> str:
     return text.decode("utf-8", "replace")
 
 
-# podman-run(1), "Exit status": the image lacks the command.
-_NO_SUCH_PROGRAM = 127
 # Podman's message for an unknown device, and the advice for it.
 _UNRESOLVED = "unresolvable CDI devices"
 _UNRESOLVED_ADVICE = (
@@ -400,13 +425,12 @@ class PodmanContainers(Containers):
             "--",
             spec.image,
         )
-        if status == _NO_SUCH_PROGRAM:
-            return ContainerResult(status, _error_message(errors))
         if status:
             advice = _UNRESOLVED_ADVICE if _UNRESOLVED in errors else ""
-            raise ContainerError(
-                f"podman cannot start the container: {_error_message(errors)}", advice, self._output(name)
-            )
+            message = _error_message(errors)
+            missing = lacks_program(spec, status, message)
+            problem = f"podman cannot start the container: {message}"
+            raise ContainerError(problem, advice, self._output(name), no_program=missing)
         return self._result(spec, name)
 
     def _check_image(self, image: str) -> None:

@@ -69,6 +69,8 @@ _LOG_DIR = f"/run/{verify_containers.NAME}"
 _LOG = "output.log"
 # The exit statuses after SIGTERM and SIGKILL, with which a kubelet ends pods that it does not know within seconds.
 _KILLED = (143, 137)
+# The message of runc and crun.
+_NOT_FOUND = "executable file not found"
 _ATTEMPTS = 3
 
 
@@ -111,7 +113,13 @@ class CriPods(verify_containers.Containers):
         config = _container_config(spec, self._image_id)
         request = grpc.field(1, pod) + grpc.field(2, config) + grpc.field(3, pod_config)
         container = self._create("CreateContainer", request, "create the container")
-        self._call("StartContainer", grpc.field(1, container), "start the container")
+        try:
+            self._call("StartContainer", grpc.field(1, container), "start the container")
+        except verify_containers.ContainerError as error:
+            # A CRI reports no exit status for a program that is not found, only the message of the low-level runtime.
+            status = verify_containers.NO_SUCH_PROGRAM if _NOT_FOUND in error.problem else 0
+            error.no_program = verify_containers.lacks_program(spec, status, error.problem)
+            raise
         return self._result(spec, container)
 
     def _pod_config(self) -> bytes:

@@ -15,16 +15,17 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import (
+    explain_container,
     explain_contents,
+    explain_outcome,
     explain_result,
     explain_rules,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_host as hosts
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_container
-
     Step = explain_result.Step
 
 
@@ -33,6 +34,9 @@ REQUEST, INJECTION, MODE, SETTINGS = "request", "injection", "mode", "settings"
 # What adds the devices: the engine by CDI, a runtime of NVIDIA, or NVIDIA's hook.
 BY_ENGINE, BY_RUNTIME, BY_HOOK, BY_NOTHING = "engine", "runtime", "hook", "none"
 _NOT_NVIDIA = "runtime-not-nvidia"
+# The usual name of NVIDIA's runtime.
+_RUNTIME_NAME = "nvidia"
+_CRI_ENGINES = ("containerd", "crio")
 # The first major versions of Docker whose `--gpus` uses nvidia-cdi-hook if nvidia-container-runtime-hook is missing,
 # and before it (registerDeviceDriver in daemon/nvidia_linux.go of moby 28.x and of moby v2, which is 29).
 _CDI_FALLBACK, _CDI_FIRST = 28, 29
@@ -64,7 +68,15 @@ class _Explainer:
     def __init__(self, container: explain_container.Container, host: hosts.Host) -> None:
         # Network devices, and GPUs of other vendors, are also requested by CDI.
         own = tuple(name for name in container.cdi_devices if _is_of_nvidia(name, host))
-        container = container._replace(cdi_devices=own, by_annotation=container.by_annotation and bool(own))
+        others = (*container.cdi_devices, *container.as_paths)
+        self.foreign = tuple(name for name in others if not _is_of_nvidia(name, host))
+        paths = tuple(name for name in container.as_paths if name not in self.foreign)
+        container = container._replace(
+            program=host.program or container.program,
+            cdi_devices=own,
+            as_paths=paths,
+            by_annotation=container.by_annotation and bool(own),
+        )
         self.container, self.host = container, host
         self.gpu_names = _gpu_names(container)
         self.asked = self._asked()
@@ -114,14 +126,16 @@ class _Explainer:
         steps = [self._request()]
         if steps[0].ok is not None:
             steps.append(self._handler())
-        if steps[0].ok is not None and self.injection in (BY_RUNTIME, BY_HOOK):
+        if all(step.ok for step in steps) and self.injection in (BY_RUNTIME, BY_HOOK):
             steps += [self._mode(), self._settings()]
-        injected = explain_result.Injected(
+        injected = explain_outcome.Injected(
             self.image, self.cdi, self.devices, self._enforced(), self._path(), self.mode
         )
-        outcome = explain_result.Outcome(self.container, self.host, injected)
+        outcome = explain_outcome.Outcome(self.container, self.host, injected)
         # Without a request, or something that handles it, there is nothing to compare.
         asked = all(step.ok for step in steps)
+        if steps[0].ok is None:
+            steps[0] = steps[0]._replace(message=f"{steps[0].message}{outcome.has_nodes()}")
         steps += outcome.steps() if asked else [outcome.start()]
         details = {
             "mode": self.mode or None,
@@ -129,7 +143,7 @@ class _Explainer:
             "requested": list(self._raw_request()),
             **outcome.details(),
         }
-        return explain_result.summarize(self.container, self.host, steps, details, outcome.success())
+        return explain_result.summarize(self.container, self.host, steps, details, outcome.success() if asked else "")
 
     def _enforced(self) -> bool:
         """Return whether nvidia-container-cli reads driver capabilities and requirements of the image."""
@@ -152,28 +166,34 @@ class _Explainer:
 
     def _raw_request(self) -> tuple[str, ...]:
         """Return what the container requests."""
-        if self.container.cdi_devices or self.container.gpus:
-            return self.container.cdi_devices or self.gpu_names
+        container = self.container
+        if container.cdi_devices or container.as_paths or container.gpus:
+            return container.cdi_devices or container.as_paths or self.gpu_names
         return tuple(name or "none" for name in self.asked.devices)
 
     def _request(self) -> Step:
         requested = self._raw_request()
-        if requested and requested != ("none",):
+        named = bool(requested) and requested != ("none",)
+        # The engine may have added devices by CDI that it does not report.
+        if not self.container.request_known and not (named and self.injection in (BY_RUNTIME, BY_HOOK)):
+            message = f"{self.container.engine} does not report what it requests."
+            advice = f"If it requests no GPU: {self._advice_to_request()[:1].lower()}{self._advice_to_request()[1:]}"
+            return explain_result.unknown(REQUEST, "request-unknown", message, advice)
+        if named:
             return explain_result.passed(
                 REQUEST, "gpus-requested", f"It requests {core_text.listed(requested)}{self._requested_by()}."
             )
-        if requested:
-            problem = f"{explain_rules.VISIBLE_DEVICES} is none, so it requests the driver's files but no GPU"
-            return explain_result.failed(REQUEST, "none-requested", problem, self._advice_to_request())
-        devices = explain_contents.contents_of(self.container.config, self.host.mountinfo).devices
-        if devices and not self.container.request_known:
-            message = f"{self.container.engine} does not report what it requests."
-            return explain_result.unknown(REQUEST, "request-unknown", message)
         name = explain_rules.VISIBLE_DEVICES
+        if requested:
+            problem = f"{name} is none, so it requests the driver's files but no GPU"
+            return explain_result.failed(REQUEST, "none-requested", problem, self._advice_to_request())
         value = self.container.environment.get(name)
         shown = f"{name} is {'not set' if value is None else value or 'empty'}"
-        problem = f"It requests no GPU: {shown}, and no CDI device is requested"
-        if devices:
+        cdi = "no CDI device is requested"
+        if self.foreign:
+            cdi = f"the requested CDI devices are no GPUs of NVIDIA ({core_text.listed(self.foreign)})"
+        problem = f"It requests no GPU: {shown}, and {cdi}"
+        if explain_contents.contents_of(self.container.config, self.host.mountinfo).devices:
             problem += "; its device nodes come from another option, which adds no files of the driver"
         return explain_result.failed(REQUEST, "no-gpu-requested", problem, self._advice_to_request())
 
@@ -181,7 +201,7 @@ class _Explainer:
         container = self.container
         if container.by_annotation:
             return " by an annotation"
-        if container.cdi_devices:
+        if container.cdi_devices or container.as_paths:
             return " by CDI"
         if container.gpus:
             return " with --gpus"
@@ -203,29 +223,82 @@ class _Explainer:
     def _handler(self) -> Step:
         """Return whether something adds the requested devices."""
         container, host = self.container, self.host
+        if not container.runtime_known:
+            problem = f"{container.engine} has no runtime named {container.runtime}, so it cannot start the container"
+            advice = (
+                "Register the runtime with nvidia_runtime_config, reload the engine with nvidia_runtime_restart, and"
+                " start the container again."
+            )
+            return explain_result.failed(INJECTION, "runtime-unknown", problem, advice)
+        if container.as_paths or (self.injection == BY_ENGINE and not host.engine_reads):
+            return self._without_cdi()
         if self.injection == BY_ENGINE:
             if host.engine_cdi is False:
-                problem = f"CDI is off in {container.engine}, so it cannot add {core_text.listed(self.cdi)}"
-                advice = "Switch it on with enable_cdi of nvidia_runtime_config, and create the container again."
-                return explain_result.failed(INJECTION, "cdi-disabled", problem, advice)
+                return self._cdi_off(core_text.listed(self.cdi))
             return explain_result.passed(INJECTION, "cdi", f"{container.engine} adds the devices by CDI.")
         if self.injection == BY_NOTHING and container.gpus:
-            problem = (
-                f"Docker {host.engine_version} finds no program for --gpus: neither {explain_rules.HOOKS[0]} nor, with"
-                f" CDI from {_CDI_FALLBACK}.3 on, nvidia-cdi-hook"
-            )
-            advice = "Install the NVIDIA Container Toolkit, and restart Docker, which searches only when it starts."
-            return explain_result.failed(INJECTION, "gpus-unsupported", problem, advice)
+            return self._gpus_unsupported()
         if self.injection == BY_NOTHING:
-            runtime = container.runtime or "unknown"
-            problem = f"Its runtime is {runtime}, which is not a runtime of NVIDIA and ignores {self._ignored()}"
-            return explain_result.failed(INJECTION, _NOT_NVIDIA, problem, self._advice_for_runtime())
+            return self._not_nvidia()
         program = container.program if self.injection == BY_RUNTIME else explain_rules.HOOKS[0]
         if self.injection == BY_RUNTIME and not host.program_exists:
             problem = f"The program of its runtime, {program}, is not on this host"
             advice = "Install the NVIDIA Container Toolkit, or correct the path with nvidia_runtime_config."
             return explain_result.failed(INJECTION, "program-missing", problem, advice)
         return explain_result.passed(INJECTION, self.injection, f"{program} adds the devices.")
+
+    def _without_cdi(self) -> Step:
+        """Return the failed step for a release of the engine that has no CDI, or a client that passes paths."""
+        container, host = self.container, self.host
+        names = core_text.listed(container.as_paths or self.cdi)
+        version = f"{container.engine} {host.engine_version}".rstrip()
+        since = cdi_support.first_release(container.engine)
+        reason = f"{version} has no CDI, which {container.engine} has from {since} on"
+        if host.engine_reads:
+            reason = f"the client that has created it has no CDI, so {version} takes the name for a path"
+        advice = f"Update {container.engine} to {since} or newer"
+        others = {"docker": ", or create it again with `--gpus all`"}
+        other = others.get(container.engine, ", or use the runtime nvidia")
+        problem = f"It requests {names}, but {reason}"
+        return explain_result.failed(INJECTION, "cdi-unsupported", problem, f"{advice}{other}.")
+
+    def _cdi_off(self, names: str) -> Step:
+        problem = f"CDI is off in {self.container.engine}, so it cannot add {names}"
+        advice = "Switch it on with enable_cdi of nvidia_runtime_config, and create the container again."
+        return explain_result.failed(INJECTION, "cdi-disabled", problem, advice)
+
+    def _gpus_unsupported(self) -> Step:
+        host = self.host
+        major = (core_text.parse_version(host.engine_version) or (0,))[0]
+        if host.engine_cdi is False and "nvidia-cdi-hook" in host.programs and major >= _CDI_FALLBACK:
+            return self._cdi_off(f"the GPUs of --gpus, and {explain_rules.HOOKS[0]} is not on this host")
+        problem = (
+            f"Docker {host.engine_version} finds no program for --gpus: neither {explain_rules.HOOKS[0]} nor, with"
+            f" CDI from {_CDI_FALLBACK}.3 on, nvidia-cdi-hook"
+        )
+        advice = "Install the NVIDIA Container Toolkit, and restart Docker, which searches only when it starts."
+        return explain_result.failed(INJECTION, "gpus-unsupported", problem, advice)
+
+    def _not_nvidia(self) -> Step:
+        container = self.container
+        runtime, advice = container.runtime or "unknown", self._advice_for_runtime()
+        if runtime == _RUNTIME_NAME == container.program:
+            message = f"{container.engine} does not report the program of its runtime {runtime}."
+            advice = "Look for the runtime in the configuration of the engine."
+            return explain_result.unknown(INJECTION, "program-unknown", message, advice)
+        if runtime == _RUNTIME_NAME:
+            problem = f"Its runtime {runtime} is the program {container.program}, which is none of NVIDIA's"
+            problem = f"{problem} and ignores {self._ignored()}"
+            advice = "Register this name for NVIDIA's program with nvidia_runtime_config, and reload the engine."
+            return explain_result.failed(INJECTION, _NOT_NVIDIA, problem, advice)
+        problem = f"Its runtime is {runtime}, which is not a runtime of NVIDIA and ignores {self._ignored()}"
+        if container.engine in _CRI_ENGINES and self.host.default_nvidia:
+            problem = f"{problem}. A runtime of NVIDIA is the default only for new pods"
+            advice = (
+                "Delete the pod: the kubelet restarts its containers in the old sandbox, with the old runtime. If it"
+                " has another runtimeClassName, set that to nvidia."
+            )
+        return explain_result.failed(INJECTION, _NOT_NVIDIA, problem, advice)
 
     def _ignored(self) -> str:
         by_variable = self.asked.source == explain_rules.BY_VARIABLE
@@ -251,7 +324,7 @@ class _Explainer:
                 problem = f"{explain_rules.HOOKS[0]} refuses to run, because the toolkit is in mode {refused}"
                 advice = "Create the container with `--runtime nvidia`, or with CDI devices, instead of the hook."
                 return explain_result.failed(MODE, "hook-refused", problem, advice)
-            return explain_result.passed(MODE, self.mode, "The hook works in mode legacy.")
+            return self._programs() or explain_result.passed(MODE, self.mode, "The hook works in mode legacy.")
         mode = explain_rules.resolve_mode(self.image, settings, self.container.program, host.version, tegra)
         self.mode = mode.name
         too_new = mode.name == explain_rules.JIT_CDI and not explain_rules.is_unified(host.version)
@@ -263,7 +336,16 @@ class _Explainer:
             "program": f"{posixpath.basename(self.container.program)} has only this mode",
             "config": f"{host.config_path} sets it",
         }.get(mode.chosen_by, f"auto resolves to it with the toolkit {host.version or 'of unknown version'}")
-        return explain_result.passed(MODE, mode.name, f"The mode is {mode.name}: {reason}.")
+        return self._programs() or explain_result.passed(MODE, mode.name, f"The mode is {mode.name}: {reason}.")
+
+    def _programs(self) -> Step | None:
+        """Return the failed step for a mode without its programs; None if they exist, or if the container runs."""
+        missing = self.host.missing_programs.get(self.mode, ())
+        if not missing or self.container.state == explain_container.RUNNING:
+            return None
+        problem = f"Mode {self.mode} needs {core_text.listed(missing)}, which this host does not have"
+        advice = "Install the NVIDIA Container Toolkit, or correct the paths in config.toml."
+        return explain_result.failed(MODE, "program-missing", problem, advice)
 
     def _settings(self) -> Step:
         """Return whether config.toml permits the request; this sets the devices that are added."""
@@ -287,6 +369,15 @@ class _Explainer:
             problem = f"{refused} is set, which the toolkit permits only in privileged containers"
             advice = "Remove the variable, or create the container with --privileged."
             return explain_result.failed(SETTINGS, "variable-privileged", problem, advice)
+        if self._enforced() and settings.no_cgroups and not host.rootless and not image.privileged:
+            key = explain_rules.KEYS["no_cgroups"]
+            problem = f"{host.config_path} sets {key}, so the container may not open its GPUs"
+            advice = "Set it to false with nvidia_toolkit_config, and use CDI for rootless engines."
+            return explain_result.failed(SETTINGS, "cgroups-off", problem, advice)
+        if self._enforced() and not host.has_driver_root:
+            problem = f"{host.config_path} names {settings.driver_root} as the driver's directory, which does not exist"
+            advice = f"Set {explain_rules.KEYS['driver_root']} to / with nvidia_toolkit_config."
+            return explain_result.failed(SETTINGS, "driver-root-missing", problem, advice)
         self.devices = visible.devices
         if self.mode in (explain_rules.CDI, explain_rules.JIT_CDI):
             self.cdi = explain_rules.cdi_devices(visible.devices, settings, self.mode)

@@ -42,6 +42,17 @@ class GpuRequest(t.NamedTuple):
     capabilities: tuple[str, ...]
 
 
+class User(t.NamedTuple):
+    """The user and the groups of a process, as the host sees them.
+
+    ``is_root`` says that it may open all files of the host. None: the ID is not mapped to one of the host.
+    """
+
+    uid: int | None
+    gids: tuple[int, ...] = ()
+    is_root: bool = False
+
+
 class Container(t.NamedTuple):
     """A container as its engine reports it.
 
@@ -49,11 +60,14 @@ class Container(t.NamedTuple):
     - ``state``: CREATED, RUNNING or EXITED. ``error`` is the engine's reason why it did not start.
     - ``pid``: its first process, None if it does not run.
     - ``runtime``: the name of the runtime; ``program``: the path or name of its program. Empty: unknown.
+    - ``runtime_known``: whether the engine has a runtime of this name.
     - ``environment``, ``annotations``, ``mounts`` (source, destination), ``privileged``: the request.
     - ``received``: the environment that the runtime received, if the engine reports it. None: it is computed.
     - ``cdi_devices``: the devices that the engine itself has to add. ``by_annotation`` says that annotations name them.
+    - ``as_paths``: names of CDI devices that the engine has taken for the paths of devices.
     - ``gpus``: requests of Docker for GPUs.
     - ``request_known``: whether the engine reports which CDI devices were requested.
+    - ``user``: the user of its first process. None: it is not known.
     - ``config``: the OCI config of the started container, with all changes of the runtime. None: it has none.
     """
 
@@ -65,6 +79,7 @@ class Container(t.NamedTuple):
     error: str = ""
     runtime: str = ""
     program: str = ""
+    runtime_known: bool = True
     environment: t.Mapping[str, str] = core_plan.NOTHING
     annotations: t.Mapping[str, str] = core_plan.NOTHING
     mounts: tuple[tuple[str, str], ...] = ()
@@ -72,14 +87,18 @@ class Container(t.NamedTuple):
     received: t.Mapping[str, str] | None = None
     cdi_devices: tuple[str, ...] = ()
     by_annotation: bool = False
+    as_paths: tuple[str, ...] = ()
     gpus: tuple[GpuRequest, ...] = ()
     request_known: bool = True
+    user: User | None = None
     config: Data | None = None
 
     @property
     def shown(self) -> str:
         """The container for messages: its name, and the ID as engines shorten it."""
         short = self.identifier[:12]
+        if not short:
+            return f"{self.name} ({self.engine})"
         return f"{self.name} ({self.engine}, {short})" if self.name and self.name != self.identifier else short
 
     def image(self, environment: t.Mapping[str, str]) -> explain_rules.Image:
@@ -129,6 +148,32 @@ def is_privileged(config: Data) -> bool:
     return _SYS_ADMIN in json_data.get(sets, "bounding", [])
 
 
+def user_of(config: Data | None) -> User | None:
+    """Return the user of the process in an OCI config."""
+    config = config or core_plan.NOTHING
+    process: dict[str, t.Any] = json_data.get(config, "process", {})
+    user: dict[str, t.Any] = json_data.get(process, "user", {})
+    if not process:
+        return None
+    linux: dict[str, t.Any] = json_data.get(config, "linux", {})
+    uid, gid = json_data.get(user, "uid", 0), json_data.get(user, "gid", 0)
+    more: list[t.Any] = json_data.get(user, "additionalGids", [])
+    groups = [_mapped(number, linux, "gidMappings") for number in (gid, *more) if isinstance(number, int)]
+    own = _mapped(uid, linux, "uidMappings")
+    gids = tuple(number for number in groups if number is not None)
+    return User(own, gids, is_root=own == 0 and not linux.get("uidMappings"))
+
+
+def _mapped(number: int, linux: Data, kind: str) -> int | None:
+    """Return the ID of the host for an ID of the container (config-linux.md of the OCI runtime specification)."""
+    mappings: list[t.Any] = json_data.get(linux, kind, [])
+    for mapping in mappings:
+        start, size = json_data.get(mapping, "containerID", 0), json_data.get(mapping, "size", 0)
+        if start <= number < start + size:
+            return json_data.get(mapping, "hostID", 0) + number - start
+    return None if mappings else number
+
+
 def _texts(value: t.Any) -> dict[str, str]:
     """Return the entries of a JSON object whose values are strings."""
     found = value if isinstance(value, dict) else {}
@@ -157,6 +202,7 @@ def from_bundle(engine: str, identifier: str, config: Data, program: str, pid: i
         mounts=mounts_of(config.get("mounts")),
         privileged=is_privileged(config),
         request_known=False,
+        user=user_of(config),
         config=config,
     )
 
@@ -173,16 +219,39 @@ def from_docker(data: Data, programs: t.Mapping[str, str], config: Data | None) 
     host: dict[str, t.Any] = json_data.get(data, "HostConfig", {})
     requests: list[t.Any] = json_data.get(host, "DeviceRequests", [])
     runtime = json_data.get(host, "Runtime", "")
+    devices: list[t.Any] = json_data.get(host, "Devices", [])
+    paths = (json_data.get(entry, "PathOnHost", "") for entry in devices)
     cdi = [entry for entry in requests if json_data.get(entry, "Driver", "") == _CDI_DRIVER]
     return _inspected("docker", data, config)._replace(
         runtime=runtime,
         program=programs.get(runtime, "") or runtime,
+        runtime_known=not programs or runtime in ("", *programs) or _is_shim(runtime),
         environment=environment_of(settings.get("Env")),
         mounts=mounts_of(data.get("Mounts"), "Source", "Destination"),
         privileged=bool(host.get("Privileged")) or _adds_sys_admin(host.get("CapAdd")),
         cdi_devices=tuple(name for entry in cdi for name in _strings(json_data.get(entry, "DeviceIDs", []))),
+        # A client before 25.0 passes these names on as paths, and such a daemon has no other way.
+        as_paths=tuple(filter(explain_rules.is_qualified, paths)),
         gpus=tuple(_gpu_request(entry) for entry in requests if entry not in cdi),
+        user=user_of(config) or _user_named(json_data.get(settings, "User", ""), host.get("GroupAdd")),
     )
+
+
+def _user_named(text: str, added: t.Any) -> User | None:
+    """Return the user of a container that does not run, from numbers: those of names are in its image."""
+    uid, _colon, gid = text.partition(":")
+    groups = [gid or "0", *_strings(added)]
+    if not all(part.isdecimal() for part in (uid or "0", *groups)):
+        return None
+    return User(int(uid or 0), tuple(map(int, groups)), is_root=int(uid or 0) == 0)
+
+
+def _is_shim(runtime: str) -> bool:
+    """Return whether Docker takes a name for that of a shim, which it does not register.
+
+    isPermissibleC8dRuntimeName() in daemon/runtime_unix.go of moby 28.
+    """
+    return "." in runtime and "/" not in runtime
 
 
 def _adds_sys_admin(added: t.Any) -> bool:
@@ -201,8 +270,10 @@ def from_podman(data: Data, config: Data | None) -> Container:
     """Return the container in the output of `podman container inspect`."""
     settings: dict[str, t.Any] = json_data.get(data, "Config", {})
     program = json_data.get(data, "OCIRuntime", "")
-    # A container that was created through the API has none.
+    # Only the command line sets it: containers of the API and of kube play have none (cmd/podman/containers of 5.4).
     command = _strings(settings.get("CreateCommand"))
+    # Then the error of the start may contain the name of a CDI device.
+    named = cdi_options(command) or (() if command else _names_in(_error_of(data)))
     return _inspected("podman", data, config)._replace(
         runtime=posixpath.basename(program),
         program=program,
@@ -211,9 +282,15 @@ def from_podman(data: Data, config: Data | None) -> Container:
         annotations=_texts(settings.get("Annotations")),
         mounts=mounts_of(data.get("Mounts"), "Source", "Destination"),
         privileged=_SYS_ADMIN in json_data.get(data, "BoundingCaps", []),
-        cdi_devices=cdi_options(command),
-        request_known=bool(command),
+        cdi_devices=named,
+        request_known=bool(command or named),
     )
+
+
+def _names_in(text: str) -> tuple[str, ...]:
+    """Return the CDI devices that a text contains."""
+    words = (word.strip("\"'`,;:.()[]") for word in re.split(r"[\s,]+", text))
+    return tuple(dict.fromkeys(filter(explain_rules.is_qualified, words)))
 
 
 _DEVICE_OPTION = re.compile(r"--device(?:=(.*))?\Z", re.DOTALL)
@@ -250,9 +327,15 @@ def _inspected(engine: str, data: Data, config: Data | None) -> Container:
         json_data.get(data, "Name", "").lstrip("/"),
         known,
         pid if pid > 0 and known == RUNNING else None,
-        json_data.get(state, "Error", ""),
+        _error_of(data),
+        user=user_of(config),
         config=config,
     )
+
+
+def _error_of(data: Data) -> str:
+    state: dict[str, t.Any] = json_data.get(data, "State", {})
+    return json_data.get(state, "Error", "")
 
 
 # -- CRI ---------------------------------------------------------------------------------------------------------------
@@ -307,5 +390,6 @@ def from_cri(
         # CRI-O does not report the request (createContainerInfo() in server/container_status.go).
         request_known="config" in info,
         # The shim runs the runtime on the bundle, whose config is the one to compare. This one is from before that.
+        user=user_of(spec),
         config=spec,
     )

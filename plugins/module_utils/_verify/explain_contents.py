@@ -39,13 +39,14 @@ class Contents(t.NamedTuple):
     """What of NVIDIA a container has: paths in it.
 
     ``complete`` is False if only the OCI config is known, which lacks what the legacy hook mounts. ``whole_dev`` says
-    that the container sees /dev of the host.
+    that the container sees /dev of the host. ``mounted`` are the device nodes that are mounted from the host.
     """
 
     devices: frozenset[str] = frozenset()
     files: frozenset[str] = frozenset()
     complete: bool = False
     whole_dev: bool = False
+    mounted: frozenset[str] = frozenset()
 
     def other_versions(self, driver: str) -> tuple[str, ...]:
         """Return the libraries of which the container has another version than ``driver``, and not that of ``driver``.
@@ -88,6 +89,7 @@ def contents_of(config: Data | None, mountinfo: str) -> Contents:
         files=frozenset(path for path in paths if _FILE.search(path) and not path.startswith(("/dev/", "/proc/"))),
         complete=bool(mounted),
         whole_dev=("/dev", "devtmpfs") in mounted,
+        mounted=frozenset(point for point, _kind in mounted if _NODE.match(point)),
     )
 
 
@@ -114,12 +116,14 @@ class Specifications(t.NamedTuple):
     - ``folders``: their directories. ``devices``: the file that defines each device, by qualified name.
     - ``documents``: the validated specification of each file.
     - ``problems``: why files or devices are skipped.
+    - ``stale``: why a device cannot be added, by qualified name. Only devices with a reason are in it.
     """
 
     folders: tuple[str, ...] = ()
     devices: t.Mapping[str, str] = core_plan.NOTHING
     documents: t.Mapping[str, Data] = core_plan.NOTHING
     problems: tuple[str, ...] = ()
+    stale: t.Mapping[str, str] = core_plan.NOTHING
 
     def edits(self, names: t.Iterable[str]) -> list[Data]:
         """Return the changes for the devices ``names``: of each file once, then of each device."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import typing as t
 from urllib.parse import quote
 
@@ -90,6 +91,10 @@ def find(name: str, selector: Selector, host: hostfs.HostFS, run: core_plan.Runn
         others = _bundles(name, candidates, host)
         candidates += [other for other in others if selector.engine in (None, other.engine)]
         searched.append("bundles below /run")
+    if not candidates or not _matches(name, candidates):
+        never_created = _of_kubelet(name, host, run)
+        if never_created is not None:
+            return never_created
     chosen = _only(name, candidates, searched)
     try:
         return chosen.read()
@@ -118,6 +123,24 @@ def _only(name: str, candidates: t.Sequence[_Candidate], searched: t.Sequence[st
     raise errors.HostError(
         f"No container has the name or ID {name!r}. Searched: {places}. Correct container, or select the engine."
     )
+
+
+def _matches(name: str, candidates: t.Iterable[_Candidate]) -> bool:
+    return any(name in one.names or (name and one.identifier.startswith(name)) for one in candidates)
+
+
+def _of_kubelet(name: str, host: hostfs.HostFS, run: core_plan.Runner) -> Found | None:
+    """Return a container of a pod that was never created, with the last error of the pod; None if there is none."""
+    # Most containers exist.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import pod_errors  # noqa: PLC0415
+
+    error = pod_errors.last_error(host, run, name) if "/" in name else None
+    if error is None:
+        return None
+    container = explain_container.Container(
+        error.engine, "", name, explain_container.CREATED, error=error.message, request_known=False
+    )
+    return Found(container, explain_host.EngineState())
 
 
 def _newest(found: t.Iterable[_Candidate]) -> list[_Candidate]:
@@ -149,7 +172,10 @@ def _search(
     if installation.pid is None:
         raise _EngineError("does not run")
     live = engine.live(host, installation)
-    state = explain_host.EngineState(live.version if live is not None else "", live.cdi if live is not None else None)
+    state = explain_host.EngineState(rootless=target.user is not None)
+    if live is not None:
+        default = engines_base.is_nvidia_runtime(live.default_runtime, live.runtimes.get(live.default_runtime))
+        state = state._replace(version=live.version, cdi=live.cdi, default_nvidia=default)
     if engine.name == "docker":
         programs = dict(live.runtimes) if live is not None else {}
         return _of_docker(host, installation.socket, programs, state), installation.socket
@@ -209,7 +235,9 @@ def _of_podman(host: hostfs.HostFS, run: core_plan.Runner, binary: str) -> list[
         answer = ask("container", "inspect", "--", identifier)
         data = _object(answer[0] if isinstance(answer, list) and answer else None)
         config = _parsed_config(host, json_data.get(data, "OCIConfigPath", ""))
-        return Found(explain_container.from_podman(data, config), explain_host.EngineState(cdi=True))
+        # Each user has containers of their own.
+        state = explain_host.EngineState(cdi=True, rootless=os.geteuid() != 0)
+        return Found(explain_container.from_podman(data, config), state)
 
     def candidate(entry: t.Any) -> _Candidate:
         identifier, names = json_data.field(entry, "Id", str), json_data.strings(entry, "Names")

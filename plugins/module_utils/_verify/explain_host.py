@@ -15,6 +15,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, trusted_paths
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support
@@ -23,12 +24,17 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import invent
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import checks as verify_checks
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_contents, explain_rules
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import (
+    explain_access,
+    explain_container,
+    explain_contents,
+    explain_devices,
+    explain_facts,
+    explain_rules,
+)
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_container
 
 
 # The programs that `docker run --gpus` searches.
@@ -37,95 +43,86 @@ _DOCKER_PROGRAMS = (explain_rules.HOOKS[0], "nvidia-cdi-hook")
 _MOUNTS = 1 << 20
 
 
-class Gpu(t.NamedTuple):
-    """A GPU or MIG device.
-
-    ``names`` are the names by which a container can request it. ``nodes`` are its device nodes. ``usable`` is False for
-    a GPU in MIG mode, of which containers use the MIG devices. ``arch`` and ``brand`` are None if they are unknown.
-    """
-
-    name: str
-    names: tuple[str, ...]
-    nodes: tuple[str, ...]
-    usable: bool = True
-    arch: str | None = None
-    brand: str | None = None
-
-
-class Selection(t.NamedTuple):
-    """The GPUs that a request names. ``unknown`` are other names; ``certain`` says that no GPU can have them."""
-
-    gpus: tuple[Gpu, ...]
-    unknown: tuple[str, ...] = ()
-    certain: bool = True
-
-    @property
-    def names(self) -> list[str]:
-        return [gpu.name for gpu in self.gpus]
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(node for gpu in self.gpus for node in gpu.nodes))
-
-
 class Host(t.NamedTuple):
     """What decides about the GPUs of a container.
 
     - ``version``: the version of the toolkit, None if it is unknown. ``config_path``: its config.toml, and
       ``config_problem`` why that cannot be read.
+    - ``program``: the program of the container's runtime, if the engine reports only a name; otherwise empty.
     - ``programs``: those of _DOCKER_PROGRAMS that are on the host. ``program_exists``: whether the program of the
-      container's runtime is.
+      container's runtime is. ``missing_programs``: the others that the mode in the key needs, and that are not.
     - ``driver``, ``cuda``: the version of the driver and its CUDA version. None: unknown.
+    - ``driver_problem``: why no program can use the driver. ``library``: the version of its NVML
+      library, None if it is unknown.
     - ``tegra``: whether the host is a Tegra system. ``comparable``: False for WSL and Tegra, which have other device
       nodes and, in most releases, none of the driver's files in /proc.
     - ``all_gpus``: the GPUs and MIG devices. ``names_known``: whether all of their UUIDs are known.
     - ``engine_cdi``: whether the engine reads CDI specifications, None if it is unknown. ``engine_version``: Docker's.
     - ``engine_specifications``, ``runtime_specifications``: in the directories of the engine and of config.toml.
-    - ``mountinfo``: /proc/PID/mountinfo of the container.
+    - ``engine_reads``: whether the release of the engine reads specifications at all. ``rootless``: whether it belongs
+      to a user. ``default_nvidia``: whether its default runtime is one of NVIDIA.
+    - ``nodes``: the permissions of device nodes. ``imex_channels``: the numbers of those that exist, and
+      ``creates_imex``: whether mode legacy creates others. ``features``: the variables of those whose devices exist.
+    - ``csv_files``: whether a Tegra system has lists of files for mode csv. ``has_driver_root``: whether the directory
+      of the driver's files in config.toml exists.
+    - ``selinux``: whether SELinux denies containers the devices of the host; None without enforced SELinux.
+    - ``mountinfo``: /proc/PID/mountinfo of the container. ``device_rules``: those of its device cgroup, version 1.
     """
 
     version: str | None = None
     settings: explain_rules.Settings = explain_rules.Settings()
     config_path: str = toolkit_constants.CONFIG_FILE
     config_problem: str = ""
+    program: str = ""
     programs: frozenset[str] = frozenset()
     program_exists: bool = True
+    missing_programs: t.Mapping[str, tuple[str, ...]] = core_plan.NOTHING
     driver_loaded: bool = True
     driver: str | None = None
     cuda: str | None = None
+    driver_problem: explain_facts.DriverProblem = explain_facts.DriverProblem()
+    library: str | None = None
     tegra: bool = False
     comparable: bool = True
-    all_gpus: tuple[Gpu, ...] = ()
+    all_gpus: tuple[explain_devices.Gpu, ...] = ()
     names_known: bool = True
     engine_cdi: bool | None = None
     engine_version: str = ""
     engine_specifications: explain_contents.Specifications = explain_contents.Specifications()
     runtime_specifications: explain_contents.Specifications = explain_contents.Specifications()
+    engine_reads: bool = True
+    rootless: bool = False
+    default_nvidia: bool | None = None
+    nodes: t.Mapping[str, explain_access.Node] = core_plan.NOTHING
+    imex_channels: frozenset[str] = frozenset()
+    creates_imex: bool = False
+    features: frozenset[str] = frozenset(explain_rules.FEATURE_NODES)
+    csv_files: bool = True
+    has_driver_root: bool = True
+    selinux: explain_access.Selinux | None = None
     mountinfo: str = ""
+    device_rules: str = ""
 
     @property
-    def gpus(self) -> tuple[Gpu, ...]:
+    def gpus(self) -> tuple[explain_devices.Gpu, ...]:
         return tuple(gpu for gpu in self.all_gpus if gpu.usable)
 
-    def select(self, names: t.Iterable[str]) -> Selection:
-        """Return the GPUs that ``names`` request (select_devices() in src/cli/common.c of libnvidia-container)."""
-        found: dict[str, Gpu] = {}
-        unknown = []
-        for name in filter(None, names):
-            if name.lower() == "all":
-                found.update((gpu.name, gpu) for gpu in self.gpus)
-                continue
-            matching = [gpu for gpu in self.all_gpus if name.lower() in map(str.lower, gpu.names)]
-            found.update((gpu.name, gpu) for gpu in matching)
-            unknown += [] if matching else [name]
-        return Selection(tuple(found.values()), tuple(unknown), self.names_known)
+    def select(self, names: t.Iterable[str], legacy: bool = True) -> explain_devices.Selection:
+        """Return the GPUs that ``names`` request in mode legacy, or in a mode with generated specifications."""
+        return explain_devices.select(self.all_gpus, names, self.names_known, legacy)
 
 
 class EngineState(t.NamedTuple):
-    """What the running engine of the container reports: its version, and whether it reads CDI specifications."""
+    """What is known about the engine of the container.
+
+    Its version, whether it reads CDI specifications, whether it belongs to a user, and whether its default runtime is
+    one of NVIDIA.
+    """
 
     version: str = ""
     cdi: bool | None = None
+    rootless: bool = False
+    default_nvidia: bool | None = None
 
 
 def read_host(
@@ -139,6 +136,8 @@ def read_host(
 
     Raises MissingPackageError if a file needs a Python package that this host lacks.
     """
+    program = explain_facts.program_of_podman(container, host, run)
+    container = container._replace(program=program or container.program)
     program_dir = runtime_dir or _own_dir(container.program, host) or toolkit_installed.PROGRAM_DIR
     config_path = toolkit_constants.config_file(host, program_dir)
     settings, problem = _settings(host, config_path)
@@ -149,29 +148,46 @@ def read_host(
     cuda, gpus = _requirement_facts(host, container, gpus, missing)
     (support,) = cdi_support.engines_for([_engine_entry(container.engine, engine.version)], host, run)
     specifications = {}
+    is_new = container.state != explain_container.RUNNING
     for folders in (support.folders, settings.spec_dirs):
         if folders not in specifications:
-            specifications[folders] = _specifications(host, folders)
-    mountinfo = "" if container.pid is None else host.read_text(f"/proc/{container.pid}/mountinfo", _MOUNTS)
+            specifications[folders] = _specifications(host, folders, is_new)
+    process = "" if container.pid is None else f"/proc/{container.pid}"
     return Host(
         version=_version(host, run, program_dir),
         settings=settings,
         config_path=config_path,
         config_problem=problem,
+        program=program,
         programs=frozenset(name for name in _DOCKER_PROGRAMS if host.find_executable([name])),
         program_exists=bool(container.program) and host.find_executable([container.program]) is not None,
+        missing_programs=explain_facts.missing_programs(host, program_dir, settings),
         driver_loaded=driver is not None,
         driver=driver.version if driver is not None else None,
         cuda=cuda,
+        driver_problem=explain_facts.driver_problem(host, run, report) if driver else explain_facts.DriverProblem(),
+        library=explain_facts.library_version(host, settings.driver_root or "/"),
         tegra=kind == procfs.TEGRA,
         comparable=kind not in (procfs.WSL, procfs.TEGRA),
         all_gpus=gpus,
         names_known=known,
         engine_cdi=engine.cdi if support.reads else False,
-        engine_version=engine.version,
+        # Podman has no daemon that reports a version.
+        engine_version=engine.version or (support.version or "" if support.name == "podman" else ""),
         engine_specifications=specifications[support.folders],
         runtime_specifications=specifications[settings.spec_dirs],
-        mountinfo=mountinfo,
+        engine_reads=support.reads,
+        rootless=engine.rootless,
+        default_nvidia=engine.default_nvidia,
+        nodes=explain_facts.permissions(host, [node for gpu in gpus for node in gpu.nodes]),
+        imex_channels=explain_facts.imex_channels(host),
+        creates_imex=explain_facts.creates_imex_channels(host),
+        features=explain_facts.features(host),
+        csv_files=bool(host.glob(f"{settings.csv_folder}/*.csv")),
+        has_driver_root=host.exists(settings.driver_root or "/"),
+        selinux=explain_facts.selinux(host),
+        mountinfo=host.read_text(f"{process}/mountinfo", _MOUNTS) if process else "",
+        device_rules=explain_facts.device_rules(host, process) if process else "",
     )
 
 
@@ -221,10 +237,10 @@ def _settings(host: hostfs.HostFS, path: str) -> tuple[explain_rules.Settings, s
     return explain_rules.settings_of(data), ""
 
 
-def _gpus(host: hostfs.HostFS, devices: t.Iterable[dict[str, t.Any]]) -> tuple[tuple[Gpu, ...], bool]:
+def _gpus(host: hostfs.HostFS, devices: t.Iterable[dict[str, t.Any]]) -> tuple[tuple[explain_devices.Gpu, ...], bool]:
     """Return the GPUs and MIG devices in the report ``devices``, and whether all of their names are known."""
     mig_nodes = procfs.Capabilities(host).known_nodes
-    found: list[Gpu] = []
+    found: list[explain_devices.Gpu] = []
     known = True
     for device in devices:
         index, minor, uuid = device["index"], device["minor"], device["uuid"]
@@ -234,23 +250,27 @@ def _gpus(host: hostfs.HostFS, devices: t.Iterable[dict[str, t.Any]]) -> tuple[t
         names = list(filter(None, (None if index is None else str(index), uuid, bus, long_bus)))
         node = () if minor is None else (f"/dev/nvidia{minor}",)
         gpu = f"GPU {device['bus_id'] if index is None else index}"
-        found.append(Gpu(gpu, tuple(names), node, not device["mig_enabled"]))
+        problem, migs = explain_facts.problem_of(device["reasons"]), device["mig_devices"]
+        empty = bool(device["mig_enabled"]) and not migs
+        one = explain_devices.Gpu(gpu, tuple(names), node, not device["mig_enabled"], problem=problem, empty=empty)
+        found.append(one._replace(mig_unknown=device["mig_enabled"] is None))
         known = known and index is not None and uuid is not None
-        for number, mig in enumerate(device["mig_devices"]):
+        for number, mig in enumerate(migs):
             own = number if mig["index"] is None else mig["index"]
             known = known and mig["index"] is not None and mig["uuid"] is not None
             nodes = tuple(mig_nodes(minor, mig["gpu_instance"], mig["compute_instance"])) if node else ()
             names = [f"{index}:{own}", *([mig["uuid"]] if mig["uuid"] else [])]
-            found.append(Gpu(f"{gpu} MIG {own}", tuple(names), (*node, *nodes)))
+            problem = explain_facts.problem_of(mig["reasons"])
+            found.append(explain_devices.Gpu(f"{gpu} MIG {own}", tuple(names), (*node, *nodes), problem=problem))
     return tuple(found), known
 
 
 def _requirement_facts(
     host: hostfs.HostFS,
     container: explain_container.Container,
-    gpus: tuple[Gpu, ...],
+    gpus: tuple[explain_devices.Gpu, ...],
     missing_nodes: t.Sequence[str],
-) -> tuple[str | None, tuple[Gpu, ...]]:
+) -> tuple[str | None, tuple[explain_devices.Gpu, ...]]:
     """Return the driver's CUDA version, and ``gpus`` with what requirements of images compare.
 
     NVML is asked only for an image with requirements, because that takes seconds on some hosts. It must not create
@@ -274,8 +294,11 @@ def _requirement_facts(
     return result.cuda or None, tuple(found)
 
 
-def _specifications(host: hostfs.HostFS, folders: t.Sequence[str]) -> explain_contents.Specifications:
-    """Return the CDI specifications in ``folders``. Raises MissingPackageError if a file needs PyYAML."""
+def _specifications(host: hostfs.HostFS, folders: t.Sequence[str], with_stale: bool) -> explain_contents.Specifications:
+    """Return the CDI specifications in ``folders``. Raises MissingPackageError if a file needs PyYAML.
+
+    ``with_stale``: compare each device with the host. What a running container has is compared with the container.
+    """
     if not folders:
         return explain_contents.Specifications()
     try:
@@ -285,9 +308,10 @@ def _specifications(host: hostfs.HostFS, folders: t.Sequence[str]) -> explain_co
     except errors.HostError as error:
         return explain_contents.Specifications(tuple(folders), problems=(str(error),))
     used = dict.fromkeys(resolution.devices.values())
-    return explain_contents.Specifications(
+    found = explain_contents.Specifications(
         tuple(folders),
         resolution.devices,
         {path: cdi_validate.validate(documents[path]).document for path in used},
-        tuple(resolution._replace(shadowed={}).warnings()),
+        (*resolution._replace(shadowed={}).warnings(), *explain_facts.ignored_files(host, folders)),
     )
+    return found._replace(stale=explain_facts.stale_devices(host, found)) if with_stale else found

@@ -18,6 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import schema
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_devices
 
 if t.TYPE_CHECKING:
     Environment = t.Mapping[str, str]
@@ -31,11 +32,19 @@ VISIBLE_DEVICES, DRIVER_CAPABILITIES = "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_
 CUDA_VERSION, DISABLE_REQUIRE, REQUIRE = "CUDA_VERSION", "NVIDIA_DISABLE_REQUIRE", "NVIDIA_REQUIRE_"
 REQUIRE_CUDA, REQUIRE_JETPACK = f"{REQUIRE}CUDA", f"{REQUIRE}JETPACK"
 MIG_VARIABLES = ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES")
-# The variables that programs of the toolkit read. Only these are in results, because others such as NVIDIA_API_KEY may
-# be secrets. The variables of requirements begin with REQUIRE.
+IMEX_CHANNELS, IMEX_NODES = "NVIDIA_IMEX_CHANNELS", "/dev/nvidia-caps-imex-channels"
+# The device nodes of each feature (internal/discover/gds.go, gdrcopy.go, mofed.go and nvswitch.go).
+FEATURE_NODES = {
+    "NVIDIA_GDS": ("/dev/nvidia-fs*",),
+    "NVIDIA_MOFED": ("/dev/infiniband/uverbs*", "/dev/infiniband/rdma_cm"),
+    "NVIDIA_GDRCOPY": ("/dev/gdrdrv",),
+    "NVIDIA_NVSWITCH": ("/dev/nvidia-nvswitchctl", "/dev/nvidia-nvswitch*"),
+}
+# The variables that programs of the toolkit or CUDA read. Only these are in results, because others such as
+# NVIDIA_API_KEY may be secrets. The variables of requirements begin with REQUIRE.
 VARIABLES = (
     *(VISIBLE_DEVICES, DRIVER_CAPABILITIES, CUDA_VERSION, DISABLE_REQUIRE, *MIG_VARIABLES),
-    *("NVIDIA_IMEX_CHANNELS", "NVIDIA_GDS", "NVIDIA_MOFED", "NVIDIA_GDRCOPY", "NVIDIA_NVSWITCH"),
+    *(IMEX_CHANNELS, *FEATURE_NODES, explain_devices.CUDA_VISIBLE_DEVICES),
 )
 DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
 # How a container requests devices.
@@ -43,6 +52,8 @@ BY_ANNOTATION, BY_MOUNT, BY_VARIABLE, BY_IMAGE = "annotation", "mount", "variabl
 
 # internal/modifier/cdi.go: specifications of this kind are generated when the container starts.
 AUTOMATIC_KIND = "runtime.nvidia.com/gpu"
+# The code of DriverMismatchError in _gpu/nvml, which is not imported here.
+LIBRARY_DIFFERS = "driver-library-differs"
 ALL_CAPABILITIES = frozenset(("compat32", "compute", "display", "graphics", "ngx", "utility", "video"))
 _DEFAULT_CAPABILITIES = frozenset(("compute", "utility"))
 # From this version on, auto is just-in-time CDI instead of legacy, and one function (VisibleDevices) is used by the
@@ -71,6 +82,15 @@ class Settings(t.NamedTuple):
     default_kind: str = core_constants.GPU_KIND
     annotation_prefixes: tuple[str, ...] = ("cdi.k8s.io/",)
     spec_dirs: tuple[str, ...] = core_constants.CDI_SPEC_DIRS
+    no_cgroups: bool = False
+    ignore_imex: bool = False
+    driver_root: str = ""
+    csv_folder: str = "/etc/nvidia-container-runtime/host-files-for-container.d"
+    cli_path: str = ""
+    hook_path: str = HOOKS[0]
+    ctk_path: str = "nvidia-ctk"
+    runtimes: tuple[str, ...] = ("runc", "crun")
+    ldconfig: str = ""
     invalid: str = ""
 
     @property
@@ -96,6 +116,15 @@ KEYS = {
     "default_kind": "nvidia-container-runtime.modes.cdi.default-kind",
     "annotation_prefixes": "nvidia-container-runtime.modes.cdi.annotation-prefixes",
     "spec_dirs": "nvidia-container-runtime.modes.cdi.spec-dirs",
+    "no_cgroups": "nvidia-container-cli.no-cgroups",
+    "ignore_imex": "features.ignore-imex-channel-requests",
+    "driver_root": "nvidia-container-cli.root",
+    "csv_folder": "nvidia-container-runtime.modes.csv.mount-spec-path",
+    "cli_path": "nvidia-container-cli.path",
+    "hook_path": "nvidia-container-runtime-hook.path",
+    "ctk_path": "nvidia-ctk.path",
+    "runtimes": "nvidia-container-runtime.runtimes",
+    "ldconfig": "nvidia-container-cli.ldconfig",
 }
 
 
@@ -165,6 +194,15 @@ def is_qualified(name: str) -> bool:
     return bool(equals) and not cdi_schema.kind_problem(kind) and not cdi_schema.device_name_problem(device)
 
 
+def is_device_mounts(name: str) -> bool:
+    """Return whether a value of NVIDIA_VISIBLE_DEVICES is the directory of requests by mounts.
+
+    NVIDIA's device plugin sets it with the strategy volume-mounts (updateResponseForDeviceMounts() in
+    internal/plugin/server.go of k8s-device-plugin 0.18).
+    """
+    return f"{posixpath.normpath(name)}/".startswith(f"{DEVICE_MOUNTS}/")
+
+
 def is_unified(version: str | None) -> bool:
     """Return whether the toolkit ``version`` is 1.18 or newer. An unknown version counts as the newest."""
     return version is None or toolkit_installed.version_key(version) >= _UNIFIED
@@ -191,6 +229,8 @@ def visible_devices(image: Image, settings: Settings, version: str | None, mode:
     swarm = settings.swarm_variables if unified or mode != CDI else ()
     variables = _variables_read(image.environment, swarm)
     devices = devices_in_variables(image, variables)
+    if any(is_device_mounts(name) for name in devices) and not settings.accept_mounts:
+        return Visible((), BY_MOUNT, (), mounted or devices, KEYS["accept_mounts"])
     source = BY_VARIABLE if any(name in image.environment for name in variables) else BY_IMAGE if devices else ""
     if devices and not (image.privileged or settings.accept_variable):
         return Visible((), source, variables, devices, KEYS["accept_variable"])
@@ -353,6 +393,25 @@ def requirements(image: Image, settings: Settings) -> tuple[dict[str, str], str]
             return found, f"{CUDA_VERSION}={image.environment[CUDA_VERSION]} is not a version"
         found[CUDA_VERSION] = f"cuda>={version[1]}.{version[2] or 0}"
     return found, ""
+
+
+def imex_channels(image: Image, settings: Settings) -> tuple[str, ...]:
+    """Return the IMEX channels that a container requests (ImexChannelRequests() in cuda_image.go, 1.18 to 1.20)."""
+    prefix = f"{DEVICE_MOUNTS}/imex/"
+    points = [posixpath.normpath(path) for source, path in image.mounts if posixpath.normpath(source) == "/dev/null"]
+    mounted = tuple(path[len(prefix) :] for path in points if path.startswith(prefix))
+    if settings.accept_mounts and mounted:
+        return mounted
+    permitted = image.privileged or settings.accept_variable
+    if not permitted or IMEX_CHANNELS not in image.environment:
+        return ()
+    named = devices_in_variables(image, (IMEX_CHANNELS,))
+    return () if named == ("all",) else tuple(filter(None, named))
+
+
+def features(image: Image) -> tuple[str, ...]:
+    """Return the variables with which a container requests other devices (gatedDevices in internal/modifier/cdi.go)."""
+    return tuple(name for name in FEATURE_NODES if image.environment.get(name) == "enabled")
 
 
 def refused_variable(image: Image) -> str:

@@ -50,8 +50,6 @@ _ARCHIVE_COMMANDS: dict[str, tuple[str, ...]] = {"engine": ("/bin/sh", "-c", "tr
 # The toolkit's value for no GPU is "void": the runtime starts such a container on every host, with any image.
 _VARIABLE, _NO_GPU, _ALL_GPUS = "NVIDIA_VISIBLE_DEVICES", "void", "all"
 _CRI_ENGINES = ("containerd", "crio")
-# The exit status of a shell, and the message of a low-level runtime, if the image lacks the program.
-_NO_SUCH_PROGRAM, _NOT_FOUND = 127, "executable file not found"
 _PROGRAM_ADVICE = "The image does not contain the program. Set command or image."
 _KILLED = (137, 143)
 # The number of output lines that a message quotes.
@@ -297,21 +295,20 @@ class Verification:
             result = self._run_container(spec)
         except verify_containers.ContainerError as error:
             self.output = masking.mask_urls(error.output)
-            no_program = _NOT_FOUND in error.problem
-            self.cause_unknown = error.started and not no_program
-            advice = _PROGRAM_ADVICE if no_program else error.advice or self._log_advice()
+            self.cause_unknown = error.started and not error.no_program
+            advice = _PROGRAM_ADVICE if error.no_program else error.advice or self._log_advice()
             return verify_checks.failed(CONTAINER, f"{error.problem.rstrip('.')}.{self._quoted_output()}", advice)
         except errors.HostError as error:
             return verify_checks.failed(CONTAINER, str(error))
         self.output = masking.mask_urls(result.output)
         detail = f"{self._shown_container(spec)} exited with status {result.status}."
         if result.status:
-            self.cause_unknown = result.status != _NO_SUCH_PROGRAM
-            return verify_checks.failed(
-                CONTAINER, f"{detail}{self._quoted_output()}", self._status_advice(result.status)
-            )
-        if spec.command == visible_gpus.COMMAND:
-            return self._compare_gpus()
+            no_program = result.status == verify_containers.NO_SUCH_PROGRAM and not spec.archive
+            self.cause_unknown = not no_program
+            advice = _PROGRAM_ADVICE if no_program else self._status_advice(result.status)
+            return verify_checks.failed(CONTAINER, f"{detail}{self._quoted_output()}", advice)
+        if spec.command in visible_gpus.COMMANDS:
+            return self._compare_gpus(by_nodes=spec.command == visible_gpus.NODES_COMMAND)
         return verify_checks.passed(CONTAINER, detail)
 
     def _container_spec(self) -> verify_containers.ContainerSpec:
@@ -323,12 +320,16 @@ class Verification:
 
             archive, commands = host_programs.archive(self.host), _ARCHIVE_COMMANDS
         gpu, by_runtime = options.level == "gpu", self.injection == verify_injection.RUNTIME
+        command = options.command or commands[options.level]
+        if command == visible_gpus.COMMAND and self._without_hooks():
+            # Without hooks, the container has no links to the libraries, so nvidia-smi does not find NVML.
+            command = visible_gpus.NODES_COMMAND
         all_gpus = gpu and self.injection == verify_injection.GPUS
         # Docker sets the variable itself for --gpus. With CDI, a default runtime of NVIDIA must not add GPUs as well.
         variable = {} if all_gpus else {_VARIABLE: _ALL_GPUS if gpu and by_runtime else _NO_GPU}
         return verify_containers.ContainerSpec(
             image=options.image or "",
-            command=options.command or commands[options.level],
+            command=command,
             runtime=options.runtime_name if by_runtime else "",
             environment=variable,
             timeout=options.timeout,
@@ -337,12 +338,29 @@ class Verification:
             archive=archive,
         )
 
+    def _without_hooks(self) -> bool:
+        """Return whether the containers get the GPUs by a CDI specification without hooks (``hooks: none``)."""
+        options = self.options
+        gpu_checks = verify_checks.GpuChecks(self.host, options.runtime_name, self.program, options.runtime_dir)
+        if self.injection == verify_injection.CDI:
+            (engine,) = cdi_support.engines_for([self.engine.name], self.host, self.run)
+            folders = engine.folders or core_constants.CDI_SPEC_DIRS
+        elif self.injection == verify_injection.RUNTIME and gpu_checks.mode() == "cdi":
+            folders = tuple(gpu_checks.spec_dirs())
+        else:
+            return False
+        return not verify_checks.has_hooks(self.host, folders, verify_injection.ALL_GPUS)
+
     def _shown_container(self, spec: verify_containers.ContainerSpec) -> str:
-        command = "nvidia-smi -L" if spec.command == visible_gpus.COMMAND else " ".join(spec.command)
+        names: dict[tuple[str, ...], str] = {
+            visible_gpus.COMMAND: "nvidia-smi -L",
+            visible_gpus.NODES_COMMAND: "ls /dev",
+        }
+        command = names.get(spec.command) or " ".join(spec.command)
         runtime = f" with the runtime {spec.runtime}" if spec.runtime else ""
         return f"`{command}` in a container of {spec.image or 'the programs of this host'}{runtime}"
 
-    def _compare_gpus(self) -> verify_checks.Check:
+    def _compare_gpus(self, by_nodes: bool) -> verify_checks.Check:
         """Compare the GPUs in the container's output with those of the host."""
         # Only this check needs the import.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import info as gpu_info  # noqa: PLC0415
@@ -358,6 +376,8 @@ class Verification:
         missing = [str(gpu) for gpu, seen in self.gpus if not seen]
         count = f"{len(self.gpus) - len(missing)} of {len(self.gpus)} GPUs"
         detail = f"A container with `{how}` sees {count} of this host."
+        if by_nodes:
+            detail = f"{detail} Only device nodes were compared, because the CDI specification has no hooks."
         if missing:
             detail = f"{detail} It does not see {core_text.listed(missing)}.{self._quoted_output()}"
             return verify_checks.failed(CONTAINER, detail, self._missing_advice())
@@ -401,8 +421,6 @@ class Verification:
         return cri_pods.CriPods(cri_of_host)
 
     def _status_advice(self, status: int) -> str:
-        if status == _NO_SUCH_PROGRAM:
-            return _PROGRAM_ADVICE
         if status in _KILLED:
             return "It was killed. Check the memory of the host, and whether a kubelet removes unknown containers."
         return self._log_advice()

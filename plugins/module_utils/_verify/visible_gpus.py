@@ -19,13 +19,18 @@ if t.TYPE_CHECKING:
 
 _NODE = "device node "
 # The status 127 of a shell means that nvidia-smi or its loader is missing. The device nodes are then compared.
-_SCRIPT = (
+_LIST_NODES = (
     "for node in /dev/nvidia[0-9]* /dev/nvidia-caps/nvidia-cap[0-9]*; do"
     f' if [ -c "$node" ]; then echo "{_NODE}$node"; fi; done;'
-    " if command -v nvidia-smi >/dev/null; then nvidia-smi -L; status=$?;"
+)
+_SCRIPT = (
+    f"{_LIST_NODES} if command -v nvidia-smi >/dev/null; then nvidia-smi -L; status=$?;"
     " if [ $status -ne 127 ]; then exit $status; fi; fi; exit 0"
 )
 COMMAND = ("/bin/sh", "-c", _SCRIPT)
+# For containers in which nvidia-smi cannot work.
+NODES_COMMAND = ("/bin/sh", "-c", f"{_LIST_NODES} exit 0")
+COMMANDS = (COMMAND, NODES_COMMAND)
 _UUID = re.compile(r"\(UUID: ((?:GPU|MIG)-[^)\s]+)\)")
 
 

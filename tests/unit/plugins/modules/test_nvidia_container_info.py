@@ -33,8 +33,13 @@ def test_requires_root(monkeypatch: pytest.MonkeyPatch, user: int, params: dict[
     monkeypatch.setattr(os, "geteuid", lambda: user)
     for name in ("load_bundled_packages", "host_from_params", "command_runner"):
         monkeypatch.setattr(_module, name, lambda _task: None)
-    monkeypatch.setattr(host_info, "describe_host", lambda *_args: {})
-    module = MagicMock(params={"gather_subset": [], "toolkit_dir": "/x", "require_engines": None, **params})
+    monkeypatch.setattr(host_info, "describe_host", lambda *_args, **_options: {})
+    module = MagicMock(
+        params={
+            **dict.fromkeys(("gather_subset", "toolkit_dir", "driver_root", "library_search_paths", "require_engines")),
+            **params,
+        }
+    )
     if refused:
         with pytest.raises(HostError, match=r"runs as user 1000, not as root\. Run with -b \(become\)\."):
             nvidia_container_info.describe(module)

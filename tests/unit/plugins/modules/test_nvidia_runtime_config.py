@@ -7,8 +7,13 @@
 from __future__ import annotations
 
 import typing as t
+from unittest.mock import MagicMock
 
 import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_runtime_config
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kubelet_hosts import Node
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -124,3 +129,29 @@ def test_check_mode_with_programs_that_an_earlier_task_would_install(run_module:
         [{key: engine[key] for key in keys} for engine in run["engines"]] for run in (predicted, done)
     )
     assert before == after
+
+
+@pytest.mark.parametrize(
+    ("changed", "defaults", "target", "warned"),
+    [
+        (True, ("runc", "nvidia"), "containerd", True),
+        (True, ("runc", "nvidia"), "crio", False),
+        (False, ("runc", "nvidia"), "containerd", False),
+        (True, ("nvidia", "nvidia"), "containerd", False),
+        (True, ("", "nvidia"), "containerd", False),
+        (True, ("nvidia", "runc"), "containerd", False),
+        (True, ("runc", "nvidia"), "docker", False),
+    ],
+)
+def test_pods_from_before_the_default_runtime(
+    tmp_path: Path, changed: bool, defaults: tuple[str, str], target: str, warned: bool
+) -> None:
+    previous, default = defaults
+    result = MagicMock(
+        changed=changed, previous_default=previous, default_runtime=default, target=target, runtimes={"nvidia": "/n"}
+    )
+    node = Node(tmp_path)
+    found = nvidia_runtime_config._pods_to_delete(node.host, result)
+    assert bool(found) is warned
+    assert "Delete the pods" in found[0] if warned else not found
+    assert nvidia_runtime_config._pods_to_delete(HostFS(str(tmp_path / "no"), live=True), result) == []

@@ -413,6 +413,38 @@ def test_directories_that_engines_read(
     assert all(("unless" in one["text"]) is (severity == "warning") for one in found)
 
 
+@pytest.mark.parametrize(
+    ("reader", "paths", "expected"),
+    [
+        (PODMAN, {"nvidia.yaml": 0o600}, [("cdi-not-readable", "/etc/cdi/nvidia.yaml", "warning")]),
+        (PODMAN, {"nvidia.yaml": 0o640, "": 0o700}, [("cdi-not-readable", "/etc/cdi", "warning")]),
+        # The daemons of other engines run as root.
+        (engine(), {"nvidia.yaml": 0o600, "": 0o700}, []),
+        (engine(flavor="rootless"), {"nvidia.yaml": 0o600}, [("cdi-not-readable", "/etc/cdi/nvidia.yaml", "warning")]),
+        (engine(), {"nvidia.yml": 0o644}, [("cdi-file-ignored", "/etc/cdi/nvidia.yml", "critical")]),
+        (engine(), {"nvidia.yaml": 0o644, "->": 0}, [("cdi-directory-linked", "/etc/cdi", "critical")]),
+    ],
+)
+def test_files_that_engines_do_not_read(
+    tmp_path: Path, reader: dict[str, t.Any], paths: dict[str, int], expected: list[tuple[str, str, str]]
+) -> None:
+    folder = tmp_path / "etc/cdi"
+    folder.mkdir(parents=True)
+    for name, mode in paths.items():
+        if name not in ("", "->"):
+            (folder / name).write_text("")
+            (folder / name).chmod(mode)
+    if "->" in paths:
+        folder.rename(tmp_path / "cdi")
+        folder.symlink_to("/cdi")
+    elif "" in paths:
+        folder.chmod(paths[""])
+    read = {"nvidia.com/gpu=0": SPEC} if expected and expected[0][2] == "warning" else {}
+    found = findings_of(HostFS.of(str(tmp_path), live=False), healthy_host(engines=[reader], cdi__devices=read))
+    ids = ("cdi-not-readable", "cdi-file-ignored", "cdi-directory-linked")
+    assert [(one["id"], one["subject"], one["severity"]) for one in found if one["id"] in ids] == expected
+
+
 def test_links_between_directories_are_followed(host: HostFS, tmp_path: Path) -> None:
     (tmp_path / "srv/cdi").mkdir(parents=True)
     (tmp_path / "etc").mkdir()

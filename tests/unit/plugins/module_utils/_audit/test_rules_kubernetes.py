@@ -274,6 +274,105 @@ def test_a_plugin_that_cannot_load_nvml(tmp_path: Path) -> None:
     assert ids(tmp_path, engines=engines, **listening) == [("device-plugin-not-registered", "critical")]
 
 
+@pytest.mark.parametrize("nvidia", [True, False])
+@pytest.mark.parametrize("processes", [[], [process()]])
+def test_a_plugin_that_had_registered_has_loaded_nvml(
+    tmp_path: Path, processes: list[dict[str, t.Any]], nvidia: bool
+) -> None:
+    """Whatever made it lose its registration, the default runtime did not."""
+    given = {"resources": [resource(devices=(), recorded=[A, B])], "device_plugins": []}
+    engines = [containerd("runc", nvidia=nvidia, cdi=True)]
+    found = findings(tmp_path, engines=engines, plugin_processes=processes, **given)
+    assert [finding["id"] for finding in found] == ["device-plugin-not-registered"]
+    # The libraries of the driver are gone.
+    problem = {"code": "driver-library-missing", "message": "There is no libnvidia-ml.so.1 below /."}
+    found = findings(tmp_path, engines=engines, gpus={**gpus(), "problems": [problem]}, **given)
+    assert [(finding["id"], finding["severity"]) for finding in found] == [("driver-library-missing", "critical")]
+    assert "device-plugin-not-registered" in found[0]["text"]
+    assert "Install" in found[0]["advice"]
+
+
+def log(restarts: int = 0, program: str | None = None) -> dict[str, t.Any]:
+    path = f"/var/log/pods/nvidia_plugin-x7k2p_u1/nvidia-device-plugin-ctr/{restarts}.log"
+    return {"pod": "nvidia/plugin-x7k2p", "log": path, "restarts": restarts, "program": program}
+
+
+def test_a_plugin_that_ends_again_and_again(tmp_path: Path) -> None:
+    (found,) = findings(tmp_path, **FAILING, plugin_logs=[log(7)])
+    assert (found["id"], found["severity"]) == ("device-plugin-missing", "critical")
+    assert "/7.log" in found["advice"]
+    lost = {"resources": [resource(devices=(), recorded=[A])], "device_plugins": [], "plugin_processes": []}
+    (found,) = findings(tmp_path, **lost, plugin_logs=[log(7)])
+    assert found["id"] == "device-plugin-not-registered"
+    assert "/7.log" in found["advice"]
+    # It runs, so a restart may help.
+    (found,) = findings(tmp_path, **{**lost, "plugin_processes": [process()]}, plugin_logs=[log(7)])
+    assert "Restart" in found["advice"]
+
+
+def test_a_plugin_in_a_sandbox_from_before_the_default(tmp_path: Path) -> None:
+    (found,) = findings(tmp_path, **FAILING, plugin_logs=[log(7, "/usr/bin/runc")])
+    assert (found["id"], found["severity"]) == ("device-plugin-old-sandbox", "critical")
+    assert "Delete the pod" in found["advice"]
+    assert "set_as_default" not in found["advice"]
+    assert ids(tmp_path, **FAILING, plugin_logs=[log(7, NVIDIA)]) == [("device-plugin-missing", "critical")]
+
+
+@pytest.mark.parametrize(
+    ("strategies", "engine", "expected"),
+    [
+        (["envvar"], containerd("runc", nvidia=False, cdi=True), "plugin-needs-runtime"),
+        (["volume-mounts"], containerd("runc", nvidia=False, cdi=True), "plugin-needs-runtime"),
+        (["envvar"], containerd("runc", cdi=True), None),
+        (["envvar"], containerd(cdi=True), None),
+        (["envvar", "cdi-cri"], containerd("runc", nvidia=False, cdi=True), None),
+        (["cdi-cri"], containerd("runc", cdi=False), "plugin-needs-cdi"),
+        (["cdi-cri"], containerd(cdi=False), "plugin-needs-cdi"),
+        (["cdi-annotations"], containerd("runc", cdi=False), "plugin-needs-cdi"),
+        (["cdi-annotations"], containerd(cdi=False), None),
+        (["cdi-cri"], containerd("runc", nvidia=False, cdi=True), None),
+        (["cdi-cri"], containerd("runc"), None),
+        ([], containerd("runc", nvidia=False, cdi=True), None),
+    ],
+)
+def test_strategies_and_what_the_engine_can_add(
+    tmp_path: Path, strategies: list[str], engine: dict[str, t.Any], expected: str | None
+) -> None:
+    found = {row[0]: row[1] for row in ids(tmp_path, engines=[engine], device_list_strategies=strategies)}
+    assert found.get(expected or "plugin-needs", "critical") == "critical"
+    assert [name for name in found if name.startswith("plugin-needs")] == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize("default", ["nvidia", "runc"])
+def test_a_pod_that_was_started_without_the_runtime(tmp_path: Path, default: str) -> None:
+    held = resource(held=(A,))
+    given = {"engines": [containerd(default)], "resources": [held], "device_list_strategies": ["envvar"]}
+    held["held"][0]["program"] = "/usr/bin/runc"
+    (found,) = findings(tmp_path, **given)
+    assert (found["id"], found["severity"]) == ("pod-without-runtime", "critical")
+    assert "ml/train" in found["text"]
+    assert "Delete the pod" in found["advice"]
+    assert ("set_as_default" in found["advice"]) is (default == "runc")
+    for program in (NVIDIA, None):
+        held["held"][0]["program"] = program
+        assert findings(tmp_path, **given) == []
+    # CDI of the engine needs no runtime.
+    held["held"][0]["program"] = "/usr/bin/runc"
+    assert findings(tmp_path, **{**given, "device_list_strategies": ["cdi-cri"]}) == []
+
+
+@pytest.mark.parametrize("name", [GPU, MIG])
+def test_a_pod_that_holds_a_gpu_in_mig_mode(tmp_path: Path, name: str) -> None:
+    """With the strategies single and mixed, the plugin offers the MIG devices now."""
+    resources = [resource(name, (M1,)), resource("nvidia.com/gpu", (), None, held=(A,))]
+    if name == GPU:
+        resources = [resource(GPU, (M1,), held=(A,))]
+    found = findings(tmp_path, gpus=gpus(gpu(A, M1)), resources=resources)
+    assert [(finding["id"], finding["severity"]) for finding in found] == [("pod-holds-mig-gpu", "critical")]
+    assert "ml/train" in found[0]["text"]
+    assert A in found[0]["text"]
+
+
 def test_nothing_is_missing_without_usable_gpus(tmp_path: Path) -> None:
     assert (
         ids(tmp_path, gpus={**gpus(), "devices": [], "advertised": []}, engines=[containerd("runc")], **NOTHING) == []
@@ -299,7 +398,8 @@ def test_a_broken_engine_is_the_cause(tmp_path: Path) -> None:
 def test_no_plugin(tmp_path: Path) -> None:
     assert ids(tmp_path, **NOTHING) == [("device-plugin-missing", "info")]
     found = findings(tmp_path, **FAILING)
-    assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-missing", "warning")]
+    assert [(finding["id"], finding["severity"]) for finding in found] == [("device-plugin-missing", "critical")]
+    assert "delete the pod" in found[0]["advice"]
     assert "no process of NVIDIA's plugin runs. Its pods on this node: nvidia/plugin-x7k2p." in found[0]["text"]
     waiting = findings(tmp_path, **{**NOTHING, "plugin_processes": [process(41)]})
     assert "its process 41 runs" in waiting[0]["text"]

@@ -17,7 +17,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, inventory
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml as gpu_nvml
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.info import describe_driver, describe_gpus
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.info import (
+    DriverPlaces,
+    describe_driver,
+    describe_gpus,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.procfs import parse_minors
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_nodes import FakeNodes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import (
@@ -113,6 +117,19 @@ def make_host(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) ->
         return GpuHost(host, tmp_path, FakeNodes(monkeypatch, tmp_path, all_nodes(*gpus)))
 
     return make
+
+
+def test_libraries_in_another_directory(make_host: t.Callable[..., GpuHost], library: Path) -> None:
+    found = make_host([FIRST], nvml=False)
+    assert found.report()["source"] == "proc"
+    nvml_files(found.root, library, [FIRST], folder="opt/driver/usr/lib64")
+    nvml_files(found.root, library, [FIRST], folder="opt/libraries")
+    for places in (DriverPlaces(("/opt/driver",)), DriverPlaces(library_folders=("/opt/libraries",))):
+        assert describe_gpus(found.host, places)["source"] == "nvml"
+    # Another directory is not searched then.
+    report = describe_gpus(found.host, DriverPlaces(("/opt/no",)))
+    assert report["source"] == "proc"
+    assert "/opt/no" in report["problems"][0]["message"]
 
 
 def test_report(make_host: t.Callable[..., GpuHost]) -> None:
@@ -342,7 +359,7 @@ def test_nodes_that_nvml_would_create(
         del found.nodes.nodes[path]
     seen = []
 
-    def answer(*_arguments: object, missing_nodes: t.Sequence[str]) -> tuple[None, Problem]:
+    def answer(*_arguments: object, missing_nodes: t.Sequence[str], **_options: object) -> tuple[None, Problem]:
         seen.append(list(missing_nodes))
         return None, Problem("nvml-unusable", "Not now.")
 

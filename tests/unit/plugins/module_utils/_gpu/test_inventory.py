@@ -170,12 +170,35 @@ def test_library_returns_an_error(tmp_path: Path, library: Path) -> None:
 def test_gpu_returns_an_error(tmp_path: Path, library: Path) -> None:
     host = gpu_host(tmp_path, [FIRST, SECOND])
     nvml_files(tmp_path, library, [FIRST, SECOND], "fail nvmlDeviceGetUUID 1 15")
-    with pytest.raises(HostError, match=r"GPU 1 \(00000000:47:00.0\): nvmlDeviceGetUUID returned 15: the GPU is lost"):
-        read_inventory(host)
+    found = read_inventory(host)
+    # The others can be used.
+    assert (found.gpus, found.omitted) == ((expected_gpu(FIRST, 0),), (SECOND.bus,))
+    (warning,) = found.warnings
+    assert "GPU 1 (00000000:47:00.0) is left out: nvmlDeviceGetUUID returned 15: the GPU is lost" in warning
     result, reason = query_nvml(host)
     assert reason.message == ""
     assert result is not None
     assert [bool(gpu.failure) for gpu in result.gpus] == [False, True]
+    nvml_files(tmp_path / "other", library, [])
+    (tmp_path / "usr/lib/x86_64-linux-gnu/nvml.conf").unlink()
+    for path in (tmp_path / "usr/lib/x86_64-linux-gnu").iterdir():
+        path.unlink()
+    nvml_files(tmp_path, library, [FIRST], "fail nvmlDeviceGetUUID 0 15")
+    with pytest.raises(HostError, match=r"GPU 0 \(00000000:0F:00.0\): nvmlDeviceGetUUID returned 15: the GPU is lost"):
+        read_inventory(host)
+
+
+@pytest.mark.parametrize("use_nvml", [True, False])
+def test_a_gpu_that_is_no_longer_on_the_bus(tmp_path: Path, library: Path, use_nvml: bool) -> None:
+    host = gpu_host(tmp_path, [FIRST, SECOND])
+    nvml_files(tmp_path, library, [FIRST, SECOND])
+    (tmp_path / "sys/bus/pci/devices" / SECOND.bus).mkdir(parents=True)
+    found = read_inventory(host, use_nvml=use_nvml)
+    assert (found.gpus, found.omitted) == ((expected_gpu(SECOND, 1),), (FIRST.bus,))
+    assert f"GPU 0 ({FIRST.bus}) is left out" in found.warnings[-1]
+    # A kernel that lists none of them has another view of the bus.
+    (tmp_path / "sys/bus/pci/devices" / SECOND.bus).rmdir()
+    assert len(read_inventory(host, use_nvml=use_nvml).gpus) == 2
 
 
 def test_gpu_without_address(tmp_path: Path, library: Path) -> None:

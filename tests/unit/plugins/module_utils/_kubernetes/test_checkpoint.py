@@ -49,7 +49,8 @@ def test_the_current_version(tmp_path: Path) -> None:
 
 def test_the_version_before_numa_nodes(tmp_path: Path) -> None:
     found = read(tmp_path, OLD)
-    assert found == checkpoint.Checkpoint({GPU: ("GPU-a",)}, (HeldDevices(GPU, "u1", "", "cuda", ("GPU-a",)),))
+    answers = ((GPU, b"\n(\n"),)
+    assert found == checkpoint.Checkpoint({GPU: ("GPU-a",)}, (HeldDevices(GPU, "u1", "", "cuda", ("GPU-a",)),), answers)
 
 
 def test_nothing_registered(tmp_path: Path) -> None:
@@ -135,13 +136,21 @@ def test_the_devices_of_a_stopped_kubelet_are_those_of_its_checkpoint(tmp_path: 
                 "name": GPU,
                 "allocatable": ["GPU-a", "GPU-b"],
                 "recorded": ["GPU-a", "GPU-b"],
-                "held": [{"pod": "u1", "namespace": None, "container": "cuda", "devices": ["GPU-a", "GPU-b"]}],
+                "held": [
+                    {
+                        "pod": "u1",
+                        "namespace": None,
+                        "container": "cuda",
+                        "devices": ["GPU-a", "GPU-b"],
+                        "program": None,
+                    }
+                ],
             },
             {
                 "name": "rdma/hca",
                 "allocatable": [],
                 "recorded": [],
-                "held": [{"pod": "u0", "namespace": None, "container": "nic", "devices": []}],
+                "held": [{"pod": "u0", "namespace": None, "container": "nic", "devices": [], "program": None}],
             },
         ]
     )

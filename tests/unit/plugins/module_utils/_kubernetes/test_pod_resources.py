@@ -43,9 +43,14 @@ def test_what_the_kubelet_reports(root: Path) -> None:
             "name": GPU,
             "allocatable": ["GPU-a", "GPU-b"],
             "recorded": ["GPU-a", "GPU-b", "GPU-old"],
-            "held": [{**held, "devices": ["GPU-a"]}],
+            "held": [{**held, "devices": ["GPU-a"], "program": None}],
         },
-        {"name": "rdma/hca", "allocatable": [], "recorded": [], "held": [{**held, "devices": ["mlx5_0"]}]},
+        {
+            "name": "rdma/hca",
+            "allocatable": [],
+            "recorded": [],
+            "held": [{**held, "devices": ["mlx5_0"], "program": None}],
+        },
     ]
     assert found["claims"] == [{**held, "driver": "gpu.nvidia.com", "pool": "node-1", "device": "gpu-0"}]
 

@@ -352,11 +352,27 @@ def test_podman_returns_status_and_output(podman: FakePodman, state: str, status
     assert podman_containers(podman).run(SPEC) == ContainerResult(status, "one\ntwo")
 
 
-def test_podman_returns_the_status_of_a_missing_program(podman: FakePodman) -> None:
-    podman.answers["run"] = (127, "", 'Error: runc: exec: "nvidia-smi": executable file not found in $PATH\n')
-    result = podman_containers(podman).run(SPEC)
-    assert result == ContainerResult(127, 'runc: exec: "nvidia-smi": executable file not found in $PATH')
+@pytest.mark.parametrize(
+    ("message", "missing"),
+    [
+        ('runc: exec: "echo": executable file not found in $PATH', True),
+        ("crun: executable file `echo` not found in $PATH", True),
+        ('runc: exec: "/usr/bin/nvidia-cdi-hook": no such file or directory', False),
+        ("crun: error executing hook `/usr/bin/nvidia-ctk` (exit code: 1): no such file or directory", False),
+        ("error running hook: /opt/echo/hook: no such file or directory", False),
+    ],
+)
+def test_podman_ends_with_127_for_every_program_that_is_not_found(
+    podman: FakePodman, message: str, missing: bool
+) -> None:
+    podman.answers["run"] = (127, "", f"Error: {message}\n")
+    error = failure(podman_containers(podman))
+    assert error.problem == f"podman cannot start the container: {message}"
+    assert (error.no_program, error.started) == (missing, True)
     assert podman.kept == []
+    # The archive of the host's programs contains the program.
+    archive = SPEC._replace(image="", archive=b"x")
+    assert not failure(podman_containers(podman), archive).no_program
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.explain_access import Node
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.explain_container import (
     CREATED,
     EXITED,
@@ -18,7 +19,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.explain_co
     GpuRequest,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.explain_contents import Specifications
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.explain_host import Gpu, Host
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.explain_devices import Gpu
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.explain_host import Host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.explain_rules import Settings
 
 IDENTIFIER = "3a3a3ce6c3f00fc605aa026e31f56bf724cdc75aaf35e34d8a2bddabe47dc9ec"
@@ -61,6 +63,7 @@ HOST = Host(
     version="1.20.0",
     programs=frozenset(("nvidia-container-runtime-hook", "nvidia-cdi-hook")),
     driver=DRIVER,
+    library=DRIVER,
     cuda="12.4",
     all_gpus=GPUS,
     engine_cdi=True,
@@ -171,8 +174,10 @@ WHOLE: list[tuple[str, Container, Host, str]] = [
         engine_version="29.0.1", mountinfo=f"{BY_CDI}\n{mounts('/dev/nvidia1')}"),
      "has nvidia.com/gpu=all through CDI of docker."),
     ("--gpus with CDI alone in Docker 28", with_gpus(), HOST._replace(
-        engine_version="28.5.2", programs=frozenset(("nvidia-cdi-hook",)), mountinfo=""), "through CDI of docker."),
-    ("--gpus with the runtime of NVIDIA", with_gpus(runtime="nvidia", program=NVIDIA), HOST,
+        engine_version="28.5.2", programs=frozenset(("nvidia-cdi-hook",)), mountinfo=f"{BY_CDI}\n{BY_HOOK}"),
+     "through CDI of docker."),
+    ("--gpus with the runtime of NVIDIA", with_gpus(runtime="nvidia", program=NVIDIA),
+     HOST._replace(mountinfo=BY_HOOK),
      "through the runtime nvidia in mode jit-cdi."),
     ("a hook of another program", container("all", config={"hooks": {"prestart": [{"path": HOOK}]}}),
      OLD._replace(mountinfo=BY_HOOK), "through nvidia-container-runtime-hook."),
@@ -180,13 +185,14 @@ WHOLE: list[tuple[str, Container, Host, str]] = [
     ("exited", with_cdi("all", state=EXITED, pid=None), HOST, "gets at its next start nvidia.com/gpu=all"),
     ("privileged", with_nvidia(privileged=True), config(accept_variable=False)._replace(mountinfo=BY_HOOK),
      "has 2 of 2"),
-    ("requirements without a check", with_nvidia(environment={"NVIDIA_REQUIRE_CUDA": "cuda>=13"}), HOST, "jit-cdi."),
+    ("requirements without a check", with_nvidia(environment={"NVIDIA_REQUIRE_CUDA": "cuda>=12"}),
+     HOST._replace(mountinfo=BY_HOOK), "jit-cdi."),
     ("requirements that are switched off", with_nvidia(environment={"NVIDIA_REQUIRE_CUDA": "cuda>=13"}),
-     config(disable_require=True), "legacy."),
-    ("an unknown CUDA version", with_nvidia(environment={"NVIDIA_REQUIRE_CUDA": "cuda>=13"}), OLD._replace(cuda=None),
-     "legacy."),
-    ("a capability that CDI ignores", with_nvidia(environment={"NVIDIA_DRIVER_CAPABILITIES": "fast"}), HOST,
-     "jit-cdi."),
+     config(disable_require=True)._replace(mountinfo=BY_HOOK), "legacy."),
+    ("a requirement that the start has proven", with_nvidia(environment={"NVIDIA_REQUIRE_CUDA": "cuda>=13"}),
+     OLD._replace(cuda=None, mountinfo=BY_HOOK), "legacy."),
+    ("a capability that CDI ignores", with_nvidia(environment={"NVIDIA_DRIVER_CAPABILITIES": "fast"}),
+     HOST._replace(mountinfo=BY_HOOK), "jit-cdi."),
     ("a MIG device", with_nvidia("0:0"), OLD._replace(all_gpus=MIG, mountinfo=mounts(
         "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3",
         f"/lib/libcuda.so.{DRIVER}", f"/lib/libnvidia-ml.so.{DRIVER}")), "has 1 of 1 GPUs of this host"),
@@ -196,11 +202,37 @@ WHOLE: list[tuple[str, Container, Host, str]] = [
      "9 1 0:5 / /dev rw - devtmpfs udev rw"), "has nvidia.com/gpu=0"),
     ("a newer libcuda of the image", with_nvidia(), OLD._replace(
         mountinfo=f"{BY_HOOK}\n{mounts(f'{LIBRARIES}/libcuda.so.575.57.08')}"), "legacy."),
-    ("names that are not known", with_nvidia("GPU-9"), OLD._replace(names_known=False), "legacy."),
+    ("names that do not matter", with_nvidia(), OLD._replace(names_known=False, mountinfo=BY_HOOK), "legacy."),
     # The engine has set the variable void for the runtime.
     ("CDI of the engine with the runtime of NVIDIA", with_nvidia(cdi_devices=("nvidia.com/gpu=0",)),
      HOST._replace(mountinfo=BY_CDI), "has nvidia.com/gpu=0 through CDI of docker."),
 ]  # fmt: skip
+
+
+# Each container of which a fact that decides is not known, and the code of the first such step.
+UNKNOWN: list[tuple[str, Container, Host, str]] = [
+    ("the request", container(request_known=False), HOST, "request-unknown"),
+    ("the request, with a variable for another runtime", container("all", request_known=False), HOST,
+     "request-unknown"),
+    ("the names of the GPUs", with_nvidia("GPU-9"), OLD._replace(names_known=False, mountinfo=BY_HOOK),
+     "devices-unknown"),
+    ("MIG mode", with_nvidia(), OLD._replace(all_gpus=(GPUS[0]._replace(mig_unknown=True),)), "mig-unknown"),
+    ("the CUDA version before the start", with_nvidia(environment={"NVIDIA_REQUIRE_CUDA": "cuda>=13"}, state=EXITED,
+     pid=None), OLD._replace(cuda=None), "requirement-unknown"),
+    ("the mounts", with_nvidia(), OLD, "contents-unknown"),
+    ("the mounts of CDI", with_cdi("0"), HOST, "contents-unknown"),
+    ("the driver's library", with_nvidia(state=CREATED, pid=None), OLD._replace(library=None), "library-unknown"),
+    ("the user", with_nvidia(), OLD._replace(mountinfo=BY_HOOK, nodes={"/dev/nvidia0": Node(0o660, 0, 44)}),
+     "access-unknown"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "host", "code"), [row[1:] for row in UNKNOWN], ids=[row[0] for row in UNKNOWN])
+def test_unknown_facts(given: Container, host: Host, code: str) -> None:
+    found = explain.explain(given, host)
+    assert (found["ok"], found["code"]) == (None, code)
+    assert found["message"].startswith("web (docker, 3a3a3ce6c3f0): ")
+    assert [step for step in found["steps"] if step["ok"] is False] == []
 
 
 @pytest.mark.parametrize(("given", "host", "code"), [row[1:] for row in BROKEN], ids=[row[0] for row in BROKEN])
@@ -230,14 +262,19 @@ def test_nothing_failed(given: Container, host: Host, end: str) -> None:
 def test_devices_of_wsl_and_tegra_are_not_compared(tegra: bool) -> None:
     host = HOST._replace(tegra=tegra, comparable=False, driver_loaded=False, driver=None, all_gpus=())
     found = explain.explain(with_nvidia(), host._replace(mountinfo=mounts("/dev/dxg")))
-    assert (found["ok"], found["missing_devices"], found["missing_files"]) == (True, [], [])
+    assert (found["ok"], found["missing_devices"], found["missing_files"]) == (None, [], [])
     unknown = [step["name"] for step in found["steps"] if step["ok"] is None]
     assert unknown == ["driver", "devices", "contents"]
-    assert found["message"] == f"The container has all through the runtime nvidia in mode {found['mode']}."
+    assert found["code"] == "driver-unknown"
     assert found["mode"] == ("csv" if tegra else "jit-cdi")
     # A specification says what the container gets.
     found = explain.explain(with_cdi("0"), host._replace(mountinfo=mounts("/dev/nvidiactl")))
     assert found["code"] == "devices-missing"
+    found = explain.explain(with_cdi("0"), host._replace(mountinfo=BY_CDI))
+    assert (found["ok"], found["code"]) == (True, "ok")
+    # Mode csv has lists of files.
+    found = explain.explain(with_nvidia(), host._replace(tegra=True, csv_files=False))
+    assert (found["ok"], found["code"]) == (False, "csv-missing")
 
 
 def test_cdi_devices_of_other_vendors_are_no_gpus() -> None:
@@ -251,7 +288,8 @@ def test_cdi_devices_of_other_vendors_are_no_gpus() -> None:
     added = Specifications(
         ("/etc/cdi",), {network[0]: "/a.json"}, {"/a.json": {"devices": [device("1", "/dev/nvidia0")]}}
     )
-    found = explain.explain(container(cdi_devices=network), HOST._replace(engine_specifications=added))
+    host = HOST._replace(engine_specifications=added, mountinfo=BY_CDI)
+    found = explain.explain(container(cdi_devices=network), host)
     assert (found["ok"], found["requested"]) == (True, list(network))
     for name in ("k8s.device-plugin.nvidia.com/gpu=1", "nvidia.com/gpu=7"):
         assert explain.explain(container(cdi_devices=(name,)), HOST)["code"] == "cdi-device-missing"
@@ -281,8 +319,8 @@ def test_all_steps() -> None:
     found = explain.explain(with_nvidia(), OLD._replace(mountinfo=BY_HOOK))
     names = [step["name"] for step in found["steps"]]
     assert names == [
-        "request", "injection", "mode", "settings", "driver", "devices", "capabilities", "requirements", "start",
-        "contents",
+        "request", "injection", "mode", "settings", "driver", "devices", "features", "capabilities", "requirements",
+        "start", "contents", "access",
     ]  # fmt: skip
     assert found["devices"] == ["/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"]
     assert found["files"] == [f"{LIBRARIES}/libcuda.so.{DRIVER}", f"{LIBRARIES}/libnvidia-ml.so.{DRIVER}"]
@@ -335,10 +373,12 @@ def test_a_long_variable_makes_no_long_result(value: str) -> None:
 def test_a_container_whose_engine_does_not_report_the_request() -> None:
     linux = {"devices": [{"path": "/dev/nvidia0"}]}
     found = explain.explain(container("void", request_known=False, config={"linux": linux}), HOST)
-    assert (found["ok"], found["message"]) == (True, "The container has /dev/nvidia0.")
+    assert (found["ok"], found["code"]) == (None, "request-unknown")
+    assert found["message"].endswith("docker does not report what it requests. It has /dev/nvidia0.")
     assert [step["code"] for step in found["steps"]] == ["request-unknown", "running"]
-    found = explain.explain(container(request_known=False), HOST)
-    assert found["code"] == "no-gpu-requested"
+    # The runtime of NVIDIA reads the variable, which the engine reports.
+    found = explain.explain(with_nvidia(request_known=False), OLD._replace(mountinfo=BY_HOOK))
+    assert (found["ok"], found["requested"]) == (True, ["all"])
 
 
 def test_nodes_of_another_option() -> None:

@@ -353,3 +353,38 @@ def test_a_cri_that_fails(cri: Cri) -> None:
     cri.errors["ListContainers"] = "unknown service"
     with pytest.raises(HostError, match=r"containerd \(its CRI does not list containers: unknown service\)"):
         cri.find("main")
+
+
+def test_a_container_that_was_never_created(cri: Cri) -> None:
+    """Its engine does not know it, but the kubelet has written why."""
+    failure = (
+        'E1 pod_workers.go:1301] "Error syncing pod, skipping" err="failed to \\"StartContainer\\" for \\"main\\":'
+        ' unresolvable CDI devices nvidia.com/gpu=7" pod="default/train-1" podUID="u1"'
+    )
+    lines = [
+        'E1 pod_workers.go:1301] "Error syncing pod, skipping" err="old" pod="default/train-1" podUID="u1"',
+        'E1 pod_workers.go:1301] "Error syncing pod, skipping" err="other" pod="default/train-10" podUID="u2"',
+        failure,
+        'I1 kubelet.go:1] "SyncLoop UPDATE" source="api" pods=["default/train-1"]',
+    ]
+
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        return (0, "\n".join(lines), "") if "journalctl" in argv else (0, "", "")
+
+    for path, content in {
+        "usr/lib/systemd/system/kubelet.service": "[Service]\nExecStart=/usr/bin/kubelet\n",
+        "usr/bin/kubelet": "",
+    }.items():
+        (cri.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (cri.root / path).write_text(content)
+        (cri.root / path).chmod(0o755)
+    for name in ("default/train-1/main", "train-1/main"):
+        found = explain_find.find(name, Selector(), cri.host, run).container
+        assert (found.engine, found.name, found.state, found.pid) == ("containerd", name, CREATED, None)
+        assert found.error == 'failed to "StartContainer" for "main": unresolvable CDI devices nvidia.com/gpu=7'
+        assert found.shown == f"{name} (containerd)"
+    for name in ("train-2/main", "train-1", "other/train-1/main"):
+        with pytest.raises(HostError, match="No container has the name"):
+            explain_find.find(name, Selector(), cri.host, run)
+    # An existing container is not searched there.
+    assert explain_find.find("training-0/main", Selector("containerd"), cri.host, run).container.identifier == ONE

@@ -12,7 +12,8 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.explain_container import RUNNING, Container
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.explain_host import EngineState, Gpu, Host
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.explain_devices import Gpu
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.explain_host import EngineState, Host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.explain_rules import Settings
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers import gpu_hosts
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import FakeGpu, FakeMig

@@ -20,7 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.verify imp
     VerificationError,
     VerifyOptions,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.visible_gpus import COMMAND
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.visible_gpus import COMMAND, NODES_COMMAND
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_cri import FakeCri, cri_host
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import UNIT, docker_host
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker_containers import DockerWithContainers
@@ -231,7 +231,11 @@ def test_container_that_fails(docker: DockerWithContainers) -> None:
 @pytest.mark.parametrize(
     ("refused", "status", "reason"),
     [
-        ({"POST /containers/gpufleet": (500, 'exec: "x": executable file not found in $PATH')}, 0, "Set command or"),
+        (
+            {"POST /containers/gpufleet": (400, 'exec: "true": executable file not found in $PATH')},
+            127,
+            "Set command or",
+        ),
         ({}, 127, "The image does not contain the program"),
         ({"GET /images/": (404, "")}, 0, "is not on this host"),
         ({}, 137, "It was killed"),
@@ -244,6 +248,21 @@ def test_failures_with_a_known_cause(
     message = failure(docker, level="engine")[0]
     assert reason in message
     assert ("A requirement of GPU containers" in message) is (status == 137)
+
+
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [
+        ('exec: "nvidia-container-runtime-hook": executable file not found in $PATH', 127),
+        ("error running prestart hook #0: fork/exec /usr/bin/x: no such file or directory", 127),
+        ('exec: "true": permission denied', 126),
+    ],
+)
+def test_other_start_errors_do_not_blame_the_image(docker: DockerWithContainers, message: str, status: int) -> None:
+    docker.refused, docker.status = {"POST /containers/gpufleet": (500, message)}, status
+    found = failure(docker, level="engine")[0]
+    assert message in found
+    assert "The image does not contain" not in found
 
 
 def test_container_that_cannot_be_removed(docker: DockerWithContainers) -> None:
@@ -374,6 +393,21 @@ def test_cdi_of_docker(unregistered: DockerWithContainers) -> None:
     assert made["Env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
     unregistered.gpu_output = b""
     assert "Create the CDI specification again" in failure(unregistered, level="gpu", method="auto")[0]
+
+
+@pytest.mark.parametrize("place", ["all", "device", None])
+def test_only_nodes_are_compared_without_hooks(unregistered: DockerWithContainers, place: str | None) -> None:
+    """Without hooks no container has a link libnvidia-ml.so.1, so nvidia-smi fails in it."""
+    hooks = {"hooks": [{"hookName": "createContainer", "path": "/usr/bin/nvidia-ctk"}]}
+    device = {**DEVICE, "containerEdits": {"env": ["A=b"], **(hooks if place == "device" else {})}}
+    document = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [device]}
+    common = {"containerEdits": hooks} if place == "all" else {}
+    unregistered.write("/etc/cdi/nvidia.json", json.dumps({**document, **common}))
+    result = verify(unregistered, level="gpu", method="auto")
+    command = NODES_COMMAND if place is None else COMMAND
+    assert unregistered.made[0]["Entrypoint"] == list(command)
+    assert ("no hooks" in result["checks"][-1]["detail"]) is (place is None)
+    assert result["summary"] == "2 of 2 GPUs (--device nvidia.com/gpu=all)"
 
 
 def test_gpus_option_of_docker(unregistered: DockerWithContainers) -> None:

@@ -1,0 +1,102 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Rules about the pods of a Kubernetes node: why they get no GPU although the node offers one."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, rules_kubernetes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import strategies
+
+# With these strategies, only a runtime of NVIDIA adds the devices. With the others, the engine does it by CDI.
+_BY_RUNTIME = frozenset((strategies.ENVVAR, strategies.VOLUME_MOUNTS))
+_BY_CDI = frozenset((strategies.CDI_ANNOTATIONS, strategies.CDI_CRI))
+_DELETE = "The kubelet restarts a container in the sandbox of its pod, with the runtime of that. Delete the pod"
+
+
+def injection(facts: report.HostFacts) -> report.Findings:
+    """Yield findings for an engine that cannot add the devices in the way in which the device plugin passes them on.
+
+    Of the runtime nvidia, only the default is used by pods without a RuntimeClass.
+    """
+    node = rules_kubernetes.Node(facts)
+    names = frozenset(report.texts(node.part.get("device_list_strategies")))
+    if not node.applies or not node.engine or not node.offered or not names:
+        return
+    target, shown = report.target_of(node.engine), core_text.listed(sorted(names))
+    live = report.table(node.engine.get("live"))
+    cdi = True if node.engine.get("engine") == "crio" else live.get("cdi")
+    has_runtime = rules_kubernetes.has_nvidia(rules_kubernetes.runtimes_of(node.engine))
+    has_nri = node.part.get("nri_plugin") is True
+    if names <= _BY_RUNTIME and not has_runtime and cdi is True and not has_nri:
+        message = (
+            f"The device plugin passes GPUs on with the strategy {shown}, which needs a runtime of NVIDIA, but {target}"
+            " has none. CDI of the engine does not read this, so new pods get no GPU."
+        )
+        advice = (
+            "Register the runtime with nvidia_runtime_config (set_as_default: true), or set the plugin's"
+            " deviceListStrategy to cdi-cri."
+        )
+        yield report.critical("plugin-needs-runtime", target, message, advice)
+    elif names <= _BY_CDI and cdi is False and not (strategies.CDI_ANNOTATIONS in names and node.has_nvidia_default):
+        # The runtime of NVIDIA also reads annotations.
+        message = f"The device plugin passes GPUs on with the strategy {shown}, but CDI is off in {target}."
+        message = f"{message} New pods get no GPU."
+        advice = "Switch CDI on with enable_cdi of nvidia_runtime_config, and restart the engine."
+        yield report.critical("plugin-needs-cdi", target, message, advice)
+    elif names <= _BY_RUNTIME and has_runtime:
+        yield from _without_runtime(node, target)
+
+
+def _without_runtime(node: rules_kubernetes.Node, target: str) -> report.Findings:
+    """Yield a finding for pods that hold GPUs, and whose containers were started with another runtime."""
+    held = [entry for found in node.resources for entry in found.entries]
+    wrong = [entry for entry in held if report.text(entry.get("program")) and not _is_nvidia(entry)]
+    if not wrong:
+        return
+    programs = core_text.listed(sorted({report.text(entry["program"]) for entry in wrong}))
+    message = (
+        f"These pods hold GPUs, but {target} has started their containers with {programs}, which adds none:"
+        f" {core_text.listed(_pods(wrong))}."
+    )
+    advice = (
+        f"nvidia is the default runtime now. {_DELETE}."
+        if node.has_nvidia_default
+        else "Set runtimeClassName: nvidia in the pods, or make nvidia the default runtime with nvidia_runtime_config"
+        f" (set_as_default: true). {_DELETE} then."
+    )
+    yield report.critical("pod-without-runtime", target, message, advice)
+
+
+def _is_nvidia(entry: t.Mapping[str, t.Any]) -> bool:
+    return engines_base.is_nvidia_program(report.text(entry.get("program")))
+
+
+def _pods(entries: t.Iterable[t.Mapping[str, t.Any]]) -> list[str]:
+    """Return the pods as NAMESPACE/POD, or their UIDs if only these are known."""
+    names = [(report.text(entry.get("namespace")), report.text(entry.get("pod"))) for entry in entries]
+    return list(dict.fromkeys(f"{namespace}/{pod}" if namespace else f"the pod {pod}" for namespace, pod in names))
+
+
+def in_mig_mode(facts: report.HostFacts) -> report.Findings:
+    """Yield a finding for pods that hold a whole GPU whose MIG mode was switched on later, with any MIG strategy."""
+    node = rules_kubernetes.Node(facts)
+    if not node.runs:
+        return
+    for uuid in sorted(rules_kubernetes.gpus_in_mig_mode(facts)):
+        pods = _pods(entry for found in node.resources for entry in found.entries if uuid in found.bases_of(entry))
+        if pods:
+            message = f"MIG mode is on for {uuid}, which {core_text.listed(pods)} holds as a whole GPU and cannot use."
+            advice = (
+                "Delete the pod, so that a new one gets a MIG device. Restart the pod of the device plugin if it still"
+                " offers the whole GPU."
+            )
+            yield report.critical("pod-holds-mig-gpu", uuid, message, advice)
+
+
+RULES = (injection, in_mig_mode)
