@@ -609,11 +609,6 @@ def _install_packages(module: AnsibleModule) -> dict[str, t.Any]:
     )
 
     params = module.params
-    if params["state"] == "present" and params["source"] != "existing" and params["host_root"] != "/":
-        raise errors.NvidiaError(
-            f"host_root is {params['host_root']}, but packages are installed in / only. Set source: directory, or"
-            " install the toolkit there by other means and set source: existing."
-        )
     host = _module.host_from_params(module)
     options = toolkit_packages.InstallOptions(
         state=params["state"],

@@ -151,7 +151,7 @@ def _value_problems(action: ActionBase, variables: t.Mapping[str, t.Any], one_tr
     """Evaluate the variables of all roles, and check the values."""
     values: dict[str, t.Any] = {}
     problems = []
-    templar: t.Any = action._templar.copy_with_new_env(available_variables=variables)  # noqa: SLF001
+    templar: t.Any = action._templar.copy_with_new_env(available_variables=dict(variables))  # noqa: SLF001
     for name in KNOWN.options:
         try:
             # In a dictionary, newer releases of Ansible remove values that are omit.

@@ -56,7 +56,7 @@ def run(work: Path, playbook: str, variables: t.Mapping[str, t.Any], *arguments:
 
 
 def last_task(output: str) -> str:
-    return re.findall(r"^(?:TASK|RUNNING HANDLER) \[(.*)\]", output, re.MULTILINE)[-1]
+    return str(re.findall(r"^(?:TASK|RUNNING HANDLER) \[(.*)\]", output, re.MULTILINE)[-1])
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_files_that_no_task_reads_may_be_broken(image: Path, variables: dict[str
 @pytest.mark.parametrize("fails", [True, False])
 def test_engines_of_users_are_inspected_by_tasks_of_these_users(tmp_path: Path, fails: bool) -> None:
     gpu = {"present": True, "kind": "driver", "message": ""}
-    toolkit = {"package_manager": "apt", "gpg": None, "repository_files": [], "gpu": gpu}
+    toolkit: dict[str, t.Any] = {"package_manager": "apt", "gpg": None, "repository_files": [], "gpu": gpu}
     answers: dict[str, dict[str, t.Any]] = {
         "nvidia_container_info": {
             "changed": False, "engines": [], "toolkit": toolkit, "users_to_inspect": ["daemon", "nobody"]

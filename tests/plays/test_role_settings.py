@@ -64,7 +64,7 @@ class Play(t.NamedTuple):
     hosts: dict[str, Case]
 
 
-MISSPELT = {"nvidia_runtime_set_default": True}
+MISSPELT: dict[str, t.Any] = {"nvidia_runtime_set_default": True}
 UNPREFIXED = (
     "set_as_default is not a variable of the role nvidia_runtime. Did you mean nvidia_runtime_set_as_default?",
 )
@@ -177,10 +177,11 @@ def test_correct_variables_are_accepted(played: Played, host: str) -> None:
 
 def test_the_first_task_of_a_run_checks(tmp_path: Path) -> None:
     """Each task of a role runs in a process of its own, and the playbook check may have run before."""
-    check = {"ansible.builtin.import_playbook": "gpufleet.nvidia.check"}
-    roles = [{"hosts": "all", "gather_facts": False, "roles": [TOOLKIT, CDI]}]
+    check: dict[str, t.Any] = {"ansible.builtin.import_playbook": "gpufleet.nvidia.check"}
+    roles: list[dict[str, t.Any]] = [{"hosts": "all", "gather_facts": False, "roles": [TOOLKIT, CDI]}]
     counts = {}
-    for name, plays in {"roles": roles * 2, "check": [check, *roles]}.items():
+    runs: dict[str, list[dict[str, t.Any]]] = {"roles": roles * 2, "check": [check, *roles]}
+    for name, plays in runs.items():
         work = tmp_path / name
         work.mkdir()
         found = play(work, plays, {"one": COUNTED, "two": COUNTED})

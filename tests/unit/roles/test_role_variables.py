@@ -177,6 +177,11 @@ def test_refresh_is_one_task_that_does_not_change_units() -> None:
         ({"nvidia_toolkit_gpu_missing": True, "nvidia_toolkit_install_enabled": False,
           "nvidia_toolkit_key_missing": True}, ["no_gpu"]),
         ({"nvidia_toolkit_gpu_missing": True, "nvidia_toolkit_files_to_send": ["x.deb"]}, ["no_gpu", "send"]),
+        # Packages are installed in / only.
+        ({"nvidia_toolkit_host_root": "/tree", "nvidia_toolkit_key_missing": True}, ["refuse_packages"]),
+        ({"nvidia_toolkit_host_root": "/tree", "nvidia_toolkit_source": "directory"}, []),
+        ({"nvidia_toolkit_host_root": "/tree", "nvidia_toolkit_source": "existing"}, []),
+        ({"nvidia_toolkit_host_root": "/tree", "nvidia_toolkit_state": "absent"}, ["remove_packages"]),
         ({"nvidia_toolkit_state": "absent", "nvidia_toolkit_gpu_missing": True}, ["remove_packages"]),
         ({"nvidia_toolkit_state": "absent", "nvidia_toolkit_source": "directory"}, ["remove_directory"]),
     ],
@@ -185,7 +190,8 @@ def test_steps_that_only_some_hosts_need(changed: dict[str, t.Any], steps: list[
     known = {
         "nvidia_toolkit_source": "repository", "nvidia_toolkit_state": "present", "nvidia_toolkit_info": {},
         "nvidia_toolkit_gpu_missing": False, "nvidia_toolkit_install_enabled": True,
-        "nvidia_toolkit_key_missing": False, "nvidia_toolkit_files_to_send": [], **changed,
+        "nvidia_toolkit_key_missing": False, "nvidia_toolkit_files_to_send": [], "nvidia_toolkit_host_root": "/",
+        **changed,
     }  # fmt: skip
     role = TOOLKIT.load("vars/main.yml")
     assert render(role["nvidia_toolkit_steps"], known) == str(steps)
