@@ -80,8 +80,8 @@ def own_refresh(host: hostfs.HostFS) -> RefreshUnits | None:
 
 def planned_refresh(output: str, kind: str) -> RefreshUnits:
     """Return the units of this collection that a task would install, for check mode."""
-    paths = (f"{UNIT_DIR}/{name}" for name in (OWN_SERVICE, OWN_PATH_UNIT))
-    return RefreshUnits(*paths, at_boot=True, on_change=True, masked=False, output=output, kind=kind)
+    service, path_unit = (f"{UNIT_DIR}/{name}" for name in (OWN_SERVICE, OWN_PATH_UNIT))
+    return RefreshUnits(service, path_unit, at_boot=True, on_change=True, masked=False, output=output, kind=kind)
 
 
 def predicted_host(host: hostfs.HostFS) -> hostfs.HostFS:

@@ -120,7 +120,7 @@ HOSTS = {
             "/etc/containerd/config.toml": "version = 3\n",
         },
         expected={
-            "/etc/docker/daemon.json": r'(?s)"default-runtime": "nvidia".*"/usr/local/nvidia/toolkit/nvidia-con',
+            "/etc/docker/daemon.json": r'(?s)(?=.*"default-runtime": "nvidia").*"/usr/local/nvidia/toolkit/nv',
             "/etc/systemd/system/gpufleet-nvidia-cdi.service": "/usr/local/nvidia/toolkit/nvidia-ctk",
             "/etc/cdi": None,
         },
