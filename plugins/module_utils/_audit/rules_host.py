@@ -69,7 +69,7 @@ KINDS: dict[str, dict[str, Kind]] = {
         "driver-library-missing": Kind(
             report.CRITICAL,
             "driver-library-missing",
-            "Install the libraries of the loaded driver's version. If they are in another directory, set driver_root.",
+            "Install the libraries of the loaded driver's version. If they are elsewhere, set nvidia_cdi_driver_root.",
         ),
         "driver-library-differs": Kind(
             report.CRITICAL, "driver-library-differs", "Restart the host, or load the installed kernel module."
