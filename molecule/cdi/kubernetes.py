@@ -19,7 +19,7 @@ from toolkits import Report
 KUBELET, PLUGIN = node_standins.SERVICES
 GPUS = [machine.uuid(number) for number in (0, 1)]
 # The findings about Kubernetes that one of the cases below has.
-FINDINGS = ("devices-not-offered", "device-unhealthy", "device-plugin-dead", "device-plugin-without-nvml")
+FINDINGS = ("devices-not-offered", "device-unhealthy", "device-plugin-dead", "device-plugin-not-registered")
 SECONDS = 20.0
 # As JSON, which a host can read without a package of the controller.
 SPECIFICATION = str(looks.SPECIFICATION.with_suffix(".json"))
@@ -78,10 +78,9 @@ def main() -> None:
 
     start_plugin(gpu0="Healthy", gpu1="Healthy")
     check(report, "restarted plugin", GPUS, [])
-    # This plugin does not register again. It runs without a device, and the default runtime is not one of NVIDIA's, so
-    # the report names the usual cause.
+    # This plugin does not register again. The checkpoint has its devices, so it had loaded NVML.
     run("systemctl", "restart", KUBELET)
-    check(report, "restarted kubelet", [], ["device-plugin-without-nvml"])
+    check(report, "restarted kubelet", [], ["device-plugin-not-registered"])
 
     node_standins.remove()
     report.worked("absent", looks.specification(state="absent", path=SPECIFICATION), changed=True)

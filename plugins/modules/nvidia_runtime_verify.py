@@ -112,8 +112,9 @@ options:
     description:
       - The command of the container, program first, instead of the command of the image. It must exit with status 0.
       - When left out, C(true) with O(level=engine). With O(level=gpu) it is a script for C(/bin/sh), which lists the
-        device nodes of GPUs and runs C(nvidia-smi -L) if the container has it. With another command, the GPUs are not
-        compared with those of the host.
+        device nodes of GPUs and runs C(nvidia-smi -L) if the container has it. With a CDI specification without hooks,
+        in which C(nvidia-smi) does not find its library, only the nodes are listed. With another command, the GPUs are
+        not compared with those of the host.
     type: list
     elements: str
   runtime_dir:

@@ -16,7 +16,7 @@ if t.TYPE_CHECKING:
 
 
 _ADVICE = {
-    ignored.LINKED: "Replace the link by a directory, or set the CDI directories of the engines to its target.",
+    ignored.LINKED: "Replace the link by a directory, or name its target in the settings of the engines.",
     ignored.SUFFIX: "Rename the file, so that it ends in .yaml.",
     ignored.UNREADABLE: "Set the mode of directories to 0755 and of files to 0644.",
 }

@@ -39,15 +39,15 @@ def injection(facts: report.HostFacts) -> report.Findings:
             " has none. CDI of the engine does not read this, so new pods get no GPU."
         )
         advice = (
-            "Register the runtime with nvidia_runtime_config (set_as_default: true), or set the plugin's"
-            " deviceListStrategy to cdi-cri."
+            "Run gpufleet.nvidia.site with nvidia_runtime_set_as_default: true, or set deviceListStrategy of the plugin"
+            " to cdi-cri."
         )
         yield report.critical("plugin-needs-runtime", target, message, advice)
     elif names <= _BY_CDI and cdi is False and not (strategies.CDI_ANNOTATIONS in names and node.has_nvidia_default):
         # The runtime of NVIDIA also reads annotations.
         message = f"The device plugin passes GPUs on with the strategy {shown}, but CDI is off in {target}."
         message = f"{message} New pods get no GPU."
-        advice = "Switch CDI on with enable_cdi of nvidia_runtime_config, and restart the engine."
+        advice = "Run gpufleet.nvidia.site with nvidia_runtime_enable_cdi: true."
         yield report.critical("plugin-needs-cdi", target, message, advice)
     elif names <= _BY_RUNTIME and has_runtime:
         yield from _without_runtime(node, target)
@@ -67,8 +67,8 @@ def _without_runtime(node: rules_kubernetes.Node, target: str) -> report.Finding
     advice = (
         f"nvidia is the default runtime now. {_DELETE}."
         if node.has_nvidia_default
-        else "Set runtimeClassName: nvidia in the pods, or make nvidia the default runtime with nvidia_runtime_config"
-        f" (set_as_default: true). {_DELETE} then."
+        else "Set runtimeClassName: nvidia in the pods, or run gpufleet.nvidia.site with"
+        f" nvidia_runtime_set_as_default: true. {_DELETE} then."
     )
     yield report.critical("pod-without-runtime", target, message, advice)
 

@@ -155,11 +155,12 @@ def cuda_problem(value: str | None, count: int | None) -> str:
     if valid == len(names):
         return ""
     seen = "no GPU" if not valid else f"only {core_text.listed(names[:valid])}"
+    if not value.strip():
+        return f"{CUDA_VISIBLE_DEVICES} is empty, so CUDA sees no GPU, although nvidia-smi lists the GPUs"
     bad = names[valid].strip()[:100] or "an empty name"
-    shown = f"{CUDA_VISIBLE_DEVICES} is {value[:200] or 'empty'}"
     return (
-        f"{shown}, and CUDA stops at {bad}, which is neither the number of a GPU in the container nor a UUID: CUDA sees"
-        f" {seen}, although nvidia-smi lists the GPUs"
+        f"{CUDA_VISIBLE_DEVICES} is {value[:200]}, and CUDA stops at {bad}, which is neither the number of a GPU in the"
+        f" container nor a UUID: CUDA sees {seen}, although nvidia-smi lists the GPUs"
     )
 
 

@@ -53,11 +53,17 @@ _BOOLEANS = ("container_use_devices", "container_use_xserver_devices")
 _LABEL = "security.selinux"
 
 
-def missing_programs(host: hostfs.HostFS, folder: str, settings: explain_rules.Settings) -> dict[str, tuple[str, ...]]:
-    """Return the programs that the runtime needs in each mode and that the host lacks."""
+def missing_programs(
+    host: hostfs.HostFS, folder: str, settings: explain_rules.Settings, own_runtime: bool
+) -> dict[str, tuple[str, ...]]:
+    """Return the programs that the runtime needs in each mode and that the host lacks.
+
+    ``own_runtime``: the engine may have a low-level runtime that is not in the PATH of the host, as that of K3s has.
+    """
     configured = {verify_checks.HOOK: settings.hook_path, "nvidia-container-cli": settings.cli_path}
     configured["nvidia-ctk"] = settings.ctk_path
-    low = () if host.find_executable(settings.runtimes) else (f"one of {core_text.listed(settings.runtimes)}",)
+    found = own_runtime or folder.startswith("/snap/") or host.find_executable(settings.runtimes) is not None
+    low = () if found else (f"one of {core_text.listed(settings.runtimes)}",)
     ldconfig = settings.ldconfig[1:] if settings.ldconfig.startswith("@/") else ""
     tools = (ldconfig,) if ldconfig and not host.is_executable(ldconfig) else ()
     legacy = verify_checks.missing_programs(host, folder, "legacy", configured)

@@ -161,7 +161,9 @@ def read_host(
         program=program,
         programs=frozenset(name for name in _DOCKER_PROGRAMS if host.find_executable([name])),
         program_exists=bool(container.program) and host.find_executable([container.program]) is not None,
-        missing_programs=explain_facts.missing_programs(host, program_dir, settings),
+        missing_programs=explain_facts.missing_programs(
+            host, program_dir, settings, engine.rootless or container.engine == "containerd"
+        ),
         driver_loaded=driver is not None,
         driver=driver.version if driver is not None else None,
         cuda=cuda,

@@ -119,8 +119,8 @@ class Selected:
             message = "The names of the GPUs of this host are not known."
             return explain_result.unknown(DEVICES, "devices-unknown", message, _NUMBERS)
         if selection.unknown:
-            rule = f". {selection.rule}" if selection.rule else ""
-            problem = f"{self._how.path} finds no GPU named {core_text.listed(selection.unknown)} on this host{rule}"
+            rule = f" for {self._how.path}. {selection.rule}" if selection.rule else ""
+            problem = f"This host has no GPU named {core_text.listed(selection.unknown)}{rule}"
             return explain_result.failed(DEVICES, "device-missing", problem, _NUMBERS)
         return explain_result.passed(DEVICES, "selected", f"It requests {self.described}.")
 

@@ -352,7 +352,7 @@ def test_a_pod_that_was_started_without_the_runtime(tmp_path: Path, default: str
     assert (found["id"], found["severity"]) == ("pod-without-runtime", "critical")
     assert "ml/train" in found["text"]
     assert "Delete the pod" in found["advice"]
-    assert ("set_as_default" in found["advice"]) is (default == "runc")
+    assert ("nvidia_runtime_set_as_default" in found["advice"]) is (default == "runc")
     for program in (NVIDIA, None):
         held["held"][0]["program"] = program
         assert findings(tmp_path, **given) == []

@@ -372,6 +372,15 @@ def test_missing_programs_of_a_mode(report: Report, toolkit: str, removed: tuple
     assert verdict(report.of_docker(ALL)) == (False, "program-missing")
 
 
+def test_a_low_level_runtime_of_a_distribution(report: Report) -> None:
+    """K3s has a runc of its own, which is not in the PATH of the host."""
+    report.remove("runc", "crun")
+    runtime = {"runtimeOptions": {"BinaryName": "/usr/bin/nvidia-container-runtime"}, "config": {}, "pid": 0}
+    status = ContainerStatus(2, {**runtime, "runtimeSpec": {"process": {"env": [ALL]}}}, "")
+    container = explain_container.from_cri("containerd", "ab", "ns/pod/c", status, cdi=True)
+    assert verdict(report.explain(container, "2.1.4", None)) == (True, "ok")
+
+
 def test_programs_of_another_mode_do_not_matter(report: Report) -> None:
     report.remove("nvidia-container-cli")
     assert verdict(report.of_docker(ALL)) == (True, "ok")
