@@ -23,6 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.host_check im
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.modes import required_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import Problem
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.inventory import Gpu, GpuInventory, MigDevice
 
@@ -483,7 +484,7 @@ def test_why_stale_of_valid_specification(tree: Tree) -> None:
 def test_why_stale_after_driver_change(tree: Tree, kind: str, is_nvidia: bool) -> None:
     reason = f"It is for driver {DRIVER}, but the driver is 590.1."
     found = stale_reasons({**specification(), "kind": kind}, tree.host, "590.1")
-    assert found == ([("driver-differs", reason)] * is_nvidia, [])
+    assert found == ([Problem("driver-differs", reason)] * is_nvidia, [])
 
 
 def test_why_stale_with_missing_paths(tree: Tree) -> None:
@@ -491,7 +492,7 @@ def test_why_stale_with_missing_paths(tree: Tree) -> None:
     for path in missing:
         tree.remove(path)
     message = f"These paths no longer exist: {', '.join(missing)}."
-    assert stale_reasons(specification(), tree.host) == ([("path-missing", message)], missing)
+    assert stale_reasons(specification(), tree.host) == ([Problem("path-missing", message)], missing)
 
 
 def test_why_stale_with_other_numbers(tree: Tree) -> None:
