@@ -18,6 +18,9 @@ description:
   - A package transaction, or a restart of an engine with its verification, can take minutes. Ansible itself prints
     nothing until the task ends on a host.
   - It works for all tasks of a playbook, with every strategy. It prints nothing if all tasks are short.
+  - After the playbook C(gpufleet.nvidia.rolling) it also prints which hosts are done, which have failed or were
+    unreachable, which were not started, and the command that continues, if not all hosts are done. The playbook itself
+    cannot do so if all hosts of a batch are unreachable, or if tasks of your own before a restart fail.
 author:
   - gpufleet.nvidia maintainers (@gpufleet-nvidia)
 requirements:
@@ -35,18 +38,24 @@ options:
       - name: GPUFLEET_NVIDIA_PROGRESS_INTERVAL
 """
 
+import sys
 import threading
 import time
 import typing as t
 
 from ansible.plugins.callback import CallbackBase
 
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _batches, _reports
+
 if t.TYPE_CHECKING:
     from ansible.inventory.host import Host
+    from ansible.playbook.play import Play
     from ansible.playbook.task import Task
 
 # Host names in one line.
 _MOST_NAMES = 5
+# The last task of the playbook on a host that is done.
+_LAST_ACTION = "gpufleet.nvidia.nvidia_host_summary"
 
 
 class _Running:
@@ -74,14 +83,26 @@ class CallbackModule(CallbackBase):
         # Ansible calls the methods below from several threads.
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        # The hosts of a play in batches, in their order, those of the batches that have begun, and those that are done.
+        self._hosts: list[str] = []
+        self._begun: set[str] = set()
+        self._done: set[str] = set()
 
     def v2_playbook_on_start(self, playbook: object) -> None:
         """Start the thread."""
         threading.Thread(target=self._print_until_the_end, daemon=True).start()
 
     def v2_playbook_on_stats(self, stats: object) -> None:
-        """End the thread."""
+        """End the thread, and report a play in batches that has not come to its end."""
         self._ended.set()
+        left = [host for host in self._hosts if host not in self._done]
+        if left:
+            unreachable = tuple(host for host in left if host in getattr(stats, "dark", {}))
+            failed = tuple(host for host in left if host in self._begun and host not in unreachable)
+            waiting = tuple(host for host in left if host not in self._begun)
+            done = tuple(host for host in self._hosts if host in self._done)
+            found = _batches.Progress(done, failed, unreachable, not_started=waiting)
+            self._display.display(f"progress: {_batches.summary(found, sys.argv, ended=True)}", color="bright gray")
 
     def v2_runner_on_start(self, host: Host, task: Task) -> None:
         """Add a host to its task."""
@@ -101,13 +122,26 @@ class CallbackModule(CallbackBase):
             running.hosts.remove(host.get_name())
             running.completed += 1
 
+    def v2_runner_on_ok(self, result: t.Any) -> None:
+        """Remove a host from its task. After the last task of a play in batches, the host is done."""
+        self._complete(result)
+        task = getattr(result, "task", None) or result._task
+        host = getattr(result, "host", None) or result._host
+        if task.action == _LAST_ACTION and not task.args.get("of_batch"):
+            self._done.add(host.get_name())
+
     # With fewer forks than hosts a task without running hosts may start on others, so it stays until the play ends.
-    def v2_playbook_on_play_start(self, play: object) -> None:
-        """Remove the tasks of the previous play."""
+    def v2_playbook_on_play_start(self, play: Play) -> None:
+        """Remove the tasks of the previous play, and remember the hosts of a batch."""
         with self._lock:
             self._tasks.clear()
+        if play.get_vars().get(_reports.PLAY) == _reports.ROLLING:
+            inventory = play.get_variable_manager()._inventory
+            every = inventory.get_hosts(pattern=play.hosts, ignore_restrictions=True, order=play.order)
+            self._hosts = [host.get_name() for host in every]
+            self._begun.update(host.get_name() for host in inventory.get_hosts(pattern=play.hosts, order=play.order))
 
-    v2_runner_on_ok = v2_runner_on_skipped = v2_runner_on_unreachable = _complete
+    v2_runner_on_skipped = v2_runner_on_unreachable = _complete
 
     def v2_runner_on_failed(self, result: t.Any, ignore_errors: bool = False) -> None:
         """Remove a host from its task."""

@@ -9,6 +9,7 @@ Private to this collection. module_utils/_core/bundled.py imports the packages o
 from __future__ import annotations
 
 import re
+import sys
 import typing as t
 
 from ansible import constants
@@ -17,7 +18,7 @@ from ansible.module_utils import basic
 from ansible.plugins.action.normal import ActionModule as NormalActionModule
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _packing
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _packing, _reports
 
 
 class Packages(t.NamedTuple):
@@ -59,6 +60,7 @@ PACKAGES_OF_CONTAINER = Packages(("tomlkit",), ("yaml",))
 _CORE_MINIMUM: object = getattr(basic, "_PY_MIN", None)
 _OLDEST_PYTHON: tuple[int, ...] = max((3, 8), _CORE_MINIMUM if isinstance(_CORE_MINIMUM, tuple) else (0,))
 _PRINT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+_COLLECTION = "gpufleet.nvidia."
 _NEVER_RETURNED = ("ansible_facts", "add_host", "add_group")
 
 
@@ -75,7 +77,11 @@ class BundledAction(NormalActionModule):
         run again with the package. It must not have changed anything before. A task with async cannot be run again, so
         all packages are sent with it.
         """
-        module, args = str(self._task.action).rpartition(".")[2], self._task.args
+        return self.packages_of(str(self._task.action), self._task.args)
+
+    def packages_of(self, action: str, args: t.Mapping[str, t.Any]) -> Packages:
+        """Return the packages for a module of this collection with these options."""
+        module = action.rpartition(".")[2]
         if module in PACKAGES_OF_MODULE:
             return PACKAGES_OF_MODULE[module]
         if args.get("container"):
@@ -87,26 +93,43 @@ class BundledAction(NormalActionModule):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         try:
-            result: dict[str, t.Any] = super().run(tmp, task_vars)  # type: ignore[no-untyped-call]
+            result = self.run_module(tmp, task_vars)
         except (AnsibleAction, AnsibleConnectionFailure):
             raise
         except AnsibleError as error:
             # For example, Ansible cannot become a user. The other items of a loop must still run.
             result = {"failed": True, "msg": str(error)}
-        # Modules of this collection return none of these keys, which change variables and other tasks. A hostile host,
-        # or a user as whom a module runs, can forge an answer. Only the interpreter that Ansible discovered is kept.
-        for key in _NEVER_RETURNED:
-            result.pop(key, None)
-        if result.get("failed") and "module_stdout" in result:
-            # The module gave no answer, for example because the host's Python cannot compile it.
-            self._explain_old_python(result)
+        self.clean(result)
         # A role that continues after an error (failed_when: false) reads the message from this key.
         result.pop("error", None)
         if result.get("failed") and self._task.failed_when:
             result["error"] = str(result.get("msg", "The module failed without a message."))
+        elif result.get("failed") and not self._task.ignore_errors:
+            result["msg"] = self._with_state_of_host(str(result.get("msg", "")), task_vars or {})
         if self._discovered_interpreter_key:
             result["ansible_facts"] = {self._discovered_interpreter_key: self._discovered_interpreter}
         return result
+
+    def _with_state_of_host(self, message: str, variables: dict[str, t.Any]) -> str:
+        """Return the error of a task, in a role of this collection's playbooks with the last line about the host."""
+        if not str(variables.get("ansible_role_name", "")).startswith(_COLLECTION):
+            return message
+        return f"{message} {_reports.line_of_failure(variables, sys.argv)}".rstrip()
+
+    def run_module(self, tmp: str | None, task_vars: dict[str, t.Any] | None) -> dict[str, t.Any]:
+        """Run the module of this task, and return its result."""
+        result: dict[str, t.Any] = super().run(tmp, task_vars)  # type: ignore[no-untyped-call]
+        return result
+
+    def clean(self, result: dict[str, t.Any]) -> None:
+        """Remove what no module of this collection returns, and explain why a module gave no answer."""
+        # These keys change variables and other tasks. A hostile host, or a user as whom a module runs, can forge an
+        # answer. Only the interpreter that Ansible discovered is kept.
+        for key in _NEVER_RETURNED:
+            result.pop(key, None)
+        if result.get("failed") and "module_stdout" in result:
+            # For example, the host's Python cannot compile the module.
+            self._explain_old_python(result)
 
     def _explain_old_python(self, result: dict[str, t.Any]) -> None:
         """Replace the message if the host's Python is too old."""
@@ -125,12 +148,15 @@ class BundledAction(NormalActionModule):
                 result.pop(key, None)
 
     def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
-        packages = self.packages()
+        # Without a name, the module of this task.
+        module = kwargs.get("module_name")
+        given = {**(self._task.args if module is None else kwargs.pop("module_args"))}
+        packages = self.packages() if module is None else self.packages_of(module, given)
         names = [*packages.always, *(packages.on_demand if kwargs.get("wrap_async") else ())]
         sent = self.bundle(names)
         while True:
             # Ansible changes the dictionary that it gets, so it gets a copy.
-            module_args = {**self._task.args, **({core_constants.BUNDLED: dict(sent)} if sent else {})}
+            module_args = {**given, **({core_constants.BUNDLED: dict(sent)} if sent else {})}
             result: dict[str, t.Any] = super()._execute_module(*args, **{**kwargs, "module_args": module_args})
             # The host chooses this value, and may return anything.
             needed = result.pop("needed", None)

@@ -66,6 +66,8 @@ NOT_SPECIFIED: dict[str, set[str]] = {
     "nvidia_runtime": {"nvidia_runtime_restarts"},
     "nvidia_toolkit": set(),
 }
+TASK_FOLDERS = ("tasks", "handlers")
+INCLUDE = re.compile(r"(?:include_tasks|import_tasks|file): \"?([^\"\n]+)\"?$", re.MULTILINE)
 # Variables that only playbooks use.
 PLAYBOOK_ONLY: dict[str, set[str]] = {"nvidia_cdi": {"nvidia_cdi_enabled"}}
 
@@ -98,7 +100,7 @@ def test_host_root_of_all_roles(role: Role, known: dict[str, t.Any], expected: l
 
 
 def test_used_variables_are_specified(role: Role) -> None:
-    own = set(role.load("vars/main.yml")) | set(re.findall(r"(?:register|loop_var): (\w+)", role.tasks()))
+    own = set(role.load("vars/main.yml")) | set(re.findall(r"(?:register|loop_var|index_var): (\w+)", role.tasks()))
     own |= NOT_SPECIFIED[role.name]
     pattern = rf"(?<!\.)\b{role.name}_\w+"
     used = set(re.findall(pattern, role.tasks() + role.variables()))
@@ -131,6 +133,41 @@ def test_task_files_are_short(role: Role) -> None:
     paths = [*role.folder.glob("tasks/*.yml"), *role.folder.glob("handlers/*.yml")]
     long = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
     assert {name: lines for name, lines in long.items() if lines > 60} == {}
+
+
+def test_a_name_of_a_file_is_in_tasks_or_in_handlers(role: Role) -> None:
+    """Ansible would take one of two files of the same name, depending on where the include was reached from."""
+    names = [{path.name for path in role.folder.glob(f"{folder}/*.yml")} - {"main.yml"} for folder in TASK_FOLDERS]
+    assert set.intersection(*names) == set()
+
+
+def test_files_of_the_other_folder_are_included_by_their_full_path(role: Role) -> None:
+    """Ansible searches for a relative path in tasks/ or in handlers/, depending on where the file was included."""
+    for folder, other in zip(TASK_FOLDERS, reversed(TASK_FOLDERS)):
+        reached = {path.rpartition("/")[2] for path in _included(role, other) if path.startswith("{{ role_path }}")}
+        pairs = [(file, path) for file in _names(role, folder) for path in _included(role, folder, file)]
+        for name, path in pairs:
+            if path.startswith("{{ role_path }}"):
+                assert path in {f"{{{{ role_path }}}}/{other}/{file}" for file in _names(role, other)}, name
+            elif "{{" not in path:
+                assert path in _names(role, folder), name
+                assert name not in reached, f"{name} includes {path}, and is also reached from {other}"
+
+
+def _names(role: Role, folder: str) -> set[str]:
+    return {path.name for path in role.folder.glob(f"{folder}/*.yml")}
+
+
+def _included(role: Role, folder: str, name: str = "*.yml") -> list[str]:
+    texts = [path.read_text(encoding="utf-8") for path in role.folder.glob(f"{folder}/{name}")]
+    return [path for text in texts for path in INCLUDE.findall(text)]
+
+
+def test_loops_have_variables_of_their_own(role: Role) -> None:
+    """With the name "item", Ansible prints a warning if a play includes the role in a loop."""
+    for path in [*role.folder.glob("tasks/*.yml"), *role.folder.glob("handlers/*.yml")]:
+        text = path.read_text(encoding="utf-8")
+        assert text.count("  loop: ") == len(re.findall(rf"loop_var: {role.name}_\w+", text)), path
 
 
 def test_no_role_ignores_errors(role: Role) -> None:

@@ -80,7 +80,7 @@ def test_knows_variables_that_tasks_set() -> None:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
         for part in found if isinstance(found, list) else [found]:
             names |= set(part) | set(part.get("ansible.builtin.set_fact") or ()) | {part.get("register", "")}
-    assert "nvidia_runtime_setting_errors" in names
+    assert "nvidia_runtime_settings" in names
     assert "nvidia_toolkit_info" in names
     assert name_problems(names, KNOWN, ()) == ([], [])
 

@@ -1,0 +1,196 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Describe the state of a host in one line, from what the roles have registered. This file imports nothing of Ansible.
+
+Private to this collection. A host, or a user of it, can forge a result, so every value is checked before it is used.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _restart_plan
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._role_state import (
+    Variables,
+    entries_of,
+    item_of,
+    items,
+    result_of,
+    table,
+    tables,
+)
+
+# The kinds of device names that a specification can contain for the same devices (device_name_strategies).
+_KINDS_OF_NAMES = tuple(map(re.compile, (r"[0-9]+(:[0-9]+)?", r"(gpu|mig)[0-9]+(:[0-9]+)?", r"(GPU|MIG)-.*")))
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_MOST_CHARACTERS = 100
+_DONE = {"restart": "restarted", "reload": "reloaded"}
+
+
+class Situation(t.NamedTuple):
+    """What the line is about.
+
+    Attributes:
+        check_mode: Whether the run predicts changes instead of making them.
+        interrupted: Whether a task of the host has just failed, so that later tasks do not run.
+        removes: Whether the play removes what the collection has added.
+    """
+
+    check_mode: bool = False
+    interrupted: bool = False
+    removes: bool = False
+
+
+def host_line(variables: Variables, situation: Situation) -> str:
+    """Describe the state of a host.
+
+    Args:
+        variables: The variables of the host, not evaluated.
+        situation: What the line is about.
+
+    Returns:
+        The toolkit, CDI, and each engine, in one line.
+    """
+    parts = [
+        *_toolkit(variables, situation),
+        *_cdi(variables, situation),
+        *_engines(variables, situation),
+    ]
+    return "; ".join(parts) or "nothing was done on this host"
+
+
+def _toolkit(variables: Variables, situation: Situation) -> t.Iterator[str]:
+    inspected = table(_info(variables).get("toolkit"))
+    if table(inspected.get("gpu")).get("present") is False:
+        yield "no NVIDIA GPU"
+    installation = result_of(variables, "nvidia_toolkit_installation")
+    version = _text(installation["version"] if "version" in installation else inspected.get("version"))
+    if situation.removes and installation.get("changed") and (situation.check_mode or not version):
+        yield "toolkit would be removed" if situation.check_mode else "toolkit removed"
+    elif situation.check_mode and installation.get("changed"):
+        yield f"toolkit {version} would be installed" if version else "toolkit would be installed"
+    elif inspected or installation:
+        yield f"toolkit {version}" if version else "no toolkit"
+
+
+def _info(variables: Variables) -> dict[str, t.Any]:
+    """Return the result of the inspection that has described the toolkit last."""
+    found = [result_of(variables, name) for name in ("nvidia_runtime_inspection", "nvidia_toolkit_info")]
+    return next((info for info in found if isinstance(info.get("toolkit"), dict)), {})
+
+
+def _cdi(variables: Variables, situation: Situation) -> t.Iterator[str]:
+    specification = result_of(variables, "nvidia_cdi_specification")
+    units = result_of(variables, "nvidia_cdi_units") or table(specification.get("refresh"))
+    if not specification and not units:
+        if situation.interrupted and result_of(variables, "nvidia_toolkit_info"):
+            yield "CDI not reached"
+        return
+    changed = bool(specification.get("changed") or units.get("changed"))
+    if situation.removes:
+        verb = "would be removed" if situation.check_mode else "removed"
+        yield f"CDI: specification {verb}" if changed else "CDI: nothing to remove"
+        return
+    owner = _text(units.get("path_unit")) or _text(units.get("service"))
+    refreshed = f"refreshed by {owner}" if owner else "not refreshed"
+    if not specification:
+        written = f"written by {owner}" if owner else "and nothing writes one"
+        yield f"CDI: no specification yet, {written}"
+        return
+    count = _devices(specification.get("devices"))
+    described = f"{count} device{'' if count == 1 else 's'}" if count else "no devices"
+    path = _text(specification.get("specification")) or "an unknown file"
+    would = situation.check_mode and specification.get("reasons")
+    yield f"CDI: {described} {'would be written to' if would else 'in'} {path}, {refreshed}"
+
+
+def _devices(names: object) -> int:
+    """Return the number of devices. A device may have several names, and "all" stands for all of them."""
+    texts = [name for name in names if isinstance(name, str) and name != "all"] if isinstance(names, list) else []
+    counts = [sum(1 for name in texts if kind.fullmatch(name)) for kind in _KINDS_OF_NAMES]
+    return max(counts) or len(texts)
+
+
+def _engines(variables: Variables, situation: Situation) -> t.Iterator[str]:
+    results = [result for result in items(variables.get("nvidia_runtime_result")) if not result.get("skipped")]
+    engines = [engine for result in results for engine in tables(result.get("engines"))]
+    if not results and situation.interrupted:
+        found = tables(result_of(variables, "nvidia_toolkit_info").get("engines"))
+        yield from (f"{_text(engine.get('target'))} not reached" for engine in found if engine.get("installed"))
+    elif results and not engines and not any(result.get("failed") for result in results):
+        yield "no container engine"
+    name = next((str(result["runtime_name"]) for result in results if "runtime_name" in result), "nvidia")
+    work = {entry["engine_info"]["target"]: entry for entry in entries_of(variables)}
+    for engine in engines:
+        target = _text(engine.get("target"))
+        if "error" in engine:
+            yield f"{target}: failed"
+            continue
+        entry = work.get(engine.get("target"), {})
+        parts = [*_configuration(engine, name, situation), *_restart(engine, entry, variables, situation)]
+        yield f"{target}: {', '.join(parts)}"
+
+
+def _configuration(engine: Variables, name: str, situation: Situation) -> t.Iterator[str]:
+    would = "would have " if situation.check_mode and engine.get("changed") else ""
+    runtimes, default = table(engine.get("runtimes")), engine.get("default_runtime")
+    if name in runtimes:
+        yield f"{would}runtime {_text(name)}"
+        yield "the default" if default == name else "not the default"
+    elif runtimes:
+        yield f"{would}runtimes {' and '.join(_text(runtime) for runtime in sorted(runtimes))}"
+    else:
+        yield f"{would}no runtime of NVIDIA"
+    if isinstance(engine.get("cdi"), bool):
+        yield "CDI on" if engine["cdi"] else "CDI off"
+
+
+def _restart(engine: Variables, entry: Variables, variables: Variables, situation: Situation) -> t.Iterator[str]:
+    identifier, action = entry.get("id"), entry.get("action", _restart_plan.NONE)
+    restarted = _outcome(variables, "nvidia_runtime_restart_results", identifier)
+    done = _DONE.get(str(action), "restarted")
+    if action == _restart_plan.NONE:
+        yield "needs a restart" if engine.get("restart_required") else "not restarted"
+    elif situation.check_mode:
+        yield f"would be {done}"
+    elif restarted is None:
+        yield f"not {done} yet"
+    elif "error" in restarted:
+        rolled_back = restarted.get("state") == "rolled_back"
+        yield f"{action} failed, previous configuration restored" if rolled_back else f"{action} failed"
+    else:
+        yield done
+    level = str(entry.get("verify", _restart_plan.OFF))
+    if level != _restart_plan.OFF:
+        verified = _outcome(variables, "nvidia_runtime_verify_results", identifier)
+        if verified is None:
+            yield "not verified"
+        else:
+            yield f"verification failed ({level})" if "error" in verified else f"verified ({level})"
+
+
+def _outcome(variables: Variables, name: str, identifier: object) -> dict[str, t.Any] | None:
+    """Return the result of a loop for this entry of the plan, None if there is none."""
+    return next((r for r in items(variables.get(name)) if table(item_of(r)).get("id") == identifier), None)
+
+
+def verified_lines(variables: Variables, nothing: str) -> list[tuple[str, str]]:
+    """Describe what the playbook verify has found: a line for each engine, with its error or an empty text.
+
+    Args:
+        variables: The variables of the host, not evaluated.
+        nothing: Why no engine was verified.
+    """
+    lines = []
+    for result in items(variables.get("nvidia_runtime_verify_results")):
+        target = _text(table(item_of(result)).get("target"))
+        summary = _text(result.get("summary")) or "failed"
+        lines.append((f"{target}: {summary}", str(result.get("error") or "")))
+    return lines or [(f"not verified: {nothing}", "")]
+
+
+def _text(value: object) -> str:
+    """Return a value of a host for one line, empty if it is no text."""
+    return _CONTROL.sub(" ", value)[:_MOST_CHARACTERS] if isinstance(value, str) else ""
