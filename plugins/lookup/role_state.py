@@ -69,7 +69,7 @@ class LookupModule(LookupBase):
             if term in _WITHOUT_SETTINGS:
                 found += _WITHOUT_SETTINGS[term](known)
             elif term in _TERMS:
-                settings = self._templar.template(known[_role_state.SETTINGS])
+                settings = t.cast("t.Any", self._templar).template(known[_role_state.SETTINGS])
                 found += _TERMS[term](known, _role_state.RoleState(known, settings))
             else:
                 raise AnsibleLookupError(f"{term!r} is not one of {', '.join([*_TERMS, *_WITHOUT_SETTINGS])}.")

@@ -143,9 +143,9 @@ class Planner:
             return RELOAD if by_signal else RESTART
         # It covers all changes, including earlier and reverted ones. Without it, the stronger action is used.
         pending = result["pending_action"]
-        actions = (pending,) if pending else (result["restart_action"], self._of_earlier(result, "action", NONE))
-        # A user can forge the result, so an unknown action is the strongest one.
-        return max(actions, key=lambda action: _ACTIONS.index(action) if action in _ACTIONS else len(_ACTIONS))
+        actions = [pending] if pending else [result["restart_action"], self._of_earlier(result, "action", NONE)]
+        # A user can forge the result, so an unknown action counts as the strongest one.
+        return max((str(action) if action in _ACTIONS else RESTART for action in actions), key=_ACTIONS.index)
 
     def _of_earlier(self, result: Result, name: str, default: t.Any) -> t.Any:
         return self._earlier.get((self._options.host_root, result["target"]), {}).get(name, default)
@@ -173,7 +173,7 @@ class Planner:
             "user": instance if flavor == _ROOTLESS else "",
             "unit": instance if flavor == "system" else "",
             "host_root_live": options.host_root_live,
-            "action": action if action in _ACTIONS else RESTART,
+            "action": action,
             "mode": options.restart_mode,
             "expect": self._expected(result),
             # A purge removes the files for a rollback, including those from before this play.

@@ -56,10 +56,11 @@ class RoleState:
 
     def engines_of_users(self) -> dict[str, list[dict[str, t.Any]]]:
         """Return the engines that each named user has found."""
-        role = "toolkit" if self.reuses_inspection() else "runtime"
-        registered = table(self.variables.get(f"nvidia_{role}_info_of_users"))
+        names = ["nvidia_runtime_info_of_users"]
+        if self.reuses_inspection():
+            names.insert(0, "nvidia_toolkit_info_of_users")
         found = {}
-        for result in items(registered):
+        for result in (result for name in names for result in items(self.variables.get(name))):
             user = item_of(result)
             if isinstance(user, str) and isinstance(result.get("engines"), list):
                 found[user] = tables(result["engines"])

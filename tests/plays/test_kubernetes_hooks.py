@@ -195,7 +195,7 @@ def test_a_failed_drain_is_reported(runs: tuple[Run, Run, Run], name: str) -> No
 
 
 def test_a_failed_restart_names_the_tasks_that_did_not_run(runs: tuple[Run, Run, Run]) -> None:
-    (line,) = [line for line in runs[1].output.splitlines() if line.startswith("fatal: [sick]")]
+    (line,) = [line for line in runs[1].output.splitlines() if line.startswith("failed: [sick]")]
     assert "uncordon.yml was not run, because not all steps on this host were successful." in line
 
 

@@ -18,6 +18,8 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gpufleet.nvidia.plugins.action.nvidia_runtime_config import ActionModule
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _packing
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._bundled import Packages
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.plugin_utils.test__engine_selection import engine
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.plugin_utils.test__role_state import SETTINGS
 
 NONE_RETURNED = "The module has returned no result for this engine."
 
@@ -106,3 +108,119 @@ def test_other_tasks_have_no_engines(
     monkeypatch.setattr(_packing, "packed", lambda name, _cache: f"<{name}>")
     monkeypatch.setattr(ActionBase, "_execute_module", lambda _self, **_call: dict(returned))
     assert "engines" not in new_action(**task).run(task_vars={})
+
+
+# -- the task of the role ----------------------------------------------------------------------------------------------
+
+
+class RoleTask:
+    """A task of the role nvidia_runtime, and the modules that it runs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **answers: dict[str, t.Any]) -> None:
+        self.calls: list[tuple[str, dict[str, t.Any]]] = []
+        self._answers = answers
+        monkeypatch.setattr(_packing, "packed", lambda _name, _cache: None)
+        monkeypatch.setattr(ActionBase, "_execute_module", lambda _self, **call: self._answer(**call))
+
+    def _answer(self, module_name: str, module_args: dict[str, t.Any], **_call: t.Any) -> dict[str, t.Any]:
+        name = module_name.rpartition(".")[2]
+        self.calls.append((name, module_args))
+        return dict(self._answers[name])
+
+    def run(self, variables: dict[str, t.Any] | None = None, user: str = "", **settings: t.Any) -> dict[str, t.Any]:
+        args = {"targets": "selected", "backup_dir": "/b", "set_as_default": True, "require_runtime": True}
+        action = new_action(args=args, failed_when=None, ignore_errors=False, loop=None)
+        action._templar.template = lambda value: value
+        known = {"nvidia_runtime_settings": {**SETTINGS, "users": [], **settings}, "nvidia_runtime_user": user,
+                 "inventory_hostname": "host", **(variables or {})}  # fmt: skip
+        result: dict[str, t.Any] = action.run(task_vars=known)
+        return result
+
+
+def test_the_role_inspects_a_host_that_was_not_inspected(monkeypatch: pytest.MonkeyPatch) -> None:
+    info, config = {"engines": [engine(), engine("containerd/k3s")]}, {"changed": True, "engines": []}
+    task = RoleTask(monkeypatch, nvidia_container_info=info, nvidia_runtime_config=config)
+    result = task.run()
+    assert [(name, args.get("targets")) for name, args in task.calls] == [
+        ("nvidia_container_info", None), ("nvidia_runtime_config", ["docker"]),
+        ("nvidia_runtime_config", ["containerd/k3s"]),
+    ]  # fmt: skip
+    assert task.calls[0][1]["require_root"] is True
+    assert result["errors"] == [f"docker: {NONE_RETURNED}", f"containerd/k3s: {NONE_RETURNED}"]
+    assert (result["changed"], result["work"], result.get("failed")) == (True, [], None)
+
+
+@pytest.mark.parametrize(
+    ("variables", "settings", "message"),
+    [
+        ({}, {}, "become is needed"),
+        ({"nvidia_toolkit_info": {"engines": [engine()]}}, {"engines": ["docker", "crio"]},
+         "nvidia_runtime_engines names crio, which this host does not have."),
+    ],
+)  # fmt: skip
+def test_the_role_refuses_before_any_change(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, t.Any], settings: dict[str, t.Any], message: str
+) -> None:
+    task = RoleTask(monkeypatch, nvidia_container_info={"failed": True, "msg": "become is needed"})
+    result = task.run(variables, **settings)
+    assert (result["failed"], result["refused"], result["msg"][: len(message)]) == (True, True, message)
+    assert "nvidia_runtime_config" not in dict(task.calls)
+
+
+def test_in_check_mode_programs_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"nvidia_toolkit_info": {"engines": [engine(), engine("containerd/k3s")]},
+             "nvidia_toolkit_installation": {"changed": True}}  # fmt: skip
+    task = RoleTask(monkeypatch, nvidia_runtime_config={"changed": False})
+    task.run(known, check_mode=True)
+    assert [(args["require_runtime"], args.get("set_as_default")) for _name, args in task.calls] == [
+        (False, True), (False, None),
+    ]  # fmt: skip
+
+
+def test_a_user_has_the_own_engine_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    alice = "docker/rootless/alice"
+    info = {"engines": [engine(alice), engine("docker")]}
+    result = configured(alice, ansible_facts={"a": 1}, service="docker.service")
+    answer = {"changed": True, "engines": [result], "ansible_facts": {"nvidia_runtime_users": ["root"]}}
+    task = RoleTask(monkeypatch, nvidia_container_info=info, nvidia_runtime_config=answer)
+    found = task.run({"nvidia_toolkit_info": {"engines": [engine()]}}, user="alice", users=["alice"])
+    ((_info, _args), (_config, args)) = task.calls
+    assert args["targets"] == [alice]
+    assert "backup_dir" not in args
+    (entry,) = found["work"]
+    assert (entry["user"], entry["action"], entry["engine_info"]["target"]) == ("alice", "restart", alice)
+    assert "nvidia_runtime_users" not in str(found)
+
+
+def test_an_engine_that_its_user_cannot_inspect_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = RoleTask(monkeypatch, nvidia_container_info={"failed": True, "msg": "no access"})
+    found = task.run({"nvidia_toolkit_info": {"engines": [engine()]}}, user="alice", users=["alice"])
+    assert found["errors"] == ["docker/rootless/alice: no access"]
+    assert not found.get("failed")
+
+
+def test_a_second_run_keeps_the_work_of_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handlers run once, for both runs."""
+    changed = configured("docker", pending_action="restart", backup_files=[{"path": "/x"}])
+    task = RoleTask(monkeypatch, nvidia_runtime_config={"changed": True, "engines": [changed]})
+    known: dict[str, t.Any] = {"nvidia_toolkit_info": {"engines": [engine()]}}
+    known["nvidia_runtime_result"] = {"results": [task.run(known)]}
+    other: dict[str, t.Any] = {
+        "host_root": "/srv",
+        "host_root_live": True,
+        "toolkit_host_root": "/srv",
+        "toolkit_host_root_live": True,
+    }
+    both = task.run(known, **other)
+    assert [entry["engine_info"]["host_root"] for entry in both["work"]] == ["/", "/srv"]
+    # The same engine again, before and after the handlers.
+    again = task.run(known)
+    assert [len(entry["rollback"]) for entry in again["work"]] == [2]
+    known["nvidia_runtime_completed"] = [entry["id"] for entry in known["nvidia_runtime_result"]["results"][0]["work"]]
+    assert [len(entry["rollback"]) for entry in task.run(known)["work"]] == [1]
+
+
+def test_warnings_name_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = RoleTask(monkeypatch, nvidia_runtime_config={"changed": False})
+    (warning,) = task.run({"nvidia_toolkit_info": {"engines": []}})["warnings"]
+    assert warning.startswith("host: No container engine was found on this host")

@@ -30,7 +30,12 @@ def result(target: str = "docker", **values: t.Any) -> dict[str, t.Any]:
     }  # fmt: skip
 
 
-CHANGED = {"changed": True, "restart_required": True, "restart_action": "restart", "pending_action": "restart"}
+CHANGED: dict[str, t.Any] = {
+    "changed": True,
+    "restart_required": True,
+    "restart_action": "restart",
+    "pending_action": "restart",
+}
 
 
 def plan(

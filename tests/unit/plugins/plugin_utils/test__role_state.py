@@ -1,0 +1,133 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What Python reads from the results that the roles have registered."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _role_state
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._role_state import RoleState
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.plugin_utils.test__engine_selection import engine
+
+SETTINGS: dict[str, t.Any] = {
+    "engines": "auto", "flavor": "auto", "users": ["alice"], "state": "present", "name": "nvidia", "enable_cdi": "",
+    "check_mode": False, "host_root": "/", "host_root_live": False, "reuse_inspection": True, "toolkit_host_root": "/",
+    "toolkit_host_root_live": False, "restart_mode": "auto", "purge_backups": False, "allow_disruption": False,
+    "require_runtime": True, "validate": "auto", "timeout": 60, "retries": 1, "backup_dir": "/b", "before": "",
+    "after": "", "verify": "off", "verify_image": "", "verify_pull": False, "verify_command": [],
+}  # fmt: skip
+INFO = {"engines": [engine()]}
+OWN = {"engines": [engine("crio")]}
+ENTRY = {"id": "1", "action": "none", "verify": "config", "label": "docker.service", "after": "",
+         "engine_info": {"target": "docker", "host_root": "/"}}  # fmt: skip
+RESTART = {**ENTRY, "id": "2", "action": "restart"}
+
+
+def state(variables: dict[str, t.Any] | None = None, **settings: t.Any) -> RoleState:
+    return RoleState(variables or {}, {**SETTINGS, **settings})
+
+
+@pytest.mark.parametrize(
+    ("known", "settings", "expected"),
+    [
+        ({"nvidia_toolkit_info": INFO}, {}, INFO),
+        ({"nvidia_toolkit_info": INFO, "nvidia_runtime_inspection": OWN}, {}, INFO),
+        ({"nvidia_toolkit_info": INFO, "nvidia_runtime_inspection": OWN}, {"reuse_inspection": False}, OWN),
+        # The role nvidia_toolkit has inspected another host, or no engines.
+        ({"nvidia_toolkit_info": INFO}, {"host_root": "/srv"}, None),
+        ({"nvidia_toolkit_info": INFO}, {"host_root_live": True}, None),
+        ({"nvidia_toolkit_info": {"toolkit": {}}, "nvidia_runtime_inspection": OWN}, {}, OWN),
+        ({"nvidia_runtime_inspection": {"skipped": True}}, {}, None),
+        ({}, {}, None),
+    ],
+)
+def test_inspection(known: dict[str, t.Any], settings: dict[str, t.Any], expected: object) -> None:
+    assert state(known, **settings).inspection() == expected
+
+
+def test_engines_of_users() -> None:
+    of_alice = {"ansible_loop_var": "name", "name": "alice", "engines": [engine("docker/rootless/alice"), 5]}
+    others = [{"item": "bob", "engines": []}, {"item": "eve", "failed": True}, {"item": [], "engines": []}]
+    results = [of_alice, *others]
+    expected = {"alice": [engine("docker/rootless/alice")], "bob": []}
+    assert state({"nvidia_runtime_info_of_users": {"results": results}}).engines_of_users() == expected
+    # The role nvidia_toolkit has inspected them too.
+    known = {"nvidia_toolkit_info_of_users": {"results": results}, "nvidia_toolkit_info": INFO}
+    assert state(known).engines_of_users() == expected
+    assert state(known, reuse_inspection=False).engines_of_users() == {}
+
+
+def test_users_and_selection() -> None:
+    of_alice = {"results": [{"item": "alice", "engines": [engine("docker/rootless/alice")]}]}
+    found = state({"nvidia_toolkit_info": INFO, "nvidia_runtime_info_of_users": of_alice})
+    assert found.users() == ("alice",)
+    assert found.selection().targets == ("docker", "docker/rootless/alice")
+    assert state().selection(OWN, {"alice": [engine("docker/rootless/alice")]}).targets[0] == "crio"
+
+
+def test_a_host_must_not_choose_tasks_of_the_controller() -> None:
+    found = state({"ansible_facts": {"nvidia_runtime_after_restart": "/x"}})
+    (error,) = found.setting_errors(found.selection())
+    assert error.startswith("nvidia_runtime_after_restart: set by facts of this host")
+
+
+@pytest.mark.parametrize(
+    ("registered", "expected"),
+    [({"changed": False}, True), ({"changed": False, "skipped": True}, False), (None, False)],
+)
+@pytest.mark.parametrize("name", ["nvidia_cdi_units", "nvidia_cdi_specification"])
+def test_a_skipped_role_has_written_no_specification(name: str, registered: object, expected: bool) -> None:
+    assert state({name: registered}).options().cdi_written is expected
+
+
+def test_options_of_an_image() -> None:
+    found = state(host_root="/srv", enable_cdi=False, purge_backups=True).options()
+    assert (found.offline, found.enable_cdi, found.purge_backups) == (True, "false", True)
+    assert found.values["timeout"] == 60
+    assert "engines" not in found.values
+
+
+@pytest.mark.parametrize(
+    ("check_mode", "changed", "expected"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_programs_of_a_toolkit_that_check_mode_would_install(check_mode: bool, changed: bool, expected: bool) -> None:
+    known = {"nvidia_toolkit_installation": {"changed": changed}}
+    assert state(known, check_mode=check_mode).toolkit_is_pending() is expected
+
+
+@pytest.mark.parametrize(
+    ("work", "completed", "errors", "pending", "verified"),
+    [
+        ([ENTRY], [], [], ["1"], ["1"]),
+        # The handlers verify all engines.
+        ([ENTRY, RESTART], [], [], ["1", "2"], []),
+        ([ENTRY, RESTART], ["1", "2"], [], [], []),
+        # The host fails without a verification.
+        ([ENTRY], [], ["crio: x"], ["1"], []),
+        ([{**ENTRY, "verify": "off"}], [], [], ["1"], []),
+    ],
+)
+def test_work(
+    work: list[t.Any], completed: list[str], errors: list[str], pending: list[str], verified: list[str]
+) -> None:
+    known = {
+        "nvidia_runtime_result": {"results": [{"work": work, "errors": errors}]},
+        "nvidia_runtime_completed": completed,
+    }
+    assert [entry["id"] for entry in _role_state.pending_of(known)] == pending
+    assert [entry["id"] for entry in _role_state.verifications_of(known)] == verified
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("driver", 2), ("pci", 2), ("tegra", 0), (None, 0)])
+def test_engines_to_verify(kind: str | None, expected: int) -> None:
+    info = {"engines": [engine("docker/rootless/alice"), engine("containerd/system/x.service"), engine()],
+            "toolkit": {"gpu": {"kind": kind}}}  # fmt: skip
+    found = _role_state.targets_with_gpus(state({"nvidia_runtime_inspection": info}, users=[]))
+    expected_targets = ["docker/rootless/alice", "containerd/system/x.service", "docker"]
+    assert [one["target"] for one in found] == (expected_targets if expected else [])
+    assert [(one["user"], one["unit"]) for one in found][:expected] == [("alice", ""), ("", "x.service")][:expected]
