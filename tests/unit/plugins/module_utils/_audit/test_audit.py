@@ -272,6 +272,7 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"engines": [engine(unfinished_restart=True)]}, "restart-unfinished", "warning", "docker"),
     ({"engines": [engine(live=None, problems=[problem("engine-not-responding")])]},
      "engine-not-responding", "warning", "docker"),
+    ({"engines": [engine(problems=[problem("engine-release-fails")])]}, "engine-release-fails", "critical", "docker"),
     ({"engines": [engine(problems=[problem("file-invalid")])]}, "config-unreadable", "critical", "docker"),
     ({"engines": [engine(problems=[problem("key-duplicated")])]}, "problem", "warning", "docker"),
     ({"engines": [containerd(live={"version": "", "runtimes": {}, "default_runtime": ""})]},
