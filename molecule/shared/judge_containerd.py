@@ -1,6 +1,7 @@
 """Inside a host: lets the real containerd read configurations that were changed without being used.
 
-judge_containerd.py begin: writes them, one directory each, and prints the expected result for this version as JSON
+judge_containerd.py begin [NAME...]: writes them, one directory each, and prints the expected result of those named (by
+    default all) for this version as JSON
 judge_containerd.py present: checks that containerd reads the new entries, and everything else as before
 judge_containerd.py absent: checks that files and settings are restored
 
@@ -99,13 +100,13 @@ def contents(folder: Path) -> dict[str, list[str]]:
     }
 
 
-def begin() -> list[dict[str, Any]]:
-    """Write and remember the configurations. Return the expected results."""
+def begin(names: list[str]) -> list[dict[str, Any]]:
+    """Write and remember the configurations ``names``, by default all. Return the expected results."""
     lay_out()
     version = re.search(r" (?:v2 )?v?(\d+)\.", subprocess.check_output(["containerd", "--version"], text=True))
     major = int(version[1]) if version else 0
     rows: list[dict[str, Any]] = []
-    for folder in sorted(PLACE.iterdir()):
+    for folder in sorted(folder for folder in PLACE.iterdir() if not names or folder.name in names):
         since, before, words = REFUSED.get(folder.name, (0, 0, ""))
         refusal = words if since <= major < before else ""
         changes = not refusal and folder.name not in LEFT_ALONE
@@ -122,10 +123,9 @@ def cri(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def inheritance(runtime: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that a runtime may inherit from another one."""
-    return {
-        path: value for path, value in flat(runtime).items() if path and path not in ("options.BinaryName", *FILLED_IN)
-    }
+    """Return the settings that a runtime may inherit from another one. containerd ignores the case of options."""
+    settings = {path.lower() if path.startswith("options.") else path: value for path, value in flat(runtime).items()}
+    return {path: value for path, value in settings.items() if path and path not in ("options.binaryname", *FILLED_IN)}
 
 
 def wrong_entries(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
@@ -181,7 +181,7 @@ def absent(row: dict[str, Any]) -> list[Any]:
 
 if __name__ == "__main__":
     if sys.argv[1] == "begin":
-        print(json.dumps(begin()))
+        print(json.dumps(begin(sys.argv[2:])))
     else:
         judge = {"present": present, "absent": absent}[sys.argv[1]]
         verdicts = {row["name"]: judge(row) for row in json.loads(MEMORY.read_text())}

@@ -71,6 +71,10 @@ ACCEPTED: tuple[Accepted, ...] = (
         "refresh: *", rf".*Before=.*|{_OWN}",
         "The unit is ordered before the services of all engines of the table, k0s and MicroK8s among them.",
     ),
+    Accepted(
+        "containerd: kubespray*", rf'.*[Ss]ystemdCgroup.*|.*"[0-9a-f]{{64}}".*|{_OWN}',
+        "Inherited options are written with the names of containerd's fields, not in the spelling of kubespray.",
+    ),
 )  # fmt: skip
 
 

@@ -96,7 +96,7 @@ class RuntimeTableWriter:
     def write_runtimes(self, request: engines_base.RuntimeRequest) -> None:
         present = self.others.runtimes()
         if self.mode == "snapshot":
-            toml_plan.write_table(self.target, self.root, self.others.cri())
+            toml_plan.write_table(self.target, self.root, self.others.raw_cri())
         if self._hides_builtin(present):
             self._write_runtime(BUILTIN_DEFAULT, {"runtime_type": BUILTIN_TYPE}, {})
         inherited = self._inherited_entries(present)

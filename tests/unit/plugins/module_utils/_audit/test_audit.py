@@ -273,6 +273,7 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"engines": [engine(unfinished_restart=True)]}, "restart-unfinished", "warning", "docker"),
     ({"engines": [engine(live=None, problems=[problem("engine-not-responding")])]},
      "engine-not-responding", "warning", "docker"),
+    ({"engines": [engine(problems=[problem("engine-release-fails")])]}, "engine-release-fails", "critical", "docker"),
     ({"engines": [engine(problems=[problem("file-invalid")])]}, "config-unreadable", "critical", "docker"),
     ({"engines": [engine(problems=[problem("key-duplicated")])]}, "key-duplicated", "warning", "docker"),
     ({"engines": [engine(problems=[problem("engine-timeout")])]}, "engine-timeout", "warning", "docker"),
