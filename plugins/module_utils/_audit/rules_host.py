@@ -19,7 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import inventory, procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
 
 if t.TYPE_CHECKING:
@@ -73,7 +73,7 @@ KINDS: dict[str, dict[str, Kind]] = {
     "gpus": {
         **dict.fromkeys(procfs.WITHOUT_DRIVER, _CRITICAL),
         "driver-modules-differ": _CRITICAL,
-        "driver-library-missing": _CRITICAL,
+        inventory.ABSENT: Kind(report.CRITICAL, instead=steps.INSTALL_LIBRARIES),
         "driver-library-differs": _CRITICAL,
         **dict.fromkeys(("gpu-uuid-unknown", "gpus-unreadable"), _OTHER),
         "gpus-from-proc": Kind(instead=_MIG),

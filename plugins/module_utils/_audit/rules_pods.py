@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, rules_kubernetes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, rules_kubernetes, steps
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import strategies
@@ -16,7 +16,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import
 # With these strategies, only a runtime of NVIDIA adds the devices. With the others, the engine does it by CDI.
 _BY_RUNTIME = frozenset((strategies.ENVVAR, strategies.VOLUME_MOUNTS))
 _BY_CDI = frozenset((strategies.CDI_ANNOTATIONS, strategies.CDI_CRI))
-_DELETE = "The kubelet restarts a container in the sandbox of its pod, with the runtime of that. Delete the pod"
 
 
 def injection(facts: report.HostFacts) -> report.Findings:
@@ -38,17 +37,12 @@ def injection(facts: report.HostFacts) -> report.Findings:
             f"The device plugin passes GPUs on with the strategy {shown}, which needs a runtime of NVIDIA, but {target}"
             " has none. CDI of the engine does not read this, so new pods get no GPU."
         )
-        advice = (
-            "Run gpufleet.nvidia.site with nvidia_runtime_set_as_default: true, or set deviceListStrategy of the plugin"
-            " to cdi-cri."
-        )
-        yield report.critical("plugin-needs-runtime", target, message, advice)
+        yield report.critical("plugin-needs-runtime", target, message, steps.REGISTER_FOR_PODS)
     elif names <= _BY_CDI and cdi is False and not (strategies.CDI_ANNOTATIONS in names and node.has_nvidia_default):
         # The runtime of NVIDIA also reads annotations.
         message = f"The device plugin passes GPUs on with the strategy {shown}, but CDI is off in {target}."
         message = f"{message} New pods get no GPU."
-        advice = "Run gpufleet.nvidia.site with nvidia_runtime_enable_cdi: true."
-        yield report.critical("plugin-needs-cdi", target, message, advice)
+        yield report.critical("plugin-needs-cdi", target, message, steps.ENABLE_CDI)
     elif names <= _BY_RUNTIME and has_runtime:
         yield from _without_runtime(node, target)
 
@@ -64,12 +58,9 @@ def _without_runtime(node: rules_kubernetes.Node, target: str) -> report.Finding
         f"These pods hold GPUs, but {target} has started their containers with {programs}, which adds none:"
         f" {core_text.listed(_pods(wrong))}."
     )
-    advice = (
-        f"nvidia is the default runtime now. {_DELETE}."
-        if node.has_nvidia_default
-        else "Set runtimeClassName: nvidia in the pods, or run gpufleet.nvidia.site with"
-        f" nvidia_runtime_set_as_default: true. {_DELETE} then."
-    )
+    if node.has_nvidia_default:
+        message = f"{message} nvidia is the default runtime now."
+    advice = steps.DELETE_PODS if node.has_nvidia_default else f"{steps.SELECT_RUNTIME} {steps.DELETE_PODS}"
     yield report.critical("pod-without-runtime", target, message, advice)
 
 

@@ -67,6 +67,10 @@ def write_after_updates(volatile: bool) -> str:
     return f"Run {SITE}{place} after each update of the driver, or install the toolkit."
 
 
+# -- the driver -----------------------------------------------------------------------------------------------------
+
+INSTALL_LIBRARIES = "Install the libraries of the loaded driver's version, or set nvidia_cdi_driver_root to the directory that has them."
+
 # -- engines ---------------------------------------------------------------------------------------------------------
 
 RESTART_ENGINE = run_site("restarts it")
@@ -86,6 +90,13 @@ MAKE_DEFAULT = (
 )
 PURGE_LEGACY = run_site("removes it", nvidia_runtime_purge_legacy="true")
 SET_CONFIG_PATH = f"Set nvidia_runtime_config_path if its flags name another file, and run {SITE}."
+REGISTER_FOR_PODS = (
+    f"Run {SITE} with nvidia_runtime_set_as_default: true, or set deviceListStrategy of the device plugin to cdi-cri."
+)
+SELECT_RUNTIME = f"Set runtimeClassName: nvidia in the pods, or run {SITE} with nvidia_runtime_set_as_default: true."
+DELETE_PODS = (
+    "Delete the pods: the kubelet restarts a container in the sandbox of its pod, with the runtime of the sandbox."
+)
 RESTORE_FILES = (
     f"Run {REMOVE} with --limit for this host, which restores the files. Then run {SITE} if the host has other engines."
 )

@@ -114,6 +114,11 @@ class Problem(t.NamedTuple):
         return cls(error.code, message)
 
 
+def in_full(problem: t.Mapping[str, str]) -> str:
+    """Return the message of a problem in a result, as as_dicts() returns it, with its advice."""
+    return f"{problem['message']} {problem.get('advice', '')}".rstrip()
+
+
 def as_dicts(problems: t.Iterable[Problem]) -> list[dict[str, str]]:
     """Return ``problems`` as dictionaries for the result of a module. Advice that is not known has no key."""
     return [

@@ -132,9 +132,10 @@ class HostFS(t.NamedTuple):
         The arguments of ``visit`` are the path up to the component, and whether the component is the final one.
         """
         if not _is_valid_path(path):
-            raise errors.HostError(
-                f"{path[:100]!r} is not a valid path: it is too long or contains an invalid character. Correct the file"
-                " or option that contains it."
+            raise errors.with_advice(
+                errors.HostError,
+                f"{path[:100]!r} is not a valid path: it is too long or contains an invalid character.",
+                "Correct the file or option that contains it.",
             )
         pending = [part for part in path.split("/") if part]
         done: list[str] = []
@@ -157,7 +158,7 @@ class HostFS(t.NamedTuple):
             elif is_link:
                 links += 1
                 if links > _MAX_LINKS:
-                    raise errors.HostError(f"{path}: too many symbolic links. Remove the loop.")
+                    raise errors.with_advice(errors.HostError, f"{path}: too many symbolic links.", "Remove the loop.")
                 target = read_link(self._process_path(here), here)
                 if target.startswith("/"):
                     done = []
@@ -179,10 +180,8 @@ class HostFS(t.NamedTuple):
         if self.is_predicted(real):
             return self._predicted_content(real)
         if real.startswith(_KERNEL):
-            raise errors.HostError(
-                f"{path} leads to the kernel file {real}, which is not a configuration file. Remove or correct the"
-                " link."
-            )
+            problem = f"{path} leads to the kernel file {real}, which is not a configuration file."
+            raise errors.with_advice(errors.HostError, problem, "Remove or correct the link.")
         return self._read(path, real, limit)
 
     def read_text(self, path: str, limit: int = FILE_BYTES) -> str:
@@ -208,7 +207,8 @@ class HostFS(t.NamedTuple):
         except OSError as error:
             raise _unreadable(path, error) from error
         if len(content) > limit:
-            raise errors.HostError(f"{path} is larger than {limit >> 10} KiB, the limit for such a file. Move it away.")
+            problem = f"{path} is larger than {limit >> 10} KiB, the limit for such a file."
+            raise errors.with_advice(errors.HostError, problem, "Move it away.")
         return content
 
     def is_predicted(self, path: str) -> bool:
@@ -291,7 +291,8 @@ class HostFS(t.NamedTuple):
         """
         found = list(itertools.islice(self._walk(folder), DROP_INS + 1))
         if len(found) > DROP_INS:
-            raise errors.HostError(f"{folder} contains more than {DROP_INS} files. Remove files that you do not need.")
+            problem = f"{folder} contains more than {DROP_INS} files."
+            raise errors.with_advice(errors.HostError, problem, "Remove files that you do not need.")
         return [path for path, is_directory in found if not is_directory]
 
     def _walk(self, folder: str) -> t.Iterator[tuple[str, bool]]:
@@ -359,7 +360,7 @@ def open_regular(process_path: str, path: str) -> t.BinaryIO:
         if stat.S_ISREG(os.fstat(handle).st_mode):
             return os.fdopen(handle, "rb")
         os.close(handle)
-    raise errors.HostError(f"{path} is not a regular file. Move it away, or use another path.")
+    raise errors.with_advice(errors.HostError, f"{path} is not a regular file.", "Move it away, or use another path.")
 
 
 def _is_link(process_path: str) -> bool | None:
@@ -395,10 +396,10 @@ def _is_valid_path(text: str) -> bool:
 
 
 def _unreadable(subject: str, error: OSError, advice: str = "Check the file system.") -> errors.HostError:
+    problem = f"{subject} cannot be read: {error.strerror}."
     if isinstance(error, PermissionError):
-        denied = f"{subject} cannot be read: {error.strerror}. Run the task as root (become: true)."
-        return errors.PermissionDeniedError(denied)
-    return errors.HostError(f"{subject} cannot be read: {error.strerror}. {advice}")
+        return errors.with_advice(errors.PermissionDeniedError, problem, "Run the task as root (become: true).")
+    return errors.with_advice(errors.HostError, problem, advice)
 
 
 def command_line(host: HostFS, pid: int) -> tuple[str, ...]:

@@ -118,13 +118,15 @@ class OriginalFile(t.NamedTuple):
         try:
             fields = json_data.check(json_data.load(content), dict)
             if fields.get("schema", _SCHEMA) != _SCHEMA:
-                raise errors.HostError(f"{path} was written by another version of this collection. Use that version.")
+                problem = f"{path} was written by another version of this collection."
+                raise errors.with_advice(errors.HostError, problem, "Use that version.")
             return _checked(fields)
         except ValueError as error:
-            raise errors.HostError(
-                f"{path} is damaged. Restore it from a backup, or move it away. Without it, a removal deletes only the"
-                " NVIDIA entries and does not restore the original file."
-            ) from error
+            advice = (
+                "Restore it from a backup, or move it away. Without it, a removal deletes only the NVIDIA entries and"
+                " does not restore the original file."
+            )
+            raise errors.with_advice(errors.HostError, f"{path} is damaged.", advice) from error
 
 
 def _checked(fields: t.Any) -> OriginalFile:
@@ -255,10 +257,8 @@ def load_readable_records(host: hostfs.HostFS, folder: str = STATE_DIR) -> list[
 def _loaded(host: hostfs.HostFS, path: str, content: bytes) -> OriginalFile:
     record = OriginalFile.from_bytes(path, content)
     if path != record_path(record.engine, record.path, posixpath.dirname(path)):
-        raise errors.HostError(
-            f"{path} contains the record of {record.path}, but has the name of another file's record. Move this file"
-            " away."
-        )
+        problem = f"{path} contains the record of {record.path}, but has the name of another file's record."
+        raise errors.with_advice(errors.HostError, problem, "Move this file away.")
     if not record.path.startswith(_SNAPS):
         return record
     return record._replace(path=host.resolve(record.path), main=host.resolve(record.main))

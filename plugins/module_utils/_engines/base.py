@@ -82,7 +82,7 @@ class Installation(t.NamedTuple):
 
     def warnings(self) -> list[str]:
         """Return problems() as warnings."""
-        return [f"{problem.message} {problem.advice}".rstrip() for problem in self.problems()]
+        return [errors.in_full(problem._asdict()) for problem in self.problems()]
 
 
 class LiveState(t.NamedTuple):
@@ -305,8 +305,8 @@ class Engine(t.Protocol):
     def version_argv(self, binary: str) -> list[str]:
         """Return the command that prints the engine's version."""
 
-    def release_problem(self, version: str | None) -> str:
-        """Return why this release does not work with NVIDIA's programs, empty if it does or is unknown."""
+    def release_problem(self, version: str | None) -> errors.Problem | None:
+        """Return why this release does not start with NVIDIA's programs, None if it does or is unknown."""
 
     def validation_command(
         self, binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: Context
@@ -354,8 +354,8 @@ class EngineDefaults:
     def version_argv(self, binary: str) -> list[str]:
         return [binary, "--version"]
 
-    def release_problem(self, _version: str | None) -> str:
-        return ""
+    def release_problem(self, _version: str | None) -> errors.Problem | None:
+        return None
 
     def compare_dumps(self, _before: str, _after: str, _files: t.Sequence[core_plan.PlannedFile]) -> str:
         return ""

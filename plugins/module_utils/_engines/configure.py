@@ -400,9 +400,10 @@ class ConfigureEngine:
 
     def _require_release(self) -> None:
         """Raise NvidiaError for a release of the engine that does not start with NVIDIA's programs."""
-        problem = "" if self.state.removal else self.state.engine.release_problem(self.state.version)
-        if problem:
-            raise errors.NvidiaError(f"{problem} Nothing was changed.")
+        problem = None if self.state.removal else self.state.engine.release_problem(self.state.version)
+        if problem is not None:
+            message = f"{self.state.config_path} was not changed. {problem.message}"
+            raise errors.with_advice(errors.NvidiaError, message, problem.advice)
 
     def _require_runtime(self) -> None:
         """Raise NvidiaError for a default runtime whose program is missing: no container of the host would start."""

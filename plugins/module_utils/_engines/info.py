@@ -152,8 +152,8 @@ class _Inspection:
             engine, installation, host, self._run
         )
         release_problem = engine.release_problem(version)
-        if release_problem:
-            self._problems.append(errors.Problem("engine-release-fails", release_problem))
+        if release_problem is not None:
+            self._problems.append(release_problem)
         found: dict[str, t.Any] = {
             "installed": installation.installed,
             "binary": installation.binary,

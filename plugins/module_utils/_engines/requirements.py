@@ -94,7 +94,7 @@ def problems_of(required: Requirement, engines: t.Sequence[Described]) -> list[s
 def _records_of_root(users: t.Collection[str], engines: t.Sequence[Described]) -> list[str]:
     """Return the advice about records that an earlier version wrote as root, which a task of the user cannot read."""
     return [
-        problem["message"]
+        errors.in_full(problem)
         for engine in engines
         if not engine["inspected"] and engine["user"] in users
         for problem in engine["problems"]
@@ -114,7 +114,7 @@ def _selected(required: Requirement, own: t.Sequence[Described]) -> list[Describ
 def _reasons(engine: Described) -> list[str]:
     if engine["readable"]:
         return []
-    return [problem["message"] for problem in engine["problems"] if problem["code"] in _UNREADABLE]
+    return [errors.in_full(problem) for problem in engine["problems"] if problem["code"] in _UNREADABLE]
 
 
 def _missing(required: Requirement, own: t.Sequence[Described]) -> list[str]:

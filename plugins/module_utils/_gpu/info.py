@@ -223,7 +223,7 @@ def _limits_of_proc(
     mig_capable = host.exists(procfs.MIG_MINORS)
     if gpus and (mig_capable or reason.code != inventory.NOT_QUERIED):
         code = reason.code if reason.code == inventory.ABSENT else "gpus-from-proc"
-        yield errors.Problem(code, inventory.listed_from_proc(mig_capable, reason))
+        yield errors.Problem(code, inventory.listed_from_proc(mig_capable, reason), reason.advice)
     unknown = [str(scanned.gpu.index) for scanned in gpus if not scanned.gpu.uuid and not scanned.problems]
     if unknown:
         yield errors.Problem("gpu-uuid-unknown", inventory.unknown_uuid(unknown), inventory.READ_UUID)

@@ -270,7 +270,7 @@ def _warnings(host: hostfs.HostFS, gpus: t.Iterable[Gpu], reason: errors.Problem
     """Yield warnings about what /proc does not contain."""
     mig_capable = host.exists(procfs.MIG_MINORS)
     if mig_capable or reason.code != NOT_QUERIED:
-        yield listed_from_proc(mig_capable, reason)
+        yield f"{listed_from_proc(mig_capable, reason)} {reason.advice}".rstrip()
     unknown = [str(gpu.index) for gpu in gpus if not gpu.uuid]
     if unknown:
         yield f"{unknown_uuid(unknown)} {READ_UUID}"

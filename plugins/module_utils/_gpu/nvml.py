@@ -184,7 +184,8 @@ def _decode(text: bytes, library: str) -> NvmlResult:
         with_migs = tuple(gpu._replace(migs=tuple(NvmlMig(*mig) for mig in gpu.migs)) for gpu in gpus)
         return NvmlResult(result["version"], with_migs, result["cuda"])
     except (KeyError, TypeError, ValueError) as error:
-        raise errors.HostError(f"NVML ({library}) returned an invalid result. {_REBOOT}") from error
+        problem = f"NVML ({library}) returned an invalid result."
+        raise errors.with_advice(errors.HostError, problem, _REBOOT) from error
 
 
 # -- the process that loads the library ----------------------------------------------------------------------------
@@ -197,9 +198,8 @@ def _run_in_process(work: t.Callable[[], dict[str, t.Any]], library: str) -> byt
         try:
             child = os.fork()
         except OSError as error:
-            raise errors.HostError(
-                f"NVML cannot be queried, because no process can be started ({error.strerror}). {_NO_MEMORY}"
-            ) from error
+            problem = f"NVML cannot be queried, because no process can be started ({error.strerror})."
+            raise errors.with_advice(errors.HostError, problem, _NO_MEMORY) from error
         if child == 0:
             _run_child(shared, work)
         try:
@@ -217,7 +217,7 @@ def _run_in_process(work: t.Callable[[], dict[str, t.Any]], library: str) -> byt
     else:
         end = f"was killed by signal {os.WTERMSIG(status)}" if status and os.WIFSIGNALED(status) else "exited"
         problem = f"returned no result: its process {end}"
-    raise errors.HostError(f"NVML ({library}) {problem}. {_REBOOT}")
+    raise errors.with_advice(errors.HostError, f"NVML ({library}) {problem}.", _REBOOT)
 
 
 def _run_child(shared: mmap.mmap, work: t.Callable[[], dict[str, t.Any]]) -> t.NoReturn:

@@ -190,7 +190,7 @@ def read_gpus(host: hostfs.HostFS) -> list[ProcGpu]:
         keys = [gpu.bus, *([] if gpu.excluded else [gpu.minor]), *([gpu.uuid] if gpu.uuid else [])]
         for key in keys:
             if key in seen:
-                raise errors.HostError(f"{path} and {seen[key]} describe the same GPU. {RELOAD}")
+                raise errors.with_advice(errors.HostError, f"{path} and {seen[key]} describe the same GPU.", RELOAD)
             seen[key] = path
     return sorted((gpu for gpu, _path in found if not gpu.excluded), key=lambda gpu: _sort_key(gpu.bus))
 
@@ -205,13 +205,12 @@ def read_bounded(host: hostfs.HostFS, path: str, limit: int) -> str:
         with hostfs.open_regular(host.real_path(path), path) as stream:
             content = stream.read(limit + 1)
     except FileNotFoundError:
-        raise errors.HostError(f"{path} does not exist. {RELOAD}") from None
+        raise errors.with_advice(errors.HostError, f"{path} does not exist.", RELOAD) from None
     except OSError as error:
         raise errors.os_error(path, "read", error) from error
     if len(content) > limit:
-        raise errors.HostError(
-            f"{path} has more than {limit} bytes, so it is not a file of the driver. Check what is mounted there."
-        )
+        problem = f"{path} has more than {limit} bytes, so it is not a file of the driver."
+        raise errors.with_advice(errors.HostError, problem, "Check what is mounted there.")
     return content.decode("utf-8", "replace")
 
 
@@ -254,6 +253,7 @@ _MAX_MODULE_FILE = 1 << 12
 _PASSTHROUGH_DRIVERS = ("vfio-pci", "pci-stub")
 _NOUVEAU = "nouveau"
 _REPLACE_NOUVEAU = "Install NVIDIA's driver, keep nouveau from loading, and restart the host."
+_REPLACE_DRIVER = f"Install a driver that supports this GPU. {CHECK_LOG}"
 # What to do about a GPU without a driver.
 LOAD = f"Install NVIDIA's driver, or load it with modprobe nvidia. {CHECK_LOG}"
 # The codes of problems with GPUs on the PCI bus that NVIDIA's driver does not use.
@@ -306,7 +306,9 @@ def gpus_without_driver(host: hostfs.HostFS, addresses: t.Collection[str]) -> li
             found.append(f"{name} ({f'driver {driver}' if driver else 'no driver'})")
     if not found:
         return []
-    code, advice = (WITHOUT_DRIVER[0], _REPLACE_NOUVEAU) if _NOUVEAU in drivers else (WITHOUT_DRIVER[1], LOAD)
+    # If the driver uses other GPUs, it is loaded.
+    load = _REPLACE_DRIVER if addresses else LOAD
+    code, advice = (WITHOUT_DRIVER[0], _REPLACE_NOUVEAU) if _NOUVEAU in drivers else (WITHOUT_DRIVER[1], load)
     return [errors.Problem(code, f"The NVIDIA driver does not use the GPU {core_text.listed(found)}.", advice)]
 
 
@@ -416,7 +418,8 @@ class Capabilities:
         if self._minors is None:
             self._minors = parse_minors(read_bounded(self._host, MIG_MINORS, _MAX_CAPABILITIES))
         if name not in self._minors:
-            raise errors.HostError(f"{MIG_MINORS} does not contain {name}, although the MIG device exists. {RELOAD}")
+            problem = f"{MIG_MINORS} does not contain {name}, although the MIG device exists."
+            raise errors.with_advice(errors.HostError, problem, RELOAD)
         return self._minors[name]
 
 

@@ -9,11 +9,10 @@ Such a container is unknown to the engine, and the events of the pod are in the 
 
 from __future__ import annotations
 
-import json
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import distributions, kubelet
 
 if t.TYPE_CHECKING:
@@ -70,6 +69,6 @@ def _last(lines: t.Sequence[str], parts: t.Sequence[str]) -> str:
 
 def _unquoted(text: str) -> str:
     try:
-        return str(json.loads(f'"{text}"'))
+        return str(json_data.load(f'"{text}"'))
     except ValueError:
         return text

@@ -64,10 +64,11 @@ def read(host: hostfs.HostFS, path: str, text: str) -> dict[str, str]:
     release = _systemd_release(host)
     if release is None:
         line, _column = core_text.position(text, continued.start())
-        raise errors.HostError(
+        raise errors.with_advice(
+            errors.HostError,
             f"{path}, line {line}: this comment ends with a backslash, so it includes the next line before systemd"
-            f" {_COMMENTS_END_SINCE}, and not since then. The release of systemd on this host is unknown. Remove the"
-            " backslash."
+            f" {_COMMENTS_END_SINCE}, and not since then. The release of systemd on this host is unknown.",
+            "Remove the backslash.",
         )
     return older if release < _COMMENTS_END_SINCE else found
 

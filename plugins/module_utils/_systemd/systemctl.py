@@ -192,8 +192,7 @@ class Systemctl(t.NamedTuple):
         if status:
             reason = (errors.strip() or output.strip() or f"exit status {status}").rstrip(".")
             systemctl = "systemctl" if self.user is None else "systemctl --user"
-            raise core_errors.HostError(
-                f"{systemctl} {arguments[0]} {self.unit} failed: {reason}. Run `{systemctl} status {self.unit}` to see"
-                " why."
-            )
+            problem = f"{systemctl} {arguments[0]} {self.unit} failed: {reason}."
+            advice = f"Run `{systemctl} status {self.unit}` to see why."
+            raise core_errors.with_advice(core_errors.HostError, problem, advice)
         return output

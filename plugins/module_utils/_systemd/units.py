@@ -268,9 +268,8 @@ def _drop_ins(host: hostfs.HostFS, name: str, folders: t.Sequence[str]) -> list[
             if entry.endswith(".conf"):
                 found.setdefault(entry, f"{folder}/{entry}")
     if len(found) > hostfs.DROP_INS:
-        raise errors.HostError(
-            f"The unit {name} has more than {hostfs.DROP_INS} drop-ins. Remove drop-ins that you do not need."
-        )
+        problem = f"The unit {name} has more than {hostfs.DROP_INS} drop-ins."
+        raise errors.with_advice(errors.HostError, problem, "Remove drop-ins that you do not need.")
     return [found[entry] for entry in sorted(found)]
 
 
@@ -354,10 +353,9 @@ def _arguments(path: str, command: str, environment: t.Mapping[str, str], specif
         return arguments
     references = [name for argument in arguments for name in _REFERENCE.findall(argument)]
     if sum(len(environment.get(name, "")) for name in references) > _MAX_VARIABLE_CHARACTERS:
-        raise errors.HostError(
-            f"{path}: the values of the variables in ExecStart are longer than {_MAX_VARIABLE_CHARACTERS >> 20} MiB."
-            " Correct the unit."
-        )
+        limit = _MAX_VARIABLE_CHARACTERS >> 20
+        problem = f"{path}: the values of the variables in ExecStart are longer than {limit} MiB."
+        raise errors.with_advice(errors.HostError, problem, "Correct the unit.")
     return [expanded for argument in arguments for expanded in _expand(argument, environment)]
 
 

@@ -33,7 +33,7 @@ class Gpu(t.NamedTuple):
     ``names`` are its number, UUID and PCI addresses, as far as they are known. ``nodes`` are its device nodes.
     ``usable`` is False for a GPU in MIG mode, of which containers use the MIG devices; ``empty`` says that it has none.
     ``mig_unknown`` says that it may be such a GPU. ``arch`` and ``brand`` are None if they are unknown. ``problem`` is
-    why no program can use it, empty without one.
+    why no program can use it, empty without one. ``advice`` is what to do about that, if it is known.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Gpu(t.NamedTuple):
     arch: str | None = None
     brand: str | None = None
     problem: str = ""
+    advice: str = ""
     empty: bool = False
     mig_unknown: bool = False
 

@@ -127,10 +127,13 @@ def driver_problem(host: hostfs.HostFS, run: core_plan.Runner, report: t.Mapping
     return DriverProblem()
 
 
-def problem_of(reasons: t.Iterable[t.Mapping[str, str]]) -> str:
-    """Return why no program can use a GPU or MIG device, from the ``reasons`` of its report; empty without one."""
-    messages = [reason["message"] for reason in reasons if reason["code"] not in _NOT_OF_GPU]
-    return " ".join(messages[:1])
+def problem_of(reasons: t.Iterable[t.Mapping[str, str]]) -> tuple[str, str]:
+    """Return why no program can use a GPU or MIG device, and the advice, from the ``reasons`` of its report.
+
+    Both are empty without a reason, and the advice also if the reason has none.
+    """
+    own = next((reason for reason in reasons if reason["code"] not in _NOT_OF_GPU), {})
+    return own.get("message", ""), own.get("advice", "")
 
 
 def library_version(host: hostfs.HostFS, root: str) -> str | None:

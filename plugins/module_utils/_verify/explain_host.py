@@ -252,18 +252,19 @@ def _gpus(host: hostfs.HostFS, devices: t.Iterable[dict[str, t.Any]]) -> tuple[t
         names = list(filter(None, (None if index is None else str(index), uuid, bus, long_bus)))
         node = () if minor is None else (f"/dev/nvidia{minor}",)
         gpu = f"GPU {device['bus_id'] if index is None else index}"
-        problem, migs = explain_facts.problem_of(device["reasons"]), device["mig_devices"]
+        (problem, advice), migs = explain_facts.problem_of(device["reasons"]), device["mig_devices"]
         empty = bool(device["mig_enabled"]) and not migs
-        one = explain_devices.Gpu(gpu, tuple(names), node, not device["mig_enabled"], problem=problem, empty=empty)
-        found.append(one._replace(mig_unknown=device["mig_enabled"] is None))
+        one = explain_devices.Gpu(gpu, tuple(names), node, not device["mig_enabled"], empty=empty)
+        found.append(one._replace(problem=problem, advice=advice, mig_unknown=device["mig_enabled"] is None))
         known = known and index is not None and uuid is not None
         for number, mig in enumerate(migs):
             own = number if mig["index"] is None else mig["index"]
             known = known and mig["index"] is not None and mig["uuid"] is not None
             nodes = tuple(mig_nodes(minor, mig["gpu_instance"], mig["compute_instance"])) if node else ()
             names = [f"{index}:{own}", *([mig["uuid"]] if mig["uuid"] else [])]
-            problem = explain_facts.problem_of(mig["reasons"])
-            found.append(explain_devices.Gpu(f"{gpu} MIG {own}", tuple(names), (*node, *nodes), problem=problem))
+            one = explain_devices.Gpu(f"{gpu} MIG {own}", tuple(names), (*node, *nodes))
+            problem, advice = explain_facts.problem_of(mig["reasons"])
+            found.append(one._replace(problem=problem, advice=advice))
     return tuple(found), known
 
 

@@ -31,6 +31,7 @@ DEVICES = "devices"
 _PREFIX = f"{explain_rules.AUTOMATIC_KIND}="
 _GPU_NODE = re.compile(r"/dev/nvidia[0-9]+\Z")
 _NUMBERS = "Request GPUs by the numbers or UUIDs that `nvidia-smi -L` prints on the host, or all."
+_READ_LOG = "Look for NVRM and Xid in the kernel's log, and reset the GPU or restart the host."
 _CREATE_MIG = "Create MIG devices, or switch MIG mode off with `nvidia-smi -i N -mig 0`."
 
 
@@ -160,7 +161,7 @@ class Selected:
         broken = next((gpu for gpu in self.gpus if gpu.problem), None)
         if broken is not None:
             problem = f"{broken.name} cannot be used: {broken.problem.rstrip('.')}"
-            advice = "Look for NVRM and Xid in the kernel's log, and reset the GPU or restart the host."
+            advice = broken.advice or _READ_LOG
             return explain_result.failed(DEVICES, "gpu-unusable", problem, advice)
         if not self.generated:
             lost = self._lost_nodes()

@@ -171,7 +171,8 @@ class ContainerdFiles:
             if real in loaded:
                 continue
             if len(loaded) + len(self.missing) > hostfs.DROP_INS:
-                raise errors.HostError(f"{path} imports more than {hostfs.DROP_INS} files. Remove unneeded imports.")
+                problem = f"{path} imports more than {hostfs.DROP_INS} files."
+                raise errors.with_advice(errors.HostError, problem, "Remove unneeded imports.")
             document = self._document(real)
             if document is None and loaded:
                 self.missing.append(name)

@@ -57,8 +57,8 @@ class CrioPlanner:
     def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
         toml_plan.check_options(request.runtime_options, RESERVED)
         self.current.check()
-        self._check_programs(request)
         target = self._target(request)
+        self._check_programs(request, target.path)
         crio_config.check_spelling(target.before)
         own_default = self._own_default()
         others = self._foreign_settings(target)
@@ -322,15 +322,15 @@ class CrioPlanner:
                     )
         self._check_default(request, after)
 
-    def _check_programs(self, request: engines_base.RuntimeRequest) -> None:
-        """Raise NvidiaError for a missing program with which this CRI-O would not start."""
+    def _check_programs(self, request: engines_base.RuntimeRequest, path: str) -> None:
+        """Raise NvidiaError for a missing program with which this CRI-O would not start; ``path`` is the target."""
         version = self.context.version
         if version is None or version >= crio_config.IGNORES_MISSING_SINCE:
             return
-        missing = [path for path in request.runtimes().values() if not self.context.files.glob(path)]
+        missing = [program for program in request.runtimes().values() if not self.context.files.glob(program)]
         if missing:
             raise errors.NvidiaError(
-                f"Nothing was changed, because CRI-O {core_text.dotted(version)} does not start with a runtime whose"
+                f"{path} was not changed, because CRI-O {core_text.dotted(version)} does not start with a runtime whose"
                 f" program is missing: {', '.join(missing)}. Install the NVIDIA Container Toolkit first, correct"
                 f" runtime_dir, or upgrade CRI-O to {core_text.dotted(crio_config.IGNORES_MISSING_SINCE)} or newer."
             )

@@ -104,14 +104,13 @@ class K3sFamily(containerd_engine.EmbeddedContainerd):
             return runtime != state.default_runtime
         return not state.lists_runtimes or runtime in state.runtimes
 
-    def release_problem(self, version: str | None) -> str:
+    def release_problem(self, version: str | None) -> errors.Problem | None:
         build = (version or "").lstrip("v")
         if build not in _ENDING_BUILDS:
-            return ""
-        return (
-            f"{self.title} {build} does not start on a host that has a program of the NVIDIA Container Toolkit. Upgrade"
-            f" {self.title} to {build[:-1]}2 or newer before you install the toolkit."
-        )
+            return None
+        message = f"{self.title} {build} does not start on a host that has a program of the NVIDIA Container Toolkit."
+        advice = f"Upgrade {self.title} to {build[:-1]}2 or newer before you install the toolkit."
+        return errors.Problem("engine-release-fails", message, advice)
 
     # -- plans ---------------------------------------------------------------------------------------------------
 

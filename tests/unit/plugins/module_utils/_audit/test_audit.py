@@ -208,6 +208,7 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"gpus__problems": [problem("gpu-without-driver")]}, "gpu-without-driver", "critical", "driver"),
     ({"gpus__problems": [problem("driver-modules-differ")]}, "driver-modules-differ", "critical", "driver"),
     ({"gpus__problems": [problem("driver-library-differs")]}, "driver-library-differs", "critical", "driver"),
+    ({"gpus__problems": [problem("driver-library-missing")]}, "driver-library-missing", "critical", "driver"),
     ({"gpus": None, "toolkit__gpu": {"present": True, "kind": "pci"}}, "driver-not-loaded", "critical", "driver"),
     ({"gpus__devices": [{**BROKEN_GPU, "index": 3}]}, "gpu-unusable", "critical", "gpu 3"),
     ({"gpus__devices": [gpu(mig_enabled=True, mig_devices=[MIG])]},
@@ -414,6 +415,28 @@ def test_directories_that_engines_read(
     assert all(("unless" in one["text"]) is (severity == "warning") for one in found)
 
 
+def host_with_specifications(root: Path, paths: t.Mapping[str, int]) -> HostFS:
+    """Return a host with these files in /etc/cdi, by mode. The name "" is the directory, and "->" makes it a link."""
+    folder = root / "etc/cdi"
+    folder.mkdir(parents=True)
+    for name, mode in paths.items():
+        if name not in ("", "->"):
+            (folder / name).write_text("")
+            (folder / name).chmod(mode)
+    if "->" in paths:
+        folder.rename(root / "cdi")
+        folder.symlink_to("/cdi")
+    elif "" in paths:
+        folder.chmod(paths[""])
+    return HostFS.of(str(root), live=False)
+
+
+def parts_with_specifications(reader: dict[str, t.Any], expected: t.Sequence[tuple[str, str, str]]) -> dict[str, t.Any]:
+    """Return a report in which an engine reads a specification of the GPUs if the severity is a warning."""
+    read = {"nvidia.com/gpu=0": SPEC} if expected and expected[0][2] == "warning" else {}
+    return healthy_host(engines=[reader], cdi__devices=read)
+
+
 @pytest.mark.parametrize(
     ("reader", "paths", "expected"),
     [
@@ -429,19 +452,7 @@ def test_directories_that_engines_read(
 def test_files_that_engines_do_not_read(
     tmp_path: Path, reader: dict[str, t.Any], paths: dict[str, int], expected: list[tuple[str, str, str]]
 ) -> None:
-    folder = tmp_path / "etc/cdi"
-    folder.mkdir(parents=True)
-    for name, mode in paths.items():
-        if name not in ("", "->"):
-            (folder / name).write_text("")
-            (folder / name).chmod(mode)
-    if "->" in paths:
-        folder.rename(tmp_path / "cdi")
-        folder.symlink_to("/cdi")
-    elif "" in paths:
-        folder.chmod(paths[""])
-    read = {"nvidia.com/gpu=0": SPEC} if expected and expected[0][2] == "warning" else {}
-    found = findings_of(HostFS.of(str(tmp_path), live=False), healthy_host(engines=[reader], cdi__devices=read))
+    found = findings_of(host_with_specifications(tmp_path, paths), parts_with_specifications(reader, expected))
     ids = ("cdi-not-readable", "cdi-file-ignored", "cdi-directory-linked")
     assert [(one["id"], one["subject"], one["severity"]) for one in found if one["id"] in ids] == expected
 

@@ -290,6 +290,7 @@ def test_a_plugin_that_had_registered_has_loaded_nvml(
     assert [(finding["id"], finding["severity"]) for finding in found] == [("driver-library-missing", "critical")]
     assert "device-plugin-not-registered" in found[0]["text"]
     assert "Install" in found[0]["advice"]
+    assert "nvidia_cdi_driver_root" in found[0]["advice"]
 
 
 def log(restarts: int = 0, program: str | None = None) -> dict[str, t.Any]:
@@ -351,7 +352,7 @@ def test_a_pod_that_was_started_without_the_runtime(tmp_path: Path, default: str
     (found,) = findings(tmp_path, **given)
     assert (found["id"], found["severity"]) == ("pod-without-runtime", "critical")
     assert "ml/train" in found["text"]
-    assert "Delete the pod" in found["advice"]
+    assert "Delete the pods" in found["advice"]
     assert ("nvidia_runtime_set_as_default" in found["advice"]) is (default == "runc")
     for program in (NVIDIA, None):
         held["held"][0]["program"] = program

@@ -37,6 +37,10 @@ BARE = kubernetes.containerd("runc", nvidia=False)
 DEAD = [kubernetes.socket(listens=False, answers=False)]
 MIGS = [kubernetes.resource(MIG, (), recorded=[M1]), kubernetes.resource(devices=(), recorded=[A, B])]
 
+# A container of a pod that was started with another runtime.
+WITHOUT_RUNTIME = kubernetes.resource(held=(A,))
+WITHOUT_RUNTIME["held"][0]["program"] = "/usr/bin/runc"
+
 NODES: list[dict[str, t.Any]] = [
     NODE(running=False, pid=None),
     NODE(running=False, cpu_manager={"policy": "static", "last_policy": "none"}),
@@ -56,6 +60,16 @@ NODES: list[dict[str, t.Any]] = [
     NODE(resources=[kubernetes.resource(devices=(A,), held=(A, B))]),
     NODE(resources=[kubernetes.resource(devices=(), recorded=[])]),
     NODE(gpus=kubernetes.gpus(kubernetes.gpu(A, M1), kubernetes.gpu(B)), resources=[kubernetes.resource()]),
+    NODE(**kubernetes.FAILING, plugin_logs=[kubernetes.log(7)]),
+    NODE(**kubernetes.FAILING, plugin_logs=[kubernetes.log(7, "/usr/bin/runc")]),
+    *(
+        NODE(engines=[kubernetes.containerd(default)], resources=[WITHOUT_RUNTIME], device_list_strategies=["envvar"])
+        for default in ("nvidia", "runc")
+    ),
+    NODE(
+        gpus=kubernetes.gpus(kubernetes.gpu(A, M1)),
+        resources=[kubernetes.resource(MIG, (M1,)), kubernetes.resource(devices=(), recorded=None, held=(A,))],
+    ),
     NODE(problems=[{"code": "pod-resources-not-responding", "message": "The kubelet does not answer on /x: No."}]),
 ]
 # Several files or items of one kind.
@@ -69,10 +83,15 @@ SEVERAL: list[dict[str, str | None]] = [
 ]
 
 
+def cases(function: t.Callable[..., None]) -> list[t.Any]:
+    """Return the cases of a parametrized test."""
+    (mark,) = [mark for mark in getattr(function, "pytestmark") if mark.name == "parametrize"]  # noqa: B009
+    return list(mark.args[1])
+
+
 def items(function: t.Callable[..., None], position: int = 0) -> list[t.Any]:
     """Return the values of one parameter of a parametrized test."""
-    (mark,) = [mark for mark in getattr(function, "pytestmark") if mark.name == "parametrize"]  # noqa: B009
-    return [case[position] for case in mark.args[1]]
+    return [case[position] for case in cases(function)]
 
 
 REPORTS: list[dict[str, t.Any]] = [
@@ -85,7 +104,22 @@ REPORTS: list[dict[str, t.Any]] = [
         ]
     ),
     *NODES,
+    *(
+        NODE(engines=[engine], device_list_strategies=strategies)
+        for strategies, engine, _expected in cases(kubernetes.test_strategies_and_what_the_engine_can_add)
+    ),
 ]
+# An engine, and files in /etc/cdi that it does not read.
+UNREAD = cases(test_audit.test_files_that_engines_do_not_read)
+
+
+def findings_of_unread(root: Path, case: tuple[t.Any, ...]) -> list[dict[str, str]]:
+    """Return the findings of one case of UNREAD."""
+    reader, paths, expected = case
+    host = test_audit.host_with_specifications(root, paths)
+    return findings_of(host, test_audit.parts_with_specifications(reader, expected))
+
+
 TREES = [*(files for files, *_expected in test_owners.CASES), *SEVERAL]
 
 
@@ -115,6 +149,12 @@ def empty(tree: Tree) -> HostFS:
 @pytest.mark.parametrize("parts", REPORTS)
 def test_texts_of_reports(empty: HostFS, parts: dict[str, t.Any]) -> None:
     assert {one["id"]: problems_of(one) for one in findings_of(empty, parts) if problems_of(one)} == {}
+
+
+@pytest.mark.parametrize("case", UNREAD)
+def test_texts_about_unread_files(tmp_path: Path, case: tuple[t.Any, ...]) -> None:
+    found = findings_of_unread(tmp_path, case)
+    assert {one["id"]: problems_of(one) for one in found if problems_of(one)} == {}
 
 
 DPKG = audit_fleet.PACKAGE.format("nvidia-container-toolkit", "1.19.1").replace("ok installed", "ok half-configured")
@@ -160,6 +200,8 @@ def test_every_finding_has_a_case(empty: HostFS, tmp_path: Path) -> None:
         tree = Tree(tmp_path / str(number))
         test_owners.create(tree, files)
         seen.update(one["id"] for one in findings_of(tree.host(), {}))
+    for number, case in enumerate(UNREAD):
+        seen.update(one["id"] for one in findings_of_unread(tmp_path / f"unread{number}", case))
     lines = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8").partition("\n## Findings\n")[2].splitlines()
     rows = [line.partition(" | ")[0] for line in lines if line.startswith("| `")]
     documented = {name for row in rows for name in re.findall(r"`([a-z0-9-]+)`", row)}

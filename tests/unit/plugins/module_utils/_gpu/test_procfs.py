@@ -295,10 +295,13 @@ def test_gpus_without_driver(tmp_path: Path) -> None:
         folder = f"sys/bus/pci/devices/0000:0{number}:00.0"
         write(tmp_path, {f"{folder}/vendor": "0x10de\n", f"{folder}/class": f"{kind}\n"})
     host = HostFS(str(tmp_path))
-    assert "the GPU 0000:00:00.0 (no driver), 0000:01:00.0 (no" in procfs.gpus_without_driver(host, ())[0].message
+    (first,) = procfs.gpus_without_driver(host, ())
+    assert "the GPU 0000:00:00.0 (no driver), 0000:01:00.0 (no" in first.message
+    assert first.advice.startswith("Install NVIDIA's driver, or load it with modprobe nvidia.")
     (second,) = procfs.gpus_without_driver(host, ["0000:00:00.0"])
     assert second.message.endswith("the GPU 0000:01:00.0 (no driver).")
-    assert second.advice.startswith("Run modprobe nvidia.")
+    # The driver of the first GPU is loaded.
+    assert second.advice.startswith("Install a driver that supports this GPU.")
     assert procfs.gpus_without_driver(host, ["0000:00:00.0", "0000:01:00.0"]) == []
 
 
