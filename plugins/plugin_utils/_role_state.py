@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import selection as engine_selection
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _engine_selection, _restart_plan
 
 Variables = t.Mapping[str, t.Any]
@@ -68,7 +69,8 @@ class RoleState:
 
     def users(self) -> tuple[str, ...]:
         """Return the users whose rootless engines the role configures."""
-        return _engine_selection.users_of(self.selects, tables((self.inspection() or {}).get("engines")))
+        found = tables((self.inspection() or {}).get("engines"))
+        return tuple(engine_selection.users_of(self.selects.wanted, found))
 
     def selection(
         self, inspection: Variables | None = None, of_users: t.Mapping[str, list[dict[str, t.Any]]] | None = None

@@ -84,6 +84,10 @@ SICK = {**RESTART, "nvidia_runtime_restart": {"failed": True, "msg": NOT_HEALTHY
 NO_REPOSITORY = {"nvidia_toolkit_install": {"failed": True, "msg": "The repository cannot be reached."}}
 TOOLKIT, CDI = "toolkit 1.19.1", "CDI: 2 devices in /etc/cdi/nvidia.yaml, refreshed by nvidia-cdi-refresh.service"
 DOCKER = "docker: runtime nvidia, not the default, CDI on"
+NOT_WRITTEN = (
+    "CDI: specification not written (no driver is loaded), nvidia-cdi-refresh.service writes it when the host starts"
+    " with its driver"
+)
 NOT_REACHED = "State of this host: toolkit 1.18.2; CDI not reached; docker not reached."
 UNCHANGED = f"{TOOLKIT}; {CDI}; {DOCKER}, not restarted"
 CONTINUE = "Correct the cause, then continue with: ansible-playbook -i hosts.json gpufleet.nvidia.rolling"
@@ -237,8 +241,7 @@ def site(fleet: Fleet) -> Output:
     [
         ("same", UNCHANGED),
         ("restarted", f"{TOOLKIT}; {CDI}; {DOCKER}, restarted"),
-        ("bare", f"{TOOLKIT}; CDI: specification not written (no driver is loaded), nvidia-cdi-refresh.service writes it"
-                 f" when the host starts with its driver; {DOCKER}, not restarted"),
+        ("bare", f"{TOOLKIT}; {NOT_WRITTEN}; {DOCKER}, not restarted"),
     ],
 )  # fmt: skip
 def test_site_ends_with_a_line_for_each_host(site: Output, host: str, line: str) -> None:
