@@ -14,6 +14,7 @@ import uuid
 
 from ansible.errors import AnsibleAction, AnsibleConnectionFailure, AnsibleError
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.selection import target_of
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _engine_selection, _restart_plan
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._bundled import (
     PACKAGES_OF_ENGINE,
@@ -115,7 +116,7 @@ class _RoleTask:
             return {"failed": True, "refused": True, "changed": False, "msg": " ".join(errors)}
         targets = selection.targets
         if self._user:
-            own = _engine_selection.target_of(self._user)
+            own = target_of(self._user)
             groups = [[own]] if own in targets else []
         else:
             groups = _engine_selection.groups_of_root(targets)
@@ -133,8 +134,8 @@ class _RoleTask:
             return state.selection(of_users={self._user: tables(found)})
         if state.inspection() is not None:
             return state.selection()
-        selects = state.selects
-        require_root = selects.users == () and not any("rootless" in name for name in selects.engines)
+        wanted = state.selects.wanted
+        require_root = wanted.users == () and not any("rootless" in name for name in wanted.engines)
         found = self._inspected(require_root=require_root)
         if isinstance(found, dict):
             return {**found, "refused": True}
@@ -142,7 +143,7 @@ class _RoleTask:
 
     def _failed(self, message: str) -> dict[str, t.Any]:
         """Return the result for a user whose engine cannot be inspected. The engines of others are still configured."""
-        target = _engine_selection.target_of(self._user)
+        target = target_of(self._user)
         engine = {"target": target, "changed": False, "error": message}
         return {"changed": False, "engines": [engine], "errors": [f"{target}: {message}"], "work": []}
 

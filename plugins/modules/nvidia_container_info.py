@@ -1497,7 +1497,7 @@ def _require_engines(
 
     Raises NvidiaError if later tasks cannot configure the engines.
     """
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements, selection  # noqa: PLC0415
 
     engines, toolkit = report["engines"], report["toolkit"]
     if engines is None:
@@ -1505,9 +1505,7 @@ def _require_engines(
     if not required["without_gpu"] and toolkit is not None and toolkit["gpu"]["present"] is False:
         return []
     requirement = requirements.Requirement(
-        names=tuple(required["names"]),
-        flavor=required["flavor"],
-        users=tuple(required["users"]),
+        wanted=selection.wanted_of(required["names"], required["flavor"], required["users"]),
         user=required["user"],
         files=required["files"],
         installed=not installed_later,
@@ -1515,7 +1513,7 @@ def _require_engines(
     problems = requirements.problems_of(requirement, engines)
     if problems:
         raise errors.NvidiaError(" ".join(problems))
-    return [] if requirement.user is not None else requirements.users_of(requirement, engines)
+    return [] if requirement.user is not None else selection.users_of(requirement.wanted, engines)
 
 
 def main() -> None:

@@ -22,8 +22,8 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._role_state import
     tables,
 )
 
-# The kinds of device names that a specification can contain for the same devices (device_name_strategies).
-_KINDS_OF_NAMES = tuple(map(re.compile, (r"[0-9]+(:[0-9]+)?", r"(gpu|mig)[0-9]+(:[0-9]+)?", r"(GPU|MIG)-.*")))
+# The kinds of hosts that have a driver (nvidia_container_info, toolkit.gpu.kind).
+_WITH_DRIVER = ("driver", "wsl", "tegra")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MOST_CHARACTERS = 100
 _DONE = {"restart": "restarted", "reload": "reloaded"}
@@ -35,12 +35,10 @@ class Situation(t.NamedTuple):
     Attributes:
         check_mode: Whether the run predicts changes instead of making them.
         interrupted: Whether a task of the host has just failed, so that later tasks do not run.
-        removes: Whether the play removes what the collection has added.
     """
 
     check_mode: bool = False
     interrupted: bool = False
-    removes: bool = False
 
 
 def host_line(variables: Variables, situation: Situation) -> str:
@@ -66,12 +64,14 @@ def _toolkit(variables: Variables, situation: Situation) -> t.Iterator[str]:
     if table(inspected.get("gpu")).get("present") is False:
         yield "no NVIDIA GPU"
     installation = result_of(variables, "nvidia_toolkit_installation")
-    version = _text(installation["version"] if "version" in installation else inspected.get("version"))
-    if situation.removes and installation.get("changed") and (situation.check_mode or not version):
+    removal = {} if installation else result_of(variables, "nvidia_toolkit_removal")
+    result = installation or removal
+    version = _text(result["version"] if "version" in result else inspected.get("version"))
+    if removal.get("changed") and (situation.check_mode or not version):
         yield "toolkit would be removed" if situation.check_mode else "toolkit removed"
     elif situation.check_mode and installation.get("changed"):
         yield f"toolkit {version} would be installed" if version else "toolkit would be installed"
-    elif inspected or installation:
+    elif inspected or result:
         yield f"toolkit {version}" if version else "no toolkit"
 
 
@@ -82,35 +82,33 @@ def _info(variables: Variables) -> dict[str, t.Any]:
 
 
 def _cdi(variables: Variables, situation: Situation) -> t.Iterator[str]:
-    specification = result_of(variables, "nvidia_cdi_specification")
-    units = result_of(variables, "nvidia_cdi_units") or table(specification.get("refresh"))
-    if not specification and not units:
+    result = result_of(variables, "nvidia_cdi_specification")
+    if not result:
         if situation.interrupted and result_of(variables, "nvidia_toolkit_info"):
             yield "CDI not reached"
         return
-    changed = bool(specification.get("changed") or units.get("changed"))
-    if situation.removes:
+    unit, path = _text(result.get("refreshed_by")), _text(result.get("specification"))
+    if result.get("not_described"):
+        yield f"CDI: specification not written{_not_written(variables, unit)}"
+    elif result.get("mode") is None:
         verb = "would be removed" if situation.check_mode else "removed"
-        yield f"CDI: specification {verb}" if changed else "CDI: nothing to remove"
-        return
-    owner = _text(units.get("path_unit")) or _text(units.get("service"))
-    refreshed = f"refreshed by {owner}" if owner else "not refreshed"
-    if not specification:
-        written = f"written by {owner}" if owner else "and nothing writes one"
-        yield f"CDI: no specification yet, {written}"
-        return
-    count = _devices(specification.get("devices"))
-    described = f"{count} device{'' if count == 1 else 's'}" if count else "no devices"
-    path = _text(specification.get("specification")) or "an unknown file"
-    would = situation.check_mode and specification.get("reasons")
-    yield f"CDI: {described} {'would be written to' if would else 'in'} {path}, {refreshed}"
+        yield f"CDI: {verb}" if result.get("changed") else "CDI: nothing to remove"
+    else:
+        count = result.get("device_count")
+        described = f"{count} device{'' if count == 1 else 's'}" if isinstance(count, int) else "devices"
+        place = "would be written to" if situation.check_mode and result.get("reasons") else "in"
+        refreshed = f"refreshed by {unit}" if unit else "not refreshed"
+        yield f"CDI: {described} {place} {path or 'an unknown file'}, {refreshed}"
 
 
-def _devices(names: object) -> int:
-    """Return the number of devices. A device may have several names, and "all" stands for all of them."""
-    texts = [name for name in names if isinstance(name, str) and name != "all"] if isinstance(names, list) else []
-    counts = [sum(1 for name in texts if kind.fullmatch(name)) for kind in _KINDS_OF_NAMES]
-    return max(counts) or len(texts)
+def _not_written(variables: Variables, unit: str) -> str:
+    """Return why there is no specification, and which unit writes it later."""
+    gpu = table(table(_info(variables).get("toolkit")).get("gpu"))
+    if "kind" not in gpu or gpu["kind"] in _WITH_DRIVER:
+        # Check mode cannot always predict one.
+        return f", refreshed by {unit}" if unit else ", and no unit writes it"
+    later = f"{unit} writes it when the host starts with its driver" if unit else "and no unit writes it"
+    return f" (no driver is loaded), {later}"
 
 
 def _engines(variables: Variables, situation: Situation) -> t.Iterator[str]:

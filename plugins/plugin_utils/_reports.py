@@ -14,7 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _batches, _
 
 Variables = _role_state.Variables
 PLAY = "nvidia_playbook"
-REMOVE, ROLLING, VERIFY = "remove", "rolling", "verify"
+ROLLING, VERIFY = "rolling", "verify"
 _KINDS_WITH_GPUS = ("driver", "pci")
 
 
@@ -59,7 +59,6 @@ def _line(variables: Variables, interrupted: bool) -> str:
     situation = _host_line.Situation(
         check_mode=bool(variables.get("ansible_check_mode")),
         interrupted=interrupted,
-        removes=variables.get(PLAY) == REMOVE,
     )
     return _host_line.host_line(variables, situation)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import selection as engine_selection
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _engine_selection, _restart_plan
 
 Variables = t.Mapping[str, t.Any]
@@ -68,7 +69,8 @@ class RoleState:
 
     def users(self) -> tuple[str, ...]:
         """Return the users whose rootless engines the role configures."""
-        return _engine_selection.users_of(self.selects, tables((self.inspection() or {}).get("engines")))
+        found = tables((self.inspection() or {}).get("engines"))
+        return tuple(engine_selection.users_of(self.selects.wanted, found))
 
     def selection(
         self, inspection: Variables | None = None, of_users: t.Mapping[str, list[dict[str, t.Any]]] | None = None
@@ -96,6 +98,7 @@ class RoleState:
         """Return the settings that decide about restarts."""
         values = self.settings
         enable_cdi = str(values["enable_cdi"]).lower()
+        cdi = result_of(self.variables, "nvidia_cdi_specification")
         return _restart_plan.Options(
             values={name: values[name] for name in _OF_ENTRY},
             state=self.selects.state,
@@ -108,13 +111,8 @@ class RoleState:
             verify=str(values["verify"]),
             runtime_name=str(values["name"]),
             enable_cdi=enable_cdi,
-            cdi_written=any(self.was_run(name) for name in ("nvidia_cdi_units", "nvidia_cdi_specification")),
+            cdi_written=bool(cdi.get("device_count") or cdi.get("refreshed_by")),
         )
-
-    def was_run(self, name: str) -> bool:
-        """Return whether a task has registered a result with this name, and was not skipped."""
-        registered = table(self.variables.get(name))
-        return bool(registered) and not registered.get("skipped")
 
     def earlier_entries(self) -> list[dict[str, t.Any]]:
         """Return the entries of earlier runs of the role in this play that no handler has executed."""

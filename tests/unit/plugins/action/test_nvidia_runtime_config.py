@@ -142,8 +142,7 @@ def test_the_role_inspects_a_host_that_was_not_inspected(monkeypatch: pytest.Mon
     task = RoleTask(monkeypatch, nvidia_container_info=info, nvidia_runtime_config=config)
     result = task.run()
     assert [(name, args.get("targets")) for name, args in task.calls] == [
-        ("nvidia_container_info", None), ("nvidia_runtime_config", ["docker"]),
-        ("nvidia_runtime_config", ["containerd/k3s"]),
+        ("nvidia_container_info", None), ("nvidia_runtime_config", ["docker", "containerd/k3s"]),
     ]  # fmt: skip
     assert task.calls[0][1]["require_root"] is True
     assert result["errors"] == [f"docker: {NONE_RETURNED}", f"containerd/k3s: {NONE_RETURNED}"]
@@ -165,16 +164,6 @@ def test_the_role_refuses_before_any_change(
     result = task.run(variables, **settings)
     assert (result["failed"], result["refused"], result["msg"][: len(message)]) == (True, True, message)
     assert "nvidia_runtime_config" not in dict(task.calls)
-
-
-def test_in_check_mode_programs_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {"nvidia_toolkit_info": {"engines": [engine(), engine("containerd/k3s")]},
-             "nvidia_toolkit_installation": {"changed": True}}  # fmt: skip
-    task = RoleTask(monkeypatch, nvidia_runtime_config={"changed": False})
-    task.run(known, check_mode=True)
-    assert [(args["require_runtime"], args.get("set_as_default")) for _name, args in task.calls] == [
-        (False, True), (False, None),
-    ]  # fmt: skip
 
 
 def test_a_user_has_the_own_engine_only(monkeypatch: pytest.MonkeyPatch) -> None:

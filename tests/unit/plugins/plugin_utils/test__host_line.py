@@ -15,10 +15,11 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._host_line import 
 
 INFO = {"toolkit": {"version": "1.18.2", "gpu": {"present": True, "kind": "driver"}},
         "engines": [{"target": "docker", "installed": True}, {"target": "crio", "installed": False}]}  # fmt: skip
-UUIDS = [f"GPU-{number}" for number in range(8)]
-SPECIFICATION = {"devices": ["all", *map(str, range(8)), *UUIDS], "specification": "/etc/cdi/nvidia.yaml",
-                 "mode": "nvml", "reasons": [],
-                 "refresh": {"path_unit": "nvidia-cdi-refresh.path", "service": "x.service"}}  # fmt: skip
+SPECIFICATION = {"devices": ["all", *map(str, range(8))], "device_count": 8, "specification": "/etc/cdi/nvidia.yaml",
+                 "mode": "nvml", "reasons": [], "not_described": None,
+                 "refreshed_by": "nvidia-cdi-refresh.service"}  # fmt: skip
+NO_DRIVER = {"devices": [], "device_count": 0, "specification": None, "mode": None, "reasons": [],
+             "not_described": "No GPU can be described.", "refreshed_by": "nvidia-cdi-refresh.service"}  # fmt: skip
 DOCKER = {"target": "docker", "changed": True, "runtimes": {"nvidia": "/x", "runc": "/y"}, "default_runtime": "runc",
           "cdi": True, "restart_required": True}  # fmt: skip
 ENTRY = {"id": "1", "action": "restart", "verify": "config", "label": "docker.service", "after": "",
@@ -42,7 +43,7 @@ SITE = {
     "nvidia_runtime_verify_results": outcome(verified=True),
 }
 PARTS = (
-    "toolkit 1.19.1", "CDI: 8 devices in /etc/cdi/nvidia.yaml, refreshed by nvidia-cdi-refresh.path",
+    "toolkit 1.19.1", "CDI: 8 devices in /etc/cdi/nvidia.yaml, refreshed by nvidia-cdi-refresh.service",
     "docker: runtime nvidia, not the default, CDI on, restarted, verified (config)",
 )  # fmt: skip
 
@@ -67,13 +68,9 @@ def test_toolkit(changed: dict[str, t.Any], expected: str) -> None:
 @pytest.mark.parametrize(
     ("specification", "expected"),
     [
-        ({"devices": ["0:1", "all"], "refresh": None}, "CDI: 1 device in /etc/cdi/nvidia.yaml, not refreshed"),
-        ({"devices": ["management"]}, "CDI: 1 device in"),
-        ({"devices": ["gpu0", "gpu1"], "refresh": {"service": "x.service"}}, "refreshed by x.service"),
-        ({"devices": []}, "CDI: no devices in"),
-        ({"devices": 5, "specification": 5}, "CDI: no devices in an unknown file"),
-        # Without a driver. A unit writes the specification at the next start of the host.
-        ({"skipped": True}, "; docker"),
+        ({"device_count": 1, "refreshed_by": None}, "CDI: 1 device in /etc/cdi/nvidia.yaml, not refreshed"),
+        ({"device_count": "x", "specification": 5}, "CDI: devices in an unknown file"),
+        ({"skipped": True}, f"{PARTS[0]}; docker"),
     ],
 )
 def test_cdi(specification: dict[str, t.Any], expected: str) -> None:
@@ -81,9 +78,20 @@ def test_cdi(specification: dict[str, t.Any], expected: str) -> None:
     assert expected in line
 
 
-def test_units_without_a_specification() -> None:
-    known = {"nvidia_cdi_units": {"service": "x.service"}, "nvidia_cdi_specification": {"skipped": True}}
-    assert host_line(known, Situation()) == "CDI: no specification yet, written by x.service"
+@pytest.mark.parametrize(
+    ("kind", "unit", "expected"),
+    [
+        ("pci", "x.service", " (no driver is loaded), x.service writes it when the host starts with its driver"),
+        (None, None, " (no driver is loaded), and no unit writes it"),
+        # Check mode, before the toolkit is installed.
+        ("driver", "x.service", ", refreshed by x.service"),
+        ("driver", None, ", and no unit writes it"),
+    ],
+)
+def test_a_host_without_a_specification(kind: str | None, unit: str | None, expected: str) -> None:
+    known = {"nvidia_toolkit_info": {"toolkit": {"version": "1", "gpu": {"kind": kind, "present": True}}},
+             "nvidia_cdi_specification": {**NO_DRIVER, "refreshed_by": unit}}  # fmt: skip
+    assert host_line(known, Situation()) == f"toolkit 1; CDI: specification not written{expected}"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +123,7 @@ def test_an_engine(engine: dict[str, t.Any], entry: dict[str, t.Any], more: dict
         (configured(), "no container engine"),
         (configured({"target": "docker", "error": "x"}), "docker: failed"),
         # The role did not run.
-        ({"results": [{"skipped": True}]}, "nvidia-cdi-refresh.path"),
+        ({"results": [{"skipped": True}]}, "nvidia-cdi-refresh.service"),
     ],
 )
 def test_engines(result: dict[str, t.Any], expected: str) -> None:
@@ -127,7 +135,7 @@ def test_check_mode_predicts() -> None:
              "nvidia_runtime_result": configured(DOCKER, work=[{**ENTRY, "verify": "off"}])}  # fmt: skip
     assert host_line(known, Situation(check_mode=True)) == (
         "toolkit 1.19.1 would be installed; CDI: 8 devices would be written to /etc/cdi/nvidia.yaml, refreshed by"
-        " nvidia-cdi-refresh.path; docker: would have runtime nvidia, not the default, CDI on, would be restarted"
+        " nvidia-cdi-refresh.service; docker: would have runtime nvidia, not the default, CDI on, would be restarted"
     )
 
 
@@ -148,23 +156,29 @@ def test_a_task_that_fails_leaves_later_parts() -> None:
     ],
 )
 def test_removal(installation: dict[str, t.Any], check_mode: bool, expected: str) -> None:
-    known = {"nvidia_toolkit_info": INFO, "nvidia_toolkit_installation": installation}
-    assert host_line(known, Situation(removes=True, check_mode=check_mode)) == expected
+    known = {"nvidia_toolkit_info": INFO, "nvidia_toolkit_removal": installation,
+             "nvidia_toolkit_installation": {"changed": False, "skipped": True}}  # fmt: skip
+    assert host_line(known, Situation(check_mode=check_mode)) == expected
+
+
+def test_an_installation_after_a_removal() -> None:
+    known = {**SITE, "nvidia_toolkit_removal": {"changed": True, "version": None}}
+    assert host_line(known, Situation()) == "; ".join(PARTS)
 
 
 @pytest.mark.parametrize(
     ("changed", "check_mode", "expected"),
-    [(True, False, "CDI: specification removed"), (True, True, "CDI: specification would be removed"),
+    [(True, False, "CDI: removed"), (True, True, "CDI: would be removed"),
      (False, False, "CDI: nothing to remove")],
 )  # fmt: skip
 def test_removal_of_the_specification(changed: bool, check_mode: bool, expected: str) -> None:
-    known = {"nvidia_cdi_specification": {"changed": changed, "mode": None}}
-    assert host_line(known, Situation(removes=True, check_mode=check_mode)) == expected
+    removed = {**SPECIFICATION, "device_count": 0, "mode": None, "refreshed_by": None, "changed": changed}
+    assert host_line({"nvidia_cdi_specification": removed}, Situation(check_mode=check_mode)) == expected
 
 
 @pytest.mark.parametrize("value", [None, 5, "text", [], [5], {"results": 5}, {"results": [5, {"engines": [{}]}]}])
 def test_forged_results(value: object) -> None:
-    assert host_line(dict.fromkeys([*SITE, "nvidia_cdi_units"], value), Situation()) is not None
+    assert host_line(dict.fromkeys([*SITE, "nvidia_toolkit_removal"], value), Situation()) is not None
 
 
 # -- errors, and the lines of playbooks --------------------------------------------------------------------------------

@@ -78,11 +78,17 @@ def test_a_host_must_not_choose_tasks_of_the_controller() -> None:
 
 @pytest.mark.parametrize(
     ("registered", "expected"),
-    [({"changed": False}, True), ({"changed": False, "skipped": True}, False), (None, False)],
+    [
+        ({"changed": False, "device_count": 2, "refreshed_by": None}, True),
+        # Without a driver, and a removal.
+        ({"changed": True, "device_count": 0, "refreshed_by": "x.service"}, True),
+        ({"changed": True, "device_count": 0, "refreshed_by": None}, False),
+        ({"changed": False, "skipped": True}, False),
+        (None, False),
+    ],
 )
-@pytest.mark.parametrize("name", ["nvidia_cdi_units", "nvidia_cdi_specification"])
-def test_a_skipped_role_has_written_no_specification(name: str, registered: object, expected: bool) -> None:
-    assert state({name: registered}).options().cdi_written is expected
+def test_whether_a_specification_was_written(registered: object, expected: bool) -> None:
+    assert state({"nvidia_cdi_specification": registered}).options().cdi_written is expected
 
 
 def test_options_of_an_image() -> None:
@@ -90,14 +96,6 @@ def test_options_of_an_image() -> None:
     assert (found.offline, found.enable_cdi, found.purge_backups) == (True, "false", True)
     assert found.values["timeout"] == 60
     assert "engines" not in found.values
-
-
-@pytest.mark.parametrize(
-    ("check_mode", "changed", "expected"), [(True, True, True), (True, False, False), (False, True, False)]
-)
-def test_programs_of_a_toolkit_that_check_mode_would_install(check_mode: bool, changed: bool, expected: bool) -> None:
-    known = {"nvidia_toolkit_installation": {"changed": changed}}
-    assert state(known, check_mode=check_mode).toolkit_is_pending() is expected
 
 
 @pytest.mark.parametrize(

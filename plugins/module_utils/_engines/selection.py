@@ -1,0 +1,120 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which engines the variables of the role nvidia_runtime select, from the description of the engines.
+
+The first inspection of a host (``requirements``) and the role (``plugin_utils/_engine_selection``) use these functions,
+so both configure the same engines and print the same errors. An engine is described as in ``engines`` of
+nvidia_container_info.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+
+AUTO, ALL = core_constants.AUTO, "all"
+_ROOTLESS = "docker/rootless/"
+_SYSTEM = re.compile(r"([a-z]+)/system")
+_UNIT = re.compile(r"[a-z]+/system/.+")
+
+Described = t.Mapping[str, t.Any]
+
+
+class Wanted(t.NamedTuple):
+    """What the user selects: ``engines`` is empty for auto, ``users`` is None for all users whose engine runs."""
+
+    engines: tuple[str, ...] = ()
+    flavor: str = AUTO
+    users: tuple[str, ...] | None = ()
+
+
+def wanted_of(engines: object, flavor: str, users: object) -> Wanted:
+    """Return the values of nvidia_runtime_engines, nvidia_runtime_flavor and nvidia_runtime_users, with usual names."""
+    names = [str(name) for name in _listed(engines)]
+    named = _listed(users)
+    return Wanted(
+        engines=() if AUTO in names else tuple(_usual_name(name) for name in names),
+        flavor=str(flavor),
+        users=None if named == [ALL] else tuple(str(user) for user in named),
+    )
+
+
+def _listed(value: object) -> list[object]:
+    return [value] if isinstance(value, str) else list(t.cast("t.Iterable[object]", value))
+
+
+def _usual_name(name: str) -> str:
+    """Return the name of an engine as nvidia_container_info spells it."""
+    system = _SYSTEM.fullmatch(name)
+    if system is not None:
+        return system.group(1)
+    return f"{name}.service" if _UNIT.fullmatch(name) and "." not in name else name
+
+
+def target_of(user: str) -> str:
+    """Return the name of a user's rootless engine."""
+    return f"{_ROOTLESS}{user}"
+
+
+def is_of_user(target: str) -> bool:
+    """Return whether the tasks for this engine run as a user that the play names."""
+    return target.startswith(_ROOTLESS)
+
+
+def users_of(wanted: Wanted, engines: t.Sequence[Described]) -> list[str]:
+    """Return the users whose rootless Docker is configured by tasks that run as them.
+
+    Any user may have a rootless Docker, so only users that the play names are configured.
+
+    Args:
+        wanted: What the user selects.
+        engines: What root has found on the host. It is only used for ALL.
+    """
+    found = [str(engine["user"]) for engine in engines if engine.get("user")]
+    named = [name[len(_ROOTLESS) :] for name in wanted.engines if is_of_user(name)]
+    users = found if wanted.users is None else wanted.users
+    return [user for user in dict.fromkeys([*users, *named]) if user]
+
+
+def selected(wanted: Wanted, engines: t.Sequence[Described]) -> list[Described]:
+    """Return the engines that are configured if they are installed."""
+    return [engine for engine in engines if _is_selected(wanted, engine)]
+
+
+def _is_selected(wanted: Wanted, engine: Described) -> bool:
+    if "/" in engine["target"] and engine["target"] in wanted.engines:
+        return True
+    is_named = not wanted.engines or engine["engine"] in wanted.engines
+    return is_named and wanted.flavor in (AUTO, engine["flavor"])
+
+
+def record_errors(engines: t.Sequence[Described], users: t.Collection[str]) -> list[str]:
+    """Return the problems of users' engines that root has found, such as records that only root can read."""
+    foreign = [engine for engine in engines if not engine["inspected"] and engine.get("user") in users]
+    return [errors.in_full(problem) for engine in foreign for problem in engine["problems"]]
+
+
+def missing_errors(names: t.Sequence[str], inspected: t.Sequence[Described], unknown: t.Collection[str]) -> list[str]:
+    """Return an error for named engines that the host does not have.
+
+    An engine with problems may be installed, and its module reports why it cannot be read. A unit of a second
+    containerd is not searched for.
+
+    Args:
+        names: The engines that must exist.
+        inspected: The engines that tasks could inspect.
+        unknown: The users whose engines no task has inspected yet.
+    """
+    existing = [engine for engine in inspected if engine["installed"] or engine["problems"]]
+    known = {str(engine[key]) for engine in existing for key in ("engine", "target")}
+    known.update(target_of(user) for user in unknown)
+    missing = [name for name in names if name not in known and not _UNIT.fullmatch(name)]
+    if not missing:
+        return []
+    advice = "Install the engine first, remove it from nvidia_runtime_engines, or set that to auto."
+    return [f"nvidia_runtime_engines names {' and '.join(missing)}, which this host does not have. {advice}"]

@@ -1,0 +1,92 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which engines the variables of the role nvidia_runtime select, for the first inspection and for the role."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements, selection
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.selection import Wanted
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _engine_selection
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.plugin_utils.test__engine_selection import engine
+
+ALICE = "docker/rootless/alice"
+FOUND = (engine(), engine("containerd/k3s"), engine("containerd"), engine("crio", installed=False))
+
+
+@pytest.mark.parametrize(
+    ("engines", "users", "expected"),
+    [
+        ("auto", "all", Wanted((), "auto", None)),
+        (["auto"], ["all"], Wanted((), "auto", None)),
+        ("docker", [], Wanted(("docker",))),
+        (["docker/system", "containerd/system/second"], [], Wanted(("docker", "containerd/system/second.service"))),
+        (["containerd/k3s", "containerd/system/x.scope"], ["bob"],
+         Wanted(("containerd/k3s", "containerd/system/x.scope"), "auto", ("bob",))),
+    ],
+)  # fmt: skip
+def test_spellings(engines: object, users: object, expected: Wanted) -> None:
+    assert selection.wanted_of(engines, "auto", users) == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (Wanted(), ["docker", "containerd/k3s", "containerd", "crio"]),
+        (Wanted(flavor="k3s"), ["containerd/k3s"]),
+        (Wanted(("containerd",)), ["containerd/k3s", "containerd"]),
+        (Wanted(("containerd",), "system"), ["containerd"]),
+        (Wanted(("containerd/k3s",), "system"), ["containerd/k3s"]),
+        (Wanted(("podman",)), []),
+    ],
+)
+def test_selected_engines(wanted: Wanted, expected: list[str]) -> None:
+    assert [found["target"] for found in selection.selected(wanted, FOUND)] == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (Wanted(), []), (Wanted(users=None), ["alice"]), (Wanted(users=("bob", "")), ["bob"]),
+        (Wanted((ALICE, "docker"), users=("bob", "alice")), ["bob", "alice"]),
+    ],
+)  # fmt: skip
+def test_users(wanted: Wanted, expected: list[str]) -> None:
+    assert selection.users_of(wanted, [*FOUND, engine(ALICE, inspected=False)]) == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["docker", "podman", "containerd/rke2"], "podman and containerd/rke2"),
+        (["crio"], "crio"),
+        (["docker/rootless"], "docker/rootless"),
+        # A second containerd is found by its unit only. The user has not been inspected yet.
+        (["containerd/system/x.service", ALICE], ""),
+    ],
+)
+def test_missing_engines(names: list[str], expected: str) -> None:
+    found = "".join(selection.missing_errors(names, FOUND, ["alice"]))
+    assert found.startswith(f"nvidia_runtime_engines names {expected}, which this host") if expected else not found
+
+
+def test_an_engine_with_problems_is_not_missing() -> None:
+    broken = engine("crio", installed=False, problems=[{"code": "file-invalid", "message": "line 1"}])
+    assert selection.missing_errors(["crio"], [broken], ()) == []
+
+
+@pytest.mark.parametrize("engines", ["podman", ["docker", "crio", ALICE], "auto"])
+@pytest.mark.parametrize("users", ["all", ["alice"], []])
+def test_the_first_inspection_and_the_role_have_the_same_errors(engines: object, users: object) -> None:
+    records = [{"code": "records-of-root", "message": "Run it as alice."}]
+    found: list[dict[str, t.Any]] = [
+        {**one, "readable": True} for one in (*FOUND, engine(ALICE, inspected=False, problems=records))
+    ]
+    wanted = selection.wanted_of(engines, "auto", users)
+    of_role = _engine_selection.select(_engine_selection.Settings(wanted), found, {})
+    assert tuple(requirements.problems_of(requirements.Requirement(wanted), found)) == of_role.errors
