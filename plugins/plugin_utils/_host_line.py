@@ -65,7 +65,8 @@ def _toolkit(variables: Variables, situation: Situation) -> t.Iterator[str]:
     inspected = table(_info(variables).get("toolkit"))
     if table(inspected.get("gpu")).get("present") is False:
         yield "no NVIDIA GPU"
-    installation = result_of(variables, "nvidia_toolkit_installation")
+    found = [result_of(variables, name) for name in ("nvidia_toolkit_removal", "nvidia_toolkit_installation")]
+    installation = found[0] or found[1]
     version = _text(installation["version"] if "version" in installation else inspected.get("version"))
     if situation.removes and installation.get("changed") and (situation.check_mode or not version):
         yield "toolkit would be removed" if situation.check_mode else "toolkit removed"

@@ -148,7 +148,7 @@ def test_a_task_that_fails_leaves_later_parts() -> None:
     ],
 )
 def test_removal(installation: dict[str, t.Any], check_mode: bool, expected: str) -> None:
-    known = {"nvidia_toolkit_info": INFO, "nvidia_toolkit_installation": installation}
+    known = {"nvidia_toolkit_info": INFO, "nvidia_toolkit_removal": installation}
     assert host_line(known, Situation(removes=True, check_mode=check_mode)) == expected
 
 
