@@ -4,17 +4,17 @@
 
 """Runs the commands of the documentation, and checks the variables in its YAML blocks.
 
-A section is the text below a heading of level two. Its YAML blocks that begin with a comment such as "# site.yml" are
-written to that file, then the commands of its console blocks run in that directory. The modules of hosts are replaced
-by a script that returns a result from a file. A block that is not run has the comment "<!-- not run: REASON -->" above.
+The files in the YAML blocks of a section are written to a directory, then the commands of its console blocks run there.
+The modules of hosts are replaced by a script that returns a result from a file. The scenario "examples" runs the
+examples of getting-started on booted hosts.
 """
 
 from __future__ import annotations
 
 import collections
+import importlib.util
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -27,12 +27,13 @@ import pytest
 pytest.importorskip("ansible.plugins.action", reason="playbooks run on the controller only")
 import yaml
 
-COLLECTION = Path(__file__).resolve().parents[2]
+from ansible_collections.gpufleet.nvidia.tests.documentation import COLLECTION, Block, blocks
+
 PAGES = (
-    *(COLLECTION / name for name in ("README.md", "CONTRIBUTING.md")),
-    *sorted(COLLECTION.glob("docs/*.md")),
-    *sorted(COLLECTION.glob("roles/*/README.md")),
-)
+    *("README.md", "CONTRIBUTING.md"),
+    *(str(path.relative_to(COLLECTION)) for name in ("docs/*.md", "roles/*/README.md")
+      for path in sorted(COLLECTION.glob(name))),
+)  # fmt: skip
 RUN = ("ansible-doc", "ansible-playbook")
 REASONS = (
     *("GPU", "Kubernetes", "RPM host", "network", "several hosts"),
@@ -40,8 +41,6 @@ REASONS = (
     *("changes this host", "has a session of its own", "has a test of its own", "takes minutes"),
     "needs another program",
 )
-BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-MARKER = re.compile(r"<!-- not run: ([^>]*) -->\n\s*\Z")
 OWN = ("nvidia_toolkit_", "nvidia_runtime_", "nvidia_cdi_")
 # Ansible calls it with the path of the module's file.
 INTERPRETER = """\
@@ -76,34 +75,7 @@ ANSWERS: dict[str, t.Any] = {
 }  # fmt: skip
 
 
-class Block(t.NamedTuple):
-    """A fenced block, with the reason why it is not run, and the heading of its section."""
-
-    page: str
-    line: int
-    section: str
-    language: str
-    text: str
-    reason: str
-
-    @property
-    def commands(self) -> list[list[str]]:
-        lines = [line[2:] for line in self.text.splitlines() if line.startswith(("$ ", "# "))]
-        return [shlex.split(line, comments=True) for line in lines]
-
-
-def blocks() -> t.Iterator[Block]:
-    for path in PAGES:
-        page, text = str(path.relative_to(COLLECTION)), path.read_text(encoding="utf-8")
-        for found in BLOCK.finditer(text):
-            before = text[: found.start()]
-            section = (re.findall(r"^## (.*)$", before, re.MULTILINE) or [""])[-1]
-            content = re.sub(f"^{found[1]}", "", found[3], flags=re.MULTILINE)
-            marker = MARKER.search(before)
-            yield Block(page, before.count("\n") + 1, section, found[2], content, marker[1] if marker else "")
-
-
-BLOCKS = tuple(blocks())
+BLOCKS = tuple(block for page in PAGES for block in blocks(page))
 SHELL_BLOCKS = [block for block in BLOCKS if block.language in ("console", "sh", "bash", "shell")]
 YAML_BLOCKS = [block for block in BLOCKS if block.language == "yaml"]
 SECTIONS = sorted({(block.page, block.section) for block in SHELL_BLOCKS if not block.reason})
@@ -190,10 +162,9 @@ def work(tmp_path: Path) -> Path:
 def test_the_commands_of_a_section_run(work: Path, page: str, section: str) -> None:
     here = [block for block in BLOCKS if (block.page, block.section) == (page, section)]
     for block in here:
-        name = re.match(r"# ([\w./-]+\.yml)\n", block.text)
-        if block.language == "yaml" and name is not None:
-            (work / name[1]).parent.mkdir(parents=True, exist_ok=True)
-            (work / name[1]).write_text(block.text, encoding="utf-8")
+        if block.file:
+            (work / block.file).parent.mkdir(parents=True, exist_ok=True)
+            (work / block.file).write_text(block.text, encoding="utf-8")
     for inventory in ("inventory", "inventory.yml"):
         if not (work / inventory).exists():
             (work / inventory).write_text("gpu: {hosts: {gpu-07: }}", encoding="utf-8")
@@ -239,3 +210,37 @@ def test_the_variables_in_yaml_blocks_are_valid(work: Path) -> None:
     # The roles set this variable for the user's tasks, and the user does not.
     own = json.dumps({"nvidia_own_variables": ["nvidia_runtime_restarts"]})
     run(work, ["ansible-playbook", "-i", "inventory/hosts.json", "gpufleet.nvidia.check", "-e", own])
+
+
+@pytest.fixture
+def known_blocks() -> t.Any:
+    """The table of blocks of the scenario "examples"."""
+    place = COLLECTION / "molecule/examples/page.py"
+    found = importlib.util.spec_from_file_location("examples_page", place)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_the_scenario_examples_knows_every_block_of_getting_started(known_blocks: t.Any) -> None:
+    assert known_blocks.wrong() == []
+
+
+@pytest.mark.parametrize("change", ["a changed file", "a changed command", "a new block", "a removed block"])
+def test_a_changed_page_fails_before_the_scenario_is_changed(
+    known_blocks: t.Any, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    page = known_blocks.GETTING_STARTED
+    found = blocks(page)
+    language = "yaml" if change == "a changed file" else "console"
+    number = next(number for number, block in enumerate(found) if block.language == language)
+    text = found[number].text.replace("localhost:", "ws-01:").replace(" -K", "")
+    assert text != found[number].text
+    changed = {
+        "a new block": [*found, found[number]._replace(text="$ ansible-playbook other.yml\n")],
+        "a removed block": [block for block in found if block is not found[number]],
+    }.get(change, [*found[:number], found[number]._replace(text=text), *found[number + 1 :]])
+    monkeypatch.setattr(known_blocks.documentation, "blocks", lambda name: changed if name == page else blocks(name))
+    assert known_blocks.wrong()

@@ -1,4 +1,4 @@
-"""Inside a host: creates a signed repository of packages: repository.py PACKAGES ROOT --kind deb|rpm
+"""Inside a host: creates a signed repository of packages: repository.py PACKAGES ROOT --kind deb|rpm...
 
 It is in ROOT/stable/deb/ARCHITECTURE or ROOT/stable/rpm/ARCHITECTURE, as NVIDIA's is below its address. The key that
 signs it is ROOT/gpgkey, another key ROOT/wrongkey. ROOT/fingerprints.json contains their fingerprints by these names.
@@ -78,20 +78,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("packages", type=Path)
     parser.add_argument("root", type=Path)
-    parser.add_argument("--kind", choices=("deb", "rpm"), required=True)
+    parser.add_argument("--kind", choices=("deb", "rpm"), nargs="+", required=True)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
         os.environ["GNUPGHOME"] = home
         arguments.root.mkdir(parents=True)
         make_keys(arguments.root)
-        if arguments.kind == "deb":
-            folder = arguments.root / "stable" / "deb" / output("dpkg", "--print-architecture")
-        else:
-            folder = arguments.root / "stable" / "rpm" / os.uname().machine
-        folder.mkdir(parents=True)
-        for package in arguments.packages.glob(f"*.{arguments.kind}"):
-            shutil.copy(package, folder)
-        (apt if arguments.kind == "deb" else dnf)(folder)
+        for kind in arguments.kind:
+            machine = output("dpkg", "--print-architecture") if kind == "deb" else os.uname().machine
+            folder = arguments.root / "stable" / kind / machine
+            folder.mkdir(parents=True)
+            for package in arguments.packages.glob(f"*.{kind}"):
+                shutil.copy(package, folder)
+            (apt if kind == "deb" else dnf)(folder)
         output("gpgconf", "--kill", "gpg-agent")
 
 
