@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The last lines of a playbook about a host, and about the hosts of all batches. This file imports nothing of Ansible.
 
-Private to this collection. The variable PLAY of a play of this collection has the name of its playbook.
+Private to this collection.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _batches, _host_line, _role_state
 
 Variables = _role_state.Variables
-PLAY = "nvidia_playbook"
+PLAY = _role_state.PLAY
 ROLLING, VERIFY = "rolling", "verify"
 _KINDS_WITH_GPUS = ("driver", "pci")
 

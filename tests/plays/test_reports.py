@@ -356,6 +356,15 @@ def test_the_callback_reports_unreachable_hosts(tmp_path: Path) -> None:
     assert line == f"progress: {expected}"
 
 
+@pytest.mark.parametrize("playbook", ["site", "rolling", "remove"])
+def test_a_run_without_handlers_and_the_last_task_is_refused(tmp_path: Path, playbook: str) -> None:
+    fleet = Fleet(tmp_path, {"refused": Host({}, REFUSED)})
+    output = fleet.play(f"gpufleet.nvidia.{playbook}", "--tags=runtime", "--skip-tags=always")
+    assert output.status == 2, output.text
+    assert "The tag always is skipped (--skip-tags), and with it the restarts" in output.text
+    assert fleet.options("refused", "nvidia_runtime_config") == []
+
+
 # -- the role in a play of a user --------------------------------------------------------------------------------------
 
 PLAY = """
