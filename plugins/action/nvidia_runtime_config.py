@@ -14,7 +14,7 @@ import uuid
 
 from ansible.errors import AnsibleAction, AnsibleConnectionFailure, AnsibleError
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.selection import target_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import selection as engine_selection
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _engine_selection, _restart_plan
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._bundled import (
     PACKAGES_OF_ENGINE,
@@ -116,7 +116,7 @@ class _RoleTask:
             return {"failed": True, "refused": True, "changed": False, "msg": " ".join(errors)}
         targets = selection.targets
         if self._user:
-            own = target_of(self._user)
+            own = engine_selection.target_of(self._user)
             groups = [[own]] if own in targets else []
         else:
             groups = _engine_selection.groups_of_root(targets)
@@ -143,7 +143,7 @@ class _RoleTask:
 
     def _failed(self, message: str) -> dict[str, t.Any]:
         """Return the result for a user whose engine cannot be inspected. The engines of others are still configured."""
-        target = target_of(self._user)
+        target = engine_selection.target_of(self._user)
         engine = {"target": target, "changed": False, "error": message}
         return {"changed": False, "engines": [engine], "errors": [f"{target}: {message}"], "work": []}
 
