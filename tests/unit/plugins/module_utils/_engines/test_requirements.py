@@ -75,6 +75,11 @@ def test_problems(required: Requirement, engines: list[dict[str, t.Any]], expect
     assert all(text.startswith(start) for text, start in zip(found, expected))
 
 
+def test_advice_of_a_problem() -> None:
+    broken = engine("docker", readable=False, problems=[{**INVALID, "advice": "Correct the syntax."}])
+    assert problems_of(Requirement(), [broken]) == [f"{INVALID['message']} Correct the syntax."]
+
+
 def test_users() -> None:
     running = [engine("docker"), engine("docker/rootless/carol", inspected=False)]
     assert users_of(Requirement(), running) == []
