@@ -70,8 +70,8 @@ def write_after_updates(volatile: bool) -> str:
 # -- the driver -----------------------------------------------------------------------------------------------------
 
 INSTALL_LIBRARIES = (
-    "Install the libraries of the loaded driver's version, or set nvidia_cdi_driver_root to the directory that has"
-    " them."
+    "Install the libraries of the loaded driver's version. If they are in another directory, set"
+    " nvidia_cdi_driver_root to it."
 )
 
 # -- engines ---------------------------------------------------------------------------------------------------------

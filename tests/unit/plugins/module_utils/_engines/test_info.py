@@ -155,8 +155,8 @@ def test_unreadable_records_are_a_problem(monkeypatch: pytest.MonkeyPatch, docke
     found = inspect(docker)
     assert found["runtimes"] == {"nvidia": NVIDIA}
     assert found["recorded_files"] == []
-    message = f"{STATE_DIR} cannot be read: Permission denied. Run the task as root (become: true)."
-    assert found["problems"] == [{"code": "permission-denied", "message": message}]
+    problem = {"code": "permission-denied", "message": f"{STATE_DIR} cannot be read: Permission denied."}
+    assert found["problems"] == [{**problem, "advice": "Run the task as root (become: true)."}]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -65,3 +65,8 @@ def test_problems(required: Requirement, engines: list[dict[str, t.Any]], expect
     found = problems_of(required, engines)
     assert len(found) == len(expected)
     assert all(text.startswith(start) for text, start in zip(found, expected))
+
+
+def test_advice_of_a_problem() -> None:
+    broken = engine("docker", readable=False, problems=[{**INVALID, "advice": "Correct the syntax."}])
+    assert problems_of(Requirement(), [broken]) == [f"{INVALID['message']} Correct the syntax."]

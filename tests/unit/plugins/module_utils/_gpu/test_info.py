@@ -200,6 +200,7 @@ def test_without_nvml(make_host: t.Callable[..., GpuHost]) -> None:
     (problem,) = report["problems"]
     assert "/proc shows neither MIG mode without MIG devices nor the UUIDs of MIG devices." in problem["message"]
     assert "There is no libnvidia-ml.so.1 below /." in problem["message"]
+    assert problem["advice"].startswith("Install the libraries of the loaded driver's version.")
 
 
 def test_driver_container(make_host: t.Callable[..., GpuHost], library: Path) -> None:
@@ -412,7 +413,7 @@ def test_any_content(files: dict[str, str], live: bool) -> None:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(text.encode("utf-8", "replace"))
         report = describe_gpus(HostFS(folder, live))
-    assert all(set(problem) == {"code", "message"} for problem in report["problems"])
+    assert all({*problem, "advice"} == {"code", "message", "advice"} for problem in report["problems"])
 
 
 def test_directories_instead_of_files(tmp_path: Path) -> None:

@@ -145,8 +145,10 @@ def test_given_directory_of_the_library(tmp_path: Path, library: Path) -> None:
 
 def test_unusable_library(tmp_path: Path) -> None:
     host = gpu_host(tmp_path, [FIRST])
-    without = "The GPUs are listed from /proc, sorted by PCI address. There is no libnvidia-ml.so.1 below /."
-    assert read_inventory(host) == GpuInventory(VERSION, (expected_gpu(FIRST, 0),), "proc", (without,))
+    without = "The GPUs are listed from /proc, sorted by PCI address. There is no libnvidia-ml.so.1 below /. Install"
+    (warning,) = read_inventory(host).warnings
+    assert warning.startswith(without)
+    assert read_inventory(host) == GpuInventory(VERSION, (expected_gpu(FIRST, 0),), "proc", (warning,))
     write(tmp_path, {f"{LIBRARY_FOLDER}/libnvidia-ml.so.1": ""})
     found = read_inventory(host)
     assert found.source == "proc"

@@ -286,6 +286,8 @@ def test_a_gpu_that_nvml_cannot_use(tmp_path: Path) -> None:
     found = report.of_docker(ALL, mounts=ALL_MOUNTS)
     assert verdict(found) == (False, "gpu-unusable")
     assert "GPU 1 cannot be used: " in found["message"]
+    # NVML's own advice for this error.
+    assert "A restart of the host usually helps" in found["advice"]
     assert verdict(report.of_docker("NVIDIA_VISIBLE_DEVICES=0")) == (True, "ok")
 
 

@@ -104,7 +104,10 @@ def test_missing_program(version: t.Any, programs: tuple[str, ...], refused: boo
     host.version = version
     before = dict(host.files.content)
     if refused:
-        with pytest.raises(NvidiaError, match=rf"CRI-O 1\.\d+\.0 does not start .*{NVIDIA}.* to 1\.21 or newer"):
+        with pytest.raises(
+            NvidiaError,
+            match=rf"^{DROP_IN} was not changed, because CRI-O 1\.\d+\.0 does not start .*{NVIDIA}.* to 1\.21 or newer",
+        ):
             host.present()
         assert host.files.content == before
     else:

@@ -152,9 +152,11 @@ def test_release_that_ends_with_nvidias_programs(
     (found,) = describe_engines(node.host, node.run)[0]
     assert [problem["code"] for problem in found["problems"]] == ["engine-release-fails"] * fails
     if fails:
-        with pytest.raises(
-            NvidiaError, match=r"Upgrade K3s to 1\.[0-9.]+\+k3s2 or newer before you install the toolkit"
-        ):
+        assert found["problems"][0]["advice"].startswith("Upgrade K3s")
+        match = (
+            r"\.toml.* was not changed\. K3s .* Upgrade K3s to 1\.[0-9.]+\+k3s2 or newer before you install the toolkit"
+        )
+        with pytest.raises(NvidiaError, match=match):
             node.present()
     else:
         node.present()
