@@ -63,7 +63,7 @@ NO_DRIVER: dict[str, t.Any] = {
                         "not_described": "No GPU can be described.", "refreshed_by": "nvidia-cdi-refresh.service",
                         "reasons": []},
 }  # fmt: skip
-REMOVED = {
+REMOVED: dict[str, dict[str, t.Any]] = {
     "nvidia_toolkit_install": {"changed": True, "version": None},
     "nvidia_cdi_spec": {**SPECIFICATION, "changed": True, "device_count": 0, "mode": None, "refreshed_by": None},
     "nvidia_runtime_config": {"changed": False, "engines": [{**ENGINE, "runtimes": {}}]},

@@ -15,15 +15,15 @@ pytest.importorskip("ansible.plugins.action", reason="the action runs on the con
 
 import yaml
 
-from ansible_collections.gpufleet.nvidia.plugins.action import nvidia_check_settings, nvidia_warn
+from ansible_collections.gpufleet.nvidia.plugins.action import nvidia_check_settings, nvidia_host_summary
 from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_check_settings as check_settings_module
-from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_warn as warn_module
+from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_host_summary as host_summary_module
 
 COLLECTION = Path(__file__).resolve().parents[4]
 
 
 @pytest.mark.parametrize(
-    ("action", "module"), [(nvidia_check_settings, check_settings_module), (nvidia_warn, warn_module)]
+    ("action", "module"), [(nvidia_check_settings, check_settings_module), (nvidia_host_summary, host_summary_module)]
 )
 def test_arguments_match_the_documentation(action: t.Any, module: t.Any) -> None:
     documented = yaml.safe_load(module.DOCUMENTATION)["options"]
