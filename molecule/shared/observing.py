@@ -26,7 +26,8 @@ PATIENCE = 8.0
 STARTED = "39f53479d3a045ac8e11786248231fbf"
 # The values that are compared, and the names of the differences from the last observation and from the fresh host.
 COMPARED = {"trees": ("touched", "left"), "settings": ("settings_touched", "settings_left")}
-NOTES = "/state/changes-"
+# Records of restarts that any later run may remove: changes that no restart has confirmed, and the files of a daemon.
+NOTES = ("/state/changes-", "/state/applied-")
 # Values that are only printed for the current state.
 PASSING = ("dump",)
 
@@ -107,8 +108,8 @@ def observe(look: Callable[[], dict[str, Any]], daemon: str, units: Sequence[str
         if what in now
         for name, old in zip(names, (before, fresh))
     }
-    # The journal of changes that no restart has confirmed yet is not compared. Any later run may remove it.
-    changes["touched"] = {path: change for path, change in changes["touched"].items() if NOTES not in path}
+    touched = changes["touched"].items()
+    changes["touched"] = {path: change for path, change in touched if not any(note in path for note in NOTES)}
     for entry in (fresh, before, now):
         for what in (*COMPARED, *(PASSING if entry is not now else ())):
             entry.pop(what, None)

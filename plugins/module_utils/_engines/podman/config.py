@@ -114,6 +114,15 @@ class ContainersConf:
         return next((other for other in others if posixpath.basename(other) == name), None)
 
 
+def check_syntax(files: engines_base.Files, version: Version | None) -> None:
+    """Read all files. A Podman that cannot parse one of them starts no container, in every release.
+
+    Raises ConfigurationError for a file that is not valid TOML.
+    """
+    for path in _paths(files, version or ()):
+        _document(files, path)
+
+
 def _paths(files: engines_base.Files, version: Version) -> list[str]:
     """Return the files that are read. The drop-in of this collection is included even if it does not exist."""
     if version < _MIXED_SINCE:

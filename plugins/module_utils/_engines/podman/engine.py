@@ -54,6 +54,7 @@ class Podman(engines_base.EngineDefaults):
         return podman_plan.PodmanPlanner(context).absent()
 
     def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
+        podman_config.check_syntax(context.files, context.version)
         return podman_plan.configured_state(context.version)
 
     def required_action(

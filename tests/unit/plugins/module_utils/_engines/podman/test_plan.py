@@ -118,6 +118,12 @@ def test_configured(version: tuple[int, ...] | None, cdi: bool | None) -> None:
     assert not PODMAN.defines_runtime("nvidia", state, version)
 
 
+@pytest.mark.parametrize("version", [None, (4, 3), (5, 8), (6,)])
+def test_the_inspection_finds_a_file_that_podman_cannot_parse(version: tuple[int, ...] | None) -> None:
+    with pytest.raises(ConfigurationError, match=r"containers\.conf, line 1"):
+        PODMAN.configured(FakeFiles({MAIN: "[engine\n"}).context(MAIN, version))
+
+
 # -- directories of specifications ------------------------------------------------------------------------------------
 
 # The version, the files, and the directories in the drop-in of this collection (None: no drop-in).
