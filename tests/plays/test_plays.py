@@ -89,7 +89,10 @@ HOSTS = {
     "no_engine": Host({}, {"nvidia_container_info": info(engines=())}),
     "absent": Host({"nvidia_runtime_engines": ["docker", "crio"]}, {}),
     "removed": Host({"nvidia_runtime_engines": ["crio"], "nvidia_runtime_state": "absent"}, {}),
-    "cdi_off": Host({"nvidia_toolkit_source": "existing"}, {"nvidia_runtime_config": configured(cdi=False)}),
+    "cdi_off": Host(
+        {"nvidia_toolkit_source": "existing"},
+        {"nvidia_cdi_spec": {"changed": False, "device_count": 2}, "nvidia_runtime_config": configured(cdi=False)},
+    ),
     # The kubelet uses containerd.
     "node": Host({}, {"nvidia_container_info": info(kubelet="containerd")}),
     "node_left_out": Host(
