@@ -187,7 +187,9 @@ class _RoleTask:
         """Return the errors of an earlier run of the role in this play, with which the host has not failed yet."""
         registered = [] if self._user else items(self._variables.get("nvidia_runtime_result"))
         of_play = [result for result in registered if result.get("play") == self._action.play]
-        return [str(error) for result in of_play for error in result.get("errors") or []]
+        reported = self._variables.get("nvidia_runtime_reported_errors") or []
+        errors = [str(error) for result in of_play for error in result.get("errors") or []]
+        return [error for error in errors if error not in reported]
 
     def _is_mine(self, entry: dict[str, t.Any], selection: _engine_selection.Selection) -> bool:
         """Return whether this task keeps an earlier entry: that of a user its own, that of root all others."""

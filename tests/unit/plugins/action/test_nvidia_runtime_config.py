@@ -209,6 +209,17 @@ def test_a_second_run_keeps_the_work_of_the_first_one(monkeypatch: pytest.Monkey
     assert [len(entry["rollback"]) for entry in task.run(known)["work"]] == [1]
 
 
+def test_errors_with_which_the_host_has_failed_are_not_reported_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A play can rescue a host that failed in the role, and run the role again."""
+    task = RoleTask(monkeypatch, nvidia_runtime_config={"failed": True, "msg": "line 1"})
+    known: dict[str, t.Any] = {"nvidia_toolkit_info": {"engines": [engine()]}}
+    known["nvidia_runtime_result"] = {"results": [task.run(known)]}
+    known["nvidia_toolkit_info"] = {"engines": []}
+    assert task.run(known)["errors"] == ["docker: line 1"]
+    known["nvidia_runtime_reported_errors"] = ["docker: line 1"]
+    assert task.run(known)["errors"] == []
+
+
 def test_warnings_name_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     task = RoleTask(monkeypatch, nvidia_runtime_config={"changed": False})
     (warning,) = task.run({"nvidia_toolkit_info": {"engines": []}})["warnings"]
