@@ -260,7 +260,9 @@ def test_digest_includes_all_inputs() -> None:
 
 # -- Wrappers --------------------------------------------------------------------------------------------------------
 
-SHELLS = [path for path in ("/bin/dash", "/bin/bash", "/bin/busybox", "/bin/sh") if os.path.exists(path)]
+SHELLS = [
+    words for words in ("/bin/dash", "/bin/bash", "/bin/busybox sh", "/bin/sh") if os.path.exists(words.split()[0])
+]
 ODD = [
     "plain",
     "a b",
@@ -315,7 +317,7 @@ class Wrapped:
     def run(self, *arguments: str, shell: str = "/bin/sh", **environment: str) -> tuple[int, list[str], str]:
         """Return the status, the arguments of the last program, and the output."""
         done = subprocess.run(
-            [shell, str(self.script), *arguments], capture_output=True, text=True, check=False, env=environment
+            [*shell.split(), str(self.script), *arguments], capture_output=True, text=True, check=False, env=environment
         )
         return done.returncode, done.stdout.split("\0")[:-1], done.stderr
 
@@ -437,7 +439,7 @@ def test_wrapper_is_valid_shell_code(tmp_path: Path) -> None:
     for program in (*RUNTIMES, HOOK, CLI, CTK):
         wrapped = Wrapped(tmp_path, program, "it's")
         for shell in SHELLS:
-            subprocess.run([shell, "-n", str(wrapped.script)], check=True)
+            subprocess.run([*shell.split(), "-n", str(wrapped.script)], check=True)
         shutil.rmtree(str(wrapped.folder))
 
 

@@ -51,7 +51,7 @@ def releases() -> dict[tuple[int, ...], str]:
 
 RELEASES = releases()
 pytestmark = pytest.mark.skipif(not RELEASES, reason="no containerd to compare with, or not GPUFLEET_NIGHTLY=1")
-EACH = pytest.mark.parametrize("version", RELEASES, ids=lambda version: ".".join(map(str, version)))
+EACH = pytest.mark.parametrize("version", RELEASES, ids=str)
 MANY = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 Printed = t.Optional[t.Dict[str, t.Any]]
 
