@@ -1,4 +1,4 @@
-"""A stand-in for kubectl on the controller: it records its calls in KUBECTL_CALLS, and remembers annotations of nodes."""
+"""A stand-in for kubectl on the controller: it records its calls, and remembers annotations of nodes."""
 
 from __future__ import annotations
 
