@@ -131,6 +131,7 @@ class RoleTask:
         args = {"targets": "selected", "backup_dir": "/b", "set_as_default": True, "require_runtime": True}
         action = new_action(args=args, failed_when=None, ignore_errors=False, loop=None)
         action._templar.template = lambda value: value
+        action._task.get_play.return_value._uuid = "the play"
         known = {"nvidia_runtime_settings": {**SETTINGS, "users": [], **settings}, "nvidia_runtime_user": user,
                  "inventory_hostname": "host", **(variables or {})}  # fmt: skip
         result: dict[str, t.Any] = action.run(task_vars=known)
