@@ -45,6 +45,17 @@ LISTS = {
     "--feature-flag": "feature_flags",
     "--device-id": "device_ids",
 }
+# The variables that the toolkit's refresh service sets instead of flags. A flag has precedence over its variable.
+VARIABLES = {
+    "--disable-hook": "NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS",
+    "--feature-flag": "NVIDIA_CTK_CDI_GENERATE_FEATURE_FLAGS",
+    "--output": "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH",
+}
+
+
+def variable(flag: str) -> str:
+    """Return the value of the variable for a flag."""
+    return os.environ.get(VARIABLES.get(flag, ""), "")
 
 
 def document(mode: str, request: Any) -> Any:
@@ -62,15 +73,20 @@ def generate(words: Sequence[str]) -> None:
     for flag, field in TEXTS.items():
         parser.add_argument(flag, dest=field)
     for flag, field in LISTS.items():
-        parser.add_argument(flag, dest=field, action="append", default=[])
+        parser.add_argument(flag, dest=field, action="append")
     parser.add_argument("--no-all-device", dest="all_device", action="store_false")
-    parser.add_argument("--output", default="")
+    parser.add_argument("--output", default=variable("--output"))
     parser.add_argument("--format", default="yaml")
     parser.add_argument("--mode", default="auto")
     fields = vars(parser.parse_args(words))
     path, form, mode = (fields.pop(name) for name in ("output", "format", "mode"))
+    for flag, field in LISTS.items():
+        if fields[field] is None:
+            fields[field] = [value for value in variable(flag).split(",") if value]
+    # What is not given has its default, as in nvidia-ctk.
+    given = {name: value for name, value in fields.items() if value not in (None, [])}
     request = cdi_options.Request(
-        **{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     )
     text = yaml_document.render(document(mode, request), form)
     if not path:

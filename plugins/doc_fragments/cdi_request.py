@@ -181,6 +181,8 @@ options:
   feature_flags:
     description:
       - Feature flags of the generator, with the names of C(nvidia-ctk cdi generate --feature-flag).
+      - C(nvidia-ctk) always gets V(disable-ipc-discoverer), because it would mount what any user can create at
+        C(/tmp/nvidia-mps).
       - V(enable-coherent-annotations) writes two more files beside the specification, C(X.coherent.yaml) with the class
         C(CLASS.coherent), and C(X.noncoherent.yaml) with C(CLASS.noncoherent). Each describes the GPUs of its type,
         without MIG devices. It needs NVML. Both files are removed when the flag is removed.

@@ -120,9 +120,17 @@ def host_from_params(module: AnsibleModule) -> hostfs.HostFS:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import trusted_paths  # noqa: PLC0415
 
         trusted_paths.require_trusted_root(host)
+    require_trusted_options(module, host)
     if module.params.get("predicted_toolkit") and module.check_mode:
         host = host.with_programs(**module.params["predicted_toolkit"])
     return host if host.root != "/" or not module.selinux_enabled() else host._replace(label_of=_selinux_policy(module))
+
+
+def require_trusted_options(module: AnsibleModule, host: hostfs.HostFS) -> None:
+    """Raise HostError if an option names files of root that another user can replace."""
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import trusted_paths  # noqa: PLC0415
+
+    trusted_paths.require_trusted_options(host, module.params, getattr(module, "argument_spec", {}))
 
 
 def _selinux_policy(module: AnsibleModule) -> t.Callable[[str], str | None]:

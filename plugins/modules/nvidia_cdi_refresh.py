@@ -182,11 +182,12 @@ present:
 variables:
   description:
     - The variables that this collection's environment file sets for the toolkit's service because of this task's
-      options.
+      options, and the feature flag that leaves out sockets.
   returned: success
   type: dict
   sample:
     NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS: enable-cuda-compat
+    NVIDIA_CTK_CDI_GENERATE_FEATURE_FLAGS: disable-ipc-discoverer
 changed_files:
   description: The files that were changed, or would be in check mode.
   returned: success

@@ -555,7 +555,7 @@ settings:
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock, trusted_paths
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 
@@ -610,6 +610,9 @@ def _install_packages(module: AnsibleModule) -> dict[str, t.Any]:
 
     params = module.params
     host = _module.host_from_params(module)
+    for path in params["files"] if params["source"] == "files" and params["state"] == "present" else ():
+        # The scripts of these packages run as root.
+        trusted_paths.require_trusted_folder(host, "files", host.check_path("files", path))
     options = toolkit_packages.InstallOptions(
         state=params["state"],
         source=params["source"],

@@ -77,7 +77,7 @@ import time
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import sources as packages_sources
 
 if t.TYPE_CHECKING:
@@ -98,6 +98,7 @@ def fetch_key(module: AnsibleModule) -> dict[str, object]:
     Raises HostError if the key cannot be fetched.
     """
     dest = module.params["dest"]
+    _module.require_trusted_options(module, hostfs.HostFS())
     if module.params["proxy"]:
         os.environ.update(dict.fromkeys(("http_proxy", "https_proxy"), module.params["proxy"]))
     key = _fetched(module, module.params["url"])

@@ -15,7 +15,7 @@ import posixpath
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import completeness, host_check
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import completeness, host_check, replaceable
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import edits as cdi_edits
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import modes as cdi_modes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
@@ -93,10 +93,7 @@ class SpecGenerator:
         found, gpu_warnings = self._gpus()
         mode = self._mode(found)
         backend = _backend(options.backend, mode, owned_by_unit)
-        documents = {
-            name: _validated(document, f"{options.kind}.{name}" if name else options.kind)
-            for name, document in self._documents(mode, backend, found).items()
-        }
+        documents, omitted = self._safe_documents(mode, backend, found)
         engines = cdi_support.engines_for(options.for_engines, self._host, self._run)
         downgraded = {name: cdi_versions.downgrade_spec(document, engines) for name, document in documents.items()}
         main = downgraded.pop("")
@@ -115,6 +112,7 @@ class SpecGenerator:
             limits=main.messages,
             warnings=(
                 *gpu_warnings,
+                *omitted,
                 *_gpus_without_mig_devices(found, mode),
                 *_unknown_coherence(options, found, mode),
                 *self._missing_cuda(mode, main.document),
@@ -189,6 +187,21 @@ class SpecGenerator:
         folder = self._files().label
         return [f"There is no {name} below {folder}, so containers cannot use CUDA. Install the driver's CUDA library."]
 
+    def _safe_documents(
+        self, mode: str, backend: str, found: inventory.GpuInventory | None
+    ) -> tuple[dict[str, dict[str, t.Any]], list[str]]:
+        """Return _documents() as engines read them, without unsafe mounts, and a warning for each of these."""
+        kind, documents, warnings = self._options.kind, {}, []
+        for name, document in self._documents(mode, backend, found).items():
+            full_kind = f"{kind}.{name}" if name else kind
+            documents[name] = _validated(document, full_kind)
+            safe, omitted = replaceable.without_replaceable_mounts(documents[name], self._host)
+            if omitted:
+                # A device may have had no other edits.
+                documents[name] = _validated(safe, full_kind)
+                warnings += omitted
+        return documents, list(dict.fromkeys(warnings))
+
     def _documents(self, mode: str, backend: str, found: inventory.GpuInventory | None) -> dict[str, dict[str, t.Any]]:
         options = self._options
         if backend == cdi_options.NATIVE:
@@ -213,8 +226,10 @@ class SpecGenerator:
                 " task of this play would install."
             )
         # This refuses options that the version lacks.
-        command_of(program, version_of(program, self._run_pinned, self._host), mode, options.request, ("", "json"))
-        return cdi_modes.generate_all(mode, options.request, found, self._host)
+        version = version_of(program, self._run_pinned, self._host)
+        command_of(program, version, mode, options.request, ("", "json"))
+        request = cdi_options.without_sockets(options.request) if version >= NO_IPC_SINCE else options.request
+        return cdi_modes.generate_all(mode, request, found, self._host)
 
     def _program(self) -> str | None:
         return find_program(self._host, self._options.request.cdi_hook_path)
@@ -293,7 +308,9 @@ _SINCE = {
     "device-id": (1, 19),
     "csv.compat-container-root": (1, 19),
 }
-NEWEST = max(_SINCE.values())
+# The first version that knows the feature flag disable-ipc-discoverer (pkg/nvcdi/api.go). Others ignore it.
+NO_IPC_SINCE = (1, 19, 1)
+NEWEST = max(*_SINCE.values(), NO_IPC_SINCE)
 # Earlier versions never add groups.
 _GIDS_SINCE = (1, 19)
 _VERSION = re.compile(r"(?<![\w.])v?([0-9]+(?:\.[0-9]+)+)")
@@ -400,8 +417,17 @@ def command_of(
     return arguments
 
 
+def mounts_sockets(version: Version, mode: str) -> bool:
+    """Return whether nvidia-ctk of this version mounts sockets, among them /tmp/nvidia-mps, in spite of the flag."""
+    return version < NO_IPC_SINCE and mode in (cdi_options.AUTO, cdi_modes.NVML, cdi_modes.MANAGEMENT)
+
+
 def _repeated_flags(version: Version, request: cdi_options.Request) -> list[Repeated]:
     flags = [flag for flag in request.feature_flags if flag != cdi_options.NO_GIDS or version >= _GIDS_SINCE]
+    if version >= _SINCE["feature-flag"]:
+        # nvidia-ctk also mounts what any user has created at /tmp/nvidia-mps. Versions before NO_IPC_SINCE ignore the
+        # flag, but a unit with this command may run a later version.
+        flags = list(dict.fromkeys([*flags, cdi_options.NO_IPC]))
     # For nvidia-ctk, enabled hooks have precedence over disabled hooks. So hooks: none must not pass any enabled hook.
     without_hooks = request.hooks == cdi_options.NONE
     compat = request.csv_compat_container_root

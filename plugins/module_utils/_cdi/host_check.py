@@ -20,6 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import schema
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import trusted_paths
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes
 
 if t.TYPE_CHECKING:
@@ -86,6 +87,29 @@ def missing_paths(document: Data, host: hostfs.HostFS) -> list[str]:
         missing.update((path, None) for path in [*sources, *programs] if not host.exists(path))
         missing.update((path, None) for path in nodes if _status(host, path) is None)
     return [path for path in missing if path.startswith("/")]
+
+
+def replaceable_paths(document: Data, host: hostfs.HostFS) -> dict[str, str]:
+    """Return the document's paths on the host that another user can replace, with the reasons as parts of sentences.
+
+    Engines follow these paths as root, long after the document was written: sources of mounts, device nodes, hook
+    programs, and the ldconfig that a hook runs.
+    """
+    paths: list[str] = []
+    for _field, edits in _all_edits(document):
+        paths += [mount["hostPath"] for mount in edits.get("mounts", ()) if cdi_validate.is_bind(mount)]
+        paths += [_host_path(node) for node in edits.get("deviceNodes", ())]
+        for hook in edits.get("hooks", ()):
+            paths += [hook["path"], _ldconfig(hook.get("args", ()))]
+    return trusted_paths.replaceable(host, [path for path in paths if path.startswith("/")])
+
+
+def replaceable_messages(reasons: t.Mapping[str, str]) -> list[str]:
+    """Return the result of replaceable_paths() as messages."""
+    return [
+        f"The specification contains {_shown(path)}, which another user could replace: {reason}."
+        for path, reason in reasons.items()
+    ]
 
 
 def _all_edits(document: Data) -> list[tuple[str, Data]]:

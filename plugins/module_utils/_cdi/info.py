@@ -292,6 +292,8 @@ def _file_entry(
     if file.errors:
         return entry._asdict()
     reasons, missing = host_check.stale_reasons(document, host, gpus["driver_version"] if gpus is not None else None)
+    unsafe = host_check.replaceable_messages(host_check.replaceable_paths(document, host))
+    reasons += [core_errors.Problem("path-replaceable", message) for message in unsafe]
     if gpus is not None and file.kind == core_constants.GPU_KIND:
         names = None if other_devices is None else frozenset(name.partition("=")[2] for name in other_devices)
         reasons += changed_gpus(document, host, gpus, names)

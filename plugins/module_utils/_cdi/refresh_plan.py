@@ -21,6 +21,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import versio
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
@@ -148,10 +149,46 @@ def _command(
     """
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import generate  # noqa: PLC0415
 
-    version = generate.version_of(program, runners.run_pinned, host) if host.live else generate.NEWEST
+    version = _version(program, host, runners)
     output = ("", cdi_options.YAML) if location is None else (location.path, location.format)
     request = cdi_options.checked(options.request, host)
     return generate.command_of(program, version, options.mode, request, output)
+
+
+def _version(program: str, host: hostfs.HostFS, runners: Runners) -> cdi_generate.Version:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import generate  # noqa: PLC0415
+
+    return generate.version_of(program, runners.run_pinned, host) if host.live else generate.NEWEST
+
+
+def _socket_warnings(
+    program: str, host: hostfs.HostFS, runners: Runners, mode: str, unit: systemd_units.Unit | None = None
+) -> t.Iterator[str]:
+    """Yield a warning if the unit that runs ``program`` mounts what any user can create at /tmp/nvidia-mps.
+
+    ``unit`` is the toolkit's service, whose command may have feature flags of its own.
+    """
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import generate  # noqa: PLC0415
+
+    flags = [] if unit is None else refresh_units.feature_flags(unit, in_command=True)
+    danger = "Any user can create it, and so choose a file of the host that containers with GPUs get."
+    if flags and cdi_options.NO_IPC not in flags:
+        yield (
+            f"The command of {refresh_units.SERVICE} has feature flags without {cdi_options.NO_IPC}, so the service"
+            f" mounts /tmp/nvidia-mps if it exists. {danger} Add the flag to the command."
+        )
+        return
+    try:
+        version = _version(program, host, runners)
+    except errors.HostError:
+        # The program cannot be run, so the service writes nothing.
+        return
+    if generate.mounts_sockets(version, mode):
+        yield (
+            f"{program} has version {core_text.dotted(version)}, so each start of the refresh service mounts"
+            f" /tmp/nvidia-mps if it exists and is no directory. {danger} Install the NVIDIA Container Toolkit"
+            f" {core_text.dotted(generate.NO_IPC_SINCE)} or newer."
+        )
 
 
 def _for_old_engines(
@@ -201,12 +238,15 @@ def _toolkit_plan(
     links = refresh_systemd.missing_links(host, refresh_units.SERVICE)
     if refresh.path is not None:
         links += refresh_systemd.missing_links(host, refresh_units.PATH_UNIT)
-    variables = refresh_units.variables(cdi)
     # _require_toolkit_refresh() has refused a missing unit, and missing_links() a masked one, so this is not None.
     unit = t.cast(
         "systemd_units.Unit",
         systemd_units.load_unit(host, refresh_units.SERVICE, refresh_units.PROGRAM, without=_DROP_IN),
     )
+    kept_flags = () if options.cdi.request.feature_flags else _flags_of_others(unit, host)
+    kept = refresh_units.FEATURE_FLAGS_VARIABLE if kept_flags else ""
+    cdi = cdi._replace(request=cdi_options.without_sockets(cdi.request, kept_flags))
+    variables = refresh_units.variables(cdi)
     program = host.find_executable(unit.arguments[:1] or [refresh_units.PROGRAM]) or f"/usr/bin/{refresh_units.PROGRAM}"
     if cdi.request.device_ids or not cdi.request.all_device or cdi.request.csv_compat_container_root:
         # Some releases with the toolkit's units do not support these options. The command is built only for this check.
@@ -234,7 +274,10 @@ def _toolkit_plan(
         contents=contents,
         links=tuple(links),
         variables=variables,
-        warnings=tuple(_overridden_variables(unit, variables, host)),
+        warnings=(
+            *_overridden_variables(unit, variables, host, without=kept),
+            *_socket_warnings(program, host, runners, cdi.mode, unit),
+        ),
     )
 
 
@@ -286,16 +329,23 @@ def _toolkit_output(unit: systemd_units.Unit, host: hostfs.HostFS) -> str:
     return unit.environment.get(refresh_units.OUTPUT_VARIABLE, refresh_units.DEFAULT_OUTPUT)
 
 
+def _flags_of_others(unit: systemd_units.Unit, host: hostfs.HostFS) -> tuple[str, ...]:
+    """Return the feature flags in the environment of the toolkit's service that this collection has not written."""
+    if refresh_units.FEATURE_FLAGS_VARIABLE in _variables_of_earlier_versions(host):
+        return ()
+    return tuple(refresh_units.feature_flags(unit))
+
+
 def _overridden_variables(
-    unit: systemd_units.Unit, variables: t.Mapping[str, str], host: hostfs.HostFS
+    unit: systemd_units.Unit, variables: t.Mapping[str, str], host: hostfs.HostFS, without: str
 ) -> t.Iterator[str]:
-    """Yield a warning if other files set the same variables to other values.
+    """Yield a warning if other files set the same variables, except ``without``, to other values.
 
     The packaged unit sets the output to its default, which needs no warning.
     """
     same = {(refresh_units.OUTPUT_VARIABLE, refresh_units.DEFAULT_OUTPUT), *variables.items()}
     names = {name for name in variables if (name, unit.environment.get(name, variables[name])) not in same}
-    found = sorted(names.difference(_variables_of_earlier_versions(host)))
+    found = sorted(names.difference(_variables_of_earlier_versions(host), [without]))
     if found:
         yield (
             f"{refresh_units.ENVIRONMENT_FILE} or a drop-in of {refresh_units.SERVICE} sets {' and '.join(found)} to"
@@ -344,7 +394,10 @@ def _own_plan(
             f"{refresh_units.UNIT_DIR}/{refresh_units.OWN_PATH_UNIT}": refresh_units.own_path(),
         },
         links=(*_own_links(host, refresh_units.OWN_SERVICE), *_own_links(host, refresh_units.OWN_PATH_UNIT)),
-        warnings=tuple(_second_writer_warning(refresh, location.path)),
+        warnings=(
+            *_second_writer_warning(refresh, location.path),
+            *_socket_warnings(program, host, runners, cdi.mode),
+        ),
     )
 
 

@@ -46,7 +46,8 @@ class RefreshUnits(t.NamedTuple):
     ``service`` and ``path`` are the files of the units. ``path`` is None if there is no path unit. ``at_boot`` says
     whether the service is enabled, and ``on_change`` whether the path unit is enabled. ``masked`` says whether the
     service is masked. ``output`` is the specification that the service writes, or "". ``kind`` is the CDI kind from the
-    flags --vendor and --class of the command, or "" without these flags.
+    flags --vendor and --class of the command, or "" without these flags. ``with_sockets`` says whether the command
+    lacks the feature flag that leaves out sockets.
     """
 
     service: str
@@ -56,6 +57,7 @@ class RefreshUnits(t.NamedTuple):
     masked: bool
     output: str
     kind: str
+    with_sockets: bool = False
 
     @property
     def enabled(self) -> bool:
@@ -142,7 +144,19 @@ def _refresh(host: hostfs.HostFS, service: str, path: str, default: str) -> Refr
         masked=False,
         output=flags[-1] if flags else unit.environment.get(OUTPUT_VARIABLE, default),
         kind="/".join(kind),
+        with_sockets=cdi_options.NO_IPC not in feature_flags(unit),
     )
+
+
+def feature_flags(unit: systemd_units.Unit, in_command: bool = False) -> list[str]:
+    """Return the feature flags of a unit. Those in its command have precedence over those in its environment.
+
+    With ``in_command``, only those in its command.
+    """
+    values = [*unit.flag_values("--feature-flag"), *unit.flag_values("--feature-flags")]
+    if not values and not in_command:
+        values = [unit.environment.get(FEATURE_FLAGS_VARIABLE, "")]
+    return [flag for value in values for flag in value.split(_SEPARATOR) if flag]
 
 
 def is_enabled(host: hostfs.HostFS, name: str, without: t.Container[str] = ()) -> bool:
@@ -315,6 +329,7 @@ def _quoted_argument(argument: str) -> str:
 
 # The variables that "nvidia-ctk cdi generate" reads instead of its flags (1.18 to 1.20), by the fields of Request.
 _PREFIX = "NVIDIA_CTK_CDI_GENERATE_"
+FEATURE_FLAGS_VARIABLE = f"{_PREFIX}FEATURE_FLAGS"
 _REQUEST_VARIABLES = {
     "vendor": f"{_PREFIX}VENDOR",
     "class_": f"{_PREFIX}CLASS",
@@ -329,7 +344,7 @@ _REQUEST_VARIABLES = {
     "csv_compat_container_root": f"{_PREFIX}CSV_CONTAINER_COMPAT_ROOT",
     "cdi_hook_path": "NVIDIA_CTK_CDI_HOOK_PATH",
     "ldconfig_path": f"{_PREFIX}LDCONFIG_PATH",
-    "feature_flags": f"{_PREFIX}FEATURE_FLAGS",
+    "feature_flags": FEATURE_FLAGS_VARIABLE,
 }
 _FORMAT, _MODE = f"{_PREFIX}OUTPUT_FORMAT", f"{_PREFIX}MODE"
 _ENABLED, _DISABLED = f"{_PREFIX}ENABLED_HOOKS", f"{_PREFIX}DISABLED_HOOKS"

@@ -147,7 +147,10 @@ class SpecWriter:
             reasons=tuple(reasons),
             conflicts=tuple(conflicts),
             folder_modes=folder_modes,
-            warnings=tuple(self._warnings(location.path, generated, files, obsolete, kept)),
+            warnings=(
+                *self._socket_warnings(location.path, service),
+                *self._warnings(location.path, generated, files, obsolete, kept),
+            ),
             service=service,
         )
 
@@ -192,6 +195,17 @@ class SpecWriter:
         for conflict in kept:
             if conflict.effect in cdi_registry.HARMFUL:
                 yield f"{conflict.message} Set exclusive: true to remove it."
+
+    def _socket_warnings(self, path: str, service: str | None) -> t.Iterator[str]:
+        """Yield a warning if ``service``, which writes the same file, mounts what any user can create."""
+        read = refresh_units.toolkit_refresh if service == refresh_units.SERVICE else refresh_units.own_refresh
+        unit = None if service is None or self._units is not None else read(self.host)
+        if unit is not None and unit.with_sockets:
+            yield (
+                f"{service} also writes {path}, and mounts /tmp/nvidia-mps if it exists. Any user can create it, and so"
+                " choose a file of the host that containers with GPUs get. Let nvidia_cdi_refresh configure the"
+                f" service, or disable it (systemctl disable {service})."
+            )
 
     def _planned_file(
         self, location: cdi_records.SpecLocation, data: t.Any, document: dict[str, t.Any]

@@ -13,7 +13,7 @@ import os
 import stat
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, trusted_paths
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import driver_files, file_lookup, procfs
 
@@ -175,11 +175,17 @@ def query_nvml(
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml  # noqa: PLC0415
 
     files = driver_files.DriverFiles(file_lookup.CachedFS(host), driver_root, library_folders)
-    libraries = [host.real_path(found.host) for found in files.libraries(nvml.LIBRARY)]
-    reasons: list[str] = []
+    libraries = [found.host for found in files.libraries(nvml.LIBRARY)]
+    replaceable = trusted_paths.replaceable(host, libraries)
+    reasons = [
+        f"{path} is not loaded, because another user could replace it: {reason}. Let only root write there."
+        for path, reason in replaceable.items()
+    ]
     for library in libraries:
+        if library in replaceable:
+            continue
         try:
-            return nvml.query(library, procfs.SKIPPED_NAMES, missing_nodes), errors.Problem("", "")
+            return nvml.query(host.real_path(library), procfs.SKIPPED_NAMES, missing_nodes), errors.Problem("", "")
         except nvml.UnusableNvmlError as error:
             reasons.append(str(error))
     if not libraries:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, atomic_write, errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, atomic_write, errors, trusted_paths
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import journal as engines_journal
@@ -45,7 +45,9 @@ def previous_files(host: hostfs.HostFS, changes: t.Iterable[Change]) -> tuple[en
 def _previous_file(host: hostfs.HostFS, path: str, change: Change) -> engines_journal.PreviousFile:
     if change.backup is None:
         return engines_journal.PreviousFile(path, None, None, change.checksum)
-    saved = apply.load_backup(host, host.check_path("rollback.backup", change.backup))
+    backup = host.check_path("rollback.backup", change.backup)
+    trusted_paths.require_trusted_folder(host, "rollback.backup", backup)
+    saved = apply.load_backup(host, backup)
     if saved is None:
         raise errors.NvidiaError(
             f"rollback: the backup {change.backup} of {path} does not exist, so {path} could not be restored. Set"

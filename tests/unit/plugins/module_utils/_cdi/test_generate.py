@@ -11,6 +11,7 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import generate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import find_program, generate_all_with
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import NO_GIDS, Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
@@ -43,6 +44,7 @@ PINNED = [
     "--ldconfig-path=",
 ]
 NAMES = ["--device-name-strategy=index", "--device-name-strategy=uuid"]
+NO_SOCKETS = "--feature-flag=disable-ipc-discoverer"
 
 
 class Generator:
@@ -86,7 +88,7 @@ def test_pinned_environment_and_arguments() -> None:
     generate_all_with(PROGRAM, "nvml", Request(), run, HOST)
     (version, first), (argv, second) = run.calls
     assert version == [PROGRAM, "--version"]
-    assert argv == [PROGRAM, "--quiet", "cdi", "generate", *PINNED, *NAMES]
+    assert argv == [PROGRAM, "--quiet", "cdi", "generate", *PINNED, *NAMES, NO_SOCKETS]
     assert first == second == {"PATH": PATH}
 
 
@@ -124,7 +126,7 @@ def test_pinned_environment_and_arguments() -> None:
 def test_flags_of_options(request_: Request, flags: list[str]) -> None:
     changed = {flag.partition("=")[0] for flag in flags}
     expected = [flag for flag in [*PINNED, *NAMES] if flag.partition("=")[0] not in changed]
-    assert sorted(flags_of(request_)) == sorted([*expected, *flags])
+    assert sorted(flags_of(request_)) == sorted([*expected, *flags, NO_SOCKETS])
 
 
 def test_order_of_repeated_flags() -> None:
@@ -198,7 +200,11 @@ def test_flags_need_versions(request_: Request, since: str, parameter: str, flag
 @pytest.mark.parametrize("version", ["1.16.0", "1.17.8", "1.18.2"])
 def test_older_versions_get_known_flags(version: str) -> None:
     # These versions add no groups and have no --device-id.
-    assert flags_of(Request(feature_flags=(NO_GIDS,), device_ids=("all",)), version=version) == [*PINNED, *NAMES]
+    assert flags_of(Request(feature_flags=(NO_GIDS,), device_ids=("all",)), version=version) == [
+        *PINNED,
+        *NAMES,
+        *([NO_SOCKETS] if version == "1.18.2" else []),
+    ]
 
 
 @pytest.mark.parametrize("version", ["1.15.0", "1.14.3", "1.12.0-rc.4"])
@@ -210,7 +216,21 @@ def test_too_old_version(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["v1.20.0", "1.20.0-rc.2", "1.20.1~dev", "2.0"])
 def test_version_formats(version: str) -> None:
-    assert flags_of(version=version) == [*PINNED, *NAMES]
+    assert flags_of(version=version) == [*PINNED, *NAMES, NO_SOCKETS]
+
+
+@pytest.mark.parametrize(("version", "passed", "effective"), [
+    ("1.17.9", False, False), ("1.18.0", True, False), ("1.19.0", True, False), ("1.19.1", True, True),
+    ("1.20.0-rc.1", True, True),
+])  # fmt: skip
+def test_nvidia_ctk_leaves_sockets_out(version: str, passed: bool, effective: bool) -> None:
+    """The flag is known since 1.19.1. 1.18.0 to 1.19.0 accept any feature flag, and earlier ones have none."""
+    assert flags_of(version=version).count(NO_SOCKETS) == passed
+    if passed:
+        assert flags_of(Request(feature_flags=("disable-ipc-discoverer",)), version=version).count(NO_SOCKETS) == 1
+    number = tuple(map(int, version.partition("-")[0].split(".")))
+    assert generate.mounts_sockets(number, "nvml") is not effective
+    assert not generate.mounts_sockets(number, "csv")
 
 
 def test_unknown_version() -> None:

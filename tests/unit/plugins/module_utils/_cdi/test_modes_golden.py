@@ -12,6 +12,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.modes import generate_all
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import Request
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.replaceable import without_replaceable_mounts
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_layouts import (
     DRIVER_ROOT,
     LAYOUTS,
@@ -57,7 +58,8 @@ def golden(name: str) -> Data:
 
 def generated(tree: Tree, name: str, request: Request, devices: tuple[Gpu, ...], mode: str = "nvml") -> Data:
     root = LAYOUTS[name].root or "/"
-    return generate_all(mode, request._replace(driver_root=root), machine(*devices), tree.host())[""]
+    document = generate_all(mode, request._replace(driver_root=root), machine(*devices), tree.host())[""]
+    return without_replaceable_mounts(document, tree.host())[0]
 
 
 @pytest.mark.usefixtures("files_for_devices")
@@ -102,6 +104,16 @@ def files(*contents: tuple[str, bytes]) -> t.Callable[[Tree], None]:
     def change(tree: Tree) -> None:
         for path, content in contents:
             tree.file(path, content)
+
+    return change
+
+
+def in_tmp(mode: int) -> t.Callable[[Tree], None]:
+    """Create the path of MPS in a directory with this mode."""
+
+    def change(tree: Tree) -> None:
+        tree.file("/tmp/nvidia-mps")
+        (tree.path / "tmp").chmod(mode)
 
     return change
 
@@ -159,7 +171,9 @@ HOSTS = [
     # Sockets and MPS.
     ("cache", file("/var/run/nvidia-fabricmanager/socket"),
      ["+ every mount /var/run/nvidia-fabricmanager/socket noexec"]),
-    ("cache", file("/tmp/nvidia-mps"), ["+ every mount /tmp/nvidia-mps noexec"]),
+    # Unlike nvidia-ctk, this leaves out what another user can replace.
+    ("cache", in_tmp(0o1777), ["+ every mount /tmp/nvidia-mps noexec"]),
+    ("cache", in_tmp(0o777), []),
     ("container", file("/run/nvidia-fabricmanager/socket"), []),
     # Firmware in the directory that is a parameter of the kernel.
     (

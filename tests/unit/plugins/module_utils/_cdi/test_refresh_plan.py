@@ -85,16 +85,16 @@ def test_old_engine_gets_no_groups(tree: RefreshTree, engine: str, flagged: bool
     tree.toolkit()
     result = tree.refresh(cdi={"for_engines": (engine,)})
     flags = result["variables"].get("NVIDIA_CTK_CDI_GENERATE_FEATURE_FLAGS")
-    assert flags == ("no-additional-gids-for-device-nodes" if flagged else None)
+    assert flags == ("no-additional-gids-for-device-nodes," if flagged else "") + "disable-ipc-discoverer"
 
 
 def test_before_engines_false(tree: RefreshTree) -> None:
     tree.toolkit()
     tree.refresh()
     assert tree.has(DROP_IN)
+    assert "Before=" in tree.text(DROP_IN)
     tree.refresh(before_engines=False)
-    assert not tree.has(DROP_IN)
-    assert not tree.has(f"{DROP_IN.rpartition('/')[0]}")
+    assert "Before=" not in tree.text(DROP_IN)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +135,7 @@ def test_own_units(tree: RefreshTree) -> None:
         *("--vendor=nvidia.com", "--class=gpu", "--driver-root=/", "--dev-root=/"),
         *("--nvidia-cdi-hook-path=/usr/bin/nvidia-cdi-hook", "--ldconfig-path="),
         *("--device-name-strategy=index", "--device-name-strategy=uuid", f"--disable-hook={DISABLED_HOOK}"),
+        "--feature-flag=disable-ipc-discoverer",
     ]
     unit = tree.text(f"{LOCAL}/{OWN_SERVICE}")
     assert all(engine in unit for engine in ENGINES)
@@ -200,10 +201,55 @@ def test_own_units_with_older_nvidia_ctk(tree: RefreshTree) -> None:
     assert "--feature-flag" not in " ".join(command_of(tree))
     tree.version = "1.20.0"
     tree.refresh(cdi={"for_engines": ("podman:4.9.3",)})
-    assert command_of(tree)[-1] == "--feature-flag=no-additional-gids-for-device-nodes"
+    assert command_of(tree)[-2:] == [
+        "--feature-flag=no-additional-gids-for-device-nodes",
+        "--feature-flag=disable-ipc-discoverer",
+    ]
     tree.version = "1.15.0"
     with pytest.raises(HostError, match="Install a newer NVIDIA Container Toolkit"):
         tree.refresh()
+
+
+_FLAGS = "NVIDIA_CTK_CDI_GENERATE_FEATURE_FLAGS"
+
+
+@pytest.mark.parametrize("owner", ["toolkit", "collection"])
+@pytest.mark.parametrize(("version", "is_safe"), [("1.17.9", False), ("1.19.0", False), ("1.19.1", True)])
+def test_a_version_that_mounts_what_any_user_creates_is_a_warning(
+    tree: RefreshTree, owner: str, version: str, is_safe: bool
+) -> None:
+    tree.toolkit()
+    tree.live, tree.version = True, version
+    warnings = tree.refresh(owner=owner, start=False)["warnings"]
+    assert any("/tmp/nvidia-mps" in each and "1.19.1 or newer" in each for each in warnings) is not is_safe
+    # Modes other than those of the driver mount no sockets.
+    cdi = {"mode": "mofed", "path": "/etc/cdi/mofed.yaml"}
+    assert not any("nvidia-mps" in each for each in tree.refresh(owner=owner, start=False, cdi=cdi)["warnings"])
+
+
+def test_feature_flags_of_the_administrator_are_kept(tree: RefreshTree) -> None:
+    tree.toolkit()
+    tree.write(ENVIRONMENT, f"{_FLAGS}=disable-nvsandboxutils\n")
+    result = tree.refresh()
+    assert result["variables"] == {_FLAGS: "disable-nvsandboxutils,disable-ipc-discoverer"}
+    assert result["warnings"] == []
+    assert not tree.refresh()["changed"]
+    # The option replaces them, with a warning.
+    result = tree.refresh(request=Request(feature_flags=("enable-coherent-annotations",)))
+    assert result["variables"] == {_FLAGS: "enable-coherent-annotations,disable-ipc-discoverer"}
+    assert _FLAGS in result["warnings"][0]
+
+
+def test_feature_flags_in_the_command_of_the_toolkit_s_unit(tree: RefreshTree) -> None:
+    """nvidia-ctk ignores the variable if its command has the flag."""
+    tree.toolkit()
+    command = "ExecStart=\nExecStart=/usr/bin/nvidia-ctk cdi generate --feature-flag"
+    for flags, is_safe in (
+        ("=disable-nvsandboxutils", False),
+        ("=disable-nvsandboxutils,disable-ipc-discoverer", True),
+    ):
+        tree.write(f"{LOCAL}/{SERVICE}.d/10-site.conf", f"[Service]\n{command}{flags}\n")
+        assert any("without disable-ipc-discoverer" in each for each in tree.refresh()["warnings"]) is not is_safe
 
 
 def test_control_character_in_an_option(tree: RefreshTree) -> None:

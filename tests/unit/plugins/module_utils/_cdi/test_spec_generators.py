@@ -27,6 +27,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.cdi_hosts import (
     OWN_FLAGS,
     OWN_SERVICE,
     SPEC_PATH,
+    TOOLKIT_SERVICE,
     CdiHost,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import (
@@ -286,6 +287,10 @@ def test_specification_of_a_toolkit_that_would_be_installed(tmp_path: Path, monk
     assert not any("nvidia-ctk" in argv for argv in host.ran)
     host.program(PROGRAMS[1])
     host.enable_refresh(monkeypatch)
+    # The units of the same play.
+    variable = "NVIDIA_CTK_CDI_GENERATE_FEATURE_FLAGS=disable-ipc-discoverer"
+    drop_in = f"/etc/systemd/system/{TOOLKIT_SERVICE}.d/50-gpufleet-nvidia.conf"
+    host.file(drop_in, f"[Service]\nEnvironment={variable}\n".encode())
     done = host.cdi(use_nvml=False)
     assert {name: predicted[name] for name in KEYS} == {name: done[name] for name in KEYS}
     assert (done["refreshed_by"], done["path"], done["device_count"]) == ("nvidia-cdi-refresh.service", OUTPUT, 2)

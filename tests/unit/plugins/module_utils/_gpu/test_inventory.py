@@ -162,6 +162,18 @@ def test_uses_the_first_usable_library(tmp_path: Path, library: Path) -> None:
     assert read_inventory(host).source == "nvml"
 
 
+@pytest.mark.parametrize("name", [LIBRARY_FOLDER, f"{LIBRARY_FOLDER}/libnvidia-ml.so.{VERSION}"])
+def test_a_library_that_others_can_write_is_not_loaded(tmp_path: Path, library: Path, name: str) -> None:
+    """Code in the library would run as the user of the task, which is root."""
+    host = gpu_host(tmp_path, [FIRST])
+    nvml_files(tmp_path, library, [FIRST])
+    (tmp_path / name).chmod(0o777)
+    (warning,) = read_inventory(host).warnings
+    assert f"libnvidia-ml.so.{VERSION} is not loaded, because another user could replace it: /{name} is wr" in warning
+    (tmp_path / name).chmod(0o755)
+    assert read_inventory(host).source == "nvml"
+
+
 def test_library_returns_an_error(tmp_path: Path, library: Path) -> None:
     host = gpu_host(tmp_path, [FIRST])
     nvml_files(tmp_path, library, [FIRST], "fail nvmlInit_v2 -1 18")
