@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import resource
 import typing as t
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +14,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.remove_tree 
     remove_tree,
     remove_tree_if_possible,
 )
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
 
 
 def make_deep(folder: Path, levels: int, name: str = "d") -> None:
