@@ -20,7 +20,7 @@ import tarfile
 import tempfile
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, json_data, remove_tree
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import manifest as toolkit_manifest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import source as toolkit_source
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import unpack as toolkit_unpack
@@ -88,10 +88,13 @@ def _once(cache: str, kind: str, key: object, make: Callable[[str], None]) -> st
         with open(os.path.join(cache, "gpufleet-toolkit.lock"), "w", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not os.path.exists(path):
-                with tempfile.TemporaryDirectory(prefix="gpufleet-toolkit-", dir=cache) as folder:
+                folder = tempfile.mkdtemp(prefix="gpufleet-toolkit-", dir=cache)
+                try:
                     new = os.path.join(folder, kind)
                     make(new)
                     os.rename(new, path)
+                finally:
+                    remove_tree.remove_tree_if_possible(folder)
     return path
 
 

@@ -244,3 +244,25 @@ def test_export_escapes(open_page: t.Callable[[object], Page], tmp_path: Path) -
     fields = re.split(r"(?<!\\) ?\| ?", line)
     assert fields[1] == '=HYPERLINK("file:///x"; "a\\|b")'
     assert fields[6] == r"\`a\`\|\<b\>\\\*c\*"
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        # A spreadsheet with the semicolon as its separator divides these.
+        ("x;=1+1", "x;'=1+1"),
+        ("x; @SUM(A1)", "x;' @SUM(A1)"),
+        ('x;"=1+1"', 'x;\'"=1+1"'),
+        ("x;;-1", "x;;'-1"),
+        ("x;\u3000=1", "x;'\u3000=1"),
+        ("\uff1d1", "'\uff1d1"),
+        ("\ufe661", "'\ufe661"),
+        # Ordinary texts do not change.
+        ("a=b; c-d; e@f", "a=b; c-d; e@f"),
+        ("Set x, y; then run z -v.", "Set x, y; then run z -v."),
+    ],
+)
+def test_export_of_formulas(open_page: t.Callable[[object], Page], tmp_path: Path, text: str, written: str) -> None:
+    page = open_page(report_of({"host": {"engines": [], "findings": [{**FINDING, "advice": text}]}}))
+    [row] = csv.DictReader(exported(page, "csv", tmp_path).splitlines())
+    assert row["advice"] == written

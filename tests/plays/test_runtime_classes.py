@@ -35,7 +35,12 @@ HOSTS = {
     "k3s": [engine("containerd/k3s", {"nvidia": "/usr/local/nvidia/toolkit/nvidia-container-runtime"})],
     "workstation": [engine("docker", {"gpu": PROGRAM}, used=False)],
     "hostile": [
-        engine("crio", dict.fromkeys(["../up", "a/b", "", "UP", "x\ny: 1", "a" * 64, "{{ 7 * 7 }}", "true"], PROGRAM))
+        engine(
+            "crio",
+            dict.fromkeys(
+                ["../up", "nvidia/b", "", "UP", "nvidia\ny: 1", "nvidia" * 11, "{{ 7 * 7 }}", "gvisor"], PROGRAM
+            ),
+        )
     ],
 }
 
@@ -47,10 +52,11 @@ class Written(t.NamedTuple):
     output: str
 
 
-def write(work: Path, *options: str) -> Written:
+def write(work: Path, *options: str, status: int = 0) -> Written:
     place = work / ".collections/ansible_collections/gpufleet/nvidia"
-    place.parent.mkdir(parents=True)
-    place.symlink_to(COLLECTION)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if not place.exists():
+        place.symlink_to(COLLECTION)
     hosts = {}
     for name, engines in HOSTS.items():
         answer, interpreter = work / f".{name}.json", work / f".{name}"
@@ -70,7 +76,7 @@ def write(work: Path, *options: str) -> Written:
         [program, "-i", ".hosts.json", "gpufleet.nvidia.runtime_classes", *options], cwd=work, env=environ, check=False,
         text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout
+    assert done.returncode == status, done.stdout
     found = [path for path in work.rglob("*") if path.is_file() and not path.relative_to(work).parts[0].startswith(".")]
     parsed = {str(path.relative_to(work)): yaml.safe_load(path.read_text(encoding="utf-8")) for path in found}
     return Written(parsed, done.stdout)
@@ -85,9 +91,52 @@ def test_each_registered_runtime_has_a_class(tmp_path: Path) -> None:
             "metadata": {"name": name},
             "handler": name,
         }
-        # A valid name that a YAML parser would read as a boolean.
-        for name in ("nvidia", "nvidia-cdi", "true")
+        for name in ("nvidia", "nvidia-cdi")
     }
+    assert "No RuntimeClass was written for the runtime gvisor of this host" in found.output.replace("\n", " ")
+
+
+def test_the_configured_name_has_a_class(tmp_path: Path) -> None:
+    """A YAML parser would read this name as a boolean."""
+    HOSTS["k3s"][0]["runtimes"]["true"] = PROGRAM
+    found = write(tmp_path, "-e", "nvidia_runtime_name=true")
+    assert found.files["runtime-classes/true.yml"]["metadata"] == {"name": "true"}
+
+
+OLD = """\
+---
+apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata:
+  name: "nvidia"
+handler: "nvidia"
+"""
+
+
+def test_replaces_only_its_own_files(tmp_path: Path) -> None:
+    """Version 1.1.0 wrote files without the header."""
+    place = tmp_path / "runtime-classes"
+    place.mkdir()
+    (place / "nvidia.yml").write_text(OLD, encoding="utf-8")
+    (place / "nvidia-cdi.yml").write_text(OLD, encoding="utf-8")
+    found = write(tmp_path, status=2)
+    assert (place / "nvidia.yml").read_text(encoding="utf-8").startswith("# Written by the playbook")
+    assert (place / "nvidia-cdi.yml").read_text(encoding="utf-8") == OLD
+    assert "nvidia-cdi.yml on the controller was not written by this playbook" in found.output
+
+
+def test_does_not_follow_links(tmp_path: Path) -> None:
+    (tmp_path / "runtime-classes").mkdir()
+    (tmp_path / ".own").write_text(OLD, encoding="utf-8")
+    (tmp_path / "runtime-classes/nvidia.yml").symlink_to("../.own")
+    found = write(tmp_path, status=2)
+    assert (tmp_path / ".own").read_text(encoding="utf-8") == OLD
+    assert "is not a regular file" in found.output
+
+
+def test_the_second_run_changes_nothing(tmp_path: Path) -> None:
+    assert "changed=1" in write(tmp_path).output
+    assert "changed=1" not in write(tmp_path).output
 
 
 def test_check_mode_writes_nothing(tmp_path: Path) -> None:

@@ -13,13 +13,18 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import stat
 import tempfile
 import time
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import accounts, atomic_write, errors, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (
+    accounts,
+    atomic_write,
+    errors,
+    hostfs,
+    remove_tree,
+)
 
 # The directory is accessible to its owner only, because any user who can open the lock can hold it without limit.
 LOCK_FILE = "/run/gpufleet-nvidia/lock"
@@ -235,7 +240,7 @@ def temp_directory(host: hostfs.HostFS, purpose: str) -> t.Iterator[tuple[str, s
         yield process_path, f"{TEMP_DIR}/{os.path.basename(process_path)}"
     finally:
         os.close(handle)
-        shutil.rmtree(process_path, ignore_errors=True)
+        remove_tree.remove_tree_if_possible(process_path)
 
 
 def remove_stale_directories(host: hostfs.HostFS, place: str | None = None, prefix: str = TEMP_PREFIX) -> None:
@@ -250,7 +255,7 @@ def remove_stale_directories(host: hostfs.HostFS, place: str | None = None, pref
         if _stale_directories(place, prefix):
             with host_lock(host, _REMOVAL_TIMEOUT):
                 for path in _stale_directories(place, prefix):
-                    shutil.rmtree(path, ignore_errors=True)
+                    remove_tree.remove_tree_if_possible(path)
 
 
 def _stale_directories(place: str, prefix: str) -> list[str]:

@@ -15,10 +15,9 @@ import errno
 import json
 import os
 import posixpath
-import shutil
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, hostfs, remove_tree
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory_versions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import manifest as toolkit_manifest
 
@@ -105,7 +104,7 @@ class VersionStore(directory_versions.VersionReader):
         with self._path_errors("created", missing[0]):
             process_path = self.host.real_path(staging, last=False)
             if os.path.lexists(process_path):
-                shutil.rmtree(process_path)
+                remove_tree.remove_tree(process_path)
             folders = [process_path + self.host.real_path(path)[len(outermost) :] for path in missing]
             for folder in folders:
                 toolkit_manifest.make_folder(folder)
@@ -143,7 +142,7 @@ class VersionStore(directory_versions.VersionReader):
                 *(self.host.real_path(path, last=False) for path in self._staging_paths()),
             ):
                 if os.path.lexists(path):
-                    shutil.rmtree(path)
+                    remove_tree.remove_tree(path)
 
     def copy_part(self, name: str, entry: toolkit_manifest.Entry, source: str) -> None:
         """Copy ``source``, a path of this process, into the version that is built. Raises HostError."""
@@ -343,4 +342,4 @@ class VersionStore(directory_versions.VersionReader):
         (staging,) = self._staging_paths()
         with self._path_errors("removed", created[0]):
             os.rename(self.host.real_path(created[0]), self.host.real_path(staging, last=False))
-            shutil.rmtree(self.host.real_path(staging, last=False))
+            remove_tree.remove_tree(self.host.real_path(staging, last=False))

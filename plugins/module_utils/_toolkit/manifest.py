@@ -188,12 +188,22 @@ def walk(folder: str) -> list[str]:
     Links are not followed.
     """
     found: list[str] = []
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        for entry in sorted(os.scandir(folder), key=lambda each: each.name):
-            found.append(entry.name)
-            if entry.is_dir(follow_symlinks=False):
-                found += [f"{entry.name}/{name}" for name in walk(entry.path)]
+    # No recursion, since a tree can have more levels than Python has calls.
+    waiting = _entries(folder, "")
+    while waiting:
+        name, is_directory = waiting.pop()
+        found.append(name)
+        if is_directory:
+            waiting += _entries(f"{folder}/{name}", f"{name}/")
     return found
+
+
+def _entries(folder: str, prefix: str) -> list[tuple[str, bool]]:
+    """Return the names in ``folder`` after ``prefix``, the last one first, and whether each is a directory."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        found = [(prefix + entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        return sorted(found, reverse=True)
+    return []
 
 
 def folders_above(name: str) -> list[str]:

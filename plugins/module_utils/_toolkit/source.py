@@ -15,7 +15,7 @@ import tempfile
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, lock, remove_tree
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import elf as gpu_elf
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory_layout
@@ -374,9 +374,11 @@ class SourceReader:
         An offline tree may have no directory for temporary files.
         """
         try:
-            return self._stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{lock.TOOLKIT_PREFIX}{os.getpid()}-"))
+            folder = tempfile.mkdtemp(prefix=f"{lock.TOOLKIT_PREFIX}{os.getpid()}-")
         except OSError as error:
             raise errors.os_error(f"A temporary directory in {tempfile.gettempdir()}", "created", error) from error
+        self._stack.callback(remove_tree.remove_tree_if_possible, folder)
+        return folder
 
     def _read_tree(self, root: hostfs.HostFS, components: t.Sequence[str] | None, label: str) -> Source:
         parts, sources, paths = [], {}, {}

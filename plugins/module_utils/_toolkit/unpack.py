@@ -29,6 +29,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 # entries.
 MAX_SIZE = 256 << 20
 MAX_ENTRIES = 10_000
+# Limit for the directories in the path of an entry. A path in NVIDIA's packages has about 6.
+MAX_DEPTH = 32
 
 
 class Entry(t.NamedTuple):
@@ -72,7 +74,7 @@ def write_entries(entries: t.Sequence[Entry], folder: str, label: str) -> None:
 def _path_components(name: str, label: str) -> list[str]:
     """Return the components of an entry's name, none for the directory itself.
 
-    Raises NvidiaError for a name that leads outside the directory.
+    Raises NvidiaError for a name that leads outside the directory, or through too many directories.
     """
     parts = [part for part in name.split("/") if part not in {"", "."}]
     if name.startswith("/") or ".." in parts or "\0" in name:
@@ -80,6 +82,8 @@ def _path_components(name: str, label: str) -> list[str]:
             f"{label} contains {name!r}, a path outside the directory to unpack into. Nothing of it was unpacked. Fetch"
             " the package again from NVIDIA's repository."
         )
+    if len(parts) > MAX_DEPTH:
+        raise archive_error(label, f"it contains a path with more than {MAX_DEPTH} components")
     return parts
 
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import typing as t
 import uuid
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, remove_tree
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import grpc
@@ -199,7 +198,7 @@ class CriPods(verify_containers.Containers):
         except verify_containers.ContainerError as error:
             return f"The pod may still exist: {error.problem}"
         finally:
-            shutil.rmtree(self._cri.host.real_path(_LOG_DIR), ignore_errors=True)
+            remove_tree.remove_tree_if_possible(self._cri.host.real_path(_LOG_DIR))
         return ""
 
     # -- the container's output ----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def prepare(path: str, check_mode: bool) -> bool:
 
     In check mode no directory is created, and the nearest existing directory is checked. Raises OSError.
     """
-    _refuse_other_kinds(path)
+    refuse_other_kinds(path)
     directory = os.path.dirname(path)
     is_missing = not os.path.isdir(directory)
     if check_mode:
@@ -68,14 +68,14 @@ def write_private(path: str, text: str, check_mode: bool, ignored: re.Pattern[by
 
 def _private_content(path: str) -> bytes | None:
     """Return the content of the file, or None unless it belongs to the user and has mode 0600."""
-    status = _refuse_other_kinds(path)
+    status = refuse_other_kinds(path)
     if status is None or (stat.S_IMODE(status.st_mode), status.st_uid) != (_MODE, os.geteuid()):
         return None
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
         return stream.read()
 
 
-def _refuse_other_kinds(path: str) -> os.stat_result | None:
+def refuse_other_kinds(path: str) -> os.stat_result | None:
     """Return the status of the file, or None if there is none. Raises FileExistsError unless it is a regular file."""
     try:
         status = os.lstat(path)
@@ -93,10 +93,16 @@ def _temporary(path: str) -> tuple[int, str]:
 
 def _replace(path: str, content: bytes) -> None:
     os.makedirs(os.path.dirname(path), _DIRECTORY_MODE, exist_ok=True)
+    replace(path, content, _MODE)
+
+
+def replace(path: str, content: bytes, mode: int) -> None:
+    """Write the file atomically, with this mode. Its directory exists. Raises OSError."""
     descriptor, temporary = _temporary(path)
     try:
         with open(descriptor, "wb") as stream:
             stream.write(content)
+            os.fchmod(stream.fileno(), mode)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)

@@ -364,8 +364,10 @@
     }),
   ].map((row) => row.map((value) => value || ""));
 
-  // A spreadsheet would run a text that begins with one of these characters as a formula.
-  const csvField = (text) => `"${(/^[=+\-@＝＋－＠]/.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
+  // A spreadsheet may run a text that begins with one of these characters as a formula. Some ignore spaces, quotes and
+  // control characters before it, and take a semicolon, a tab or a newline as the end of a field, also in quotes.
+  const csvText = (text) => text.replace(/(^|[;\t\n\r])([\s\p{Cc}\p{Cf}"]*[=+\-@＝＋－＠﹢﹣﹦﹫])/gu, "$1'$2");
+  const csvField = (text) => `"${csvText(text).replaceAll('"', '""')}"`;
   const csv = () => exported().map((row) => `${row.map(csvField).join(",")}\r\n`).join("");
 
   const markdownField = (text) => text.replace(/[\\`*_~$|<>&#![\]]/g, "\\$&");

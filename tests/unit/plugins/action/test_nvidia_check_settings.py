@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The arguments of the check of settings; tests/plays/test_check_settings.py runs it."""
+"""The arguments of modules that run on the controller; tests/plays/test_check_settings.py runs it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,25 @@ pytest.importorskip("ansible.plugins.action", reason="the action runs on the con
 
 import yaml
 
-from ansible_collections.gpufleet.nvidia.plugins.action import nvidia_check_settings, nvidia_host_summary
+from ansible_collections.gpufleet.nvidia.plugins.action import (
+    nvidia_check_settings,
+    nvidia_host_summary,
+    nvidia_runtime_classes,
+)
 from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_check_settings as check_settings_module
 from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_host_summary as host_summary_module
+from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_runtime_classes as runtime_classes_module
 
 COLLECTION = Path(__file__).resolve().parents[4]
 
 
 @pytest.mark.parametrize(
-    ("action", "module"), [(nvidia_check_settings, check_settings_module), (nvidia_host_summary, host_summary_module)]
+    ("action", "module"),
+    [
+        (nvidia_check_settings, check_settings_module),
+        (nvidia_host_summary, host_summary_module),
+        (nvidia_runtime_classes, runtime_classes_module),
+    ],
 )
 def test_arguments_match_the_documentation(action: t.Any, module: t.Any) -> None:
     documented = yaml.safe_load(module.DOCUMENTATION)["options"]

@@ -132,6 +132,21 @@ def test_rejects_paths_outside(tmp_path: Path, name: str) -> None:
     assert content_of(tmp_path) == {"folder": None}
 
 
+@pytest.mark.parametrize("name", ["d/" * 31 + "file", "./" * 1800 + "d/" * 32])
+def test_accepts_32_components(tmp_path: Path, name: str) -> None:
+    write(tmp_path, entry(name, mode=DIRECTORY | 0o755 if name.endswith("/") else REGULAR | 0o644))
+    assert (tmp_path / "/".join("d" * 31)).is_dir()
+
+
+@pytest.mark.parametrize("name", ["d/" * 32 + "file", "d/" * 33, "d/" * 1800 + "file"])
+def test_limits_the_depth_before_writing(tmp_path: Path, name: str) -> None:
+    """A tree of 1,800 levels would exceed the calls that Python allows when it is removed."""
+    assert write_error(tmp_path, entry("first"), entry(name)) == (
+        "a.rpm cannot be unpacked: it contains a path with more than 32 components. Fetch the package again."
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("target", ["/", "..", "outside", "../outside"])
 def test_does_not_write_through_links(tmp_path: Path, target: str) -> None:
     folder = tmp_path / "folder"
