@@ -20,18 +20,35 @@ MAX_ID = 2**32 - 2
 _MAX_DIGITS = 4300
 
 
-def load(content: bytes | str) -> t.Any:
+def load(content: bytes | str, max_depth: int | None = None) -> t.Any:
     """Return the data of a JSON text.
 
-    Raises ValueError for invalid or too deeply nested JSON.
+    Raises ValueError for invalid or too deeply nested JSON. ``max_depth`` is the limit of levels; by default only
+    Python's limit applies.
     """
     # The codec "utf-8-sig" is not used, because Python would import it from a file. That fails after a chroot into a
     # directory without Python.
     text = content if isinstance(content, str) else content.decode("utf-8")
     try:
-        return json.loads(text[1:] if text.startswith("\ufeff") else text, parse_int=_integer)
+        data = json.loads(text[1:] if text.startswith("\ufeff") else text, parse_int=_integer)
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
+    if max_depth is not None:
+        _check_depth(data, max_depth)
+    return data
+
+
+def _check_depth(data: t.Any, limit: int) -> None:
+    """Raise ValueError if lists and objects are nested more than ``limit`` levels deep."""
+    level = [data]
+    for _depth in range(limit + 1):
+        inner = [
+            value.values() if isinstance(value, dict) else value for value in level if isinstance(value, (dict, list))
+        ]
+        level = [value for values in inner for value in values]
+        if not level:
+            return
+    raise ValueError(f"the JSON is nested more than {limit} levels deep")
 
 
 def check(value: t.Any, kind: type[_Kind]) -> _Kind:

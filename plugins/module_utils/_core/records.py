@@ -38,6 +38,9 @@ _NAME_MAX = 255
 # If the name of a record would exceed NAME_MAX, it contains only this many bytes of the file's name.
 _NAME_LIMIT = 150
 _CHECKSUM = "checksum"
+# The limit for nested lists and objects. The parsers of configuration files allow 100 levels (MAX_DEPTH in
+# `_documents`), and a value of a file lies some levels deep in a record.
+_MAX_DEPTH = 120
 _MISSING: t.Any = object()
 
 
@@ -116,7 +119,7 @@ class OriginalFile(t.NamedTuple):
         Raises HostError for a record that another version wrote or that is damaged. ``path`` is the record's own path.
         """
         try:
-            fields = json_data.check(json_data.load(content), dict)
+            fields = json_data.check(json_data.load(content, _MAX_DEPTH), dict)
             if fields.get("schema", _SCHEMA) != _SCHEMA:
                 problem = f"{path} was written by another version of this collection."
                 raise errors.with_advice(errors.HostError, problem, "Use that version.")
@@ -158,8 +161,10 @@ def _checked(fields: t.Any) -> OriginalFile:
     paths = [record.path, *record.created_directories, *([record.main] if record.main else [])]
     if not all(_is_normal(path) for path in paths) or not 0 <= record.mode <= _MAX_MODE:
         raise ValueError("a path or the mode is invalid")
-    if _MISSING in keys.values() or not all(map(_DIGEST.match, record.written)):
-        raise ValueError("a value is missing, or a digest is invalid")
+    if () in keys or _MISSING in keys.values() or not all(map(_DIGEST.match, record.written)):
+        raise ValueError("a key is empty, a value is missing, or a digest is invalid")
+    # Half of a surrogate pair cannot be encoded, so no file can have it in its name or as a key.
+    "".join([*paths, record.engine, *(name for key in keys for name in key)]).encode("utf-8")
     return record
 
 

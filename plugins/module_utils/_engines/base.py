@@ -519,7 +519,7 @@ class RuntimeRequest(t.NamedTuple):
         requested.
         """
         if self.set_as_default is None:
-            return kept if kept in self.runtimes() else None
+            return kept if isinstance(kept, str) and kept in self.runtimes() else None
         return self.runtime_name if self.set_as_default else None
 
 

@@ -18,6 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import imports as containerd_imports
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import plan as containerd_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
@@ -263,8 +264,7 @@ def _without_imports(scan: LegacyScan, before: containerd_config.ContainerdFiles
     A pattern is kept: an administrator wrote it, and containerd accepts a pattern that matches nothing.
     """
     main, path = before.main, scan.context.path
-    record = scan.context.record
-    own = ((record.keys or {}).get(containerd_config.IMPORTS) or []) if record is not None else []
+    own = containerd_imports.recorded_imports(scan.context.record)
     for entry in list(main.value(*containerd_config.IMPORTS) or []):
         if "*" in entry:
             continue

@@ -13,8 +13,15 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.container
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
+
+
+def recorded_imports(record: core_records.OriginalFile | None) -> list[str]:
+    """Return the entries of ``imports`` that the record lists. Other values in the record are ignored."""
+    recorded = (record.keys or {}).get(containerd_config.IMPORTS) if record is not None else None
+    return [entry for entry in recorded if isinstance(entry, str)] if isinstance(recorded, list) else []
 
 
 class Imports:
@@ -29,9 +36,7 @@ class Imports:
         self._files = files
         self._warnings = warnings
         self._main = files.edit(context.path)
-        record = self._main.record
-        recorded = (record.keys or {}).get(containerd_config.IMPORTS) if record is not None else None
-        self._recorded: list[str] = list(recorded or [])
+        self._recorded: list[str] = recorded_imports(self._main.record)
 
     def ensure(self, drop_in: str) -> None:
         """Add an entry that imports the drop-in to the main file, unless another entry already does."""

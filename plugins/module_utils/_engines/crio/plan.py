@@ -168,8 +168,9 @@ class CrioPlanner:
         """Return the default runtime that this collection wrote, in any file, or None."""
         for path in (self.main.path, *self.context.recorded):
             edit = self.files.edit(path)
-            if edit.owns(crio_config.DEFAULT):
-                return str(edit.document.value(*crio_config.DEFAULT))
+            value = edit.document.value(*crio_config.DEFAULT)
+            if isinstance(value, str) and edit.owns(crio_config.DEFAULT):
+                return value
         return None
 
     def _warn_about_cdi(self, request: engines_base.RuntimeRequest) -> None:
@@ -388,12 +389,13 @@ def _own_tables(edit: toml_plan.TomlEdit) -> list[str]:
     names = dict.fromkeys(
         path[len(crio_config.RUNTIMES)]
         for path in edit.recorded()
-        if path[: len(crio_config.RUNTIMES)] == crio_config.RUNTIMES
+        if path[: len(crio_config.RUNTIMES)] == crio_config.RUNTIMES and path != crio_config.RUNTIMES
     )
     return [
         name
         for name in names
-        if edit.owns((*crio_config.RUNTIMES, name, crio_config.PROGRAM))
+        if edit.before.has(*crio_config.RUNTIMES, name)
+        and edit.owns((*crio_config.RUNTIMES, name, crio_config.PROGRAM))
         and not edit.original.has(*crio_config.RUNTIMES, name)
     ]
 
@@ -412,7 +414,7 @@ def _without_own_entries(edit: toml_plan.TomlEdit, target: toml_plan.TomlEdit) -
         for name in _own_tables(edit):
             toml_plan.lookup(data, crio_config.RUNTIMES).pop(name)
     for path in edit.recorded():
-        if edit.owns(path) and toml_plan.lookup(data, path[:-1]) is not None:
+        if edit.owns(path) and isinstance(toml_plan.lookup(data, path[:-1]), dict):
             _restore(data, path, edit.original)
     return toml_document.TomlDocument(edit.path, edit.before.text, data)
 
@@ -421,7 +423,7 @@ def _restore(data: dict[str, t.Any], path: toml_plan.KeyPath, original: toml_doc
     if original.has(*path):
         toml_plan.lookup(data, path[:-1])[path[-1]] = original.value(*path)
         return
-    toml_plan.lookup(data, path[:-1]).pop(path[-1])
+    toml_plan.lookup(data, path[:-1]).pop(path[-1], None)
     for depth in range(len(path) - 1, 0, -1):
         # An empty table has no effect.
         if toml_plan.lookup(data, path[:depth]) == {}:

@@ -80,7 +80,7 @@ class DockerPlanner:
         elif request.set_as_default is False:
             self._restore_entry((DEFAULT,))
         for recorded in self.file.recorded():
-            if recorded[0] == RUNTIMES and recorded[1] not in runtimes:
+            if recorded[0] == RUNTIMES and len(recorded) > 1 and recorded[1] not in runtimes:
                 self._restore_entry(recorded)
         self._repair_default_runtime()
         self._check_flags()

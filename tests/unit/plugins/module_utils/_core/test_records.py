@@ -68,7 +68,7 @@ _RECORDS = st.builds(
     written=st.lists(st.binary().map(digest) | st.just("absent"), max_size=2).map(tuple),
     exact=st.booleans(),
     created=st.booleans(),
-    keys=st.dictionaries(st.lists(st.text(max_size=3), max_size=3).map(tuple), _JSON, max_size=3),
+    keys=st.dictionaries(st.lists(st.text(max_size=3), min_size=1, max_size=3).map(tuple), _JSON, max_size=3),
     main=_PATHS | st.just(""),
 )
 
@@ -172,6 +172,12 @@ def test_missing_field(name: str) -> None:
         ("keys", [{"path": [["a"]], "value": 1}]),
         ("keys", ["a"]),
         ("keys", [{"path": [5], "value": 1}]),
+        ("keys", [{"path": [], "value": 1}]),
+        ("keys", [{"path": ["\ud800"], "value": 1}]),
+        ("keys", [{"path": ["a"], "value": json.loads("[" * 300 + "]" * 300)}]),
+        ("keys", [{"path": ["a"], "value": json.loads('{"a":' * 300 + "1" + "}" * 300)}]),
+        ("path", "/etc/\ud800"),
+        ("engine", "\ud800"),
         ("path", "etc/passwd"),
         ("path", "/etc/../passwd"),
         ("path", "/etc/pass\0wd"),
