@@ -342,12 +342,16 @@ class Dnf:
     def _apply_without_locks(self, change: packages_base.Change, names: t.Sequence[str]) -> None:
         """Apply a change of packages that may be locked. Other packages stay locked meanwhile."""
         before, saved = self._query(names), self._locks.snapshot()
+        released = None
         try:
             self.unhold(names)
+            released = self._locks.snapshot()
             self._apply(change)
         except core_errors.NvidiaError:
             after = self._query(names)
-            if {n: p.version for n, p in after.items()} == {n: p.version for n, p in before.items()}:
+            same = {n: p.version for n, p in after.items()} == {n: p.version for n, p in before.items()}
+            # A list that another program has changed meanwhile is not replaced.
+            if same and released in (None, self._locks.snapshot()):
                 dnf_versionlock.restore(self.host, saved)
             raise
 

@@ -333,10 +333,10 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             backups = self._save_config(plan, store.current())
             store.switch(name)
         except errors.NvidiaError:
-            # No program uses the new version yet, so it is removed.
+            # If no program uses the new version yet, it is removed.
             with contextlib.suppress(errors.NvidiaError):
                 store.remove_leftovers()
-                if store.current() != name:
+                if not store.may_be_current(name):
                     store.remove(name)
                 store.remove_folder()
             raise

@@ -10,6 +10,7 @@ directory_store.py changes them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import posixpath
 import re
@@ -188,6 +189,14 @@ class VersionReader:
         except OSError:
             return None
         return name if head == posixpath.basename(self.folder) and name not in ("", ORIGINAL) else None
+
+    def may_be_current(self, name: str) -> bool:
+        """Return False only if it is certain that ``dest`` does not link to the version."""
+        try:
+            return posixpath.basename(os.readlink(self._real_dest())) == name
+        except OSError as error:
+            # EINVAL: it is not a link.
+            return error.errno not in (errno.ENOENT, errno.EINVAL)
 
     @contextlib.contextmanager
     def _path_errors(self, doing: str, path: str | None = None) -> t.Iterator[None]:

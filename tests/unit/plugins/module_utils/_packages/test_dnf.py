@@ -363,6 +363,21 @@ def test_restores_locks_after_a_failure(dnf: Dnf) -> None:
     assert file.read_text() == ""
 
 
+def test_keeps_locks_that_another_program_changed_meanwhile(dnf: Dnf) -> None:
+    file = lock(dnf, "# mine", "a-0:1-1.*")
+
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        if "delete" in argv:
+            file.write_text("")
+        if "install" in argv:
+            file.write_text("b-0:2-1.*\n")
+        return (0, "a\t0\t1-1\tx86_64\n", "") if argv[0] == "rpm" else (1 if "install" in argv else 0, "", "Error: x\n")
+
+    with pytest.raises(CommandError, match="Error: x"):
+        Dnf(dnf.host, Commands.of(run), 0).apply(Change({"a": "2-1"}, change_held=True))
+    assert file.read_text() == "b-0:2-1.*\n"
+
+
 def test_keeps_locks_of_several_packages(dnf: Dnf, programs: FakePrograms) -> None:
     lock(dnf, "a*-0:1-1.*")
     programs.answers["rpm"] = [(0, "a\t0\t1-1\tx86_64\n", "")]
