@@ -203,8 +203,10 @@ def run_module(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) ->
     try:
         result = work()
     except core_errors.NvidiaError as error:
+        for warning in core_errors.take_warnings():
+            warn(module, warning)
         module.fail_json(msg=message_of(module, str(error)), **error.details)
-    for warning in result.pop("warnings", ()):
+    for warning in [*result.pop("warnings", ()), *core_errors.take_warnings()]:
         warn(module, warning)
     module.exit_json(**result)
 

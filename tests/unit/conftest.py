@@ -102,6 +102,14 @@ def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def no_earlier_warnings() -> None:
+    """Drop the warnings of code that ran without a module, which the next module would show."""
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors  # noqa: PLC0415
+
+    errors.take_warnings()
+
+
 @pytest.fixture
 def kill_points() -> Callable[..., list[int]]:
     """Of ``count`` points at which a run can be killed: the first, the last, and every sixth from ``offset`` on."""

@@ -207,23 +207,10 @@ def record_for_unit(
     SpecRecord. The caller holds the host's lock.
     """
     # Only a new unit needs this import.
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import record_store  # noqa: PLC0415
 
-    uid, gid, mode = os.geteuid(), os.getegid(), 0o644
-    if original is not None:
-        status = os.stat(host.real_path(path))
-        uid, gid, mode = status.st_uid, status.st_gid, status.st_mode & 0o7777
-    directories = [
-        folder
-        for directory in (posixpath.dirname(path), core_records.STATE_DIR)
-        for folder in atomic_write.missing_directories(host, directory)
-    ]
-    record = core_records.OriginalFile(
-        OWNER, path, original, uid, gid, mode, tuple(dict.fromkeys(directories)), main=path
-    )
-    atomic_write.make_directories(host, core_records.STATE_DIR, 0o700)
-    keys = spec_entries({"kind": kind}, "", (), variant_of)
-    atomic_write.replace_file(host, core_records.record_path(OWNER, path), record._replace(keys=keys).to_bytes(), 0o600)
+    record = record_store.with_directories(host, record_store.new_record(host, OWNER, path, original))
+    record_store.save(host, record._replace(keys=spec_entries({"kind": kind}, "", (), variant_of)))
 
 
 def is_recorded(host: hostfs.HostFS, path: str) -> bool:
@@ -234,14 +221,3 @@ def unused_unit_records(host: hostfs.HostFS) -> list[core_records.OriginalFile]:
     """Return the records of record_for_unit() whose files are unchanged because no unit has written them yet."""
     records = [spec_record.record for spec_record in own_records(host) if spec_record.by_unit]
     return [record for record in records if host.read(record.path) == record.original]
-
-
-def remove_records(host: hostfs.HostFS, records: t.Iterable[core_records.OriginalFile]) -> None:
-    """Remove records, and the directories created for them if these are empty. The caller holds the host's lock."""
-    # Only a removal needs this import.
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write  # noqa: PLC0415
-
-    for record in records:
-        atomic_write.remove_file(host, core_records.record_path(OWNER, record.path))
-        directories = {*record.created_directories, posixpath.dirname(core_records.STATE_DIR), core_records.STATE_DIR}
-        atomic_write.remove_empty_directories(host, sorted(directories, key=len))

@@ -22,8 +22,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import (
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import records as cdi_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
@@ -41,7 +41,6 @@ _CONTENT = ("content",)
 # service must run, even if this task changes nothing: an earlier task may not have started the service, or failed, or
 # been killed. The name does not end in .json, because this file is not a record.
 _LAST_RUN = f"{core_records.STATE_DIR}/cdi.refresh.ran"
-_STATE_DIRS = (posixpath.dirname(core_records.STATE_DIR), core_records.STATE_DIR)
 _NVML = "nvml"
 # The time limit of a command in seconds. It is longer than that of the service (TimeoutStartSec in refresh_units.py),
 # which may wait for the driver.
@@ -52,7 +51,8 @@ class Changes(t.NamedTuple):
     """The changes on the disk.
 
     ``files`` are files to write, and ``restored`` are files to remove or restore. ``purged_backups`` are the backups to
-    remove. ``obsolete_last_run`` is whether _LAST_RUN exists although no service remains.
+    remove. ``missing_links`` are listed as created, but do not exist, and no unit has used ``unused_records`` yet.
+    ``obsolete_state`` is whether the state directory has other files although no service remains.
     """
 
     plan: refresh_units.RefreshPlan | None
@@ -61,8 +61,10 @@ class Changes(t.NamedTuple):
     restored: tuple[core_plan.PlannedFile, ...]
     created_links: tuple[refresh_units.Link, ...]
     removed_links: tuple[refresh_units.Link, ...]
+    missing_links: tuple[refresh_units.Link, ...] = ()
+    unused_records: tuple[core_records.OriginalFile, ...] = ()
     purged_backups: tuple[str, ...] = ()
-    obsolete_last_run: bool = False
+    obsolete_state: bool = False
 
     @property
     def changed_files(self) -> list[core_plan.PlannedFile]:
@@ -70,7 +72,9 @@ class Changes(t.NamedTuple):
 
     @property
     def changed(self) -> bool:
-        others = (self.created_links, self.removed_links, self.purged_backups, self.obsolete_last_run)
+        # A file is restored without a change if an earlier removal failed before it removed the record.
+        links = (self.created_links, self.removed_links, self.missing_links)
+        others = (self.restored, *links, self.unused_records, self.purged_backups, self.obsolete_state)
         return bool(self.changed_files) or any(others)
 
 
@@ -122,16 +126,26 @@ class CdiRefresh:
         files = () if plan is None else tuple(self._planned_files(plan))
         kept = {file.path for file in files}
         records = core_records.load_records(host, refresh_plan.CDI_REFRESH)
+        unneeded = [link for link in refresh_systemd.own_links(host) if not _is_needed(plan, link)]
         return Changes(
             plan=plan,
             warnings=warnings,
             files=files,
             restored=tuple(self._restored_file(record) for record in records if record.path not in kept),
             created_links=() if plan is None else plan.links,
-            removed_links=tuple(link for link in refresh_systemd.own_links(host) if not _is_needed(plan, link)),
+            removed_links=tuple(link for link in unneeded if host.lexists(link.path)),
+            missing_links=tuple(link for link in unneeded if not host.lexists(link.path)),
+            unused_records=tuple(cdi_records.unused_unit_records(host)) if plan is None else (),
             purged_backups=self._purged_backups(),
-            obsolete_last_run=plan is None and host.lexists(_LAST_RUN),
+            obsolete_state=plan is None and self._has_obsolete_state(),
         )
+
+    def _has_obsolete_state(self) -> bool:
+        """Return whether the state directory has files that are not needed without a service."""
+        # Only a removal needs this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import record_store  # noqa: PLC0415
+
+        return self._host.lexists(_LAST_RUN) or record_store.has_leftovers(self._host)
 
     def _purged_backups(self) -> tuple[str, ...]:
         if not self._is_purge():
@@ -168,7 +182,12 @@ class CdiRefresh:
 
     def _apply(self) -> tuple[Changes, list[dict[str, str | None]]]:
         # An unchanged host does not need these imports.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, lock, trusted_paths  # noqa: PLC0415
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (  # noqa: PLC0415
+            apply,
+            lock,
+            record_store,
+            trusted_paths,
+        )
 
         host, backup_dir = self._host, self._backup_dir()
         trusted_paths.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
@@ -177,16 +196,9 @@ class CdiRefresh:
             changes = self._plan_changes()
             self._stop_path_units(changes)
             self._record_originals(changes.plan)
-            if changes.obsolete_last_run:
-                self._remove_last_run()
-            refresh_systemd.change_links(host, (), changes.removed_links)
+            refresh_systemd.change_links(host, (), (*changes.removed_links, *changes.missing_links))
             for backup in changes.purged_backups:
                 apply.remove_backup(host, backup)
-            if changes.purged_backups:
-                # These directories come first: the loop below removes the other created directories with their records.
-                atomic_write.remove_empty_directories(
-                    host, [posixpath.dirname(core_records.BACKUP_DIR), core_records.BACKUP_DIR]
-                )
             backups = []
             # Files are removed last. By then the records of the remaining files also list the directories that the
             # removed records list, so these directories are not forgotten.
@@ -197,6 +209,8 @@ class CdiRefresh:
                     )
                     backups += writer.apply([file]) if writer.has_work([file]) else []
             refresh_systemd.change_links(host, changes.created_links, ())
+            if changes.obsolete_state or changes.purged_backups:
+                record_store.remove_state(host, _LAST_RUN)
             self._unload_removed_units(changes)
         return changes, backups
 
@@ -210,6 +224,9 @@ class CdiRefresh:
 
     def _record_originals(self, plan: refresh_units.RefreshPlan | None) -> None:
         """Record the files that exist before a unit of this collection writes its first specifications."""
+        # An unchanged host does not need this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import record_store  # noqa: PLC0415
+
         host, cdi = self._host, self._options.cdi
         unused = cdi_records.unused_unit_records(host)
         if plan is not None and plan.owner == cdi_options.COLLECTION:
@@ -224,7 +241,8 @@ class CdiRefresh:
             for variant_path, kind in variant_kinds.items():
                 if not cdi_records.is_recorded(host, variant_path):
                     cdi_records.record_for_unit(host, variant_path, kind, host.read(variant_path), cdi.kind)
-        cdi_records.remove_records(host, unused)
+        for record in unused:
+            record_store.drop(host, record)
 
     def _stop_path_units(self, changes: Changes) -> None:
         names = {posixpath.basename(link.path) for link in changes.removed_links}
@@ -276,20 +294,13 @@ class CdiRefresh:
     def _record_last_run(self, digest: str | None) -> None:
         """Record that the service ran with files of this digest, or remove the record (None)."""
         # Without a start, this import is not needed.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock  # noqa: PLC0415
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock, record_store  # noqa: PLC0415
 
         with lock.host_lock(self._host):
             if digest is None:
-                self._remove_last_run()
+                record_store.remove_state(self._host, _LAST_RUN)
             else:
-                atomic_write.make_directories(self._host, core_records.STATE_DIR, 0o700)
-                atomic_write.replace_file(self._host, _LAST_RUN, f"{digest}\n".encode(), 0o600)
-
-    def _remove_last_run(self) -> None:
-        """Remove the file with the last run. The caller holds the host's lock."""
-        if self._host.lexists(_LAST_RUN):
-            atomic_write.remove_file(self._host, _LAST_RUN)
-            atomic_write.remove_empty_directories(self._host, _STATE_DIRS)
+                record_store.write_state(self._host, _LAST_RUN, f"{digest}\n".encode())
 
     def _result(
         self, changes: Changes, service: refresh_systemd.ServiceResult, backups: list[dict[str, str | None]]

@@ -17,7 +17,7 @@ import time
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh_units
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, json_data, record_store
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import systemctl
@@ -59,7 +59,10 @@ def links_of(
 
 
 def own_links(host: hostfs.HostFS) -> list[refresh_units.Link]:
-    """Return the links that earlier runs created and that still exist. Raises HostError for a damaged list."""
+    """Return the links of earlier runs. Raises HostError for a damaged list.
+
+    A link does not exist if another program has removed it, or if a run was killed before it created it.
+    """
     content = host.read(_LINKS_FILE)
     if content is None:
         return []
@@ -73,14 +76,14 @@ def own_links(host: hostfs.HostFS) -> list[refresh_units.Link]:
             f"{_LINKS_FILE}, the list of links that this collection created, is damaged. Remove the file, then disable"
             " the units that you do not need."
         ) from error
-    return [link for link in links if host.lexists(link.path)]
+    return links
 
 
 def change_links(
     host: hostfs.HostFS, created: t.Sequence[refresh_units.Link], removed: t.Sequence[refresh_units.Link]
 ) -> None:
     """Create and remove links. The caller holds the host's lock. Raises HostError."""
-    kept = [link for link in own_links(host) if link not in removed]
+    kept = [link for link in own_links(host) if link not in (*removed, *created)]
     if created:
         # The list is written first, so that it also has the links of a run that is killed.
         _write_links_file(host, [*kept, *created])
@@ -94,31 +97,31 @@ def change_links(
 
 def _write_links_file(host: hostfs.HostFS, links: t.Sequence[refresh_units.Link]) -> None:
     if links:
-        atomic_write.make_directories(host, core_records.STATE_DIR, 0o700)
         text = json.dumps([list(link) for link in links], indent=2) + "\n"
-        atomic_write.replace_file(host, _LINKS_FILE, text.encode("utf-8"), 0o600)
+        record_store.write_state(host, _LINKS_FILE, text.encode("utf-8"))
     elif host.lexists(_LINKS_FILE):
-        atomic_write.remove_file(host, _LINKS_FILE)
-        atomic_write.remove_empty_directories(host, [posixpath.dirname(core_records.STATE_DIR), core_records.STATE_DIR])
+        record_store.remove_state(host, _LINKS_FILE)
 
 
 def _create(host: hostfs.HostFS, link: refresh_units.Link) -> None:
     folder = posixpath.dirname(link.path)
     atomic_write.make_directories(host, folder, 0o755)
     try:
-        os.symlink(link.target, host.real_path(link.path, last=False))
-        atomic_write.sync_folder(host.real_path(folder))
+        process_path = host.real_path(link.path, last=False)
+        os.symlink(link.target, process_path)
     except FileExistsError:
         return
     except OSError as error:
         raise errors.os_error(link.path, "created", error) from error
+    atomic_write.sync_entry(link.path, process_path)
 
 
 def _remove(host: hostfs.HostFS, path: str) -> None:
     try:
         os.unlink(host.real_path(path, last=False))
     except FileNotFoundError:
-        return
+        # The directory may be left from a run that was killed.
+        pass
     except OSError as error:
         raise errors.os_error(path, "removed", error) from error
     atomic_write.remove_empty_directories(host, [posixpath.dirname(path)])

@@ -326,10 +326,9 @@ class SpecWriter:
             # Another run may have changed the host, so everything is read again under the lock.
             plan = self._plan(check_mode=False)
             main = plan.files[0].path
-            writer = apply.ChangeWriter(host, cdi_records.OWNER, main, backup_dir, removal=False, purge=False)
-            for path in plan.changed_records:
-                # The current content is the one to restore later.
-                atomic_write.remove_file(host, core_records.record_path(cdi_records.OWNER, path))
+            writer = apply.ChangeWriter(
+                host, cdi_records.OWNER, main, backup_dir, removal=False, purge=False, replaced=plan.changed_records
+            )
             backups = writer.apply(plan.files) if plan.changed else []
             for file in plan.files if plan.changed and cdi_registry.is_loaded_path(plan.location.path) else ():
                 if file.after is not None:

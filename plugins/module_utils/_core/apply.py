@@ -16,7 +16,7 @@ import os
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import accounts, atomic_write, errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import accounts, atomic_write, errors, record_store
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 
@@ -107,16 +107,17 @@ def _whole_stem(path: str) -> str:
     return plain.replace("%", "%25").replace("~", "%7E").replace("/", "~") + "~"
 
 
-CONFIG_MODE = 0o644
 _PRIVATE_DIRECTORY = 0o700
-_PRIVATE_FILE = 0o600
 
 
 class ChangeWriter:
     """Writes plans for the configuration whose main file is ``main_path`` (links resolved). The caller holds the lock.
 
     ``owner`` is the name under which records are kept. ``purge`` makes a removal delete the backups too.
-    ``drop_in_path`` is a file that an earlier run may have written, even if the plan does not contain it.
+    ``drop_in_path`` is a file that an earlier run may have written, even if the plan does not contain it. ``recorded``
+    are the files whose records a removal drops if they have their original content, even if the plan does not contain
+    them: a run was interrupted before it wrote them. ``replaced`` are recorded files that other programs have replaced,
+    so that their present content is the one to restore later.
     """
 
     def __init__(
@@ -129,6 +130,8 @@ class ChangeWriter:
         removal: bool,
         purge: bool,
         drop_in_path: str | None = None,
+        recorded: t.Sequence[str] = (),
+        replaced: t.Container[str] = (),
     ) -> None:
         self.host = host
         self.owner = owner
@@ -137,16 +140,32 @@ class ChangeWriter:
         self.removal = removal
         self.purging = removal and purge
         self.drop_in_path = drop_in_path
+        self.recorded = recorded if removal else ()
+        self.replaced = replaced
         self._state_dir = core_records.state_dir(host, owner)
-        self._dropped: list[core_records.OriginalFile] = []
 
     def has_work(self, files: t.Sequence[core_plan.PlannedFile]) -> bool:
-        """Return whether any work is left: a changed file, a backup to purge, or a record left by a killed removal."""
-        return (
-            any(file.changed for file in files)
-            or (self.removal and any(core_records.load_record(self.host, self.owner, file.path) for file in files))
-            or bool(self.obsolete_backups(files))
+        """Return whether any work is left: a changed file, a backup to purge, or what a killed run left."""
+        return any(file.changed for file in files) or (
+            self.removal
+            and (
+                bool(self._unused_records([file.path for file in files]))
+                or bool(self.obsolete_backups(files))
+                or record_store.has_leftovers(self.host, self._state_dir)
+            )
         )
+
+    def _unused_records(self, paths: t.Iterable[str]) -> list[core_records.OriginalFile]:
+        """Return the records of ``paths``, and those of unplanned files that have their original content."""
+        planned = list(paths)
+        loaded = [
+            core_records.load_record(self.host, self.owner, path) for path in dict.fromkeys([*planned, *self.recorded])
+        ]
+        return [
+            record
+            for record in loaded
+            if record is not None and (record.path in planned or self.host.read(record.path) == record.original)
+        ]
 
     def obsolete_backups(self, files: t.Sequence[core_plan.PlannedFile]) -> list[str]:
         """Return the backups of ``files`` that a purge removes."""
@@ -162,11 +181,19 @@ class ChangeWriter:
         # The list is made before the first write, because the writes remove the records that name the files.
         obsolete = self.obsolete_backups(files)
         backups: list[dict[str, str | None]] = []
+        dropped = []
         for file in files:
             backups += self._write(file)
+            if file.changed and not file.keys:
+                dropped.append(file.path)
         for backup in obsolete:
             remove_backup(self.host, backup)
-        self._remove_created_directories()
+        # Records are dropped last: they list the directories of the files, and the backup directory.
+        for record in self._unused_records([file.path for file in files] if self.removal else dropped):
+            record_store.drop(self.host, record)
+        if self.removal:
+            # The default directories belong to this collection even without a record. Others may belong to the user.
+            record_store.remove_state_directories(self.host, self._state_dir)
         return backups
 
     # -- one file ------------------------------------------------------------------------------------------------
@@ -181,59 +208,35 @@ class ChangeWriter:
                 self._put(file, saved)
             except errors.HostError:
                 if record is None:
-                    self._drop_record(saved)
-                    self._remove_created_directories()
+                    record_store.drop_unused(self.host, saved, file.before)
                 raise
-            record = saved
         elif file.purged is not None and file.keys:
             # Settings of this collection need what was a leftover, so a record now tracks it.
-            record = self._save_record(file, record)
-        nothing_left = file.changed and not file.keys
-        if record is not None and (self.removal or nothing_left):
-            self._drop_record(record)
+            self._save_record(file, record)
         return backups
 
     def _save_record(
         self, file: core_plan.PlannedFile, record: core_records.OriginalFile | None
     ) -> core_records.OriginalFile:
         """Write the record of the file's original content before anything else changes, and return the record."""
-        record = _without_leftovers(file, self._with_directories(file, record or self._new_record(file)))
+        if record is None:
+            record = self._new_record(file)
+        elif file.path in self.replaced:
+            record = self._new_record(file)._replace(created_directories=record.created_directories)
+        folders = [self.backup_dir] if file.before is not None and not self.purging else []
+        record = _without_leftovers(file, record_store.with_directories(self.host, record, folders))
         record = record.after_write(file.before, file.after, file.keys)
         if not self.removal:
-            atomic_write.make_directories(self.host, self._state_dir, _PRIVATE_DIRECTORY)
-            atomic_write.replace_file(self.host, self._record_path(file.path), record.to_bytes(), _PRIVATE_FILE)
+            record_store.save(self.host, record)
         return record
 
     def _new_record(self, file: core_plan.PlannedFile) -> core_records.OriginalFile:
-        example = file.path if file.before is not None else next(iter(file.like), None)
-        if example is None or not self.host.exists(example):
-            uid, gid, mode = os.geteuid(), os.getegid(), CONFIG_MODE
-        else:
+        record = record_store.new_record(self.host, self.owner, file.path, file.before)._replace(main=self.main_path)
+        example = next(iter(file.like), None)
+        if file.before is None and example is not None and self.host.exists(example):
             status = os.stat(self.host.real_path(example))
-            uid, gid, mode = status.st_uid, status.st_gid, status.st_mode & 0o7777
-        return core_records.OriginalFile(self.owner, file.path, file.before, uid, gid, mode, main=self.main_path)
-
-    def _with_directories(
-        self, file: core_plan.PlannedFile, record: core_records.OriginalFile
-    ) -> core_records.OriginalFile:
-        """Return the record with all directories that this write creates, or that it uses and an earlier run created.
-
-        The removal of the last record then removes these directories, whichever record it is.
-        """
-        folders = [os.path.dirname(file.path), self._state_dir]
-        if file.before is not None and not self.purging:
-            folders.append(self.backup_dir)
-        made = [path for folder in folders for path in atomic_write.missing_directories(self.host, folder)]
-        used = {path for folder in folders for path in _with_parents(self.host.resolve(folder))}
-        made += sorted(used & self._made_before(), key=len)
-        return record._replace(created_directories=tuple(dict.fromkeys([*record.created_directories, *made])))
-
-    def _made_before(self) -> set[str]:
-        return {
-            path
-            for record in core_records.load_readable_records(self.host, self._state_dir)
-            for path in record.created_directories
-        }
+            return record._replace(uid=status.st_uid, gid=status.st_gid, mode=status.st_mode & 0o7777)
+        return record
 
     def _back_up(
         self, file: core_plan.PlannedFile, record: core_records.OriginalFile | None
@@ -265,34 +268,6 @@ class ChangeWriter:
         atomic_write.replace_file(
             self.host, file.path, file.after, record.mode, owner, config_dirs=config_dirs, max_mode=max_mode
         )
-
-    # -- cleaning up ---------------------------------------------------------------------------------------------
-
-    def _drop_record(self, record: core_records.OriginalFile) -> None:
-        atomic_write.remove_file(self.host, self._record_path(record.path))
-        atomic_write.remove_empty_directories(self.host, [os.path.dirname(self._state_dir), self._state_dir])
-        self._dropped.append(record)
-
-    def _remove_created_directories(self) -> None:
-        """Remove the empty directories that, according to the records dropped in this run, this collection created."""
-        made = {path for record in self._dropped for path in record.created_directories}
-        atomic_write.remove_empty_directories(self.host, sorted(made, key=len))
-        if self.purging:
-            # The default directory belongs to this collection even without a record. Another one may belong to the
-            # user.
-            default = core_records.default_backup_dir(self.host, self.owner)
-            atomic_write.remove_empty_directories(self.host, [os.path.dirname(default), default])
-
-    def _record_path(self, path: str) -> str:
-        return core_records.record_path(self.owner, path, self._state_dir)
-
-
-def _with_parents(path: str) -> list[str]:
-    found = []
-    while path != "/":
-        found.append(path)
-        path = os.path.dirname(path)
-    return found
 
 
 def _without_leftovers(file: core_plan.PlannedFile, record: core_records.OriginalFile) -> core_records.OriginalFile:

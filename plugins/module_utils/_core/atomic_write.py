@@ -84,10 +84,7 @@ def make_directories(host: hostfs.HostFS, path: str, mode: int) -> list[str]:
     while missing:
         folder = missing.pop(0)
         try:
-            process_path = _target(host, folder)
-            os.mkdir(process_path)
-            os.chmod(process_path, 0o755 if missing else mode)
-            _label(host, process_path, process_path)
+            _make_directory(host, _target(host, folder), 0o755 if missing else mode)
             created.append(folder)
         except FileExistsError:
             continue
@@ -99,8 +96,22 @@ def make_directories(host: hostfs.HostFS, path: str, mode: int) -> list[str]:
                 raise errors.os_error(folder, "created", error) from error
             missing = _missing(host, resolved)
         except OSError as error:
+            remove_empty_directories(host, created)
             raise errors.os_error(folder, "created", error) from error
     return created
+
+
+def _make_directory(host: hostfs.HostFS, process_path: str, mode: int) -> None:
+    os.mkdir(process_path, mode)
+    try:
+        # The umask, a default ACL or the set-group-ID bit of the parent may have changed the mode.
+        if stat.S_IMODE(os.lstat(process_path).st_mode) != mode:
+            os.chmod(process_path, mode)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.rmdir(process_path)
+        raise
+    _label(host, process_path, process_path)
 
 
 def missing_directories(host: hostfs.HostFS, path: str) -> list[str]:
@@ -117,10 +128,19 @@ def _missing(host: hostfs.HostFS, folder: str) -> list[str]:
 
 
 def remove_empty_directories(host: hostfs.HostFS, paths: t.Iterable[str]) -> None:
-    """Remove those of ``paths`` (outermost first) that are empty."""
+    """Remove those of ``paths`` (outermost first) that are empty. Each one that cannot be removed is a warning."""
+    kept: set[str] = set()
     for path in reversed(list(paths)):
-        with contextlib.suppress(OSError, errors.HostError):
+        try:
             os.rmdir(_target(host, path))
+        except (OSError, errors.HostError) as error:
+            # A read-only file system refuses every call, also for a directory that is in use or does not exist.
+            with contextlib.suppress(OSError, errors.HostError):
+                process_path = host.real_path(path)
+                if all(os.path.join(process_path, name) in kept for name in os.listdir(process_path)):
+                    kept.add(process_path)
+                    reason = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
+                    errors.warn(f"{path} is no longer needed, but cannot be removed: {reason}. Remove it with rmdir.")
 
 
 def replace_file(
@@ -160,6 +180,7 @@ def replace_file(
         _in_staging_dir(process_path, folders, create)
     except OSError as error:
         raise errors.os_error(path, "written", error) from error
+    sync_entry(path, process_path)
 
 
 def _in_staging_dir(process_path: str, config_dirs: t.Sequence[str], work: t.Callable[[str], None]) -> None:
@@ -221,11 +242,11 @@ def use_prepared_file(host: hostfs.HostFS, handle: int, path: str, *, config_dir
     try:
         process_path = _target(host, path)
         _in_staging_dir(process_path, folders, link)
-        sync_folder(os.path.dirname(process_path))
     except (OSError, errors.HostError):
         return False
     finally:
         os.close(handle)
+    sync_entry(path, process_path)
     return True
 
 
@@ -259,7 +280,8 @@ def _link_unnamed(handle: int, stage: str, process_path: str) -> None:
     try:
         os.replace(temporary, process_path)
     except OSError:
-        os.unlink(temporary)
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
         raise
 
 
@@ -305,7 +327,6 @@ def _create_and_rename(
                 _link_unnamed(stream.fileno(), stage, process_path)
         if temporary:
             os.replace(temporary, process_path)
-        sync_folder(os.path.dirname(process_path))
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -361,11 +382,11 @@ def remove_file(host: hostfs.HostFS, path: str) -> None:
         process_path = _target(host, path)
         _require_file(path, process_path, "removed")
         os.unlink(process_path)
-        sync_folder(os.path.dirname(process_path))
     except FileNotFoundError:
-        pass
+        return
     except OSError as error:
         raise errors.os_error(path, "removed", error) from error
+    sync_entry(path, process_path)
 
 
 def _copy_metadata(
@@ -423,8 +444,36 @@ def _remove_stale_temp_files(folder: str) -> None:
         os.unlink(os.path.join(folder, name))
 
 
+def remove_temporary_files(host: hostfs.HostFS, folder: str, config_dirs: t.Iterable[str] = ()) -> None:
+    """Remove the temporary files that killed runs left when they wrote into ``folder`` with these ``config_dirs``.
+
+    The caller holds the host's lock. Raises HostError.
+    """
+    try:
+        process_path = _target(host, folder)
+        for place in {process_path, _staging_dir(process_path, [host.real_path(name) for name in config_dirs])}:
+            if os.path.isdir(place):
+                _remove_stale_temp_files(place)
+    except OSError as error:
+        raise errors.os_error(folder, "cleaned up", error) from error
+
+
+def sync_entry(path: str, process_path: str) -> None:
+    """Write the directory entry of ``path``, which was just changed, to the disk.
+
+    An error is a warning: the change is complete, and all programs see it. Only a crash of the system may undo it.
+    """
+    try:
+        sync_folder(os.path.dirname(process_path))
+    except OSError as error:
+        errors.warn(
+            f"The changes in {os.path.dirname(path)} are complete, but may be lost if the system crashes now, because"
+            f" the directory cannot be written to the disk: {error.strerror}. Check the file system."
+        )
+
+
 def sync_folder(folder: str) -> None:
-    """Write the directory entries of ``folder`` (a path for this process) to the disk."""
+    """Write the directory entries of ``folder`` (a path for this process) to the disk. Raises OSError."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

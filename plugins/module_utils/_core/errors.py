@@ -15,6 +15,9 @@ import typing as t
 
 _Error = t.TypeVar("_Error", bound="NvidiaError")
 
+# The warnings of this process that no result contains yet.
+_warnings: list[str] = []
+
 # The label of a program's output in messages. In the text after it, names of options are not replaced by variables.
 PROGRAM_OUTPUT = " Program output: "
 
@@ -85,6 +88,19 @@ def os_error(path: str, doing: str, error: OSError) -> HostError:
     elif error.errno == errno.EROFS:
         advice = "Mount the file system read-write, or configure the image of the host instead."
     return with_advice(HostError, f"{path} cannot be {doing}: {error.strerror}.", advice)
+
+
+def warn(message: str) -> None:
+    """Let the module show a warning about a step that failed without making the task fail."""
+    if message not in _warnings:
+        _warnings.append(message)
+
+
+def take_warnings() -> list[str]:
+    """Return the warnings since the last call."""
+    taken = list(_warnings)
+    _warnings.clear()
+    return taken
 
 
 def with_advice(kind: type[_Error], message: str, advice: str) -> _Error:

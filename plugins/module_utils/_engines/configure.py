@@ -234,16 +234,20 @@ class EngineState:
 
         A removal that names no file covers all files that the engine's records name.
         """
+        path, recorded = self.main_path, self.recorded()
+        files = engines_base.HostFiles(self.host, self.engine.key)
+        context = files.context(path, self.installation.unit, core_text.parse_version(self.version or ""), recorded)
+        return context._replace(keep_unrecorded=self.options.keep_unrecorded)
+
+    def recorded(self) -> tuple[str, ...]:
+        """Return the recorded files of this configuration beside the main one."""
         path = self.main_path
         everything = self.removal and not self.options.config_path
-        recorded = tuple(
+        return tuple(
             record.path
             for record in core_records.load_records(self.host, self.engine.key)
             if record.path != path and (everything or record.main == path)
         )
-        files = engines_base.HostFiles(self.host, self.engine.key)
-        context = files.context(path, self.installation.unit, core_text.parse_version(self.version or ""), recorded)
-        return context._replace(keep_unrecorded=self.options.keep_unrecorded)
 
     def unrecorded(self, plan: engines_base.EnginePlan) -> list[str]:
         """Return the files that ``plan`` keeps because of ``keep_unrecorded`` and would change without it."""
@@ -361,6 +365,7 @@ class ConfigureEngine:
             removal=self.state.removal,
             purge=self.options.purge_backups,
             drop_in_path=self.state.engine.drop_in_path,
+            recorded=(self.state.main_path, *self.state.recorded()),
         )
 
     def _write_journal(self, plan: engines_base.EnginePlan) -> None:

@@ -11,10 +11,9 @@ contains digests of the files with which a daemon was started.
 from __future__ import annotations
 
 import json
-import posixpath
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, json_data, record_store
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 
@@ -98,13 +97,10 @@ class JournalEntry(t.NamedTuple):
             }
             for previous in previous_files
         ]
-        atomic_write.make_directories(self.host, self.folder, 0o700)
-        # The files may contain secrets.
-        atomic_write.replace_file(self.host, self.path, (json.dumps(entries, indent=2) + "\n").encode("utf-8"), 0o600)
+        record_store.write_state(self.host, self.path, (json.dumps(entries, indent=2) + "\n").encode("utf-8"))
 
     def remove(self) -> None:
-        atomic_write.remove_file(self.host, self.path)
-        atomic_write.remove_empty_directories(self.host, [posixpath.dirname(self.folder), self.folder])
+        record_store.remove_state(self.host, self.path)
 
 
 class AppliedFiles(t.NamedTuple):

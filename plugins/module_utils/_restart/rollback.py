@@ -10,7 +10,13 @@ import contextlib
 import os
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, atomic_write, errors, trusted_paths
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (
+    apply,
+    atomic_write,
+    errors,
+    record_store,
+    trusted_paths,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import journal as engines_journal
@@ -107,16 +113,19 @@ class Rollback:
 
     def restore(self) -> None:
         """Restore the previous files. The caller holds the host's lock. Raises HostError."""
-        directories: list[str] = []
         for file in self.files:
             current = self.host.read(file.path)
-            record = self._record(file.path)
             if current != file.content:
-                self._replace(file, current, record)
-            self._restore_record(file, record)
-            if file.record is None and record is not None:
-                directories += record.created_directories
-        atomic_write.remove_empty_directories(self.host, sorted(set(directories), key=len))
+                self._replace(file, current, self._record(file.path))
+            if file.record is not None:
+                folder = core_records.state_dir(self.host, self.engine)
+                where = core_records.record_path(self.engine, file.path, folder)
+                record_store.write_state(self.host, where, file.record)
+        # A record lists directories, which are empty only when all files are restored.
+        for file in self.files:
+            record = self._record(file.path)
+            if file.record is None and record is not None and record.original == file.content:
+                record_store.drop(self.host, record)
 
     def _replace(
         self, file: engines_journal.PreviousFile, current: bytes | None, record: core_records.OriginalFile | None
@@ -128,7 +137,7 @@ class Rollback:
         try:
             self._write(file, record)
         except errors.HostError:
-            if copy is None:
+            if copy is None or self.host.read(file.path) != current:
                 raise
             # On a full disk the copy may have used the last space. Restoring the previous file is more important.
             apply.remove_backup(self.host, copy)
@@ -165,12 +174,3 @@ class Rollback:
             with contextlib.suppress(errors.HostError):
                 record = core_records.OriginalFile.from_bytes(file.path, file.record)
         return (_CONFIG_MODE, None) if record is None else (record.mode, (record.uid, record.gid))
-
-    def _restore_record(self, file: engines_journal.PreviousFile, record: core_records.OriginalFile | None) -> None:
-        directory = core_records.state_dir(self.host, self.engine)
-        path = core_records.record_path(self.engine, file.path, directory)
-        if file.record is not None:
-            atomic_write.make_directories(self.host, directory, 0o700)
-            atomic_write.replace_file(self.host, path, file.record, 0o600)
-        elif record is not None and record.original == file.content:
-            atomic_write.remove_file(self.host, path)

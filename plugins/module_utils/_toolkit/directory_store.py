@@ -194,7 +194,7 @@ class VersionStore(directory_versions.VersionReader):
             for name in (*reversed(folders), ""):
                 atomic_write.sync_folder(os.path.join(new, name))
             os.rename(new, final)
-            atomic_write.sync_folder(self._real_path(""))
+        atomic_write.sync_entry(self.path(manifest.name), final)
         return manifest
 
     def refresh_manifest(self, manifest: toolkit_manifest.Manifest) -> None:
@@ -254,9 +254,8 @@ class VersionStore(directory_versions.VersionReader):
                 if entry_type == "link" and not self.has_original():
                     os.symlink(os.readlink(self._real_dest()), self._real_path(directory_versions.ORIGINAL))
                 os.replace(link, self._real_dest())
-        with self._path_errors("written"):
-            atomic_write.sync_folder(os.path.dirname(self._real_dest()))
-            atomic_write.sync_folder(self._real_path(""))
+        atomic_write.sync_entry(self.dest, self._real_dest())
+        atomic_write.sync_entry(self.path(name), self._real_path(name))
 
     def restore_original(self) -> None:
         """Restore the original entry at ``dest``, unless another program replaced the link there. Raises HostError."""

@@ -350,14 +350,18 @@ class Installation(toolkit_packages.PackageTask):
         """Apply the change. Returns the error of the package manager, or None."""
         if package_versions.common_version(state.packages) == target.version and not changes.former:
             return None
-        record = toolkit_packages.track_config(self.host)
         missing = [name for name in packages_base.PACKAGES if name not in state.packages]
+        # The list comes first: without it, the record would mean that this collection installed all packages.
         previous_list = toolkit_packages.record_packages(self.host, {*self._recorded, *missing})
+        record = None
         try:
+            record = toolkit_packages.track_config(self.host)
             self.manager.apply(self._change(changes, target))
-        except packages_base.CommandError as error:
+        except (packages_base.CommandError, errors.HostError) as error:
             if self.installed_state() == state:
                 toolkit_packages.restore_packages(self.host, previous_list)
+            if not isinstance(error, packages_base.CommandError):
+                raise
             return error
         finally:
             toolkit_packages.untrack_config(self.host, record)

@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (
     atomic_write,
     errors,
     json_data,
+    record_store,
     trusted_paths,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
@@ -67,29 +68,17 @@ def track_config(host: hostfs.HostFS) -> core_records.OriginalFile | None:
         or core_records.load_record(host, core_records.PACKAGES, path) is not None
     ):
         return None
-    folders = (posixpath.dirname(path), core_records.STATE_DIR)
-    created = [folder for wanted in folders for folder in atomic_write.missing_directories(host, wanted)]
-    record = core_records.OriginalFile(
-        core_records.PACKAGES,
-        path,
-        None,
-        os.geteuid(),
-        os.getegid(),
-        0o644,
-        created_directories=tuple(dict.fromkeys(created)),
-        written=(core_records.digest(None),),
-        created=True,
-        main=path,
+    record = record_store.with_directories(
+        host, record_store.new_record(host, core_records.PACKAGES, path, None)._replace(created=True)
     )
-    atomic_write.make_directories(host, core_records.STATE_DIR, 0o700)
-    atomic_write.replace_file(host, core_records.record_path(core_records.PACKAGES, path), record.to_bytes(), 0o600)
+    record_store.save(host, record._replace(written=(core_records.digest(None),)))
     return record
 
 
 def untrack_config(host: hostfs.HostFS, record: core_records.OriginalFile | None) -> None:
     """Remove the record of track_config() if the packages did not create the file."""
     if record is not None and not host.lexists(toolkit_constants.CONFIG_FILE):
-        _remove_record(host, record)
+        record_store.drop(host, record)
 
 
 def recorded_config(host: hostfs.HostFS) -> core_records.OriginalFile | None:
@@ -116,14 +105,8 @@ def remove_config(
         backup = apply.save_backup(host, backup_dir, record.path, content, record.to_bytes())
         backups.append({"path": record.path, "backup": backup, "checksum": core_records.digest(None)})
         atomic_write.remove_file(host, record.path)
-    _remove_record(host, record)
+    record_store.drop(host, record)
     return backups
-
-
-def _remove_record(host: hostfs.HostFS, record: core_records.OriginalFile) -> None:
-    atomic_write.remove_file(host, core_records.record_path(record.engine, record.path))
-    own = [posixpath.dirname(core_records.STATE_DIR), core_records.STATE_DIR]
-    atomic_write.remove_empty_directories(host, sorted({*record.created_directories, *own}, key=len))
 
 
 # -- packages that this collection installed -------------------------------------------------------------------------
@@ -159,11 +142,9 @@ def record_packages(host: hostfs.HostFS, names: t.Collection[str]) -> bytes | No
 def restore_packages(host: hostfs.HostFS, content: bytes | None) -> None:
     """Write the list, or remove it if ``content`` is None."""
     if content is None:
-        atomic_write.remove_file(host, INSTALLED)
-        atomic_write.remove_empty_directories(host, [posixpath.dirname(core_records.STATE_DIR), core_records.STATE_DIR])
+        record_store.remove_state(host, INSTALLED)
     elif content != host.read(INSTALLED):
-        atomic_write.make_directories(host, core_records.STATE_DIR, 0o700)
-        atomic_write.replace_file(host, INSTALLED, content, 0o600)
+        record_store.write_state(host, INSTALLED, content)
 
 
 # -- packages that the controller sent -------------------------------------------------------------------------------

@@ -17,7 +17,13 @@ import re
 import types
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, atomic_write, errors, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (
+    apply,
+    atomic_write,
+    errors,
+    json_data,
+    record_store,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking
@@ -286,8 +292,7 @@ def is_untested(host: hostfs.HostFS) -> bool:
 
 def remove_marker(host: hostfs.HostFS) -> None:
     """Remove the marker. The changed files stay."""
-    atomic_write.remove_file(host, MARKER)
-    atomic_write.remove_empty_directories(host, [posixpath.dirname(core_records.STATE_DIR), core_records.STATE_DIR])
+    record_store.remove_state(host, MARKER)
 
 
 class SavedSources:
@@ -322,9 +327,8 @@ class SavedSources:
         missing = [path for folder in folders for path in atomic_write.missing_directories(self.host, folder)]
         self._directories = list(dict.fromkeys([*created, *missing]))
         self._backups = set(self._all_backups())
-        atomic_write.make_directories(self.host, core_records.STATE_DIR, 0o700)
+        record_store.write_state(self.host, MARKER, self._to_bytes())
         self.saved = True
-        atomic_write.replace_file(self.host, MARKER, self._to_bytes(), 0o600)
         self.changed = bool(now)
 
     def discard(self) -> None:
@@ -340,8 +344,7 @@ class SavedSources:
             self._restore(saved)
         for backup in set(self._all_backups()) - self._backups:
             apply.remove_backup(self.host, backup)
-        remove_marker(self.host)
-        atomic_write.remove_empty_directories(self.host, sorted(self._directories, key=len))
+        record_store.remove_state(self.host, MARKER, self._directories)
         self.changed = False
 
     def _read_file(self, path: str, *, own: bool) -> SavedFile:
@@ -353,22 +356,27 @@ class SavedSources:
         return SavedFile(path, own, content, status.st_mode & 0o7777, (status.st_uid, status.st_gid), record)
 
     def _restore(self, saved: SavedFile) -> None:
+        now = self.host.read(saved.path)
+        if not saved.own and now is not None:
+            # This run has not removed it, or another program has written it since.
+            return
         if saved.content is None:
             atomic_write.remove_file(self.host, saved.path)
         else:
-            self._write(saved, saved.content)
+            self._write(saved, saved.content, changed=now != saved.content)
         where = core_records.record_path(core_records.REPOSITORY, saved.path)
         if saved.record is None:
             atomic_write.remove_file(self.host, where)
         else:
             atomic_write.replace_file(self.host, where, saved.record, 0o600)
 
-    def _write(self, saved: SavedFile, content: bytes) -> None:
+    def _write(self, saved: SavedFile, content: bytes, *, changed: bool) -> None:
         folder = posixpath.dirname(saved.path)
-        atomic_write.make_directories(self.host, folder, 0o755)
-        # At no moment may users read a file that they could not read before.
         mode, owner = saved.mode, saved.owner
-        atomic_write.replace_file(self.host, saved.path, content, mode, owner, config_dirs=(folder,), max_mode=mode)
+        if changed:
+            atomic_write.make_directories(self.host, folder, 0o755)
+            # At no moment may users read a file that they could not read before.
+            atomic_write.replace_file(self.host, saved.path, content, mode, owner, config_dirs=(folder,), max_mode=mode)
         atomic_write.set_access(self.host, saved.path, mode, owner)
 
     def _all_backups(self) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError, HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.plan import PlannedFile
@@ -91,6 +92,21 @@ def test_result_and_warnings() -> None:
     assert module.result == {"changed": True}
     assert module.warnings == ["one", "two"]
     assert finished(lambda: {"changed": False}).result == {"changed": False}
+
+
+def test_warnings_of_steps_that_do_not_fail_the_task() -> None:
+    def work() -> dict[str, t.Any]:
+        errors.warn("The disk is full.")
+        errors.warn("The disk is full.")
+        return {"warnings": ["one"]}
+
+    def fail() -> dict[str, t.Any]:
+        errors.warn("The disk is full.")
+        raise HostError("It failed.")
+
+    assert finished(work).warnings == ["one", "The disk is full."]
+    assert finished(fail).warnings == ["The disk is full."]
+    assert finished(dict).warnings == []
 
 
 def test_warnings_name_the_host() -> None:

@@ -15,7 +15,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.atomic_write import (
     make_directories,
     missing_directories,
@@ -653,6 +653,70 @@ def test_directories_are_made_with_their_modes_and_go_when_empty(tmp_path: Path,
     (tmp_path / "etc/a/file").write_text("")
     remove_empty_directories(host, [*made, "/etc/none"])
     assert os.listdir(tmp_path / "etc/a") == ["file"]
+
+
+@pytest.mark.parametrize("error", [errno.EROFS, errno.EPERM, errno.EIO])
+def test_each_directory_that_stays_is_named(
+    host: HostFS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    made = make_directories(host, "/etc/a/b", 0o700)
+    (tmp_path / "etc/used/c").mkdir(parents=True)
+    real = os.rmdir
+
+    def rmdir(path: str) -> None:
+        # A read-only file system refuses each call with this error, whatever the directory contains.
+        if error == errno.EROFS or path.endswith("/b"):
+            raise OSError(error, os.strerror(error))
+        real(path)
+
+    monkeypatch.setattr(os, "rmdir", rmdir)
+    remove_empty_directories(host, [*made, "/etc/used", "/etc/none"])
+    reasons = {
+        "/etc/a/b": os.strerror(error),
+        "/etc/a": os.strerror(error if error == errno.EROFS else errno.ENOTEMPTY),
+    }
+    assert errors.take_warnings() == [
+        f"{path} is no longer needed, but cannot be removed: {reason}. Remove it with rmdir."
+        for path, reason in reasons.items()
+    ]
+
+
+def test_a_directory_without_its_mode_is_removed_again(
+    host: HostFS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def chmod(path: str, _mode: int) -> None:
+        if path.endswith("/b"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "chmod", chmod)
+    before = os.umask(0o077)
+    try:
+        with pytest.raises(HostError, match="/etc/a/b cannot be created: Input/output error"):
+            make_directories(host, "/etc/a/b", 0o755)
+    finally:
+        os.umask(before)
+    assert not (tmp_path / "etc/a").exists()
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EINVAL])
+@pytest.mark.parametrize("operation", ["replace", "create", "remove"])
+def test_a_directory_that_cannot_be_synchronized_is_a_warning(
+    file: Path, host: HostFS, monkeypatch: pytest.MonkeyPatch, operation: str, error: int
+) -> None:
+    def fail(_folder: str) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(atomic_write, "sync_folder", fail)
+    if operation == "remove":
+        remove_file(host, "/etc/file")
+        assert not file.exists()
+    else:
+        name = "file" if operation == "replace" else "new"
+        replace_file(host, f"/etc/{name}", b"new", 0o644)
+        assert (file.parent / name).read_bytes() == b"new"
+    (warning,) = errors.take_warnings()
+    assert warning.startswith("The changes in /etc are complete")
+    assert os.strerror(error) in warning
 
 
 def test_directories_behind_links(tmp_path: Path, host: HostFS) -> None:

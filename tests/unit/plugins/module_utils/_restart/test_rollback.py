@@ -157,6 +157,21 @@ def test_removes_the_copy_if_it_uses_the_last_space(host: HostFS, monkeypatch: p
     assert rollback.without_copy == [MAIN]
 
 
+def test_keeps_the_only_copy_of_the_replaced_content(host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollback = rollback_of(host, Change(MAIN, "/b/old"))
+    write, current = Rollback._write, host.read(MAIN)
+
+    def fails_after_the_change(self: Rollback, *arguments: t.Any) -> None:
+        write(self, *arguments)
+        raise HostError("Input/output error")
+
+    monkeypatch.setattr(Rollback, "_write", fails_after_the_change)
+    with pytest.raises(HostError):
+        rollback.restore()
+    assert host.read(MAIN) == b"old"
+    assert current in [host.read(f"/b/{name}") for name in host.entries("/b")]
+
+
 def test_restores_the_mode_and_the_record_of_a_removed_file(host: HostFS, tmp_path: Path) -> None:
     record = OriginalFile("containerd", MAIN, None, os.geteuid(), os.getegid(), 0o640).to_bytes()
     (tmp_path / MAIN[1:]).unlink()

@@ -8,7 +8,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, record_store
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import PACKAGES as OWNER
@@ -160,7 +160,7 @@ def _record_of_settings() -> str:
     return record.to_bytes().decode()
 
 
-@pytest.mark.parametrize("failing", ["remove_file", "_remove_record"])
+@pytest.mark.parametrize("failing", ["remove_file", "drop"])
 def test_completes_killed_removal(world: World, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     world.execute()
 
@@ -168,7 +168,7 @@ def test_completes_killed_removal(world: World, monkeypatch: pytest.MonkeyPatch,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(atomic_write if failing == "remove_file" else toolkit_packages, failing, killed)
+        patch.setattr(atomic_write if failing == "remove_file" else record_store, failing, killed)
         with pytest.raises(KeyboardInterrupt):
             world.execute(state="absent")
     assert load_record(host_of(world), OWNER, CONFIG_FILE) is not None
