@@ -19,7 +19,7 @@ if t.TYPE_CHECKING:
     from pathlib import Path
 
 FILE = "/etc/docker/daemon.json"
-KEYS = {("runtimes", "nvidia", "path"): "/usr/bin/nvidia-container-runtime"}
+KEYS: dict[tuple[str, ...], t.Any] = {("runtimes", "nvidia", "path"): "/usr/bin/nvidia-container-runtime"}
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def _engine(engine: str, files: t.Mapping[str, str], **request: t.Any) -> t.Call
     def made(root: Path) -> Host:
         tree = EngineTree(root, engine, files={NVIDIA: "", **files}, live=False)
         version = {"containerd": "2.1.4", "crio": "1.31.0", "docker": "27.0.0"}[engine]
-        options = {"engine_version": version}
+        options: dict[str, t.Any] = {"engine_version": version}
         return Host(
             root,
             lambda: tree.present(options=options, set_as_default=True, **request).changed,
@@ -192,17 +192,18 @@ def test_removal_directly_after_the_fault(
 
 def _without_fault(host: Host, monkeypatch: pytest.MonkeyPatch, removal: bool) -> tuple[Tree, Tree, t.Sequence[int]]:
     """Return the tree before and after the configuration, and the numbers of the calls that shall fail."""
-    original = host.snapshot()
-    calls = FailingCalls()
-    for task in (host.present, host.absent) if removal else (host.present,):
+    original, calls = host.snapshot(), FailingCalls()
+
+    def count(task: t.Callable[[], bool]) -> Tree:
+        calls.calls.clear()
         with monkeypatch.context() as patch:
-            calls.calls.clear()
             calls.install(patch)
             task()
-        if task == host.present:
-            new = host.snapshot()
+        return host.snapshot()
+
+    new = count(host.present)
     if removal:
-        assert host.snapshot() == original
+        assert count(host.absent) == original
     return original, new, range(1, len(calls.calls) + 1) if _NIGHTLY else chosen_steps(calls.calls)
 
 

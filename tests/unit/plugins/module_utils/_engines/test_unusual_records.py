@@ -54,19 +54,20 @@ _VALUES: tuple[t.Any, ...] = (None, True, "nvidia", [["a"]], {"nvidia": None}, _
 def test_the_plans_ignore_unknown_entries(tmp_path: Path, engine: str, path: tuple[str, ...]) -> None:
     version, file, content = _HOSTS[engine]
     tree = EngineTree(tmp_path, engine, files={NVIDIA: "", file: content}, live=False)
-    options = {"engine_version": version}
+    options: dict[str, t.Any] = {"engine_version": version}
     tree.present(options=options, enable_cdi=True)
+    tasks: list[t.Callable[[], t.Any]] = [
+        lambda: tree.present(True, options, enable_cdi=True),
+        lambda: tree.present(True, options, runtime_name="gpu"),
+        lambda: tree.absent(True, **options),
+        lambda: tree.absent(True, keep_unrecorded=True, **options),
+    ]
     for record in load_records(tree.host, engine):
         where = record_path(engine, record.path)
         for value in (*_VALUES, _value_in(tree.text(record.path), path)):
             for keys in ({path: value}, {path: value, **(record.keys or {})}):
                 tree.write(where, record._replace(keys=keys).to_bytes())
-                for task in (
-                    lambda: tree.present(True, options, enable_cdi=True),
-                    lambda: tree.present(True, options, set_as_default=None, runtime_name="gpu"),
-                    lambda: tree.absent(True, **options),
-                    lambda: tree.absent(True, keep_unrecorded=True, **options),
-                ):
+                for task in tasks:
                     with contextlib.suppress(NvidiaError):
                         task()
         tree.write(where, record.to_bytes())
