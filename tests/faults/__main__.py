@@ -15,6 +15,7 @@ restores the original files, with and without that next run. Exit status 1: a ch
 from __future__ import annotations
 
 import argparse
+import collections
 import multiprocessing
 import os
 import random
@@ -35,6 +36,7 @@ for _name in ("ansible_collections", "ansible_collections.gpufleet", "ansible_co
 
 from ansible_collections.gpufleet.nvidia.tests.compare_versions import worker  # noqa: E402
 from ansible_collections.gpufleet.nvidia.tests.faults import scenarios  # noqa: E402
+from ansible_collections.gpufleet.nvidia.tests.faults.calls import Point, TracerError  # noqa: E402
 from ansible_collections.gpufleet.nvidia.tests.faults.trial import Trial, Unsound  # noqa: E402
 
 DEFAULT_SEED, DEFAULT_COUNT = 1, 0 if os.environ.get("GPUFLEET_NIGHTLY") == "1" else 12
@@ -67,9 +69,7 @@ def run(name: str, options: argparse.Namespace, base: str) -> Report:
             if not chosen:
                 failures.append((options.point, "there is no such point."))
         elif options.count:
-            # A string as the seed gives the same numbers on each Python version and in each process.
-            generator = random.Random(f"{scenario.name}/{options.seed}")
-            chosen = generator.sample(chosen, min(options.count, len(chosen)))
+            chosen = sample(chosen, options.count, f"{scenario.name}/{options.seed}")
     except Unsound as error:
         failures.append(("", str(error)))
     for point in chosen:
@@ -82,6 +82,18 @@ def run(name: str, options: argparse.Namespace, base: str) -> Report:
             shutil.copytree(trial.root, options.keep, symlinks=True)
     shutil.rmtree(folder, ignore_errors=True)
     return Report(scenario.name, len(trial.points), len(chosen), failures, time.monotonic() - start)
+
+
+def sample(points: t.Sequence[Point], count: int, seed: str) -> list[Point]:
+    """Choose points, first one of each system call, then a second one of each, and so on."""
+    # A string as the seed gives the same numbers on each Python version and in each process.
+    mixed = random.Random(seed).sample(points, len(points))
+    seen: collections.Counter[str] = collections.Counter()
+    turns = []
+    for point in mixed:
+        turns.append(seen[point.call.name])
+        seen[point.call.name] += 1
+    return [point for _turn, point in sorted(zip(turns, mixed), key=lambda pair: pair[0])][:count]
 
 
 def show(report: Report) -> None:
@@ -121,7 +133,10 @@ def main() -> int:
             tasks = [pool.apply_async(run, (name, options, base)) for name in chosen]
             reports = []
             for task in tasks:
-                reports.append(task.get())
+                try:
+                    reports.append(task.get())
+                except TracerError as error:
+                    sys.exit(str(error))
                 show(reports[-1])
     tried, failed = sum(report.tried for report in reports), sum(len(report.failures) for report in reports)
     print(f"{tried} of {sum(report.points for report in reports)} points in {len(reports)} scenarios, {failed} failed")

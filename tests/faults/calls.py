@@ -50,6 +50,10 @@ _PTRACER, _ANY = 0x59616D61, ctypes.c_ulong(-1)
 _LIMIT = 60
 
 
+class TracerError(Exception):
+    """strace does not work here."""
+
+
 class Call(t.NamedTuple):
     """A system call that changes the tree: its name, its number among the calls of this name, and its arguments."""
 
@@ -127,7 +131,7 @@ def run(module: str, arguments: t.Mapping[str, t.Any], point: Point | None = Non
         output.seek(0)
         text = output.read().decode("utf-8", "replace")
     try:
-        result = json.loads(text.strip().rpartition("\n")[2])
+        result = json.loads(text)
     except ValueError:
         result = None
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
@@ -147,7 +151,7 @@ def _attached(child: int, gate: int, injections: list[str]) -> tuple[int, list[s
             if "attached" not in first:
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-                raise SystemExit(f"strace cannot attach to a process: {first}{tracer.stderr.read()}")
+                raise TracerError(f"strace cannot trace a module: {first}{tracer.stderr.read()}")
             os.close(gate)
             status = _wait(child)
         return status, log.read().splitlines()
