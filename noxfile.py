@@ -93,14 +93,6 @@ for version in HOST_PYTHONS:
                 default=version == "3.8")(units_on_host)  # fmt: skip
 
 
-def run_ansible_test(session: nox.Session, *arguments: str) -> None:
-    """Run ansible-test in a copy of the tree."""
-    home = nox_support.ansible_test_home(session.name, nox_support.TOOLS / "bin" / "python")
-    with session.chdir(nox_support.copy_tree(session.name)):
-        for options in arguments:
-            run(session, "ansible-test", *options.split(), "--color", "no", *session.posargs, env={"HOME": str(home)})
-
-
 @tool_session("sanity")
 def sanity(session: nox.Session) -> None:
     """Run ansible-test sanity on one Python; import and compile also on the oldest Python of hosts."""
@@ -108,8 +100,8 @@ def sanity(session: nox.Session) -> None:
         session.error("tests/sanity has an ignore file. Fix the findings instead.")
     # The newest ansible-core supports hosts from Python 3.9 on; 3.8 is covered by the session "units-3.8".
     oldest = next(version for version in HOST_PYTHONS[1:] if version in nox_support.interpreters())
-    run_ansible_test(session, f"sanity --python 3.{sys.version_info[1]}",
-                     f"sanity --python {oldest} --test import --test compile")  # fmt: skip
+    nox_support.ansible_test(session, f"sanity --python 3.{sys.version_info[1]}",
+                             f"sanity --python {oldest} --test import --test compile")  # fmt: skip
 
 
 @tool_session("integration")
@@ -117,7 +109,7 @@ def integration(session: nox.Session) -> None:
     """Run the integration targets, which write only into temporary directories."""
     if not shutil.which("ssh-keygen"):
         skip(session, "ansible-test needs ssh-keygen: apt-get install openssh-client")
-    run_ansible_test(session, "integration")
+    nox_support.ansible_test(session, "integration")
 
 
 @tool_session("plays")
@@ -182,7 +174,7 @@ def lint(session: nox.Session) -> None:
     tree = nox_support.copy_tree("lint")
     with session.chdir(tree.parents[2]):
         run(session, *mypy, session.cache_dir / "mypy-collection", tree / "plugins", tree / "tests/unit",
-            *(tree / "tests" / name for name in ("browser", "compare_versions", "fuzz", "plays")),
+            *(tree / "tests" / name for name in ("browser", "compare_versions", "faults", "fuzz", "plays")),
             env={"MYPYPATH": str(tree.parents[2])})  # fmt: skip
     with session.chdir(tree):
         run(session, "yamllint", "--strict", ".")
@@ -209,6 +201,14 @@ def fuzz(session: nox.Session) -> None:
     run(session, "python", "-B", "tests/fuzz", *session.posargs)
 
 
+@tool_session("faults")
+def faults(session: nox.Session) -> None:
+    """Let system calls of the modules fail, and kill them there: at 12 points of each task, at all in a nightly run."""
+    if problem := nox_support.tracing_problem():
+        skip(session, problem)
+    run(session, "python", "-B", "tests/faults", *session.posargs)
+
+
 @tool_session("browser")
 def browser(session: nox.Session) -> None:
     """Open the page of an audit in Chromium."""
@@ -228,17 +228,7 @@ def molecule(session: nox.Session) -> None:
     """Run a molecule scenario on booted hosts. Needs root; installs podman and mmdebstrap where they are missing."""
     if os.geteuid() != 0:
         skip(session, "The test hosts need root.")
-    tree = nox_support.copy_tree(session.name)
-    environ = {**nox_support.ansible_environment(tree), "GPUFLEET_CACHE": str(nox_support.CACHE),
-               "MOLECULE_GLOB": "molecule/*/molecule.yml"}  # fmt: skip
-    # Molecule gives each scenario an ansible.cfg of its own.
-    del environ["ANSIBLE_CONFIG"]
-    with session.chdir(tree):
-        run(session, "tests/hosts/prepare", env=environ)
-        # The file with the environment of the hosts is written for a shell.
-        output = run(session, "python", "-B", "tests/limited.py", "4500" if NIGHTLY else "1800", "sh", "-c",
-                     '. "$0"; exec "$@"', "tests/hosts/env", "molecule", "test", "--scenario-name",
-                     session.name.partition("-")[2], *session.posargs, env=environ)  # fmt: skip
+    output = nox_support.molecule(session, session.name.partition("-")[2], 4500 if NIGHTLY else 1800)
     if "The processes of this machine:" in output:
         session.warn("The first attempt did not end.\n" + output.partition("The processes of this machine:")[2])
 

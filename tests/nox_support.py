@@ -208,6 +208,36 @@ def ansible_test_home(purpose: str, python: str | Path) -> Path:
     return home
 
 
+def ansible_test(session: nox.Session, *arguments: str) -> None:
+    """Run ansible-test in a copy of the tree."""
+    home = ansible_test_home(session.name, TOOLS / "bin" / "python")
+    with session.chdir(copy_tree(session.name)):
+        for options in arguments:
+            run(session, "ansible-test", *options.split(), "--color", "no", *session.posargs, env={"HOME": str(home)})
+
+
+def molecule(session: nox.Session, scenario: str, seconds: int) -> str:
+    """Run a molecule scenario on booted hosts, twice if the first attempt does not end in time. Returns the output."""
+    tree = copy_tree(session.name)
+    environ = {**ansible_environment(tree), "GPUFLEET_CACHE": str(CACHE), "MOLECULE_GLOB": "molecule/*/molecule.yml"}
+    # Molecule gives each scenario an ansible.cfg of its own.
+    del environ["ANSIBLE_CONFIG"]
+    with session.chdir(tree):
+        run(session, "tests/hosts/prepare", env=environ)
+        # The file with the environment of the hosts is written for a shell.
+        return run(session, "python", "-B", "tests/limited.py", str(seconds), "sh", "-c", '. "$0"; exec "$@"',
+                   "tests/hosts/env", "molecule", "test", "--scenario-name", scenario, *session.posargs,
+                   env=environ)  # fmt: skip
+
+
+def tracing_problem() -> str:
+    """Return why strace cannot trace a process, as without strace and in some containers; empty if it can."""
+    if not shutil.which("strace"):
+        return "There is no strace: apt-get install strace"
+    done = subprocess.run(["strace", "-o", os.devnull, "true"], capture_output=True, text=True, check=False)
+    return f"strace cannot trace a process here: {done.stderr.strip()}" if done.returncode else ""
+
+
 def as_new_user(program: Path, directory: Path, python: str | Path, **variables: str) -> list[str | Path]:
     """Return a command that runs a program without HOME, login session and terminal, and in another locale and zone.
 

@@ -63,7 +63,7 @@ def answer(module: str, arguments: dict[str, t.Any]) -> dict[str, t.Any]:
     with tempfile.TemporaryFile() as output:
         child = os.fork()
         if child == 0:
-            _run(module, arguments, output.fileno())
+            run_and_exit(module, arguments, output.fileno())
         os.waitpid(child, 0)
         output.seek(0)
         text = output.read().decode("utf-8", "replace")
@@ -74,13 +74,15 @@ def answer(module: str, arguments: dict[str, t.Any]) -> dict[str, t.Any]:
     return found
 
 
-def _run(module: str, arguments: dict[str, t.Any], output: int) -> t.NoReturn:
+def run_and_exit(module: str, arguments: dict[str, t.Any], output: int) -> t.NoReturn:
     """Run a module in this process, with ``output`` in place of the standard output and error, and end the process."""
     from ansible.module_utils import basic  # noqa: PLC0415
 
     try:
         os.dup2(output, 1)
         os.dup2(output, 2)
+        # A test runner replaces both objects.
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
         # ansible-core reads both in place of the text that Ansible would add to the module.
         basic._ANSIBLE_ARGS = json.dumps({"ANSIBLE_MODULE_ARGS": arguments}).encode()  # noqa: SLF001
         basic._ANSIBLE_PROFILE = "legacy"  # type: ignore[attr-defined,unused-ignore]  # noqa: SLF001

@@ -305,19 +305,20 @@ class VersionStore(directory_versions.VersionReader):
         foreign = []
         # The manifest is removed last, so that the next run recognizes the files of an interrupted run.
         names = sorted(toolkit_manifest.walk(process_path), key=lambda each: each == toolkit_manifest.NAME)
+        folders = [""]
         with self._path_errors("removed"):
             for each in names:
                 path = os.path.join(process_path, each)
                 if toolkit_manifest.is_folder(path):
+                    folders.append(each)
                     continue
                 own = directory_versions.TOOLKIT_NAME.match(each) if manifest is None else each in manifest.files
                 if own or each == toolkit_manifest.NAME or atomic_write.is_temporary(each):
                     toolkit_manifest.unlink(path)
                 else:
                     foreign.append(each)
-        for folder in (*reversed(names), ""):
-            with contextlib.suppress(OSError):
-                os.rmdir(os.path.join(process_path, folder))
+            for folder in reversed(folders):
+                _remove_unless_used(os.path.join(process_path, folder))
         if not foreign:
             return []
         # A directory with this name is never treated as a version again.
@@ -342,3 +343,12 @@ class VersionStore(directory_versions.VersionReader):
         with self._path_errors("removed", created[0]):
             os.rename(self.host.real_path(created[0]), self.host.real_path(staging, last=False))
             remove_tree.remove_tree(self.host.real_path(staging, last=False))
+
+
+def _remove_unless_used(folder: str) -> None:
+    """Remove a directory unless it contains entries. Raises OSError."""
+    try:
+        os.rmdir(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise

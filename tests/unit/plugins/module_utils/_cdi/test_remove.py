@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import typing as t
@@ -15,7 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.records import record_for_unit
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import STATE_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import parse, render
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import render
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.cdi_hosts import (
     OTHER_PATH,
     OTHER_SPEC,
@@ -27,7 +26,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.cdi_hosts import (
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import (
     makes_nodes,
 )
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kills import Killed
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -206,70 +204,3 @@ def test_specification_of_unit_is_removed(host: CdiHost, monkeypatch: pytest.Mon
         assert result["changed"]
         assert (host.read(SPEC_PATH) if host.has(SPEC_PATH) else None) == original
         assert not host.cdi(use_nvml=False, state="absent")["changed"]
-
-
-@pytest.mark.parametrize("state", ["present", "absent"])
-def test_kill_at_every_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill_points: t.Callable[[int], list[int]], state: str
-) -> None:
-    """After a kill at any step the next run completes the change, and a removal restores the previous files."""
-    steps = _changes_until(NEVER, tmp_path / "whole", monkeypatch, state)
-    assert steps > 5
-    for step in kill_points(steps):
-        assert _changes_until(step, tmp_path / f"{step}", monkeypatch, state) >= step
-
-
-# No run changes the disk so often.
-NEVER = 100
-
-
-def _changes_until(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch, state: str) -> int:
-    """Kill a run at ``step``, complete it with further runs, and return the number of changes that it began."""
-    host = CdiHost(folder)
-    # A run that is killed after it created these directories leaves them.
-    host.folder("/run")
-    host.folder("/var/lib")
-    host.file(OTHER_PATH, OTHER_SPEC.encode())
-    host.file(SPEC_PATH, OTHER_SPEC.replace("all", "0").encode(), 0o600)
-    before = host.contents()
-    if state == "absent":
-        host.cdi(exclusive=True)
-    with monkeypatch.context() as patch:
-        changes = _kill_at(patch, step)
-        with contextlib.suppress(Killed):
-            host.cdi(exclusive=True, state=state, purge_backups=state == "absent")
-    begun = len(changes)
-    for path in (SPEC_PATH, OTHER_PATH):
-        # No file is incomplete.
-        assert not host.has(path) or parse(path, host.read(path))["kind"] == "nvidia.com/gpu"
-    if state == "present":
-        host.cdi(exclusive=True)
-        assert not host.cdi(exclusive=True)["changed"]
-    host.cdi(state="absent", purge_backups=True)
-    # A run that is killed while it removes backups may leave some.
-    left = {path: found for path, found in host.contents().items() if "gpufleet-nvidia" not in path}
-    assert left == before, f"killed at step {step}"
-    assert not list((host.path / STATE_DIR.lstrip("/")).glob("*.json"))
-    return begun
-
-
-def _kill_at(monkeypatch: pytest.MonkeyPatch, step: int) -> list[str]:
-    """Raise Killed before the change number ``step``. The list contains the changes that were begun."""
-    changes: list[str] = []
-
-    def counting(name: str) -> None:
-        function: t.Callable[..., t.Any] = getattr(os, name)
-
-        def wrapped(*args: t.Any, **more: t.Any) -> t.Any:
-            # The kernel releases the lock of a killed process.
-            if args[0] != "lock":
-                changes.append(name)
-                if len(changes) == step:
-                    raise Killed
-            return function(*args, **more)
-
-        monkeypatch.setattr(os, name, wrapped)
-
-    for name in ("replace", "unlink", "mkdir", "rmdir", "chmod", "chown"):
-        counting(name)
-    return changes

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -20,7 +19,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base impo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import JournalEntry
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.docker_trees import DAEMON_JSON, ORIGINAL, Tree, live_tree
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kills import Killed, kill_before_write
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.restarts import configure
 
 if t.TYPE_CHECKING:
@@ -283,31 +281,6 @@ def installed(tree: Tree) -> Tree:
     """A tree with /var/lib, as on every host."""
     tree.path("/var/lib").mkdir(parents=True)
     return tree
-
-
-@pytest.mark.parametrize("content", [None, ORIGINAL], ids=["no file", "foreign keys"])
-@pytest.mark.parametrize("step", range(1, 5))
-@pytest.mark.parametrize("killed", ["present", "update", "absent"])
-def test_killed_run(
-    installed: Tree, monkeypatch: pytest.MonkeyPatch, content: bytes | None, step: int, killed: str
-) -> None:
-    if content is not None:
-        installed.write(DAEMON_JSON, content)
-    before = installed.bytes_and_modes()
-    if killed != "present":
-        installed.present()
-    with monkeypatch.context() as patched, contextlib.suppress(Killed):
-        kill_before_write(patched, step)
-        if killed == "absent":
-            installed.absent()
-        else:
-            installed.present(set_as_default=killed == "update")
-    assert not list(installed.root.rglob("*.tmp"))
-    if killed == "present":
-        installed.present()
-        assert b"nvidia" in installed.path(DAEMON_JSON).read_bytes()
-    installed.absent(purge_backups=True)
-    assert installed.bytes_and_modes() == before
 
 
 def test_failed_write_leaves_no_record(installed: Tree, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
@@ -36,7 +35,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.configure
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.settings import BY_PATH, default_of
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.docker_trees import Tree
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kills import Killed, kill_before_write
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_configs import (
     BY_HAND,
     DEFAULT,
@@ -230,48 +228,6 @@ def test_records_directories_that_packages_created(tree: Toolkit) -> None:
     tree.toolkit({MODE: "cdi"})
     content = tree.path(record_path(TOOLKIT, PATH)).read_bytes()
     assert folder in OriginalFile.from_bytes("record", content).created_directories
-
-
-# -- killed runs -------------------------------------------------------------------------------------------------------
-
-
-def _killed(tree: Toolkit, settings: dict[str, t.Any] | None, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """End the run just before the given replacement or removal of a file."""
-    with monkeypatch.context() as patched, contextlib.suppress(Killed):
-        kill_before_write(patched, step)
-        tree.toolkit(settings)
-
-
-def test_removes_the_record_of_a_killed_run(tree: Toolkit, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree.write(PATH, DEFAULT)
-    tree.toolkit({MODE: "cdi"})
-    _killed(tree, None, monkeypatch, 2)
-    assert tree.path(PATH).read_text() == DEFAULT
-    assert tree.path(record_path(TOOLKIT, PATH)).exists()
-    assert tree.toolkit().changed
-    assert not tree.path(record_path(TOOLKIT, PATH)).exists()
-
-
-@pytest.mark.parametrize("content", [None, DEFAULT], ids=["no file", "packages"])
-@pytest.mark.parametrize("step", range(1, 4))
-@pytest.mark.parametrize("killed", ["present", "absent"])
-def test_completes_a_killed_run(
-    tree: Toolkit, monkeypatch: pytest.MonkeyPatch, content: str | None, step: int, killed: str
-) -> None:
-    tree.path("/var/lib").mkdir(parents=True)
-    tree.path("/etc/nvidia-container-runtime").mkdir(parents=True)
-    if content is not None:
-        tree.write(PATH, content)
-    before = tree.bytes_and_modes()
-    if killed == "present":
-        _killed(tree, {MODE: "cdi"}, monkeypatch, step)
-        tree.toolkit({MODE: "cdi"})
-        assert 'mode = "cdi"' in tree.path(PATH).read_text()
-    else:
-        tree.toolkit({MODE: "cdi"})
-        _killed(tree, None, monkeypatch, step)
-    tree.toolkit(purge_backups=True)
-    assert tree.bytes_and_modes() == before
 
 
 # -- Properties of every config.toml ---------------------------------------------------------------------------------

@@ -386,3 +386,25 @@ def test_killed_run_leaves_at_most_empty_directories(tmp_path: Path, cut_off: Cu
         host.remove()
         found = left(host)
         assert found in (gone, {**gone, **folders}), number
+
+
+@pytest.mark.parametrize("name", ["", "/.config"])
+def test_removal_reports_a_directory_that_it_cannot_remove(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host(tmp_path)
+    host.source(OLD)
+    before = left(host)
+    host.install(OLD, **FEW)
+    kept, really_remove = f"{host.current()}{name}", os.rmdir
+
+    def remove(path: str, **more: t.Any) -> None:
+        if path.rstrip("/") == kept:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        really_remove(path, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rmdir", remove)
+        assert "cannot be removed: Input/output error" in refusal(host.remove)
+    host.remove()
+    assert left(host) == before
