@@ -302,15 +302,19 @@ def test_all_devices_are_usable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert unusable_devices(host, inventory()) == []
 
 
-def problem(name: str, message: str, code: str = "node-unusable") -> GpuProblem:
-    return GpuProblem(name, Problem(code, message))
+def problem(name: str, message: str, code: str = "node-unusable", advice: str = "") -> GpuProblem:
+    return GpuProblem(name, Problem(code, message, advice))
+
+
+def replacing(path: str) -> str:
+    return f"Remove {path}, then run nvidia-smi as root, which creates it."
 
 
 @pytest.mark.parametrize(
     ("path", "numbers", "expected"),
     [
         ("/dev/nvidia3", None, problem("0", "/dev/nvidia3 does not exist.")),
-        ("/dev/nvidia0", (195, 1), problem("2", "/dev/nvidia0 has the minor number 1, not 0.")),
+        ("/dev/nvidia0", (195, 1), problem("2", "/dev/nvidia0 has the minor number 1, not 0.", advice=replacing("/dev/nvidia0"))),
         (
             "/dev/nvidia-caps/nvidia-cap5",
             None,
@@ -334,7 +338,8 @@ def test_unusable_nodes(
     fakes.block.add(path)
     fakes.nodes[path] = NODES[path]
     (found,) = unusable_devices(host, inventory())
-    assert found == expected._replace(problem=expected.problem._replace(message=f"{path} is not a character device."))
+    wrong = expected.problem._replace(message=f"{path} is not a character device.", advice=replacing(path))
+    assert found == expected._replace(problem=wrong)
 
 
 def test_gpu_is_off_the_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
