@@ -86,8 +86,7 @@ def check_for_role(action: ActionBase, variables: t.Mapping[str, t.Any]) -> Prob
     unchecked = [view for view in views if checked is None or not view.lines() <= checked]
     if not unchecked:
         return Problems(errors, [])
-    own: t.Any = action._templar.template(variables.get(OWN_VARIABLES) or [])  # noqa: SLF001
-    own = [own] if isinstance(own, str) else list(own)
+    own = _own_variables(action, variables)
     warnings: list[str] = []
     for view in unchecked:
         of_names = _settings.name_problems(_setting_names(view.variables), KNOWN, own)
@@ -97,6 +96,21 @@ def check_for_role(action: ActionBase, variables: t.Mapping[str, t.Any]) -> Prob
     if not errors:
         _remember(variables, {line for view in unchecked for line in view.lines()})
     return Problems(list(dict.fromkeys(errors)), list(dict.fromkeys(warnings)))
+
+
+def check_names_for_audit(action: ActionBase, variables: t.Mapping[str, t.Any]) -> Problems:
+    """Check the names of variables for the playbook audit, which uses few variables of the roles.
+
+    A misspelled variable of a role is a warning, since it must not prevent the report.
+    """
+    errors, warnings = _settings.name_problems(_names(variables), KNOWN, _own_variables(action, variables))
+    of_audit = [error for error in errors if error.startswith(_settings.AUDIT)]
+    return Problems(of_audit, [*(error for error in errors if error not in of_audit), *warnings])
+
+
+def _own_variables(action: ActionBase, variables: t.Mapping[str, t.Any]) -> list[str]:
+    own: t.Any = action._templar.template(variables.get(OWN_VARIABLES) or [])  # noqa: SLF001
+    return [own] if isinstance(own, str) else list(own)
 
 
 class _View(t.NamedTuple):
