@@ -104,8 +104,8 @@ def _from(source: str) -> tuple[str, ...]:
 def shortened(lines: t.Iterable[str], *, with_diff: bool) -> c.Iterator[str]:
     """Yield the lines of Ansible's output that report a change, a problem or a result.
 
-    Left out are the names of included files, headings without such a line, and the content of new files. Without
-    ``with_diff``, all diffs are left out.
+    Left out are the names of included files, headings without such a line, that of the closing line of the host, and the
+    content of new files. Without ``with_diff``, all diffs are left out.
     """
     play = task = diff_of = ""
     is_report = False
@@ -119,9 +119,10 @@ def shortened(lines: t.Iterable[str], *, with_diff: bool) -> c.Iterator[str]:
             play, task = ("" if text.startswith("PLAY RECAP ") else line), ""
         elif text.startswith(("TASK [", "RUNNING HANDLER [")):
             task, is_report = line, text.startswith(_REPORT)
-        is_left_out = _IS_LEFT_OUT.match(text) and not (is_report and text.strip())
         in_new_file = diff_of == "new file" and text.startswith("+") and not text.startswith("+++ after: ")
-        if (diff_of and not with_diff) or in_new_file or line in (play, task) or is_left_out:
+        if is_report and text.startswith("ok: "):
+            yield line
+        if (diff_of and not with_diff) or in_new_file or line in (play, task) or _IS_LEFT_OUT.match(text):
             continue
         yield from filter(None, (play, task))
         play = task = ""

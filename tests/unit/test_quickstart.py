@@ -93,7 +93,8 @@ def test_shows_what_changes_or_fails(quickstart: t.Any, colour: str, with_diff: 
         lines[5],
         lines[8],
         *([*lines[9:17], "@@ -0,0 +1,2 @@ (not shown)"] if with_diff else []),
-        *lines[20:],
+        *lines[20:25],
+        *lines[26:],
     ]
 
 
