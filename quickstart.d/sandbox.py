@@ -104,8 +104,8 @@ def _from(source: str) -> tuple[str, ...]:
 def shortened(lines: t.Iterable[str], *, with_diff: bool) -> c.Iterator[str]:
     """Yield the lines of Ansible's output that report a change, a problem or a result.
 
-    Left out are the names of included files, headings without such a line, that of the closing line of the host, and the
-    content of new files. Without ``with_diff``, all diffs are left out.
+    Left out are the names of included files, headings without such a line, that of the closing line of the host, and
+    the content of new files. Without ``with_diff``, all diffs are left out.
     """
     play = task = diff_of = ""
     is_report = False
