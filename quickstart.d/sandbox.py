@@ -73,7 +73,9 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _RECAP = re.compile(r"^sandbox\s+: ok=\d+\s+changed=(\d+)\s", re.MULTILINE)
 _COMMENTED_OUT = re.compile(r"\s*#\s*[\w.-]+\s*=")
 _DIFF_LINE = re.compile(r"^[-+].*$", re.MULTILINE)
-_IS_LEFT_OUT = re.compile(r"\s*$|included: ")
+_IS_LEFT_OUT = re.compile(r"\s*$|included: |ok: ")
+# The task with the closing line of a host, which is the result of a run.
+_REPORT = "TASK [Report the state of the host]"
 
 
 def _parse(name: str, content: bytes) -> t.Any:
@@ -102,10 +104,11 @@ def _from(source: str) -> tuple[str, ...]:
 def shortened(lines: t.Iterable[str], *, with_diff: bool) -> c.Iterator[str]:
     """Yield the lines of Ansible's output that report a change, a problem or a result.
 
-    Left out are the names of included files, headings without such a line, and the content of new files. Without
-    ``with_diff``, all diffs are left out.
+    Left out are the names of included files, headings without such a line, that of the closing line of the host, and
+    the content of new files. Without ``with_diff``, all diffs are left out.
     """
     play = task = diff_of = ""
+    is_report = False
     for line in lines:
         text = _ESCAPE.sub("", line)
         if text.startswith("--- before: "):
@@ -115,8 +118,10 @@ def shortened(lines: t.Iterable[str], *, with_diff: bool) -> c.Iterator[str]:
         if text.startswith("PLAY "):
             play, task = ("" if text.startswith("PLAY RECAP ") else line), ""
         elif text.startswith(("TASK [", "RUNNING HANDLER [")):
-            task = line
+            task, is_report = line, text.startswith(_REPORT)
         in_new_file = diff_of == "new file" and text.startswith("+") and not text.startswith("+++ after: ")
+        if is_report and text.startswith("ok: "):
+            yield line
         if (diff_of and not with_diff) or in_new_file or line in (play, task) or _IS_LEFT_OUT.match(text):
             continue
         yield from filter(None, (play, task))
@@ -216,7 +221,6 @@ class Sandbox:
         self._environ = {
             **environ,
             "ANSIBLE_DIFF_CONTEXT": "1",
-            "ANSIBLE_DISPLAY_OK_HOSTS": "false",
             "ANSIBLE_DISPLAY_SKIPPED_HOSTS": "false",
             "ANSIBLE_FORCE_COLOR" if self._colour else "ANSIBLE_NOCOLOR": "1",
             "ANSIBLE_LOCAL_TEMP": str(work / "ansible-tmp"),

@@ -14,8 +14,8 @@ if t.TYPE_CHECKING:
 
 # Lines of status that an unchanged host may have.
 MOST_LINES = 8
-# Each role of a removal checks its arguments and inspects the host itself.
-MOST_LINES_OF_A_REMOVAL = 19
+# Each role of a removal inspects the host itself.
+MOST_LINES_OF_A_REMOVAL = 15
 # What remains after a removal: the backups.
 LASTING = re.compile(r"/var/lib/gpufleet-nvidia(/backups(/.*)?)?$")
 # Changed by the package managers: the cache of the loader has the same libraries in another order.

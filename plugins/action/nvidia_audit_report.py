@@ -15,6 +15,7 @@ from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _check
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit import files, origin, page, report
 
 NEVER = "never"
@@ -52,8 +53,11 @@ class ActionModule(ActionBase):
         if paths["json"] == paths["html"]:
             raise AnsibleActionFail(f"json and html are the same file, {paths['json']}. Name two files.")
         if given["prepare_only"]:
+            problems = _check.check_names_for_audit(self, task_vars or {})
+            if problems.errors:
+                raise AnsibleActionFail("\n".join(problems.errors))
             created = [self._try(path, files.prepare) for path in paths.values()]
-            return {**result, "changed": any(created), **paths}
+            return {**result, "changed": any(created), "warnings": problems.warnings, **paths}
         fleet = report.report_of(_results(task_vars or {}, given), given["generated"])
         # Only the page has the time of the controller. The JSON stays the same as long as the findings do.
         now = datetime.datetime.now().astimezone().isoformat(" ", "seconds")

@@ -77,6 +77,7 @@ options:
     description:
       - Creates the directories of the files and checks that the files can be written, and does nothing else. A playbook
         uses this before it inspects the hosts.
+      - A misspelled variable of the playbook C(audit) is an error, one of a role is a warning.
     type: bool
     default: false
 seealso:

@@ -101,7 +101,7 @@ class BundledAction(NormalActionModule):
             raise
         except AnsibleError as error:
             # For example, Ansible cannot become a user. The other items of a loop must still run.
-            result = {"failed": True, "msg": str(error)}
+            result = {"failed": True, "msg": f"{self._problem_with_user()}{error}"}
         self.clean(result)
         # A role that continues after an error (failed_when: false) reads the message from this key.
         result.pop("error", None)
@@ -114,6 +114,16 @@ class BundledAction(NormalActionModule):
         if self._discovered_interpreter_key:
             result["ansible_facts"] = {self._discovered_interpreter_key: self._discovered_interpreter}
         return result
+
+    def _problem_with_user(self) -> str:
+        """Return what to check for a task that runs as another user than root and could not be started."""
+        user = self._play_context.become_user if self._play_context.become else None
+        if user in (None, "root"):
+            return ""
+        return (
+            f"The module could not run as the user {user}. Check that this user exists on the host, and that Ansible"
+            " can become this user and pass it files (README of the role nvidia_runtime, Rootless Docker). "
+        )
 
     def _with_state_of_host(self, message: str, variables: dict[str, t.Any]) -> str:
         """Return the error of a task, in a role of this collection's playbooks with the last line about the host."""

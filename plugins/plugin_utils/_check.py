@@ -20,7 +20,7 @@ from ansible import constants
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _settings
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _role_state, _settings
 
 if t.TYPE_CHECKING:
     from ansible.plugins.action import ActionBase
@@ -38,6 +38,13 @@ _CONTROLLER_FILES = (
     "nvidia_runtime_after_restart",
 )
 OWN_VARIABLES = "nvidia_own_variables"
+# The tasks with which Ansible runs the handlers have the tag always too.
+_SKIPS_ALWAYS = (
+    "The tag always is skipped (--skip-tags), and with it the check of the variables, the inspection of the host, and"
+    " the restarts of the engines. Do not skip this tag."
+)
+# This role cannot do without its first task, which has the tag always, in other plays either.
+_NEEDS_ALWAYS = "nvidia_toolkit"
 
 
 class Problems(t.NamedTuple):
@@ -71,13 +78,15 @@ def check_for_role(action: ActionBase, variables: t.Mapping[str, t.Any]) -> Prob
     role: t.Any = getattr(action._task, "_role", None)  # noqa: SLF001
     if role is None or not _is_own(role):
         return Problems([], [])
+    needs_always = _role_state.PLAY in variables or _name(role) == _NEEDS_ALWAYS
+    if needs_always and "always" in (variables.get("ansible_skip_tags") or ()):
+        return Problems([_SKIPS_ALWAYS], [])
     errors = _facts_problems(variables)
     checked, views = _checked(variables), _views(role, variables)
     unchecked = [view for view in views if checked is None or not view.lines() <= checked]
     if not unchecked:
         return Problems(errors, [])
-    own: t.Any = action._templar.template(variables.get(OWN_VARIABLES) or [])  # noqa: SLF001
-    own = [own] if isinstance(own, str) else list(own)
+    own = _own_variables(action, variables)
     warnings: list[str] = []
     for view in unchecked:
         of_names = _settings.name_problems(_setting_names(view.variables), KNOWN, own)
@@ -87,6 +96,21 @@ def check_for_role(action: ActionBase, variables: t.Mapping[str, t.Any]) -> Prob
     if not errors:
         _remember(variables, {line for view in unchecked for line in view.lines()})
     return Problems(list(dict.fromkeys(errors)), list(dict.fromkeys(warnings)))
+
+
+def check_names_for_audit(action: ActionBase, variables: t.Mapping[str, t.Any]) -> Problems:
+    """Check the names of variables for the playbook audit, which uses few variables of the roles.
+
+    A misspelled variable of a role is a warning, since it must not prevent the report.
+    """
+    errors, warnings = _settings.name_problems(_names(variables), KNOWN, _own_variables(action, variables))
+    of_audit = [error for error in errors if error.startswith(_settings.AUDIT)]
+    return Problems(of_audit, [*(error for error in errors if error not in of_audit), *warnings])
+
+
+def _own_variables(action: ActionBase, variables: t.Mapping[str, t.Any]) -> list[str]:
+    own: t.Any = action._templar.template(variables.get(OWN_VARIABLES) or [])  # noqa: SLF001
+    return [own] if isinstance(own, str) else list(own)
 
 
 class _View(t.NamedTuple):

@@ -105,7 +105,7 @@ def _targets(settings: Settings, inspected: t.Sequence[EngineInfo]) -> tuple[str
     others = [name for name in wanted.engines if "/" not in name and name not in known]
     return _unique(
         [
-            *(name for name in wanted.engines if "/" in name),
+            *(selection.target_named(name) for name in wanted.engines if "/" in name),
             *(str(engine["target"]) for engine in found),
             *(others if wanted.flavor == selection.AUTO else []),
         ]

@@ -65,12 +65,16 @@ def _toolkit(variables: Variables, situation: Situation) -> t.Iterator[str]:
         yield "no NVIDIA GPU"
     installation = result_of(variables, "nvidia_toolkit_installation")
     removal = {} if installation else result_of(variables, "nvidia_toolkit_removal")
-    result = installation or removal
-    version = _text(result["version"] if "version" in result else inspected.get("version"))
-    if removal.get("changed") and (situation.check_mode or not version):
-        yield "toolkit would be removed" if situation.check_mode else "toolkit removed"
-    elif situation.check_mode and installation.get("changed"):
+    predicted = installation.get("predicted")
+    if situation.check_mode and isinstance(predicted, dict):
+        version = _text(predicted.get("version"))
         yield f"toolkit {version} would be installed" if version else "toolkit would be installed"
+        return
+    # In check mode, an installation that changes only files may report no version.
+    result = removal or ({} if situation.check_mode else installation)
+    version = _text(result["version"] if "version" in result else inspected.get("version"))
+    if removal.get("changed") and not version:
+        yield "toolkit would be removed" if situation.check_mode else "toolkit removed"
     elif inspected or result:
         yield f"toolkit {version}" if version else "no toolkit"
 

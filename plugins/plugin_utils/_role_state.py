@@ -19,11 +19,6 @@ Variables = t.Mapping[str, t.Any]
 SETTINGS = "nvidia_runtime_settings"
 # The variable of a play of this collection with the name of its playbook.
 PLAY = "nvidia_playbook"
-# The tasks with which Ansible runs the handlers have the tag always too.
-_SKIPS_ALWAYS = (
-    "The tag always is skipped (--skip-tags), and with it the restarts of the engines and the task that fails with"
-    " their errors. Do not skip this tag."
-)
 _HOOKS = ("nvidia_runtime_before_restart", "nvidia_runtime_after_restart")
 # What each entry of the plan contains.
 _OF_ENTRY = (
@@ -99,10 +94,7 @@ class RoleState:
             f"{', '.join(hooks)}: set by facts of this host, which must not name files of the controller. Set them in"
             " the inventory or in the play, and remove the facts of this host from the fact cache."
         )
-        errors = [*([from_facts] if hooks else []), *selection.errors]
-        if PLAY in self.variables and "always" in (self.variables.get("ansible_skip_tags") or ()):
-            errors.append(_SKIPS_ALWAYS)
-        return errors
+        return [*([from_facts] if hooks else []), *selection.errors]
 
     def options(self) -> _restart_plan.Options:
         """Return the settings that decide about restarts."""

@@ -23,8 +23,10 @@ if t.TYPE_CHECKING:
     from pathlib import Path
 
 # An unknown name with one of these prefixes is an error.
-PREFIXES = ("nvidia_toolkit_", "nvidia_runtime_", "nvidia_cdi_")
+AUDIT = "nvidia_audit_"
+PREFIXES = ("nvidia_toolkit_", "nvidia_runtime_", "nvidia_cdi_", AUDIT)
 HOST_ROOT = "nvidia_host_root"
+SERIAL = "nvidia_serial"
 FAMILY = "nvidia_"
 # The tags of the playbooks site, rolling and remove.
 TAGS = ("toolkit", "cdi", "runtime")
@@ -38,6 +40,7 @@ _EDITS = 2
 _CHARACTERS_PER_EDIT = 3
 _SET_BY_TASKS = re.compile(r"\b(?:register|loop_var): (nvidia_\w+)")
 _OPTIONAL = re.compile(r"\b(nvidia_\w+) \| default\(")
+_BATCH = re.compile(r"\s*[0-9]+%?\s*")
 _TOOLKIT_VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:[~.+-][0-9A-Za-z.~+-]+)?|latest")
 _VERSION = re.compile(r"v?[0-9]+(?:\.[0-9]+)+(?:[~+-].*)?")
 _FINGERPRINT = re.compile(r"[0-9A-Fa-f]{40}")
@@ -53,10 +56,10 @@ _VERSIONS = {
 class Known(t.NamedTuple):
     """The variables of the collection.
 
-    ``options`` has the argument specification of each variable of a role and of nvidia_host_root, without defaults,
-    which may be templates. ``settings`` are all variables that a user can set. ``internal`` are those that roles and
-    playbooks set themselves. ``given`` are the values that the roles and playbooks give to settings: defaults, and
-    variables of roles and tasks. They need no check.
+    ``options`` has the argument specification of each variable of a role, of nvidia_host_root and of nvidia_serial,
+    without defaults, which may be templates. ``settings`` are all variables that a user can set. ``internal`` are those
+    that roles and playbooks set themselves. ``given`` are the values that the roles and playbooks give to settings:
+    defaults, and variables of roles and tasks. They need no check.
     """
 
     options: dict[str, dict[str, t.Any]]
@@ -80,7 +83,7 @@ def known_variables(collection: Path) -> Known:
         for path in [*role.glob("tasks/*.yml"), *role.glob("handlers/*.yml")]:
             internal.update(_SET_BY_TASKS.findall(path.read_text(encoding="utf-8")))
             _add_values_of_tasks(given, _load(path))
-    options[HOST_ROOT] = {"type": "path"}
+    options.update({HOST_ROOT: {"type": "path"}, SERIAL: {"type": "raw"}})
     for path in (collection / "playbooks").glob("*.yml"):
         text = path.read_text(encoding="utf-8")
         internal.update(_SET_BY_TASKS.findall(text))
@@ -214,6 +217,7 @@ def value_problems(values: t.Mapping[str, t.Any], is_file: t.Callable[[str], boo
     """
     return [
         *(_different_host_roots(values) if one_tree else ()),
+        *_malformed_batches(values),
         *_unknown_engines(values),
         *_single_engine(values),
         *_malformed_versions(values),
@@ -229,6 +233,16 @@ def _different_host_roots(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
     if len({os.path.normpath(root) for root in roots.values()}) > 1:
         named = ", ".join(f"{name} is {root}" for name, root in roots.items())
         yield f"The roles would change different trees: {named}. Set nvidia_host_root, which is the default of all."
+
+
+def _malformed_batches(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
+    """Yield an error for sizes of batches with which Ansible ends with a traceback."""
+    given = values.get(SERIAL)
+    if given is None:
+        return
+    sizes = given.split(",") if isinstance(given, str) else given if isinstance(given, list) else [given]
+    if not sizes or not all(_BATCH.fullmatch(str(size)) for size in sizes):
+        yield f"{SERIAL} is {given!r}. Use a number of hosts, a percentage such as 25%, or a list of them."
 
 
 def _unknown_engines(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:

@@ -356,13 +356,20 @@ def test_the_callback_reports_unreachable_hosts(tmp_path: Path) -> None:
     assert line == f"progress: {expected}"
 
 
-@pytest.mark.parametrize("playbook", ["site", "rolling", "remove"])
-def test_a_run_without_handlers_and_the_last_task_is_refused(tmp_path: Path, playbook: str) -> None:
+@pytest.mark.parametrize(
+    ("playbook", "options"),
+    [
+        *((playbook, options) for playbook in ("site", "rolling", "remove") for options in ([], ["--tags=runtime"])),
+        ("site", ["-e", "nvidia_toolkit_source=files", "-e", '{"nvidia_toolkit_files": ["/x"]}']),
+        ("site", ["--skip-tags=toolkit"]), ("verify", []),
+    ],
+)  # fmt: skip
+def test_no_playbook_runs_without_the_tag_always(tmp_path: Path, playbook: str, options: list[str]) -> None:
     fleet = Fleet(tmp_path, {"refused": Host({}, REFUSED)})
-    output = fleet.play(f"gpufleet.nvidia.{playbook}", "--tags=runtime", "--skip-tags=always")
+    output = fleet.play(f"gpufleet.nvidia.{playbook}", "--skip-tags=always", *options)
     assert output.status == 2, output.text
-    assert "The tag always is skipped (--skip-tags), and with it the restarts" in output.text
-    assert fleet.options("refused", "nvidia_runtime_config") == []
+    assert "The tag always is skipped (--skip-tags), and with it the check of the variables" in output.text
+    assert [path.name for path in (tmp_path / "refused").glob("*.called")] == []
 
 
 # -- the role in a play of a user --------------------------------------------------------------------------------------

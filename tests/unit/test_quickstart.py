@@ -54,6 +54,7 @@ def test_the_owner_s_collections_stay_in_reach(
 OUTPUT = """\
 PLAY [Check] ****
 TASK [one : Read the host] ****
+ok: [sandbox]
 included: /a/b.yml for sandbox
 
 PLAY [Configure] ****
@@ -76,6 +77,8 @@ changed: [sandbox]
 TASK [one : Fail] ****
 fatal: [sandbox]: FAILED! =>
     msg: it failed
+TASK [Report the state of the host] ****
+ok: [sandbox] => (item=toolkit 1.19.1)
 PLAY RECAP ****
 sandbox : ok=1 changed=1
 """
@@ -87,10 +90,11 @@ def test_shows_what_changes_or_fails(quickstart: t.Any, colour: str, with_diff: 
     shown = quickstart.sandbox.shortened([colour + line for line in OUTPUT.splitlines(True)], with_diff=with_diff)
     lines = OUTPUT.splitlines()
     assert [line.replace(colour, "").rstrip() for line in shown] == [
-        lines[4],
-        lines[7],
-        *([*lines[8:16], "@@ -0,0 +1,2 @@ (not shown)"] if with_diff else []),
-        *lines[19:],
+        lines[5],
+        lines[8],
+        *([*lines[9:17], "@@ -0,0 +1,2 @@ (not shown)"] if with_diff else []),
+        *lines[20:25],
+        *lines[26:],
     ]
 
 

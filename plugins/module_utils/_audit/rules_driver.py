@@ -69,9 +69,8 @@ def devices(facts: report.HostFacts) -> report.Findings:
     for (kind, _own), by_name in unusable.items():
         found = [reason for reasons in by_name.values() for reason in reasons]
         text = report.joined(reason.message for reason in found) or "Containers cannot use it."
-        advice = report.joined(reason.advice for reason in found) or _READ_LOG
-        if kind == "mig-without-capability":
-            advice = _RECREATE
+        default = _RECREATE if kind == "mig-without-capability" else _READ_LOG
+        advice = report.joined(reason.advice for reason in found) or default
         yield report.critical(kind, core_text.listed(list(by_name)), text, advice)
 
 

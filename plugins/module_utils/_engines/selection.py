@@ -19,7 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 
 AUTO, ALL = core_constants.AUTO, "all"
 _ROOTLESS = "docker/rootless/"
-_SYSTEM = re.compile(r"([a-z]+)/system")
+_SYSTEM = "/system"
 _UNIT = re.compile(r"[a-z]+/system/.+")
 
 Described = t.Mapping[str, t.Any]
@@ -50,9 +50,6 @@ def _listed(value: object) -> list[object]:
 
 def _usual_name(name: str) -> str:
     """Return the name of an engine as nvidia_container_info spells it."""
-    system = _SYSTEM.fullmatch(name)
-    if system is not None:
-        return system.group(1)
     return f"{name}.service" if _UNIT.fullmatch(name) and "." not in name else name
 
 
@@ -81,13 +78,24 @@ def users_of(wanted: Wanted, engines: t.Sequence[Described]) -> list[str]:
     return [user for user in dict.fromkeys([*users, *named]) if user]
 
 
+def target_named(name: str) -> str:
+    """Return the target of an engine that the user names: ``containerd`` for ``containerd/system``."""
+    return name[: -len(_SYSTEM)] if name.endswith(_SYSTEM) else name
+
+
+def _names_of(engine: Described) -> set[str]:
+    """Return the names that stand for one engine and for no other flavor of it."""
+    target = str(engine["target"])
+    return {target} if "/" in target else {f"{target}{_SYSTEM}"}
+
+
 def selected(wanted: Wanted, engines: t.Sequence[Described]) -> list[Described]:
     """Return the engines that are configured if they are installed."""
     return [engine for engine in engines if _is_selected(wanted, engine)]
 
 
 def _is_selected(wanted: Wanted, engine: Described) -> bool:
-    if "/" in engine["target"] and engine["target"] in wanted.engines:
+    if not _names_of(engine).isdisjoint(wanted.engines):
         return True
     is_named = not wanted.engines or engine["engine"] in wanted.engines
     return is_named and wanted.flavor in (AUTO, engine["flavor"])
@@ -111,7 +119,7 @@ def missing_errors(names: t.Sequence[str], inspected: t.Sequence[Described], unk
         unknown: The users whose engines no task has inspected yet.
     """
     existing = [engine for engine in inspected if engine["installed"] or engine["problems"]]
-    known = {str(engine[key]) for engine in existing for key in ("engine", "target")}
+    known = {name for engine in existing for name in (str(engine["engine"]), *_names_of(engine))}
     known.update(target_of(user) for user in unknown)
     missing = [name for name in names if name not in known and not _UNIT.fullmatch(name)]
     if not missing:

@@ -224,9 +224,9 @@ def unusable_devices(host: hostfs.HostFS, found: GpuInventory) -> list[GpuProble
                 continue
             nodes += [(name, f"nvidia-caps/nvidia-cap{minor}", minor, MIG_NODE) for minor in minors]
         problems += [
-            GpuProblem(name, errors.Problem(code, message))
+            GpuProblem(name, problem)
             for name, node, minor, code in nodes
-            for message in _node_problems(host, f"/dev/{node}", minor)
+            for problem in _node_problems(host, f"/dev/{node}", minor, code)
         ]
     return problems
 
@@ -300,17 +300,19 @@ def unknown_uuid(indices: t.Sequence[str]) -> str:
     )
 
 
-def _node_problems(host: hostfs.HostFS, path: str, minor: int) -> t.Iterator[str]:
-    """Yield the problem of a device node, if there is one."""
+def _node_problems(host: hostfs.HostFS, path: str, minor: int, code: str) -> t.Iterator[errors.Problem]:
+    """Yield the problem of a device node, if there is one. ``code`` is the code of the problem."""
     try:
         status = os.stat(host.real_path(path))
     except (errors.HostError, OSError):
-        yield f"{path} does not exist."
+        yield errors.Problem(code, f"{path} does not exist.")
         return
+    advice = f"Remove {path}, then run nvidia-smi as root, which creates it."
     if not stat.S_ISCHR(status.st_mode):
-        yield f"{path} is not a character device."
+        yield errors.Problem(code, f"{path} is not a character device.", advice)
     elif os.minor(status.st_rdev) != minor:
-        yield f"{path} has the minor number {os.minor(status.st_rdev)}, not {minor}."
+        message = f"{path} has the minor number {os.minor(status.st_rdev)}, not {minor}."
+        yield errors.Problem(code, message, advice)
 
 
 def _kernel_address(bus: str) -> str:

@@ -47,12 +47,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., dict
     """Runs the action in an empty directory, for the hosts of SEEN and for one without any result."""
     monkeypatch.chdir(tmp_path)
 
-    def run(check_mode: bool = False, seen: t.Mapping[str, t.Any] | None = None, **args: t.Any) -> dict[str, t.Any]:
+    def run(
+        check_mode: bool = False, seen: t.Mapping[str, t.Any] | None = None, own: t.Mapping[str, t.Any] | None = None,
+        **args: t.Any,
+    ) -> dict[str, t.Any]:  # fmt: skip
         seen = SEEN if seen is None else seen
         given = {name: value for name, value in {"results": "seen", **args}.items() if value is not None}
         task = MagicMock(args=given, async_val=0, check_mode=check_mode, action="x")
         action: t.Any = ActionModule(task, *(MagicMock(has_native_async=False) for _part in range(5)))
-        variables = {"hostvars": HostVars(seen), "ansible_play_hosts_all": [*seen, "missing"]}
+        variables = {"hostvars": HostVars(seen), "ansible_play_hosts_all": [*seen, "missing"], **(own or {})}
         return dict(action.run(task_vars=variables))
 
     return run
@@ -194,6 +197,15 @@ def test_prepare_only(run: t.Callable[..., dict[str, t.Any]], tmp_path: Path) ->
     assert not run(prepare_only=True, directory="reports", html="pages/a.html")["changed"]
     run(directory="reports/other")
     assert sorted(os.listdir(tmp_path / "reports/other")) == ["gpufleet-audit.html", "gpufleet-audit.json"]
+
+
+def test_misspelled_variables(run: t.Callable[..., dict[str, t.Any]], tmp_path: Path) -> None:
+    """A pipeline relies on nvidia_audit_fail_on. A variable of a role must not prevent the report."""
+    with pytest.raises(AnsibleActionFail, match=r"nvidia_audit_fail is .* Did you mean nvidia_audit_fail_on\?"):
+        run(prepare_only=True, own={"nvidia_audit_fail": "critical"})
+    assert os.listdir(tmp_path) == []
+    result = run(prepare_only=True, own={"nvidia_toolkit_verison": "1", "nvidia_audit_dir": "x", "nvidia_host": "x"})
+    assert ["toolkit_version?" in text for text in result["warnings"]] == [True, False]
 
 
 def test_paths(run: t.Callable[..., dict[str, t.Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,9 @@ TOML, YAML = ("tomlkit",), ("yaml",)
 def new_action(plugin: str = "nvidia_runtime_config", **task: t.Any) -> t.Any:
     task = {"args": {}, "async_val": 0, "check_mode": False, "action": f"gpufleet.nvidia.{plugin}", **task}
     action_class = importlib.import_module(f"{PLUGINS}.{plugin}").ActionModule
-    return action_class(MagicMock(**task), *(MagicMock(has_native_async=False) for _part in range(5)))
+    action = action_class(MagicMock(**task), *(MagicMock(has_native_async=False) for _part in range(5)))
+    action._play_context.become = False
+    return action
 
 
 # -- the packages of a task --------------------------------------------------------------------------------------------
@@ -242,6 +244,21 @@ def test_role_that_continues_after_an_error_finds_it(
     monkeypatch.setattr(ActionBase, "_execute_module", execute)
     action = new_action(failed_when=[False] if continues else [])
     assert action.run(task_vars={}) == {"failed": True, "msg": "x", **({"error": "x"} if continues else {})}
+
+
+@pytest.mark.parametrize(
+    ("become", "user", "expected"),
+    [(True, "alice", "The module could not run as the user alice."), (True, "root", "x"), (False, "alice", "x")],
+)
+def test_names_the_user_that_ansible_cannot_become(
+    monkeypatch: pytest.MonkeyPatch, become: bool, user: str, expected: str
+) -> None:
+    monkeypatch.setattr(ActionBase, "_execute_module", MagicMock(side_effect=AnsibleError("x")))
+    action = new_action(failed_when=[])
+    action._play_context.become, action._play_context.become_user = become, user
+    message = action.run(task_vars={})["msg"]
+    assert message.startswith(expected)
+    assert message.endswith("x")
 
 
 # -- packing -----------------------------------------------------------------------------------------------------------

@@ -48,7 +48,12 @@ FOUND = (
         ({"state": "absent"}, ("docker", "containerd/k3s", "containerd", "crio")),
         ({"engines": ("containerd",)}, ("containerd/k3s", "containerd")),
         ({"engines": ("containerd",), "flavor": "system"}, ("containerd",)),
+        ({"engines": ("containerd/system",)}, ("containerd",)),
+        ({"engines": ("containerd/system",), "flavor": "k3s"}, ("containerd",)),
+        ({"engines": ("containerd/system", "containerd/k3s")}, ("containerd", "containerd/k3s")),
+        ({"engines": ("containerd/system", "containerd")}, ("containerd", "containerd/k3s")),
         # They may be installed later.
+        ({"engines": ("podman/system",), "check_mode": True}, ("podman",)),
         ({"engines": ("podman", "docker"), "offline": True}, ("docker", "podman")),
         ({"engines": ("podman",), "flavor": "k3s", "check_mode": True}, ()),
         # Other engines of the same name are not selected.

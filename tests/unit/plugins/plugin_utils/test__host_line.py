@@ -131,12 +131,29 @@ def test_engines(result: dict[str, t.Any], expected: str) -> None:
 
 
 def test_check_mode_predicts() -> None:
-    known = {**SITE, "nvidia_cdi_specification": {**SPECIFICATION, "reasons": ["It does not exist."]},
+    installed = {"changed": True, "version": "1.19.1", "predicted": {"version": "1.19.1"}}
+    known = {**SITE, "nvidia_toolkit_installation": installed,
+             "nvidia_cdi_specification": {**SPECIFICATION, "reasons": ["It does not exist."]},
              "nvidia_runtime_result": configured(DOCKER, work=[{**ENTRY, "verify": "off"}])}  # fmt: skip
     assert host_line(known, Situation(check_mode=True)) == (
         "toolkit 1.19.1 would be installed; CDI: 8 devices would be written to /etc/cdi/nvidia.yaml, refreshed by"
         " nvidia-cdi-refresh.service; docker: would have runtime nvidia, not the default, CDI on, would be restarted"
     )
+
+
+@pytest.mark.parametrize(
+    ("predicted", "expected"),
+    [
+        ({"version": "1.19.1"}, "toolkit 1.19.1 would be installed"),
+        ({"version": None}, "toolkit would be installed"),
+        # Only config.toml, a hold, or the files of the repository would change.
+        (None, "toolkit 1.18.2"),
+    ],
+)
+def test_check_mode_predicts_the_toolkit(predicted: dict[str, t.Any] | None, expected: str) -> None:
+    known = {"nvidia_toolkit_info": INFO,
+             "nvidia_toolkit_installation": {"changed": True, "version": None, "predicted": predicted}}  # fmt: skip
+    assert host_line(known, Situation(check_mode=True)) == expected
 
 
 def test_a_task_that_fails_leaves_later_parts() -> None:
@@ -149,10 +166,11 @@ def test_a_task_that_fails_leaves_later_parts() -> None:
     ("installation", "check_mode", "expected"),
     [
         ({"changed": True, "version": None}, False, "toolkit removed"),
-        ({"changed": True, "version": "1.18.2"}, True, "toolkit would be removed"),
+        ({"changed": True, "version": None}, True, "toolkit would be removed"),
         ({"changed": False, "version": None}, False, "no toolkit"),
         # Its packages were installed by other means.
         ({"changed": True, "version": "1.18.2"}, False, "toolkit 1.18.2"),
+        ({"changed": True, "version": "1.18.2"}, True, "toolkit 1.18.2"),
     ],
 )
 def test_removal(installation: dict[str, t.Any], check_mode: bool, expected: str) -> None:

@@ -70,15 +70,6 @@ def test_users_and_selection() -> None:
     assert state().selection(OWN, {"alice": [engine("docker/rootless/alice")]}).targets[0] == "crio"
 
 
-@pytest.mark.parametrize(
-    ("skipped", "playbook", "count"), [(["always"], {"nvidia_playbook": "site"}, 1), (["always"], {}, 0),
-                                       (["cdi"], {"nvidia_playbook": "site"}, 0)],
-)  # fmt: skip
-def test_a_playbook_needs_the_tag_always(skipped: list[str], playbook: dict[str, str], count: int) -> None:
-    found = state({"ansible_skip_tags": skipped, **playbook})
-    assert len(found.setting_errors(found.selection())) == count
-
-
 def test_a_host_must_not_choose_tasks_of_the_controller() -> None:
     found = state({"ansible_facts": {"nvidia_runtime_after_restart": "/x"}})
     (error,) = found.setting_errors(found.selection())

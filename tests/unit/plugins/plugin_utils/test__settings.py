@@ -109,6 +109,11 @@ def test_knows_variables_that_tasks_set() -> None:
         ({"nvidia_toolkit_key_fingerprint": "C95B321B61E88C1809C4F759DDCAE044F796ECBX"}, "40 hexadecimal digits."),
         ({"nvidia_toolkit_key_url": "https://me:x@mirror/key"}, "password. Remove it from nvidia_toolkit_key_url;"),
         ({"nvidia_runtime_before_restart": "/none.yml"}, "/none.yml is not a file on the controller."),
+        ({"nvidia_serial": "abc"}, "nvidia_serial is 'abc'. Use a number of hosts"),
+        ({"nvidia_serial": "1,x%"}, "nvidia_serial is '1,x%'."),
+        ({"nvidia_serial": []}, "nvidia_serial is []."),
+        ({"nvidia_serial": [1, None]}, "nvidia_serial is [1, None]."),
+        ({"nvidia_serial": -1}, "nvidia_serial is -1."),
     ],
 )
 def test_refuses_values(values: dict[str, t.Any], problem: str) -> None:
@@ -130,6 +135,9 @@ def test_refuses_values(values: dict[str, t.Any], problem: str) -> None:
         {"nvidia_toolkit_version": "1.20.0-rc.2"},
         {"nvidia_runtime_before_restart": "/hook.yml"},
         {"nvidia_runtime_verify": "gpu"},
+        {"nvidia_serial": "1, 5,50%"},
+        {"nvidia_serial": [1, "25%"]},
+        {"nvidia_serial": 3},
         {"nvidia_toolkit_key_fingerprint": "c95b 321b 61e8 8c18 09c4 f759 ddca e044 f796 ecb0"},
         {"nvidia_toolkit_key_url": "https://me:x@mirror/key", "nvidia_toolkit_source": "existing"},
         {"nvidia_toolkit_key_url": "https://me:x@mirror/key", "nvidia_toolkit_state": "absent"},

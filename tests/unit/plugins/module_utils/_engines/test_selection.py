@@ -25,7 +25,8 @@ FOUND = (engine(), engine("containerd/k3s"), engine("containerd"), engine("crio"
         ("auto", "all", Wanted((), "auto", None)),
         (["auto"], ["all"], Wanted((), "auto", None)),
         ("docker", [], Wanted(("docker",))),
-        (["docker/system", "containerd/system/second"], [], Wanted(("docker", "containerd/system/second.service"))),
+        (["docker/system", "containerd/system/second"], [],
+         Wanted(("docker/system", "containerd/system/second.service"))),
         (["containerd/k3s", "containerd/system/x.scope"], ["bob"],
          Wanted(("containerd/k3s", "containerd/system/x.scope"), "auto", ("bob",))),
     ],
@@ -42,6 +43,7 @@ def test_spellings(engines: object, users: object, expected: Wanted) -> None:
         (Wanted(("containerd",)), ["containerd/k3s", "containerd"]),
         (Wanted(("containerd",), "system"), ["containerd"]),
         (Wanted(("containerd/k3s",), "system"), ["containerd/k3s"]),
+        (Wanted(("containerd/system",)), ["containerd"]),
         (Wanted(("podman",)), []),
     ],
 )
@@ -66,6 +68,7 @@ def test_users(wanted: Wanted, expected: list[str]) -> None:
         (["docker", "podman", "containerd/rke2"], "podman and containerd/rke2"),
         (["crio"], "crio"),
         (["docker/rootless"], "docker/rootless"),
+        (["docker/system", "crio/system"], "crio/system"),
         # A second containerd is found by its unit only. The user has not been inspected yet.
         (["containerd/system/x.service", ALICE], ""),
     ],

@@ -306,6 +306,10 @@ def problem(name: str, message: str, code: str = "node-unusable") -> GpuProblem:
     return GpuProblem(name, Problem(code, message))
 
 
+def replacing(path: str) -> str:
+    return f"Remove {path}, then run nvidia-smi as root, which creates it."
+
+
 @pytest.mark.parametrize(
     ("path", "numbers", "expected"),
     [
@@ -330,11 +334,13 @@ def test_unusable_nodes(
     fakes = FakeNodes(monkeypatch, tmp_path, NODES)
     del fakes.nodes[path]
     fakes.nodes.update({} if numbers is None else {path: numbers})
-    assert unusable_devices(host, inventory()) == [expected]
+    wrong = expected.problem._replace(advice="" if numbers is None else replacing(path))
+    assert unusable_devices(host, inventory()) == [expected._replace(problem=wrong)]
     fakes.block.add(path)
     fakes.nodes[path] = NODES[path]
     (found,) = unusable_devices(host, inventory())
-    assert found == expected._replace(problem=expected.problem._replace(message=f"{path} is not a character device."))
+    wrong = expected.problem._replace(message=f"{path} is not a character device.", advice=replacing(path))
+    assert found == expected._replace(problem=wrong)
 
 
 def test_gpu_is_off_the_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
