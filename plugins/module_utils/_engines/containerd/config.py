@@ -49,7 +49,7 @@ HIGHER_IMPORTS_SINCE = (2, 4)
 MERGES_SINCE = (2, 0)
 # Before these releases, a relative pattern in `imports` is relative to the working directory of the daemon, which is /
 # for a unit of systemd (resolveImports in services/server/config/config.go).
-PATTERNS_OF_FOLDER_SINCE = {(1, 6): (1, 6, 29), (1, 7): (1, 7, 16)}
+PATTERNS_OF_FOLDER_SINCE: dict[tuple[int, ...], tuple[int, ...]] = {(1, 6): (1, 6, 29), (1, 7): (1, 7, 16)}
 # containerd 2.x moves the CRI settings of version 2 to the names of version 3, and keeps those that already have these
 # names (configMigration in plugins/cri/runtime/plugin.go of 2.0.2 to 2.3.4). 2.0.0 and 2.0.1 replace the whole table.
 KEEPS_NEW_NAMES_SINCE = (2, 0, 2)
