@@ -121,8 +121,9 @@ def imports(configs: owners.HostConfigs) -> report.Findings:
         message = f"{main} imports itself."
         yield report.warning("import-of-itself", main, message, "Remove the entry from imports.")
     for name in files.mismatched_versions():
-        message = f"containerd ignores the CRI settings in {name}, because its version is not that of the main file."
-        yield report.warning("config-version-mismatch", name, message, "Use the version of the main file.")
+        other = files.version_file.path
+        message = f"containerd ignores the CRI settings in {name}, because {other} sets another configuration version."
+        yield report.warning("config-version-mismatch", name, message, "Convert both files to the same version.")
     disabled_in = files.cri_disabled_in()
     if disabled_in is not None:
         message = (

@@ -47,6 +47,9 @@ HIGHER_IMPORTS_SINCE = (2, 4)
 # mergeConfig in cmd/containerd/server/config/config.go is the same in 2.0.0, 2.0.11, 2.1.0 and 2.2.7. The one of 1.7
 # replaces tables.
 MERGES_SINCE = (2, 0)
+# Before these releases, a relative pattern in `imports` is relative to the working directory of the daemon, which is /
+# for a unit of systemd (resolveImports in services/server/config/config.go).
+PATTERNS_OF_FOLDER_SINCE: dict[tuple[int, ...], tuple[int, ...]] = {(1, 6): (1, 6, 29), (1, 7): (1, 7, 16)}
 # containerd 2.x moves the CRI settings of version 2 to the names of version 3, and keeps those that already have these
 # names (configMigration in plugins/cri/runtime/plugin.go of 2.0.2 to 2.3.4). 2.0.0 and 2.0.1 replace the whole table.
 KEEPS_NEW_NAMES_SINCE = (2, 0, 2)
@@ -130,7 +133,8 @@ class ContainerdFiles:
 
     ``overlay`` maps paths to planned documents, which replace the files on the host (None: the file is removed).
     ``missing`` lists imported files that do not exist. ``merges``: containerd merges the tables of a plugin.
-    ``migrates``: containerd migrates each file to version 4 before it merges them.
+    ``migrates``: containerd migrates each file to version 4 before it merges them. ``merges_versions``: the version of
+    ``version_file`` counts for all files.
     """
 
     def __init__(
@@ -145,12 +149,14 @@ class ContainerdFiles:
         self.engine_version = engine_version
         self.merges = engine_version is not None and engine_version >= MERGES_SINCE
         self.migrates = engine_version is not None and engine_version >= MIGRATES_SINCE
+        self.merges_versions = engine_version is not None and not self.migrates
         self.names, self._file_names = decoders(engine_version)
         # The documents by path, with the names of the files.
         self._written: dict[str, toml_document.TomlDocument] = {}
         self.missing: list[str] = []
         self.files = self._load(path)
         self.main = self.files[0].document
+        self.version_file = self.files[0]
         self.version = self._version()
         self.cri_path = CRI_TABLE[self.version]
 
@@ -179,26 +185,37 @@ class ContainerdFiles:
                 continue
             document = document or toml_document.TomlDocument.from_bytes(real, b"")
             loaded[real] = ConfigFile(real, document)
-            for pattern in _patterns(name, document):
+            for pattern in self._patterns(name, document):
                 pending += self.expand(pattern)
         return list(loaded.values())
 
     def _version(self) -> int:
-        """Return the format version of the main file.
+        """Return the format version in which containerd reads the files.
 
-        Raises ConfigurationError for a version that this collection does not support.
+        Before 2.3, containerd also merges the versions: that of the last file that has one counts for all files
+        (LoadConfig in 1.6.20, 1.7.24 and 2.1.4). Raises ConfigurationError for an unsupported version.
         """
         versions = [toml_plan.require(file.document, ("version",), int, "Write 2 or 3.") for file in self.files]
-        if versions[0] is not None:
-            if versions[0] not in CRI_TABLE:
-                raise self.main.error(
+        # Of an unknown release, the version of the main file is used, and other files are reported.
+        for file, version in list(zip(self.files, versions))[: None if self.merges_versions else 1]:
+            if version and version not in CRI_TABLE:
+                raise file.document.error(
                     ("version",),
-                    f"unsupported configuration version {versions[0]}",
+                    f"unsupported configuration version {version}",
                     f"Supported: {min(CRI_TABLE)} to {max(CRI_TABLE)}. Upgrade this collection, or use one of these.",
                 )
-            return int(versions[0])
-        imported = set(versions) - {None}
-        unversioned = [file for file, version in zip(self.files, versions) if version is None]
+            # containerd 2.0 to 2.2 migrates a file of version 1 before it merges it.
+            if version not in (None, 0, 1 if self.merges else 0, self.version_file.document.value("version")):
+                self.version_file = file
+        return self.version_file.document.value("version") or self._unset()
+
+    def main_version(self) -> int:
+        """Return the format version of the main file, or that which it gets if it has none."""
+        return self.main.value("version") or self._unset()
+
+    def _unset(self) -> int:
+        imported = {file.document.value("version") for file in self.files} - {None}
+        unversioned = [file for file in self.files if file.document.value("version") is None]
         if len(imported) > 1 or not all(has_no_versioned_settings(file.document) for file in unversioned):
             return 1
         return next(iter(imported & set(CRI_TABLE)), default_version(self.engine_version))
@@ -227,6 +244,17 @@ class ContainerdFiles:
                 found[path] = name if self._files.resolve(name) == path else path
         return sorted(found.values())
 
+    def _patterns(self, path: str, document: toml_document.TomlDocument) -> list[str]:
+        """Return the entries of ``imports`` of the file ``path`` as absolute paths."""
+        entries = toml_plan.require(document, ("imports",), list, "Make it an array of paths.") or []
+        if not all(isinstance(entry, str) for entry in entries):
+            problem = "imports contains an entry that is not a string"
+            raise document.error(("imports",), problem, "Write paths in quotes.")
+        engine = self.engine_version or (2,)
+        of_daemon = engine < PATTERNS_OF_FOLDER_SINCE.get(engine[:2], (1, 6))
+        folders = ["/" if of_daemon and "*" in entry else posixpath.dirname(path) for entry in entries]
+        return [posixpath.normpath(posixpath.join(folder, entry)) for folder, entry in zip(folders, entries)]
+
     def selects(self, pattern: str, path: str) -> bool:
         """Return whether an entry of ``imports`` selects ``path``, in which all links are resolved."""
         real = self._files.resolve(pattern)
@@ -237,7 +265,7 @@ class ContainerdFiles:
     def imports_path(self, path: str) -> bool:
         """Return whether containerd would import a file at ``path``."""
         return any(
-            self.selects(pattern, path) for file in self.files for pattern in _patterns(file.path, file.document)
+            self.selects(pattern, path) for file in self.files for pattern in self._patterns(file.path, file.document)
         )
 
     def cri_paths(self, document: toml_document.TomlDocument) -> list[KeyPath]:
@@ -245,7 +273,7 @@ class ContainerdFiles:
         version = document.value("version")
         if not self.migrates:
             both = [CRI_TABLE[3], CRI_TABLE[2]] if self._reads_new_names() else [self.cri_path]
-            return both if version in (None, self.version) else []
+            return both if self.merges_versions or version in (None, self.version) else []
         # Up to version 3, containerd reads the older and the newer table name (configMigration in
         # plugins/cri/runtime/plugin.go of 2.3.0). It reads a file without a version as version 1.
         names = (4,) if version == 4 else (3, 2) if version in (2, 3) else (3, 2, 1)
@@ -308,12 +336,17 @@ class ContainerdFiles:
     def _merged(self, files: t.Iterable[ConfigFile], path: KeyPath) -> dict[str, t.Any] | None:
         """Return the table at ``path`` after all files, with the names of the files; None if no file has it."""
         tables = [
-            toml_plan.require(file.document, path, dict, "Make it a table, or remove it.")
+            toml_plan.require(file.document, self._path_in(file, path), dict, "Make it a table, or remove it.")
             for file in files
             if path in self.cri_paths(file.document)
         ]
         found = [table for table in tables if table is not None]
         return functools.reduce(toml_plan.merged, found) if found else None
+
+    def _path_in(self, file: ConfigFile, path: KeyPath) -> KeyPath:
+        """Return where a file has the table ``path``: containerd 2.0 to 2.2 renames those of version 1."""
+        is_renamed = self.merges and not self.migrates and file.document.value("version") in (None, 1)
+        return CRI_TABLE[1] if is_renamed and path == CRI_TABLE[2] and not file.document.has(*path) else path
 
     def _migrated(self, files: t.Sequence[ConfigFile]) -> dict[str, t.Any] | None:
         """Return the CRI settings of files that containerd merges before it migrates them, None if there are none."""
@@ -359,11 +392,14 @@ class ContainerdFiles:
         return self._written.get(file.path, file.document)
 
     def mismatched_versions(self) -> list[str]:
-        """Return imported files whose CRI settings have no effect, since their version differs from the main file's."""
+        """Return files whose CRI settings have no effect, since they have the names of another version."""
         return [
             file.path
-            for file in self.files[1:]
-            if not self.cri_paths(file.document) and any(file.document.has(*path) for path in CRI_TABLE.values())
+            for file in self.files
+            if not self.migrates
+            and file.document.value("version") not in (None, self.version)
+            and any(file.document.has(*path) for path in CRI_TABLE.values())
+            and not any(file.document.has(*self._path_in(file, path)) for path in self.cri_paths(file.document))
         ]
 
     def target_path(self) -> str:
@@ -466,20 +502,22 @@ def has_no_versioned_settings(document: toml_document.TomlDocument) -> bool:
 
 
 def version_too_new(files: ContainerdFiles) -> bool:
-    """Return whether this containerd does not support the format version of the main file yet."""
-    return files.engine_version is not None and files.engine_version < READ_SINCE.get(files.version, ())
+    """Return whether this containerd does not support the format version of its files yet."""
+    version = max(files.version, files.main_version())
+    return files.engine_version is not None and files.engine_version < READ_SINCE.get(version, ())
 
 
 def check_version(files: ContainerdFiles) -> None:
-    """Raise NvidiaError if this containerd does not support the format version of its main file."""
+    """Raise NvidiaError if this containerd does not support the format version of its files."""
     version = files.engine_version or ()
     if version_too_new(files):
-        raise files.main.error(
+        number = max(files.version, files.main_version())
+        raise (files.version_file.document if number == files.version else files.main).error(
             ("version",),
-            f"containerd {core_text.dotted(version)} does not support configuration version {files.version}",
-            f"Use version = 2, or upgrade to containerd {core_text.dotted(READ_SINCE[files.version])} or newer.",
+            f"containerd {core_text.dotted(version)} does not support configuration version {number}",
+            f"Use version = 2, or upgrade to containerd {core_text.dotted(READ_SINCE[number])} or newer.",
         )
-    if files.version == 1 and version >= VERSION_1_IGNORED_SINCE and not files.migrates:
+    if files.main_version() == 1 and version >= VERSION_1_IGNORED_SINCE and not files.migrates:
         raise errors.NvidiaError(
             f"{files.files[0].path}: containerd {core_text.dotted(version)} ignores the CRI settings of a file in"
             " configuration version 1. Add version = 2 as its first line and rename [plugins.cri…] to"
@@ -502,13 +540,6 @@ def check_import_versions(files: ContainerdFiles) -> None:
                 f" {core_text.dotted(engine)} does not start with such an import",
                 f"Convert the file to version {first_version}, or remove it from the imports.",
             )
-
-
-def _patterns(path: str, document: toml_document.TomlDocument) -> list[str]:
-    entries = toml_plan.require(document, ("imports",), list, "Make it an array of paths.") or []
-    if not all(isinstance(entry, str) for entry in entries):
-        raise document.error(("imports",), "imports contains an entry that is not a string", "Write paths in quotes.")
-    return [posixpath.normpath(posixpath.join(posixpath.dirname(path), entry)) for entry in entries]
 
 
 def _glob_matches(pattern: str, path: str) -> bool:

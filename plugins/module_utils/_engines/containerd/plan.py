@@ -359,8 +359,8 @@ class ContainerdPlanner:
             )
         for path in after.mismatched_versions():
             self.warnings.append(
-                f"{path} and {self.main.path} have CRI settings in different configuration versions, and containerd"
-                " ignores one of them. Convert both to the same version."
+                f"{path} has CRI settings for another configuration version than {after.version_file.path}, and"
+                " containerd ignores one of them. Convert both to the same version."
             )
 
     def _missing_imports(self, after: containerd_config.ContainerdFiles) -> str:

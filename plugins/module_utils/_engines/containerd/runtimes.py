@@ -176,9 +176,9 @@ class RuntimeTableWriter:
         return toml_plan.merged(self._earlier_entries(name), table if isinstance(table, dict) else {})
 
     def _earlier_entries(self, name: str) -> dict[str, t.Any]:
-        """Return the runtime's entries in the files that a drop-in is merged with."""
+        """Return the runtime's entries in the files that a drop-in is merged with, or a copy of."""
         path = (*containerd_config.RUNTIMES, name)
-        entries = toml_plan.lookup(self.others.raw_cri(), path) if self.mode == "drop_in" else None
+        entries = toml_plan.lookup(self.others.raw_cri(), path) if self.mode != "in_place" else None
         return entries if isinstance(entries, dict) else {}
 
     def _write_runtime(self, name: str, inherited: t.Mapping[str, t.Any], requested: t.Mapping[str, t.Any]) -> None:

@@ -90,7 +90,7 @@ class K0sFiles(containerd_config.ContainerdFiles):
             return super()._load(path)
         # A k0s whose containerd migrates files does not start with drop-ins of another version
         # (internal/pkg/sysinfo/probes/containerd.go of 1.36.1).
-        self.merges, self.migrates = True, False
+        self.merges, self.migrates, self.merges_versions = True, False, False
         loaded = {real: containerd_config.ConfigFile(real, main or toml_document.TomlDocument.from_bytes(real, b""))}
         for name in self.expand(f"{DROP_INS}/*.toml"):
             drop_in = self._files.resolve(name)
@@ -100,8 +100,11 @@ class K0sFiles(containerd_config.ContainerdFiles):
         return list(loaded.values())
 
     def _version(self) -> int:
+        return self.main_version() if self.managed else super()._version()
+
+    def main_version(self) -> int:
         """Return the format version in which k0s writes the main file: at least 3 for containerd 2, otherwise 2."""
-        written = super()._version()
+        written = super().main_version()
         if not self.managed:
             return written
         if self.engine_version is None or (written > containerd_config.default_version(self.engine_version) > 2):

@@ -133,6 +133,18 @@ def test_imports_path(patterns: list[str], covered: bool) -> None:
     assert read(imports(*patterns)).imports_path(HERE + "conf.d/99-nvidia.toml") is covered
 
 
+@pytest.mark.parametrize(
+    ("engine", "of_daemon"),
+    [((1, 6, 28), True), ((1, 6, 29), False), ((1, 7, 15), True), (V17, False), (V21, False), (None, False)],
+)
+def test_relative_patterns_of_old_releases_belong_to_the_daemon(engine: t.Any, of_daemon: bool) -> None:
+    files = {"main": imports("conf.d/*.toml", "a.toml"), "a.toml": "", "conf.d/b.toml": "", "/conf.d/c.toml": ""}
+    found = read(files, engine)
+    expected = "/conf.d/c.toml" if of_daemon else HERE + "conf.d/b.toml"
+    assert [file.path for file in found.files] == [MAIN, expected, HERE + "a.toml"]
+    assert found.imports_path(HERE + "conf.d/99-nvidia.toml") is not of_daemon
+
+
 # -- versions ----------------------------------------------------------------------------------------------------------
 
 
@@ -154,14 +166,22 @@ def test_imports_path(patterns: list[str], covered: bool) -> None:
         ({"main": imports("a"), "a": V2}, V21, 2),
         ({"main": imports("a"), "a": V3}, None, 3),
         ({"main": imports("a", "b"), "a": V2, "b": ""}, V21, 2),
-        ({"main": imports("a", "b"), "a": V2, "b": V3}, V21, 1),
+        ({"main": imports("a", "b"), "a": V2, "b": V3}, V21, 3),
+        ({"main": imports("a", "b"), "a": V2, "b": V3}, None, 1),
         ({"main": imports("a"), "a": "[plugins.cri]\n"}, V21, 1),
-        ({"main": imports("a", "b"), "a": V2, "b": "[plugins.cri]\n"}, V21, 1),
-        ({"main": imports("a"), "a": "version = 9\n"}, V17, 2),
-        ({"main": V2 + imports("a"), "a": V3}, V21, 2),
+        ({"main": imports("a", "b"), "a": V2, "b": "[plugins.cri]\n"}, V21, 2),
+        ({"main": imports("a"), "a": "version = 9\n"}, None, 2),
+        # Printed by containerd 1.6.20, 1.7.24 and 2.1.9 (config dump): the last file with a version counts for all.
+        ({"main": V2 + imports("a"), "a": V3}, V21, 3),
+        ({"main": V2 + imports("a", "b"), "a": V3, "b": "root = '/x'\n"}, V21, 3),
+        ({"main": V3 + imports("a"), "a": V2}, V21, 2),
+        ({"main": V2 + imports("a"), "a": "version = 1\n"}, V17, 1),
+        ({"main": V2 + imports("a"), "a": "version = 1\n"}, V21, 2),
+        ({"main": V2 + imports("a"), "a": V3}, V23, 2),
+        ({"main": V2 + imports("a"), "a": V3}, None, 2),
     ],
 )
-def test_version_of_the_main_file(files: t.Any, engine: tuple[int, ...] | None, version: int) -> None:
+def test_version_that_counts(files: t.Any, engine: tuple[int, ...] | None, version: int) -> None:
     assert read(files, engine).version == version
 
 
@@ -240,6 +260,25 @@ def test_tables_of_other_versions_have_no_effect(main: str, later: str, cri: dic
     files = read({"main": imports("a") + main, "a": later})
     assert files.cri() == cri
     assert files.mismatched_versions() == ([path("a")] if mismatched else [])
+
+
+@pytest.mark.parametrize(
+    ("main", "later", "cri", "ignored"),
+    [
+        # Printed by containerd 2.1.9 for the same files (config dump).
+        (V2 + CRI_2 + "x = 1\n", V3 + CRI_3 + "y = 1\n", {"y": 1}, "main"),
+        (V2 + CRI_2 + "x = 1\n", V3, {}, "main"),
+        (V2 + CRI_3 + "x = 1\n", V3 + CRI_3 + "y = 1\n", {"x": 1, "y": 1}, None),
+        (V3 + CRI_3 + "x = 1\n", V2 + CRI_2 + "y = 1\n", {"x": 1, "y": 1}, None),
+        (V3 + CRI_3 + "x = 1\n", V2 + CRI_3 + "x = 2\n", {"x": 2}, None),
+        (V2 + CRI_2 + "x = 1\n", "[plugins.cri]\nx = 2\n", {"x": 2}, None),
+        (V2 + CRI_2 + "x = 1\n", "version = 1\n[plugins.cri]\ny = 2\n", {"x": 1, "y": 2}, None),
+    ],
+)
+def test_one_version_counts_for_all_files(main: str, later: str, cri: dict[str, int], ignored: str | None) -> None:
+    files = read({"main": imports("a") + main, "a": later}, V21)
+    assert files.cri() == cri
+    assert files.mismatched_versions() == ([path(ignored)] if ignored else [])
 
 
 @pytest.mark.parametrize("engine", [V23, V24])

@@ -425,9 +425,36 @@ def test_2_4_accepts_a_drop_in_of_a_higher_version() -> None:
 
 
 def test_warns_about_files_in_another_version() -> None:
-    host = Host({MAIN: V2 + 'imports = ["/zz/*"]\n', "/zz/a.toml": V3 + CRI_3}, V21)
-    expected = f"/zz/a.toml and {MAIN} have CRI settings in different configuration versions"
-    assert expected in host.present().warnings[-1]
+    files = {MAIN: V2 + 'imports = ["/zz/*"]\n' + CRI_2, "/zz/a.toml": V3 + CRI_3}
+    for version, path, other in ((V21, MAIN, "/zz/a.toml"), (None, "/zz/a.toml", MAIN)):
+        host = Host(files, version)
+        expected = f"{path} has CRI settings for another configuration version than {other}, and containerd ignores one"
+        assert expected in host.present().warnings[-1]
+
+
+@pytest.mark.parametrize("mode", ["in_place", "drop_in"])
+def test_writes_the_version_that_counts(mode: str) -> None:
+    host = Host({MAIN: V2 + 'imports = ["/zz/*"]\n' + CRI_2, "/zz/a.toml": V3 + "[debug]\nlevel = 'info'\n"}, V21)
+    before = host.texts
+    host.present(config_mode=mode, set_as_default=True)
+    assert "grpc" not in (host.drop_in() if mode == "drop_in" else host.text().split(CRI_2)[1])
+    assert (host.default, list(host.runtimes)) == ("nvidia", ["nvidia"])
+    assert not any(file.changed for file in host.present(config_mode=mode, set_as_default=True).files)
+    host.absent()
+    assert host.texts == before
+
+
+def test_a_copy_keeps_the_type_of_a_foreign_runtime() -> None:
+    host = Host(V2 + RUNC + runtime("nvidia", kind="io.containerd.runc.v1"), V17)
+    for _run in range(2):
+        host.present(config_mode="drop_in")
+        assert host.runtimes["nvidia"]["runtime_type"] == "io.containerd.runc.v1"
+
+
+def test_an_old_release_gets_an_import_beside_a_relative_pattern() -> None:
+    host = Host({MAIN: V2 + 'imports = ["conf.d/*.toml"]\n' + RUNC}, (1, 7, 15))
+    host.present(config_mode="drop_in")
+    assert '"/etc/containerd/conf.d/*.toml"' in host.text()
 
 
 def test_absent_removes_only_own_entries() -> None:

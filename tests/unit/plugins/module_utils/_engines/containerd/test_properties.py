@@ -273,8 +273,9 @@ def configurations(draw: Draw) -> dict[str, bytes | None]:
     if imported:
         head.append(f'imports = ["{imported}"]')
     if imported.startswith("/x"):
-        first = [] if version == 1 else [f"version = {version}"]
-        later = first + blocks(draw, version, draw(RUNTIMES)) if draw(st.booleans()) else first
+        own = draw(st.sampled_from([version, version, version, 1, 2, 3]))
+        first = [] if own == 1 else [f"version = {own}"]
+        later = first + blocks(draw, own, draw(RUNTIMES)) if draw(st.booleans()) else first
         files["/x/a.toml"] = ("\n".join(later) + "\n").encode()
     body = blocks(draw, version, names) + draw(st.lists(OTHERS, max_size=2, unique=True))
     if draw(st.booleans()):
