@@ -194,11 +194,11 @@ def _owners(live: bool) -> frozenset[int]:
     if not live and os.geteuid() == 0 and sudo.isdigit():
         owners.add(int(sudo))
     try:
-        with open("/proc/self/uid_map", encoding="ascii") as stream:
+        with open("/proc/self/uid_map", encoding="utf-8") as stream:
             mapped = " ".join(stream.read().split())
         if mapped != _ALL_USERS:
             # In a user namespace, the real root and all other unmapped users appear under this UID.
-            with open("/proc/sys/kernel/overflowuid", encoding="ascii") as stream:
+            with open("/proc/sys/kernel/overflowuid", encoding="utf-8") as stream:
                 owners.add(int(stream.read()))
     except (OSError, ValueError):
         pass
