@@ -451,7 +451,8 @@ def remove_temporary_files(host: hostfs.HostFS, folder: str, config_dirs: t.Iter
     """
     try:
         process_path = _target(host, folder)
-        for place in {process_path, _staging_dir(process_path, [host.real_path(name) for name in config_dirs])}:
+        staging = _staging_dir(process_path, [host.real_path(name) for name in config_dirs])
+        for place in dict.fromkeys([process_path, staging]):
             if os.path.isdir(place):
                 _remove_stale_temp_files(place)
     except OSError as error:
