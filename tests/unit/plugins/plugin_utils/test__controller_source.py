@@ -253,7 +253,8 @@ class TestErrors:
         tool.chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
-        monkeypatch.setenv("LANGUAGE", "de")
+        # A language without translations, since the C library remembers translated errors for later tests.
+        monkeypatch.setenv("LANGUAGE", "xx")
         found = self.error_of(lambda: toolkit_in_packages([str(path)], None, str(cache)))
         assert "dpkg-deb failed: C.UTF-8 C. " in found
 
