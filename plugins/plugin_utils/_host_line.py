@@ -71,7 +71,8 @@ def _toolkit(variables: Variables, situation: Situation) -> t.Iterator[str]:
         yield f"toolkit {version} would be installed" if version else "toolkit would be installed"
         return
     # In check mode, an installation that changes only files may report no version.
-    result = removal or ({} if situation.check_mode else installation)
+    is_incomplete = situation.check_mode and installation.get("changed")
+    result = removal or ({} if is_incomplete else installation)
     version = _text(result["version"] if "version" in result else inspected.get("version"))
     if removal.get("changed") and not version:
         yield "toolkit would be removed" if situation.check_mode else "toolkit removed"
