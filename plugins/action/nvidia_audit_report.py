@@ -13,10 +13,9 @@ import typing as t
 
 from ansible import context
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _check
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit import files, origin, page, report
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _check, _controller_action, _controller_files
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit import origin, page, report
 
 NEVER = "never"
 # The same as in plugins/modules/nvidia_audit_report.py.
@@ -33,42 +32,36 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
 }
 
 
-class ActionModule(ActionBase):
+class ActionModule(_controller_action.ControllerAction):
     """Write the report of an audit on the controller, and return its lines.
 
     The results of hosts are read with ``hostvars.raw_get()`` and are not used in expressions: some releases of
     ansible-core would evaluate templates in them (CVE-2024-11079).
     """
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
-    _supports_check_mode = True
+    arguments = ARGUMENTS
+    rules: t.ClassVar[dict[str, t.Any]] = {"required_if": [("prepare_only", False, ["results"])]}
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
-        result: dict[str, t.Any] = super().run(tmp, task_vars)
-        _validation, given = self.validate_argument_spec(  # type: ignore[no-untyped-call]
-            argument_spec=ARGUMENTS, required_if=[("prepare_only", False, ["results"])]
-        )
+    def work(self, given: dict[str, t.Any], variables: dict[str, t.Any]) -> dict[str, t.Any]:
         paths = {name: os.path.join(os.path.abspath(given["directory"]), given[name]) for name in ("json", "html")}
         if paths["json"] == paths["html"]:
             raise AnsibleActionFail(f"json and html are the same file, {paths['json']}. Name two files.")
         if given["prepare_only"]:
-            problems = _check.check_names_for_audit(self, task_vars or {})
+            problems = _check.check_names_for_audit(self, variables)
             if problems.errors:
                 raise AnsibleActionFail("\n".join(problems.errors))
-            created = [self._try(path, files.prepare) for path in paths.values()]
-            return {**result, "changed": any(created), "warnings": problems.warnings, **paths}
-        fleet = report.report_of(_results(task_vars or {}, given), given["generated"])
+            created = [self._try(path, _controller_files.prepare) for path in paths.values()]
+            return {"changed": any(created), "warnings": problems.warnings, **paths}
+        fleet = report.report_of(_results(variables, given), given["generated"])
         # Only the page has the time of the controller. The JSON stays the same as long as the findings do.
         now = datetime.datetime.now().astimezone().isoformat(" ", "seconds")
         html = page.page_of(fleet, now, origin.version(), origin.command(context.CLIARGS))
         changes = [
-            self._try(paths["json"], files.write_private, json.dumps(fleet, indent=2) + "\n"),
-            self._try(paths["html"], files.write_private, html, ignored=page.TIME),
+            self._try(paths["json"], _controller_files.write_private, json.dumps(fleet, indent=2) + "\n"),
+            self._try(paths["html"], _controller_files.write_private, html, ignored=page.TIME),
         ]
         counts = fleet["totals"]["findings"]
         return {
-            **result,
             "changed": any(changes),
             "failed": _fails(counts, given["fail_on"]),
             "msg": " ".join(report.lines_of(fleet, 0)[:2]),

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible.plugins.action import ActionBase
-
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _check, _settings
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _check, _controller_action, _settings
 
 # The same as in plugins/modules/nvidia_check_settings.py.
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
@@ -19,24 +17,19 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
 }
 
 
-class ActionModule(ActionBase):
+class ActionModule(_controller_action.ControllerAction):
     """The action that refuses misspelled variables and tags, and values that a role would refuse after other changes.
 
     Only the variables of roles are evaluated, in the same way as by the roles. Of all others only the names are read.
     """
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
-    _supports_check_mode = True
+    arguments = ARGUMENTS
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
-        result: dict[str, t.Any] = super().run(tmp, task_vars)
-        _validation, given = self.validate_argument_spec(argument_spec=ARGUMENTS)  # type: ignore[no-untyped-call]
-        variables = task_vars or {}
+    def work(self, given: dict[str, t.Any], variables: dict[str, t.Any]) -> dict[str, t.Any]:
         tags = [*(variables.get("ansible_run_tags") or ()), *(variables.get("ansible_skip_tags") or ())]
         errors = _settings.tag_problems(tags, given["own_tags"])
         problems = _check.check(self, variables, given["own_variables"])
         errors += problems.errors
         if errors:
-            return {**result, "failed": True, "msg": "\n".join(errors), "warnings": problems.warnings}
-        return {**result, "changed": False, "warnings": problems.warnings}
+            return {"failed": True, "msg": "\n".join(errors), "warnings": problems.warnings}
+        return {"changed": False, "warnings": problems.warnings}

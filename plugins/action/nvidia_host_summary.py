@@ -9,9 +9,7 @@ from __future__ import annotations
 import sys
 import typing as t
 
-from ansible.plugins.action import ActionBase
-
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _reports, _role_state
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _controller_action, _reports, _role_state
 
 # The same as in plugins/modules/nvidia_host_summary.py.
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
@@ -20,17 +18,12 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
 }
 
 
-class ActionModule(ActionBase):
+class ActionModule(_controller_action.ControllerAction):
     """The action that reads the registered results of hosts as they are, and evaluates nothing in them."""
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
-    _supports_check_mode = True
+    arguments = ARGUMENTS
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
-        result: dict[str, t.Any] = super().run(tmp, task_vars)
-        _validation, given = self.validate_argument_spec(argument_spec=ARGUMENTS)  # type: ignore[no-untyped-call]
-        variables = task_vars or {}
+    def work(self, given: dict[str, t.Any], variables: dict[str, t.Any]) -> dict[str, t.Any]:
         if given["of_batch"]:
             hosts = variables["ansible_play_batch"]
             # Some releases of ansible-core evaluate templates in what hosts have answered, if it comes from hostvars in
@@ -38,11 +31,11 @@ class ActionModule(ActionBase):
             known = {host: _role_state.table(variables["hostvars"].raw_get(host)) for host in hosts}
             fails = {host: bool(_role_state.errors_of(known[host])) for host in hosts}
             line = _reports.line_of_batch(variables, fails, sys.argv)
-            return {**result, "changed": False, "msg": line, "_ansible_verbose_always": True}
+            return {"changed": False, "msg": line, "_ansible_verbose_always": True}
         lines = _reports.lines_of(variables)
         error = lines[given["line"]][1] if given["line"] < len(lines) else ""
         if error:
             # In a loop, the item is the line of the host.
             line = "" if self._task.loop else _reports.line_of_failure(variables, sys.argv)
-            return {**result, "failed": True, "changed": False, "msg": f"{error} {line}".rstrip()}
-        return {**result, "changed": False}
+            return {"failed": True, "changed": False, "msg": f"{error} {line}".rstrip()}
+        return {"changed": False}

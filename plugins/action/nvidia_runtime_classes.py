@@ -11,9 +11,8 @@ import re
 import typing as t
 
 from ansible.errors import AnsibleActionFail
-from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit import files
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _controller_action, _controller_files
 
 # The same as in plugins/modules/nvidia_runtime_classes.py.
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
@@ -39,16 +38,12 @@ _MODE, _DIRECTORY_MODE = 0o644, 0o755
 _BYTES = 4096
 
 
-class ActionModule(ActionBase):
+class ActionModule(_controller_action.ControllerAction):
     """Write one file for each NVIDIA runtime of the kubelet's engine."""
 
-    TRANSFERS_FILES = False
-    _requires_connection = False
-    _supports_check_mode = True
+    arguments = ARGUMENTS
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
-        result: dict[str, t.Any] = super().run(tmp, task_vars)
-        _validation, given = self.validate_argument_spec(argument_spec=ARGUMENTS)  # type: ignore[no-untyped-call]
+    def work(self, given: dict[str, t.Any], _variables: dict[str, t.Any]) -> dict[str, t.Any]:
         # Ansible resolves a relative path from the directory of the playbook.
         folder = os.path.join(os.environ.get("PWD") or os.getcwd(), given["directory"])
         names, others = names_of(given["engines"], given["runtime_name"])
@@ -58,14 +53,14 @@ class ActionModule(ActionBase):
             f" {given['runtime_name']} (nvidia_runtime_name) nor with nvidia."
             for name in others
         ]
-        return {**result, "changed": bool(changed), "names": names, "warnings": warnings}
+        return {"changed": bool(changed), "names": names, "warnings": warnings}
 
     def _write(self, folder: str, name: str) -> bool:
         """Write the file of a class, unless it has this content. Return whether it changes."""
         path = os.path.join(folder, f"{name}.yml")
         old, new = _CLASS.format(name=name).encode(), (_HEADER + _CLASS.format(name=name)).encode()
         try:
-            present = _content_of(path)
+            present = _controller_files.read(path, _BYTES)
             if present is not None and present != old and not present.startswith(_HEADER.encode()):
                 raise AnsibleActionFail(
                     f"{path} on the controller was not written by this playbook, so it was not replaced. Move this"
@@ -73,7 +68,7 @@ class ActionModule(ActionBase):
                 )
             if present != new and not self._task.check_mode:
                 os.makedirs(folder, _DIRECTORY_MODE, exist_ok=True)
-                files.replace(path, new, _MODE)
+                _controller_files.replace(path, new, _MODE)
         except OSError as error:
             raise AnsibleActionFail(
                 f"{path} on the controller cannot be written: {error.strerror}. Call ansible-playbook in a directory to"
@@ -97,11 +92,3 @@ def names_of(engines: t.Iterable[t.Mapping[str, t.Any]], runtime_name: str) -> t
     names = [str(name) for name, program in found if _PROGRAM.search(str(program)) and _NAME.match(str(name))]
     own = [name for name in names if name.startswith((runtime_name, "nvidia"))]
     return own, [name for name in names if name not in own]
-
-
-def _content_of(path: str) -> bytes | None:
-    """Return the first bytes of a file, None if it does not exist. Raises OSError unless it is a regular file."""
-    if files.refuse_other_kinds(path) is None:
-        return None
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
-        return stream.read(_BYTES)

@@ -10,7 +10,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.files import prepare, write_private
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._controller_files import prepare, write_private
 
 if t.TYPE_CHECKING:
     from pathlib import Path

@@ -2,9 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Write the files of an audit on the controller, and check beforehand that they can be written.
+"""Write files on the controller, and check beforehand that they can be written.
 
-Private to this collection. The files list the weaknesses of a fleet, so only the user that runs Ansible can read them.
+Private to this collection. The files of an audit list the weaknesses of a fleet, so only the user that runs Ansible can
+read them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def prepare(path: str, check_mode: bool) -> bool:
 
     In check mode no directory is created, and the nearest existing directory is checked. Raises OSError.
     """
-    refuse_other_kinds(path)
+    _refuse_other_kinds(path)
     directory = os.path.dirname(path)
     is_missing = not os.path.isdir(directory)
     if check_mode:
@@ -62,20 +63,31 @@ def write_private(path: str, text: str, check_mode: bool, ignored: re.Pattern[by
     if previous == content:
         return False
     if not check_mode:
-        _replace(path, content)
+        os.makedirs(os.path.dirname(path), _DIRECTORY_MODE, exist_ok=True)
+        replace(path, content, _MODE)
     return previous is None or ignored is None or ignored.sub(b"", previous) != ignored.sub(b"", content)
 
 
 def _private_content(path: str) -> bytes | None:
     """Return the content of the file, or None unless it belongs to the user and has mode 0600."""
-    status = refuse_other_kinds(path)
+    status = _refuse_other_kinds(path)
     if status is None or (stat.S_IMODE(status.st_mode), status.st_uid) != (_MODE, os.geteuid()):
         return None
+    return read(path)
+
+
+def read(path: str, limit: int = -1) -> bytes | None:
+    """Return the first ``limit`` bytes of a file, by default all, or None if there is none.
+
+    Raises OSError, also if the path is not a regular file.
+    """
+    if _refuse_other_kinds(path) is None:
+        return None
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
-        return stream.read()
+        return stream.read(limit)
 
 
-def refuse_other_kinds(path: str) -> os.stat_result | None:
+def _refuse_other_kinds(path: str) -> os.stat_result | None:
     """Return the status of the file, or None if there is none. Raises FileExistsError unless it is a regular file."""
     try:
         status = os.lstat(path)
@@ -89,11 +101,6 @@ def refuse_other_kinds(path: str) -> os.stat_result | None:
 def _temporary(path: str) -> tuple[int, str]:
     """Create a file of mode 0600 beside ``path``, and return its descriptor and path."""
     return tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path))
-
-
-def _replace(path: str, content: bytes) -> None:
-    os.makedirs(os.path.dirname(path), _DIRECTORY_MODE, exist_ok=True)
-    replace(path, content, _MODE)
 
 
 def replace(path: str, content: bytes, mode: int) -> None:

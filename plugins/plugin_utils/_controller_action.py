@@ -1,0 +1,39 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The actions of modules that work on the controller, without a connection to the host.
+
+Private to this collection.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible.plugins.action import ActionBase
+
+
+class ControllerAction(ActionBase):
+    """An action that checks its options and then calls work().
+
+    ``arguments`` are the options, the same as in the documentation of the module. ``rules`` are the rules for several
+    options, such as ``required_if``.
+    """
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+    _supports_check_mode = True
+    arguments: t.ClassVar[dict[str, dict[str, t.Any]]]
+    rules: t.ClassVar[dict[str, t.Any]] = {}
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result: dict[str, t.Any] = super().run(tmp, task_vars)
+        _validation, given = self.validate_argument_spec(  # type: ignore[no-untyped-call]
+            argument_spec=self.arguments, **self.rules
+        )
+        return {**result, **self.work(given, task_vars or {})}
+
+    def work(self, given: dict[str, t.Any], variables: dict[str, t.Any]) -> dict[str, t.Any]:
+        """Return the result. ``given`` are the options of the task, ``variables`` the variables of the host."""
+        raise NotImplementedError
