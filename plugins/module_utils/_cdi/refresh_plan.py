@@ -137,57 +137,53 @@ def plan_of(
 
 def _command(
     program: str,
+    version: cdi_generate.Version,
     options: cdi_options.CdiOptions,
     location: cdi_records.SpecLocation | None,
     host: hostfs.HostFS,
-    runners: Runners,
 ) -> list[str]:
     """Return the command that writes to ``location``.
 
-    No program of an offline tree is run; there, ``program`` is assumed to support all options. Raises NvidiaError with
-    the name of the first option that ``program`` does not support.
+    Raises NvidiaError with the name of the first option that this ``version`` of ``program`` does not support.
     """
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import generate  # noqa: PLC0415
 
-    version = _version(program, host, runners)
     output = ("", cdi_options.YAML) if location is None else (location.path, location.format)
     request = cdi_options.checked(options.request, host)
     return generate.command_of(program, version, options.mode, request, output)
 
 
 def _version(program: str, host: hostfs.HostFS, runners: Runners) -> cdi_generate.Version:
+    """Return the version of ``program``. Raises HostError if it cannot be run.
+
+    No program of an offline tree is run; there, it is assumed to be the newest.
+    """
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import generate  # noqa: PLC0415
 
     return generate.version_of(program, runners.run_pinned, host) if host.live else generate.NEWEST
 
 
 def _socket_warnings(
-    program: str, host: hostfs.HostFS, runners: Runners, mode: str, unit: systemd_units.Unit | None = None
+    program: str, version: cdi_generate.Version | None, mode: str, unit: systemd_units.Unit | None = None
 ) -> t.Iterator[str]:
     """Yield a warning if the unit that runs ``program`` mounts what any user can create at /tmp/nvidia-mps.
 
-    ``unit`` is the toolkit's service, whose command may have feature flags of its own.
+    ``version`` is None for a program that cannot be run, so that the unit writes nothing. ``unit`` is the toolkit's
+    service, whose command may have feature flags of its own.
     """
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import generate  # noqa: PLC0415
 
     flags = [] if unit is None else refresh_units.feature_flags(unit, in_command=True)
-    danger = "Any user can create it, and so choose a file of the host that containers with GPUs get."
     if flags and cdi_options.NO_IPC not in flags:
         yield (
             f"The command of {refresh_units.SERVICE} has feature flags without {cdi_options.NO_IPC}, so the service"
-            f" mounts /tmp/nvidia-mps if it exists. {danger} Add the flag to the command."
+            f" mounts /tmp/nvidia-mps if it exists. {refresh_units.SOCKET_DANGER} Add the flag to the command."
         )
-        return
-    try:
-        version = _version(program, host, runners)
-    except errors.HostError:
-        # The program cannot be run, so the service writes nothing.
-        return
-    if generate.mounts_sockets(version, mode):
+    elif version is not None and generate.mounts_sockets(version, mode):
         yield (
             f"{program} has version {core_text.dotted(version)}, so each start of the refresh service mounts"
-            f" /tmp/nvidia-mps if it exists and is no directory. {danger} Install the NVIDIA Container Toolkit"
-            f" {core_text.dotted(generate.NO_IPC_SINCE)} or newer."
+            f" /tmp/nvidia-mps if it exists and is no directory. {refresh_units.SOCKET_DANGER} Install the NVIDIA"
+            f" Container Toolkit {core_text.dotted(generate.NO_IPC_SINCE)} or newer."
         )
 
 
@@ -248,9 +244,17 @@ def _toolkit_plan(
     cdi = cdi._replace(request=cdi_options.without_sockets(cdi.request, kept_flags))
     variables = refresh_units.variables(cdi)
     program = host.find_executable(unit.arguments[:1] or [refresh_units.PROGRAM]) or f"/usr/bin/{refresh_units.PROGRAM}"
-    if cdi.request.device_ids or not cdi.request.all_device or cdi.request.csv_compat_container_root:
-        # Some releases with the toolkit's units do not support these options. The command is built only for this check.
-        _command(program, cdi, None, host, runners)
+    # Some releases with the toolkit's units do not support these options.
+    is_newer = bool(cdi.request.device_ids or not cdi.request.all_device or cdi.request.csv_compat_container_root)
+    version = None
+    try:
+        version = _version(program, host, runners)
+    except errors.HostError:
+        if is_newer:
+            raise
+    if version is not None and is_newer:
+        # The command is built only for this check.
+        _command(program, version, cdi, None, host)
     contents: dict[str, bytes] = {}
     late = options.before_engines and bool(refresh_units.LATE_UNITS.intersection(unit.after))
     add_order = options.before_engines and not late and not set(refresh_units.ENGINES).issubset(unit.before)
@@ -276,7 +280,7 @@ def _toolkit_plan(
         variables=variables,
         warnings=(
             *_overridden_variables(unit, variables, host, without=kept),
-            *_socket_warnings(program, host, runners, cdi.mode, unit),
+            *_socket_warnings(program, version, cdi.mode, unit),
         ),
     )
 
@@ -374,7 +378,8 @@ def _own_plan(
     location = cdi_records.location_of(options.cdi, host, refresh)
     _require_same_kind(options.cdi, host)
     cdi = _for_old_engines(options.cdi, host, runners.run)
-    command = _command(program, cdi, location, host, runners)
+    version = _version(program, host, runners)
+    command = _command(program, version, cdi, location, host)
     if not all(argument.isprintable() for argument in command):
         raise errors.NvidiaError(
             "An option contains a control character, and the command of a systemd unit cannot contain one. Change"
@@ -396,7 +401,7 @@ def _own_plan(
         links=(*_own_links(host, refresh_units.OWN_SERVICE), *_own_links(host, refresh_units.OWN_PATH_UNIT)),
         warnings=(
             *_second_writer_warning(refresh, location.path),
-            *_socket_warnings(program, host, runners, cdi.mode),
+            *_socket_warnings(program, version, cdi.mode),
         ),
     )
 

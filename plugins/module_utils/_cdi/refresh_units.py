@@ -40,6 +40,10 @@ DEFAULT_OUTPUT = "/var/run/cdi/nvidia.yaml"
 _LINK_FOLDERS = ("wants", "requires", "upholds")
 
 
+# The end of a warning about a unit that mounts /tmp/nvidia-mps.
+SOCKET_DANGER = "Any user can create it, and so choose a file of the host that containers with GPUs get."
+
+
 class RefreshUnits(t.NamedTuple):
     """A service that runs ``nvidia-ctk cdi generate``, and its path unit, which starts it after a change of the driver.
 

@@ -202,9 +202,8 @@ class SpecWriter:
         unit = None if service is None or self._units is not None else read(self.host)
         if unit is not None and unit.with_sockets:
             yield (
-                f"{service} also writes {path}, and mounts /tmp/nvidia-mps if it exists. Any user can create it, and so"
-                " choose a file of the host that containers with GPUs get. Let nvidia_cdi_refresh configure the"
-                f" service, or disable it (systemctl disable {service})."
+                f"{service} also writes {path}, and mounts /tmp/nvidia-mps if it exists. {refresh_units.SOCKET_DANGER}"
+                f" Let nvidia_cdi_refresh configure the service, or disable it (systemctl disable {service})."
             )
 
     def _planned_file(
