@@ -26,16 +26,12 @@ def remove_tree(path: str) -> None:
     numbers = itertools.count()
     _allow_changes(path)
     while True:
-        with os.scandir(path) as entries:
-            found = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
-        if not found:
+        folders = _remove_files(path)
+        if not folders:
             break
-        for entry, is_folder in found:
-            if is_folder:
-                _move_entries(entry, path, numbers)
-                os.rmdir(entry)
-            else:
-                os.unlink(entry)
+        for folder in folders:
+            _move_folders(folder, path, numbers)
+            os.rmdir(folder)
     os.rmdir(path)
 
 
@@ -45,21 +41,25 @@ def remove_tree_if_possible(path: str) -> None:
         remove_tree(path)
 
 
-def _move_entries(folder: str, top: str, numbers: itertools.count[int]) -> None:
+def _remove_files(folder: str) -> list[str]:
+    """Remove the files in ``folder``, and return the paths of its directories."""
+    with os.scandir(folder) as entries:
+        found = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for path, is_folder in found:
+        if not is_folder:
+            os.unlink(path)
+    return [path for path, is_folder in found if is_folder]
+
+
+def _move_folders(folder: str, top: str, numbers: itertools.count[int]) -> None:
     """Remove the files in ``folder``, and move its directories to ``top``, where paths are short."""
     if os.lstat(folder).st_dev != os.lstat(top).st_dev:
         raise OSError(errno.EBUSY, "it is on another file system", folder)
     _allow_changes(folder)
-    with os.scandir(folder) as entries:
-        found = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    for entry, is_folder in found:
-        if not is_folder:
-            os.unlink(entry)
-            continue
+    for path in _remove_files(folder):
         # A directory gets another parent only if its own mode allows it.
-        _allow_changes(entry)
-        target = next(filter(lambda each: not os.path.lexists(each), (f"{top}/{number}" for number in numbers)))
-        os.rename(entry, target)
+        _allow_changes(path)
+        os.rename(path, next(name for name in (f"{top}/{number}" for number in numbers) if not os.path.lexists(name)))
 
 
 def _allow_changes(folder: str) -> None:
