@@ -94,7 +94,7 @@ def attack_unit(report: Report, owner: str, unit: str) -> None:
 
 
 def own_socket(report: Report) -> None:
-    """A socket of root in the same place stays: nobody else can replace it there."""
+    """A socket of root in the same place stays, because only root can replace it."""
     looks.specification(state="absent")
     subprocess.run([sys.executable, "-c", SOCKET], check=True)
     report.worked("root", looks.specification(), changed=True)

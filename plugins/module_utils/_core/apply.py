@@ -140,7 +140,7 @@ class ChangeWriter:
         self.removal = removal
         self.purging = removal and purge
         self.drop_in_path = drop_in_path
-        self.recorded = recorded if removal else ()
+        self.recorded = recorded
         self.replaced = replaced
         self._state_dir = core_records.state_dir(host, owner)
 

@@ -365,7 +365,7 @@ class ConfigureEngine:
             removal=self.state.removal,
             purge=self.options.purge_backups,
             drop_in_path=self.state.engine.drop_in_path,
-            recorded=(self.state.main_path, *self.state.recorded()),
+            recorded=(self.state.main_path, *self.state.recorded()) if self.state.removal else (),
         )
 
     def _write_journal(self, plan: engines_base.EnginePlan) -> None:

@@ -29,7 +29,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 # entries.
 MAX_SIZE = 256 << 20
 MAX_ENTRIES = 10_000
-# Limit for the directories in the path of an entry. A path in NVIDIA's packages has about 6.
+# Limit for the components of an entry's path. Those of programs and libraries have at most 4 (PROGRAM_FOLDERS in
+# source.py).
 MAX_DEPTH = 32
 
 
