@@ -90,5 +90,6 @@ def names_of(engines: t.Iterable[t.Mapping[str, t.Any]], runtime_name: str) -> t
     runtimes = used.get("runtimes")
     found = runtimes.items() if isinstance(runtimes, dict) else ()
     names = [str(name) for name, program in found if _PROGRAM.search(str(program)) and _NAME.match(str(name))]
-    own = [name for name in names if name.startswith((runtime_name, "nvidia"))]
+    # Every name begins with an empty one.
+    own = [name for name in names if name.startswith((runtime_name or "nvidia", "nvidia"))]
     return own, [name for name in names if name not in own]

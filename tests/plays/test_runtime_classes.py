@@ -18,6 +18,8 @@ import pytest
 pytest.importorskip("ansible.plugins.action", reason="playbooks run on the controller only")
 import yaml
 
+from ansible_collections.gpufleet.nvidia.plugins.action import nvidia_runtime_classes
+
 COLLECTION = Path(__file__).resolve().parents[2]
 PROGRAM = "/usr/bin/nvidia-container-runtime"
 INTERPRETER = '#!/bin/sh\ncat "{path}"\n'
@@ -101,6 +103,12 @@ def test_the_configured_name_has_a_class(tmp_path: Path) -> None:
     HOSTS["k3s"][0]["runtimes"]["true"] = PROGRAM
     found = write(tmp_path, "-e", "nvidia_runtime_name=true")
     assert found.files["runtime-classes/true.yml"]["metadata"] == {"name": "true"}
+
+
+def test_an_empty_name_selects_no_other_runtime() -> None:
+    """Every name begins with an empty text."""
+    found = [engine("crio", {"nvidia": PROGRAM, "gvisor": PROGRAM})]
+    assert nvidia_runtime_classes.names_of(found, "") == (["nvidia"], ["gvisor"])
 
 
 OLD = """\
