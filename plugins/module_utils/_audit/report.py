@@ -81,6 +81,12 @@ class HostFacts:
         present = table(self.toolkit.get("gpu")).get("present")
         return present if isinstance(present, bool) else None
 
+    @property
+    def has_fresh_specs(self) -> bool:
+        """Whether the GPUs have specifications, and all of these are valid and fresh."""
+        fresh = {text(spec.get("path")) for spec in self.specs if spec.get("stale") is False}
+        return bool(self.gpu_specs) and self.gpu_specs <= fresh
+
 
 def table(value: t.Any) -> dict[str, t.Any]:
     """Return ``value`` without keys that are not strings if it is a dictionary; otherwise an empty one."""

@@ -209,8 +209,7 @@ def _engines(facts: report.HostFacts) -> t.Iterator[tuple[dict[str, t.Any], cdi_
 
 def docker_without_cdi(facts: report.HostFacts) -> report.Findings:
     """Yield a finding for a Docker that uses CDI devices for --gpus, if no valid and fresh specification exists."""
-    fresh = {report.text(spec.get("path")) for spec in facts.specs if spec.get("stale") is False}
-    if not facts.cdi or not facts.has_gpu or (facts.gpu_specs and facts.gpu_specs <= fresh):
+    if not facts.cdi or not facts.has_gpu or facts.has_fresh_specs:
         return
     problem = "this host has no specification of its GPUs"
     if facts.gpu_specs:

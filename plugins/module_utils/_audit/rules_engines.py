@@ -89,6 +89,12 @@ def _all_runtimes(engine: Engine) -> dict[str, t.Any]:
     return {**report.table(engine.get("runtimes")), **report.table(report.table(engine.get("live")).get("runtimes"))}
 
 
+def has_nvidia_runtime(engines: t.Iterable[Engine]) -> bool:
+    """Return whether one of the engines has an NVIDIA runtime."""
+    runtimes = [pair for engine in engines for pair in _all_runtimes(engine).items()]
+    return any(engines_base.is_nvidia_runtime(name, program) for name, program in runtimes)
+
+
 def programs(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findings:
     """Yield findings for runtimes other than the default one whose programs are missing.
 
@@ -128,11 +134,7 @@ def gpus_not_configured(facts: report.HostFacts) -> report.Findings:
     # Podman needs only a CDI specification, and the other engines can use one too.
     if not facts.has_gpu or not installed or not has_programs or "cdi" not in facts.collected or facts.gpu_specs:
         return
-    if not any(
-        engines_base.is_nvidia_runtime(name, program)
-        for engine in installed
-        for name, program in _all_runtimes(engine).items()
-    ):
+    if not has_nvidia_runtime(installed):
         yield report.critical(
             "gpus-not-configured",
             "host",

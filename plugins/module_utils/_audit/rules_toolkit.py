@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, steps
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, rules_engines, steps
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 
@@ -60,7 +60,13 @@ def unknown_version(facts: report.HostFacts) -> report.Findings:
 def missing(facts: report.HostFacts) -> report.Findings:
     parts = report.table(facts.toolkit.get("programs")) or report.table(facts.toolkit.get("packages"))
     has_engine = any(engine.get("installed") is True for engine in facts.engines)
-    if "programs" in facts.toolkit and not parts and facts.has_gpu and has_engine:
+    if "programs" not in facts.toolkit or parts or not facts.has_gpu or not has_engine:
+        return
+    if facts.has_fresh_specs and not rules_engines.has_nvidia_runtime(facts.engines):
+        # A specification without hooks needs none of NVIDIA's programs; one with a missing hook is stale.
+        message = "The NVIDIA Container Toolkit is not installed. Containers get GPUs only as CDI devices."
+        yield report.info("toolkit-missing", TOOLKIT, message, steps.INSTALL_TOOLKIT)
+    else:
         message = "The host has a GPU and container engines, but not the NVIDIA Container Toolkit."
         yield report.critical("toolkit-missing", TOOLKIT, message, steps.INSTALL_TOOLKIT)
 

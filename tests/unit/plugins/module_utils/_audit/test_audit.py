@@ -192,6 +192,10 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
      "known-cve", "critical", "toolkit"),
     ({"toolkit__known_cves": None}, "toolkit-version-unknown", "info", "toolkit"),
     (NO_TOOLKIT, "toolkit-missing", "critical", "toolkit"),
+    # An engine without the runtime takes the GPUs from a specification that needs none of NVIDIA's programs.
+    ({"engines": [BARE], **NO_TOOLKIT}, "toolkit-missing", "info", "toolkit"),
+    ({"engines": [BARE], "cdi__files": [spec(stale=True)], **NO_TOOLKIT}, "toolkit-missing", "critical", "toolkit"),
+    ({"engines": [BARE], "cdi": NO_CDI, **NO_TOOLKIT}, "toolkit-missing", "critical", "toolkit"),
     ({"toolkit__version_mismatches": ["nvidia-ctk is 1.18.0."]}, "toolkit-version-mismatch", "warning", "toolkit"),
     ({"toolkit__problems": [problem("package-half-installed")]}, "package-half-installed", "warning", "toolkit"),
     ({"toolkit__problems": [problem("file-invalid")]}, "config-unreadable", "critical", "toolkit"),
