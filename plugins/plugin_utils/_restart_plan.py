@@ -165,9 +165,11 @@ class Planner:
         action = self._action(result) if self._needs_restart(result) else self._of_earlier(result, "action", NONE)
         purged = options.purge_backups and options.state == ABSENT
         where = "" if options.host_root == "/" else f"{options.host_root} "
+        # Podman has no service, and the services of users have one name.
+        name = target if flavor == _ROOTLESS else result["service"] or target
         return {
             **options.values,
-            "label": f"{where}{result['service']}",
+            "label": f"{where}{name}",
             "engine_info": {"engine": engine, "flavor": flavor, "instance": instance, "target": target,
                             "service": result["service"], "host_root": options.host_root},
             "user": instance if flavor == _ROOTLESS else "",

@@ -170,6 +170,15 @@ def test_the_entry_has_what_handlers_need() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("target", "service", "expected"),
+    [("docker", "docker.service", "docker.service"), ("podman", "", "podman"), (ALICE, "docker.service", ALICE)],
+)
+def test_each_entry_has_a_name(target: str, service: str, expected: str) -> None:
+    found = plan(result(target, service=service, runtimes={"nvidia": "/x"}), engines=[engine(target)], verify="engine")
+    assert [entry["label"] for entry in found.entries] == [expected]
+
+
 def test_the_entry_of_a_user_has_the_user() -> None:
     (found,) = plan(result(ALICE, **CHANGED), engines=[engine(ALICE)]).entries
     assert (found["user"], found["unit"], found["engine_info"]["flavor"]) == ("alice", "", "rootless")
