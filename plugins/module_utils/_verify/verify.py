@@ -186,7 +186,7 @@ class Verification:
         name, engine, path = self.options.runtime_name, self.engine.name, self.installation.config_path
         if not self._daemon:
             self.injection = verify_injection.CDI
-            return verify_checks.skipped(FILE, f"{engine} needs no registered runtime.")
+            return verify_checks.passed(FILE, f"{engine} needs no registered runtime.")
         try:
             state = self.state = self.engine.configured(self._context())
         except errors.NvidiaError as error:
@@ -249,7 +249,7 @@ class Verification:
         """Check that the daemon runs, answers, and has applied its current files."""
         name, engine, installation = self.options.runtime_name, self.engine.name, self.installation
         if not self._daemon:
-            return verify_checks.skipped(LIVE, f"{engine} has no daemon.")
+            return verify_checks.passed(LIVE, f"{engine} has no daemon.")
         if not self.host.live:
             return verify_checks.skipped(LIVE, "An offline tree has no running engine. Only its files were checked.")
         journal = f"Read `journalctl --unit {installation.service}`."

@@ -71,6 +71,24 @@ def test_toolkit_units_are_enabled_and_ordered(tree: RefreshTree) -> None:
     assert result["enabled"]
 
 
+@pytest.mark.parametrize(
+    ("live", "booted", "expected"), [(True, False, [SERVICE]), (True, True, []), (False, False, [])]
+)
+def test_a_host_without_systemd_gets_a_warning(
+    tree: RefreshTree, live: bool, booted: bool, expected: list[str]
+) -> None:
+    tree.toolkit()
+    if booted:
+        Systemd(tree)
+    tree.live = live
+    warned = [
+        SERVICE
+        for text in tree.refresh(check_mode=True)["warnings"]
+        if SERVICE in text and "systemd does not run" in text
+    ]
+    assert warned == expected
+
+
 def test_idempotent(tree: RefreshTree) -> None:
     tree.toolkit()
     tree.refresh(request=DISABLED)

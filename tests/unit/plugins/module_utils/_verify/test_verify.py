@@ -485,9 +485,8 @@ def test_podman(docker: DockerWithContainers, level: str, devices: list[str]) ->
         Verification(options, docker.host, run).execute(check_mode=False)
     docker.write("/usr/bin/podman", mode=0o755)
     result = Verification(options, docker.host, run).execute(check_mode=False)
-    assert result["warnings"] == [
-        "engine file: podman needs no registered runtime.", "live engine: podman has no daemon.",
-    ]  # fmt: skip
+    # A check that is not needed is no reason for a warning on every run.
+    assert result["warnings"] == []
     (started,) = [argv for argv in commands if "run" in argv]
     assert [word for word in started if word.startswith("--device")] == devices
     assert result["summary"] == ("2 of 2 GPUs (--device nvidia.com/gpu=all)" if devices else "verified")
