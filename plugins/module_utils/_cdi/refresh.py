@@ -124,10 +124,8 @@ class CdiRefresh:
             (None, ()) if self._options.state == "absent" else refresh_plan.plan_of(self._options, host, self._runners)
         )
         if plan is not None and host.live and not systemctl.Systemctl.booted(host):
-            warnings += (
-                f"systemd does not run on this host, so {plan.service} writes nothing here. Run this task again after"
-                " each change of the driver.",
-            )
+            warning = f"systemd does not run on this host, so {plan.service} writes nothing here."
+            warnings += (f"{warning} Run this task again after each change of the driver.",)
         files = () if plan is None else tuple(self._planned_files(plan))
         kept = {file.path for file in files}
         records = core_records.load_records(host, refresh_plan.CDI_REFRESH)
