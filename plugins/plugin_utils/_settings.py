@@ -25,6 +25,7 @@ if t.TYPE_CHECKING:
 # An unknown name with one of these prefixes is an error.
 AUDIT = "nvidia_audit_"
 PREFIXES = ("nvidia_toolkit_", "nvidia_runtime_", "nvidia_cdi_", AUDIT)
+HOSTS = "nvidia_hosts"
 HOST_ROOT = "nvidia_host_root"
 SERIAL = "nvidia_serial"
 FAMILY = "nvidia_"
@@ -39,6 +40,7 @@ _EDITS = 2
 # A name needs this many characters for each edit that makes it the name of a variable.
 _CHARACTERS_PER_EDIT = 3
 _SET_BY_TASKS = re.compile(r"\b(?:register|loop_var): (nvidia_\w+)")
+_NAME = re.compile(r"\bnvidia_\w+")
 _OPTIONAL = re.compile(r"\b(nvidia_\w+) \| default\(")
 _BATCH = re.compile(r"\s*[0-9]+%?\s*")
 _TOOLKIT_VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:[~.+-][0-9A-Za-z.~+-]+)?|latest")
@@ -59,13 +61,16 @@ class Known(t.NamedTuple):
     ``options`` has the argument specification of each variable of a role, of nvidia_host_root and of nvidia_serial,
     without defaults, which may be templates. ``settings`` are all variables that a user can set. ``internal`` are those
     that roles and playbooks set themselves. ``given`` are the values that the roles and playbooks give to settings:
-    defaults, and variables of roles and tasks. They need no check.
+    defaults, and variables of roles and tasks. They need no check. ``defaults`` are those of the roles. ``named`` are
+    the settings that the files of a role, or the playbook audit, name.
     """
 
     options: dict[str, dict[str, t.Any]]
     settings: frozenset[str]
     internal: frozenset[str]
     given: dict[str, list[t.Any]]
+    defaults: dict[str, t.Any]
+    named: dict[str, frozenset[str]]
 
 
 def known_variables(collection: Path) -> Known:
@@ -74,15 +79,20 @@ def known_variables(collection: Path) -> Known:
     internal: set[str] = set()
     optional: set[str] = set()
     given: dict[str, list[t.Any]] = {}
+    defaults: dict[str, t.Any] = {}
+    named = {"audit": frozenset(_NAME.findall((collection / "playbooks/audit.yml").read_text(encoding="utf-8")))}
     for role in sorted((collection / "roles").iterdir()):
         for entry in _load(role / "meta/argument_specs.yml")["argument_specs"].values():
             options.update({name: _without_default(option) for name, option in entry["options"].items()})
         internal.update(_load(role / "vars/main.yml"))
         optional.update(_OPTIONAL.findall((role / "defaults/main.yml").read_text(encoding="utf-8")))
-        _add_values(given, _load(role / "defaults/main.yml"))
+        defaults.update(_load(role / "defaults/main.yml"))
+        texts = [path.read_text(encoding="utf-8") for path in role.rglob("*.yml") if path.parent.name != "meta"]
+        named[role.name] = frozenset(_NAME.findall("\n".join(texts)))
         for path in [*role.glob("tasks/*.yml"), *role.glob("handlers/*.yml")]:
             internal.update(_SET_BY_TASKS.findall(path.read_text(encoding="utf-8")))
             _add_values_of_tasks(given, _load(path))
+    _add_values(given, defaults)
     options.update({HOST_ROOT: {"type": "path"}, SERIAL: {"type": "raw"}})
     for path in (collection / "playbooks").glob("*.yml"):
         text = path.read_text(encoding="utf-8")
@@ -90,7 +100,8 @@ def known_variables(collection: Path) -> Known:
         optional.update(_OPTIONAL.findall(text))
         _add_values_of_tasks(given, _load(path))
     settings = frozenset(options) | optional
-    return Known(options, settings, frozenset(internal) | (frozenset(given) - settings), given)
+    known = Known(options, settings, frozenset(internal) | (frozenset(given) - settings), given, defaults, named)
+    return known._replace(named={name: names & settings for name, names in named.items()})
 
 
 def _load(path: Path) -> t.Any:
