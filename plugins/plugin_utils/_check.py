@@ -20,7 +20,7 @@ from ansible import constants
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _role_state, _settings, _templates
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _role_state, _settings, _templates, _value_shapes
 
 if t.TYPE_CHECKING:
     from ansible.plugins.action import ActionBase
@@ -216,7 +216,9 @@ def _values(action: ActionBase, variables: t.Mapping[str, t.Any], required: t.Co
         except AnsibleError as error:
             found.errors.append(f"{name} cannot be evaluated: {error}")
         else:
-            found.values.update({key: value for key, value in evaluated.items() if value != variables.get("omit")})
+            # Older releases have a placeholder for omit.
+            omitted = variables.get("omit")
+            found.values.update({key: value for key, value in evaluated.items() if value is None or value != omitted})
     return found
 
 
@@ -224,14 +226,17 @@ def _value_problems(action: ActionBase, found: _Values, one_tree: bool) -> list[
     """Check the values of the variables of all roles."""
     values = {name: value for name, value in found.values.items() if name in KNOWN.options}
     validated = ArgumentSpecValidator(KNOWN.options).validate(values, validate_role_argument_spec=True)
-    problems = [*found.errors, *(f"{message[:1].upper()}{message[1:]}" for message in validated.error_messages)]
+    problems = [*found.errors, *_value_shapes.problems(values, KNOWN.options)]
+    problems += [f"{message[:1].upper()}{message[1:]}" for message in validated.error_messages]
 
     def is_file(path: str) -> bool:
         """Return whether this task file exists where the role searches for it."""
         role = str(_COLLECTION / "roles/nvidia_runtime")
         return Path(action._loader.path_dwim_relative(role, "tasks", path)).is_file()  # noqa: SLF001
 
-    return problems or _settings.value_problems(validated.validated_parameters, is_file, one_tree)
+    # The validator adds each variable that is not set, with None.
+    known = {name: value for name, value in validated.validated_parameters.items() if value is not None}
+    return problems or _settings.value_problems(known, is_file, one_tree)
 
 
 # -- what was checked --------------------------------------------------------------------------------------------------

@@ -233,6 +233,7 @@ def value_problems(values: t.Mapping[str, t.Any], is_file: t.Callable[[str], boo
         *_single_engine(values),
         *_malformed_versions(values),
         *_malformed_repository(values),
+        *_missing_files(values),
         *_missing_hooks(values, is_file),
     ]
 
@@ -266,12 +267,11 @@ def _unknown_engines(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
         elif rest and flavor not in known:
             yield f"nvidia_runtime_engines has {name!r}, but {engine} has no such flavor. {_one_of(flavor, known)}"
     for name in values.get("nvidia_cdi_for_engines") or []:
-        engine = str(name).partition(":")[0]
+        engine, colon, version = str(name).partition(":")
         if engine not in ("auto", *flavors.ENGINES):
             yield f"nvidia_cdi_for_engines has {name!r}. {_one_of(engine, ('auto', *flavors.ENGINES))}"
-    users = values.get("nvidia_runtime_users")
-    if isinstance(users, str) and users != "all":
-        yield f"nvidia_runtime_users is {users!r}. Use a list of users, or all."
+        elif colon and _VERSION.fullmatch(version) is None:
+            yield f"nvidia_cdi_for_engines has {name!r}, without a version after the colon. Use one such as 26.1.5."
 
 
 def _one_of(name: str, known: t.Sequence[str]) -> str:
@@ -281,7 +281,7 @@ def _one_of(name: str, known: t.Sequence[str]) -> str:
 def _engines(values: t.Mapping[str, t.Any]) -> list[t.Any]:
     """Return the engines that the user names; empty for auto."""
     named = values.get("nvidia_runtime_engines")
-    if named in (None, "auto"):
+    if named in (None, "auto", ["auto"]):
         return []
     return named if isinstance(named, list) else [named]
 
@@ -311,6 +311,12 @@ def _malformed_repository(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
             f"Addresses must not contain a password. Remove it from {' and '.join(addresses)}; apt reads passwords in"
             " /etc/apt/auth.conf.d."
         )
+
+
+def _missing_files(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
+    is_installed = values.get("nvidia_toolkit_state", "present") == "present"
+    if is_installed and values.get("nvidia_toolkit_source") == "files" and not values.get("nvidia_toolkit_files"):
+        yield "nvidia_toolkit_source is files, but nvidia_toolkit_files is empty. Set it to the paths of the packages."
 
 
 def _missing_hooks(values: t.Mapping[str, t.Any], is_file: t.Callable[[str], bool]) -> t.Iterator[str]:

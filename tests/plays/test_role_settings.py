@@ -88,7 +88,7 @@ PLAYS = [
         ("nvidia_toolkit_settings cannot be evaluated: my_settings is not defined. Define it",))}),
     Play({"roles": [TOOLKIT], "tasks": [{"ansible.builtin.set_fact": {"my_name": "gpu"}}, include(RUNTIME)]},
          {"set_later": Case({"nvidia_runtime_name": "{{ my_name }}",
-                             "nvidia_cdi_path": "{{ nvidia_toolkit_info.toolkit.package_manager }}"})}),
+                             "nvidia_cdi_path": "/etc/cdi/{{ nvidia_toolkit_info.toolkit.package_manager }}.yaml"})}),
     Play({"strategy": "ansible.builtin.free", "roles": [RUNTIME]}, {"free": Case(MISSPELT, (SET_DEFAULT,))}),
     Play({"vars": MISSPELT, "tasks": [include(RUNTIME, "include_role", "verify")]}, {"of_play": REFUSED}),
     Play({"tasks": [{"ansible.builtin.set_fact": MISSPELT}, include(RUNTIME)]}, {"set_by_task": REFUSED}),
