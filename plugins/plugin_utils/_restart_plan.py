@@ -167,7 +167,8 @@ class Planner:
         where = "" if options.host_root == "/" else f"{options.host_root} "
         return {
             **options.values,
-            "label": f"{where}{result['service']}",
+            # Podman has no service.
+            "label": f"{where}{result['service'] or target}",
             "engine_info": {"engine": engine, "flavor": flavor, "instance": instance, "target": target,
                             "service": result["service"], "host_root": options.host_root},
             "user": instance if flavor == _ROOTLESS else "",

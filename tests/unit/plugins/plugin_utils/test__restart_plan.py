@@ -170,6 +170,11 @@ def test_the_entry_has_what_handlers_need() -> None:
     )  # fmt: skip
 
 
+def test_podman_has_no_service() -> None:
+    (found,) = plan(result("podman", service=""), engines=[engine("podman")], verify="engine").entries
+    assert found["label"] == "podman"
+
+
 def test_the_entry_of_a_user_has_the_user() -> None:
     (found,) = plan(result(ALICE, **CHANGED), engines=[engine(ALICE)]).entries
     assert (found["user"], found["unit"], found["engine_info"]["flavor"]) == ("alice", "", "rootless")
