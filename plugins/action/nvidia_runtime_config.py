@@ -120,7 +120,10 @@ class _RoleTask:
             groups = [[own]] if own in targets else []
         else:
             groups = _engine_selection.groups_of_root(targets)
-        return self._planned(selection, _merged([self._configured(group) for group in groups]))
+        result = _merged([self._configured(group) for group in groups])
+        if self._user and not groups:
+            result.update(self._without_engine(selection))
+        return self._planned(selection, result)
 
     def _selection(self) -> _engine_selection.Selection | dict[str, t.Any]:
         """Return the engines of the host, or a failure. Inspect what no earlier task has inspected."""
@@ -146,6 +149,26 @@ class _RoleTask:
         target = engine_selection.target_of(self._user)
         engine = {"target": target, "changed": False, "error": message}
         return {"changed": False, "engines": [engine], "errors": [f"{target}: {message}"], "work": []}
+
+    def _without_engine(self, selection: _engine_selection.Selection) -> dict[str, t.Any]:
+        """Return the warning about a user for whom nothing is configured, and the part of the host's closing line."""
+        if self._state.selects.state != _engine_selection.PRESENT:
+            return {}
+        own = engine_selection.target_of(self._user)
+        installed = any(engine["target"] == own and engine["installed"] for engine in selection.engines)
+        if installed:
+            reason, advice = "nvidia_runtime_engines and nvidia_runtime_flavor do not select it", f"Add {own} to them"
+        else:
+            reason, advice = "this host has no rootless Docker of that user", f"Install it as {self._user}"
+        warning = (
+            f"{own} was not configured, because {reason}. {advice}, or remove {self._user} from nvidia_runtime_users"
+            " of this host."
+        )
+        host = self._variables.get("inventory_hostname", "")
+        return {
+            "without_engine": {"target": own, "reason": "not selected" if installed else "not installed"},
+            "warnings": [f"{host}: {warning}"],
+        }
 
     def _inspected(self, *, require_root: bool) -> list[t.Any] | dict[str, t.Any]:
         """Return the engines of the host, or the failure of the inspection."""

@@ -99,6 +99,19 @@ def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> An
     return MaskingModule(argument_spec, supports_check_mode=True, **rules)  # type: ignore[no-untyped-call]
 
 
+def checked_options(name: str, spec: t.Mapping[str, t.Any], values: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Return the value of the option ``name``, which has the options in ``spec``, with their types and defaults.
+
+    Raises NvidiaError for values that Ansible refuses.
+    """
+    from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # noqa: PLC0415
+
+    validated = ArgumentSpecValidator({**spec}).validate(values)
+    if validated.error_messages:
+        raise core_errors.NvidiaError(f"{name}: {'; '.join(validated.error_messages)}. Correct it.")
+    return dict(validated.validated_parameters)
+
+
 def load_bundled_packages(module: AnsibleModule) -> None:
     """Make the packages importable that the controller has sent with the task."""
     packages = module.params.get(core_constants.BUNDLED)

@@ -78,6 +78,9 @@ options:
       - The engines that later tasks configure. The module fails, before these tasks have changed the host, if
         M(gpufleet.nvidia.nvidia_runtime_config) would fail for one of them, because one of its files cannot be read or
         parsed, or because it is not installed. The message is that of the engine.
+      - With O(require_engines.options), the module also plans the change of each engine, as that module does in check
+        mode. It then also fails for files that can be parsed, but that the engine or this collection refuses, such as a
+        setting with a wrong type. If the files would change, the engine's own validator checks copies of them.
       - V(engines) must be in O(gather_subset). A host on which V(toolkit) finds no GPU does not fail if
         O(require_engines.without_gpu) is V(false).
     type: dict
@@ -109,6 +112,13 @@ options:
         description: Whether the files that the engines read must be readable.
         type: bool
         default: true
+      options:
+        description:
+          - The options of the later task M(gpufleet.nvidia.nvidia_runtime_config) that say what to configure, from
+            O(gpufleet.nvidia.nvidia_runtime_config#module:runtime_name) to
+            O(gpufleet.nvidia.nvidia_runtime_config#module:backup_dir), without those that select an engine. The
+            programs of the toolkit count as installed.
+        type: dict
       without_gpu:
         description: Whether the engines are also configured on a host without a GPU.
         type: bool
@@ -1469,6 +1479,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import co
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
 
 def describe(module: AnsibleModule) -> dict[str, object]:
     """Inspect the host. Return the result as documented.
@@ -1485,21 +1497,17 @@ def describe(module: AnsibleModule) -> dict[str, object]:
     # A report that needs a package is not the last one: the action plugin sends the package, and runs the module again.
     if params["require_engines"] is None or "needed" in report:
         return report
-    # What is missing in an offline tree or in check mode may be installed later.
-    offline = module.check_mode or not host.live
-    return {**report, "users_to_inspect": _require_engines(params["require_engines"], report, offline)}
+    return {**report, "users_to_inspect": _require_engines(module, host, report)}
 
 
-def _require_engines(
-    required: t.Mapping[str, t.Any], report: t.Mapping[str, t.Any], installed_later: bool
-) -> list[str]:
+def _require_engines(module: AnsibleModule, host: hostfs.HostFS, report: t.Mapping[str, t.Any]) -> list[str]:
     """Return the users whose engines another task must inspect.
 
     Raises NvidiaError if later tasks cannot configure the engines.
     """
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements, selection  # noqa: PLC0415
 
-    engines, toolkit = report["engines"], report["toolkit"]
+    required, engines, toolkit = module.params["require_engines"], report["engines"], report["toolkit"]
     if engines is None:
         raise errors.NvidiaError("require_engines needs engines in gather_subset. Add it.")
     if not required["without_gpu"] and toolkit is not None and toolkit["gpu"]["present"] is False:
@@ -1508,12 +1516,28 @@ def _require_engines(
         wanted=selection.wanted_of(required["names"], required["flavor"], required["users"]),
         user=required["user"],
         files=required["files"],
-        installed=not installed_later,
+        # What is missing in an offline tree or in check mode may be installed later.
+        installed=host.live and not module.check_mode,
     )
     problems = requirements.problems_of(requirement, engines)
+    if required["options"] is not None:
+        problems += _refused_plans(module, host, requirements.targets_of(requirement, engines), engines)
     if problems:
-        raise errors.NvidiaError(" ".join(problems))
+        raise errors.NvidiaError(" ".join(dict.fromkeys(problems)))
     return [] if requirement.user is not None else selection.users_of(requirement.wanted, engines)
+
+
+def _refused_plans(
+    module: AnsibleModule, host: hostfs.HostFS, targets: list[str], engines: t.Sequence[t.Mapping[str, t.Any]]
+) -> list[str]:
+    """Return why the later task cannot configure the engines, with the names of the variables of its role."""
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import variables  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import parameters, requirements  # noqa: PLC0415
+
+    given = module.params["require_engines"]["options"]
+    params = _module.checked_options("require_engines.options", parameters.SPEC, given)
+    found = requirements.planned(params, targets, engines, host, _module.command_runner(module))
+    return [variables.with_variables(text, "nvidia_runtime_config", parameters.SPEC) for text in found]
 
 
 def main() -> None:
@@ -1537,6 +1561,7 @@ def main() -> None:
                     "users": {"type": "list", "elements": "str", "default": []},
                     "user": {"type": "str"},
                     "files": {"type": "bool", "default": True},
+                    "options": {"type": "dict"},
                     "without_gpu": {"type": "bool", "default": True},
                 },
             },

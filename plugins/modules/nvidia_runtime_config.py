@@ -490,67 +490,36 @@ engines:
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import configure as engines_configure
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors, parameters
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
-# Ansible converts the booleans of a play to these strings, the only choices that it accepts for booleans.
-_SWITCH: dict[str | None, bool] = {"true": True, "false": False}
-
-# Options with a value that differs between engines.
-_OF_ONE_ENGINE = ("config_path", "engine_version")
-
 
 def configure(module: AnsibleModule) -> dict[str, object]:
     """Plan and write the configuration. Return the result as documented."""
     _module.load_bundled_packages(module)
     host = _module.host_from_params(module)
-    request = _request(module.params) if module.params["state"] == "present" else None
-    options = _options(module.params, request)
+    options = _options(module.params)
     if module.params["targets"] is None:
         return _configure_engine(module, host, options)
     return _configure_targets(module, host, options)
 
 
-def _request(params: dict[str, t.Any]) -> engines_base.RuntimeRequest:
-    return engines_base.RuntimeRequest(
-        runtime_name=params["runtime_name"],
-        runtime_dir=params["runtime_dir"],
-        extra_modes=tuple(params["extra_modes"]),
-        set_as_default=params["set_as_default"],
-        enable_cdi=_SWITCH.get(params["enable_cdi"], params["enable_cdi"]),
-        config_mode=params["config_mode"],
-        drop_in_path=params["drop_in_path"],
-        runtime_type=params["runtime_type"],
-        runtime_options=params["runtime_options"],
-        container_annotations=tuple(params["container_annotations"]),
-        cri_disabled=params["cri_disabled"],
-        use_legacy_config=params["use_legacy_config"],
-    )
-
-
-def _options(params: dict[str, t.Any], request: engines_base.RuntimeRequest | None) -> engines_configure.Options:
-    return engines_configure.Options(
+def _options(params: dict[str, t.Any]) -> engines_configure.Options:
+    request = parameters.request_of(params) if params["state"] == "present" else None
+    return parameters.options_of(params, request)._replace(
         engine=params["engine"],
         flavor=params["flavor"],
         user=params["user"],
         service=params["service"],
-        request=request,
-        config_path=params["config_path"],
-        engine_version=params["engine_version"],
-        validate=params["validate"],
-        backup_dir=params["backup_dir"],
         purge_backups=params["purge_backups"],
-        purge_legacy=params["purge_legacy"],
         keep_unrecorded=params["unrecorded"] == "keep",
-        require_runtime=params["require_runtime"],
     )
 
 
@@ -623,16 +592,6 @@ def _mask_of(syntax: str) -> t.Callable[[str], str]:
     return toml_document.mask_toml
 
 
-def _check_options(params: dict[str, t.Any], targets: list[str]) -> None:
-    """Raise NvidiaError for options that describe one engine if there are several."""
-    named = [name for name in _OF_ONE_ENGINE if params[name] is not None]
-    if named and len(targets) > 1:
-        raise core_errors.NvidiaError(
-            f"{' and '.join(named)} can only be set for one engine, but targets has {', '.join(targets)}. Use one task"
-            " for each engine."
-        )
-
-
 def _configure_targets(
     module: AnsibleModule, host: hostfs.HostFS, options: engines_configure.Options
 ) -> dict[str, t.Any]:
@@ -644,7 +603,7 @@ def _configure_targets(
     names = list(dict.fromkeys(name.strip() for name in module.params["targets"]))
     for name in names:
         try:
-            _check_options(module.params, names)
+            parameters.check_for_targets(module.params, names)
             result = _configure_engine(module, host, options.for_target(name))
         except core_errors.NvidiaError as error:
             if "needed" in error.details and not any(engine["changed"] for engine in engines):
@@ -671,31 +630,9 @@ def main() -> None:
             "targets": {"type": "list", "elements": "str"},
             **flavors.TARGET_OPTIONS,
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-            "runtime_name": {"type": "str", "default": "nvidia"},
-            "runtime_dir": {"type": "path", "default": "/usr/bin"},
-            "extra_modes": {
-                "type": "list",
-                "elements": "str",
-                "choices": list(core_constants.MODE_PROGRAMS),
-                "default": [],
-            },
-            "set_as_default": {"type": "bool"},
-            "enable_cdi": {"type": "str", "choices": [engines_base.CDI_AUTO, *_SWITCH]},
             "service": {"type": "str"},
-            "config_path": {"type": "path"},
-            "config_mode": {"type": "str", "choices": ["auto", "in_place", "drop_in", "hook"], "default": "auto"},
-            "drop_in_path": {"type": "path"},
-            "runtime_type": {"type": "str"},
-            "runtime_options": {"type": "dict", "default": {}},
-            "container_annotations": {"type": "list", "elements": "str", "default": []},
-            "use_legacy_config": {"type": "bool", "default": False},
-            "purge_legacy": {"type": "bool", "default": False},
+            **parameters.SPEC,
             "unrecorded": {"type": "str", "choices": ["keep", "remove"], "default": "remove"},
-            "cri_disabled": {"type": "str", "choices": ["fail", "warn", "ignore"], "default": "warn"},
-            "engine_version": {"type": "str"},
-            "validate": {"type": "str", "choices": ["auto", "true", "false"], "default": "auto"},
-            "require_runtime": {"type": "bool", "default": False},
-            "backup_dir": {"type": "path"},
             "purge_backups": {"type": "bool", "default": False},
             **_module.HOST_ROOT_OPTIONS,
             **_module.PREDICTED_OPTIONS,

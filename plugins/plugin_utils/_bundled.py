@@ -60,6 +60,8 @@ PACKAGES_OF_CONTAINER = Packages(("tomlkit",), ("yaml",))
 _CORE_MINIMUM: object = getattr(basic, "_PY_MIN", None)
 _OLDEST_PYTHON: tuple[int, ...] = max((3, 8), _CORE_MINIMUM if isinstance(_CORE_MINIMUM, tuple) else (0,))
 _PRINT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+# The exit status of a shell for a program that does not exist.
+_NOT_FOUND = 127
 _COLLECTION = "gpufleet.nvidia."
 _NEVER_RETURNED = ("ansible_facts", "add_host", "add_group")
 
@@ -144,21 +146,29 @@ class BundledAction(NormalActionModule):
             result.pop(key, None)
         if result.get("failed") and "module_stdout" in result:
             # For example, the host's Python cannot compile the module.
-            self._explain_old_python(result)
+            self._explain_python(result)
 
-    def _explain_old_python(self, result: dict[str, t.Any]) -> None:
-        """Replace the message if the host's Python is too old."""
+    def _explain_python(self, result: dict[str, t.Any]) -> None:
+        """Replace the message if the host's Python is missing or too old."""
         interpreter = str(self._used_interpreter or "").lstrip("#!").strip()
         if not interpreter:
             return
         answer = self._low_level_execute_command(f'{interpreter} -c "{_PRINT_VERSION}"')  # type: ignore[no-untyped-call,unused-ignore]
+        minimum = ".".join(map(str, _OLDEST_PYTHON))
+        message = ""
+        if answer.get("rc") == _NOT_FOUND:
+            message = (
+                f"{interpreter} does not exist on the host. Install Python {minimum} or newer, or set"
+                " ansible_python_interpreter to its path."
+            )
         found = re.fullmatch(r"([0-9]{1,3})\.([0-9]{1,3})\s*", str(answer.get("stdout", "")))
         if found is not None and (int(found[1]), int(found[2])) < _OLDEST_PYTHON:
-            minimum = ".".join(map(str, _OLDEST_PYTHON))
-            result["msg"] = (
+            message = (
                 f"{interpreter} on the host is Python {found[1]}.{found[2]}, but this collection needs Python {minimum}"
                 " or newer. Install it, and set ansible_python_interpreter to its path."
             )
+        if message:
+            result["msg"] = message
             for key in ("exception", "module_stdout", "module_stderr"):
                 result.pop(key, None)
 

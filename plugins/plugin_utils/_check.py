@@ -20,7 +20,7 @@ from ansible import constants
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _role_state, _settings
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _role_state, _settings, _templates, _value_shapes
 
 if t.TYPE_CHECKING:
     from ansible.plugins.action import ActionBase
@@ -37,6 +37,8 @@ _CONTROLLER_FILES = (
     "nvidia_runtime_before_restart",
     "nvidia_runtime_after_restart",
 )
+# The playbook that runs without the check, and without roles.
+AUDIT = "audit"
 OWN_VARIABLES = "nvidia_own_variables"
 # The tasks with which Ansible runs the handlers have the tag always too.
 _SKIPS_ALWAYS = (
@@ -63,9 +65,10 @@ def check(action: ActionBase, variables: t.Mapping[str, t.Any], own: t.Collectio
         own: The user's own variables, which are not checked.
     """
     errors, warnings = _settings.name_problems(_names(variables), KNOWN, own)
-    errors += _value_problems(action, variables, one_tree=True)
+    values = _values(action, variables, KNOWN.settings)
+    errors += _value_problems(action, values, one_tree=True)
     if not errors:
-        _remember(variables, _settings_in(variables))
+        _remember(variables, _settings_in(variables), values.unknown)
     return Problems(errors, warnings)
 
 
@@ -76,6 +79,8 @@ def check_for_role(action: ActionBase, variables: t.Mapping[str, t.Any]) -> Prob
     """
     # No public attribute has the role of a task, the roles of a play, or their variables.
     role: t.Any = getattr(action._task, "_role", None)  # noqa: SLF001
+    if role is None and variables.get(_role_state.PLAY) == AUDIT:
+        return Problems(_values(action, variables, KNOWN.named[AUDIT]).errors, [])
     if role is None or not _is_own(role):
         return Problems([], [])
     needs_always = _role_state.PLAY in variables or _name(role) == _NEEDS_ALWAYS
@@ -88,13 +93,17 @@ def check_for_role(action: ActionBase, variables: t.Mapping[str, t.Any]) -> Prob
         return Problems(errors, [])
     own = _own_variables(action, variables)
     warnings: list[str] = []
+    unknown: set[str] = set()
     for view in unchecked:
         of_names = _settings.name_problems(_setting_names(view.variables), KNOWN, own)
         errors += of_names[0] + _settings.parameter_problems(view.parameters, view.role, KNOWN, own)
-        errors += _value_problems(action, view.variables, one_tree=False)
+        # A task before a later role may set what its variables refer to.
+        values = _values(action, view.variables, KNOWN.named[_name(role)])
+        errors += _value_problems(action, values, one_tree=False)
         warnings += of_names[1]
+        unknown |= values.unknown
     if not errors:
-        _remember(variables, {line for view in unchecked for line in view.lines()})
+        _remember(variables, {line for view in unchecked for line in view.lines()}, unknown)
     return Problems(list(dict.fromkeys(errors)), list(dict.fromkeys(warnings)))
 
 
@@ -105,6 +114,8 @@ def check_names_for_audit(action: ActionBase, variables: t.Mapping[str, t.Any]) 
     """
     errors, warnings = _settings.name_problems(_names(variables), KNOWN, _own_variables(action, variables))
     of_audit = [error for error in errors if error.startswith(_settings.AUDIT)]
+    own = {name for name in KNOWN.settings if name.startswith(_settings.AUDIT)} | {_settings.HOSTS}
+    of_audit += _values(action, variables, own).errors
     return Problems(of_audit, [*(error for error in errors if error not in of_audit), *warnings])
 
 
@@ -171,23 +182,51 @@ def _facts_problems(variables: t.Mapping[str, t.Any]) -> list[str]:
     return [f"{', '.join(found)}: {problem}. {advice}"]
 
 
-def _value_problems(action: ActionBase, variables: t.Mapping[str, t.Any], one_tree: bool) -> list[str]:
-    """Evaluate the variables of all roles, and check the values."""
-    values: dict[str, t.Any] = {}
-    problems = []
-    templar: t.Any = action._templar.copy_with_new_env(available_variables=dict(variables))  # noqa: SLF001
-    for name in KNOWN.options:
+class _Values(t.NamedTuple):
+    """The evaluated variables, the errors of others, and the names of those that refer to what is not known yet."""
+
+    values: dict[str, t.Any]
+    errors: list[str]
+    unknown: set[str]
+
+
+def _values(action: ActionBase, variables: t.Mapping[str, t.Any], required: t.Collection[str]) -> _Values:
+    """Evaluate the settings of a host. One of ``required`` is an error if it refers to a variable that is not set.
+
+    A template of a role that tolerates a missing setting would take it for a setting that is not set.
+    """
+    found = _Values({}, [], set())
+    # The defaults of the roles are not among the variables of other plays.
+    known = {**KNOWN.defaults, **variables}
+    templar: t.Any = action._templar.copy_with_new_env(available_variables=known)  # noqa: SLF001
+    for name in sorted(KNOWN.settings & set(variables)):
         try:
             # In a dictionary, newer releases of Ansible remove values that are omit.
-            evaluated = templar.template({name: variables[name]} if name in variables else {})
-        except AnsibleUndefinedVariable:
-            # The value may refer to the result of a later task.
-            continue
+            evaluated = templar.template({name: variables[name]})
+        except AnsibleUndefinedVariable as error:
+            missing = _templates.missing_names(variables[name], known)
+            if name not in required or not missing.isdisjoint(KNOWN.internal):
+                # A later task sets it, such as the inspection of the host.
+                found.unknown.add(name)
+            elif missing:
+                problem = f"{' and '.join(sorted(missing))} {'is' if len(missing) == 1 else 'are'} not defined"
+                found.errors.append(f"{name} cannot be evaluated: {problem}. Define it, or correct {name}.")
+            else:
+                found.errors.append(f"{name} cannot be evaluated: {error}")
         except AnsibleError as error:
-            problems.append(f"{name} cannot be evaluated: {error}")
-            continue
-        values.update({key: value for key, value in evaluated.items() if value != variables.get("omit")})
+            found.errors.append(f"{name} cannot be evaluated: {error}")
+        else:
+            # Older releases have a placeholder for omit.
+            omitted = variables.get("omit")
+            found.values.update({key: value for key, value in evaluated.items() if value is None or value != omitted})
+    return found
+
+
+def _value_problems(action: ActionBase, found: _Values, one_tree: bool) -> list[str]:
+    """Check the values of the variables of all roles."""
+    values = {name: value for name, value in found.values.items() if name in KNOWN.options}
     validated = ArgumentSpecValidator(KNOWN.options).validate(values, validate_role_argument_spec=True)
+    problems = [*found.errors, *_value_shapes.problems(values, KNOWN.options)]
     problems += [f"{message[:1].upper()}{message[1:]}" for message in validated.error_messages]
 
     def is_file(path: str) -> bool:
@@ -195,7 +234,9 @@ def _value_problems(action: ActionBase, variables: t.Mapping[str, t.Any], one_tr
         role = str(_COLLECTION / "roles/nvidia_runtime")
         return Path(action._loader.path_dwim_relative(role, "tasks", path)).is_file()  # noqa: SLF001
 
-    return problems or _settings.value_problems(validated.validated_parameters, is_file, one_tree)
+    # The validator adds each variable that is not set, with None.
+    known = {name: value for name, value in validated.validated_parameters.items() if value is not None}
+    return problems or _settings.value_problems(known, is_file, one_tree)
 
 
 # -- what was checked --------------------------------------------------------------------------------------------------
@@ -247,8 +288,10 @@ def _checked(variables: t.Mapping[str, t.Any]) -> set[str] | None:
         return None
 
 
-def _remember(variables: t.Mapping[str, t.Any], lines: t.Collection[str]) -> None:
+def _remember(variables: t.Mapping[str, t.Any], lines: t.Collection[str], unknown: t.Collection[str]) -> None:
+    """Note the lines of a host's checked variables, without those of the variables ``unknown``."""
     path = _file(variables)
+    lines = {line for line in lines if line.partition(" ")[2] not in unknown}
     # A delegated task of another host may read the file at the same time.
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     temporary.write_text("\n".join(sorted({*(_checked(variables) or ()), *lines})), encoding="utf-8")

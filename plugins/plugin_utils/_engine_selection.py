@@ -87,28 +87,10 @@ def select(
         errors += selection.missing_errors(settings.wanted.engines, inspected, unknown)
     return Selection(
         engines=tuple(inspected),
-        targets=_targets(settings, inspected),
+        targets=selection.targets(settings.wanted, inspected, removal=settings.state == ABSENT),
         users=tuple(users),
-        kubelet=_unique(str(engine["target"]) for engine in of_root if engine.get("used_by_kubelet")),
+        kubelet=tuple(dict.fromkeys(str(engine["target"]) for engine in of_root if engine.get("used_by_kubelet"))),
         errors=tuple(errors),
-    )
-
-
-def _targets(settings: Settings, inspected: t.Sequence[EngineInfo]) -> tuple[str, ...]:
-    wanted = settings.wanted
-    existing = [
-        engine for engine in inspected if engine["installed"] or (settings.state == ABSENT and engine["recorded_files"])
-    ]
-    found = selection.selected(wanted, existing)
-    # They may be installed later.
-    known = {engine["engine"] for engine in found}
-    others = [name for name in wanted.engines if "/" not in name and name not in known]
-    return _unique(
-        [
-            *(selection.target_named(name) for name in wanted.engines if "/" in name),
-            *(str(engine["target"]) for engine in found),
-            *(others if wanted.flavor == selection.AUTO else []),
-        ]
     )
 
 
@@ -121,7 +103,3 @@ def groups_of_root(targets: t.Iterable[str]) -> list[list[str]]:
     own = [target for target in of_root if target == _OWN_ROOTLESS]
     others = [target for target in of_root if target not in own]
     return [group for group in (others, own) if group]
-
-
-def _unique(names: t.Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))

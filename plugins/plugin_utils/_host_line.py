@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import selection
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _restart_plan
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._role_state import (
     Variables,
@@ -134,6 +135,9 @@ def _engines(variables: Variables, situation: Situation) -> t.Iterator[str]:
         entry = work.get(engine.get("target"), {})
         parts = [*_configuration(engine, name, situation), *_restart(engine, entry, variables, situation)]
         yield f"{target}: {', '.join(parts)}"
+    for missing in (table(result.get("without_engine")) for result in results):
+        if missing:
+            yield f"{_text(missing.get('target'))}: {_text(missing.get('reason'))}"
 
 
 def _configuration(engine: Variables, name: str, situation: Situation) -> t.Iterator[str]:
@@ -191,7 +195,17 @@ def verified_lines(variables: Variables, nothing: str) -> list[tuple[str, str]]:
         target = _text(table(item_of(result)).get("target"))
         summary = _text(result.get("summary")) or "failed"
         lines.append((f"{target}: {summary}", str(result.get("error") or "")))
+    lines += [(f"{_text(target)}: not installed", "") for target in _users_without_engine(variables)]
     return lines or [(f"not verified: {nothing}", "")]
+
+
+def _users_without_engine(variables: Variables) -> t.Iterator[str]:
+    """Yield the engines of named users that the users' own tasks have not found."""
+    for result in items(variables.get("nvidia_runtime_info_of_users")):
+        target = selection.target_of(str(item_of(result)))
+        found = [engine for engine in tables(result.get("engines")) if engine.get("target") == target]
+        if not any(engine.get("installed") for engine in found):
+            yield target
 
 
 def _text(value: object) -> str:

@@ -25,6 +25,7 @@ if t.TYPE_CHECKING:
 # An unknown name with one of these prefixes is an error.
 AUDIT = "nvidia_audit_"
 PREFIXES = ("nvidia_toolkit_", "nvidia_runtime_", "nvidia_cdi_", AUDIT)
+HOSTS = "nvidia_hosts"
 HOST_ROOT = "nvidia_host_root"
 SERIAL = "nvidia_serial"
 FAMILY = "nvidia_"
@@ -39,6 +40,7 @@ _EDITS = 2
 # A name needs this many characters for each edit that makes it the name of a variable.
 _CHARACTERS_PER_EDIT = 3
 _SET_BY_TASKS = re.compile(r"\b(?:register|loop_var): (nvidia_\w+)")
+_NAME = re.compile(r"\bnvidia_\w+")
 _OPTIONAL = re.compile(r"\b(nvidia_\w+) \| default\(")
 _BATCH = re.compile(r"\s*[0-9]+%?\s*")
 _TOOLKIT_VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:[~.+-][0-9A-Za-z.~+-]+)?|latest")
@@ -59,13 +61,16 @@ class Known(t.NamedTuple):
     ``options`` has the argument specification of each variable of a role, of nvidia_host_root and of nvidia_serial,
     without defaults, which may be templates. ``settings`` are all variables that a user can set. ``internal`` are those
     that roles and playbooks set themselves. ``given`` are the values that the roles and playbooks give to settings:
-    defaults, and variables of roles and tasks. They need no check.
+    defaults, and variables of roles and tasks. They need no check. ``defaults`` are those of the roles. ``named`` are
+    the settings that the files of a role, or the playbook audit, name.
     """
 
     options: dict[str, dict[str, t.Any]]
     settings: frozenset[str]
     internal: frozenset[str]
     given: dict[str, list[t.Any]]
+    defaults: dict[str, t.Any]
+    named: dict[str, frozenset[str]]
 
 
 def known_variables(collection: Path) -> Known:
@@ -74,15 +79,20 @@ def known_variables(collection: Path) -> Known:
     internal: set[str] = set()
     optional: set[str] = set()
     given: dict[str, list[t.Any]] = {}
+    defaults: dict[str, t.Any] = {}
+    named = {"audit": frozenset(_NAME.findall((collection / "playbooks/audit.yml").read_text(encoding="utf-8")))}
     for role in sorted((collection / "roles").iterdir()):
         for entry in _load(role / "meta/argument_specs.yml")["argument_specs"].values():
             options.update({name: _without_default(option) for name, option in entry["options"].items()})
         internal.update(_load(role / "vars/main.yml"))
         optional.update(_OPTIONAL.findall((role / "defaults/main.yml").read_text(encoding="utf-8")))
-        _add_values(given, _load(role / "defaults/main.yml"))
+        defaults.update(_load(role / "defaults/main.yml"))
+        texts = [path.read_text(encoding="utf-8") for path in role.rglob("*.yml") if path.parent.name != "meta"]
+        named[role.name] = frozenset(_NAME.findall("\n".join(texts)))
         for path in [*role.glob("tasks/*.yml"), *role.glob("handlers/*.yml")]:
             internal.update(_SET_BY_TASKS.findall(path.read_text(encoding="utf-8")))
             _add_values_of_tasks(given, _load(path))
+    _add_values(given, defaults)
     options.update({HOST_ROOT: {"type": "path"}, SERIAL: {"type": "raw"}})
     for path in (collection / "playbooks").glob("*.yml"):
         text = path.read_text(encoding="utf-8")
@@ -90,7 +100,8 @@ def known_variables(collection: Path) -> Known:
         optional.update(_OPTIONAL.findall(text))
         _add_values_of_tasks(given, _load(path))
     settings = frozenset(options) | optional
-    return Known(options, settings, frozenset(internal) | (frozenset(given) - settings), given)
+    known = Known(options, settings, frozenset(internal) | (frozenset(given) - settings), given, defaults, named)
+    return known._replace(named={name: names & settings for name, names in named.items()})
 
 
 def _load(path: Path) -> t.Any:
@@ -222,6 +233,7 @@ def value_problems(values: t.Mapping[str, t.Any], is_file: t.Callable[[str], boo
         *_single_engine(values),
         *_malformed_versions(values),
         *_malformed_repository(values),
+        *_missing_files(values),
         *_missing_hooks(values, is_file),
     ]
 
@@ -255,12 +267,11 @@ def _unknown_engines(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
         elif rest and flavor not in known:
             yield f"nvidia_runtime_engines has {name!r}, but {engine} has no such flavor. {_one_of(flavor, known)}"
     for name in values.get("nvidia_cdi_for_engines") or []:
-        engine = str(name).partition(":")[0]
+        engine, colon, version = str(name).partition(":")
         if engine not in ("auto", *flavors.ENGINES):
             yield f"nvidia_cdi_for_engines has {name!r}. {_one_of(engine, ('auto', *flavors.ENGINES))}"
-    users = values.get("nvidia_runtime_users")
-    if isinstance(users, str) and users != "all":
-        yield f"nvidia_runtime_users is {users!r}. Use a list of users, or all."
+        elif colon and _VERSION.fullmatch(version) is None:
+            yield f"nvidia_cdi_for_engines has {name!r}, without a version after the colon. Use one such as 26.1.5."
 
 
 def _one_of(name: str, known: t.Sequence[str]) -> str:
@@ -270,7 +281,7 @@ def _one_of(name: str, known: t.Sequence[str]) -> str:
 def _engines(values: t.Mapping[str, t.Any]) -> list[t.Any]:
     """Return the engines that the user names; empty for auto."""
     named = values.get("nvidia_runtime_engines")
-    if named in (None, "auto"):
+    if named in (None, "auto", ["auto"]):
         return []
     return named if isinstance(named, list) else [named]
 
@@ -300,6 +311,12 @@ def _malformed_repository(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
             f"Addresses must not contain a password. Remove it from {' and '.join(addresses)}; apt reads passwords in"
             " /etc/apt/auth.conf.d."
         )
+
+
+def _missing_files(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
+    is_installed = values.get("nvidia_toolkit_state", "present") == "present"
+    if is_installed and values.get("nvidia_toolkit_source") == "files" and not values.get("nvidia_toolkit_files"):
+        yield "nvidia_toolkit_source is files, but nvidia_toolkit_files is empty. Set it to the paths of the packages."
 
 
 def _missing_hooks(values: t.Mapping[str, t.Any], is_file: t.Callable[[str], bool]) -> t.Iterator[str]:

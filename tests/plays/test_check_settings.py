@@ -18,7 +18,9 @@ COLLECTION = Path(__file__).resolve().parents[2]
 # The variables of each host, and the texts of the expected errors and warnings.
 HOSTS: dict[str, tuple[dict[str, t.Any], list[str]]] = {
     "correct": ({"nvidia_runtime_set_as_default": "yes", "nvidia_runtime_verify": False, "nvidia_cdi_path": None,
-                 "nvidia_toolkit_hold": "{{ omit }}", "nvidia_toolkit_src": "{{ later }}/x",
+                 "nvidia_toolkit_hold": "{{ omit }}", "nvidia_toolkit_key_url": "{{ nvidia_toolkit_base_url }}/x",
+                 "nvidia_toolkit_src": "{{ nvidia_toolkit_info.toolkit.directory.path }}",
+                 "nvidia_toolkit_version": "{{ later | default('1.19.1') }}",
                  "nvidia_runtime_after_restart": "{{ playbook_dir }}/hook.yml", "nvidia_driver_branch": "580"}, []),
     "misspelt": ({"nvidia_toolkit_verison": "{{ none }}", "nvidia_runtime_set_default": True, "nvidia_host": "x"},
                  ["Did you mean nvidia_toolkit_version?", "Did you mean nvidia_runtime_set_as_default?",
@@ -27,10 +29,23 @@ HOSTS: dict[str, tuple[dict[str, t.Any], list[str]]] = {
     "fact": ({}, []),
     "maybe": ({"nvidia_runtime_set_as_default": "maybe", "nvidia_cdi_mode": "{{ 'x' }}y"},
               ["nvidia_runtime_set_as_default", "nvidia_cdi_mode", "must be one of: auto, nvml", "got: xy"]),
+    # Rules about several variables, of which only some are set.
+    "repository": ({"nvidia_toolkit_key_fingerprint": "ABCD", "nvidia_host_root": "/tree", "nvidia_cdi_host_root": "/"},
+                   ["must have 40 hexadecimal digits. It has 4 characters.", "nvidia_cdi_host_root is /."]),
+    "shapes": ({"nvidia_toolkit_files": "/a.deb", "nvidia_runtime_engines": None},
+               ["nvidia_toolkit_files is a text.", "nvidia_runtime_engines is None."]),
     "hook": ({"nvidia_runtime_before_restart": "{{ playbook_dir }}/none.yml"},
              ["none.yml is not a file on the controller"]),
     "trees": ({"nvidia_toolkit_host_root": "/tree"}, ["The roles would change different trees"]),
     "tree": ({"nvidia_host_root": "/tree"}, []),
+    "undefined": ({"nvidia_toolkit_version": "{{ my_version }}", "nvidia_runtime_engines": ["{{ my_engine }}"],
+                   "nvidia_toolkit_settings": "{{ mine }}", "mine": {"a": "{{ my_setting }}"},
+                   "nvidia_remove_unrecorded": "{{ my_hosts.all }}", "nvidia_cdi_path": "{{ groups['none'] }}"},
+                  ["nvidia_toolkit_version cannot be evaluated: my_version is not defined.",
+                   "nvidia_runtime_engines cannot be evaluated: my_engine is not defined.",
+                   "nvidia_toolkit_settings cannot be evaluated: my_setting is not defined.",
+                   "nvidia_remove_unrecorded cannot be evaluated: my_hosts is not defined.",
+                   "nvidia_cdi_path cannot be evaluated: "]),
     "template": ({"nvidia_toolkit_key": "{{ lookup('ansible.builtin.file', '/none') }}"},
                  ["nvidia_toolkit_key cannot be evaluated: "]),
 }  # fmt: skip
@@ -103,3 +118,23 @@ def test_refuses_misspelt_tags(
     assert (done.returncode == 0) is (nearest is None), done.stdout
     assert ("Did you mean" in done.stdout) is (nearest is not None)
     assert nearest is None or f"Did you mean {nearest}?" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("playbook", "name", "failed"),
+    [
+        # Without the check, the playbook would run on all hosts.
+        ("site", "nvidia_hosts", True),
+        ("audit", "nvidia_hosts", True),
+        ("audit", "nvidia_audit_fail_on", True),
+        # The audit reports the host, and ends with 0.
+        ("audit", "nvidia_toolkit_dest", False),
+    ],
+)
+def test_settings_that_cannot_be_evaluated(work: Path, playbook: str, name: str, failed: bool) -> None:
+    done = ansible_playbook(
+        work, "-i", "localhost,", "-c", "local", f"gpufleet.nvidia.{playbook}",
+        "--extra-vars", json.dumps({name: "{{ my_value }}", "nvidia_audit_dir": str(work / "report")}),
+    )  # fmt: skip
+    assert f"{name} cannot be evaluated: my_value is not defined. Define it, or correct {name}." in done.stdout
+    assert (done.returncode != 0) is failed, done.stdout

@@ -80,6 +80,15 @@ PLAYS = [
         "correct": Case({**COUNTED, "nvidia_driver_branch": "580", "nvidia_runtime_engines": "auto"}),
         "own": Case({**MISSPELT, "nvidia_own_variables": [*MISSPELT]}),
     }),
+    # A template that tolerates a missing setting must not take a setting that cannot be evaluated for a missing one.
+    # Ansible itself evaluates the variables of the role, but not those of other roles.
+    Play({"roles": [TOOLKIT]}, {"undefined": Case({"nvidia_toolkit_version": "{{ my_version }}"}, ("my_version",))}),
+    Play({"roles": [CDI]}, {"of_other_role": Case(
+        {"nvidia_toolkit_settings": "{{ my_settings }}"},
+        ("nvidia_toolkit_settings cannot be evaluated: my_settings is not defined. Define it",))}),
+    Play({"roles": [TOOLKIT], "tasks": [{"ansible.builtin.set_fact": {"my_name": "gpu"}}, include(RUNTIME)]},
+         {"set_later": Case({"nvidia_runtime_name": "{{ my_name }}",
+                             "nvidia_cdi_path": "/etc/cdi/{{ nvidia_toolkit_info.toolkit.package_manager }}.yaml"})}),
     Play({"strategy": "ansible.builtin.free", "roles": [RUNTIME]}, {"free": Case(MISSPELT, (SET_DEFAULT,))}),
     Play({"vars": MISSPELT, "tasks": [include(RUNTIME, "include_role", "verify")]}, {"of_play": REFUSED}),
     Play({"tasks": [{"ansible.builtin.set_fact": MISSPELT}, include(RUNTIME)]}, {"set_by_task": REFUSED}),

@@ -56,6 +56,12 @@ EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
     },
     "nvidia_cdi": {"cdi_hook_path": "nvidia_cdi_hook_path", "owner": "nvidia_cdi_refresh", "start": None},
 }
+# nvidia_container_info belongs to no role.
+_OF_INSPECTION = {
+    "host_root": "nvidia_host_root",
+    "host_root_live": "nvidia_host_root_live",
+    "toolkit_dir": "nvidia_toolkit_dest",
+}
 _ROLE = re.compile(r"(?:.*\.)?(nvidia_(?:toolkit|runtime|cdi))_")
 # In a message, a name with an underscore is always an option (_NAME). A single word is an option only before one of its
 # values ("source: directory", _VALUE), as the subject ("dest is ..."), and after the verb of an advice ("Set version",
@@ -71,6 +77,8 @@ _WORD = re.compile(
 
 def variable_of(module: str, option: str) -> str | None:
     """Return the variable of a role that sets ``option`` of ``module``; None if there is none."""
+    if module.rpartition(".")[2] == "nvidia_container_info":
+        return _OF_INSPECTION.get(option)
     role = _ROLE.match(module)
     if role is None:
         return None

@@ -108,7 +108,7 @@ class _Inspection:
             "config_path": engine.config_path,
             "default_runtime": engine.default_runtime,
         }
-        if not _in_time(TIMEOUT, lambda: self._fill(described)):
+        if not in_time(TIMEOUT, lambda: self._fill(described)):
             message = f"The inspection of {self._target} took longer than {TIMEOUT:g} seconds and was stopped."
             advice = "Restart the engine if it hangs, and check its configuration for very large files."
             self._problems.append(errors.Problem("engine-timeout", message, advice))
@@ -198,7 +198,7 @@ def _describe_live(live: engines_base.LiveState) -> dict[str, t.Any]:
     }
 
 
-def _in_time(seconds: float, work: t.Callable[[], None]) -> bool:
+def in_time(seconds: float, work: t.Callable[[], None]) -> bool:
     """Return whether ``work`` ended within ``seconds``. If not, a signal interrupts it.
 
     A signal ends a computation as well as a wait, and needs no second process. A command that ``work`` waited for ends

@@ -4,7 +4,8 @@
 
 """Refuse a host whose engines cannot be configured, before the first task changes it.
 
-The functions read only the description of the engines (``info.describe_engines``).
+problems_of() reads the description of the engines (``info.describe_engines``). planned() plans the change of an engine
+as nvidia_runtime_config does in check mode, so it needs no rules of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import selection
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import info, selection
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 # The codes of problems that end nvidia_runtime_config with the same message.
 _UNREADABLE = {
@@ -42,14 +48,14 @@ class Requirement(t.NamedTuple):
 
 
 def problems_of(required: Requirement, engines: t.Sequence[selection.Described]) -> list[str]:
-    """Return why the engines cannot be configured.
+    """Return why the engines cannot be configured, as far as their description tells.
 
     Args:
         required: What later tasks configure.
         engines: The description of all engines, by the user who runs this task.
     """
     wanted, user = required.wanted, required.user
-    own = [engine for engine in engines if engine["inspected"] and engine["user"] == user]
+    own = _own(required, engines)
     users = selection.users_of(wanted, engines)
     problems = [] if user is not None else selection.record_errors(engines, users)
     if required.files:
@@ -63,7 +69,78 @@ def problems_of(required: Requirement, engines: t.Sequence[selection.Described])
     return list(dict.fromkeys(problems))
 
 
+def _own(required: Requirement, engines: t.Sequence[selection.Described]) -> list[selection.Described]:
+    """Return the engines that this task has inspected and that it may configure."""
+    return [engine for engine in engines if engine["inspected"] and engine["user"] == required.user]
+
+
 def _reasons(engine: selection.Described) -> list[str]:
     if engine["readable"]:
         return []
     return [errors.in_full(problem) for problem in engine["problems"] if problem["code"] in _UNREADABLE]
+
+
+def targets_of(required: Requirement, engines: t.Sequence[selection.Described]) -> list[str]:
+    """Return the engines whose change planned() can plan: those that the later task configures as the same user.
+
+    An engine that is not readable is reported by problems_of().
+    """
+    own = _own(required, engines)
+    unreadable = {engine["target"] for engine in own if required.files and not engine["readable"]}
+    names = [name for name in selection.targets(required.wanted, own) if name not in unreadable]
+    if required.user is not None:
+        return [name for name in names if name == selection.target_of(required.user)]
+    return [name for name in names if not selection.is_of_user(name)]
+
+
+def planned(
+    params: t.Mapping[str, t.Any],
+    targets: t.Sequence[str],
+    engines: t.Sequence[selection.Described],
+    host: hostfs.HostFS,
+    run: core_plan.Runner,
+) -> list[str]:
+    """Plan the change of each engine, write nothing, and return why it is not possible.
+
+    The programs of the toolkit count as installed, since an earlier task of the play may install them.
+
+    Args:
+        params: The options of the later task, as in ``parameters.SPEC``.
+        targets: The engines.
+        engines: The description of all engines, by the user who runs this task.
+        host: The host.
+        run: Runs the validator of an engine whose files would change.
+
+    Raises:
+        MissingPackageError: The Python of the host lacks a package.
+    """
+    # The imports are needed before a change only.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import configure, parameters  # noqa: PLC0415
+
+    request = parameters.request_of(params)
+    versions = {engine["target"]: engine["version"] for engine in engines}
+    missing = [path for path in request.runtimes().values() if not host.is_executable(path)]
+    later = host.with_programs(None, missing, packages=False) if missing else host
+    problems = []
+    for name in targets:
+
+        def plan(name: str = name) -> None:
+            parameters.check_for_targets(params, targets)
+            options = parameters.options_of(params, request).for_target(name)
+            if options.user is not None:
+                # Only root can write to the directory of the other backups.
+                options = options._replace(backup_dir=None)
+            # The description has the version. To ask an engine for it again takes time.
+            known = options.engine_version or versions.get(name)
+            if core_text.parse_version(known or ""):
+                options = options._replace(engine_version=known)
+            configure.ConfigureEngine(options, later, run).execute(check_mode=True)
+
+        try:
+            # An engine that takes longer has a problem of its own in the description.
+            info.in_time(info.TIMEOUT, plan)
+        except errors.MissingPackageError:
+            raise
+        except errors.NvidiaError as error:
+            problems.append(str(error))
+    return list(dict.fromkeys(problems))

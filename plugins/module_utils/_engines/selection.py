@@ -101,6 +101,27 @@ def _is_selected(wanted: Wanted, engine: Described) -> bool:
     return is_named and wanted.flavor in (AUTO, engine["flavor"])
 
 
+def targets(wanted: Wanted, inspected: t.Sequence[Described], *, removal: bool = False) -> tuple[str, ...]:
+    """Return the names of the engines to configure.
+
+    Args:
+        wanted: What the user selects.
+        inspected: The engines that tasks could inspect.
+        removal: Whether engines that have been removed, but whose files this collection changed, are configured too.
+    """
+    existing = [engine for engine in inspected if engine["installed"] or (removal and engine["recorded_files"])]
+    found = selected(wanted, existing)
+    # They may be installed later.
+    known = {engine["engine"] for engine in found}
+    others = [name for name in wanted.engines if "/" not in name and name not in known]
+    names = [
+        *(target_named(name) for name in wanted.engines if "/" in name),
+        *(str(engine["target"]) for engine in found),
+        *(others if wanted.flavor == AUTO else []),
+    ]
+    return tuple(dict.fromkeys(names))
+
+
 def record_errors(engines: t.Sequence[Described], users: t.Collection[str]) -> list[str]:
     """Return the problems of users' engines that root has found, such as records that only root can read."""
     foreign = [engine for engine in engines if not engine["inspected"] and engine.get("user") in users]

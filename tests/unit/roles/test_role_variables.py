@@ -12,6 +12,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import CDI_OPTIONS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import parameters
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import DIRECTORY
 from ansible_collections.gpufleet.nvidia.tests.unit.roles.role_files import Role, render
 
@@ -217,6 +218,14 @@ def test_engines_are_required_if_they_are_configured(changed: dict[str, t.Any], 
         "ansible_skip_tags": [], **changed,
     }  # fmt: skip
     assert render(TOOLKIT.load("vars/main.yml")["nvidia_toolkit_requires_engines"], known) == expected
+
+
+def test_the_inspection_plans_what_is_configured() -> None:
+    given = RUNTIME.load("vars/main.yml")["nvidia_runtime_required_engines"]["options"]
+    (task, *_others) = RUNTIME.load("tasks/configure.yml")
+    options = task["gpufleet.nvidia.nvidia_runtime_config"]
+    assert set(given) == set(parameters.SPEC)
+    assert given == {name: options[name] for name in parameters.SPEC}
 
 
 def test_removal_of_a_directory_is_one_task() -> None:

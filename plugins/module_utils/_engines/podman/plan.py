@@ -53,12 +53,12 @@ class PodmanPlanner:
         default = () if version is None else default_folders(version)
         if version is None:
             self.warnings.append(
-                "Nothing is changed, because the version of Podman is unknown. The directories in which Podman searches"
+                "Podman is not configured, because its version is unknown. The directories in which Podman searches"
                 " for CDI specifications depend on the version. Set engine_version."
             )
         elif not default:
             self.warnings.append(
-                f"Nothing is changed, because Podman {core_text.dotted(version)} does not support CDI, with which"
+                f"Podman is not configured, because Podman {core_text.dotted(version)} does not support CDI, with which"
                 " containers get GPUs. Update it to 4.1 or newer."
             )
         else:

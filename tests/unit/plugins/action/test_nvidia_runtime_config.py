@@ -182,6 +182,29 @@ def test_a_user_has_the_own_engine_only(monkeypatch: pytest.MonkeyPatch) -> None
     assert "nvidia_runtime_users" not in str(found)
 
 
+@pytest.mark.parametrize(
+    ("found", "settings", "reason"),
+    [
+        # A program of the system is no installation of the user.
+        ([engine("docker")], {}, "not installed"),
+        ([engine("docker/rootless/alice", installed=False)], {}, "not installed"),
+        ([engine("docker/rootless/alice")], {"engines": ["podman"]}, "not selected"),
+        ([], {"state": "absent"}, None),
+    ],
+)
+def test_a_user_without_docker(
+    monkeypatch: pytest.MonkeyPatch, found: list[dict[str, t.Any]], settings: dict[str, t.Any], reason: str | None
+) -> None:
+    task = RoleTask(monkeypatch, nvidia_container_info={"engines": found})
+    known = {"nvidia_toolkit_info": {"engines": [engine(), engine("podman")]}}
+    result = task.run(known, user="alice", users=["alice"], **settings)
+    target = "docker/rootless/alice"
+    assert result.get("without_engine") == (reason and {"target": target, "reason": reason})
+    assert [text[: len(target) + 6] for text in result["warnings"]] == ([f"host: {target}"] if reason else [])
+    # The task of root has no such part.
+    assert "without_engine" not in RoleTask(monkeypatch, nvidia_runtime_config={"changed": False}).run(known)
+
+
 def test_an_engine_that_its_user_cannot_inspect_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     task = RoleTask(monkeypatch, nvidia_container_info={"failed": True, "msg": "no access"})
     found = task.run({"nvidia_toolkit_info": {"engines": [engine()]}}, user="alice", users=["alice"])

@@ -190,13 +190,14 @@ UNANSWERED = {"failed": True, "module_stdout": "", "module_stderr": "SyntaxError
     [
         (UNANSWERED, "3.6\n", "/usr/bin/python3 on the host is Python 3.6, but this collection needs Python 3."),
         (UNANSWERED, "2.7\r\n", "/usr/bin/python3 on the host is Python 2.7, but this collection needs Python 3."),
+        (UNANSWERED, "", "/usr/bin/python3 does not exist on the host. Install Python 3."),
         (UNANSWERED, "3.99\n", "x"),
         (UNANSWERED, "3.6 {{ template }}", "x"),
         # A module that answers ran on a Python that it supports.
         ({"failed": True, "msg": "x"}, None, "x"),
     ],
 )
-def test_reports_old_python(
+def test_explains_missing_and_old_python(
     monkeypatch: pytest.MonkeyPatch, result: dict[str, t.Any], printed: str | None, message: str
 ) -> None:
     def execute(action: t.Any, **_call: t.Any) -> dict[str, t.Any]:
@@ -206,7 +207,7 @@ def test_reports_old_python(
     def run_command(_action: ActionBase, command: str) -> dict[str, t.Any]:
         assert command.startswith("/usr/bin/python3 -c ")
         assert printed is not None
-        return {"stdout": printed}
+        return {"stdout": printed, "rc": 0 if printed else 127}
 
     monkeypatch.setattr(ActionBase, "_execute_module", execute)
     monkeypatch.setattr(ActionBase, "_low_level_execute_command", run_command)

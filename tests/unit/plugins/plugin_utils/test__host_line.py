@@ -122,6 +122,15 @@ def test_an_engine(engine: dict[str, t.Any], entry: dict[str, t.Any], more: dict
     [
         (configured(), "no container engine"),
         (configured({"target": "docker", "error": "x"}), "docker: failed"),
+        (
+            {
+                "results": [
+                    *configured(DOCKER)["results"],
+                    {"engines": [], "without_engine": {"target": "docker/rootless/al", "reason": "not installed"}},
+                ]
+            },
+            "docker/rootless/al: not installed",
+        ),
         # The role did not run.
         ({"results": [{"skipped": True}]}, "nvidia-cdi-refresh.service"),
     ],
@@ -240,3 +249,15 @@ def test_the_line_of_a_failure() -> None:
         f"{state} Done: a. Failed: b. Not finished: c. Not started: d. Correct the cause, then continue with:"
         " ansible-playbook site.yml --limit=b,c,d"
     )
+
+
+def test_users_without_docker_in_verify() -> None:
+    alice, bob = "docker/rootless/alice", "docker/rootless/bob"
+    found = [{"item": "alice", "engines": [{"target": alice, "installed": True}, {"target": bob, "installed": True}]},
+             {"item": "bob", "engines": [{"target": bob, "installed": False}, {"target": "docker", "installed": True}]},
+             {"item": "eve", "engines": []}]  # fmt: skip
+    known = {"nvidia_playbook": "verify", "nvidia_runtime_info_of_users": {"results": found},
+             "nvidia_runtime_verify_results": {"results": [{"item": {"target": alice}, "summary": "2 GPUs"}]},
+             }  # fmt: skip
+    lines = [line for line, _error in _reports.lines_of(known)]
+    assert lines[:3] == [f"{alice}: 2 GPUs", f"{bob}: not installed", "docker/rootless/eve: not installed"]

@@ -71,7 +71,10 @@ def test_the_variable_comes_before_the_option(text: str, expected: str) -> None:
 
 
 def test_a_module_of_no_role_names_its_options() -> None:
-    assert with_variables("Set host_root.", "nvidia_container_info", OPTIONS) == "Set host_root."
+    assert with_variables("Set host_root.", "nvidia_audit_report", OPTIONS) == "Set host_root."
+    # The roles pass their variables to this one.
+    expected = "Set nvidia_host_root (host_root)."
+    assert with_variables("Set host_root.", "gpufleet.nvidia.nvidia_container_info", OPTIONS) == expected
 
 
 @pytest.mark.parametrize("role", MODULES)

@@ -10,11 +10,19 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import info, parameters
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.requirements import (
     Requirement,
+    planned,
     problems_of,
+    targets_of,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.selection import Wanted
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rootless_hosts import FILE, Rootless, alices_host
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
 
 INVALID = {"code": "file-invalid", "message": "/etc/docker/daemon.json, line 2, column 3: no value."}
 SLOW = {"code": "engine-not-responding", "message": "docker runs but does not answer."}
@@ -70,3 +78,54 @@ def test_problems(required: Requirement, engines: list[dict[str, t.Any]], expect
 def test_advice_of_a_problem() -> None:
     broken = engine("docker", readable=False, problems=[{**INVALID, "advice": "Correct the syntax."}])
     assert problems_of(Requirement(), [broken]) == [f"{INVALID['message']} Correct the syntax."]
+
+
+@pytest.mark.parametrize(
+    ("required", "expected"),
+    [
+        (Requirement(), ["podman"]),
+        # The file at another path is planned, whatever the usual file contains.
+        (Requirement(files=False), ["docker", "podman"]),
+        (Requirement(Wanted(("crio", "docker", ALICE))), ["crio"]),
+        (Requirement(Wanted(users=("alice",)), user="alice"), [ALICE]),
+        (Requirement(Wanted(("podman",)), user="alice"), []),
+    ],
+)
+def test_engines_to_plan(required: Requirement, expected: list[str]) -> None:
+    assert targets_of(required, [BROKEN, engine("podman"), engine(ALICE)]) == expected
+
+
+PARAMS = {name: option.get("default") for name, option in parameters.SPEC.items()}
+
+
+def plan(host: HostFS, target: str, **options: t.Any) -> list[str]:
+    described, _needed = info.describe_engines(host, lambda _argv: (0, "", ""))
+    return planned({**PARAMS, **options}, [target], described, host, lambda _argv: (0, "", ""))
+
+
+def test_plan_of_a_host_without_the_toolkit(tmp_path: Path) -> None:
+    host = HostFS(str(tmp_path), live=False)
+    config = tmp_path / "etc/docker/daemon.json"
+    config.parent.mkdir(parents=True)
+    config.write_text('{"runtimes": {"gpu": 1}}', encoding="utf-8")
+    assert plan(host, "docker", set_as_default=True, require_runtime=True) == []
+    assert config.read_text(encoding="utf-8") == '{"runtimes": {"gpu": 1}}'
+    (problem,) = plan(host, "docker", runtime_name="gpu")
+    assert problem.startswith("/etc/docker/daemon.json, line 1, column 22: runtimes.gpu has the type number")
+    (problem,) = plan(host, "podman", config_path="/x")
+    assert problem.startswith("config_path is not supported for podman")
+
+
+@pytest.fixture
+def alice() -> t.Iterator[Rootless]:
+    with alices_host() as host:
+        yield host
+
+
+def test_plan_of_a_user(alice: Rootless) -> None:
+    target = "docker/rootless/alice"
+    # Only root can use this directory of backups.
+    assert plan(alice.host, target, backup_dir="/var/lib/gpufleet-nvidia/backups") == []
+    alice.write(FILE, '{"features": {"cdi": "yes"}}')
+    (problem,) = plan(alice.host, target)
+    assert problem.startswith(f"{FILE}, line 1, column 22: features.cdi has the type string")

@@ -276,8 +276,8 @@ def test_configuration_errors(version: tuple[int, ...], content: dict[str, str |
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (None, "Nothing is changed, because the version of Podman is unknown"),
-        ((4, 0), "Nothing is changed, because Podman 4.0 does not support CDI"),
+        (None, "Podman is not configured, because its version is unknown"),
+        ((4, 0), "Podman is not configured, because Podman 4.0 does not support CDI"),
     ],
 )
 def test_no_change_without_cdi(version: tuple[int, ...] | None, message: str) -> None:
