@@ -182,22 +182,41 @@ class Crio(toml_plan.TomlEngine):
             for file in files
             for text in (file.before, file.after)
         }
+        if not all(map(_printed_runtimes, (before, after))):
+            # From 1.24 on, CRI-O prints no table as long as only the built-in runtimes are defined (WriteTemplate in
+            # pkg/config/template.go, measured on 1.36.3).
+            names.update(crio_config.builtin_runtimes(None))
 
         def is_own(path: tuple[str, ...]) -> bool:
-            depth = len(crio_config.RUNTIMES)
-            return (path == crio_config.DEFAULT and len(defaults) > 1) or (
-                path[:depth] == crio_config.RUNTIMES and path[depth] in names
-            )
+            if path[: len(crio_config.RUNTIMES)] != crio_config.RUNTIMES:
+                return path == crio_config.DEFAULT and len(defaults) > 1
+            # CRI-O prints a name with a dot without quotation marks.
+            inner = path[len(crio_config.RUNTIMES) :]
+            return any(".".join(inner[:end]) in names for end in range(1, len(inner)))
 
         return toml_plan.compare_dumps(before, after, is_own)
 
     def printed_state(self, dump: str, _version: tuple[int, ...] | None) -> engines_base.ConfiguredState | None:
-        document = toml_plan.parse_dump(dump)
-        tables = document.value(*crio_config.RUNTIMES) if document is not None else None
-        if document is None or not isinstance(tables, dict):
+        document, tables = toml_plan.parse_dump(dump), _printed_runtimes(dump)
+        if document is None or not tables:
             return None
-        programs = {name: {"path": toml_plan.lookup(entry, (crio_config.PROGRAM,))} for name, entry in tables.items()}
+        programs = {name: {"path": path} for name, path in _programs(tables, "")}
         return engines_base.ConfiguredState(programs, document.value(*crio_config.DEFAULT))
+
+
+def _printed_runtimes(dump: str) -> dict[str, t.Any]:
+    document = toml_plan.parse_dump(dump)
+    tables = document.value(*crio_config.RUNTIMES) if document is not None else None
+    return tables if isinstance(tables, dict) else {}
+
+
+def _programs(tables: t.Mapping[str, t.Any], prefix: str) -> t.Iterator[tuple[str, t.Any]]:
+    """Yield the name and the program of each printed runtime. The parts of a name with dots are nested tables."""
+    for name, entry in tables.items():
+        if isinstance(entry, dict):
+            if crio_config.PROGRAM in entry:
+                yield prefix + name, entry[crio_config.PROGRAM]
+            yield from _programs(entry, f"{prefix}{name}.")
 
 
 def _argv(binary: str, path: str, directory: str) -> list[str]:
