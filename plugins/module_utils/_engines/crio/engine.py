@@ -28,6 +28,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import pr
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 
 # The HTTP status 200.
@@ -52,6 +53,10 @@ class Crio(toml_plan.TomlEngine):
     socket = "/var/run/crio/crio.sock"
     socket_flags = ("--listen",)
     default_runtime = "crun"
+
+    @staticmethod
+    def with_all_flags(unit: systemd_units.Unit) -> systemd_units.Unit:
+        return crio_config.with_variables(toml_plan.TomlEngine.with_all_flags(unit))
 
     def live(self, host: hostfs.HostFS, installation: engines_base.Installation) -> engines_base.LiveState | None:
         """Return only whether the process is older than its files.

@@ -176,11 +176,11 @@ class CrioPlanner:
     def _warn_about_cdi(self, request: engines_base.RuntimeRequest) -> None:
         if request.enable_cdi is False:
             self.warnings.append("enable_cdi: false has no effect, because CRI-O cannot disable CDI.")
-        elif request.enable_cdi and self.current.value(crio_config.CDI_DIRS) == []:
-            file = self.current.defining_file(crio_config.CDI_DIRS)
+        elif request.enable_cdi and self.current.cdi_dirs() == []:
+            file = self.current.defining_file(crio_config.CDI_DIRS) if self.current.flagged_cdi is None else None
             self.warnings.append(
-                f"{file.path if file else ''}: cdi_spec_dirs is empty, so CRI-O finds no CDI devices. Remove"
-                " cdi_spec_dirs, or add the directories."
+                f"{file.path if file else self._unit_path()}: cdi_spec_dirs is empty, so CRI-O finds no CDI devices."
+                " Remove cdi_spec_dirs, or add the directories."
             )
 
     # -- absent --------------------------------------------------------------------------------------------------
@@ -305,8 +305,8 @@ class CrioPlanner:
             file = after.defining_file(path)
             if name in after.flagged_runtimes:
                 raise errors.NvidiaError(
-                    f"{self._unit_path()}: the flag --runtimes defines {name} and overrides all files. Remove {name}"
-                    " from the flag."
+                    f"{self._unit_path()}: the flag --runtimes, or the variable CONTAINER_RUNTIMES, defines {name} and"
+                    f" overrides all files. Remove {name} from it."
                 )
             if file is not None and file.path != target.path:
                 raise file.document.error(
@@ -342,7 +342,8 @@ class CrioPlanner:
         if request.set_as_default and default != request.runtime_name:
             if file is None:
                 raise errors.NvidiaError(
-                    f"{self._unit_path()}: the flag --default-runtime={default} overrides all files. Remove the flag."
+                    f"{self._unit_path()}: the flag --default-runtime={default}, or the variable"
+                    " CONTAINER_DEFAULT_RUNTIME, overrides all files. Remove it."
                 )
             raise file.document.error(
                 crio_config.DEFAULT,
@@ -379,9 +380,7 @@ def configured_state(files: crio_config.CrioFiles, version: tuple[int, ...] | No
     """Return runtimes, default runtime and CDI setting of a CRI-O that starts with these files."""
     runtimes = {name: {"path": table.get(crio_config.PROGRAM), **table} for name, table in files.runtimes().items()}
     default = files.default_runtime() or crio_config.builtin_runtimes(version)[0]
-    return engines_base.ConfiguredState(
-        runtimes, default, files.value(crio_config.CDI_DIRS) != [], files.flagged_runtimes
-    )
+    return engines_base.ConfiguredState(runtimes, default, files.cdi_dirs() != [], files.flagged_runtimes)
 
 
 def _own_tables(edit: toml_plan.TomlEdit) -> list[str]:
