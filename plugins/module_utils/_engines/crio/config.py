@@ -45,31 +45,32 @@ CRUN_SINCE = (1, 31)
 
 # The fields of the structs that CRI-O decodes a file into, as far as this collection uses them (RuntimeConfig and
 # RuntimeHandler in pkg/config/config.go). It decodes one file after the other, so each file has its own spellings.
+RUNTIME_FIELDS = key_names.fields(
+    PROGRAM,
+    RUNTIME_TYPE,
+    ANNOTATIONS,
+    "monitor_path",
+    "monitor_cgroup",
+    "monitor_exec_cgroup",
+    "monitor_env",
+    "runtime_root",
+    "runtime_config_path",
+    "runtime_pull_image",
+    "platform_runtime_paths",
+    "privileged_without_host_devices",
+    "inherit_default_runtime",
+    "default_annotations",
+    "container_min_memory",
+    "container_create_timeout",
+    "exec_cpu_affinity",
+    "seccomp_profile",
+    "no_sync_log",
+    "stream_websockets",
+)
 _FIELDS = key_names.fields(
     crio=key_names.fields(
         runtime=key_names.fields(
-            "default_runtime",
-            "cdi_spec_dirs",
-            "conmon",
-            runtimes=key_names.keys(
-                key_names.fields(
-                    PROGRAM,
-                    RUNTIME_TYPE,
-                    ANNOTATIONS,
-                    "monitor_path",
-                    "monitor_cgroup",
-                    "monitor_env",
-                    "runtime_root",
-                    "runtime_config_path",
-                    "platform_runtime_paths",
-                    "privileged_without_host_devices",
-                    "inherit_default_runtime",
-                    "default_annotations",
-                    "container_min_memory",
-                    "no_sync_log",
-                    "stream_websockets",
-                )
-            ),
+            "default_runtime", "cdi_spec_dirs", "conmon", "hooks_dir", runtimes=key_names.keys(RUNTIME_FIELDS)
         )
     )
 )
@@ -303,9 +304,14 @@ class CrioFiles:
         return found if isinstance(found, str) and found else None
 
 
-def check_spelling(document: toml_document.TomlDocument) -> None:
-    """Raise ConfigurationError for a key in another spelling, beside which CRI-O would read an own key at random."""
-    key_names.BURNT_SUSHI.check_spelling(document, _FIELDS, "CRI-O")
+def check_spelling(document: toml_document.TomlDocument, names: t.Iterable[str]) -> None:
+    """Raise ConfigurationError for a key in another spelling, beside which CRI-O would read an own key at random.
+
+    ``names`` are the runtimes that this collection writes.
+    """
+    runtime = key_names.fields(DEFAULT[-1], runtimes=key_names.keys(RUNTIME_FIELDS, *names))
+    known = key_names.fields(crio=key_names.fields(runtime=runtime))
+    key_names.BURNT_SUSHI.check_spelling(document, known, "CRI-O")
 
 
 def check_strings(document: toml_document.TomlDocument, path: KeyPath) -> None:

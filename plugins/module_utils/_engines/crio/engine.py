@@ -17,7 +17,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document, toml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
@@ -187,7 +187,9 @@ class Crio(toml_plan.TomlEngine):
             for file in files
             for text in (file.before, file.after)
         }
-        if not all(map(_printed_runtimes, (before, after))):
+        tables = [_printed_runtimes(dump) for dump in (before, after)]
+        misplaced = _misplaced(*tables)
+        if not all(tables):
             # From 1.24 on, CRI-O prints no table as long as only the built-in runtimes are defined (WriteTemplate in
             # pkg/config/template.go, measured on 1.36.3).
             names.update(crio_config.builtin_runtimes(None))
@@ -197,7 +199,7 @@ class Crio(toml_plan.TomlEngine):
                 return path == crio_config.DEFAULT and len(defaults) > 1
             # CRI-O prints a name with a dot without quotation marks.
             inner = path[len(crio_config.RUNTIMES) :]
-            return any(".".join(inner[:end]) in names for end in range(1, len(inner)))
+            return inner[-1] in misplaced or any(".".join(inner[:end]) in names for end in range(1, len(inner)))
 
         return toml_plan.compare_dumps(before, after, is_own)
 
@@ -213,6 +215,21 @@ def _printed_runtimes(dump: str) -> dict[str, t.Any]:
     document = toml_plan.parse_dump(dump)
     tables = document.value(*crio_config.RUNTIMES) if document is not None else None
     return tables if isinstance(tables, dict) else {}
+
+
+def _misplaced(before: t.Mapping[str, t.Any], after: t.Mapping[str, t.Any]) -> set[str]:
+    """Return settings that both dumps print equally often with the same value, in the tables of any runtimes.
+
+    CRI-O prints some of its own settings, such as timezone, behind the tables of the runtimes, where they look like
+    settings of the last one (pkg/config/template.go of 1.28.11 and 1.36.3).
+    """
+    known = set(crio_config.RUNTIME_FIELDS.names)
+    printed: list[dict[str, list[t.Any]]] = [{}, {}]
+    for tables, values in zip((before, after), printed):
+        for path, value in toml_parser.iter_leaves(tables):
+            if not known.intersection(path):
+                values.setdefault(path[-1], []).append(value)
+    return {key for key, values in printed[0].items() if values == printed[1].get(key)}
 
 
 def _programs(tables: t.Mapping[str, t.Any], prefix: str) -> t.Iterator[tuple[str, t.Any]]:

@@ -59,7 +59,7 @@ class CrioPlanner:
         self.current.check()
         target = self._target(request)
         self._check_programs(request, target.path)
-        crio_config.check_spelling(target.before)
+        crio_config.check_spelling(target.before, request.runtimes())
         own_default = self._own_default()
         others = self._foreign_settings(target)
         if target.content is None:
