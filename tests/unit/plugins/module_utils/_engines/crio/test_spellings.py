@@ -48,6 +48,9 @@ def test_other_spellings_are_read() -> None:
         table("nvidia", allowed_annotations='["a"]', Allowed_Annotations='["b"]'),
         "[crio.runtime]\ncdi_spec_dirs = []\nCDI_SPEC_DIRS = ['/x']\n",
         RUNC + "[crio.Runtime.runtimes.runc]\nruntime_path = '/x'\n",
+        # The entry of one map replaces that of the other one, whatever keys they have.
+        RUNC + "[crio.runtime.Runtimes.runc]\nmonitor_cgroup = 'pod'\n",
+        RUNC + "[Crio.runtime.runtimes.runc]\nmonitor_cgroup = 'pod'\n",
     ],
 )
 def test_undefined_order_is_refused(text: str) -> None:
