@@ -79,6 +79,11 @@ _FIELDS = key_names.fields(
 # unless it is the default (ValidateRuntimes in pkg/config/config.go of 1.19 to 1.24).
 IGNORES_MISSING_SINCE = (1, 21)
 
+# Before this release, a file with a default_runtime other than runc removes the runtime runc, also one that the same or
+# an earlier file defines (UpdateFromDropInFile in pkg/config/config.go of 1.18.6 to 1.25.0, measured on 1.20.9).
+KEEPS_RUNC_SINCE = (1, 25, 1)
+_RUNC = "runc"
+
 _TABLE_ADVICE = "Make it a table, or remove it."
 
 
@@ -133,6 +138,7 @@ class CrioFiles:
     - ``overlay``: maps paths to planned documents, which replace the files on the host (None: the file is removed).
     - ``missing``: dangling links, with which CRI-O does not start.
     - ``flagged_default``, ``flagged_runtimes``, ``flagged_cdi``: what flags of the unit set.
+    - ``version``: that of CRI-O, None if it is unknown.
     - ``linked``: the directory of the drop-ins if it is a link, with which CRI-O does not start.
     """
 
@@ -153,6 +159,7 @@ class CrioFiles:
         self.flagged_runtimes: tuple[str, ...] = ()
         self.flagged_cdi: list[str] | None = None
         self.linked = ""
+        self.version: tuple[int, ...] | None = None
         self.files = self._load(path)
 
     @classmethod
@@ -161,6 +168,7 @@ class CrioFiles:
     ) -> CrioFiles:
         directory = config_dir(context.unit)
         found = cls(context.files, context.path, directory and context.files.resolve(directory), overlay)
+        found.version = context.version
         # filepath.Walk does not follow the link, unless the path ends with a slash.
         folder, name = posixpath.split(directory)
         if directory and not _config_dir_flag(context.unit).endswith("/"):
@@ -263,7 +271,13 @@ class CrioFiles:
             tables = file.document.value(*RUNTIMES)
             if isinstance(tables, dict):
                 found.update((name, table) for name, table in tables.items() if isinstance(table, dict))
+            if self._drops_runc(file):
+                found.pop(_RUNC, None)
         return found
+
+    def _drops_runc(self, file: ConfigFile) -> bool:
+        is_old = self.version is not None and self.version < KEEPS_RUNC_SINCE
+        return is_old and file.document.has(*DEFAULT) and file.document.value(*DEFAULT) != _RUNC
 
     def matches_report(self, reported: t.Mapping[str, t.Any]) -> bool:
         """Return whether ``reported``, the configuration of a running CRI-O, equals these files.
@@ -292,7 +306,11 @@ class CrioFiles:
 
     def defines(self, name: str, version: tuple[int, ...] | None) -> bool:
         """Return whether CRI-O defines a runtime of this name."""
-        return name in self.runtimes() or name in self.flagged_runtimes or name in builtin_runtimes(version)
+        if name in self.runtimes() or name in self.flagged_runtimes:
+            return True
+        # Without a default, CRI-O adds its own runtime again.
+        dropped = name == _RUNC and self.default_runtime() is not None and any(map(self._drops_runc, self.files))
+        return name in builtin_runtimes(version) and not dropped
 
     def cdi_dirs(self) -> t.Any:
         """Return the directories of CDI specifications that a flag or a file names, None if CRI-O's own apply."""

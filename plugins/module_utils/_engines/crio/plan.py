@@ -350,6 +350,14 @@ class CrioPlanner:
                 f"CRI-O reads this default_runtime = {default or ''!r} later, so it overrides {request.runtime_name!r}",
                 f"Remove this default_runtime, or {self._advice(file)}",
             )
+        builtin = crio_config.builtin_runtimes(self.context.version)[-1]
+        if self.current.defines(builtin, self.context.version) and not after.defines(builtin, self.context.version):
+            raise errors.NvidiaError(
+                f"CRI-O {core_text.dotted(self.context.version or ())} removes the runtime {builtin} as soon as a file"
+                f" names another default_runtime, so the default was not set to {default}. Select {default} with a"
+                f" RuntimeClass, define {builtin} in a file that CRI-O reads later, or upgrade CRI-O to"
+                f" {core_text.dotted(crio_config.KEEPS_RUNC_SINCE)} or newer."
+            )
         if default is not None and not after.defines(default, self.context.version):
             problem = f"the default runtime {default!r} has no table [{'.'.join((*crio_config.RUNTIMES, default))}]"
             advice = "CRI-O would not start. Add the table, or set another default runtime."
