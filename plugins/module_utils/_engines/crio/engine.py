@@ -187,19 +187,20 @@ class Crio(toml_plan.TomlEngine):
             for file in files
             for text in (file.before, file.after)
         }
-        tables = [_printed_runtimes(dump) for dump in (before, after)]
-        misplaced = _misplaced(*tables)
-        if not all(tables):
+        misplaced = _misplaced(before, after)
+        if not all(map(_printed_runtimes, (before, after))):
             # From 1.24 on, CRI-O prints no table as long as only the built-in runtimes are defined (WriteTemplate in
             # pkg/config/template.go, measured on 1.36.3).
             names.update(crio_config.builtin_runtimes(None))
 
         def is_own(path: tuple[str, ...]) -> bool:
+            if path[: len(crio_config.RUNTIME)] == crio_config.RUNTIME and path[-1] in misplaced:
+                return True
             if path[: len(crio_config.RUNTIMES)] != crio_config.RUNTIMES:
                 return path == crio_config.DEFAULT and len(defaults) > 1
             # CRI-O prints a name with a dot without quotation marks.
             inner = path[len(crio_config.RUNTIMES) :]
-            return inner[-1] in misplaced or any(".".join(inner[:end]) in names for end in range(1, len(inner)))
+            return any(".".join(inner[:end]) in names for end in range(1, len(inner)))
 
         return toml_plan.compare_dumps(before, after, is_own)
 
@@ -217,16 +218,18 @@ def _printed_runtimes(dump: str) -> dict[str, t.Any]:
     return tables if isinstance(tables, dict) else {}
 
 
-def _misplaced(before: t.Mapping[str, t.Any], after: t.Mapping[str, t.Any]) -> set[str]:
-    """Return settings that both dumps print equally often with the same value, in the tables of any runtimes.
+def _misplaced(before: str, after: str) -> set[str]:
+    """Return settings that both dumps print equally often with the same value, but perhaps in other tables.
 
     CRI-O prints some of its own settings, such as timezone, behind the tables of the runtimes, where they look like
     settings of the last one (pkg/config/template.go of 1.28.11 and 1.36.3).
     """
     known = set(crio_config.RUNTIME_FIELDS.names)
     printed: list[dict[str, list[t.Any]]] = [{}, {}]
-    for tables, values in zip((before, after), printed):
-        for path, value in toml_parser.iter_leaves(tables):
+    for dump, values in zip((before, after), printed):
+        document = toml_plan.parse_dump(dump)
+        table = document.value(*crio_config.RUNTIME) if document is not None else None
+        for path, value in toml_parser.iter_leaves(table if isinstance(table, dict) else {}):
             if not known.intersection(path):
                 values.setdefault(path[-1], []).append(value)
     return {key for key, values in printed[0].items() if values == printed[1].get(key)}

@@ -480,7 +480,7 @@ def test_refuses_changes_of_foreign_entries(running: Tree) -> None:
 
 
 @pytest.mark.parametrize("asked", [{}, {"set_as_default": True}, {"runtime_name": "gpu.v1"}], ids=str)
-@pytest.mark.parametrize("text", ["", STOCK, CONFIGURATION, ONLY_CRUN])
+@pytest.mark.parametrize("text", ["", STOCK, CONFIGURATION, ONLY_CRUN, "[crio.runtime]\ntimezone = 'UTC'\n"])
 def test_accepts_what_crio_prints(running: Tree, text: str, asked: dict[str, t.Any]) -> None:
     # CRI-O prints its built-in runtime only beside others, and names with dots without quotation marks.
     running.write(PACKAGED, text)
