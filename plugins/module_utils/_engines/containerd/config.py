@@ -366,7 +366,7 @@ class ContainerdFiles:
         """Return the effective CRI settings of all files with the names of the files, as containerd decodes them."""
         groups = [[file] for file in self.files] if self.migrates or not self.merges else [self.files]
         tables = [table for table in map(self._migrated, groups) if table is not None]
-        found = functools.reduce(toml_plan.merged, tables if self.merges else tables[-1:], {})
+        found: dict[str, t.Any] = functools.reduce(toml_plan.merged, tables if self.merges else tables[-1:], {})
         return _without_hidden_options(found) if self.merges else found
 
     def cri(self) -> dict[str, t.Any]:
