@@ -47,10 +47,16 @@ def keys(inner: Fields | None, *names: str) -> Fields:
 
 
 class Decoder(t.NamedTuple):
-    """The rules of one decoder. ``is_ordered``: of several keys for one field, it is known which one has effect."""
+    """The rules of one decoder.
+
+    - ``is_ordered``: of several keys for one field, it is known which one has effect.
+    - ``merges_maps``: of two keys for one Go map, entries of the same name are merged. Otherwise, the later entry
+      replaces the earlier one.
+    """
 
     assigns: Assigns
     is_ordered: bool = True
+    merges_maps: bool = True
 
     def keys_of(self, table: t.Any, name: str) -> list[str]:
         """Return the keys of ``table`` that set the field ``name``, the one that has effect last."""
@@ -87,8 +93,17 @@ class Decoder(t.NamedTuple):
         result: t.Any = None
         for key in keys:
             value = self._canonical(table[key], known.names[name])
-            result = _merged(result, value) if isinstance(result, dict) and isinstance(value, dict) else value
+            result = self._merged(result, value, known.names[name])
         return result
+
+    def _merged(self, below: t.Any, above: t.Any, known: Fields | None) -> t.Any:
+        """Return the value of a field that has the fields ``known`` after the second assignment."""
+        if not isinstance(below, dict) or not isinstance(above, dict):
+            return above
+        if not self.merges_maps and (known is None or known.is_map):
+            return {**below, **above}
+        inner = known.names if known is not None else {}
+        return {**below, **{name: self._merged(below.get(name), above[name], inner.get(name)) for name in above}}
 
     def document(self, document: toml_document.TomlDocument, known: Fields) -> toml_document.TomlDocument:
         """Return the document with the data as the decoder reads it. It is only for reading: its text is unchanged."""
@@ -142,14 +157,6 @@ class Decoder(t.NamedTuple):
                     yield from self._spellings(table[key], inner, (*path, key))
 
 
-def _merged(below: dict[str, t.Any], above: dict[str, t.Any]) -> dict[str, t.Any]:
-    result = dict(below)
-    for name, value in above.items():
-        beneath = result.get(name)
-        result[name] = _merged(beneath, value) if isinstance(value, dict) and isinstance(beneath, dict) else value
-    return result
-
-
 def _same_letters(keys: t.Iterable[str], name: str) -> list[str]:
     lowered = name.lower()
     return [key for key in keys if key.lower() == lowered]
@@ -180,10 +187,10 @@ GO_TOML_2 = Decoder(_same_letters)
 GO_TOML_2_SORTED = Decoder(_sorted)
 # A containerd of an unknown release.
 CONTAINERD = Decoder(_of_any_release, is_ordered=False)
-# CRI-O: unifyStruct in decode.go of github.com/BurntSushi/toml (1.0.0 to 1.6.0) ignores case and iterates over a Go
-# map, so the order is random.
-BURNT_SUSHI = Decoder(_same_letters, is_ordered=False)
+# CRI-O: unifyStruct in decode.go of github.com/BurntSushi/toml (0.3.1 to 1.6.0) ignores case and iterates over a Go
+# map, so the order is random. unifyMap replaces entries.
+BURNT_SUSHI = Decoder(_same_letters, is_ordered=False, merges_maps=False)
 # Docker: encoding/json ignores case, and assigns the keys in the order of the file. Only in the objects of runtimes:
 # dockerd does not start with a setting whose name is spelled in another way (findConfigurationConflicts in
 # daemon/config/config.go, 20.10.24 and 28.5.2).
-GO_JSON = Decoder(_same_letters)
+GO_JSON = Decoder(_same_letters, merges_maps=False)

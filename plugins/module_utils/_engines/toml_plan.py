@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
@@ -50,17 +51,29 @@ class TomlEngine(engines_base.EngineDefaults):
         arguments = hostfs.command_line(host, pid) if unit is not None and unit.wrapper and pid is not None else ()
         if unit is not None and arguments:
             unit = unit._replace(arguments=arguments, wrapper="")
+        unit = self.with_all_flags(unit) if unit is not None else None
         named = unit.flag_values("--config", "-c") if unit is not None else []
         sockets = unit.flag_values(*self.socket_flags) if unit is not None else []
         return engines_base.Installation(
             binary=systemd_units.find_program(host, unit, self.program),
             unit=unit,
             service=service,
-            socket=sockets[-1] if sockets else self.socket,
-            config_path=named[-1] if named else self.config_path,
+            socket=(sockets[-1] if sockets else "") or self.socket,
+            config_path=(named[-1] if named else "") or self.config_path,
             pid=pid,
         )
 
+    @staticmethod
+    def with_all_flags(unit: systemd_units.Unit) -> systemd_units.Unit:
+        """Return the unit with its flags in the spelling with two dashes.
+
+        The engines parse them with Go's package flag, for which one dash is the same.
+        """
+        return unit._replace(arguments=tuple(_ONE_DASH.sub("--", argument) for argument in unit.arguments))
+
+
+# The dash of a flag whose name is longer than one letter.
+_ONE_DASH = re.compile(r"\A-(?=[A-Za-z][\w-])")
 
 # The beginning of a drop-in of this collection.
 HEADER = b"# Written by gpufleet.nvidia.nvidia_runtime_config, which takes it away again with state: absent.\n"

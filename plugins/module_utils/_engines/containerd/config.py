@@ -11,6 +11,7 @@ From 2.0 on, containerd merges the tables entry by entry, and a later list repla
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 import functools
 import posixpath
@@ -41,9 +42,6 @@ VERSION_1_IGNORED_SINCE = (2, 0)
 # From this release on, containerd migrates each file to version 4 before it merges them (LoadConfigWithPlugins in
 # cmd/containerd/server/config/config.go of 2.3.0), so files of different versions all have effect.
 MIGRATES_SINCE = (2, 3)
-# Before this release, an imported file must not have a higher version than the main file (same file of 2.3.4 and of
-# 2.4.0-beta.0; commit a8ed5466 on main removes the check).
-HIGHER_IMPORTS_SINCE = (2, 4)
 # mergeConfig in cmd/containerd/server/config/config.go is the same in 2.0.0, 2.0.11, 2.1.0 and 2.2.7. The one of 1.7
 # replaces tables.
 MERGES_SINCE = (2, 0)
@@ -113,6 +111,9 @@ _CRI = key_names.fields(
 _FILE = key_names.fields(
     "version", "imports", "disabled_plugins", "required_plugins", "plugins", grpc=key_names.fields("address")
 )
+# The options of the built-in runc of containerd 2.x (DefaultRuntimeConfig in internal/cri/config/config_unix.go of
+# 2.0.0 to 2.3.4, and `containerd config dump` of 2.1.9).
+_BUILTIN = "NoNewKeyring ShimCgroup IoUid IoGid BinaryName Root SystemdCgroup CriuImagePath CriuWorkPath"
 # The names of the tables of all format versions.
 _PLUGINS = tuple(dict.fromkeys(path[-1] for path in CRI_TABLE.values()))
 _SET_VERSION = "Remove one of them, or set engine_version, if one release of containerd reads only one of them."
@@ -365,7 +366,8 @@ class ContainerdFiles:
         """Return the effective CRI settings of all files with the names of the files, as containerd decodes them."""
         groups = [[file] for file in self.files] if self.migrates or not self.merges else [self.files]
         tables = [table for table in map(self._migrated, groups) if table is not None]
-        return functools.reduce(toml_plan.merged, tables if self.merges else tables[-1:], {})
+        found: dict[str, t.Any] = functools.reduce(toml_plan.merged, tables if self.merges else tables[-1:], {})
+        return _without_hidden_options(found) if self.merges else found
 
     def cri(self) -> dict[str, t.Any]:
         """Return the effective CRI settings of all files, without containerd's built-in defaults."""
@@ -453,6 +455,19 @@ def _merge_older(newer: dict[str, t.Any], older: dict[str, t.Any]) -> dict[str, 
     return {**older, **newer, **({RUNTIMES[0]: {**tables[0], **tables[-1]}} if tables else {})}
 
 
+def _without_hidden_options(cri: dict[str, t.Any]) -> dict[str, t.Any]:
+    """Return the CRI settings without those options of runc that containerd's built-in options hide.
+
+    containerd 2.x adds the options of the files to the built-in ones, sorts them, and uses the last spelling of a name.
+    """
+    path, usual = (*RUNTIMES, "runc", *PROGRAM[:-1]), {name.lower(): name for name in _BUILTIN.split()}
+    options = toml_plan.lookup(cri, path)
+    if isinstance(options, dict) and any(key < usual.get(key.lower(), "") for key in options):
+        cri = copy.deepcopy(cri)
+        toml_plan.put(cri, path, {key: options[key] for key in options if key >= usual.get(key.lower(), "")})
+    return cri
+
+
 def checked_files(context: engines_base.Context) -> ContainerdFiles:
     """Return the present files. Raises ConfigurationError if it is unknown which of two keys has effect."""
     files = ContainerdFiles.of(context)
@@ -523,23 +538,6 @@ def check_version(files: ContainerdFiles) -> None:
             " configuration version 1. Add version = 2 as its first line and rename [plugins.cri…] to"
             ' [plugins."io.containerd.grpc.v1.cri"…].'
         )
-
-
-def check_import_versions(files: ContainerdFiles) -> None:
-    """Raise ConfigurationError if an imported file has a higher version than this containerd accepts."""
-    engine = files.engine_version or ()
-    if not files.migrates or engine >= HIGHER_IMPORTS_SINCE:
-        return
-    versions = [(file, file.document.value("version")) for file in files.files]
-    first_file, first_version = next((pair for pair in versions if pair[1]), versions[0])
-    for file, version in versions:
-        if first_version and (version or 0) > first_version:
-            raise file.document.error(
-                ("version",),
-                f"version {version} is higher than version {first_version} of {first_file.path}, and containerd"
-                f" {core_text.dotted(engine)} does not start with such an import",
-                f"Convert the file to version {first_version}, or remove it from the imports.",
-            )
 
 
 def _glob_matches(pattern: str, path: str) -> bool:

@@ -2,13 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Plan the entries of ``imports`` in containerd's main file, which import the drop-in of this collection."""
+"""Plan the entries of ``imports`` in containerd's main file, and check the versions of imported files."""
 
 from __future__ import annotations
 
 import posixpath
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 
 if t.TYPE_CHECKING:
@@ -16,6 +17,10 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
+
+# Before this release, an imported file must not have a higher version than the main file
+# (cmd/containerd/server/config/config.go of 2.3.4 and 2.4.0-beta.0; commit a8ed5466 on main removes the check).
+HIGHER_IMPORTS_SINCE = (2, 4)
 
 
 def recorded_imports(record: core_records.OriginalFile | None) -> list[str]:
@@ -123,3 +128,20 @@ class Imports:
         imported = {drop_in, *(file.path for file in self._current().files)}
         names = self._context.files.glob(pattern)
         return [name for name in names if self._context.files.resolve(name) not in imported]
+
+
+def check_versions(files: containerd_config.ContainerdFiles) -> None:
+    """Raise ConfigurationError if an imported file has a higher version than this containerd accepts."""
+    engine = files.engine_version or ()
+    if not files.migrates or engine >= HIGHER_IMPORTS_SINCE:
+        return
+    versions = [(file, file.document.value("version")) for file in files.files]
+    first_file, first_version = next((pair for pair in versions if pair[1]), versions[0])
+    for file, version in versions:
+        if first_version and (version or 0) > first_version:
+            raise file.document.error(
+                ("version",),
+                f"version {version} is higher than version {first_version} of {first_file.path}, and containerd"
+                f" {core_text.dotted(engine)} does not start with such an import",
+                f"Convert the file to version {first_version}, or remove it from the imports.",
+            )

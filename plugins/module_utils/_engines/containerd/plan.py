@@ -334,7 +334,7 @@ class ContainerdPlanner:
     def _check_effective_config(self, request: engines_base.RuntimeRequest) -> None:
         """Raise NvidiaError if another file overrides a planned entry, or if the CRI would not start."""
         after = self._after()
-        containerd_config.check_import_versions(after)
+        containerd_imports.check_versions(after)
         after.check_order()
         missing = self._missing_imports(after)
         if missing:

@@ -45,31 +45,32 @@ CRUN_SINCE = (1, 31)
 
 # The fields of the structs that CRI-O decodes a file into, as far as this collection uses them (RuntimeConfig and
 # RuntimeHandler in pkg/config/config.go). It decodes one file after the other, so each file has its own spellings.
+RUNTIME_FIELDS = key_names.fields(
+    PROGRAM,
+    RUNTIME_TYPE,
+    ANNOTATIONS,
+    "monitor_path",
+    "monitor_cgroup",
+    "monitor_exec_cgroup",
+    "monitor_env",
+    "runtime_root",
+    "runtime_config_path",
+    "runtime_pull_image",
+    "platform_runtime_paths",
+    "privileged_without_host_devices",
+    "inherit_default_runtime",
+    "default_annotations",
+    "container_min_memory",
+    "container_create_timeout",
+    "exec_cpu_affinity",
+    "seccomp_profile",
+    "no_sync_log",
+    "stream_websockets",
+)
 _FIELDS = key_names.fields(
     crio=key_names.fields(
         runtime=key_names.fields(
-            "default_runtime",
-            "cdi_spec_dirs",
-            "conmon",
-            runtimes=key_names.keys(
-                key_names.fields(
-                    PROGRAM,
-                    RUNTIME_TYPE,
-                    ANNOTATIONS,
-                    "monitor_path",
-                    "monitor_cgroup",
-                    "monitor_env",
-                    "runtime_root",
-                    "runtime_config_path",
-                    "platform_runtime_paths",
-                    "privileged_without_host_devices",
-                    "inherit_default_runtime",
-                    "default_annotations",
-                    "container_min_memory",
-                    "no_sync_log",
-                    "stream_websockets",
-                )
-            ),
+            "default_runtime", "cdi_spec_dirs", "conmon", "hooks_dir", runtimes=key_names.keys(RUNTIME_FIELDS)
         )
     )
 )
@@ -77,6 +78,11 @@ _FIELDS = key_names.fields(
 # Before this release, CRI-O does not start if the program of any runtime is missing. Later ones ignore such a runtime
 # unless it is the default (ValidateRuntimes in pkg/config/config.go of 1.19 to 1.24).
 IGNORES_MISSING_SINCE = (1, 21)
+
+# Before this release, a file with a default_runtime other than runc removes the runtime runc, also one that the same or
+# an earlier file defines (UpdateFromDropInFile in pkg/config/config.go of 1.18.6 to 1.25.0, measured on 1.20.9).
+KEEPS_RUNC_SINCE = (1, 25, 1)
+_RUNC = "runc"
 
 _TABLE_ADVICE = "Make it a table, or remove it."
 
@@ -92,12 +98,30 @@ class ConfigFile(t.NamedTuple):
     document: toml_document.TomlDocument
 
 
+# The flags that have an environment variable such as CONTAINER_CONFIG_DIR (EnvVars in internal/criocli/criocli.go,
+# 1.20.9 to 1.36.3), as far as this collection uses them.
+_FLAGS = (
+    *(("--config", "-c"), ("--config-dir", "-d"), ("--listen",), ("--default-runtime",), ("--runtimes",)),
+    *(("--cdi-spec-dirs",), ("--conmon",), ("--hooks-dir",)),
+)
+
+
+def with_variables(unit: systemd_units.Unit) -> systemd_units.Unit:
+    """Return the unit with a flag for each of CRI-O's variables. A flag on the command line has precedence."""
+    values = {names: unit.environment.get("CONTAINER_" + names[0][2:].upper().replace("-", "_")) for names in _FLAGS}
+    set_ones = {names: value for names, value in values.items() if value is not None}
+    added = [f"{names[0]}={value}" for names, value in set_ones.items() if not unit.flag_values(*names)]
+    return unit._replace(arguments=(*(unit.arguments or ("crio",)), *added)) if added else unit
+
+
+def _config_dir_flag(unit: systemd_units.Unit | None) -> str:
+    return next(iter(unit.flag_values("--config-dir", "-d")[-1:]), CONFIG_DIR) if unit is not None else CONFIG_DIR
+
+
 def config_dir(unit: systemd_units.Unit | None) -> str:
     """Return the directory of the drop-ins; an empty string if a flag of the unit disables drop-ins."""
-    values = unit.flag_values("--config-dir", "-d") if unit is not None else []
-    if not values:
-        return CONFIG_DIR
-    return posixpath.normpath(values[-1]) if values[-1] else ""
+    value = _config_dir_flag(unit)
+    return value and posixpath.normpath(value)
 
 
 def builtin_runtimes(version: tuple[int, ...] | None) -> tuple[str, ...]:
@@ -113,7 +137,9 @@ class CrioFiles:
     - ``directory``: the directory of the drop-ins, with all links resolved.
     - ``overlay``: maps paths to planned documents, which replace the files on the host (None: the file is removed).
     - ``missing``: dangling links, with which CRI-O does not start.
-    - ``flagged_default``, ``flagged_runtimes``: the default runtime and the runtimes that flags of the unit set.
+    - ``flagged_default``, ``flagged_runtimes``, ``flagged_cdi``: what flags of the unit set.
+    - ``version``: that of CRI-O, None if it is unknown.
+    - ``linked``: the directory of the drop-ins if it is a link, with which CRI-O does not start.
     """
 
     def __init__(
@@ -131,6 +157,9 @@ class CrioFiles:
         self._written: dict[str, toml_document.TomlDocument] = {}
         self.flagged_default: str | None = None
         self.flagged_runtimes: tuple[str, ...] = ()
+        self.flagged_cdi: list[str] | None = None
+        self.linked = ""
+        self.version: tuple[int, ...] | None = None
         self.files = self._load(path)
 
     @classmethod
@@ -139,11 +168,21 @@ class CrioFiles:
     ) -> CrioFiles:
         directory = config_dir(context.unit)
         found = cls(context.files, context.path, directory and context.files.resolve(directory), overlay)
+        found.version = context.version
+        # filepath.Walk does not follow the link, unless the path ends with a slash.
+        folder, name = posixpath.split(directory)
+        if directory and not _config_dir_flag(context.unit).endswith("/"):
+            is_link = found.directory != posixpath.join(context.files.resolve(folder), name)
+            found.linked = directory if is_link else ""
         if context.unit is not None:
             # Flags have precedence over all files, as for all settings of CRI-O.
             found.flagged_default = next(iter(context.unit.flag_values("--default-runtime")[-1:]), None)
             values = context.unit.flag_values("--runtimes")
-            found.flagged_runtimes = tuple(entry.partition(":")[0] for value in values for entry in value.split(","))
+            found.flagged_runtimes = tuple(
+                entry.strip().partition(":")[0] for value in values for entry in value.split(",")
+            )
+            folders = context.unit.flag_values("--cdi-spec-dirs")
+            found.flagged_cdi = [name for value in folders for name in value.split(",") if name] if folders else None
         return found
 
     # -- reading -------------------------------------------------------------------------------------------------
@@ -191,6 +230,11 @@ class CrioFiles:
         Raises NvidiaError for a dangling link, with which CRI-O does not start.
         """
         self.check_order()
+        if self.linked:
+            raise errors.NvidiaError(
+                f"{self.linked} is a link to {self.directory}, and CRI-O would not start, because it does not follow"
+                f" this link. Replace the link by a directory, or set --config-dir={self.directory} in the unit."
+            )
         if self.missing:
             raise errors.NvidiaError(
                 f"{', '.join(self.missing)} is a dangling link, and CRI-O would not start. Remove it, or create its"
@@ -227,7 +271,13 @@ class CrioFiles:
             tables = file.document.value(*RUNTIMES)
             if isinstance(tables, dict):
                 found.update((name, table) for name, table in tables.items() if isinstance(table, dict))
+            if self._drops_runc(file):
+                found.pop(_RUNC, None)
         return found
+
+    def _drops_runc(self, file: ConfigFile) -> bool:
+        is_old = self.version is not None and self.version < KEEPS_RUNC_SINCE
+        return is_old and file.document.has(*DEFAULT) and file.document.value(*DEFAULT) != _RUNC
 
     def matches_report(self, reported: t.Mapping[str, t.Any]) -> bool:
         """Return whether ``reported``, the configuration of a running CRI-O, equals these files.
@@ -239,7 +289,7 @@ class CrioFiles:
         settings = {
             (*RUNTIMES, name, key): value for name in runtimes for key, value in runtimes[name].items() if value
         }
-        settings.update({DEFAULT: self.default_runtime(), CDI_DIRS: self.value(CDI_DIRS)})
+        settings.update({DEFAULT: self.default_runtime(), CDI_DIRS: self.cdi_dirs()})
         same_names = isinstance(tables, dict) and set(runtimes) <= set(tables) <= {*runtimes, *builtin_runtimes(None)}
         return same_names and all(value in (None, toml_plan.lookup(reported, path)) for path, value in settings.items())
 
@@ -256,7 +306,15 @@ class CrioFiles:
 
     def defines(self, name: str, version: tuple[int, ...] | None) -> bool:
         """Return whether CRI-O defines a runtime of this name."""
-        return name in self.runtimes() or name in self.flagged_runtimes or name in builtin_runtimes(version)
+        if name in self.runtimes() or name in self.flagged_runtimes:
+            return True
+        # Without a default, CRI-O adds its own runtime again.
+        dropped = name == _RUNC and self.default_runtime() is not None and any(map(self._drops_runc, self.files))
+        return name in builtin_runtimes(version) and not dropped
+
+    def cdi_dirs(self) -> t.Any:
+        """Return the directories of CDI specifications that a flag or a file names, None if CRI-O's own apply."""
+        return self.value(CDI_DIRS) if self.flagged_cdi is None else self.flagged_cdi
 
     def conmon(self) -> str | None:
         """Return the path of the program conmon that a file sets for all runtimes, or None."""
@@ -264,9 +322,14 @@ class CrioFiles:
         return found if isinstance(found, str) and found else None
 
 
-def check_spelling(document: toml_document.TomlDocument) -> None:
-    """Raise ConfigurationError for a key in another spelling, beside which CRI-O would read an own key at random."""
-    key_names.BURNT_SUSHI.check_spelling(document, _FIELDS, "CRI-O")
+def check_spelling(document: toml_document.TomlDocument, names: t.Iterable[str]) -> None:
+    """Raise ConfigurationError for a key in another spelling, beside which CRI-O would read an own key at random.
+
+    ``names`` are the runtimes that this collection writes.
+    """
+    runtime = key_names.fields(DEFAULT[-1], runtimes=key_names.keys(RUNTIME_FIELDS, *names))
+    known = key_names.fields(crio=key_names.fields(runtime=runtime))
+    key_names.BURNT_SUSHI.check_spelling(document, known, "CRI-O")
 
 
 def check_strings(document: toml_document.TomlDocument, path: KeyPath) -> None:

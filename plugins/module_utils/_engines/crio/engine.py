@@ -17,7 +17,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document, toml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
@@ -28,6 +28,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import pr
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 
 # The HTTP status 200.
@@ -52,6 +53,10 @@ class Crio(toml_plan.TomlEngine):
     socket = "/var/run/crio/crio.sock"
     socket_flags = ("--listen",)
     default_runtime = "crun"
+
+    @staticmethod
+    def with_all_flags(unit: systemd_units.Unit) -> systemd_units.Unit:
+        return crio_config.with_variables(toml_plan.TomlEngine.with_all_flags(unit))
 
     def live(self, host: hostfs.HostFS, installation: engines_base.Installation) -> engines_base.LiveState | None:
         """Return only whether the process is older than its files.
@@ -182,22 +187,61 @@ class Crio(toml_plan.TomlEngine):
             for file in files
             for text in (file.before, file.after)
         }
+        misplaced = _misplaced(before, after)
+        if not all(map(_printed_runtimes, (before, after))):
+            # From 1.24 on, CRI-O prints no table as long as only the built-in runtimes are defined (WriteTemplate in
+            # pkg/config/template.go, measured on 1.36.3).
+            names.update(crio_config.builtin_runtimes(None))
 
         def is_own(path: tuple[str, ...]) -> bool:
-            depth = len(crio_config.RUNTIMES)
-            return (path == crio_config.DEFAULT and len(defaults) > 1) or (
-                path[:depth] == crio_config.RUNTIMES and path[depth] in names
-            )
+            if path[: len(crio_config.RUNTIME)] == crio_config.RUNTIME and path[-1] in misplaced:
+                return True
+            if path[: len(crio_config.RUNTIMES)] != crio_config.RUNTIMES:
+                return path == crio_config.DEFAULT and len(defaults) > 1
+            # CRI-O prints a name with a dot without quotation marks.
+            inner = path[len(crio_config.RUNTIMES) :]
+            return any(".".join(inner[:end]) in names for end in range(1, len(inner)))
 
         return toml_plan.compare_dumps(before, after, is_own)
 
     def printed_state(self, dump: str, _version: tuple[int, ...] | None) -> engines_base.ConfiguredState | None:
-        document = toml_plan.parse_dump(dump)
-        tables = document.value(*crio_config.RUNTIMES) if document is not None else None
-        if document is None or not isinstance(tables, dict):
+        document, tables = toml_plan.parse_dump(dump), _printed_runtimes(dump)
+        if document is None or not tables:
             return None
-        programs = {name: {"path": toml_plan.lookup(entry, (crio_config.PROGRAM,))} for name, entry in tables.items()}
+        programs = {name: {"path": path} for name, path in _programs(tables, "")}
         return engines_base.ConfiguredState(programs, document.value(*crio_config.DEFAULT))
+
+
+def _printed_runtimes(dump: str) -> dict[str, t.Any]:
+    document = toml_plan.parse_dump(dump)
+    tables = document.value(*crio_config.RUNTIMES) if document is not None else None
+    return tables if isinstance(tables, dict) else {}
+
+
+def _misplaced(before: str, after: str) -> set[str]:
+    """Return settings that both dumps print equally often with the same value, but perhaps in other tables.
+
+    CRI-O prints some of its own settings, such as timezone, behind the tables of the runtimes, where they look like
+    settings of the last one (pkg/config/template.go of 1.28.11 and 1.36.3).
+    """
+    known = set(crio_config.RUNTIME_FIELDS.names)
+    printed: list[dict[str, list[t.Any]]] = [{}, {}]
+    for dump, values in zip((before, after), printed):
+        document = toml_plan.parse_dump(dump)
+        table = document.value(*crio_config.RUNTIME) if document is not None else None
+        for path, value in toml_parser.iter_leaves(table if isinstance(table, dict) else {}):
+            if not known.intersection(path):
+                values.setdefault(path[-1], []).append(value)
+    return {key for key, values in printed[0].items() if values == printed[1].get(key)}
+
+
+def _programs(tables: t.Mapping[str, t.Any], prefix: str) -> t.Iterator[tuple[str, t.Any]]:
+    """Yield the name and the program of each printed runtime. The parts of a name with dots are nested tables."""
+    for name, entry in tables.items():
+        if isinstance(entry, dict):
+            if crio_config.PROGRAM in entry:
+                yield prefix + name, entry[crio_config.PROGRAM]
+            yield from _programs(entry, f"{prefix}{name}.")
 
 
 def _argv(binary: str, path: str, directory: str) -> list[str]:

@@ -59,7 +59,7 @@ class CrioPlanner:
         self.current.check()
         target = self._target(request)
         self._check_programs(request, target.path)
-        crio_config.check_spelling(target.before)
+        crio_config.check_spelling(target.before, request.runtimes())
         own_default = self._own_default()
         others = self._foreign_settings(target)
         if target.content is None:
@@ -176,11 +176,11 @@ class CrioPlanner:
     def _warn_about_cdi(self, request: engines_base.RuntimeRequest) -> None:
         if request.enable_cdi is False:
             self.warnings.append("enable_cdi: false has no effect, because CRI-O cannot disable CDI.")
-        elif request.enable_cdi and self.current.value(crio_config.CDI_DIRS) == []:
-            file = self.current.defining_file(crio_config.CDI_DIRS)
+        elif request.enable_cdi and self.current.cdi_dirs() == []:
+            file = self.current.defining_file(crio_config.CDI_DIRS) if self.current.flagged_cdi is None else None
             self.warnings.append(
-                f"{file.path if file else ''}: cdi_spec_dirs is empty, so CRI-O finds no CDI devices. Remove"
-                " cdi_spec_dirs, or add the directories."
+                f"{file.path if file else self._unit_path()}: cdi_spec_dirs is empty, so CRI-O finds no CDI devices."
+                " Remove cdi_spec_dirs, or add the directories."
             )
 
     # -- absent --------------------------------------------------------------------------------------------------
@@ -305,8 +305,8 @@ class CrioPlanner:
             file = after.defining_file(path)
             if name in after.flagged_runtimes:
                 raise errors.NvidiaError(
-                    f"{self._unit_path()}: the flag --runtimes defines {name} and overrides all files. Remove {name}"
-                    " from the flag."
+                    f"{self._unit_path()}: the flag --runtimes, or the variable CONTAINER_RUNTIMES, defines {name} and"
+                    f" overrides all files. Remove {name} from it."
                 )
             if file is not None and file.path != target.path:
                 raise file.document.error(
@@ -342,12 +342,21 @@ class CrioPlanner:
         if request.set_as_default and default != request.runtime_name:
             if file is None:
                 raise errors.NvidiaError(
-                    f"{self._unit_path()}: the flag --default-runtime={default} overrides all files. Remove the flag."
+                    f"{self._unit_path()}: the flag --default-runtime={default}, or the variable"
+                    " CONTAINER_DEFAULT_RUNTIME, overrides all files. Remove it."
                 )
             raise file.document.error(
                 crio_config.DEFAULT,
                 f"CRI-O reads this default_runtime = {default or ''!r} later, so it overrides {request.runtime_name!r}",
                 f"Remove this default_runtime, or {self._advice(file)}",
+            )
+        builtin = crio_config.builtin_runtimes(self.context.version)[-1]
+        if self.current.defines(builtin, self.context.version) and not after.defines(builtin, self.context.version):
+            raise errors.NvidiaError(
+                f"CRI-O {core_text.dotted(self.context.version or ())} removes the runtime {builtin} as soon as a file"
+                f" names another default_runtime, so the default was not set to {default}. Select {default} with a"
+                f" RuntimeClass, define {builtin} in a file that CRI-O reads later, or upgrade CRI-O to"
+                f" {core_text.dotted(crio_config.KEEPS_RUNC_SINCE)} or newer."
             )
         if default is not None and not after.defines(default, self.context.version):
             problem = f"the default runtime {default!r} has no table [{'.'.join((*crio_config.RUNTIMES, default))}]"
@@ -379,9 +388,7 @@ def configured_state(files: crio_config.CrioFiles, version: tuple[int, ...] | No
     """Return runtimes, default runtime and CDI setting of a CRI-O that starts with these files."""
     runtimes = {name: {"path": table.get(crio_config.PROGRAM), **table} for name, table in files.runtimes().items()}
     default = files.default_runtime() or crio_config.builtin_runtimes(version)[0]
-    return engines_base.ConfiguredState(
-        runtimes, default, files.value(crio_config.CDI_DIRS) != [], files.flagged_runtimes
-    )
+    return engines_base.ConfiguredState(runtimes, default, files.cdi_dirs() != [], files.flagged_runtimes)
 
 
 def _own_tables(edit: toml_plan.TomlEdit) -> list[str]:

@@ -16,10 +16,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import DROP_INS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.config import (
     ContainerdFiles,
-    check_import_versions,
     check_version,
     program_of,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.imports import check_versions
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.containerd_configs import MAIN
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import (
     CRI_2,
@@ -322,12 +322,12 @@ def test_tables_of_all_versions(main: str, later: str, cri: dict[str, t.Any], en
 )
 def test_only_2_3_refuses_imports_of_a_higher_version(files: t.Any, refused_by: str | None) -> None:
     for engine in (None, V17, V21, V24):
-        check_import_versions(read(files, engine))
+        check_versions(read(files, engine))
     if refused_by is None:
-        check_import_versions(read(files, V23))
+        check_versions(read(files, V23))
     else:
         with pytest.raises(ConfigurationError, match=refused_by):
-            check_import_versions(read(files, V23))
+            check_versions(read(files, V23))
 
 
 def test_ignores_values_of_wrong_types() -> None:

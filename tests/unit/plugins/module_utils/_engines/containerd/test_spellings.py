@@ -25,7 +25,14 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.containerd_configs i
     SNAPSHOTTER,
     Version,
 )
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import CRI_2, NVIDIA, Host, default, runtime
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import (
+    CRI_2,
+    NVIDIA,
+    OPTIONS,
+    Host,
+    default,
+    runtime,
+)
 
 V17, V200, V2011, V21, V23, V24 = (1, 7, 24), (2, 0, 0), (2, 0, 11), (2, 1, 9), (2, 3, 4), (2, 4, 0)
 V2 = "version = 2\n"
@@ -64,6 +71,42 @@ def test_options_in_lower_case_are_no_difference(version: tuple[int, ...], mode:
     assert CONTAINERD.required_action(live, state) is Action.RESTART
     assert CONTAINERD.required_action(live_of(host, version), state) is Action.NONE
     assert host.present(config_mode=mode).action is Action.NONE
+
+
+SITE_OPTIONS = OPTIONS.format("site")
+CAPITALS = '\nSYSTEMDCGROUP = true\nBINARYNAME = "/site"\n'
+
+
+@pytest.mark.parametrize(
+    ("version", "added", "effective", "cgroup"),
+    [
+        # `containerd config dump` of 2.1.9 prints both spellings for runc, the built-in one last.
+        (V2011, CAPITALS, None, None),
+        (V21, CAPITALS, None, None),
+        (V24, CAPITALS, None, None),
+        (V21, CAPITALS + 'binaryName = "/later"\nsystemdcgroup = true\n', "/later", True),
+        (V17, CAPITALS, "/site", True),
+    ],
+)
+def test_builtin_options_of_runc_hide_capital_letters(
+    version: tuple[int, ...], added: str, effective: str | None, cgroup: bool | None
+) -> None:
+    text = V2 + runtime("runc") + SITE_OPTIONS.replace("site", "runc") + added
+    host = Host(text, version)
+    assert CONTAINERD.configured(host.context()).paths().get("runc") == effective
+    host.present(config_mode="in_place")
+    assert host.runtimes["nvidia"]["options"].get("SystemdCgroup") is cgroup
+    if host.effect.merges:
+        live = live_of(host, version)
+        assert (live.runtimes["runc"] or None) == effective
+        assert CONTAINERD.required_action(live, CONTAINERD.configured(host.context())) is Action.NONE
+    host.absent()
+    assert host.text() == text
+
+
+def test_capital_letters_of_another_runtime_have_effect() -> None:
+    host = Host(V2 + runtime("site") + SITE_OPTIONS + CAPITALS, V21)
+    assert CONTAINERD.configured(host.context()).paths()["site"] == "/site"
 
 
 BOTH = runtime("nvidia", NVIDIA, binaryName='"/usr/bin/runc"')

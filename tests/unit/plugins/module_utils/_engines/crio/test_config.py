@@ -8,10 +8,10 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import HostFiles
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import ConfiguredState, HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.config import (
     CDI_DIRS,
     DEFAULT,
@@ -19,7 +19,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.conf
     builtin_runtimes,
     config_dir,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.engine import CRIO
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import EngineTree
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_files import FakeFiles
 
 if t.TYPE_CHECKING:
@@ -194,3 +196,72 @@ def test_error_names_the_position() -> None:
     with pytest.raises(ConfigurationError) as caught:
         loaded({f"{FOLDER}/10": "[crio]\na = \n"})
     assert (caught.value.path, caught.value.line) == (f"{FOLDER}/10", 2)
+
+
+# -- variables and links, measured on CRI-O 1.28.11 and 1.36.3 ---------------------------------------------------------
+
+SERVICE = "/etc/systemd/system/crio.service"
+
+
+def tree_of(tmp_path: Path, command: str, environment: str, **files: str) -> EngineTree:
+    text = f"[Service]\nEnvironmentFile=-/etc/sysconfig/crio\nExecStart=/usr/bin/crio {command}\n"
+    texts = {SERVICE: text, "/etc/sysconfig/crio": environment, "/usr/bin/crio": ""}
+    return EngineTree(tmp_path, "crio", files={**texts, **files}, live=False)
+
+
+def state_of(tree: EngineTree) -> ConfiguredState:
+    found = CRIO.inspect(tree.host)
+    return CRIO.configured(HostFiles(tree.host, "crio").as_configured(found, None))
+
+
+@pytest.mark.parametrize(
+    ("command", "environment", "default_runtime", "cdi"),
+    [
+        ("", "CONTAINER_DEFAULT_RUNTIME=kata\n", "kata", True),
+        ("--default-runtime crun", "CONTAINER_DEFAULT_RUNTIME=kata\n", "crun", True),
+        ("", "CONTAINER_DEFAULT_RUNTIME=\n", "crun", True),
+        ("-default-runtime=kata", "", "kata", True),
+        ("-cdi-spec-dirs /x,/y", "", "runc", True),
+        ("", "CONTAINER_CDI_SPEC_DIRS=\n", "runc", False),
+        ("", "CONTAINER_CONFIG=/opt/crio.conf\n", "kata", True),
+        ("", "CONTAINER_CONFIG_DIR=/opt/d\n", "kata", False),
+        ("--config-dir=/etc/crio/crio.conf.d", "CONTAINER_CONFIG_DIR=/opt/d\n", "runc", True),
+    ],
+)
+def test_variables_override_files(
+    tmp_path: Path, command: str, environment: str, default_runtime: str, cdi: bool
+) -> None:
+    files = {
+        MAIN: default("runc"),
+        "/opt/crio.conf": default("kata"),
+        "/opt/d/10": default("kata") + "cdi_spec_dirs = []\n",
+    }
+    state = state_of(tree_of(tmp_path, command, environment, **files))
+    assert (state.default_runtime, state.cdi) == (default_runtime, cdi)
+
+
+def test_variable_that_overrides_the_request_is_refused(tmp_path: Path) -> None:
+    tree = tree_of(tmp_path, "", "CONTAINER_RUNTIMES=nvidia:/x:/y\nCONTAINER_LISTEN=/run/x.sock\n")
+    assert state_of(tree).flagged_runtimes == ("nvidia",)
+    assert CRIO.inspect(tree.host).socket == "/run/x.sock"
+    with pytest.raises(NvidiaError, match=rf"^{SERVICE}: the flag --runtimes, or the variable CONTAINER_RUNTIMES,"):
+        tree.present()
+    tree.write("/etc/sysconfig/crio", "CONTAINER_DEFAULT_RUNTIME=runc\n")
+    with pytest.raises(NvidiaError, match="or the variable CONTAINER_DEFAULT_RUNTIME, overrides all files"):
+        tree.present(set_as_default=True)
+
+
+@pytest.mark.parametrize(("flag", "refused"), [("", True), ("--config-dir=/etc/crio/crio.conf.d/", False)])
+def test_linked_directory_is_refused(tmp_path: Path, flag: str, refused: bool) -> None:
+    tree = tree_of(tmp_path, flag, "", **{"/srv/crio/10": default("runc")})
+    tree.path("/etc/crio").mkdir(parents=True)
+    tree.path(FOLDER).symlink_to("/srv/crio")
+    before = tree.files()
+    if refused:
+        with pytest.raises(NvidiaError, match=rf"^{FOLDER} is a link to /srv/crio, and CRI-O would not start"):
+            tree.present()
+        assert tree.files() == before
+    else:
+        assert tree.present().changed
+    assert tree.absent().changed is not refused
+    assert tree.files() == before

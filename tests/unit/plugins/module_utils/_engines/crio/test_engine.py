@@ -64,10 +64,15 @@ monitor_path = "/usr/libexec/crio/conmon"
 [crio.runtime.runtimes.runc]
 runtime_path = "/usr/libexec/crio/runc"
 """
+ONLY_CRUN = "[crio.runtime.runtimes.crun]\nruntime_path = '/usr/bin/crun'\n[crio.runtime]\ntimezone = 'UTC'\n"
+STOCK = "[crio.image]\npause_image = 'x'\n"
 
 
 class Tree(EngineTree):
     """The directory tree of a host with CRI-O. ``spoil`` changes the configuration that the validator prints."""
+
+    # What CRI-O 1.36.3 prints for its built-in runtime, as a comment if no other is defined.
+    BUILTIN: t.ClassVar[dict[str, t.Any]] = {"runtime_path": "", "runtime_type": "oci", "runtime_root": "/run/crun"}
 
     spoil: t.Callable[[dict[str, t.Any]], None]
 
@@ -109,6 +114,9 @@ class Tree(EngineTree):
         default = runtime.get("default_runtime", "crun")
         if default not in {"crun": None, **runtime.get("runtimes", {})}:
             return 1, "", f'default_runtime set to "{default}", but no runtime entry table found'
+        tables = runtime.get("runtimes", {})
+        if tables:
+            runtime["runtimes"] = {"crun": self.BUILTIN, **tables}
         if hasattr(self, "spoil"):
             self.spoil(merged)
         return 0, "".join(printed(merged)), 'level=info msg="Starting CRI-O"'
@@ -127,13 +135,18 @@ def merge(below: dict[str, t.Any], above: dict[str, t.Any], path: str = "") -> N
 
 
 def printed(data: dict[str, t.Any], path: str = "") -> t.Iterator[str]:
+    behind = [name for name in ("timezone", "disable_hostport_mapping") if name in data]
     for name, value in data.items():
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) and name not in behind:
             yield f"{json.dumps(name)} = {json.dumps(value)}\n"
     for name, value in data.items():
         if isinstance(value, dict):
-            yield f"[{path}{json.dumps(name)}]\n"
-            yield from printed(value, f"{path}{json.dumps(name)}.")
+            # CRI-O prints the names of runtimes without quotation marks.
+            key = name if path == "crio.runtime.runtimes." else json.dumps(name)
+            yield f"[{path}{key}]\n"
+            yield from printed(value, f"{path}{name}.")
+    # CRI-O prints these settings of [crio.runtime] behind its tables.
+    yield from (f"{name} = {json.dumps(data[name])}\n" for name in behind)
 
 
 @pytest.fixture
@@ -463,6 +476,18 @@ def test_refuses_changes_of_foreign_entries(running: Tree) -> None:
     before = running.etc()
     with pytest.raises(NvidiaError, match=r"would also change crio\.runtime\.runtimes\.crun\.monitor_path"):
         running.present()
+    assert running.etc() == before
+
+
+@pytest.mark.parametrize("asked", [{}, {"set_as_default": True}, {"runtime_name": "gpu.v1"}], ids=str)
+@pytest.mark.parametrize("text", ["", STOCK, CONFIGURATION, ONLY_CRUN, "[crio.runtime]\ntimezone = 'UTC'\n"])
+def test_accepts_what_crio_prints(running: Tree, text: str, asked: dict[str, t.Any]) -> None:
+    # CRI-O prints its built-in runtime only beside others, and names with dots without quotation marks.
+    running.write(PACKAGED, text)
+    before = running.etc()
+    assert running.present(**asked).changed
+    assert not running.present(**asked).changed
+    running.absent()
     assert running.etc() == before
 
 

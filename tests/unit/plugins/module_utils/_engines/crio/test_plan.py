@@ -400,8 +400,13 @@ def test_removes_runtimes_that_are_no_longer_requested() -> None:
             for problem in (f"{LATER}, line 2, column 1: CRI-O reads this default_runtime",)
         ),
         # Flags override files.
-        ({}, ("--default-runtime", "runc"), {"set_as_default": True}, "the flag --default-runtime=runc overrides all"),
-        ({}, ("--runtimes", "nvidia-cdi:/x"), {"extra_modes": ("cdi",)}, "the flag --runtimes defines nvidia-cdi"),
+        (
+            {},
+            ("--default-runtime", "runc"),
+            {"set_as_default": True},
+            "the flag --default-runtime=runc, or",
+        ),
+        ({}, ("--runtimes", "nvidia-cdi:/x"), {"extra_modes": ("cdi",)}, "CONTAINER_RUNTIMES, defines nvidia-cdi"),
     ],
 )
 def test_refusals(content: dict[str, str], flags: tuple[str, ...], asked: dict[str, t.Any], problem: str) -> None:

@@ -48,6 +48,9 @@ def test_other_spellings_are_read() -> None:
         table("nvidia", allowed_annotations='["a"]', Allowed_Annotations='["b"]'),
         "[crio.runtime]\ncdi_spec_dirs = []\nCDI_SPEC_DIRS = ['/x']\n",
         RUNC + "[crio.Runtime.runtimes.runc]\nruntime_path = '/x'\n",
+        # The entry of one map replaces that of the other one, whatever keys they have.
+        RUNC + "[crio.runtime.Runtimes.runc]\nmonitor_cgroup = 'pod'\n",
+        RUNC + "[Crio.runtime.runtimes.runc]\nmonitor_cgroup = 'pod'\n",
     ],
 )
 def test_undefined_order_is_refused(text: str) -> None:
@@ -123,3 +126,29 @@ def test_empty_default_runtime_in_a_later_file() -> None:
         ConfigurationError, match=rf"^{LATER}, line 2, column 1: CRI-O reads this default_runtime = '' "
     ):
         host.present(set_as_default=True)
+
+
+@pytest.mark.parametrize("version", [(1, 20, 9), (1, 25, 0), (1, 25, 1), (1, 36, 3), None])
+@pytest.mark.parametrize("texts", [{}, {SITE: RUNC}, {SITE: RUNC + default("runc")}])
+def test_another_default_removes_runc(texts: dict[str, str], version: tuple[int, ...] | None) -> None:
+    host = Host({**texts, NVIDIA: ""}, version=version)
+    before = dict(host.files.content)
+    if version is not None and version < (1, 25, 1):
+        with pytest.raises(NvidiaError, match=r"^CRI-O 1\.2.* removes the runtime runc .* upgrade CRI-O to 1\.25\.1"):
+            host.present(set_as_default=True)
+        assert host.files.content == before
+        # A file that CRI-O reads later defines it again.
+        host.files.put(LATER, RUNC)
+    host.present(set_as_default=True)
+    state = CRIO.configured(host.planner().context)
+    assert state.default_runtime == "nvidia"
+    assert state.paths().get("runc") == ("/usr/bin/runc" if LATER in host.files.content or texts else None)
+
+
+def test_runtimes_that_another_default_removed() -> None:
+    # The answers of `crio config` of 1.20.9.
+    texts = {SITE: RUNC + default("crun") + table("crun", runtime_path='"/usr/bin/crun"')}
+    assert CRIO.configured(Host(texts, version=(1, 20, 9)).planner().context).paths() == {"crun": "/usr/bin/crun"}
+    host = Host({**texts, LATER: default("runc"), NVIDIA: ""}, version=(1, 20, 9))
+    with pytest.raises(ConfigurationError, match=rf"^{LATER}, line 2, .*the default runtime 'runc' has no table"):
+        host.present()
