@@ -15,7 +15,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
@@ -123,6 +123,7 @@ class Containerd(toml_plan.TomlEngine):
             entries=entries,
             default_runtime=str(toml_plan.lookup(status, ("containerd", "defaultRuntimeName")) or ""),
             cdi=cdi if isinstance(cdi, bool) else None,
+            cdi_folders=json_data.texts(status.get("cdiSpecDirs")) or None,
             outdated=self._is_outdated(host, installation.pid, self._own_unchanged_files(host)),
         )
 

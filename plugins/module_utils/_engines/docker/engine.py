@@ -123,6 +123,7 @@ class Docker(engines_base.EngineDefaults):
             },
             default_runtime=json_data.get(info, "DefaultRuntime", ""),
             cdi=None if "CDISpecDirs" not in info else bool(directories),
+            cdi_folders=json_data.texts(directories) or None,
             live_restore=bool(info.get("LiveRestoreEnabled")),
             running_containers=json_data.get(info, "ContainersRunning", 0),
         )

@@ -154,6 +154,7 @@ def test_live_cdi(docker: FakeDocker, directories: t.Any, cdi: bool | None) -> N
         live = DOCKER.live(docker.host, DOCKER.inspect(docker.host))
     assert live is not None
     assert live.cdi is cdi
+    assert live.cdi_folders == (("/etc/cdi",) if cdi else None)
 
 
 def test_stopped_daemon_is_not_contacted(docker: FakeDocker) -> None:
