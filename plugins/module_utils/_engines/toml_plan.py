@@ -44,12 +44,8 @@ class TomlEngine(engines_base.EngineDefaults):
 
     def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
         service = systemd_units.unit_name(service or self.service)
-        unit = systemd_units.load_unit(host, service, self.program)
+        unit = processes.with_flags(host, systemd_units.load_unit(host, service, self.program), self.program)
         pid = processes.find_process(host, unit, self.program)
-        # If a wrapper hides the flags, they are read from the command line of the process.
-        arguments = hostfs.command_line(host, pid) if unit is not None and unit.wrapper and pid is not None else ()
-        if unit is not None and arguments:
-            unit = unit._replace(arguments=arguments, wrapper="")
         named = unit.flag_values("--config", "-c") if unit is not None else []
         sockets = unit.flag_values(*self.socket_flags) if unit is not None else []
         return engines_base.Installation(
@@ -57,7 +53,7 @@ class TomlEngine(engines_base.EngineDefaults):
             unit=unit,
             service=service,
             socket=sockets[-1] if sockets else self.socket,
-            config_path=named[-1] if named else self.config_path,
+            config_path=unit.absolute(named[-1]) if unit is not None and named else self.config_path,
             pid=pid,
         )
 

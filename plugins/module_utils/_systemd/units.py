@@ -100,6 +100,7 @@ class Unit(t.NamedTuple):
     - ``environment``: the variables that the unit sets, including those from its environment files.
     - ``wanted_by``, ``required_by``: the units whose start also starts this one once it is enabled.
     - ``before``, ``after``: its ordering dependencies.
+    - ``directory``: the directory from which its program resolves relative paths.
     """
 
     name: str
@@ -114,30 +115,27 @@ class Unit(t.NamedTuple):
     required_by: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+    directory: str = "/"
 
     def flag_values(self, *names: str) -> list[str]:
-        """Return the values of a flag in all its spellings: ``--name=v``, ``--name v``, ``-nv``, ``-n v``."""
+        """Return the values of a flag in all its spellings: ``--name=v``, ``--name v``, ``-nv``, ``-n v``.
+
+        The flag package of Go, which containerd uses, takes one dash for two.
+        """
+        attached = tuple(name for name in names if not name.startswith("--"))
         values: list[str] = []
         arguments = iter(self.arguments[1:])
         for argument in arguments:
-            for name in names:
-                if argument == name:
-                    values.append(next(arguments, ""))
-                elif argument.startswith(name + "="):
-                    values.append(argument[len(name) + 1 :])
-                elif name == f"-{argument}":
-                    # The flag package of Go accepts --name with one dash, such as containerd -config.
-                    values.append(next(arguments, ""))
-                elif name.startswith("--") and f"-{argument}".startswith(name + "="):
-                    values.append(argument[len(name) :])
-                elif not name.startswith("--") and argument.startswith(name) and not _is_long(argument, names):
-                    values.append(argument[2:])
+            flag, sign, value = argument.partition("=")
+            if flag in names or (flag.startswith("-") and f"-{flag}" in names):
+                values.append(value if sign else next(arguments, ""))
+                continue
+            values += [argument[len(name) :] for name in attached if argument.startswith(name)]
         return values
 
-
-def _is_long(argument: str, names: t.Iterable[str]) -> bool:
-    """Return whether an argument with one dash is one of the long ``names``."""
-    return f"-{argument.partition('=')[0]}" in names
+    def absolute(self, value: str) -> str:
+        """Return the absolute path of a ``value`` of a flag."""
+        return posixpath.join(self.directory, value)
 
 
 # The settings that are lists. An empty assignment resets them, except Before and After (systemd.unit(5)).
@@ -159,6 +157,7 @@ class _Settings:
     def __init__(self) -> None:
         self.environment: dict[str, str] = {}
         self.slice = "system.slice"
+        self.directory = ""
         self._lists: dict[tuple[str, str], list[str]] = {name: [] for name in _LISTS}
 
     def assign(self, section: str, key: str, value: str) -> None:
@@ -170,6 +169,8 @@ class _Settings:
                 values.clear()
         elif section == "Service" and key == "Slice" and value.endswith(".slice"):
             self.slice = value
+        elif section == "Service" and key == "WorkingDirectory":
+            self.directory = value[value.startswith("-") :]
         elif section == "Service" and key == "Environment":
             if not value:
                 self.environment = {}
@@ -248,6 +249,7 @@ def load_unit(
         required_by=settings.names("Install", "RequiredBy"),
         before=settings.names("Unit", "Before"),
         after=settings.names("Unit", "After"),
+        directory=posixpath.join("/", specified.expand(settings.directory.replace("~", "%h"))),
     )
     if program and arguments and posixpath.basename(arguments[0]) != program:
         unit = unit._replace(arguments=(), wrapper=arguments[0])

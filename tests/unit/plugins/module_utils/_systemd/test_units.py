@@ -344,6 +344,7 @@ def test_environment(tmp_path: Path, service: str, expected: str) -> None:
         ("--add-runtime a=/x=y", ("--add-runtime",), ["a=/x=y"]),
         # The flag package of Go, which containerd uses, takes one dash for two.
         ("-config /a -config=/b -c /c -c=/d --c /e", ("--config", "-c"), ["/a", "/b", "/c", "/d"]),
+        ("H x c=y -config", ("--config", "-c", "-H"), [""]),
         ("-configs /a -Hfd://", ("--config", "-c", "-H"), ["onfigs", "fd://"]),
     ],
 )
