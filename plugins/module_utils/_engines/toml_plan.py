@@ -46,7 +46,7 @@ class TomlEngine(engines_base.EngineDefaults):
         service = systemd_units.unit_name(service or self.service)
         unit = processes.with_flags(host, systemd_units.load_unit(host, service, self.program), self.program)
         pid = processes.find_process(host, unit, self.program)
-        named = unit.flag_values("--config", "-c") if unit is not None else []
+        named = unit.flag_values("--config", "-c", "--c") if unit is not None else []
         sockets = unit.flag_values(*self.socket_flags) if unit is not None else []
         return engines_base.Installation(
             binary=systemd_units.find_program(host, unit, self.program),

@@ -178,6 +178,11 @@ class Selected:
         if not any(name.startswith(_LIBRARY) for name in names):
             message = f"{path} adds no {_LIBRARY}, which CUDA needs. Whether the container has its own is not known."
             return explain_result.unknown(DEVICES, "library-unknown", message, advice)
+        chosen = self.gpus if any(name.endswith("=all") for name in self.cdi) else self.host.gpus
+        others = [gpu.name for gpu in self.host.gpus if gpu not in chosen and gpu.nodes]
+        if others:
+            problem = f"{path} does not describe {core_text.listed(others)} of this host"
+            return explain_result.remark(DEVICES, "cdi-partial", [(problem, advice)])
         return None
 
     def _of_kind(self, device: str) -> list[str]:

@@ -69,7 +69,7 @@ class Containerd(toml_plan.TomlEngine):
     drop_in_path: str | None = containerd_plan.DROP_IN
     service = "containerd.service"
     socket = "/run/containerd/containerd.sock"
-    socket_flags = ("--address", "-a")
+    socket_flags = ("--address", "-a", "--a")
     default_runtime = containerd_runtimes.BUILTIN_DEFAULT
 
     def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:

@@ -272,6 +272,16 @@ def test_a_specification_of_other_devices_needs_no_libcuda() -> None:
     assert verdict(explain.explain(given, pure.HOST._replace(engine_specifications=found))) == (True, "ok")
 
 
+def test_all_devices_of_a_specification_that_lacks_a_gpu() -> None:
+    document = {**pure.SPECIFICATION, "devices": [pure.device("all", "/dev/nvidia0"), pure.device("0", "/dev/nvidia0")]}
+    specifications = pure.SPECIFICATIONS._replace(documents={"/etc/cdi/nvidia.yaml": document})
+    host = pure.HOST._replace(engine_specifications=specifications, mountinfo=pure.BY_CDI)
+    found = explain.explain(pure.with_cdi("all"), host)
+    assert verdict(found) == (True, "ok")
+    assert "/etc/cdi/nvidia.yaml does not describe GPU 1 of this host." in found["message"]
+    assert "GPU 1" not in explain.explain(pure.with_cdi("0"), host)["message"]
+
+
 @pytest.mark.parametrize("permissions", ["r", "none", "m", "rm"])
 def test_a_specification_with_permissions_that_are_too_few(permissions: str) -> None:
     node = {"path": "/dev/nvidia0", "permissions": permissions}
