@@ -78,6 +78,12 @@ def advice_for(name: str) -> str:
     return f"The tools of the vendor {vendor} write the kind {kind}. Write it again with them."
 
 
+def advice_to_write_again(name: str) -> str:
+    """Return what to do if the file that defines the device ``name`` is incomplete."""
+    advice = advice_for(name)
+    return "Load the modules of the driver, and run nvidia_cdi_spec again." if advice == OWN else advice
+
+
 def is_own(kind: str) -> bool:
     """Return whether nvidia_cdi_spec with its defaults writes the specifications of a kind."""
     return kind == core_constants.GPU_KIND

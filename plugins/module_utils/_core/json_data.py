@@ -116,6 +116,11 @@ def get(data: t.Any, name: str, default: _Kind) -> _Kind:
     return value if isinstance(value, kind) and isinstance(value, bool) is (kind is bool) else default
 
 
+def texts(value: t.Any) -> tuple[str, ...]:
+    """Return the strings in the list ``value``; none if it is no list."""
+    return tuple(entry for entry in value if isinstance(entry, str)) if isinstance(value, list) else ()
+
+
 def _integer(digits: str) -> int:
     if len(digits) > _MAX_DIGITS:
         raise ValueError("a number has too many digits")

@@ -90,7 +90,8 @@ class LiveState(t.NamedTuple):
 
     - ``runtimes``: program of each runtime by name.
     - ``entries``: the other reported settings of each runtime, with the key names of the configuration file.
-    - ``cdi``: whether CDI is enabled, None if the daemon does not report it.
+    - ``cdi``: whether CDI is enabled, and ``cdi_folders``: its directories of specifications. None if the daemon does
+      not report it.
     - ``live_restore``, ``running_containers``: only for Docker, where a restart may stop containers.
     - ``runtimes_unknown``: True for a daemon that does not report its runtimes. Only ``outdated`` is known of it.
     - ``outdated``: the process is older than a file that it reads. For a daemon that reports its runtimes: older than
@@ -101,6 +102,7 @@ class LiveState(t.NamedTuple):
     runtimes: dict[str, str]
     default_runtime: str
     cdi: bool | None = None
+    cdi_folders: tuple[str, ...] | None = None
     live_restore: bool | None = None
     running_containers: int | None = None
     runtimes_unknown: bool = False

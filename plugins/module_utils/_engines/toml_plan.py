@@ -45,21 +45,17 @@ class TomlEngine(engines_base.EngineDefaults):
 
     def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
         service = systemd_units.unit_name(service or self.service)
-        unit = systemd_units.load_unit(host, service, self.program)
+        unit = processes.with_flags(host, systemd_units.load_unit(host, service, self.program), self.program)
         pid = processes.find_process(host, unit, self.program)
-        # If a wrapper hides the flags, they are read from the command line of the process.
-        arguments = hostfs.command_line(host, pid) if unit is not None and unit.wrapper and pid is not None else ()
-        if unit is not None and arguments:
-            unit = unit._replace(arguments=arguments, wrapper="")
         unit = self.with_all_flags(unit) if unit is not None else None
-        named = unit.flag_values("--config", "-c") if unit is not None else []
+        named = unit.flag_values("--config", "-c", "--c") if unit is not None else []
         sockets = unit.flag_values(*self.socket_flags) if unit is not None else []
         return engines_base.Installation(
             binary=systemd_units.find_program(host, unit, self.program),
             unit=unit,
             service=service,
             socket=(sockets[-1] if sockets else "") or self.socket,
-            config_path=(named[-1] if named else "") or self.config_path,
+            config_path=unit.absolute(named[-1]) if unit is not None and named and named[-1] else self.config_path,
             pid=pid,
         )
 

@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import errno
 import os
+import posixpath
 import signal
 import socket
 import struct
 import time
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
-
-if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
-
 
 # systemd's own hierarchy on cgroup v2, on v1, and on both at once.
 _HIERARCHIES = ("/sys/fs/cgroup", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified")
@@ -48,8 +45,11 @@ def find_processes(
     if unit is None or not host.live:
         return []
     found = []
-    for hierarchy in _HIERARCHIES:
-        for text in host.read_text(f"{hierarchy}{_slice_path(unit.slice)}/{unit.name}/cgroup.procs").split():
+    # The group of an alias has the name of the unit.
+    groups = dict.fromkeys((unit.name, posixpath.basename(host.resolve(unit.path))))
+    folders = [f"{hierarchy}{_slice_path(unit.slice)}/{group}" for hierarchy in _HIERARCHIES for group in groups]
+    for folder in folders:
+        for text in host.read_text(f"{folder}/cgroup.procs").split():
             name = host.read_text(f"/proc/{text}/comm").strip() if text.isdecimal() else ""
             if name in names or (not exactly and name.startswith(names)):
                 found.append(int(text))
@@ -86,6 +86,13 @@ def start_time(host: hostfs.HostFS, pid: int) -> float | None:
         return None
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(columns[_STARTED]) / os.sysconf("SC_CLK_TCK")
     return time.time() - age
+
+
+def with_flags(host: hostfs.HostFS, unit: systemd_units.Unit | None, program: str) -> systemd_units.Unit | None:
+    """Return the unit with the command line of its running ``program`` if it starts that through a wrapper."""
+    pid = find_process(host, unit, program) if unit is not None and unit.wrapper else None
+    arguments = () if pid is None else hostfs.command_line(host, pid)
+    return unit._replace(arguments=arguments, wrapper="") if unit is not None and arguments else unit
 
 
 def changed_since_start(host: hostfs.HostFS, pid: int, paths: t.Iterable[str]) -> bool:

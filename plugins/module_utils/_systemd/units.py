@@ -55,13 +55,19 @@ class Specifiers:
         return _SPECIFIER.sub(lambda match: self._values.get(match.group(1), match.group()), text)
 
 
-# systemd.unit(5), "Unit File Load Path", system units, highest precedence first.
+# The directories with the unit files of administrators and packages, highest precedence first.
 UNIT_DIRS = (
     "/etc/systemd/system",
     "/run/systemd/system",
     "/usr/local/lib/systemd/system",
     "/usr/lib/systemd/system",
     "/lib/systemd/system",
+)
+# systemd.unit(5), "Unit File Load Path", system units, with the directories of systemd's own programs.
+LOAD_PATH = (
+    *("/etc/systemd/system.control", "/run/systemd/system.control", "/run/systemd/transient"),
+    *("/run/systemd/generator.early", UNIT_DIRS[0], "/etc/systemd/system.attached", UNIT_DIRS[1]),
+    *("/run/systemd/system.attached", "/run/systemd/generator", *UNIT_DIRS[2:], "/run/systemd/generator.late"),
 )
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -70,14 +76,16 @@ _REFERENCE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
 # The maximum number of characters that variables may add to a command line. Linux limits a command line to 2 MiB with
 # the default stack size (execve(2)).
 _MAX_VARIABLE_CHARACTERS = 2 << 20
-# A part of a line: blanks, text without quotation marks, an escaped character, or a quoted text.
+# A part of a line: blanks, text without quotation marks, or a quoted text.
 _PIECE = re.compile(
-    r"""(?P<blank>[ \t\r\n]+)|(?P<plain>[^ \t\r\n"'\\]+)|\\(?P<escaped>.)"""
-    r"""|"(?P<quoted>[^"\\]*(?:\\.[^"\\]*)*)"|'(?P<literal>[^']*)'""",
+    r"""(?P<blank>[ \t\r\n]+)|(?P<plain>(?:[^ \t\r\n"'\\]|\\.)+)"""
+    r"""|"(?P<double>[^"\\]*(?:\\.[^"\\]*)*)"|'(?P<single>[^'\\]*(?:\\.[^'\\]*)*)'""",
     re.DOTALL,
 )
-# The characters that a backslash escapes between double quotation marks.
-_ESCAPED = re.compile(r"""\\(["\\])""")
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([0-3][0-7]{2})|(.))", re.DOTALL)
+_CHARACTERS = {**dict(zip("abfnrtvs", "\a\b\f\n\r\t\v ")), **{mark: mark for mark in "\\\"'"}}
+# Other control characters do not end a line.
+_LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 class Unit(t.NamedTuple):
@@ -92,6 +100,7 @@ class Unit(t.NamedTuple):
     - ``environment``: the variables that the unit sets, including those from its environment files.
     - ``wanted_by``, ``required_by``: the units whose start also starts this one once it is enabled.
     - ``before``, ``after``: its ordering dependencies.
+    - ``directory``: the directory from which its program resolves relative paths.
     """
 
     name: str
@@ -106,26 +115,34 @@ class Unit(t.NamedTuple):
     required_by: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+    directory: str = "/"
 
     def flag_values(self, *names: str) -> list[str]:
-        """Return the values of a flag in all its spellings: ``--name=v``, ``--name v``, ``-nv``, ``-n v``."""
+        """Return the values of a flag in all its spellings: ``--name=v``, ``--name v``, ``-nv``, ``-n v``.
+
+        The flag package of Go, which containerd uses, takes one dash for two.
+        """
+        attached = tuple(name for name in names if not name.startswith("--"))
         values: list[str] = []
         arguments = iter(self.arguments[1:])
         for argument in arguments:
-            for name in names:
-                if argument == name:
-                    values.append(next(arguments, ""))
-                elif argument.startswith(name + "="):
-                    values.append(argument[len(name) + 1 :])
-                elif not name.startswith("--") and argument.startswith(name):
-                    values.append(argument[2:])
+            flag, sign, value = argument.partition("=")
+            if flag in names or (flag.startswith("-") and f"-{flag}" in names):
+                values.append(value if sign else next(arguments, ""))
+                continue
+            values += [argument[len(name) :] for name in attached if argument.startswith(name)]
         return values
+
+    def absolute(self, value: str) -> str:
+        """Return the absolute path of a ``value`` of a flag."""
+        return posixpath.join(self.directory, value)
 
 
 # The settings that are lists. An empty assignment resets them, except Before and After (systemd.unit(5)).
 _LISTS = (
     ("Service", "ExecStart"),
     ("Service", "EnvironmentFile"),
+    ("Service", "UnsetEnvironment"),
     ("Socket", "ListenStream"),
     ("Install", "WantedBy"),
     ("Install", "RequiredBy"),
@@ -140,6 +157,7 @@ class _Settings:
     def __init__(self) -> None:
         self.environment: dict[str, str] = {}
         self.slice = "system.slice"
+        self.directory = ""
         self._lists: dict[tuple[str, str], list[str]] = {name: [] for name in _LISTS}
 
     def assign(self, section: str, key: str, value: str) -> None:
@@ -151,10 +169,12 @@ class _Settings:
                 values.clear()
         elif section == "Service" and key == "Slice" and value.endswith(".slice"):
             self.slice = value
+        elif section == "Service" and key == "WorkingDirectory":
+            self.directory = value[value.startswith("-") :]
         elif section == "Service" and key == "Environment":
             if not value:
                 self.environment = {}
-            self.environment.update(_pair(assignment) for assignment in _split(value) if "=" in assignment)
+            self.environment.update(_pair(assignment) for assignment in _words(value) if "=" in assignment)
 
     def values(self, section: str, key: str) -> list[str]:
         return self._lists[section, key]
@@ -181,7 +201,7 @@ def load_unit(
     program: str = "",
     *,
     without: str = "",
-    folders: t.Sequence[str] = UNIT_DIRS,
+    folders: t.Sequence[str] = LOAD_PATH,
     specifiers: t.Mapping[str, str] = SYSTEM_SPECIFIERS,
 ) -> Unit | None:
     """Return the unit ``name`` as its files describe it; None if there is none or it is masked.
@@ -199,16 +219,22 @@ def load_unit(
     path = unit_file(host, name, folders)
     if path is None or is_masked(host, path):
         return None
-    drop_ins = [drop_in for drop_in in _drop_ins(host, name, folders) if drop_in != without]
+    real_name = _real_name(host, name, path, folders)
+    names = (real_name, name, *_aliases(host, real_name, folders))
+    drop_ins = [drop_in for drop_in in _drop_ins(host, names, folders) if drop_in != without]
     settings = _Settings()
     for source in [path, *drop_ins]:
         for section, key, value in _assignments(_text(host, source)):
             settings.assign(section, key, value)
-    specified = Specifiers(name, specifiers)
+    specified = Specifiers(real_name, specifiers)
     environment = {key: specified.expand(value) for key, value in settings.environment.items()}
     for setting in settings.values("Service", "EnvironmentFile"):
-        for file in _environment_files(host, specified.expand(setting.lstrip("-"))):
+        for file in _environment_files(host, specified.expand(setting[setting.startswith("-") :])):
             environment.update(env_file.read(host, file, _text(host, file)))
+    for removed in settings.values("Service", "UnsetEnvironment"):
+        for variable, sign, value in (word.partition("=") for word in _words(specified.expand(removed))):
+            if not sign or environment.get(variable) == value:
+                environment.pop(variable, None)
     commands = settings.values("Service", "ExecStart")
     arguments = _arguments(path, commands[-1] if commands else "", environment, specified)
     unit = Unit(
@@ -223,15 +249,50 @@ def load_unit(
         required_by=settings.names("Install", "RequiredBy"),
         before=settings.names("Unit", "Before"),
         after=settings.names("Unit", "After"),
+        directory=posixpath.join("/", specified.expand(settings.directory.replace("~", "%h"))),
     )
     if program and arguments and posixpath.basename(arguments[0]) != program:
         unit = unit._replace(arguments=(), wrapper=arguments[0])
     return unit
 
 
-def unit_file(host: hostfs.HostFS, name: str, folders: t.Sequence[str] = UNIT_DIRS) -> str | None:
-    """Return the file of the unit ``name``; None if there is none. If the unit is masked, this is the mask."""
-    return next((f"{folder}/{name}" for folder in folders if host.lexists(f"{folder}/{name}")), None)
+def _aliases(host: hostfs.HostFS, name: str, folders: t.Sequence[str]) -> list[str]:
+    """Return the aliases of the unit ``name`` that have drop-ins."""
+    end = f"{posixpath.splitext(name)[1]}.d"
+    entries = {entry[:-2] for folder in folders for entry in host.readable_entries(folder) if entry.endswith(end)}
+    found = []
+    for entry in sorted(entries - {name}):
+        path = unit_file(host, entry, folders)
+        if path is not None and _real_name(host, entry, path, folders) == name:
+            found.append(entry)
+    return found
+
+
+def unit_file(host: hostfs.HostFS, name: str, folders: t.Sequence[str] = LOAD_PATH) -> str | None:
+    """Return the file of the unit ``name``; None if there is none. If the unit is masked, this is the mask.
+
+    An instance without a file of its own has that of its template.
+    """
+    names = dict.fromkeys((name, _template(name)))
+    paths = (f"{folder}/{entry}" for entry in names for folder in folders)
+    return next((path for path in paths if host.lexists(path)), None)
+
+
+def _template(name: str) -> str:
+    """Return the template of an instance, otherwise ``name``."""
+    stem, suffix = posixpath.splitext(name)
+    prefix, at, _instance = stem.partition("@")
+    return f"{prefix}{at}{suffix}"
+
+
+def _real_name(host: hostfs.HostFS, name: str, path: str, folders: t.Sequence[str]) -> str:
+    """Return the name of the unit of which ``name`` is an alias: a link to another file in ``folders``."""
+    target = host.resolve(path)
+    real, own = posixpath.basename(target), posixpath.basename(path)
+    is_alias = real != own and posixpath.splitext(real)[1] == posixpath.splitext(own)[1]
+    if is_alias and own == name and posixpath.dirname(target) in {host.resolve(folder) for folder in folders}:
+        return real if real != _template(name) else name
+    return name
 
 
 def is_masked(host: hostfs.HostFS, path: str) -> bool:
@@ -260,12 +321,29 @@ def _text(host: hostfs.HostFS, path: str) -> str:
     return (content or b"").decode("utf-8", "replace")
 
 
-def _drop_ins(host: hostfs.HostFS, name: str, folders: t.Sequence[str]) -> list[str]:
+def _drop_in_names(name: str) -> list[str]:
+    """Return the names whose drop-ins apply to the unit ``name``, highest precedence first.
+
+    These are the unit, its template, and the beginnings of both up to each dash, such as foo- for foo-bar.
+    """
+    stem, suffix = posixpath.splitext(name)
+    prefix, at, instance = stem.partition("@")
+    parts = prefix.split("-")
+    prefixes = [prefix, *("-".join([*parts[:end], ""]) for end in range(len(parts) - 1, 0, -1))]
+    names = [f"{one}{rest}{suffix}" for one in prefixes for rest in (f"{at}{instance}", at) if one.strip("-")]
+    return list(dict.fromkeys(names))
+
+
+def _drop_ins(host: hostfs.HostFS, names: t.Iterable[str], folders: t.Sequence[str]) -> list[str]:
+    """Return the drop-ins of a unit, which may have several ``names``."""
     found: dict[str, str] = {}
+    names = list(dict.fromkeys(names))
+    name = names[0]
     kind = posixpath.splitext(name)[1][1:]
-    for folder in [f"{base}/{name}.d" for base in folders] + [f"{base}/{kind}.d" for base in folders]:
+    own = [f"{base}/{entry}.d" for one in names for base in folders for entry in _drop_in_names(one)]
+    for folder in [*own, *(f"{base}/{kind}.d" for base in folders)]:
         for entry in host.readable_entries(folder):
-            if entry.endswith(".conf"):
+            if entry.endswith(".conf") and not entry.startswith("."):
                 found.setdefault(entry, f"{folder}/{entry}")
     if len(found) > hostfs.DROP_INS:
         problem = f"The unit {name} has more than {hostfs.DROP_INS} drop-ins."
@@ -275,7 +353,7 @@ def _drop_ins(host: hostfs.HostFS, name: str, folders: t.Sequence[str]) -> list[
 
 def _assignments(text: str) -> t.Iterator[tuple[str, str, str]]:
     section = ""
-    for line in _lines(text):
+    for line in _lines(text[1:] if text.startswith("\ufeff") else text):
         if line.startswith("[") and line.endswith("]"):
             section = line[1:-1]
         elif "=" in line:
@@ -293,10 +371,11 @@ def _lines(text: str) -> t.Iterator[str]:
     Comments may stand between the parts of a continued line.
     """
     pending: list[str] = []
-    for line in text.splitlines():
+    for line in _LINE_END.split(text):
         if line.strip()[:1] in ("#", ";"):
             continue
-        if line.endswith("\\"):
+        # A backslash that another one escapes does not continue the line.
+        if (len(line) - len(line.rstrip("\\"))) % 2:
             pending.append(line[:-1])
             continue
         whole = " ".join([*pending, line]).strip()
@@ -313,10 +392,31 @@ def _pair(assignment: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _split(text: str) -> list[str]:
-    """Split a line at blanks and remove its quotation marks, as shlex.split() does.
+def _words(text: str) -> list[str]:
+    """Return the words of a setting, with the escapes of C (systemd.syntax(7), "Quoting")."""
+    return _split(text, _c_character)
 
-    shlex.split() is not used, because its time is quadratic in the length of an argument.
+
+def _plain_character(match: re.Match[str]) -> str:
+    """Return the character after a backslash in a variable, where it has no other meaning."""
+    return match.group()[1:]
+
+
+def _c_character(match: re.Match[str]) -> str:
+    """Return the character of an escape sequence of C. An unknown sequence stays (cunescape_one() of systemd)."""
+    byte, short, long, octal, single = match.groups()
+    if single is not None:
+        return _CHARACTERS.get(single, match.group())
+    number = int(octal, 8) if octal else int(byte or short or long, 16)
+    if 0 < number < (0x80 if byte or octal else 0x110000) and not 0xD800 <= number < 0xE000:
+        return chr(number)
+    return match.group()
+
+
+def _split(text: str, character: t.Callable[[re.Match[str]], str] = _plain_character) -> list[str]:
+    """Split a line at blanks, and remove its quotation marks. ``character`` returns the text of an escape sequence.
+
+    The rules are those of extract_first_word() of systemd.
     """
     arguments: list[list[str]] = []
     position, is_new = 0, True
@@ -332,8 +432,7 @@ def _split(text: str) -> list[str]:
         if is_new:
             arguments.append([])
         is_new = False
-        found = piece.group(piece.lastgroup or 0)
-        arguments[-1].append(_ESCAPED.sub(r"\1", found) if piece.lastgroup == "quoted" else found)
+        arguments[-1].append(_ESCAPE.sub(character, piece.group(piece.lastgroup or 0)))
     return ["".join(pieces) for pieces in arguments]
 
 
@@ -345,7 +444,7 @@ def _arguments(path: str, command: str, environment: t.Mapping[str, str], specif
     bare = command.lstrip("@-:+!|")
     prefixes = command[: len(command) - len(bare)]
     # Specifiers are expanded after splitting, because an expanded specifier is never split.
-    arguments = [specifiers.expand(argument) for argument in _split(bare)]
+    arguments = [";" if argument == r"\;" else specifiers.expand(argument) for argument in _words(bare)]
     if "@" in prefixes:
         # With @, the second argument is argv[0] of the program.
         del arguments[1:2]
@@ -365,7 +464,7 @@ def _expand(argument: str, environment: t.Mapping[str, str]) -> t.Iterator[str]:
     The value of a lone ``$NAME`` is split into any number of arguments. ``${NAME}`` becomes exactly its value, and
     ``$$`` a dollar sign.
     """
-    if argument.startswith("$") and argument[1:].isidentifier():
+    if argument.startswith("$") and argument[1:2] not in ("$", "{"):
         yield from _split(environment.get(argument[1:], ""))
     else:
         yield _VARIABLE.sub(lambda match: environment.get(match.group(1), "") if match.group(1) else "$", argument)

@@ -40,6 +40,12 @@ _CRI_ENGINES = ("containerd", "crio")
 # The first major versions of Docker whose `--gpus` uses nvidia-cdi-hook if nvidia-container-runtime-hook is missing,
 # and before it (registerDeviceDriver in daemon/nvidia_linux.go of moby 28.x and of moby v2, which is 29).
 _CDI_FALLBACK, _CDI_FIRST = 28, 29
+# Codes of failures of the engine, the toolkit and its settings, which a container meets only when it starts. One that
+# runs with all of its devices was started before the fault.
+_AT_START = (
+    *("runtime-unknown", "cdi-disabled", "gpus-unsupported", "program-missing", "mode-unknown", "hook-refused"),
+    *("config-invalid", "variable-refused", "mounts-refused", "driver-root-missing"),
+)
 
 
 def explain(container: explain_container.Container, host: hosts.Host) -> dict[str, t.Any]:
@@ -81,6 +87,7 @@ class _Explainer:
         self.gpu_names = _gpu_names(container)
         self.asked = self._asked()
         self.cdi = container.cdi_devices
+        self.gpus_refused = False
         self.injection = self._injection()
         self.image = container.image(self._received())
         self.mode = ""
@@ -99,12 +106,16 @@ class _Explainer:
             if by_docker == BY_ENGINE:
                 self.cdi = names
                 return BY_ENGINE
-            if by_docker == BY_NOTHING:
-                return BY_NOTHING
+            self.gpus_refused = by_docker == BY_NOTHING
+            if self.gpus_refused:
+                return BY_HOOK if self._has_hook() else BY_NOTHING
         if engines_base.is_nvidia_program(container.program):
             return BY_RUNTIME
-        has_hook = any(posixpath.basename(path) in explain_rules.HOOKS for path in container.hooks)
-        return BY_HOOK if has_hook or by_docker == BY_HOOK else BY_NOTHING
+        return BY_HOOK if self._has_hook() or by_docker == BY_HOOK else BY_NOTHING
+
+    def _has_hook(self) -> bool:
+        """Return whether the container was started with NVIDIA's hook."""
+        return any(posixpath.basename(path) in explain_rules.HOOKS for path in self.container.hooks)
 
     def _received(self) -> dict[str, str]:
         """Return the variables that the runtime and the hook read."""
@@ -126,14 +137,17 @@ class _Explainer:
         steps = [self._request()]
         if steps[0].ok is not None:
             steps.append(self._handler())
-        if all(step.ok for step in steps) and self.injection in (BY_RUNTIME, BY_HOOK):
+        if all(map(self._continues, steps)) and self.injection in (BY_RUNTIME, BY_HOOK):
             steps += [self._mode(), self._settings()]
-        injected = explain_outcome.Injected(
-            self.image, self.cdi, self.devices, self._enforced(), self._path(), self.mode
-        )
-        outcome = explain_outcome.Outcome(self.container, self.host, injected)
+        outcome = self._outcome(self.cdi, self.devices)
+        failed = [number for number, step in enumerate(steps) if step.ok is False]
+        if failed and all(map(self._continues, steps)) and outcome.has_everything:
+            steps = [explain_result.only_at_start(step) if step.ok is False else step for step in steps]
+        elif failed:
+            steps = steps[: failed[0] + 1]
+            outcome = self._outcome(self.container.cdi_devices, ())
         # Without a request, or something that handles it, there is nothing to compare.
-        asked = all(step.ok for step in steps)
+        asked = bool(steps[0].ok) and self.injection != BY_NOTHING and all(step.ok is not False for step in steps)
         if steps[0].ok is None:
             steps[0] = steps[0]._replace(message=f"{steps[0].message}{outcome.has_nodes()}")
         steps += outcome.steps() if asked else [outcome.start()]
@@ -144,6 +158,15 @@ class _Explainer:
             **outcome.details(),
         }
         return explain_result.summarize(self.container, self.host, steps, details, outcome.success() if asked else "")
+
+    def _continues(self, step: Step) -> bool:
+        """Return whether the next steps are compared after ``step``."""
+        is_running = self.container.state == explain_container.RUNNING and self.injection != BY_NOTHING
+        return step.ok is not False or (is_running and step.code in _AT_START)
+
+    def _outcome(self, cdi: tuple[str, ...], devices: tuple[str, ...]) -> explain_outcome.Outcome:
+        injected = explain_outcome.Injected(self.image, cdi, devices, self._enforced(), self._path(), self.mode)
+        return explain_outcome.Outcome(self.container, self.host, injected)
 
     def _enforced(self) -> bool:
         """Return whether nvidia-container-cli reads driver capabilities and requirements of the image."""
@@ -235,8 +258,12 @@ class _Explainer:
         if self.injection == BY_ENGINE:
             if host.engine_cdi is False:
                 return self._cdi_off(core_text.listed(self.cdi))
+            if host.engine_cdi is None and container.state != explain_container.RUNNING:
+                message = f"{container.engine} does not report whether it reads CDI specifications."
+                advice = "Look for CDI in the configuration of the engine, or switch it on with nvidia_runtime_config."
+                return explain_result.unknown(INJECTION, "cdi-unknown", message, advice)
             return explain_result.passed(INJECTION, "cdi", f"{container.engine} adds the devices by CDI.")
-        if self.injection == BY_NOTHING and container.gpus:
+        if self.gpus_refused:
             return self._gpus_unsupported()
         if self.injection == BY_NOTHING:
             return self._not_nvidia()
@@ -350,13 +377,16 @@ class _Explainer:
     def _settings(self) -> Step:
         """Return whether config.toml permits the request; this sets the devices that are added."""
         host, settings, image = self.host, self.host.settings, self.image
+        hook = self.injection == BY_HOOK
+        visible = explain_rules.visible_devices(image, settings, host.version, self.mode, hook=hook)
+        self.devices = visible.devices or visible.refused
+        if self.mode in (explain_rules.CDI, explain_rules.JIT_CDI):
+            self.cdi = explain_rules.cdi_devices(self.devices, settings, self.mode)
         if host.config_problem or settings.invalid:
             problem = f"The toolkit does not start any container with {host.config_path}"
             reason = host.config_problem or f"{problem}: {settings.invalid}"
             advice = "Correct the file, or create it again with `nvidia-ctk --quiet config --output FILE`."
             return explain_result.failed(SETTINGS, "config-invalid", reason, advice)
-        hook = self.injection == BY_HOOK
-        visible = explain_rules.visible_devices(image, settings, host.version, self.mode, hook=hook)
         if visible.refused:
             return self._refused(visible)
         if not visible.devices:
@@ -374,13 +404,15 @@ class _Explainer:
             problem = f"{host.config_path} sets {key}, so the container may not open its GPUs"
             advice = "Set it to false with nvidia_toolkit_config, and use CDI for rootless engines."
             return explain_result.failed(SETTINGS, "cgroups-off", problem, advice)
+        if self._enforced() and not settings.no_cgroups and host.rootless:
+            key = explain_rules.KEYS["no_cgroups"]
+            problem = f"The hook of a rootless engine may not change device cgroups: {host.config_path} has no {key}"
+            advice = "Use CDI for rootless engines, or set the key to true in a config.toml of the user."
+            return explain_result.failed(SETTINGS, "cgroups-refused", problem, advice)
         if self._enforced() and not host.has_driver_root:
             problem = f"{host.config_path} names {settings.driver_root} as the driver's directory, which does not exist"
             advice = f"Set {explain_rules.KEYS['driver_root']} to / with nvidia_toolkit_config."
             return explain_result.failed(SETTINGS, "driver-root-missing", problem, advice)
-        self.devices = visible.devices
-        if self.mode in (explain_rules.CDI, explain_rules.JIT_CDI):
-            self.cdi = explain_rules.cdi_devices(visible.devices, settings, self.mode)
         return explain_result.passed(SETTINGS, "permitted", f"{host.config_path} permits the request.")
 
     def _refused(self, visible: explain_rules.Visible) -> Step:

@@ -31,12 +31,16 @@ _OPEN_TYPES = ("container_file_t", "svirt_sandbox_file_t")
 
 
 class Node(t.NamedTuple):
-    """A device node: its permission bits, owner and group, and the type in its SELinux label (empty: unknown)."""
+    """A device node: its permission bits, owner and group, and the type in its SELinux label (empty: unknown).
+
+    ``number`` are its major and minor number, None if they are unknown.
+    """
 
     mode: int
     uid: int = 0
     gid: int = 0
     label: str = ""
+    number: tuple[int, int] | None = None
 
 
 class Selinux(t.NamedTuple):
@@ -77,6 +81,40 @@ def denied_by_cgroup(rules: str, nodes: t.Iterable[str]) -> tuple[str, ...]:
         path
         for path, minor in numbers.items()
         if rules and minor is not None and not any(_matches(rule, minor) for rule in permitted)
+    )
+
+
+def denied_by_config(config: t.Mapping[str, t.Any] | None, made: t.Mapping[str, Node]) -> tuple[str, ...]:
+    """Return the nodes in ``made`` for which the OCI config lacks a rule that permits reading and writing.
+
+    The low-level runtime makes its device cgroup from these rules, in their order (config-linux.md of the OCI runtime
+    specification). Without a first rule that denies all, nothing is known.
+    """
+    linux: dict[str, t.Any] = json_data.get(config or core_plan.NOTHING, "linux", {})
+    resources: dict[str, t.Any] = json_data.get(linux, "resources", {})
+    rules: list[t.Any] = json_data.get(resources, "devices", [])
+    if not rules or not _is_for(rules[0], None) or json_data.get(rules[0], "allow", default=False):
+        return ()
+    denied = []
+    for path, node in made.items():
+        permitted: set[str] = set()
+        for rule in rules:
+            if _is_for(rule, node.number):
+                access = set(json_data.get(rule, "access", "") or "rwm")
+                allow = json_data.get(rule, "allow", default=False)
+                permitted = permitted | access if allow else permitted - access
+        if not set("rw") <= permitted:
+            denied.append(path)
+    return tuple(denied)
+
+
+def _is_for(rule: t.Any, number: tuple[int, int] | None) -> bool:
+    """Return whether a rule is about the character device ``number``; None: about all devices."""
+    values = [json_data.get(rule, name, -1) for name in ("major", "minor")]
+    if number is None:
+        return values == [-1, -1] and json_data.get(rule, "type", "a") in ("a", "")
+    return json_data.get(rule, "type", "a") in ("a", "c", "u", "") and all(
+        value in (-1, own) for value, own in zip(values, number)
     )
 
 

@@ -180,10 +180,6 @@ def _texts(value: t.Any) -> dict[str, str]:
     return {name: text for name, text in found.items() if isinstance(text, str)}
 
 
-def _strings(value: t.Any) -> tuple[str, ...]:
-    return tuple(entry for entry in value if isinstance(entry, str)) if isinstance(value, list) else ()
-
-
 def from_bundle(engine: str, identifier: str, config: Data, program: str, pid: int | None) -> Container:
     """Return a container of which only the OCI config is known. It is running, because engines remove its bundle."""
     process: dict[str, t.Any] = json_data.get(config, "process", {})
@@ -229,7 +225,7 @@ def from_docker(data: Data, programs: t.Mapping[str, str], config: Data | None) 
         environment=environment_of(settings.get("Env")),
         mounts=mounts_of(data.get("Mounts"), "Source", "Destination"),
         privileged=bool(host.get("Privileged")) or _adds_sys_admin(host.get("CapAdd")),
-        cdi_devices=tuple(name for entry in cdi for name in _strings(json_data.get(entry, "DeviceIDs", []))),
+        cdi_devices=tuple(name for entry in cdi for name in json_data.texts(json_data.get(entry, "DeviceIDs", []))),
         # A client before 25.0 passes these names on as paths, and such a daemon has no other way.
         as_paths=tuple(filter(explain_rules.is_qualified, paths)),
         gpus=tuple(_gpu_request(entry) for entry in requests if entry not in cdi),
@@ -240,7 +236,7 @@ def from_docker(data: Data, programs: t.Mapping[str, str], config: Data | None) 
 def _user_named(text: str, added: t.Any) -> User | None:
     """Return the user of a container that does not run, from numbers: those of names are in its image."""
     uid, _colon, gid = text.partition(":")
-    groups = [gid or "0", *_strings(added)]
+    groups = [gid or "0", *json_data.texts(added)]
     if not all(part.isdecimal() for part in (uid or "0", *groups)):
         return None
     return User(int(uid or 0), tuple(map(int, groups)), is_root=int(uid or 0) == 0)
@@ -255,15 +251,15 @@ def _is_shim(runtime: str) -> bool:
 
 
 def _adds_sys_admin(added: t.Any) -> bool:
-    names = {name.upper().replace("CAP_", "", 1) for name in _strings(added)}
+    names = {name.upper().replace("CAP_", "", 1) for name in json_data.texts(added)}
     return bool(names & {"SYS_ADMIN", "ALL"})
 
 
 def _gpu_request(entry: t.Any) -> GpuRequest:
     # An OR of ANDs. The first alternative is the usual one.
     alternatives: list[t.Any] = json_data.get(entry, "Capabilities", [])
-    chosen = _strings(alternatives[0]) if alternatives else ()
-    return GpuRequest(json_data.get(entry, "Count", 0), _strings(json_data.get(entry, "DeviceIDs", [])), chosen)
+    chosen = json_data.texts(alternatives[0]) if alternatives else ()
+    return GpuRequest(json_data.get(entry, "Count", 0), json_data.texts(json_data.get(entry, "DeviceIDs", [])), chosen)
 
 
 def from_podman(data: Data, config: Data | None) -> Container:
@@ -271,7 +267,7 @@ def from_podman(data: Data, config: Data | None) -> Container:
     settings: dict[str, t.Any] = json_data.get(data, "Config", {})
     program = json_data.get(data, "OCIRuntime", "")
     # Only the command line sets it: containers of the API and of kube play have none (cmd/podman/containers of 5.4).
-    command = _strings(settings.get("CreateCommand"))
+    command = json_data.texts(settings.get("CreateCommand"))
     # Then the error of the start may contain the name of a CDI device.
     named = cdi_options(command) or (() if command else _names_in(_error_of(data)))
     return _inspected("podman", data, config)._replace(
@@ -321,6 +317,8 @@ def _inspected(engine: str, data: Data, config: Data | None) -> Container:
     state: dict[str, t.Any] = json_data.get(data, "State", {})
     status, pid = json_data.get(state, "Status", ""), json_data.get(state, "Pid", 0)
     known = RUNNING if status in _RUNNING else EXITED if status in _EXITED else CREATED
+    # Docker waits between two starts of a container that ends again and again.
+    known = EXITED if status == "restarting" and pid <= 0 else known
     return Container(
         engine,
         json_data.get(data, "Id", ""),

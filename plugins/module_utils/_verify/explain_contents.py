@@ -16,13 +16,14 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_container
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_access, explain_container
 
 if t.TYPE_CHECKING:
     Data = t.Mapping[str, t.Any]
 
 
 _NODE = re.compile(r"/dev/(?:nvidia|dri/)")
+GPU_NODE = re.compile(r"/dev/nvidia[0-9]+\Z")
 # The names of the driver's files: libraries, programs, firmware, and files in directories named nvidia.
 _FILE = re.compile(r"(?:\A|/)(?:lib(?:nvidia|cuda|nv|GLX?_nvidia|EGL_nvidia|vdpau_nvidia)|nvidia|gsp_)[^/]*\Z")
 _VERSIONED = re.compile(r"(?:\A|/)(libcuda|libnvidia-ml)\.so\.([0-9]+\.[0-9.]*[0-9])\Z")
@@ -39,7 +40,8 @@ class Contents(t.NamedTuple):
     """What of NVIDIA a container has: paths in it.
 
     ``complete`` is False if only the OCI config is known, which lacks what the legacy hook mounts. ``whole_dev`` says
-    that the container sees /dev of the host. ``mounted`` are the device nodes that are mounted from the host.
+    that the container sees /dev of the host. ``mounted`` are the device nodes that are mounted from the host, ``made``
+    those that the low-level runtime makes in the container.
     """
 
     devices: frozenset[str] = frozenset()
@@ -47,6 +49,11 @@ class Contents(t.NamedTuple):
     complete: bool = False
     whole_dev: bool = False
     mounted: frozenset[str] = frozenset()
+    made: t.Mapping[str, explain_access.Node] = core_plan.NOTHING
+
+    @property
+    def has_gpu(self) -> bool:
+        return self.whole_dev or any(GPU_NODE.match(path) for path in self.devices)
 
     def other_versions(self, driver: str) -> tuple[str, ...]:
         """Return the libraries of which the container has another version than ``driver``, and not that of ``driver``.
@@ -90,7 +97,24 @@ def contents_of(config: Data | None, mountinfo: str) -> Contents:
         complete=bool(mounted),
         whole_dev=("/dev", "devtmpfs") in mounted,
         mounted=frozenset(point for point, _kind in mounted if _NODE.match(point)),
+        made=_made(listed, {point for point, _kind in mounted}),
     )
+
+
+def _made(devices: t.Iterable[t.Any], mounted: t.Collection[str]) -> dict[str, explain_access.Node]:
+    """Return the nodes in ``devices`` of an OCI config that are not mounted.
+
+    runc makes them with these values, and 0666 without a mode (libcontainer/specconv/spec_linux.go of runc 1.1 to 1.3).
+    In a user namespace it mounts the nodes of the host instead.
+    """
+    found = {}
+    for device in devices:
+        path = posixpath.normpath(json_data.get(device, "path", "") or "/")
+        if _NODE.match(path) and path not in mounted:
+            number = json_data.get(device, "major", 0), json_data.get(device, "minor", 0)
+            mode, uid = json_data.get(device, "fileMode", 0o666), json_data.get(device, "uid", 0)
+            found[path] = explain_access.Node(mode, uid, json_data.get(device, "gid", 0), number=number)
+    return found
 
 
 def _mount_points(mountinfo: str) -> t.Iterator[tuple[str, str]]:
@@ -150,6 +174,13 @@ class Specifications(t.NamedTuple):
             tuple(dict.fromkeys(path for path in nodes if _NODE.match(path))),
             tuple(dict.fromkeys(path for path in files if _FILE.search(path) and not path.startswith("/dev/"))),
         )
+
+
+def closed_nodes(edits: t.Iterable[Data]) -> list[str]:
+    """Return the device nodes of ``edits`` that a container may not both read and write (cgroupsAccess of CDI)."""
+    nodes = [node for entry in edits for node in _list(entry, "deviceNodes")]
+    found = [node for node in nodes if not set("rw") <= set(json_data.get(node, "permissions", "") or "rwm")]
+    return [path for path in (json_data.get(node, "path", "") for node in found) if _NODE.match(path)]
 
 
 def _list(data: t.Any, name: str) -> list[t.Any]:

@@ -38,7 +38,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_container, explain_contents
 
 
-_NVML = "libnvidia-ml.so.1"
+NVML, CUDA = "libnvidia-ml.so.1", "libcuda.so.1"
 _VERSION = re.compile(r"\.so\.([0-9]+\.[0-9.]*[0-9])\Z")
 # The problems of a report of GPUs with which no program can use the driver, and what to do.
 _RESTART = "Restart the host, or load the kernel module of the installed driver."
@@ -136,11 +136,11 @@ def problem_of(reasons: t.Iterable[t.Mapping[str, str]]) -> tuple[str, str]:
     return own.get("message", ""), own.get("advice", "")
 
 
-def library_version(host: hostfs.HostFS, root: str) -> str | None:
-    """Return the version of the NVML library below ``root``, from the name of its file; None if it is unknown."""
+def library_version(host: hostfs.HostFS, root: str, name: str) -> str | None:
+    """Return the version of a library of the driver below ``root``, from the name of its file; None: unknown."""
     files = driver_files.DriverFiles(file_lookup.CachedFS(host), root, ())
     try:
-        found = files.libraries(_NVML)
+        found = files.libraries(name)
     except errors.NvidiaError:
         return None
     versions = [match[1] for match in (_VERSION.search(posixpath.basename(one.host)) for one in found) if match]
@@ -161,7 +161,8 @@ def permissions(host: hostfs.HostFS, paths: t.Iterable[str]) -> dict[str, explai
             continue
         if stat.S_ISCHR(status.st_mode):
             mode = stat.S_IMODE(status.st_mode)
-            found[path] = explain_access.Node(mode, status.st_uid, status.st_gid, _label_type(real))
+            number = os.major(status.st_rdev), os.minor(status.st_rdev)
+            found[path] = explain_access.Node(mode, status.st_uid, status.st_gid, _label_type(real), number)
     return found
 
 

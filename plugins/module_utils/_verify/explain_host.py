@@ -52,8 +52,8 @@ class Host(t.NamedTuple):
     - ``programs``: those of _DOCKER_PROGRAMS that are on the host. ``program_exists``: whether the program of the
       container's runtime is. ``missing_programs``: the others that the mode in the key needs, and that are not.
     - ``driver``, ``cuda``: the version of the driver and its CUDA version. None: unknown.
-    - ``driver_problem``: why no program can use the driver. ``library``: the version of its NVML
-      library, None if it is unknown.
+    - ``driver_problem``: why no program can use the driver. ``library``, ``cuda_library``: the versions of its
+      libraries NVML and libcuda, None if they are unknown.
     - ``tegra``: whether the host is a Tegra system. ``comparable``: False for WSL and Tegra, which have other device
       nodes and, in most releases, none of the driver's files in /proc.
     - ``all_gpus``: the GPUs and MIG devices. ``names_known``: whether all of their UUIDs are known.
@@ -82,6 +82,7 @@ class Host(t.NamedTuple):
     cuda: str | None = None
     driver_problem: explain_facts.DriverProblem = explain_facts.DriverProblem()
     library: str | None = None
+    cuda_library: str | None = None
     tegra: bool = False
     comparable: bool = True
     all_gpus: tuple[explain_devices.Gpu, ...] = ()
@@ -116,13 +117,14 @@ class EngineState(t.NamedTuple):
     """What is known about the engine of the container.
 
     Its version, whether it reads CDI specifications, whether it belongs to a user, and whether its default runtime is
-    one of NVIDIA.
+    one of NVIDIA. ``folders`` are its directories of specifications, None if it does not report them.
     """
 
     version: str = ""
     cdi: bool | None = None
     rootless: bool = False
     default_nvidia: bool | None = None
+    folders: tuple[str, ...] | None = None
 
 
 def read_host(
@@ -149,7 +151,8 @@ def read_host(
     (support,) = cdi_support.engines_for([_engine_entry(container.engine, engine.version)], host, run)
     specifications = {}
     is_new = container.state != explain_container.RUNNING
-    for folders in (support.folders, settings.spec_dirs):
+    own_folders = support.folders if engine.folders is None or not support.reads else engine.folders
+    for folders in (own_folders, settings.spec_dirs):
         if folders not in specifications:
             specifications[folders] = _specifications(host, folders, is_new)
     process = "" if container.pid is None else f"/proc/{container.pid}"
@@ -168,7 +171,8 @@ def read_host(
         driver=driver.version if driver is not None else None,
         cuda=cuda,
         driver_problem=explain_facts.driver_problem(host, run, report) if driver else explain_facts.DriverProblem(),
-        library=explain_facts.library_version(host, settings.driver_root or "/"),
+        library=explain_facts.library_version(host, settings.driver_root or "/", explain_facts.NVML),
+        cuda_library=explain_facts.library_version(host, settings.driver_root or "/", explain_facts.CUDA),
         tegra=kind == procfs.TEGRA,
         comparable=kind not in (procfs.WSL, procfs.TEGRA),
         all_gpus=gpus,
@@ -176,7 +180,7 @@ def read_host(
         engine_cdi=engine.cdi if support.reads else False,
         # Podman has no daemon that reports a version.
         engine_version=engine.version or (support.version or "" if support.name == "podman" else ""),
-        engine_specifications=specifications[support.folders],
+        engine_specifications=specifications[own_folders],
         runtime_specifications=specifications[settings.spec_dirs],
         engine_reads=support.reads,
         rootless=engine.rootless,

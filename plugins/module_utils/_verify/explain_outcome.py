@@ -75,10 +75,9 @@ class Outcome:
         self.devices = injected.devices
         self.is_running = container.state == explain_container.RUNNING
         self.capabilities = explain_rules.capabilities(self.image, host.settings)
-        granted = self.capabilities.granted if self.enforced else explain_contents.ALL
-        self.selection = explain_selection.Selected(
-            host, injected.cdi, injected.devices, granted, explain_selection.How(self.path, self.enforced, self.mode)
-        )
+        self.granted = self.capabilities.granted if self.enforced else explain_contents.ALL
+        how = explain_selection.How(self.path, self.enforced, self.mode)
+        self.selection = explain_selection.Selected(host, injected.cdi, injected.devices, self.granted, how)
         self.contents = explain_contents.contents_of(container.config, host.mountinfo)
         self.expected = self._with_imex(self.selection.expected)
 
@@ -93,22 +92,21 @@ class Outcome:
         return expected._replace(devices=(*expected.devices, *nodes))
 
     @property
-    def _has_everything(self) -> bool:
+    def has_everything(self) -> bool:
         """Whether the container runs, and has all devices and files that it should have."""
         contents, expected = self.contents, self.expected
-        complete = self.is_running and contents.complete and self.selection.comparable
+        complete = self.is_running and contents.complete and contents.has_gpu and self.selection.comparable
         return complete and not expected.missing_devices(contents) and not expected.missing_files(contents)
 
     def _at_start(self, name: str, code: str, problem: str, advice: str) -> Step:
         """Return the step for a problem that prevents the start; a remark for a container that runs with everything."""
-        if self._has_everything:
-            return explain_result.remark(name, code, [(f"It cannot be started again: {problem}", advice)])
-        return explain_result.failed(name, code, problem, advice)
+        step = explain_result.failed(name, code, problem, advice)
+        return explain_result.only_at_start(step) if self.has_everything else step
 
     def steps(self) -> list[Step]:
         return [
             self._driver(),
-            self.selection.step(self.is_running),
+            self.selection.step(self.is_running, self.contents),
             self._features(),
             self._capabilities(),
             self._requirements(),
@@ -134,22 +132,26 @@ class Outcome:
             return self._at_start(DRIVER, *problem)
         if problem.code and problem.code != explain_rules.LIBRARY_DIFFERS:
             return explain_result.failed(DRIVER, *problem)
-        if self.selection.generated and host.driver and not self._has_everything:
+        if self.selection.generated and host.driver and not self.has_everything:
             step = self._library(host.driver)
             if step is not None:
                 return step
         return explain_result.passed(DRIVER, "loaded", f"The driver {host.driver or 'of unknown version'} is loaded.")
 
     def _library(self, driver: str) -> Step | None:
-        """Return the step for a host whose library is not that of the loaded module; None if it is."""
-        library = self.host.library
-        if library == driver:
+        """Return the step for a host whose libraries are not those of the loaded module; None if they are."""
+        found = {"libnvidia-ml.so.1": self.host.library, "libcuda.so.1": self.host.cuda_library}
+        if "compute" not in self.granted:
+            del found["libcuda.so.1"]
+        others = [name for name, version in found.items() if version != driver]
+        if not others:
             return None
+        name, library = others[0], found[others[0]]
         if library is None:
-            message = "This host has no libnvidia-ml.so.1 in the directories that are searched."
+            message = f"This host has no {name} in the directories that are searched."
             advice = "Install the libraries of the driver, or correct nvidia-container-cli.root in config.toml."
             return None if self.is_running else explain_result.unknown(DRIVER, "library-unknown", message, advice)
-        problem = f"The driver's library has the version {library}, but the loaded module is {driver}"
+        problem = f"{name} of this host has the version {library}, but the loaded module is {driver}"
         advice = "Restart the host, or load the kernel module of the installed driver."
         return explain_result.failed(DRIVER, explain_rules.LIBRARY_DIFFERS, problem, advice)
 
@@ -188,10 +190,14 @@ class Outcome:
                 f" {explain_rules.KEYS['supported_capabilities']} in {self.host.config_path} does not permit"
             )
             advice = "Remove the capability from the variable, or add it to the setting."
-            return explain_result.failed(CAPABILITIES, "capabilities-refused", problem, advice)
+            return self._at_start(CAPABILITIES, "capabilities-refused", problem, advice)
         missing = sorted(explain_rules.ALL_CAPABILITIES - capabilities.granted)
         rest = f", and not {', '.join(missing)}" if missing else ""
         granted = ", ".join(sorted(capabilities.granted)) or "none"
+        if "compute" not in capabilities.granted:
+            problem = f"It gets only the driver capabilities {granted}, so programs with CUDA find no libcuda"
+            advice = f"Add compute to {explain_rules.DRIVER_CAPABILITIES} if the container uses CUDA."
+            return explain_result.remark(CAPABILITIES, "no-compute", [(problem, advice)])
         message = f"It gets the driver capabilities {granted}{rest}."
         return explain_result.passed(CAPABILITIES, "granted", message)
 
@@ -290,6 +296,10 @@ class Outcome:
         if nodes:
             problem = f"It does not have the device nodes {core_text.listed(nodes)}"
             return explain_result.failed(CONTENTS, "devices-missing", problem, advice)
+        stale = self._stale_nodes()
+        if stale:
+            problem = f"It has {core_text.listed(stale)} with device numbers that the loaded driver does not use"
+            return explain_result.failed(CONTENTS, "devices-stale", problem, f"{_AGAIN}.")
         if self.host.driver:
             others = contents.other_versions(self.host.driver)
             if others:
@@ -300,6 +310,12 @@ class Outcome:
             problem = f"It does not have {core_text.listed(files)}"
             return explain_result.failed(CONTENTS, "files-missing", problem, advice)
         return explain_result.passed(CONTENTS, "complete", "It has all devices and files that it should have.")
+
+    def _stale_nodes(self) -> list[str]:
+        """Return the device nodes of the container whose numbers are not those of the host."""
+        host = {path: node.number for path, node in self.host.nodes.items() if path in self.expected.devices}
+        made = self.contents.made
+        return [path for path, number in host.items() if number and path in made and made[path].number != number]
 
     # -- access --------------------------------------------------------------------------------------------------
 
@@ -319,7 +335,13 @@ class Outcome:
     def _denied(self) -> Step | None:
         host, container = self.host, self.container
         wanted = self.expected.devices
+        made = {path: node for path, node in self.contents.made.items() if path in wanted and self.is_running}
         nodes = {path: host.nodes[path] for path in wanted if path in host.nodes}
+        closed = explain_access.denied_by_config(container.config, made)
+        if closed:
+            problem = f"It was started without the permission to read and write {core_text.listed(closed)}"
+            advice = "Write the CDI specification again, without permissions for its nodes, and start it again."
+            return explain_result.failed(ACCESS, "cgroup-denied", problem, advice)
         denied = explain_access.denied_by_cgroup(host.device_rules, wanted)
         if denied:
             problem = f"Its device cgroup does not permit {core_text.listed(denied)}"
@@ -329,9 +351,10 @@ class Outcome:
         later = not self.is_running and not self.enforced
         # The user of a rootless engine is known only from the OCI config.
         user = None if host.rootless and container.config is None else container.user
-        denied, unknown = ((), ()) if later else explain_access.denied_by_mode(nodes, user)
+        own = {**nodes, **made}
+        denied, unknown = ((), ()) if later else explain_access.denied_by_mode(own, user)
         if denied:
-            node = nodes[denied[0]]
+            node = own[denied[0]]
             problem = (
                 f"Its user {container.user.uid if container.user else ''} may not open {core_text.listed(denied)},"
                 f" which has the mode {node.mode:04o} and the group {node.gid}"

@@ -54,6 +54,12 @@ def remark(name: str, code: str, remarks: t.Sequence[tuple[str, str]]) -> Step:
     return Step(name, ok=True, code=code, message=message, advice=" ".join(advice for _problem, advice in remarks))
 
 
+def only_at_start(step: Step) -> Step:
+    """Return the remark for a failed ``step`` that the container, which runs, has only at its next start."""
+    problem = f"At its next start, it does not get them: {step.message.rstrip('.')}"
+    return remark(step.name, step.code, [(problem, step.advice)])
+
+
 def unknown(name: str, code: str, message: str, advice: str = "") -> Step:
     return Step(name, ok=None, code=code, message=message, advice=advice)
 

@@ -9,11 +9,12 @@ It is pure.
 
 from __future__ import annotations
 
-import re
+import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import writers as cdi_writers
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import (
     explain_contents,
     explain_devices,
@@ -29,9 +30,9 @@ if t.TYPE_CHECKING:
 
 DEVICES = "devices"
 _PREFIX = f"{explain_rules.AUTOMATIC_KIND}="
-_GPU_NODE = re.compile(r"/dev/nvidia[0-9]+\Z")
 _NUMBERS = "Request GPUs by the numbers or UUIDs that `nvidia-smi -L` prints on the host, or all."
 _READ_LOG = "Look for NVRM and Xid in the kernel's log, and reset the GPU or restart the host."
+_LIBRARY = "libcuda.so"
 _CREATE_MIG = "Create MIG devices, or switch MIG mode off with `nvidia-smi -i N -mig 0`."
 
 
@@ -94,16 +95,16 @@ class Selected:
             return f"{len(self.gpus)} of {len(self.host.gpus)} GPUs of this host"
         return core_text.listed(self.cdi)
 
-    def step(self, is_running: bool) -> Step:
-        """Return whether the devices exist and can be used."""
+    def step(self, is_running: bool, contents: explain_contents.Contents) -> Step:
+        """Return whether the devices exist and can be used. ``contents`` is what the container has."""
         if explain_rules.mixes_kinds(self.cdi):
             problem = f"It requests {core_text.listed(self.cdi)}, and {self._how.path} does not mix these kinds"
             advice = "Name all devices as CDI devices, such as nvidia.com/gpu=0, or none of them."
             return explain_result.failed(DEVICES, "kinds-mixed", problem, advice)
-        found = self._generated() if self.generated else self._defined(is_running)
+        found = self._generated() if self.generated else self._defined(is_running, contents)
         if found.ok is not True or not self.host.comparable:
             return found
-        return self._unusable() or found
+        return self._unusable() or (None if self.generated else self._incomplete(contents)) or found
 
     # -- generated specifications and the hook ---------------------------------------------------------------------
 
@@ -127,11 +128,16 @@ class Selected:
 
     # -- files -----------------------------------------------------------------------------------------------------
 
-    def _defined(self, is_running: bool) -> Step:
+    def _defined(self, is_running: bool, contents: explain_contents.Contents) -> Step:
         specifications = self.specifications
         missing = [name for name in self.cdi if name not in specifications.devices]
         if missing:
-            return self._undefined(missing)
+            absent = self._undefined(missing)
+            if not is_running or not contents.has_gpu or self._of_kind(missing[0]):
+                return absent
+            # It could not have started without them.
+            message = f"It has device nodes of GPUs, but what it should have is not known now: {absent.message}"
+            return explain_result.unknown(DEVICES, "cdi-device-removed", message, absent.advice)
         files = dict.fromkeys(specifications.devices[name] for name in self.cdi)
         stale = [name for name in self.cdi if name in specifications.stale]
         if stale and not is_running:
@@ -147,11 +153,42 @@ class Selected:
         where = " or ".join(specifications.folders) or "any directory"
         problem = f"No CDI specification in {where} defines {core_text.listed(missing)}"
         reasons = f" {' '.join(specifications.problems[:2])}" if specifications.problems else ""
-        kind = missing[0].partition("=")[0]
-        known = [name for name in specifications.devices if name.partition("=")[0] == kind]
+        known = self._of_kind(missing[0])
         have = f" Defined are: {core_text.listed(known)}." if known else ""
         advice = f"{cdi_writers.advice_for(missing[0])}{have}{reasons}"
         return explain_result.failed(DEVICES, "cdi-device-missing", problem, advice)
+
+    def _incomplete(self, contents: explain_contents.Contents) -> Step | None:
+        """Return the step for a specification of GPUs without a node or library that all of them need."""
+        if not self.gpus:
+            return None
+        edits = self.specifications.edits(self.cdi)
+        path = self.specifications.devices[self.cdi[0]]
+        advice = cdi_writers.advice_to_write_again(self.cdi[0])
+        have = {*self.expected.devices, *contents.devices}
+        lacking = [node for node in device_nodes.NEEDED_NODES if node not in have and not contents.whole_dev]
+        if lacking:
+            problem = f"{path} lacks {core_text.listed(lacking)}, without which programs cannot use the GPUs"
+            return explain_result.failed(DEVICES, "cdi-incomplete", problem, advice)
+        closed = [] if contents.complete else explain_contents.closed_nodes(edits)
+        if closed:
+            problem = f"{path} does not permit to read and write {core_text.listed(closed)}"
+            return explain_result.failed(DEVICES, "cdi-incomplete", problem, advice)
+        names = [posixpath.basename(file) for file in (*self.expected.files, *contents.files)]
+        if not any(name.startswith(_LIBRARY) for name in names):
+            message = f"{path} adds no {_LIBRARY}, which CUDA needs. Whether the container has its own is not known."
+            return explain_result.unknown(DEVICES, "library-unknown", message, advice)
+        chosen = self.gpus if any(name.endswith("=all") for name in self.cdi) else self.host.gpus
+        others = [gpu.name for gpu in self.host.gpus if gpu not in chosen and gpu.nodes]
+        if others:
+            problem = f"{path} does not describe {core_text.listed(others)} of this host"
+            return explain_result.remark(DEVICES, "cdi-partial", [(problem, advice)])
+        return None
+
+    def _of_kind(self, device: str) -> list[str]:
+        """Return the defined devices of the kind of ``device``."""
+        kind = device.partition("=")[0]
+        return [name for name in self.specifications.devices if name.partition("=")[0] == kind]
 
     # -- the GPUs --------------------------------------------------------------------------------------------------
 
@@ -213,4 +250,4 @@ class Selected:
         if not all(gpu.nodes for gpu in self.host.all_gpus):
             return []
         known = {node for gpu in self.host.all_gpus for node in gpu.nodes}
-        return [node for node in self.expected.devices if _GPU_NODE.match(node) and node not in known]
+        return [node for node in self.expected.devices if explain_contents.GPU_NODE.match(node) and node not in known]

@@ -120,11 +120,13 @@ def mig_minors(gpus: int = 32) -> str:
 
 
 def nvml_files(root: Path, library: Path, gpus: t.Sequence[FakeGpu], *rules: str, folder: str = LIBRARY_FOLDER) -> Path:
-    """Install the fake NVML with its configuration in ``folder``, and return its path."""
+    """Install the fake NVML with its configuration, and libcuda, in ``folder``, and return the path of NVML."""
     place = root / folder
     place.mkdir(parents=True, exist_ok=True)
     shutil.copy(str(library), str(place / f"libnvidia-ml.so.{VERSION}"))
     (place / "libnvidia-ml.so.1").symlink_to(f"libnvidia-ml.so.{VERSION}")
+    (place / f"libcuda.so.{VERSION}").write_text("")
+    (place / "libcuda.so.1").symlink_to(f"libcuda.so.{VERSION}")
     (place / "nvml.conf").write_text("\n".join([*nvml_lines(gpus), *rules, ""]))
     return place / f"libnvidia-ml.so.{VERSION}"
 

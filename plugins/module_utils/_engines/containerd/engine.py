@@ -15,7 +15,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
@@ -69,7 +69,7 @@ class Containerd(toml_plan.TomlEngine):
     drop_in_path: str | None = containerd_plan.DROP_IN
     service = "containerd.service"
     socket = "/run/containerd/containerd.sock"
-    socket_flags = ("--address", "-a")
+    socket_flags = ("--address", "-a", "--a")
     default_runtime = containerd_runtimes.BUILTIN_DEFAULT
 
     def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
@@ -123,6 +123,7 @@ class Containerd(toml_plan.TomlEngine):
             entries=entries,
             default_runtime=str(toml_plan.lookup(status, ("containerd", "defaultRuntimeName")) or ""),
             cdi=cdi if isinstance(cdi, bool) else None,
+            cdi_folders=json_data.texts(status.get("cdiSpecDirs")) or None,
             outdated=self._is_outdated(host, installation.pid, self._own_unchanged_files(host)),
         )
 

@@ -59,20 +59,20 @@ class Docker(engines_base.EngineDefaults):
         service = systemd_units.unit_name(service or self.service)
         unit = self._unit(host, service)
         named = unit.flag_values("--config-file") if unit is not None else []
-        config_path = named[-1] if named else self.config_path
+        config_path = unit.absolute(named[-1]) if unit is not None and named else self.config_path
         # dockerd refuses to start with a setting in both places, so their order does not matter.
         settings = settings_in(host, config_path)
         return engines_base.Installation(
             binary=systemd_units.find_program(host, unit, PROGRAM),
             unit=unit,
             service=service,
-            socket=self._socket(host, setting_values(unit, settings, "hosts", "--host", "-H")),
+            socket=self._socket(host, setting_values(unit, settings, "hosts", "--host", "-H", "-DH")),
             config_path=config_path,
             pid=self._pid(host, unit, setting_values(unit, settings, "pidfile", "--pidfile", "-p")),
         )
 
     def _unit(self, host: hostfs.HostFS, service: str) -> systemd_units.Unit | None:
-        return systemd_units.load_unit(host, service, PROGRAM)
+        return processes.with_flags(host, systemd_units.load_unit(host, service, PROGRAM), PROGRAM)
 
     def _socket(self, host: hostfs.HostFS, addresses: t.Sequence[str]) -> str:
         named = socket_in(addresses, self.socket)
@@ -123,6 +123,7 @@ class Docker(engines_base.EngineDefaults):
             },
             default_runtime=json_data.get(info, "DefaultRuntime", ""),
             cdi=None if "CDISpecDirs" not in info else bool(directories),
+            cdi_folders=json_data.texts(directories) or None,
             live_restore=bool(info.get("LiveRestoreEnabled")),
             running_containers=json_data.get(info, "ContainersRunning", 0),
         )

@@ -28,7 +28,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes
     send_sighup,
     start_time,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit, load_unit
 
 UNIT = Unit("containerd.service", "/lib/systemd/system/containerd.service")
 COMMS = {7: "containerd", 8: "containerd-shim", 9: "nvidia-smi", 10: "containerd"}
@@ -88,6 +88,20 @@ def test_finds_the_process_in_another_slice(tmp_path: Path, name: str, folder: s
     tree = host(tmp_path, {f"{folder}/containerd.service": "7\n"})
     assert find_process(tree, UNIT._replace(slice=name), "containerd") == 7
     assert find_process(tree, UNIT, "containerd") is None
+
+
+def test_the_control_group_of_an_alias_is_that_of_its_unit(tmp_path: Path) -> None:
+    folder = tmp_path / "etc/systemd/system"
+    folder.mkdir(parents=True)
+    (folder / "containerd.service").write_text("[Service]\nExecStart=/usr/bin/containerd\n")
+    (folder / "cd.service").symlink_to("containerd.service")
+    group = tmp_path / "sys/fs/cgroup/system.slice/containerd.service"
+    group.mkdir(parents=True)
+    (group / "cgroup.procs").write_text("7\n")
+    (tmp_path / "proc/7").mkdir(parents=True)
+    (tmp_path / "proc/7/comm").write_text("containerd\n")
+    host = HostFS(str(tmp_path), live=True)
+    assert find_process(host, load_unit(host, "cd.service"), "containerd") == 7
 
 
 def test_finds_nothing_offline_or_without_a_unit(tmp_path: Path) -> None:

@@ -5,16 +5,12 @@
 from __future__ import annotations
 
 import os
-import shlex
 import typing as t
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import DROP_INS, UNIT_BYTES, HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import UNIT_DIRS, Unit, load_unit
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.guards import chrooted, within
 
@@ -346,6 +342,10 @@ def test_environment(tmp_path: Path, service: str, expected: str) -> None:
         ("-D -p /run/x.pid", ("--pidfile", "-p"), ["/run/x.pid"]),
         ("--config-file --host", ("--config-file",), ["--host"]),
         ("--add-runtime a=/x=y", ("--add-runtime",), ["a=/x=y"]),
+        # The flag package of Go, which containerd uses, takes one dash for two.
+        ("-config /a -config=/b -c /c -c=/d --c /e", ("--config", "-c"), ["/a", "/b", "/c", "/d"]),
+        ("H x c=y -config", ("--config", "-c", "-H"), [""]),
+        ("-configs /a -Hfd://", ("--config", "-c", "-H"), ["onfigs", "fd://"]),
     ],
 )
 def test_flag_values(arguments: str, names: tuple[str, ...], values: list[str]) -> None:
@@ -378,15 +378,6 @@ def test_flags_are_only_those_of_the_program(
 
 
 # -- limits --------------------------------------------------------------------------------------------------------
-
-
-@given(st.text(alphabet="ab \t\n\r\\\"'$=", max_size=30))
-def test_splits_a_line_like_shlex(text: str) -> None:
-    try:
-        expected = shlex.split(text)
-    except ValueError:
-        expected = text.split()
-    assert systemd_units._split(text) == expected
 
 
 @pytest.mark.parametrize("drop_in", [False, True])

@@ -76,6 +76,15 @@ def test_a_host(made: Made) -> None:
     assert "/dev/nvidia1" in found.mountinfo
 
 
+def test_directories_of_specifications_that_the_engine_reports(made: Made) -> None:
+    given = Container("docker", "3a3a", "web", RUNNING, 7)
+    for folders, expected in ((("/opt/cdi",), ("/opt/cdi",)), (None, ("/etc/cdi", "/var/run/cdi"))):
+        state = EngineState("28.5.2", cdi=True, folders=folders)
+        found = explain_host.read_host(given, state, None, made.host, lambda _argv: (127, "", ""))
+        assert found.engine_specifications.folders == expected
+        assert found.runtime_specifications.folders == ("/etc/cdi", "/var/run/cdi")
+
+
 def test_nothing_of_nvidia(tmp_path: Path) -> None:
     found = explain_host.read_host(
         Container("docker", "3a3a", "web", RUNNING, 7, program="runc"),

@@ -41,6 +41,11 @@ devices:
 - {name: all, containerEdits: {deviceNodes: [{path: /dev/nvidia0}, {path: /dev/nvidia1}]}}
 - {name: "0", containerEdits: {deviceNodes: [{path: /dev/nvidia0}]}}
 """
+COMMON = f"""\
+containerEdits:
+  deviceNodes: [{{path: /dev/nvidiactl}}, {{path: /dev/nvidia-uvm}}]
+  mounts: [{{hostPath: /{LIBRARIES}/libcuda.so.{VERSION}, containerPath: /{LIBRARIES}/libcuda.so.{VERSION}}}]
+"""
 # What a container with both GPUs has.
 ALL_MOUNTS = (
     *("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1"),
@@ -70,11 +75,12 @@ class Report:
         (self.root / path).chmod(mode)
 
     def add_library(self, version: str) -> None:
-        self.add(f"{LIBRARIES}/libnvidia-ml.so.{version}", "")
-        link = self.root / LIBRARIES / "libnvidia-ml.so.1"
-        if link.is_symlink():
-            link.unlink()
-        os.symlink(f"libnvidia-ml.so.{version}", link)
+        for name in ("libnvidia-ml", "libcuda"):
+            self.add(f"{LIBRARIES}/{name}.so.{version}", "")
+            link = self.root / LIBRARIES / f"{name}.so.1"
+            if link.is_symlink():
+                link.unlink()
+            os.symlink(f"{name}.so.{version}", link)
 
     def remove(self, *programs: str) -> None:
         for name in programs:
@@ -279,7 +285,8 @@ def test_a_gpu_that_fell_off_the_bus(report: Report) -> None:
 
 def test_a_gpu_that_nvml_cannot_use(tmp_path: Path) -> None:
     report = Report(tmp_path)
-    (report.root / LIBRARIES / "libnvidia-ml.so.1").unlink()
+    for name in ("libnvidia-ml.so.1", "libcuda.so.1"):
+        (report.root / LIBRARIES / name).unlink()
     gpu_hosts.nvml_files(
         report.root, gpu_hosts.compiled(tmp_path), (FIRST, SECOND), "fail nvmlDeviceGetUUID 1 15", folder=LIBRARIES
     )
@@ -299,11 +306,12 @@ def test_mig_devices_of_a_specification(tmp_path: Path) -> None:
         "etc/cdi/nvidia.yaml",
         "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n"
         f'- {{name: "0:0", containerEdits: {{deviceNodes: [{nodes}]}}}}\n'
-        '- {name: "0", containerEdits: {deviceNodes: [{path: /dev/nvidia0}]}}\n',
+        '- {name: "0", containerEdits: {deviceNodes: [{path: /dev/nvidia0}]}}\n'
+        f"{COMMON}",
     )
     for name, expected in (("0:0", (True, "ok")), ("0", (False, "mig-mode"))):
         requests = [{"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={name}"]}]
-        found = report.of_docker(runtime="runc", DeviceRequests=requests, mounts=("/dev/nvidia0", *caps))
+        found = report.of_docker(runtime="runc", DeviceRequests=requests, mounts=(*ALL_MOUNTS, *caps))
         assert verdict(found) == expected, found
 
 

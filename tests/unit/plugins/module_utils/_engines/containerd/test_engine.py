@@ -217,6 +217,7 @@ def report(monkeypatch: pytest.MonkeyPatch) -> t.Callable[[t.Any], list[str]]:
         ),
         ({"containerd": {"defaultRuntimeName": "runc"}}, LiveState("", {}, "runc")),
         ({"containerd": {"runtimes": None}, "enableCDI": True}, LiveState("", {}, "", cdi=True)),
+        ({"cdiSpecDirs": ["/opt/cdi", 5]}, LiveState("", {}, "", cdi_folders=("/opt/cdi",))),
         ({}, LiveState("", {}, "")),
     ],
 )

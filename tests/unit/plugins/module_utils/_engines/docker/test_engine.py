@@ -59,6 +59,10 @@ def configure(docker: FakeDocker, **asked: t.Any) -> ConfigureResult:
         ("", {"hosts": "unix:///run/alt.sock"}, {"socket": "/run/alt.sock"}),
         ("", {"hosts": [1, {}]}, {"socket": "/var/run/docker.sock"}),
         ("--config-file=/srv/d.json", {}, {"socket": "/var/run/docker.sock", "config_path": "/srv/d.json"}),
+        ("-DHunix:///run/flag.sock", {}, {"socket": "/run/flag.sock"}),
+        # A daemon starts in the directory of its unit.
+        ("--config-file=srv/../d.json", {}, {"config_path": "/srv/../d.json"}),
+        ("--config-file=d.json\nWorkingDirectory=-/srv/%N", {}, {"config_path": "/srv/docker/d.json"}),
     ],
 )
 def test_socket_and_file(docker: FakeDocker, flags: str, settings: t.Any, expected: dict[str, str]) -> None:
@@ -72,6 +76,18 @@ def test_socket_and_file(docker: FakeDocker, flags: str, settings: t.Any, expect
 def test_specifier_in_socket_unit(docker: FakeDocker) -> None:
     docker.write("/usr/lib/systemd/system/docker.socket", "[Socket]\nListenStream=%t/docker.sock\n")
     assert DOCKER.inspect(docker.host).socket == SOCKET
+
+
+@pytest.mark.parametrize("command", ['/bin/sh -c "exec dockerd $X"', "/usr/bin/env X=1 /usr/bin/dockerd"])
+def test_flags_of_the_process_behind_a_wrapper(docker: FakeDocker, command: str) -> None:
+    docker.write(UNIT, f"[Service]\nExecStart={command}\n")
+    docker.runs()
+    docker.write(CONTROL_GROUP, f"{PID}\n")
+    docker.path(f"/proc/{PID}/cmdline").write_bytes(b"dockerd\0--config-file=/srv/d.json\0-H\0unix:///run/x.sock\0")
+    found = DOCKER.inspect(docker.host)
+    assert (found.config_path, found.socket, found.pid) == ("/srv/d.json", "/run/x.sock", PID)
+    assert found.unit is not None
+    assert found.unit.wrapper == ""
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "\udcff", '{"hosts": ' + "[" * 5000, '{"pidfile": 1, "hosts": null}'])
@@ -154,6 +170,7 @@ def test_live_cdi(docker: FakeDocker, directories: t.Any, cdi: bool | None) -> N
         live = DOCKER.live(docker.host, DOCKER.inspect(docker.host))
     assert live is not None
     assert live.cdi is cdi
+    assert live.cdi_folders == (("/etc/cdi",) if cdi else None)
 
 
 def test_stopped_daemon_is_not_contacted(docker: FakeDocker) -> None:
