@@ -14,7 +14,7 @@ import json
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking
 
@@ -29,8 +29,10 @@ _parse_string = json.decoder.scanstring  # type: ignore[attr-defined]
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LITERALS: tuple[tuple[str, t.Any], ...] = (("true", True), ("false", False), ("null", None))
 
-# Configuration files of daemons are far below this limit. It keeps a hostile file from exhausting Python's stack.
+# Configuration files of daemons are far below these limits. They keep a hostile file from exhausting Python's stack and
+# the memory.
 MAX_DEPTH = 100
+MAX_VALUES = 100_000
 
 
 # Python refuses to convert integers of more than 4300 digits. This collection needs no such integer exactly.
@@ -170,6 +172,8 @@ def parse(text: str) -> Node | None:
 
     Raises JsonSyntaxError, also for NaN, Infinity, comments and trailing commas, which daemons refuse.
     """
+    if json_data.may_exceed(text, "[{,", MAX_VALUES):
+        raise JsonSyntaxError(0, f"the text has more than {MAX_VALUES} values")
     parser = _Parser(text)
     offset = parser.skip(0)
     if offset == len(text):
