@@ -106,8 +106,9 @@ _CONTAINER_ID, _METADATA, _CREATED, _LABELS, _NAME = 1, 3, 7, 8, 1
 _STATE, _STATE_REASON, _STATE_MESSAGE = 3, 10, 11
 # errorStartReason in internal/cri/server/helpers.go of containerd. For an exit the message has another meaning.
 _START_ERROR = b"StartError"
-# A container of a namespace with thousands of services has several MiB of variables, which its status contains twice.
-_STATUS_BYTES = 16 << 20
+# The largest message that containerd and CRI-O send. A list has about 4 KiB for each container. The status of a
+# container in a namespace with thousands of services has its variables of several MiB twice.
+_REPLY_BYTES = 16 << 20
 # The labels that every kubelet sets (pkg/kubelet/types/labels.go of Kubernetes).
 _POD_LABELS = ("io.kubernetes.pod.namespace", "io.kubernetes.pod.name")
 
@@ -140,7 +141,7 @@ _PART_OF_ID = re.compile(r"[0-9a-f]{1,64}")
 def find_containers(socket_path: str, name: str) -> list[Container]:
     """Return the containers whose ID begins with ``name``, or of which it is one of the ``names``.
 
-    The engine selects them, because a list of all containers has about 4 KiB for each. If it finds none for a name
+    The engine selects them, because a list of thousands of containers exceeds its limit. If it finds none for a name
     without a pod, it is asked for all of them: only a kubelet sets the labels, and an engine finds nothing for the
     beginning of several IDs. Raises OSError or ValueError if there is no valid reply.
     """
@@ -157,7 +158,7 @@ def find_containers(socket_path: str, name: str) -> list[Container]:
 
 def list_containers(socket_path: str, request: bytes = b"") -> list[Container]:
     """Return the containers that ``request`` selects, by default all. Raises OSError or ValueError."""
-    reply = grpc.fields(grpc.call(socket_path, _SERVICE + "ListContainers", request))
+    reply = grpc.fields(grpc.call(socket_path, _SERVICE + "ListContainers", request, limit=_REPLY_BYTES))
     return [_container(content) for number, content in reply if number == _CONTAINERS]
 
 
@@ -165,7 +166,7 @@ def container_status(socket_path: str, identifier: str) -> ContainerStatus:
     """Return the status of a container. Raises as list_containers()."""
     # ContainerStatusRequest: container_id, verbose.
     request = grpc.field(1, identifier) + grpc.field(2, 1)
-    reply = list(grpc.fields(grpc.call(socket_path, _SERVICE + "ContainerStatus", request, limit=_STATUS_BYTES)))
+    reply = list(grpc.fields(grpc.call(socket_path, _SERVICE + "ContainerStatus", request, limit=_REPLY_BYTES)))
     status = next((content for number, content in reply if number == _STATUS), None)
     if status is None:
         raise ValueError("the reply has no status")

@@ -221,8 +221,11 @@ def _of_docker(
         if not answer.refused:
             data = _docker_data(socket, answer)
             return [candidate(data, [json_data.field(data, "Name", str)])]
-        # The beginning of several IDs, which the list names.
-        listed = _docker_data(socket, _docker_answer(host, socket, "/containers/json?all=1"))
+        # The beginning of several IDs, which the list names, unless it is too long.
+        try:
+            listed = _docker_data(socket, _docker_answer(host, socket, "/containers/json?all=1"))
+        except _EngineError:
+            listed = _docker_data(socket, answer)
         return [candidate(entry, json_data.strings(entry, "Names")) for entry in json_data.check(listed, list)]
     except ValueError as error:
         raise _EngineError(f"its description of containers is not valid: {error}") from error

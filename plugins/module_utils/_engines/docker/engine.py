@@ -28,6 +28,8 @@ SOCKET_UNIT = "docker.socket"
 # Containers that the message about a restart may name. With a limit, Docker lists all states, so a filter is needed:
 # {"status":["running","paused","restarting"]}.
 _NAMED = 20
+# No host runs more. A daemon could report any number.
+_MOST_UNNAMED = 100_000
 _SOME_RUNNING = (
     f"/containers/json?limit={_NAMED}&filters="
     "%7B%22status%22%3A%5B%22running%22%2C%22paused%22%2C%22restarting%22%5D%7D"
@@ -154,7 +156,7 @@ class Docker(engines_base.EngineDefaults):
         count = json_data.get(info, "ContainersRunning", 0) + json_data.get(info, "ContainersPaused", 0)
         if not isinstance(containers, list):
             return [f"{count} containers, which {self.name} does not list"] if count else None
-        unnamed = max(0, count - len(listed)) if len(listed) >= _NAMED else 0
+        unnamed = min(max(0, count - len(listed)), _MOST_UNNAMED) if len(listed) >= _NAMED else 0
         return [*sorted(map(_name_of, listed)), *["another container"] * unnamed]
 
     def _keeps_containers(self, host: hostfs.HostFS, installation: engines_base.Installation) -> bool:

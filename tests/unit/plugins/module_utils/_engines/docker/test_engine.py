@@ -172,6 +172,16 @@ def test_containers_that_a_restart_stops_on_a_large_host(docker: FakeDocker) -> 
     }
 
 
+def test_a_number_of_containers_that_no_host_runs(docker: FakeDocker) -> None:
+    docker.runs()
+    docker.info.update(LiveRestoreEnabled=False, ContainersRunning=10**12, ContainersPaused=-5)
+    docker.containers = [{"Names": [f"/web-{number}"]} for number in range(20)]
+    with docker.answers():
+        stopped = DOCKER.containers_stopped_by_restart(docker.host, DOCKER.inspect(docker.host))
+    assert stopped is not None
+    assert len(stopped) == 100_020
+
+
 @pytest.mark.parametrize(("count", "stopped"), [(7, ["7 containers, which docker does not list"]), (0, None)])
 def test_a_list_that_is_too_long_does_not_hide_containers(
     docker: FakeDocker, count: int, stopped: list[str] | None
