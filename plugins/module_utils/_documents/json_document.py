@@ -440,21 +440,30 @@ def mask_json(text: str) -> str:
         root = parse(text)
     except JsonSyntaxError:
         return masking.mask_urls(text)
-    for start, end, masked in reversed(list(_masked(root)) if root is not None else []):
-        text = text[:start] + to_json(masked) + text[end:]
-    return text
+    parts: list[str] = []
+    position = 0
+    for start, end, masked in _masked(root) if root is not None else ():
+        parts += (text[position:start], to_json(masked))
+        position = end
+    return "".join(parts) + text[position:]
 
 
 def _masked(node: Node) -> t.Iterator[tuple[int, int, str]]:
     """Yield start, end and replacement of each name or value that must be hidden, in the order of the text."""
-    for member in node.members or ():
+    members, items = node.members or (), node.items or ()
+    named = masking.secret_member((member.name, member.node.value) for member in members)
+    for member in members:
         yield from _masked_string(member.start, member.name_end, member.name)
-        if masking.is_secret(member.name):
+        if member.name == named or masking.is_secret(member.name, member.node.value):
             yield member.node.start, member.node.end, masking.MASK
         else:
             yield from _masked(member.node)
-    for item in node.items or ():
-        yield from _masked(item)
+    hidden = masking.secret_items([item.value for item in items])
+    for number, item in enumerate(items):
+        if number in hidden:
+            yield item.start, item.end, masking.MASK
+        else:
+            yield from _masked(item)
     if isinstance(node.value, str):
         yield from _masked_string(node.start, node.end, node.value)
 
