@@ -124,17 +124,21 @@ def secret_items(items: t.Sequence[object]) -> set[int]:
     for number, (item, following) in enumerate(zip(items, items[1:]), 1):
         if not isinstance(item, str) or not _BARE_NAME.fullmatch(item):
             continue
-        name, value = item.lstrip("-").rstrip("=:"), following if isinstance(following, str) else None
-        if value is None:
-            follows = isinstance(following, (int, float)) and not isinstance(following, bool)
-        elif item.startswith("-"):
-            follows = not _OPTION_WORD.fullmatch(value)
+        if isinstance(following, str):
+            follows = _follows(item, following)
         else:
-            follows = not (value.startswith("-") or secret_names.is_secret(value))
+            follows = isinstance(following, (int, float)) and not isinstance(following, bool)
         is_pair = item.startswith("-") or (len(items) % 2 == 0 and number % 2 == 1)
-        if follows and is_pair and is_secret(name, following):
+        if follows and is_pair and is_secret(item.lstrip("-").rstrip("=:"), following):
             found.add(number)
     return found
+
+
+def _follows(name: str, value: str) -> bool:
+    """Return whether ``value`` can be the value of the item ``name`` before it in a list."""
+    if name.startswith("-"):
+        return not _OPTION_WORD.fullmatch(value)
+    return not (value.startswith("-") or is_secret(value))
 
 
 def secret_member(members: t.Iterable[tuple[str, object]]) -> str | None:
@@ -178,11 +182,18 @@ _WHOLE = re.compile(r"([\w.-]{1,200})(?:=(?=.)|:[ \t]+(?=\S))", re.DOTALL)
 # NAME=, also in the query of a URL and behind another assignment, and the value behind it. A comma belongs to the value
 # if no further assignment follows it.
 _NAME = re.compile(r"(?<![\w.%\[\]-])([\w.%\[\]-]+)[ \t]{0,4}(?:=|%3[dD])[ \t]{0,4}")
-_VALUE = re.compile(
-    r"\"(?:[^\"\\]|\\.)*\"|'[^']*'|[\"']?(?:[^\s&;,\"']|,(?=[^\s,=&;\"']+(?:[,\s\"']|\Z)))+", re.DOTALL
-)
+_VALUE = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'|[\"']?(?:[^\s&;,\"']|,(?=[^\s,=&;\"']+(?:[,\s\"']|\Z)))+", re.DOTALL)
 # A name or an option in quotes, as in JSON and Python. In JSON inside a string, the quotes have backslashes.
-_QUOTED_NAME = re.compile(r"(\\{0,7}[\"'])(-{0,2}[\w./-]{1,100})\1\s{0,100}([:=,])\s{0,100}")
+_QUOTED_NAME = re.compile(r"(\\{0,7}[\"'])(-{0,2}[\w./-]{1,100})=?\1\s{0,100}([:=,])\s{0,100}")
+_SIGN = re.compile(r"\s{0,100}[:=]")
+_NAME_AND_VALUE, _VALUE_AND_NAME = (
+    re.compile(
+        rf"(\\{{0,7}}[\"']){first}\1\s{{0,100}}[:=]\s{{0,100}}\1([^\"'\\]{{1,1000}})\1\s{{0,100}},\s{{0,100}}"
+        rf"\1{second}\1\s{{0,100}}[:=]\s{{0,100}}\1([^\"'\\]{{1,1000}})\1",
+        re.IGNORECASE,
+    )
+    for first, second in (("(?:name|key)", "value"), ("value", "(?:name|key)"))
+)
 _UNQUOTED_VALUE = re.compile(r"\[[^\]]*\]?|\{[^}]*\}?|[^\s,}\]\"']+")
 # "NAME: VALUE" as an argument. Elsewhere, a line of YAML, and a header of HTTP, whose value ends with the line.
 _QUOTED_HEADER = re.compile(r"([\"'])([\w.-]{1,100}):[ \t]{1,4}")
@@ -280,16 +291,21 @@ def _quoted(text: str) -> t.Iterator[Span]:
         position, (quote, name, sign) = found.end(), found.groups()
         if is_secret(name.lstrip("-")):
             start, end = _quoted_value(text, position, quote)
-            is_value = end > start and (sign != "," or (name.startswith("-") and start > position))
-            if is_value and not (sign == "," and _OPTION_WORD.fullmatch(text, start, end)):
-                if is_secret(name.lstrip("-"), text[start:end]):
+            # In a list, both items have quotes, and the second one is not the name of an object's member.
+            is_item = start > position and _follows(name, text[start:end]) and not _SIGN.match(text, end + len(quote))
+            if sign != "," or is_item:
+                if end > start and is_secret(name.lstrip("-"), text[start:end]):
                     yield start, end
-                position = end
+                position = max(position, end)
         found = _QUOTED_NAME.search(text, position)
     for header in _QUOTED_HEADER.finditer(text):
-        end = text.find(header.group(1), header.end())
-        if end > header.end() and is_secret(header.group(2), text[header.end() : end]):
+        end = _end_of_quoted(text, header.end(), header.group(1))
+        if is_secret(header.group(2), text[header.end() : end]):
             yield header.end(), end
+    for pattern, name_group, value_group in ((_NAME_AND_VALUE, 2, 3), (_VALUE_AND_NAME, 3, 2)):
+        for pair in pattern.finditer(text):
+            if is_secret(pair.group(name_group), pair.group(value_group)):
+                yield pair.span(value_group)
 
 
 def _quoted_value(text: str, position: int, quote: str) -> Span:

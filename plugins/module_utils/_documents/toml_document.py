@@ -371,7 +371,9 @@ def _value_tokens(text: str, node: toml_parser.Node, secret: bool) -> t.Iterator
     elif node.kind in ("[", "{"):
         values = [_string_value(text, member.node) for member in node.members]
         hidden = masking.secret_items(values) if node.kind == "[" else ()
-        named = masking.secret_member((each.names[-1], value) for each, value in zip(node.members, values) if each.names)
+        named = masking.secret_member(
+            (each.names[-1], value) for each, value in zip(node.members, values) if each.names
+        )
         for number, (member, value) in enumerate(zip(node.members, values)):
             is_hidden = number in hidden
             if member.names:

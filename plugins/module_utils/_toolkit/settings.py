@@ -206,7 +206,11 @@ def masked(value: t.Any) -> t.Any:
 
 def _is_secret_entry(name: t.Any, entry: t.Any) -> bool:
     # The last part of a dotted key names the value. A dotted key never contains a dictionary.
-    return entry is not None and not isinstance(entry, (bool, dict)) and masking.is_secret(str(name).rpartition(".")[2], entry)
+    return (
+        entry is not None
+        and not isinstance(entry, (bool, dict))
+        and masking.is_secret(str(name).rpartition(".")[2], entry)
+    )
 
 
 def _plain(value: t.Any) -> t.Any:

@@ -325,10 +325,14 @@ def test_toml_with_a_byte_order_mark() -> None:
     assert mask_toml("\ufeffpassword = 'hunter2'\n") == f'\ufeffpassword = "{MASK}"\n'
 
 
-@pytest.mark.parametrize("text", ["", "\n", "a = 1\na = 2\n", "[" * 500, "{}", 'password = "x'])
+@pytest.mark.parametrize("text", ["", "\n", "a = 1\na = 2\n", "[" * 500, "{}", 'path = "x'])
 def test_invalid_toml_is_masked_as_plain_text(text: str) -> None:
     assert mask_toml(text) == text
     assert mask_toml(f"{text}\n# http://u:hunter2@x\n") == f"{text}\n# http://{MASK}@x\n"
+
+
+def test_a_secret_without_its_second_quote() -> None:
+    assert mask_toml('a = 1\npassword = "hunter2') == f"a = 1\npassword = {MASK}"
 
 
 @given(st.text(alphabet="ab=.[]{},#'\"\\\n \r1@:/é\ufeff"))

@@ -93,7 +93,6 @@ VALUES: list[t.Any] = [
     'CONFIG={"token": "S"}',
     "opts {'password': 'S'} end",
     "a=1\npassword = S\n",
-    "- password: S\n- b: c\n",
     "Bearer S",
     "error: Authorization: Basic S",
     # Tokens with the mark of their issuer, without a name.
@@ -224,6 +223,10 @@ def test_a_harmless_value_stays_readable(value: t.Any) -> None:
     assert list(masking.secrets_of({"x": value})) == []
     if isinstance(value, str):
         assert masking.mask_urls(value) == value
+
+
+def test_a_line_of_yaml() -> None:
+    assert masking.mask_urls(f"- password: {SECRET}\n  b: c\n") == f"- password: {masking.MASK}\n  b: c\n"
 
 
 def test_the_tables_are_long() -> None:
