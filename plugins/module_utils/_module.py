@@ -232,12 +232,15 @@ def warn(module: AnsibleModule, text: str) -> None:
 
 
 def message_of(module: AnsibleModule, text: str) -> str:
-    """Return a message that names the role variable beside each option, in an encoding that AnsibleModule can print."""
+    """Return a message without secrets that names the role variable beside each option.
+
+    It has an encoding that AnsibleModule can print.
+    """
     # This import is deferred, because most tasks have no message.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import variables  # noqa: PLC0415
 
     name = str(module._name)  # noqa: SLF001 - no public attribute has the name
-    message = variables.with_variables(text, name, module.argument_spec)
+    message = variables.with_variables(masking.mask_urls(text), name, module.argument_spec)
     # AnsibleModule.warn() of ansible-core 2.16 cannot log lone surrogates.
     return message.encode("utf-8", "backslashreplace").decode("utf-8")
 

@@ -13,6 +13,8 @@ import re
 import shlex
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking
+
 PROGRAM, PLAYBOOK = "ansible-playbook", "gpufleet.nvidia.rolling"
 # A value on the command line that looks like a secret is not printed again.
 _SECRET = re.compile(r"pass|secret|token|credential|private|api_?key|://[^/\s]*@", re.IGNORECASE)
@@ -123,4 +125,7 @@ def continuation(argv: t.Sequence[str], hosts: t.Sequence[str]) -> str:
 
 
 def _shown(variables: str) -> str:
-    return _HIDDEN if _SECRET.search(variables) and not variables.startswith("@") else variables
+    if variables.startswith("@"):
+        return variables
+    is_secret = _SECRET.search(variables) or masking.mask_urls_in_string(variables) != variables
+    return _HIDDEN if is_secret else variables

@@ -14,7 +14,7 @@ import json
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking
 
@@ -29,8 +29,10 @@ _parse_string = json.decoder.scanstring  # type: ignore[attr-defined]
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LITERALS: tuple[tuple[str, t.Any], ...] = (("true", True), ("false", False), ("null", None))
 
-# Configuration files of daemons are far below this limit. It keeps a hostile file from exhausting Python's stack.
+# Configuration files of daemons are far below these limits. They keep a hostile file from exhausting Python's stack and
+# the memory.
 MAX_DEPTH = 100
+MAX_VALUES = 100_000
 
 
 # Python refuses to convert integers of more than 4300 digits. This collection needs no such integer exactly.
@@ -170,6 +172,8 @@ def parse(text: str) -> Node | None:
 
     Raises JsonSyntaxError, also for NaN, Infinity, comments and trailing commas, which daemons refuse.
     """
+    if json_data.may_exceed(text, "[{,", MAX_VALUES):
+        raise JsonSyntaxError(0, f"the text has more than {MAX_VALUES} values")
     parser = _Parser(text)
     offset = parser.skip(0)
     if offset == len(text):
@@ -436,21 +440,30 @@ def mask_json(text: str) -> str:
         root = parse(text)
     except JsonSyntaxError:
         return masking.mask_urls(text)
-    for start, end, masked in reversed(list(_masked(root)) if root is not None else []):
-        text = text[:start] + to_json(masked) + text[end:]
-    return text
+    parts: list[str] = []
+    position = 0
+    for start, end, masked in _masked(root) if root is not None else ():
+        parts += (text[position:start], to_json(masked))
+        position = end
+    return "".join(parts) + text[position:]
 
 
 def _masked(node: Node) -> t.Iterator[tuple[int, int, str]]:
     """Yield start, end and replacement of each name or value that must be hidden, in the order of the text."""
-    for member in node.members or ():
+    members, items = node.members or (), node.items or ()
+    named = masking.secret_member((member.name, member.node.value) for member in members)
+    for member in members:
         yield from _masked_string(member.start, member.name_end, member.name)
-        if masking.is_secret(member.name):
+        if member.name == named or masking.is_secret(member.name, member.node.value):
             yield member.node.start, member.node.end, masking.MASK
         else:
             yield from _masked(member.node)
-    for item in node.items or ():
-        yield from _masked(item)
+    hidden = masking.secret_items([item.value for item in items])
+    for number, item in enumerate(items):
+        if number in hidden:
+            yield item.start, item.end, masking.MASK
+        else:
+            yield from _masked(item)
     if isinstance(node.value, str):
         yield from _masked_string(node.start, node.end, node.value)
 

@@ -335,11 +335,33 @@ def _tokens(text: str) -> t.Iterator[Token]:
 
     Between them are only punctuation, blanks and comments.
     """
-    for entry in toml_parser.scan(text):
+    entries = list(toml_parser.scan(text))
+    named = _named_secrets(text, entries)
+    for number, entry in enumerate(entries):
         end = entry.end if entry.node is None else entry.node.start
         yield _masked_names(text, entry.start, end, entry.path[-len(entry.raws) :], entry.raws)
         if entry.node is not None:
-            yield from _value_tokens(text, entry.node, any(map(masking.is_secret, entry.path)))
+            secret = number in named or _is_secret(entry.path, _string_value(text, entry.node))
+            yield from _value_tokens(text, entry.node, secret)
+
+
+def _named_secrets(text: str, entries: t.Sequence[toml_parser.Entry]) -> set[int]:
+    """Return the indexes of the values whose names are values of their own, as in name = NAME, value = VALUE."""
+    found: set[int] = set()
+    table: dict[str, tuple[int, str | None]] = {}
+    for number, entry in enumerate([*entries, None]):
+        if entry is not None and entry.node is not None:
+            if entry.path[-1].lower() in masking.PAIR_MEMBERS:
+                table[entry.path[-1]] = (number, _string_value(text, entry.node))
+            continue
+        member = masking.secret_member((name, value) for name, (_number, value) in table.items())
+        found.update([table[member][0]] if member is not None else [])
+        table = {}
+    return found
+
+
+def _is_secret(names: t.Sequence[str], value: str | None) -> bool:
+    return masking.is_secret(names[-1], value) or any(map(masking.is_secret, names[:-1]))
 
 
 def _value_tokens(text: str, node: toml_parser.Node, secret: bool) -> t.Iterator[Token]:
@@ -347,12 +369,27 @@ def _value_tokens(text: str, node: toml_parser.Node, secret: bool) -> t.Iterator
     if secret:
         yield node.start, node.end, toml_parser.quote_string(masking.MASK)
     elif node.kind in ("[", "{"):
-        for member in node.members:
+        values = [_string_value(text, member.node) for member in node.members]
+        hidden = masking.secret_items(values) if node.kind == "[" else ()
+        named = masking.secret_member(
+            (each.names[-1], value) for each, value in zip(node.members, values) if each.names
+        )
+        for number, (member, value) in enumerate(zip(node.members, values)):
+            is_hidden = number in hidden
             if member.names:
                 yield _masked_names(text, member.start, member.node.start, member.names, member.raws)
-            yield from _value_tokens(text, member.node, any(map(masking.is_secret, member.names)))
+                is_hidden = member.names[-1] == named or _is_secret(member.names, value)
+            yield from _value_tokens(text, member.node, is_hidden)
     else:
         yield node.start, node.end, _masked_string(raw, toml_parser.plain_string(raw)) if node.kind else raw
+
+
+def _string_value(text: str, node: toml_parser.Node) -> str | None:
+    """Return the string of a node; for another scalar its text, and None for a collection."""
+    raw = text[node.start : node.end]
+    if node.kind in ("[", "{"):
+        return None
+    return toml_parser.plain_string(raw) if node.kind else raw
 
 
 def _masked_names(text: str, start: int, end: int, names: toml_parser.KeyPath, raws: tuple[str, ...]) -> Token:
@@ -368,9 +405,13 @@ def _masked_string(raw: str, value: str) -> str:
 
 
 def _masked_comments(text: str) -> str:
+    if "#" not in text:
+        return text
     return masking.mask_urls(_COMMENTED_ENTRY.sub(_masked_comment, text))
 
 
 def _masked_comment(found: re.Match[str]) -> str:
-    secret = any(map(masking.is_secret, re.split(r"[.\"'\s]+", found.group(2))))
+    names = re.split(r"[.\"'\s]+", found.group(2).strip("\"' \t"))
+    value = re.match(r"\"([^\"]*)\"|'([^']*)'|(\S*)", found.group(4))
+    secret = _is_secret(names, value.group(value.lastindex or 0) if value is not None else None)
     return found.group(1) + found.group(2) + found.group(3) + (masking.MASK if secret else found.group(4))

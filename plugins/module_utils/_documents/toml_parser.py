@@ -12,7 +12,7 @@ import json
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 
 if t.TYPE_CHECKING:
@@ -22,6 +22,9 @@ if t.TYPE_CHECKING:
 # Configuration files are far below this limit. It is also far from Python's own limit, so that no edit fails halfway.
 MAX_DEPTH = 100
 _TOO_DEEP = f"tables and arrays are nested more than {MAX_DEPTH} levels deep"
+
+# Files of engines have at most a few thousand lines and values. tomlkit needs about 2 KiB for each of them.
+MAX_VALUES = 50_000
 
 # The first characters of messages of tomllib and tomlkit, and the text that replaces each message. The original
 # messages may quote the file.
@@ -64,6 +67,8 @@ def parse(path: str, text: str) -> dict[str, t.Any]:
 
     Raises ConfigurationError with the position if ``text`` is not TOML.
     """
+    if json_data.may_exceed(text, "[{,=\n", MAX_VALUES):
+        raise errors.ConfigurationError(path, f"the text has more than {MAX_VALUES} lines and values", _CORRECT)
     # Both parsers need quadratic memory for such a key.
     if _DEEP_KEY.search(text):
         raise errors.ConfigurationError(path, _TOO_DEEP, _CORRECT)

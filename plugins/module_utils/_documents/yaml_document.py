@@ -14,7 +14,7 @@ import math
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_parser
 
 if t.TYPE_CHECKING:
@@ -178,7 +178,10 @@ def render(document: t.Mapping[str, t.Any], format: str) -> bytes:  # noqa: A002
 def _json(path: str, text: str) -> t.Any:
     if _LINE_BREAKS.search(text):
         raise _NotJsonError
-
+    if json_data.may_exceed(text, "[{,", yaml_parser.MAX_VALUES):
+        raise errors.ConfigurationError(
+            path, f"the file has more than {yaml_parser.MAX_VALUES} values", yaml_parser.ADVICE
+        )
     try:
         data = json.loads(
             text,

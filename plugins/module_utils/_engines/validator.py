@@ -31,7 +31,7 @@ _NEXT_CONFLICT = re.compile(r", ([\w.-]+): \(from flag: ")
 def redact(message: str, syntax: str, contents: t.Iterable[bytes], unit: systemd_units.Unit | None) -> str:
     """Return ``message`` without the secrets in ``contents`` and in the flags of ``unit``."""
     message = _CONFLICT.sub(_without_values, message)
-    secrets = set(_secret_flags(unit.arguments if unit is not None else ()))
+    secrets = set(masking.secrets_of(unit.arguments if unit is not None else ()))
     for content in contents:
         secrets.update(masking.secrets_of(_read(syntax, content)))
     spellings = {spelling for value in secrets for spelling in (value, json.dumps(value)[1:-1], value.strip())}
@@ -61,18 +61,6 @@ def _read(syntax: str, content: bytes) -> t.Any:
         return toml_document.TomlDocument.from_bytes("", content).value()
     except core_errors.NvidiaError:
         return None
-
-
-def _secret_flags(arguments: t.Sequence[str]) -> t.Iterator[str]:
-    """Yield the values of ``--name value``, ``--name=value`` and ``--option name=value`` with the name of a secret."""
-    for word, following in zip(arguments, [*arguments[1:], ""]):
-        name, sign, value = word.lstrip("-").partition("=")
-        if word.startswith("-") and not sign and masking.is_secret(name):
-            yield following
-        while sign:
-            if masking.is_secret(name):
-                yield value
-            name, sign, value = value.partition("=")
 
 
 class ConfigValidator(t.NamedTuple):

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data
@@ -105,6 +106,9 @@ _CONTAINER_ID, _METADATA, _CREATED, _LABELS, _NAME = 1, 3, 7, 8, 1
 _STATE, _STATE_REASON, _STATE_MESSAGE = 3, 10, 11
 # errorStartReason in internal/cri/server/helpers.go of containerd. For an exit the message has another meaning.
 _START_ERROR = b"StartError"
+# The largest message that containerd and CRI-O send. A list has about 4 KiB for each container. The status of a
+# container in a namespace with thousands of services has its variables of several MiB twice.
+_REPLY_BYTES = 16 << 20
 # The labels that every kubelet sets (pkg/kubelet/types/labels.go of Kubernetes).
 _POD_LABELS = ("io.kubernetes.pod.namespace", "io.kubernetes.pod.name")
 
@@ -128,9 +132,33 @@ class ContainerStatus(t.NamedTuple):
     error: str = ""
 
 
-def list_containers(socket_path: str) -> list[Container]:
-    """Return all containers of the CRI. Raises OSError or ValueError if there is no valid reply."""
-    reply = grpc.fields(grpc.call(socket_path, _SERVICE + "ListContainers", b""))
+# Field numbers. ListContainersRequest: filter; ContainerFilter: id, label_selector (a map).
+_FILTER, _FILTER_ID, _SELECTOR = 1, 1, 4
+_KUBELET_LABELS = (*_POD_LABELS, "io.kubernetes.container.name")
+_PART_OF_ID = re.compile(r"[0-9a-f]{1,64}")
+
+
+def find_containers(socket_path: str, name: str) -> list[Container]:
+    """Return the containers whose ID begins with ``name``, or of which it is one of the ``names``.
+
+    The engine selects them, because a list of thousands of containers exceeds its limit. If it finds none for a name
+    without a pod, it is asked for all of them: only a kubelet sets the labels, and an engine finds nothing for the
+    beginning of several IDs. Raises OSError or ValueError if there is no valid reply.
+    """
+    parts = name.split("/")
+    filters = [grpc.field(_FILTER_ID, name)] if _PART_OF_ID.fullmatch(name) else []
+    if all(parts) and len(parts) <= len(_KUBELET_LABELS):
+        pairs = zip(reversed(_KUBELET_LABELS), reversed(parts))
+        filters.append(b"".join(grpc.field(_SELECTOR, grpc.field(_KEY, k) + grpc.field(_VALUE, v)) for k, v in pairs))
+    found = [one for each in filters for one in list_containers(socket_path, grpc.field(_FILTER, each))]
+    # A container may have been found by its ID and by its name.
+    unique = list({one.identifier: one for one in found}.values())
+    return unique if unique or len(parts) > 1 else list_containers(socket_path)
+
+
+def list_containers(socket_path: str, request: bytes = b"") -> list[Container]:
+    """Return the containers that ``request`` selects, by default all. Raises OSError or ValueError."""
+    reply = grpc.fields(grpc.call(socket_path, _SERVICE + "ListContainers", request, limit=_REPLY_BYTES))
     return [_container(content) for number, content in reply if number == _CONTAINERS]
 
 
@@ -138,7 +166,7 @@ def container_status(socket_path: str, identifier: str) -> ContainerStatus:
     """Return the status of a container. Raises as list_containers()."""
     # ContainerStatusRequest: container_id, verbose.
     request = grpc.field(1, identifier) + grpc.field(2, 1)
-    reply = list(grpc.fields(grpc.call(socket_path, _SERVICE + "ContainerStatus", request)))
+    reply = list(grpc.fields(grpc.call(socket_path, _SERVICE + "ContainerStatus", request, limit=_REPLY_BYTES)))
     status = next((content for number, content in reply if number == _STATUS), None)
     if status is None:
         raise ValueError("the reply has no status")

@@ -22,8 +22,11 @@ TIMEOUT = 5.0
 # this size, so the client never needs to enlarge them.
 LIMIT = 1 << 20
 
-# Maximum size of all frames in bytes, because a daemon may send any number of frames that contain no part of the reply.
-_MAX_RECEIVED = 4 * LIMIT
+# Maximum number of fields in one message. A field of two bytes needs about 70 bytes of memory.
+_MAX_FIELDS = 100_000
+# Maximum size of all frames, as a multiple of the maximum size of the reply, because a daemon may send any number of
+# frames that contain no part of the reply.
+_FRAMES_FACTOR = 4
 # RFC 9113: the preface (3.4), the types of frames and their flags (6), settings (6.5.2), sizes (6.5.2, 6.9.2).
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PUSH_PROMISE, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 5, 6, 7, 8
@@ -50,15 +53,19 @@ class CallError(ValueError):
     """An error that the service reports, with the message of the service."""
 
 
-def call(socket_path: str, method: str, message: bytes, timeout: float | None = None) -> bytes:
+def call(socket_path: str, method: str, message: bytes, timeout: float | None = None, limit: int = LIMIT) -> bytes:
     """Return the reply to ``message``, sent to ``method`` (``/package.Service/Method``), within ``timeout`` seconds.
+
+    ``limit`` is the maximum size of the reply in bytes, at least 64 KiB.
 
     Raises OSError or ValueError if there is no valid reply, and CallError for an error that the service reports. The
     caller makes sure that the daemon runs, because the connection alone would start it under socket activation.
     """
-    with unix_socket.connect(socket_path, TIMEOUT if timeout is None else timeout, _MAX_RECEIVED) as connection:
-        connection.send(_request(method, message))
-        return _read_reply(connection)
+    with unix_socket.connect(
+        socket_path, TIMEOUT if timeout is None else timeout, _FRAMES_FACTOR * limit
+    ) as connection:
+        connection.send(_request(method, message, limit))
+        return _read_reply(connection, limit)
 
 
 # -- HTTP/2 --------------------------------------------------------------------------------------------------------
@@ -68,17 +75,17 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
 
 
-def _request(method: str, message: bytes) -> bytes:
+def _request(method: str, message: bytes, limit: int) -> bytes:
     # HPACK (RFC 7541, 6.2.2): literals without indexing and without Huffman coding, with names and values shorter than
     # 127 bytes.
     headers = b"".join(
         b"\0" + bytes((len(name),)) + name.encode("ascii") + bytes((len(value),)) + value.encode("ascii")
         for name, value in ((":path", method), *_REQUEST_HEADERS)
     )
-    settings = ((_ENABLE_PUSH, 0), (_INITIAL_WINDOW_SIZE, LIMIT))
+    settings = ((_ENABLE_PUSH, 0), (_INITIAL_WINDOW_SIZE, limit))
     frames = (
         _frame(_SETTINGS, 0, 0, b"".join(key.to_bytes(2, "big") + value.to_bytes(4, "big") for key, value in settings)),
-        _frame(_WINDOW_UPDATE, 0, 0, (LIMIT - _DEFAULT_WINDOW).to_bytes(4, "big")),
+        _frame(_WINDOW_UPDATE, 0, 0, (limit - _DEFAULT_WINDOW).to_bytes(4, "big")),
         _frame(_HEADERS, _END_HEADERS, _STREAM, headers),
         # gRPC puts a byte (1: compressed) and the length before each message.
         _frame(_DATA, _END_STREAM, _STREAM, b"\0" + len(message).to_bytes(4, "big") + message),
@@ -86,7 +93,7 @@ def _request(method: str, message: bytes) -> bytes:
     return _PREFACE + b"".join(frames)
 
 
-def _read_reply(connection: unix_socket.Connection) -> bytes:
+def _read_reply(connection: unix_socket.Connection, limit: int) -> bytes:
     """Return the message of the reply.
 
     Raises ValueError if there is no message, for example after a gRPC error. Headers are decoded only in that case,
@@ -102,7 +109,7 @@ def _read_reply(connection: unix_socket.Connection) -> bytes:
         if kind == _DATA:
             body += _unpadded(payload) if flags & _PADDED else payload
             length = int.from_bytes(body[1:5], "big")
-            if body[:1] == b"\1" or 5 + length > LIMIT:
+            if body[:1] == b"\1" or 5 + length > limit:
                 raise ValueError("the reply is compressed or too long")
             if len(body) >= 5 + length:
                 return bytes(body[5 : 5 + length])
@@ -149,8 +156,11 @@ def numbers(message: bytes) -> t.Iterator[tuple[int, int]]:
 
 
 def _entries(message: bytes) -> t.Iterator[tuple[int, bytes | int]]:
-    position = 0
+    position = count = 0
     while position < len(message):
+        count += 1
+        if count > _MAX_FIELDS:
+            raise ValueError(f"a message has more than {_MAX_FIELDS} fields")
         key, position = _decode_integer(message, position)
         if key & 7 == 2:
             size, start = _decode_integer(message, position)

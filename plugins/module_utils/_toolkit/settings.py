@@ -190,7 +190,7 @@ def format_value(value: t.Any) -> str:
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(format_value, value)) + "]"
+        return "[" + ", ".join(map(format_value, masking.mask_value(value))) + "]"
     return masking.mask_urls_in_string(str(value))
 
 
@@ -201,14 +201,16 @@ def masked(value: t.Any) -> t.Any:
     """
     if isinstance(value, dict):
         return {name: masking.MASK if _is_secret_entry(name, entry) else masked(entry) for name, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [masked(entry) for entry in value]
-    return masking.mask_urls_in_string(value) if isinstance(value, str) else value
+    return masking.mask_value(value)
 
 
 def _is_secret_entry(name: t.Any, entry: t.Any) -> bool:
     # The last part of a dotted key names the value. A dotted key never contains a dictionary.
-    return entry is not None and not isinstance(entry, (bool, dict)) and masking.is_secret(str(name).rpartition(".")[2])
+    return (
+        entry is not None
+        and not isinstance(entry, (bool, dict))
+        and masking.is_secret(str(name).rpartition(".")[2], entry)
+    )
 
 
 def _plain(value: t.Any) -> t.Any:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import typing as t
 from urllib.parse import quote
 
@@ -20,7 +21,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri, unix_socket
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri, grpc, unix_socket
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_container, explain_host
 
@@ -30,6 +31,10 @@ if t.TYPE_CHECKING:
 
 # The limit for config.json and for the answer of Podman.
 _CONFIG_BYTES = 4 << 20
+# Names and IDs of Docker (daemon/names of moby) and of Podman, and the status for a container that does not exist.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_ID = re.compile(r"[0-9a-f]{1,64}")
+_NOT_FOUND = 404
 _CRI_ENGINES = ("containerd", "crio")
 
 
@@ -81,7 +86,7 @@ def find(name: str, selector: Selector, host: hostfs.HostFS, run: core_plan.Runn
     candidates: list[_Candidate] = []
     for target in _targets(selector, host):
         try:
-            found, where = _search(target, selector, host, run)
+            found, where = _search(name, target, selector, host, run)
         except _EngineError as error:
             searched.append(f"{target} ({error})")
             continue
@@ -156,9 +161,12 @@ def _newest(found: t.Iterable[_Candidate]) -> list[_Candidate]:
 
 
 def _search(
-    target: engines_registry.Target, selector: Selector, host: hostfs.HostFS, run: core_plan.Runner
+    name: str, target: engines_registry.Target, selector: Selector, host: hostfs.HostFS, run: core_plan.Runner
 ) -> tuple[list[_Candidate], str]:
-    """Return the containers of an engine, and where they were searched. Raises _EngineError."""
+    """Return the containers of an engine that ``name`` may mean, and where they were searched.
+
+    A host may have thousands of containers, so the engine is asked for this name. Raises _EngineError.
+    """
     engine = target.load()
     try:
         installation = engine.inspect(host, selector.service)
@@ -168,7 +176,7 @@ def _search(
     if not flavors.FLAVORS[engine.name, engine.flavor].daemon:
         if installation.binary is None:
             raise _EngineError("is not installed")
-        return _of_podman(host, run, installation.binary), installation.binary
+        return _of_podman(name, host, run, installation.binary), installation.binary
     if installation.pid is None:
         raise _EngineError("does not run")
     live = engine.live(host, installation)
@@ -180,50 +188,71 @@ def _search(
         )
     if engine.name == "docker":
         programs = dict(live.runtimes) if live is not None else {}
-        return _of_docker(host, installation.socket, programs, state), installation.socket
+        return _of_docker(name, host, installation.socket, programs, state), installation.socket
     # CRI-O reads specifications in every release of the last years, and does not report it.
     programs = _programs_of_crio(engine, installation, host) if engine.name == "crio" else {}
     state = state._replace(cdi=True) if engine.name == "crio" else state
-    return _of_cri(engine.name, host, installation.socket, state, programs), installation.socket
+    found = _of_cri(name, engine.name, host, installation.socket, state=state, programs=programs)
+    return found, installation.socket
 
 
 # -- Docker ------------------------------------------------------------------------------------------------------------
 
 
 def _of_docker(
-    host: hostfs.HostFS, socket: str, programs: t.Mapping[str, str], state: explain_host.EngineState
+    name: str, host: hostfs.HostFS, socket: str, programs: t.Mapping[str, str], state: explain_host.EngineState
 ) -> list[_Candidate]:
+    def inspected(of: str) -> unix_socket.HttpResponse:
+        return _docker_answer(host, socket, f"/containers/{quote(of, safe='')}/json")
+
     def read(identifier: str) -> Found:
-        data = _docker_answer(host, socket, f"/containers/{quote(identifier, safe='')}/json")
+        data = _docker_data(socket, inspected(identifier))
         bundle = _bundle(host, identifier)
         container = explain_container.from_docker(_object(data), programs, _config(host, bundle))
         return Found(_with_program(container, host, bundle), state)
 
-    def candidate(entry: t.Any) -> _Candidate:
-        identifier, names = json_data.field(entry, "Id", str), json_data.strings(entry, "Names")
+    def candidate(entry: t.Any, names: t.Iterable[str]) -> _Candidate:
+        identifier = json_data.field(entry, "Id", str)
         return _Candidate("docker", identifier, tuple(name.lstrip("/") for name in names), lambda: read(identifier))
 
-    answer = _docker_answer(host, socket, "/containers/json?all=1")
+    # Another name cannot belong to a container of Docker, and may be another request.
+    answer = inspected(name) if _NAME.fullmatch(name) else None
+    if answer is None or answer.status == _NOT_FOUND:
+        return []
     try:
-        return [candidate(entry) for entry in json_data.check(answer, list)]
+        if not answer.refused:
+            data = _docker_data(socket, answer)
+            return [candidate(data, [json_data.field(data, "Name", str)])]
+        # The beginning of several IDs, which the list names, unless it is too long.
+        try:
+            listed = _docker_data(socket, _docker_answer(host, socket, "/containers/json?all=1"))
+        except _EngineError:
+            listed = _docker_data(socket, answer)
+        return [candidate(entry, json_data.strings(entry, "Names")) for entry in json_data.check(listed, list)]
     except ValueError as error:
-        raise _EngineError(f"its list of containers is not valid: {error}") from error
+        raise _EngineError(f"its description of containers is not valid: {error}") from error
 
 
-def _docker_answer(host: hostfs.HostFS, socket: str, request: str) -> t.Any:
+def _docker_answer(host: hostfs.HostFS, socket: str, request: str) -> unix_socket.HttpResponse:
     try:
-        answer = unix_socket.http_request(host.real_path(socket), "GET", request)
-        if answer.refused:
-            raise _EngineError(f"{socket} answers {answer.error_message()}")
-        return answer.json()
+        return unix_socket.http_request(host.real_path(socket), "GET", request)
     except (OSError, ValueError, errors.HostError) as error:
         raise _EngineError(f"{socket} does not answer correctly: {str(error) or 'empty answer'}") from error
+
+
+def _docker_data(socket: str, answer: unix_socket.HttpResponse) -> t.Any:
+    if answer.refused:
+        raise _EngineError(f"{socket} answers {answer.error_message()}")
+    try:
+        return answer.json()
+    except ValueError as error:
+        raise _EngineError(f"{socket} does not answer correctly: {error}") from error
 
 
 # -- Podman ------------------------------------------------------------------------------------------------------------
 
 
-def _of_podman(host: hostfs.HostFS, run: core_plan.Runner, binary: str) -> list[_Candidate]:
+def _of_podman(name: str, host: hostfs.HostFS, run: core_plan.Runner, binary: str) -> list[_Candidate]:
     def ask(*arguments: str) -> t.Any:
         status, output, messages = run(host.argv([binary, *arguments]))
         if status:
@@ -245,8 +274,17 @@ def _of_podman(host: hostfs.HostFS, run: core_plan.Runner, binary: str) -> list[
         identifier, names = json_data.field(entry, "Id", str), json_data.strings(entry, "Names")
         return _Candidate("podman", identifier, names, lambda: read(identifier))
 
+    if not _NAME.fullmatch(name):
+        return []
+    # Regular expressions in all versions. Podman returns only containers that match all filters of a command.
+    filters = [f"name=^{re.escape(name)}$", *([f"id=^{name}"] if _ID.fullmatch(name) else [])]
     try:
-        return [candidate(entry) for entry in json_data.check(ask("ps", "--all", "--no-trunc", "--format=json"), list)]
+        listed = [
+            entry
+            for wanted in filters
+            for entry in json_data.check(ask("ps", "--all", "--no-trunc", f"--filter={wanted}", "--format=json"), list)
+        ]
+        return [candidate(entry) for entry in {json_data.field(each, "Id", str): each for each in listed}.values()]
     except ValueError as error:
         raise _EngineError(f"its list of containers is not valid: {error}") from error
 
@@ -273,7 +311,13 @@ def _programs_of_crio(
 
 
 def _of_cri(
-    name: str, host: hostfs.HostFS, socket: str, state: explain_host.EngineState, programs: t.Mapping[str, str]
+    wanted: str,
+    name: str,
+    host: hostfs.HostFS,
+    socket: str,
+    *,
+    state: explain_host.EngineState,
+    programs: t.Mapping[str, str],
 ) -> list[_Candidate]:
     path = host.real_path(socket)
 
@@ -293,9 +337,11 @@ def _of_cri(
         return _Candidate(name, entry.identifier, entry.names, lambda: read(entry), created)
 
     try:
-        return [candidate(entry) for entry in cri.list_containers(path)]
+        return [candidate(entry) for entry in cri.find_containers(path, wanted)]
     except (OSError, ValueError) as error:
-        raise _EngineError(f"its CRI does not list containers: {str(error) or 'empty answer'}") from error
+        # A container that no kubelet made, or the name of containers in very many pods.
+        advice = "" if isinstance(error, (OSError, grpc.CallError)) else "; give the whole ID, or NAMESPACE/POD/NAME"
+        raise _EngineError(f"its CRI does not list containers: {str(error) or 'empty answer'}{advice}") from error
 
 
 # -- bundles -----------------------------------------------------------------------------------------------------------

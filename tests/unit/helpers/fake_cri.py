@@ -22,6 +22,8 @@ if t.TYPE_CHECKING:
 
 SOCKET = "/run/cri.sock"
 PREFACE = 24
+# The largest frame that a peer accepts by default.
+FRAME = 16384
 DATA, HEADERS, SETTINGS = 0, 1, 4
 
 
@@ -104,7 +106,9 @@ class FakeCri:
             trailers = b"\x88" + literal(b"grpc-status", b"2") + literal(b"grpc-message", words)
             return frame(HEADERS, 5, 1, trailers)
         content = getattr(self, "do" + re.sub("([A-Z])", r"_\1", method).lower())(message)
-        return frame(HEADERS, 4, 1, b"\x88") + frame(DATA, 0, 1, b"\0" + len(content).to_bytes(4, "big") + content)
+        message = b"\0" + len(content).to_bytes(4, "big") + content
+        frames = (message[start : start + FRAME] for start in range(0, len(message), FRAME))
+        return frame(HEADERS, 4, 1, b"\x88") + b"".join(frame(DATA, 0, 1, each) for each in frames)
 
     def do_status(self, _message: bytes) -> bytes:
         return field(1, b"") + field(2, field(1, "config") + field(2, json.dumps(self.config)))

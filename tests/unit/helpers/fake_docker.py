@@ -26,6 +26,7 @@ class _Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads = False
     info: t.ClassVar[dict[str, t.Any]] = {}
     containers: t.ClassVar[list[dict[str, t.Any]]] = []
+    requests: t.ClassVar[list[bytes]] = []
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -35,7 +36,9 @@ class _Handler(socketserver.StreamRequestHandler):
         request = self.rfile.readline()
         for _line in iter(self.rfile.readline, b"\r\n"):
             pass
-        answer: t.Any = self.server.containers if b"/containers/json" in request else self.server.info
+        self.server.requests.append(request.split()[1])
+        listed = self.server.containers[: 20 if b"limit=20" in request else None]
+        answer: t.Any = listed if b"/containers/json" in request else self.server.info
         self.wfile.write(b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps(answer).encode())
 
 
@@ -54,6 +57,7 @@ class FakeDocker:
             "ContainersRunning": 3,
         }
         self.containers: list[dict[str, t.Any]] = []
+        self.requests: list[t.Any] = []
         self.commands: list[list[str]] = []
         self.write("/usr/bin/dockerd", mode=0o755)
         self.write(UNIT, "[Service]\nExecStart=/usr/bin/dockerd -H fd://\n")
@@ -84,6 +88,7 @@ class FakeDocker:
         server = _Server(str(self.path(socket)), _Handler)
         server.info = self.info  # type: ignore[misc]
         server.containers = self.containers  # type: ignore[misc]
+        server.requests = self.requests  # type: ignore[misc]
         with serving(server, self.path(socket)):
             yield
 

@@ -25,6 +25,15 @@ if t.TYPE_CHECKING:
 
 PROGRAM = "dockerd"
 SOCKET_UNIT = "docker.socket"
+# Containers that the message about a restart may name. With a limit, Docker lists all states, so a filter is needed:
+# {"status":["running","paused","restarting"]}.
+_NAMED = 20
+# No host runs more. A daemon could report any number.
+_MOST_UNNAMED = 100_000
+_SOME_RUNNING = (
+    f"/containers/json?limit={_NAMED}&filters="
+    "%7B%22status%22%3A%5B%22running%22%2C%22paused%22%2C%22restarting%22%5D%7D"
+)
 _SNAP = (
     "Docker is installed as a snap, which this collection does not configure. A snap is confined: its Docker cannot run"
     " the NVIDIA Container Toolkit of the host, and contains another one, which it registers itself. To use the toolkit"
@@ -134,14 +143,22 @@ class Docker(engines_base.EngineDefaults):
     def containers_stopped_by_restart(
         self, host: hostfs.HostFS, installation: engines_base.Installation
     ) -> list[str] | None:
-        info = self._ask(host, installation, "/info") if installation.pid is not None else {}
-        containers = self._ask(host, installation, "/containers/json") if installation.pid is not None else []
-        if not isinstance(info, dict) or not isinstance(containers, list):
+        if installation.pid is None:
+            return []
+        info = self._ask(host, installation, "/info")
+        if not isinstance(info, dict):
             return None
         # Containers keep running only if both the daemon that stops and the one that starts have this setting.
         if info.get("LiveRestoreEnabled") and self._keeps_containers(host, installation):
             return []
-        return sorted(_name_of(container) for container in containers if isinstance(container, dict))
+        # A list of thousands of containers may be longer than any limit. The number of them is in the answer above.
+        containers = self._ask(host, installation, _SOME_RUNNING)
+        listed = [container for container in containers or () if isinstance(container, dict)]
+        count = json_data.get(info, "ContainersRunning", 0) + json_data.get(info, "ContainersPaused", 0)
+        if not isinstance(containers, list):
+            return [f"{count} containers, which {self.name} does not list"] if count else None
+        unnamed = min(max(0, count - len(listed)), _MOST_UNNAMED) if len(listed) >= _NAMED else 0
+        return [*sorted(map(_name_of, listed)), *["another container"] * unnamed]
 
     def _keeps_containers(self, host: hostfs.HostFS, installation: engines_base.Installation) -> bool:
         arguments = installation.unit.arguments if installation.unit is not None else ()

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 import typing as t
 from pathlib import Path
 
@@ -33,6 +34,23 @@ _PARSERS = {"yaml_document.py", "yaml_parser.py", "generate.py", "json_document.
 def test_what_cannot_be_loaded(content: bytes) -> None:
     with within(20), pytest.raises(ValueError, match=r"."):
         load(content)
+
+
+@pytest.mark.parametrize("unit", ["[],", "{},", "1,", '"",', '{"a":[]},', '"aé",', "[[[[]]]],"])
+def test_many_values_are_refused_before_they_take_memory(unit: str) -> None:
+    text = f"[{unit * (5_000_000 // len(unit))}1]"
+    tracemalloc.start()
+    try:
+        with within(20), pytest.raises(ValueError, match="more than 400000 values"):
+            load(text)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(load(f"[{unit * (400_000 // sum(map(unit.count, '[{,')) - 10)}1]")) > 10_000
+
+
+def test_a_long_string_is_one_value() -> None:
+    assert len(load('["' + "QUJD" * 2_000_000 + '"]')[0]) == 8_000_000
 
 
 def test_load() -> None:

@@ -15,6 +15,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import JSON_BYTES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.json_document import (
     MAX_DEPTH,
+    MAX_VALUES,
     JsonDocument,
     JsonSyntaxError,
     parse,
@@ -206,10 +207,23 @@ def test_set_and_delete_restore_the_text(value: dict[str, t.Any], style: dict[st
     assert document(text).set(("guest",), new).delete(("guest",)).text == text
 
 
-@pytest.mark.parametrize("unit", ["x", "\\\\", "[],", '"a":[],'])
+@pytest.mark.parametrize(
+    ("unit", "left", "right"),
+    [("[],", '{"a": [', "0]}"), ("{},", '{"a": [', "0]}"), ('"a":[],', "{", '"a":0}'), ("1,", '{"a": [', "0]}")],
+)
+def test_limit_of_values(unit: str, left: str, right: str) -> None:
+    signs = sum(map(unit.count, "[{,"))
+    text = left + unit * ((MAX_VALUES - 2) // signs) + right
+    with within(60):
+        assert JsonDocument.from_bytes("/x", text.encode()).text == text
+    text = left + unit * (MAX_VALUES // signs + 1) + right
+    with within(5), pytest.raises(ConfigurationError, match=r"^/x, line 1, column 1: the text has more than 1"):
+        JsonDocument.from_bytes("/x", text.encode())
+
+
+@pytest.mark.parametrize("unit", ["x", "\\\\"])
 def test_size_limit(unit: str) -> None:
-    left, right = {"[],": ('{"a": [', "0]}"), '"a":[],': ("{", '"a":0}')}.get(unit, ('{"a": "', '"}'))
-    text = left + unit * ((JSON_BYTES - 20) // len(unit)) + right
+    text = '{"a": "' + unit * ((JSON_BYTES - 20) // len(unit)) + '"}'
     with within(60):
         assert JsonDocument.from_bytes("/x", text.encode()).text == text
     with pytest.raises(ConfigurationError, match=r"^/x: the file is larger than 1 MiB, the limit for JSON"):

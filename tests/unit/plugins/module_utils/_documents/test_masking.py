@@ -307,7 +307,7 @@ def test_toml_hides_user_information_in_urls(text: str, masked: str) -> None:
         ("a = 1\r\n#  auth.token='hunter2' # c\r\n", f"a = 1\r\n#  auth.token={MASK}\r\n"),
         ("a = 1 # secret = hunter2", f"a = 1 # secret = {MASK}"),
         ("# path = 1\n#[auth]\n", "# path = 1\n#[auth]\n"),
-        ('a = "# password = 1"\n', 'a = "# password = 1"\n'),
+        ('a = "# password = 1"\n', f'a = "# password = {MASK}"\n'),
     ],
 )
 def test_toml_hides_secrets_in_comments(text: str, masked: str) -> None:
@@ -325,10 +325,14 @@ def test_toml_with_a_byte_order_mark() -> None:
     assert mask_toml("\ufeffpassword = 'hunter2'\n") == f'\ufeffpassword = "{MASK}"\n'
 
 
-@pytest.mark.parametrize("text", ["", "\n", "a = 1\na = 2\n", "[" * 500, "{}", 'password = "x'])
+@pytest.mark.parametrize("text", ["", "\n", "a = 1\na = 2\n", "[" * 500, "{}", 'path = "x'])
 def test_invalid_toml_is_masked_as_plain_text(text: str) -> None:
     assert mask_toml(text) == text
     assert mask_toml(f"{text}\n# http://u:hunter2@x\n") == f"{text}\n# http://{MASK}@x\n"
+
+
+def test_a_secret_without_its_second_quote() -> None:
+    assert mask_toml('a = 1\npassword = "hunter2') == f"a = 1\npassword = {MASK}"
 
 
 @given(st.text(alphabet="ab=.[]{},#'\"\\\n \r1@:/é\ufeff"))

@@ -145,6 +145,32 @@ def test_compares_the_data_of_tomlkit_with_the_names_in_the_text(monkeypatch: py
 # -- limits --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("start", "unit", "end"),
+    [
+        ("a = [", "[],", "]"),
+        ("a = [", "{},", "]"),
+        ("a = [", "1,", "]"),
+        ("a = [", "{a=1},", "]"),
+        ("", "[[a]]\n", ""),
+        ("", "#\n", ""),
+        ("", "\n", ""),
+        ("a = '''", "\n", "'''"),
+    ],
+)
+def test_many_values_are_refused_before_they_take_memory(start: str, unit: str, end: str) -> None:
+    text = start + unit * ((TOML_BYTES - 50) // len(unit)) + end
+    tracemalloc.start()
+    try:
+        with within(20), pytest.raises(ConfigurationError, match="more than 50000 lines and values"):
+            document(text)
+        # The text and its copies.
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+    assert document(start + unit * (40_000 // sum(map(unit.count, "[{,=\n"))) + end).data is not None
+
+
 def test_a_file_that_is_too_large() -> None:
     assert document(b"#" * TOML_BYTES).data == {}
     with pytest.raises(ConfigurationError, match="larger than 4 MiB, the limit for TOML"):

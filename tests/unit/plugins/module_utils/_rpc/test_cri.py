@@ -46,7 +46,7 @@ def _message(kind: str, identifier: str, error: str | None = None) -> bytes:
 def _answer(monkeypatch: pytest.MonkeyPatch, answer: bytes | Exception) -> list[str]:
     asked: list[str] = []
 
-    def call(_path: str, method: str, _message: bytes) -> bytes:
+    def call(_path: str, method: str, _message: bytes, **_limit: int) -> bytes:
         asked.append(method)
         if isinstance(answer, Exception):
             raise answer

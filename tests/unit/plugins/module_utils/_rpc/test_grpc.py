@@ -246,6 +246,14 @@ def test_no_version(serve: Serve, answer: bytes) -> None:
     assert not version(SOCKET)
 
 
+@pytest.mark.parametrize("content", [b"\x0a\x00", b"\x08\x00", b"\x0d\0\0\0\0"])
+def test_many_fields_are_refused(content: bytes) -> None:
+    for read in (grpc.fields, grpc.numbers):
+        assert len(list(read(content * 100_000))) in (0, 100_000)
+        with pytest.raises(ValueError, match="more than 100000 fields"):
+            list(read(content * 100_001))
+
+
 @pytest.mark.parametrize("excess", [0, 1])
 def test_large_answer(serve: Serve, excess: int) -> None:
     # The limit includes the five bytes that gRPC puts before a message.

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 import typing as t
 from pathlib import Path
 
@@ -50,20 +52,44 @@ class Docker(DockerWithContainers):
         self.described: dict[str, t.Any] = {ONE: inspected(ONE, "/web"), TWO: inspected(TWO, "/db")}
         self.listed: t.Any = None
         self.podman: dict[str, Answer] = {}
+        self.in_podman: list[dict[str, t.Any]] = []
+        self.padding = 0
 
     def answer(self, method: str, request: str, body: bytes) -> tuple[int, bytes]:
         if request == "/containers/json?all=1":
             usual = (entry for entry in self.described.values() if isinstance(entry, dict))
-            listed = [{"Id": entry["Id"], "Names": [entry["Name"]]} for entry in usual]
+            listed = [
+                {"Id": entry["Id"], "Names": [entry["Name"]], "Labels": {"a": "x" * self.padding}} for entry in usual
+            ]
             return 200, json.dumps(listed if self.listed is None else self.listed).encode()
         if request.startswith("/containers/"):
-            found = self.described.get(request.split("/")[2])
-            return (200, json.dumps(found).encode()) if found else (404, b'{"message": "no such container"}')
+            return self.inspect(request.split("/")[2])
         return super().answer(method, request, body)
+
+    def inspect(self, name: str) -> tuple[int, bytes]:
+        """Answer as GetContainer() in daemon/container.go of moby."""
+        named = [
+            key for key, entry in self.described.items() if isinstance(entry, dict) and entry["Name"] == f"/{name}"
+        ]
+        found = [name] if name in self.described else named or [key for key in self.described if key.startswith(name)]
+        if len(found) == 1:
+            return 200, json.dumps(self.described[found[0]]).encode()
+        if found:
+            return 400, b'{"message": "multiple IDs found with provided prefix"}'
+        return 404, b'{"message": "no such container"}'
 
     def run(self, argv: list[str]) -> Answer:
         words = " ".join(argv[3:])
+        if words.startswith("ps ") and self.in_podman and "ps " not in self.podman:
+            return 0, json.dumps([entry for entry in self.in_podman if self.selects(argv, entry)]), ""
         return next((answer for begin, answer in self.podman.items() if words.startswith(begin)), super().run(argv))
+
+    @staticmethod
+    def selects(argv: list[str], entry: dict[str, t.Any]) -> bool:
+        """Return whether all filters of podman ps match, as those of libpod in 3.4 to 5.4."""
+        filters = [word.partition("=")[2].partition("=") for word in argv if word.startswith("--filter=")]
+        values = {"id": entry["Id"], "name": entry["Names"][0]}
+        return all(re.search(pattern, values[kind]) for kind, _sign, pattern in filters)
 
     def find(self, name: str, *selector: str) -> Found:
         return explain_find.find(name, Selector(*selector), self.host, self.run)
@@ -75,8 +101,7 @@ class Docker(DockerWithContainers):
 
     def add_podman(self, *containers: dict[str, t.Any]) -> None:
         self.write("/usr/bin/podman", mode=0o755)
-        listed = [{"Id": entry["Id"], "Names": [entry["Name"]], "Command": ["secret"]} for entry in containers]
-        self.podman["ps --all --no-trunc --format=json"] = (0, json.dumps(listed), "")
+        self.in_podman = [{"Id": entry["Id"], "Names": [entry["Name"]], "Command": ["secret"]} for entry in containers]
         for entry in containers:
             self.podman[f"container inspect -- {entry['Id']}"] = (0, json.dumps([entry]), "")
 
@@ -153,19 +178,42 @@ def test_no_engine(tmp_path: Path) -> None:
 @pytest.mark.parametrize("listed", [{}, [1], [{"Id": 1, "Names": []}], [{"Id": ONE}], [{"Id": ONE, "Names": [1]}]])
 def test_an_invalid_list_of_docker(docker: Docker, listed: t.Any) -> None:
     docker.listed = listed
-    assert "docker (its list of containers is not valid: " in docker.error("web")
+    assert "docker (its description of containers is not valid: " in docker.error("3a3")
 
 
 def test_an_invalid_container_of_docker(docker: Docker) -> None:
     docker.described[ONE] = {"Id": ONE, "Name": "/web"}
     assert docker.find("web").container.state == CREATED
-    docker.listed = [{"Id": THREE, "Names": ["/gone"]}]
-    assert docker.error("gone") == (
-        "The container gone (docker, 5cba00000000) cannot be read: /run/docker.sock answers no such container. Run the"
+    for invalid in (["x"], "x", {"Id": 1, "Name": "/gone"}, {"Id": THREE}):
+        docker.inspect = lambda _name, answer=invalid: (200, json.dumps(answer).encode())  # type: ignore[method-assign]
+        assert "docker (its description of containers is not valid: " in docker.error("gone")
+
+
+def test_a_container_of_docker_that_is_removed_meanwhile(docker: Docker) -> None:
+    docker.listed = [{"Id": THREE, "Names": ["/3a3"]}]
+    assert docker.error("3a3") == (
+        "The container 3a3 (docker, 5cba00000000) cannot be read: /run/docker.sock answers no such container. Run the"
         " task again."
     )
-    docker.described[THREE] = ["x"]
-    assert "describes the container as" in docker.error("gone")
+
+
+@pytest.mark.parametrize("name", ["../info", "web/json?", "we b", "web\r\nHost: x", "-web", "wéb", "web\n"])
+def test_no_request_contains_a_name_that_docker_does_not_allow(docker: Docker, name: str) -> None:
+    docker.add_podman(inspected(THREE, "p1"))
+    assert f"No container has the name or ID {name!r}" in docker.error(name)
+    assert docker.requests == ["GET /info"]
+
+
+def test_docker_with_thousands_of_containers(docker: Docker) -> None:
+    docker.padding = 4096
+    for number in range(5000):
+        identifier = f"{number:064x}"
+        docker.described[identifier] = inspected(identifier, f"/worker-{number}")
+    for name in ("worker-4999", f"{4999:064x}", "web", "3a3a"):
+        assert docker.find(name).container.state == RUNNING
+    assert "Searched: docker (/run/docker.sock)" in docker.error("missing")
+    # This list exceeds the limit, so it cannot name the containers.
+    assert "docker (/run/docker.sock answers multiple IDs found with provided prefix)" in docker.error("0000")
 
 
 def test_podman(docker: Docker) -> None:
@@ -189,7 +237,7 @@ def test_podman(docker: Docker) -> None:
 )
 def test_podman_that_fails(docker: Docker, answer: Answer, message: str) -> None:
     docker.add_podman()
-    docker.podman["ps --all --no-trunc --format=json"] = answer
+    docker.podman["ps "] = answer
     assert message in docker.error("x")
     # The other engines are searched.
     assert docker.find("web").container.engine == "docker"
@@ -230,23 +278,51 @@ INFO = {
 }
 
 
+def of_pod(identifier: str, created: int, pod: str, name: str = "main", padding: int = 0) -> bytes:
+    """Return the entry of a container that a kubelet made in a ListContainersResponse."""
+    values = {"pod.namespace": "default", "pod.name": pod, "container.name": name}
+    labels = b"".join(field(8, field(1, f"io.kubernetes.{key}") + field(2, value)) for key, value in values.items())
+    annotation = field(9, field(1, "a") + field(2, "x" * padding))
+    return field(1, field(1, identifier) + field(3, field(1, name)) + labels + annotation + field(7, created))
+
+
+@functools.lru_cache(maxsize=1)
+def decoded(listed: bytes) -> list[tuple[bytes, set[tuple[bytes, ...]]]]:
+    """Return each container of a list, and its labels."""
+    return [
+        (content, {tuple(dict(fields(label)).values()) for number, label in fields(content) if number == 8})
+        for _number, content in fields(listed)
+    ]
+
+
+def selects(
+    content: bytes, labels: set[tuple[bytes, ...]], identifier: bytes, selector: list[tuple[bytes, ...]]
+) -> bool:
+    """Return whether a ContainerFilter selects a container, as in containerd 1.6 to 2.1 and CRI-O 1.24 to 1.33."""
+    return set(selector) <= labels and dict(fields(content))[1].startswith(identifier)
+
+
 class Cri(FakeCri):
     """A CRI with one container of a pod. ``reply`` replaces its status."""
 
     reply: bytes | None = None
     more = b""
+    identifiers: tuple[str, ...] = (ONE, TWO, THREE)
 
     def do_list_containers(self, message: bytes) -> bytes:
-        assert message == b""
-        names = {"namespace": "default", "name": "training-0"}
-        labels = b"".join(
-            field(8, field(1, f"io.kubernetes.pod.{key}") + field(2, value)) for key, value in names.items()
-        )
         loose = field(1, field(1, TWO) + field(3, field(1, "loose")))
-        return field(1, field(1, ONE) + field(3, field(1, "main")) + labels + field(7, 50)) + loose + self.more
+        every = of_pod(ONE, 50, "training-0") + loose + self.more
+        wanted = dict(fields(message)).get(1)
+        if wanted is None:
+            return every
+        selector = [tuple(dict(fields(label)).values()) for number, label in fields(wanted) if number == 4]
+        identifier = dict(fields(wanted)).get(1, b"")
+        return b"".join(
+            field(1, content) for content, labels in decoded(every) if selects(content, labels, identifier, selector)
+        )
 
     def do_container_status(self, message: bytes) -> bytes:
-        assert dict(fields(message))[1].decode() in (ONE, TWO, THREE)
+        assert dict(fields(message))[1].decode() in self.identifiers
         info = field(1, "info") + field(2, json.dumps(INFO))
         return field(1, field(1, ONE) + field(3, 1)) + field(2, info) if self.reply is None else self.reply
 
@@ -286,20 +362,49 @@ def test_cri(cri: Cri, name: str) -> None:
 
 
 def test_the_newest_container_of_a_pod(cri: Cri) -> None:
-    def made(identifier: str, created: int, pod: str) -> bytes:
-        pairs = {"namespace": "default", "name": pod}.items()
-        labels = b"".join(field(8, field(1, f"io.kubernetes.pod.{key}") + field(2, value)) for key, value in pairs)
-        return field(1, field(1, identifier) + field(3, field(1, "main")) + labels + field(7, created))
-
-    cri.more = made(THREE, 60, "training-0")
+    cri.more = of_pod(THREE, 60, "training-0")
     for name in ("main", "training-0/main", "default/training-0/main"):
         assert cri.find(name).container.identifier == THREE
     assert cri.find(ONE).container.identifier == ONE
-    cri.more = made(THREE, 40, "training-0")
+    cri.more = of_pod(THREE, 40, "training-0")
     assert cri.find("main").container.identifier == ONE
-    cri.more = made(THREE, 60, "training-1")
+    cri.more = of_pod(THREE, 60, "training-1")
     with pytest.raises(HostError, match="matches several containers"):
         cri.find("main")
+
+
+TOO_LONG = r"too long; give the whole ID, or NAMESPACE/POD/NAME\)"
+
+
+@pytest.mark.parametrize("count", [300, 5000])
+def test_cri_with_thousands_of_containers(cri: Cri, count: int) -> None:
+    # A real entry has about 4 KiB, so the list is longer than containerd's limit from about 4,000 on.
+    cri.more = b"".join(of_pod(f"{number:064x}", 1, f"web-{number}", "worker", 4096) for number in range(count))
+    assert len(cri.more) > 1 << 20
+    for name in ("main", "training-0/main", "default/training-0/main", ONE, "3a3a"):
+        assert cri.find(name).container.identifier == ONE
+    for name in ("web-250/worker", "default/web-250/worker"):
+        cri.identifiers = (f"{250:064x}",)
+        assert cri.find(name).container.identifier == f"{250:064x}"
+    cri.identifiers = (TWO,)
+    assert cri.find(TWO).container.name == "loose"
+    for name in ("web-9999/worker", "other/web-250/worker"):
+        with pytest.raises(HostError, match=r"Searched: containerd \(/run/cri.sock\)"):
+            cri.find(name)
+    several, missing = ("matches several containers", "No container has the name") if count == 300 else [TOO_LONG] * 2
+    if count == 300:
+        assert cri.find("loose").container.identifier == TWO
+    for name, message in {"worker": several, "0000": several, "other": missing}.items():
+        with pytest.raises(HostError, match=message):
+            cri.find(name)
+
+
+def test_cri_with_a_status_of_many_variables(cri: Cri) -> None:
+    # A kubelet adds seven variables for each service of the namespace.
+    many = {**INFO, "variables": [f"SERVICE_{number}_PORT_443_TCP_PROTO=tcp" for number in range(60_000)]}
+    cri.reply = field(1, field(1, ONE) + field(3, 1)) + field(2, field(1, "info") + field(2, json.dumps(many)))
+    assert len(cri.reply) > 2 << 20
+    assert cri.find("main").container.program == NVIDIA
 
 
 def test_cri_reports_the_config_before_the_runtime(cri: Cri) -> None:

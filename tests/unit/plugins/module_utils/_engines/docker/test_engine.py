@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import typing as t
+from urllib.parse import unquote
 
 import pytest
 
@@ -171,6 +172,42 @@ def test_live_cdi(docker: FakeDocker, directories: t.Any, cdi: bool | None) -> N
     assert live is not None
     assert live.cdi is cdi
     assert live.cdi_folders == (("/etc/cdi",) if cdi else None)
+
+
+def test_containers_that_a_restart_stops_on_a_large_host(docker: FakeDocker) -> None:
+    docker.runs()
+    docker.info.update(LiveRestoreEnabled=False, ContainersRunning=4990, ContainersPaused=10)
+    docker.containers = [{"Names": [f"/web-{number}"], "Labels": {"a": "x" * 4096}} for number in range(5000)]
+    installation = DOCKER.inspect(docker.host)
+    with docker.answers():
+        stopped = DOCKER.containers_stopped_by_restart(docker.host, installation)
+    assert stopped is not None
+    assert (len(stopped), stopped[:2]) == (5000, ["web-0", "web-1"])
+    assert docker.requests[-1].count(b"limit=20") == 1
+    assert json.loads(unquote(docker.requests[-1].decode().split("filters=")[1])) == {
+        "status": ["running", "paused", "restarting"]
+    }
+
+
+def test_a_number_of_containers_that_no_host_runs(docker: FakeDocker) -> None:
+    docker.runs()
+    docker.info.update(LiveRestoreEnabled=False, ContainersRunning=10**12, ContainersPaused=-5)
+    docker.containers = [{"Names": [f"/web-{number}"]} for number in range(20)]
+    with docker.answers():
+        stopped = DOCKER.containers_stopped_by_restart(docker.host, DOCKER.inspect(docker.host))
+    assert stopped is not None
+    assert len(stopped) == 100_020
+
+
+@pytest.mark.parametrize(("count", "stopped"), [(7, ["7 containers, which docker does not list"]), (0, None)])
+def test_a_list_that_is_too_long_does_not_hide_containers(
+    docker: FakeDocker, count: int, stopped: list[str] | None
+) -> None:
+    docker.runs()
+    docker.info.update(LiveRestoreEnabled=False, ContainersRunning=count)
+    docker.containers = [{"Names": ["/web"], "Labels": {"a": "x" * (17 << 20)}}]
+    with docker.answers():
+        assert DOCKER.containers_stopped_by_restart(docker.host, DOCKER.inspect(docker.host)) == stopped
 
 
 def test_stopped_daemon_is_not_contacted(docker: FakeDocker) -> None:
