@@ -8,6 +8,7 @@ Private to this collection. module_utils/_core/bundled.py imports the packages o
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import typing as t
@@ -18,7 +19,17 @@ from ansible.module_utils import basic
 from ansible.plugins.action.normal import ActionModule as NormalActionModule
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _check, _packing, _reports
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import printable
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import selection
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import (
+    _check,
+    _packing,
+    _reports,
+    _results,
+    _role_state,
+    _user_answers,
+    _user_tasks,
+)
 
 
 class Packages(t.NamedTuple):
@@ -62,6 +73,7 @@ _OLDEST_PYTHON: tuple[int, ...] = max((3, 8), _CORE_MINIMUM if isinstance(_CORE_
 _PRINT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 _COLLECTION = "gpufleet.nvidia."
 _NEVER_RETURNED = ("ansible_facts", "add_host", "add_group")
+_INFO = "nvidia_container_info"
 
 
 class BundledAction(NormalActionModule):
@@ -95,25 +107,43 @@ class BundledAction(NormalActionModule):
         problems = _check.check_for_role(self, task_vars or {})
         if problems.errors:
             return {"failed": True, "msg": "\n".join(problems.errors), "warnings": problems.warnings}
+        variables = task_vars or {}
+        user = _role_state.user_of(variables)
         try:
             result = self.run_module(tmp, task_vars)
-        except (AnsibleAction, AnsibleConnectionFailure):
+        except AnsibleAction:
             raise
+        except AnsibleConnectionFailure as error:
+            # The message contains output of the host.
+            raise AnsibleConnectionFailure(printable.line(str(error))) from None
         except AnsibleError as error:
             # For example, Ansible cannot become a user. The other items of a loop must still run.
             result = {"failed": True, "msg": f"{self._problem_with_user()}{error}"}
-        self.clean(result)
+        result = _results.cleaned(self.clean(result))
         # A role that continues after an error (failed_when: false) reads the message from this key.
         result.pop("error", None)
+        if user:
+            result = self._of_user(result, user, variables)
         if result.get("failed") and self._task.failed_when:
             result["error"] = str(result.get("msg", "The module failed without a message."))
         elif result.get("failed") and not self._task.ignore_errors:
-            result["msg"] = self._with_state_of_host(str(result.get("msg", "")), task_vars or {})
+            result["msg"] = self._with_state_of_host(str(result.get("msg", "")), variables)
         if problems.warnings:
             result["warnings"] = [*(result.get("warnings") or ()), *problems.warnings]
-        if self._discovered_interpreter_key:
+        # A user may have chosen the interpreter, so it is not used for other tasks.
+        if self._discovered_interpreter_key and not user:
             result["ansible_facts"] = {self._discovered_interpreter_key: self._discovered_interpreter}
         return result
+
+    def _of_user(self, result: dict[str, t.Any], user: str, variables: dict[str, t.Any]) -> dict[str, t.Any]:
+        """Return the result of a task for a named user, which never fails the host before other engines are done."""
+        if not result.get("failed"):
+            return result
+        message = str(result.get("msg", ""))
+        if self._module_name(None) == _INFO:
+            return {"changed": False, "engines": [], "findings": [], _role_state.PROBLEM: message}
+        warning = f"{variables.get('inventory_hostname')}: {selection.target_of(user)}: {message}"
+        return {**result, "warnings": [*(result.get("warnings") or ()), warning]}
 
     def _problem_with_user(self) -> str:
         """Return what to check for a task that runs as another user than root and could not be started."""
@@ -136,7 +166,7 @@ class BundledAction(NormalActionModule):
         result: dict[str, t.Any] = super().run(tmp, task_vars)  # type: ignore[no-untyped-call]
         return result
 
-    def clean(self, result: dict[str, t.Any]) -> None:
+    def clean(self, result: dict[str, t.Any]) -> dict[str, t.Any]:
         """Remove what no module of this collection returns, and explain why a module gave no answer."""
         # These keys change variables and other tasks. A hostile host, or a user as whom a module runs, can forge an
         # answer. Only the interpreter that Ansible discovered is kept.
@@ -145,6 +175,14 @@ class BundledAction(NormalActionModule):
         if result.get("failed") and "module_stdout" in result:
             # For example, the host's Python cannot compile the module.
             self._explain_old_python(result)
+        return result
+
+    def _module_name(self, name: object) -> str:
+        return str(self._task.action if name is None else name).rpartition(".")[2]
+
+    def _parse_returned_data(self, res: dict[str, t.Any], *profile: t.Any) -> dict[str, t.Any]:
+        # Ansible prints all other output of a module as a warning.
+        return super()._parse_returned_data({**res, "stdout": _only_json(res["stdout"])}, *profile)  # type: ignore[no-untyped-call,no-any-return,unused-ignore]
 
     def _explain_old_python(self, result: dict[str, t.Any]) -> None:
         """Replace the message if the host's Python is too old."""
@@ -163,6 +201,17 @@ class BundledAction(NormalActionModule):
                 result.pop(key, None)
 
     def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
+        user = _role_state.user_of(kwargs.get("task_vars") or {})
+        if not user:
+            return self._execute_with_packages(*args, **kwargs)
+        module = self._module_name(kwargs.get("module_name"))
+        seconds = _user_tasks.seconds_of(module, kwargs.get("module_args") or self._task.args)
+        result = _user_tasks.run(
+            self, user, seconds, lambda: self.clean(self._execute_with_packages(*args, **kwargs))
+        )
+        return _user_answers.checked(module, user, result)
+
+    def _execute_with_packages(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
         # Without a name, the module of this task.
         module = kwargs.get("module_name")
         given = {**(self._task.args if module is None else kwargs.pop("module_args"))}
@@ -195,3 +244,16 @@ class BundledAction(NormalActionModule):
         """Return the result of _packing.packed() for each of the packages that the controller has, by name."""
         packages = {name: _packing.packed(name, constants.DEFAULT_LOCAL_TMP) for name in names}  # type: ignore[attr-defined]
         return {name: text for name, text in packages.items() if text is not None}
+
+
+def _only_json(output: str) -> str:
+    """Return the first JSON object of an output that begins a line, and the output itself if there is none."""
+    found = re.search(r"^[ \t]*\{", output, re.MULTILINE)
+    if found is None:
+        return output
+    start = found.end() - 1
+    try:
+        _value, end = json.JSONDecoder().raw_decode(output, start)
+    except (ValueError, RecursionError):
+        return output
+    return output[start:end]
