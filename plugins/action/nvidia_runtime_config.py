@@ -14,6 +14,7 @@ import uuid
 
 from ansible.errors import AnsibleAction, AnsibleConnectionFailure, AnsibleError
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import printable
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import selection as engine_selection
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _engine_selection, _restart_plan
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._bundled import (
@@ -87,7 +88,7 @@ class ActionModule(BundledAction):
         except (AnsibleAction, AnsibleConnectionFailure):
             raise
         except AnsibleError as error:
-            return {"failed": True, "msg": str(error)}
+            return {"failed": True, "msg": printable.line(str(error))}
         return self.clean(result)
 
     @property

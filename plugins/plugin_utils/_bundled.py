@@ -8,7 +8,6 @@ Private to this collection. module_utils/_core/bundled.py imports the packages o
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import typing as t
@@ -82,6 +81,9 @@ class BundledAction(NormalActionModule):
     The arguments of the task stay unchanged, so no callback, register or log contains the packages.
     """
 
+    # How warnings of a module begin that runs as a named user, who could forge those of another host.
+    _user_prefix = ""
+
     def packages(self) -> Packages:
         """Return the packages for this task.
 
@@ -118,8 +120,8 @@ class BundledAction(NormalActionModule):
             raise AnsibleConnectionFailure(printable.line(str(error))) from None
         except AnsibleError as error:
             # For example, Ansible cannot become a user. The other items of a loop must still run.
-            result = {"failed": True, "msg": f"{self._problem_with_user()}{error}"}
-        result = _results.cleaned(self.clean(result))
+            result = {"failed": True, "msg": printable.line(f"{self._problem_with_user()}{error}")}
+        result = self.clean(result)
         # A role that continues after an error (failed_when: false) reads the message from this key.
         result.pop("error", None)
         if user:
@@ -181,8 +183,9 @@ class BundledAction(NormalActionModule):
         return str(self._task.action if name is None else name).rpartition(".")[2]
 
     def _parse_returned_data(self, res: dict[str, t.Any], *profile: t.Any) -> dict[str, t.Any]:
-        # Ansible prints all other output of a module as a warning.
-        return super()._parse_returned_data({**res, "stdout": _only_json(res["stdout"])}, *profile)  # type: ignore[no-untyped-call,no-any-return,unused-ignore]
+        # Ansible prints warnings of a module, and output that is no result, before it returns the result.
+        output = _results.of_module(res["stdout"], self._user_prefix)
+        return super()._parse_returned_data({**res, "stdout": output}, *profile)  # type: ignore[no-untyped-call,no-any-return,unused-ignore]
 
     def _explain_old_python(self, result: dict[str, t.Any]) -> None:
         """Replace the message if the host's Python is too old."""
@@ -201,15 +204,18 @@ class BundledAction(NormalActionModule):
                 result.pop(key, None)
 
     def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
-        user = _role_state.user_of(kwargs.get("task_vars") or {})
+        """Run a module, and return its result. All results of modules pass here before anything reads or shows them."""
+        variables = kwargs.get("task_vars") or {}
+        user, host = _role_state.user_of(variables), str(variables.get("inventory_hostname", ""))
         if not user:
-            return self._execute_with_packages(*args, **kwargs)
+            return _results.cleaned(self._execute_with_packages(*args, **kwargs), host)
+        self._user_prefix = f"{host}: {selection.target_of(user)}: "
         module = self._module_name(kwargs.get("module_name"))
         seconds = _user_tasks.seconds_of(module, kwargs.get("module_args") or self._task.args)
         result = _user_tasks.run(
             self, user, seconds, lambda: self.clean(self._execute_with_packages(*args, **kwargs))
         )
-        return _user_answers.checked(module, user, result)
+        return _results.cleaned(_user_answers.checked(module, user, result), host)
 
     def _execute_with_packages(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
         # Without a name, the module of this task.
@@ -244,16 +250,3 @@ class BundledAction(NormalActionModule):
         """Return the result of _packing.packed() for each of the packages that the controller has, by name."""
         packages = {name: _packing.packed(name, constants.DEFAULT_LOCAL_TMP) for name in names}  # type: ignore[attr-defined]
         return {name: text for name, text in packages.items() if text is not None}
-
-
-def _only_json(output: str) -> str:
-    """Return the first JSON object of an output that begins a line, and the output itself if there is none."""
-    found = re.search(r"^[ \t]*\{", output, re.MULTILINE)
-    if found is None:
-        return output
-    start = found.end() - 1
-    try:
-        _value, end = json.JSONDecoder().raw_decode(output, start)
-    except (ValueError, RecursionError):
-        return output
-    return output[start:end]

@@ -10,6 +10,8 @@ a line break in a message can forge the line of another host.
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import printable
@@ -19,17 +21,64 @@ _MESSAGES = ("msg", "error", "warnings", "deprecations", "before_header", "after
 _TRACEBACKS = ("formatted_traceback", "formatted_source_context")
 # What later tasks use as it is: the names of engines and users, and the files of a rollback.
 _NAMES = ("engine", "flavor", "user", "target", "service", "default_runtime", "runtimes", "backup_files")
+# What Ansible prints before the action has the result.
+_PRINTED_EARLY = ("warnings", "deprecations", "exception")
+# More warnings of a user, and more characters of one, are dropped.
+_MOST_WARNINGS, _MOST_CHARACTERS = 10, 500
 
 Result = t.Dict[str, t.Any]
 
 
-def cleaned(result: Result, *, keep_lines: bool = False) -> Result:
+def of_module(output: str, prefix: str = "") -> str:
+    """Return the result in the output of a module, without other output, and with clean warnings.
+
+    Args:
+        output: The standard output of a module.
+        prefix: How each warning begins. Empty if the warnings name the host themselves.
+
+    Returns:
+        The JSON text of the result; the output itself if it has none.
+    """
+    found = re.search(r"^[ \t]*\{", output, re.MULTILINE)
+    if found is None:
+        return output
+    start = found.end() - 1
+    try:
+        result, end = json.JSONDecoder().raw_decode(output, start)
+        if not prefix and not any(name in result for name in _PRINTED_EARLY):
+            return output[start:end]
+        early = {name: _cleaned(result[name], is_message=name != "exception") for name in _PRINTED_EARLY if name in result}
+        return json.dumps({**result, **early} if not prefix else _of_user(result, prefix))
+    except (ValueError, RecursionError):
+        return output
+
+
+def _of_user(result: Result, prefix: str) -> Result:
+    """Return the result of a module that runs as a named user, with warnings of the type that Ansible expects."""
+    given = result.get("warnings")
+    events = [text if isinstance(text, str) else _event(text) for text in (given if isinstance(given, list) else ())]
+    # The module begins a warning with the name of the host.
+    host = f"{prefix.partition(': ')[0]}: "
+    texts = [printable.line(text[len(host) :] if text.startswith(host) else text) for text in events if text]
+    kept = {name: value for name, value in result.items() if name not in _PRINTED_EARLY}
+    return {**kept, "warnings": [f"{prefix}{text[:_MOST_CHARACTERS]}" for text in texts[:_MOST_WARNINGS]]}
+
+
+def _event(warning: object) -> str:
+    """Return the text of a warning, which modules of newer releases of Ansible describe as an object."""
+    event = warning.get("event") if isinstance(warning, dict) else None
+    text = event.get("msg") if isinstance(event, dict) else None
+    return text if isinstance(text, str) else ""
+
+
+def cleaned(result: Result, host: str = "", *, keep_lines: bool = False) -> Result:
     """Return a result whose texts contain no control characters other than line breaks and tabs.
 
     Engines and users with such a character in a name are refused, because later tasks need exact names.
 
     Args:
         result: The result of an action.
+        host: The name of the host, for a warning.
         keep_lines: Whether messages may have several lines. True only for texts of the controller.
     """
     engines, users = result.get("engines"), result.get("users_to_inspect")
@@ -43,7 +92,7 @@ def cleaned(result: Result, *, keep_lines: bool = False) -> Result:
         result = {**result, "users_to_inspect": plain}
     if refused:
         given = result.get("warnings")
-        reason = "The host returned names with control characters, which were refused:"
+        reason = f"{host}: The host returned names with control characters, which were refused:"
         result["warnings"] = [*(given if isinstance(given, list) else []), f"{reason} {', '.join(refused)}"]
     return {key: _cleaned(value, key in _MESSAGES and not keep_lines) for key, value in result.items()}
 

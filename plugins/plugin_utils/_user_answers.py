@@ -19,8 +19,8 @@ Check = t.Callable[[object], bool]
 
 # Longer messages are cut, in characters, and more entries of a list are dropped.
 _MOST_CHARACTERS = 500
-_MOST_WARNINGS = 10
 _MOST_FINDINGS = 100
+_MOST_OUTPUT = 100
 # A larger result is no result of these modules.
 _MOST_VALUES = 10_000
 _MOST_TEXT = 1_000_000
@@ -110,10 +110,9 @@ def failure(message: str) -> Result:
 def _checked(module: str, user: str, result: Result) -> Result:
     found: Result = {"changed": result.get("changed") is True}
     found.update({name: result[name] for name, check in _VALUES.get(module, {}).items() if check(result.get(name, ()))})
+    # Their number and text are limited when the output is read (_results).
     texts = result.get("warnings")
-    found["warnings"] = [
-        printable.line(text)[:_MOST_CHARACTERS] for text in (texts if isinstance(texts, list) else ()) if _TEXT(text)
-    ][:_MOST_WARNINGS]
+    found["warnings"] = texts if isinstance(texts, list) else []
     if result.get("failed") or result.get("unreachable"):
         return {**found, **failure(_message(result)), "changed": found["changed"]}
     target = selection.target_of(user)
@@ -130,11 +129,12 @@ def _checked(module: str, user: str, result: Result) -> Result:
 
 
 def _message(result: Result) -> str:
-    """Return the message of a failed module, with the last line of its output if it returned no result."""
-    message = result.get("msg")
-    output = next((text for text in (result.get("module_stderr"), result.get("module_stdout")) if text), "")
-    last = str(output).strip().splitlines()[-1:]
-    return f"{str(message) if message else _UNUSABLE} {' '.join(last)}".strip()
+    """Return the message of a failed module, or the last line of its output if it returned no result."""
+    outputs = [result[name] for name in ("module_stderr", "module_stdout") if result.get(name)]
+    if outputs or "module_stdout" in result:
+        last = str(outputs[0] if outputs else "").strip().splitlines()[-1:]
+        return " ".join([_UNUSABLE, *(printable.line(line)[:_MOST_OUTPUT] for line in last)])
+    return str(result.get("msg") or _UNUSABLE)
 
 
 def _own(result: Result, target: str) -> list[Result]:

@@ -18,7 +18,7 @@ import time
 import typing as t
 import uuid
 
-from ansible.errors import AnsibleConnectionFailure
+from ansible.errors import AnsibleConnectionFailure, AnsibleError
 
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _user_answers
 
@@ -103,6 +103,10 @@ def run(action: ActionBase, user: str, seconds: int, execute: t.Callable[[], dic
         if not _is_reachable(action):
             raise
         return _user_answers.failure(f"The module ended without a result: {error}")
+    except AnsibleError as error:
+        advice = "Check that this user exists on the host, and that Ansible can become this user and pass it files"
+        readme = "README of the role nvidia_runtime, Rootless Docker"
+        return _user_answers.failure(f"The module could not run as {user}. {advice} ({readme}). {error}")
     except Exception as error:  # noqa: BLE001 - the user chooses the output that Ansible reads
         return _user_answers.failure(f"The result of the module cannot be read: {error}")
     finally:
