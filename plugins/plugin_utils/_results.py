@@ -97,9 +97,14 @@ def cleaned(result: Result, host: str = "", *, keep_lines: bool = False) -> Resu
     return {key: _cleaned(value, key in _MESSAGES and not keep_lines) for key, value in result.items()}
 
 
+def has_exact_names(engine: Result) -> bool:
+    """Return whether no name of an engine has a control character, so that later tasks can use it as it is."""
+    return all(_is_plain(engine.get(name)) for name in _NAMES)
+
+
 def _exact(engine: object, refused: list[str]) -> object | None:
     """Return an engine whose names are exact. Return one with an error, or None, if they have control characters."""
-    if not isinstance(engine, dict) or all(_is_plain(engine.get(name)) for name in _NAMES):
+    if not isinstance(engine, dict) or has_exact_names(engine):
         return engine
     target = engine.get("target")
     refused.append(f"engine {target}")

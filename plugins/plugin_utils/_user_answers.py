@@ -13,6 +13,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import printable
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import selection
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _results
 
 Result = t.Dict[str, t.Any]
 Check = t.Callable[[object], bool]
@@ -25,6 +26,7 @@ _MOST_OUTPUT = 100
 _MOST_VALUES = 10_000
 _MOST_TEXT = 1_000_000
 _UNUSABLE = "The module returned no usable result. The user may have changed the process of the module."
+_NOT_EXACT = "The module returned names with control characters."
 
 
 class AnswerError(Exception):
@@ -152,6 +154,8 @@ def _typed(row: object, required: t.Mapping[str, Check], also: t.Mapping[str, Ch
     known = {**required, **(also or {})}
     if not all(check(row[name]) for name, check in known.items() if name in row):
         raise AnswerError(_UNUSABLE)
+    if not _results.has_exact_names(row):
+        raise AnswerError(_NOT_EXACT)
     return {name: row[name] for name in known if name in row}
 
 

@@ -65,6 +65,13 @@ def test_wrong_types_of_an_inspection_are_a_failure(engines: t.Any) -> None:
     assert "engines" not in found
 
 
+@pytest.mark.parametrize(("name", "value"), [("service", "docker\nok: [b]"), ("runtimes", {"a\x9b": "/x"})])
+def test_names_with_control_characters_are_a_failure(name: str, value: t.Any) -> None:
+    for module, row in ((INFO, engine(ALICE)), (CONFIG, ROW)):
+        found = checked(module, engines=[{**row, name: value}])
+        assert (found["failed"], found["msg"]) == (True, "The module returned names with control characters.")
+
+
 def test_a_configuration_has_the_row_of_the_user_only() -> None:
     rows = [{**ROW, "target": "docker"}, {**ROW, "target": BOB}, {**ROW, "other": 1, "unrecorded": ["/x"]}]
     found = checked(CONFIG, changed=True, engines=rows, diff=[{"before": "a", "after": "b"}])
