@@ -150,12 +150,7 @@ class BundledAction(NormalActionModule):
     def _problem_with_user(self) -> str:
         """Return what to check for a task that runs as another user than root and could not be started."""
         user = self._play_context.become_user if self._play_context.become else None
-        if user in (None, "root"):
-            return ""
-        return (
-            f"The module could not run as the user {user}. Check that this user exists on the host, and that Ansible"
-            " can become this user and pass it files (README of the role nvidia_runtime, Rootless Docker). "
-        )
+        return "" if user in (None, "root") else _user_tasks.not_started(str(user))
 
     def _with_state_of_host(self, message: str, variables: dict[str, t.Any]) -> str:
         """Return the error of a task, in a role of this collection's playbooks with the last line about the host."""
@@ -212,9 +207,7 @@ class BundledAction(NormalActionModule):
         self._user_prefix = f"{host}: {selection.target_of(user)}: "
         module = self._module_name(kwargs.get("module_name"))
         seconds = _user_tasks.seconds_of(module, kwargs.get("module_args") or self._task.args)
-        result = _user_tasks.run(
-            self, user, seconds, lambda: self.clean(self._execute_with_packages(*args, **kwargs))
-        )
+        result = _user_tasks.run(self, user, seconds, lambda: self.clean(self._execute_with_packages(*args, **kwargs)))
         return _results.cleaned(_user_answers.checked(module, user, result), host)
 
     def _execute_with_packages(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:

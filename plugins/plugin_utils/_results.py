@@ -47,7 +47,9 @@ def of_module(output: str, prefix: str = "") -> str:
         result, end = json.JSONDecoder().raw_decode(output, start)
         if not prefix and not any(name in result for name in _PRINTED_EARLY):
             return output[start:end]
-        early = {name: _cleaned(result[name], is_message=name != "exception") for name in _PRINTED_EARLY if name in result}
+        early = {
+            name: _cleaned(result[name], is_message=name != "exception") for name in _PRINTED_EARLY if name in result
+        }
         return json.dumps({**result, **early} if not prefix else _of_user(result, prefix))
     except (ValueError, RecursionError):
         return output

@@ -160,9 +160,10 @@ def completed_of(variables: Variables) -> list[str]:
 
 
 def errors_of(variables: Variables) -> list[str]:
-    """Return the errors of the last run of the role, of its configuration, restarts and verifications.
+    """Return the errors of the last run of the role: of its configuration, restarts and verifications.
 
-    Those of named users are not included, because they must not fail the host. Results about other entries than those of the last run belong to an earlier run.
+    Those of named users are not included, because they must not fail the host. Results about other entries than those
+    of the last run belong to an earlier run.
     """
     results = items(variables.get("nvidia_runtime_result"))
     errors = [str(error) for result in results for error in result.get("errors") or []]

@@ -106,7 +106,11 @@ def checked(module: str, user: str, result: Result) -> Result:
 def failure(message: str) -> Result:
     """Return the result of a module that failed with this message."""
     text = printable.line(message)
-    return {"changed": False, "failed": True, "msg": text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."}
+    return {
+        "changed": False,
+        "failed": True,
+        "msg": text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}...",
+    }
 
 
 def _checked(module: str, user: str, result: Result) -> Result:

@@ -78,6 +78,14 @@ def _number(value: object, default: int) -> int:
         return default
 
 
+def not_started(user: str) -> str:
+    """Return what to check if Ansible cannot start a module as a user."""
+    return (
+        f"The module could not run as the user {user}. Check that this user exists on the host, and that Ansible can"
+        " become this user and pass it files (README of the role nvidia_runtime, Rootless Docker). "
+    )
+
+
 def run(action: ActionBase, user: str, seconds: int, execute: t.Callable[[], dict[str, t.Any]]) -> dict[str, t.Any]:
     """Run a module as a user.
 
@@ -104,9 +112,7 @@ def run(action: ActionBase, user: str, seconds: int, execute: t.Callable[[], dic
             raise
         return _user_answers.failure(f"The module ended without a result: {error}")
     except AnsibleError as error:
-        advice = "Check that this user exists on the host, and that Ansible can become this user and pass it files"
-        readme = "README of the role nvidia_runtime, Rootless Docker"
-        return _user_answers.failure(f"The module could not run as {user}. {advice} ({readme}). {error}")
+        return _user_answers.failure(f"{not_started(user)}{error}")
     except Exception as error:  # noqa: BLE001 - the user chooses the output that Ansible reads
         return _user_answers.failure(f"The result of the module cannot be read: {error}")
     finally:

@@ -201,7 +201,7 @@ OF_ALICE = {"nvidia_runtime_user": "alice", "ansible_loop_var": "nvidia_runtime_
         ),
         (
             {"nvidia_runtime_config": {"changed": True, "engines": [{"target": ["docker/rootless/alice"]}]}},
-            {"engines": [engine("docker/rootless/alice")]}, "present", "is not configured: The module returned no usable",
+            {"engines": [engine("docker/rootless/alice")]}, "present", "is not configured: The module returned no",
         ),
     ],
 )  # fmt: skip

@@ -64,7 +64,9 @@ def test_names_with_control_characters_are_refused(name: str, value: t.Any) -> N
     found = _results.cleaned({"engines": [{"target": "crio"}, described], "warnings": ["w"]}, "gpu-1")
     assert found["engines"] == [{"target": "crio"}]
     assert found["warnings"][0] == "w"
-    assert found["warnings"][1].startswith("gpu-1: The host returned names with control characters, which were refused:")
+    assert found["warnings"][1].startswith(
+        "gpu-1: The host returned names with control characters, which were refused:"
+    )
     assert found["warnings"][1].isprintable()
     configured = {**described, "changed": True}
     rows = _results.cleaned({"engines": [configured]}, "gpu-1")["engines"]

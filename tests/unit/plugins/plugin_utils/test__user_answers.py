@@ -30,7 +30,9 @@ def checked(module: str, **result: t.Any) -> dict[str, t.Any]:
 def test_an_inspection_has_the_row_of_the_user_only() -> None:
     others = [engine(), engine(BOB, inspected=True), engine("containerd")]
     own = engine(ALICE, live={"version": "28.5.2"}, runtimes={"nvidia": "/x"})
-    findings = [{"severity": "info", "id": "a", "subject": target, "text": "t", "advice": ""} for target in (ALICE, BOB)]
+    findings = [
+        {"severity": "info", "id": "a", "subject": target, "text": "t", "advice": ""} for target in (ALICE, BOB)
+    ]
     found = checked(
         INFO, changed=True, engines=[*others, {**own, "other": 1}], findings=findings, toolkit={}, skipped=True,
         ansible_facts={"a": 1}, results=[], unreachable=False, invocation={}, diff={},
@@ -51,8 +53,8 @@ def test_a_user_without_an_engine_is_no_error() -> None:
             ("engine", "crio"), ("flavor", "system"), ("user", None), ("user", "bob"), ("user", ["alice"]),
             ("inspected", "yes"), ("installed", 1), ("running", None), ("service", ["docker.service"]),
             ("recorded_files", "x"), ("recorded_files", [5]), ("problems", {}), ("problems", [{"code": 5}]),
-            ("unfinished_restart", 0), ("runtimes", ["nvidia"]), ("runtimes", {"nvidia": 5}), ("pid", True), ("live", 5),
-            ("default_runtime", {}), ("version", 28),
+            ("unfinished_restart", 0), ("runtimes", ["nvidia"]), ("runtimes", {"nvidia": 5}), ("pid", True),
+            ("live", 5),             ("default_runtime", {}), ("version", 28),
         )),
         *([{name: value for name, value in engine(ALICE).items() if name != missing}]
           for missing in ("target", "engine", "installed", "running", "problems")),

@@ -93,7 +93,10 @@ def test_processes_of_a_task_without_end_are_ended() -> None:
     [
         ("{mark} ended=1 left=5 7\n", "Its processes 5 7 still run on the host. End them with: kill -9 5 7"),
         ("{mark} ended= left=\n", "None of its processes was found on the host. List those of this user"),
-        ("{mark} ended=1 left=5; reboot\n", "Whether its processes still run is not known. List them with: ps -u alice"),
+        (
+            "{mark} ended=1 left=5; reboot\n",
+            "Whether its processes still run is not known. List them with: ps -u alice",
+        ),
         ("", "Whether its processes still run is not known."),
         (None, "Whether its processes still run is not known."),
     ],
