@@ -177,10 +177,13 @@ class BundledAction(NormalActionModule):
     def _module_name(self, name: object) -> str:
         return str(self._task.action if name is None else name).rpartition(".")[2]
 
-    def _parse_returned_data(self, res: dict[str, t.Any], *profile: t.Any) -> dict[str, t.Any]:
-        # Ansible prints warnings of a module, and output that is no result, before it returns the result.
+    def _parse_returned_data(self, *args: t.Any, **kwargs: t.Any) -> t.Any:
+        # Ansible prints warnings of a module, and output that is no result, before it returns the result. The second
+        # argument of newer releases is not used here.
+        res, *rest = args
         output = _results.of_module(res["stdout"], self._user_prefix)
-        return super()._parse_returned_data({**res, "stdout": output}, *profile)  # type: ignore[no-untyped-call,no-any-return,unused-ignore]
+        parse: t.Any = super()._parse_returned_data
+        return parse({**res, "stdout": output}, *rest, **kwargs)
 
     def _explain_old_python(self, result: dict[str, t.Any]) -> None:
         """Replace the message if the host's Python is too old."""

@@ -40,14 +40,17 @@ _UNIT = 1 if sys.platform == "darwin" else 1024
 # The variable in the environment by which the processes of a task are found on the host.
 MARK = "GPUFLEET_TASK"
 # The user's processes are ended by the same user, who can signal no process of others. The shell reads no file of the
-# user.
+# user. The name and the value of the variable are joined by the shell, since sudo puts the text of this command into the
+# environment of the shell (SUDO_COMMAND).
 _END = """\
+_name={name}
+_find() {{ grep -lsF "$_name={mark}" /proc/[0-9]*/environ | tr -cd '0-9\\n'; }}
 for _n in 1 2 3; do
-_ids=$(grep -lsF {mark} /proc/[0-9]*/environ | tr -cd '0-9\\n')
+_ids=$(_find)
 [ -n "$_ids" ] || break
 kill -9 $_ids; _ended=1; sleep 1
 done 2>/dev/null
-echo "{mark} ended=$_ended left="$(grep -lsF {mark} /proc/[0-9]*/environ | tr -cd '0-9\\n')
+echo "{mark} ended=$_ended left="$(_find)
 """
 
 
@@ -157,7 +160,7 @@ def _peak() -> int:
 
 def _end(action: ActionBase, user: str, mark: str) -> str:
     """End the processes of a task on the host. Return what is known about them."""
-    answer = _command(action, _END.format(mark=mark))
+    answer = _command(action, _END.format(name=MARK, mark=mark))
     found = re.search(rf"{mark} ended=(1?) left=([0-9 ]*)$", answer or "", re.MULTILINE)
     if found is None:
         return f"Whether its processes still run is not known. List them with: ps -u {user}"

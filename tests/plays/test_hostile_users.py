@@ -61,7 +61,13 @@ def configured(target: str, /, **values: t.Any) -> dict[str, t.Any]:
 
 
 GPU = {"present": True, "kind": "driver", "message": ""}
-TOOLKIT = {"package_manager": "apt", "gpg": None, "version": "1.19.1", "gpu": GPU, "repository_files": []}
+TOOLKIT: dict[str, t.Any] = {
+    "package_manager": "apt",
+    "gpg": None,
+    "version": "1.19.1",
+    "gpu": GPU,
+    "repository_files": [],
+}
 OF_ROOT = [engine(), engine(ALICE, inspected=False), engine(BOB, inspected=False)]
 INFO = "nvidia_container_info"
 # Of an unchanged host, and of its users.

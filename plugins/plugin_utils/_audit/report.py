@@ -163,7 +163,7 @@ def with_users(result: object, users: object) -> dict[str, t.Any]:
         if problem is not None:
             # Not false, so that no finding asks for the user's name.
             engines = [{**row, "inspected": None} for row in reported]
-            found = [_not_inspected(target, problem)]
+            found: list[Mapping[str, t.Any]] = [_not_inspected(target, problem)]
         else:
             found = [row for row in rows(task.get("findings")) if row.get("subject") == target]
         if engines or problem is not None:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -24,7 +25,9 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _user_tasks
 
 
 def shell(command: str, **_options: t.Any) -> dict[str, str]:
-    done = subprocess.run(["/bin/sh", "-c", command], stdout=subprocess.PIPE, text=True, check=False)
+    # sudo adds the command to the environment.
+    environ = {**os.environ, "SUDO_COMMAND": f"/bin/sh -c {command}"}
+    done = subprocess.run(["/bin/sh", "-c", command], stdout=subprocess.PIPE, text=True, check=False, env=environ)
     return {"stdout": done.stdout}
 
 
@@ -33,6 +36,11 @@ def new_action(execute: t.Callable[..., t.Any] = shell) -> t.Any:
     action._task.environment = [{"A": "1"}]
     action._low_level_execute_command = execute
     return action
+
+
+def waits() -> dict[str, t.Any]:
+    time.sleep(30)
+    return {}
 
 
 def raises(error: BaseException) -> t.Callable[..., t.Any]:
@@ -61,7 +69,12 @@ def test_a_task_may_take_what_its_options_allow(module: str, args: dict[str, t.A
 def test_a_result_is_returned_as_it_is() -> None:
     action, result = new_action(), {"changed": True}
     seen: list[t.Any] = []
-    assert _user_tasks.run(action, "alice", 5, lambda: seen.append(action._task.environment) or result) is result
+
+    def execute() -> dict[str, t.Any]:
+        seen.append(action._task.environment)
+        return result
+
+    assert _user_tasks.run(action, "alice", 5, execute) is result
     assert seen[0][0] == {"A": "1"}
     assert list(seen[0][1]) == [_user_tasks.MARK]
     assert action._task.environment == [{"A": "1"}]
@@ -105,17 +118,17 @@ def test_processes_that_may_still_run_are_named(answer: str | None, expected: st
     def execute(command: str, **_options: t.Any) -> dict[str, str]:
         if answer is None:
             raise AnsibleError("no shell")
-        mark = next(word for word in command.split() if word.startswith("gpufleet-"))
+        mark = re.findall(r"gpufleet-[0-9a-f-]{36}", command)[0]
         return {"stdout": answer.replace("{mark}", mark)}
 
-    result = _user_tasks.run(new_action(execute), "alice", 0, lambda: time.sleep(30) or {})
+    result = _user_tasks.run(new_action(execute), "alice", 0, waits)
     assert expected in result["msg"]
 
 
 def test_output_without_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     peaks = iter([0, *([1 << 20] * 2), *([1 << 40] * 100)])
     monkeypatch.setattr(_user_tasks, "_peak", lambda: next(peaks))
-    result = _user_tasks.run(new_action(), "alice", 20, lambda: time.sleep(30) or {})
+    result = _user_tasks.run(new_action(), "alice", 20, waits)
     assert "wrote more than 256 MiB" in result["msg"]
 
 
@@ -139,7 +152,7 @@ def test_an_alarm_of_ansible_stays() -> None:
     try:
         signal.alarm(1)
         # It is the shorter limit.
-        result = _user_tasks.run(new_action(), "alice", 30, lambda: time.sleep(20) or {})
+        result = _user_tasks.run(new_action(), "alice", 30, waits)
         assert "The task that ran as alice" in result["msg"]
         assert fired == []
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 20
@@ -151,7 +164,7 @@ def test_an_alarm_of_ansible_stays() -> None:
 def test_the_command_finds_no_process_of_another_task() -> None:
     other = subprocess.Popen(["sleep", "1000"], env={_user_tasks.MARK: "gpufleet-other"})
     try:
-        result = _user_tasks.run(new_action(), "alice", 0, lambda: time.sleep(30) or {})
+        result = _user_tasks.run(new_action(), "alice", 0, waits)
         assert "None of its processes was found" in result["msg"]
         assert Path(f"/proc/{other.pid}").exists()
         assert other.poll() is None
