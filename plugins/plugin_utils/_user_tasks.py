@@ -40,8 +40,8 @@ _UNIT = 1 if sys.platform == "darwin" else 1024
 # The variable in the environment by which the processes of a task are found on the host.
 MARK = "GPUFLEET_TASK"
 # The user's processes are ended by the same user, who can signal no process of others. The shell reads no file of the
-# user. The name and the value of the variable are joined by the shell, since sudo puts the text of this command into the
-# environment of the shell (SUDO_COMMAND).
+# user. It joins the name and the value of the variable, since sudo puts the text of this command into the environment
+# of the shell (SUDO_COMMAND).
 _END = """\
 _name={name}
 _find() {{ grep -lsF "$_name={mark}" /proc/[0-9]*/environ | tr -cd '0-9\\n'; }}
