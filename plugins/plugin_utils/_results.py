@@ -20,7 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import print
 _MESSAGES = ("msg", "error", "warnings", "deprecations", "before_header", "after_header", "help_text")
 _TRACEBACKS = ("formatted_traceback", "formatted_source_context")
 # What later tasks use as it is: the names of engines and users, and the files of a rollback.
-_NAMES = ("engine", "flavor", "user", "target", "service", "default_runtime", "runtimes", "backup_files")
+_NAMES = ("engine", "flavor", "user", "target", "service", "default_runtime", "backup_files")
 # What Ansible prints before the action has the result.
 _PRINTED_EARLY = ("warnings", "deprecations", "exception")
 # More warnings of a user, and more characters of one, are dropped.
@@ -76,7 +76,7 @@ def _event(warning: object) -> str:
 def cleaned(result: Result, host: str = "", *, keep_lines: bool = False) -> Result:
     """Return a result whose texts contain no control characters other than line breaks and tabs.
 
-    Engines and users with such a character in a name are refused, because later tasks need exact names.
+    Engines, runtimes and users with such a character in a name are left out, because later tasks need exact names.
 
     Args:
         result: The result of an action.
@@ -94,7 +94,7 @@ def cleaned(result: Result, host: str = "", *, keep_lines: bool = False) -> Resu
         result = {**result, "users_to_inspect": plain}
     if refused:
         given = result.get("warnings")
-        reason = f"{host}: The host returned names with control characters, which were refused:"
+        reason = f"{host}: The host returned names with control characters, which are not used:"
         result["warnings"] = [*(given if isinstance(given, list) else []), f"{reason} {', '.join(refused)}"]
     return {key: _cleaned(value, key in _MESSAGES and not keep_lines) for key, value in result.items()}
 
@@ -105,12 +105,21 @@ def has_exact_names(engine: Result) -> bool:
 
 
 def _exact(engine: object, refused: list[str]) -> object | None:
-    """Return an engine whose names are exact. Return one with an error, or None, if they have control characters."""
-    if not isinstance(engine, dict) or has_exact_names(engine):
+    """Return an engine without runtimes whose names are not exact.
+
+    If the engine itself has such names, return only its error, or None for an engine that was not configured.
+    """
+    if not isinstance(engine, dict):
         return engine
-    target = engine.get("target")
+    target, runtimes = engine.get("target"), engine.get("runtimes")
+    if has_exact_names(engine):
+        if not isinstance(runtimes, dict) or _is_plain(runtimes):
+            return engine
+        kept = {name: value for name, value in runtimes.items() if _is_plain(name) and _is_plain(value)}
+        refused += [f"runtime {name} of {target}" for name in runtimes if name not in kept]
+        return {**engine, "runtimes": kept}
     refused.append(f"engine {target}")
-    if "changed" not in engine or not isinstance(target, str) or not printable.is_plain(target):
+    if "changed" not in engine or not _is_plain(target):
         return None
     return {"target": target, "changed": engine["changed"], "error": "Its names or files contain control characters."}
 

@@ -55,8 +55,8 @@ def test_exact_values_stay_exact() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("service", EVIL), ("target", "docker\n"), ("user", "al\u202eice"), ("runtimes", {"nvi\x1bdia": "/x"}),
-        ("runtimes", {"nvidia": "/x\t"}), ("default_runtime", "\x85"), ("backup_files", [{"path": "/x\x7f"}]),
+        ("service", EVIL), ("target", "docker\n"), ("user", "al\u202eice"),
+        ("default_runtime", "\x85"), ("backup_files", [{"path": "/x\x7f"}]),
     ],
 )  # fmt: skip
 def test_names_with_control_characters_are_refused(name: str, value: t.Any) -> None:
@@ -65,13 +65,20 @@ def test_names_with_control_characters_are_refused(name: str, value: t.Any) -> N
     assert found["engines"] == [{"target": "crio"}]
     assert found["warnings"][0] == "w"
     assert found["warnings"][1].startswith(
-        "gpu-1: The host returned names with control characters, which were refused:"
+        "gpu-1: The host returned names with control characters, which are not used:"
     )
     assert found["warnings"][1].isprintable()
     configured = {**described, "changed": True}
     rows = _results.cleaned({"engines": [configured]}, "gpu-1")["engines"]
     error = "Its names or files contain control characters."
     assert rows == ([] if name == "target" else [{"target": "docker", "changed": True, "error": error}])
+
+
+def test_runtimes_with_control_characters_are_left_out() -> None:
+    runtimes = {"nvidia": "/x", "nvi\x1bdia": "/x", "b": "/x\t"}
+    found = _results.cleaned({"engines": [{"target": "docker", "runtimes": runtimes}]}, "gpu-1")
+    assert found["engines"] == [{"target": "docker", "runtimes": {"nvidia": "/x"}}]
+    assert found["warnings"][0].endswith("not used: runtime nvi\\x1bdia of docker, runtime b of docker")
 
 
 def test_users_with_control_characters_are_refused() -> None:

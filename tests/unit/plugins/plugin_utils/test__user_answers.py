@@ -67,7 +67,7 @@ def test_wrong_types_of_an_inspection_are_a_failure(engines: t.Any) -> None:
     assert "engines" not in found
 
 
-@pytest.mark.parametrize(("name", "value"), [("service", "docker\nok: [b]"), ("runtimes", {"a\x9b": "/x"})])
+@pytest.mark.parametrize(("name", "value"), [("service", "docker\nok: [b]"), ("default_runtime", "a\x9b")])
 def test_names_with_control_characters_are_a_failure(name: str, value: t.Any) -> None:
     for module, row in ((INFO, engine(ALICE)), (CONFIG, ROW)):
         found = checked(module, engines=[{**row, name: value}])
