@@ -64,24 +64,24 @@ class RoleState:
 
     def engines_of_users(self) -> dict[str, list[dict[str, t.Any]]]:
         """Return the engines that each named user has found."""
-        return {
-            user: tables(result["engines"])
-            for user, result in self._inspections()
-            if PROBLEM not in result and isinstance(result.get("engines"), list)
-        }
+        known = self._inspections().items()
+        return {user: tables(result["engines"]) for user, result in known if PROBLEM not in result}
 
     def problems_of_users(self) -> dict[str, str]:
         """Return why the engine of a named user could not be inspected. It is not inspected again in this play."""
-        return {user: str(result[PROBLEM]) for user, result in self._inspections() if PROBLEM in result}
+        return {user: str(result[PROBLEM]) for user, result in self._inspections().items() if PROBLEM in result}
 
-    def _inspections(self) -> t.Iterator[tuple[str, dict[str, t.Any]]]:
+    def _inspections(self) -> dict[str, dict[str, t.Any]]:
+        """Return the last inspection of each named user."""
         names = ["nvidia_runtime_info_of_users"]
         if self.reuses_inspection():
             names.insert(0, "nvidia_toolkit_info_of_users")
+        found = {}
         for result in (result for name in names for result in items(self.variables.get(name))):
             user = item_of(result)
-            if isinstance(user, str):
-                yield user, result
+            if isinstance(user, str) and isinstance(result.get("engines"), list):
+                found[user] = result
+        return found
 
     def users(self) -> tuple[str, ...]:
         """Return the users whose rootless engines the role configures."""
@@ -216,7 +216,9 @@ def targets_with_gpus(state: RoleState) -> list[dict[str, str]]:
     if gpu_of(state.variables).get("kind") not in ("driver", "pci"):
         return []
     found = []
-    for target in state.selection().targets:
+    # The report has their problems.
+    not_inspected = [engine_selection.target_of(user) for user in state.problems_of_users()]
+    for target in (target for target in state.selection().targets if target not in not_inspected):
         engine, flavor, instance = _restart_plan.parts_of(target)
         user = instance if flavor == "rootless" else ""
         unit = instance if flavor == "system" else ""

@@ -125,6 +125,7 @@ def test_an_engine(engine: dict[str, t.Any], entry: dict[str, t.Any], more: dict
     [
         (configured(), "no container engine"),
         (configured({"target": "docker", "error": "x"}), "docker: failed"),
+        (configured({"target": "docker/rootless/a", "error": "x"}), "docker/rootless/a: not configured"),
         # The role did not run.
         ({"results": [{"skipped": True}]}, "nvidia-cdi-refresh.service"),
     ],
