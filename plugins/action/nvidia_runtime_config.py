@@ -14,6 +14,7 @@ import uuid
 
 from ansible.errors import AnsibleAction, AnsibleConnectionFailure, AnsibleError
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import printable
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import selection as engine_selection
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _engine_selection, _restart_plan
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._bundled import (
@@ -41,6 +42,10 @@ _VALUES: dict[str, tuple[type, ...]] = {
 _SELECTED = "selected"
 _USER = "nvidia_runtime_user"
 _INFO = "gpufleet.nvidia.nvidia_container_info"
+_NOT_REPORTED = (
+    "It runs, but the task that ran as this user did not report it. Ask the user, or remove the user from"
+    " nvidia_runtime_users."
+)
 # What the results of several runs of the module have in common with that of one run.
 _LISTS = ("warnings", "deprecations")
 
@@ -83,9 +88,8 @@ class ActionModule(BundledAction):
         except (AnsibleAction, AnsibleConnectionFailure):
             raise
         except AnsibleError as error:
-            return {"failed": True, "msg": str(error)}
-        self.clean(result)
-        return result
+            return {"failed": True, "msg": printable.line(str(error))}
+        return self.clean(result)
 
     @property
     def arguments(self) -> dict[str, t.Any]:
@@ -117,6 +121,8 @@ class _RoleTask:
         targets = selection.targets
         if self._user:
             own = engine_selection.target_of(self._user)
+            if own not in targets and self._state.runs_engine(self._user):
+                return self._not_configured(_NOT_REPORTED)
             groups = [[own]] if own in targets else []
         else:
             groups = _engine_selection.groups_of_root(targets)
@@ -128,12 +134,15 @@ class _RoleTask:
     def _selection(self) -> _engine_selection.Selection | dict[str, t.Any]:
         """Return the engines of the host, or a failure. Inspect what no earlier task has inspected."""
         state = self._state
+        problem = state.problems_of_users().get(self._user)
+        if problem is not None:
+            return self._not_configured(problem)
         if self._user in state.engines_of_users():
             return state.selection()
         if self._user:
             found = self._inspected(require_root=False)
             if isinstance(found, dict):
-                return self._failed(str(found.get("msg")))
+                return self._not_configured(str(found.get("msg")))
             return state.selection(of_users={self._user: tables(found)})
         if state.inspection() is not None:
             return state.selection()
@@ -144,11 +153,16 @@ class _RoleTask:
             return {**found, "refused": True}
         return state.selection({"engines": found})
 
-    def _failed(self, message: str) -> dict[str, t.Any]:
-        """Return the result for a user whose engine cannot be inspected. The engines of others are still configured."""
+    def _not_configured(self, problem: str) -> dict[str, t.Any]:
+        """Return the result for a user whose engine is left as it is. The host does not fail because of a user."""
         target = engine_selection.target_of(self._user)
-        engine = {"target": target, "changed": False, "error": message}
-        return {"changed": False, "engines": [engine], "errors": [f"{target}: {message}"], "work": []}
+        engine = {"target": target, "changed": False, "error": problem}
+        return {"changed": False, "engines": [engine], "errors": [], "work": [], "warnings": [self._warning(problem)]}
+
+    def _warning(self, problem: str) -> str:
+        verb = "configured" if self._state.selects.state == _engine_selection.PRESENT else "removed"
+        host, target = self._variables.get("inventory_hostname", ""), engine_selection.target_of(self._user)
+        return f"{host}: {target} is not {verb}: {problem}"
 
     def _without_engine(self, selection: _engine_selection.Selection) -> dict[str, t.Any]:
         """Return the warning about a user for whom nothing is configured, and the part of the host's closing line."""
@@ -196,19 +210,23 @@ class _RoleTask:
         mine = [entry for entry in earlier if self._is_mine(entry, selection)]
         kept = [entry for entry in mine if _restart_plan.key_of(entry) not in new]
         host = self._variables.get("inventory_hostname", "")
+        warnings = [f"{host}: {text}" for text in plan.warnings]
+        if self._user:
+            # The host does not fail because of a user.
+            warnings += [self._warning(str(engine["error"])) for engine in result["engines"] if "error" in engine]
         return {
             **result,
             "changed": result["changed"] or plan.changed,
             "runtime_name": self._state.options().runtime_name,
             "work": [*kept, *plan.entries],
-            "errors": [*self._earlier_errors(), *plan.errors],
+            "errors": [] if self._user else [*self._earlier_errors(), *plan.errors],
             "play": self._action.play,
-            "warnings": [*result["warnings"], *(f"{host}: {text}" for text in plan.warnings)],
+            "warnings": [*result["warnings"], *warnings],
         }
 
     def _earlier_errors(self) -> list[str]:
         """Return the errors of an earlier run of the role in this play, with which the host has not failed yet."""
-        registered = [] if self._user else items(self._variables.get("nvidia_runtime_result"))
+        registered = items(self._variables.get("nvidia_runtime_result"))
         of_play = [result for result in registered if result.get("play") == self._action.play]
         reported = self._variables.get("nvidia_runtime_reported_errors") or []
         errors = [str(error) for result in of_play for error in result.get("errors") or []]

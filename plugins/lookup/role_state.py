@@ -18,7 +18,7 @@ description:
 options:
   _terms:
     description:
-      - One of V(reused), V(users), V(pending), V(verifications), V(errors), V(targets), and V(lines).
+      - One of V(reused), V(users), V(pending), V(executed), V(verifications), V(errors), V(targets), and V(lines).
     type: list
     elements: str
     required: true
@@ -53,6 +53,7 @@ _TERMS: dict[str, Found] = {
 }
 _WITHOUT_SETTINGS: dict[str, t.Callable[[t.Mapping[str, t.Any]], t.Sequence[t.Any]]] = {
     "pending": _role_state.pending_of,
+    "executed": _role_state.executed_of,
     "verifications": _role_state.verifications_of,
     "errors": _role_state.errors_of,
     "lines": lambda variables: [line for line, _error in lines_of(variables)],

@@ -18,7 +18,17 @@ from ansible.module_utils import basic
 from ansible.plugins.action.normal import ActionModule as NormalActionModule
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _check, _packing, _reports
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import printable
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import selection
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import (
+    _check,
+    _packing,
+    _reports,
+    _results,
+    _role_state,
+    _user_answers,
+    _user_tasks,
+)
 
 
 class Packages(t.NamedTuple):
@@ -64,6 +74,7 @@ _PRINT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 _NOT_FOUND = 127
 _COLLECTION = "gpufleet.nvidia."
 _NEVER_RETURNED = ("ansible_facts", "add_host", "add_group")
+_INFO = "nvidia_container_info"
 
 
 class BundledAction(NormalActionModule):
@@ -71,6 +82,9 @@ class BundledAction(NormalActionModule):
 
     The arguments of the task stay unchanged, so no callback, register or log contains the packages.
     """
+
+    # How warnings of a module begin that runs as a named user, who could forge those of another host.
+    _user_prefix = ""
 
     def packages(self) -> Packages:
         """Return the packages for this task.
@@ -97,35 +111,48 @@ class BundledAction(NormalActionModule):
         problems = _check.check_for_role(self, task_vars or {})
         if problems.errors:
             return {"failed": True, "msg": "\n".join(problems.errors), "warnings": problems.warnings}
+        variables = task_vars or {}
+        user = _role_state.user_of(variables)
         try:
             result = self.run_module(tmp, task_vars)
-        except (AnsibleAction, AnsibleConnectionFailure):
+        except AnsibleAction:
             raise
+        except AnsibleConnectionFailure as error:
+            # The message contains output of the host.
+            raise AnsibleConnectionFailure(printable.line(str(error))) from None
         except AnsibleError as error:
             # For example, Ansible cannot become a user. The other items of a loop must still run.
-            result = {"failed": True, "msg": f"{self._problem_with_user()}{error}"}
-        self.clean(result)
+            result = {"failed": True, "msg": printable.line(f"{self._problem_with_user()}{error}")}
+        result = self.clean(result)
         # A role that continues after an error (failed_when: false) reads the message from this key.
         result.pop("error", None)
+        if user:
+            result = self._of_user(result, user, variables)
         if result.get("failed") and self._task.failed_when:
             result["error"] = str(result.get("msg", "The module failed without a message."))
         elif result.get("failed") and not self._task.ignore_errors:
-            result["msg"] = self._with_state_of_host(str(result.get("msg", "")), task_vars or {})
+            result["msg"] = self._with_state_of_host(str(result.get("msg", "")), variables)
         if problems.warnings:
             result["warnings"] = [*(result.get("warnings") or ()), *problems.warnings]
-        if self._discovered_interpreter_key:
+        # A user may have chosen the interpreter, so it is not used for other tasks.
+        if self._discovered_interpreter_key and not user:
             result["ansible_facts"] = {self._discovered_interpreter_key: self._discovered_interpreter}
         return result
+
+    def _of_user(self, result: dict[str, t.Any], user: str, variables: dict[str, t.Any]) -> dict[str, t.Any]:
+        """Return the result of a task for a named user, which never fails the host before other engines are done."""
+        if not result.get("failed"):
+            return result
+        message = str(result.get("msg", ""))
+        if self._module_name(None) == _INFO:
+            return {"changed": False, "engines": [], "findings": [], _role_state.PROBLEM: message}
+        warning = f"{variables.get('inventory_hostname')}: {selection.target_of(user)}: {message}"
+        return {**result, "warnings": [*(result.get("warnings") or ()), warning]}
 
     def _problem_with_user(self) -> str:
         """Return what to check for a task that runs as another user than root and could not be started."""
         user = self._play_context.become_user if self._play_context.become else None
-        if user in (None, "root"):
-            return ""
-        return (
-            f"The module could not run as the user {user}. Check that this user exists on the host, and that Ansible"
-            " can become this user and pass it files (README of the role nvidia_runtime, Rootless Docker). "
-        )
+        return "" if user in (None, "root") else _user_tasks.not_started(str(user))
 
     def _with_state_of_host(self, message: str, variables: dict[str, t.Any]) -> str:
         """Return the error of a task, in a role of this collection's playbooks with the last line about the host."""
@@ -138,7 +165,7 @@ class BundledAction(NormalActionModule):
         result: dict[str, t.Any] = super().run(tmp, task_vars)  # type: ignore[no-untyped-call]
         return result
 
-    def clean(self, result: dict[str, t.Any]) -> None:
+    def clean(self, result: dict[str, t.Any]) -> dict[str, t.Any]:
         """Remove what no module of this collection returns, and explain why a module gave no answer."""
         # These keys change variables and other tasks. A hostile host, or a user as whom a module runs, can forge an
         # answer. Only the interpreter that Ansible discovered is kept.
@@ -147,6 +174,18 @@ class BundledAction(NormalActionModule):
         if result.get("failed") and "module_stdout" in result:
             # For example, the host's Python cannot compile the module.
             self._explain_python(result)
+        return result
+
+    def _module_name(self, name: object) -> str:
+        return str(self._task.action if name is None else name).rpartition(".")[2]
+
+    def _parse_returned_data(self, *args: t.Any, **kwargs: t.Any) -> t.Any:
+        # Ansible prints warnings of a module, and output that is no result, before it returns the result. The second
+        # argument of newer releases is not used here.
+        res, *rest = args
+        output = _results.of_module(res["stdout"], self._user_prefix)
+        parse: t.Any = super()._parse_returned_data
+        return parse({**res, "stdout": output}, *rest, **kwargs)
 
     def _explain_python(self, result: dict[str, t.Any]) -> None:
         """Replace the message if the host's Python is missing or too old."""
@@ -173,6 +212,18 @@ class BundledAction(NormalActionModule):
                 result.pop(key, None)
 
     def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
+        """Run a module, and return its result. All results of modules pass here before anything reads or shows them."""
+        variables = kwargs.get("task_vars") or {}
+        user, host = _role_state.user_of(variables), str(variables.get("inventory_hostname", ""))
+        if not user:
+            return _results.cleaned(self._execute_with_packages(*args, **kwargs), host)
+        self._user_prefix = f"{host}: {selection.target_of(user)}: "
+        module = self._module_name(kwargs.get("module_name"))
+        seconds = _user_tasks.seconds_of(module, kwargs.get("module_args") or self._task.args)
+        result = _user_tasks.run(self, user, seconds, lambda: self.clean(self._execute_with_packages(*args, **kwargs)))
+        return _results.cleaned(_user_answers.checked(module, user, result), host)
+
+    def _execute_with_packages(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
         # Without a name, the module of this task.
         module = kwargs.get("module_name")
         given = {**(self._task.args if module is None else kwargs.pop("module_args"))}

@@ -13,6 +13,8 @@ import typing as t
 
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _results
+
 
 class ControllerAction(ActionBase):
     """An action that checks its options and then calls work().
@@ -32,7 +34,7 @@ class ControllerAction(ActionBase):
         _validation, given = self.validate_argument_spec(  # type: ignore[no-untyped-call]
             argument_spec=self.arguments, **self.rules
         )
-        return {**result, **self.work(given, task_vars or {})}
+        return _results.cleaned({**result, **self.work(given, task_vars or {})}, keep_lines=True)
 
     def work(self, given: dict[str, t.Any], variables: dict[str, t.Any]) -> dict[str, t.Any]:
         """Return the result. ``given`` are the options of the task, ``variables`` the variables of the host."""

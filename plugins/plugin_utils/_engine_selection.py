@@ -83,8 +83,8 @@ def select(
         inspected += [engine for engine in own if engine.get("target") == selection.target_of(user)]
     errors = selection.record_errors(of_root, users)
     if not settings.offline and not settings.check_mode and settings.state == PRESENT:
-        unknown = [user for user in users if user not in of_users]
-        errors += selection.missing_errors(settings.wanted.engines, inspected, unknown)
+        # Whether a user has an engine must not decide about others, because only the user's own task can tell.
+        errors += selection.missing_errors(settings.wanted.engines, inspected, users)
     return Selection(
         engines=tuple(inspected),
         targets=selection.targets(settings.wanted, inspected, removal=settings.state == ABSENT),

@@ -8,12 +8,13 @@ Private to this collection. A host, or a user of it, can forge a result, so ever
 
 from __future__ import annotations
 
-import re
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import printable
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import selection
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _restart_plan
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._role_state import (
+    PROBLEM,
     Variables,
     entries_of,
     item_of,
@@ -25,7 +26,6 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._role_state import
 
 # The kinds of hosts that have a driver (nvidia_container_info, toolkit.gpu.kind).
 _WITH_DRIVER = ("driver", "wsl", "tegra")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MOST_CHARACTERS = 100
 _DONE = {"restart": "restarted", "reload": "reloaded"}
 
@@ -130,7 +130,8 @@ def _engines(variables: Variables, situation: Situation) -> t.Iterator[str]:
     for engine in engines:
         target = _text(engine.get("target"))
         if "error" in engine:
-            yield f"{target}: failed"
+            # Tasks for a user's engine do not fail the host.
+            yield f"{target}: {'not configured' if selection.is_of_user(target) else 'failed'}"
             continue
         entry = work.get(engine.get("target"), {})
         parts = [*_configuration(engine, name, situation), *_restart(engine, entry, variables, situation)]
@@ -191,18 +192,24 @@ def verified_lines(variables: Variables, nothing: str) -> list[tuple[str, str]]:
         nothing: Why no engine was verified.
     """
     lines = []
+    for result in items(variables.get("nvidia_runtime_info_of_users")):
+        if PROBLEM in result:
+            target = selection.target_of(_text(item_of(result)))
+            lines.append((f"{target}: not inspected", str(result[PROBLEM])))
     for result in items(variables.get("nvidia_runtime_verify_results")):
         target = _text(table(item_of(result)).get("target"))
         summary = _text(result.get("summary")) or "failed"
         lines.append((f"{target}: {summary}", str(result.get("error") or "")))
-    lines += [(f"{_text(target)}: not installed", "") for target in _users_without_engine(variables)]
+    lines += [(f"{target}: not installed", "") for target in _users_without_engine(variables)]
     return lines or [(f"not verified: {nothing}", "")]
 
 
 def _users_without_engine(variables: Variables) -> t.Iterator[str]:
     """Yield the engines of named users that the users' own tasks have not found."""
     for result in items(variables.get("nvidia_runtime_info_of_users")):
-        target = selection.target_of(str(item_of(result)))
+        if PROBLEM in result:
+            continue
+        target = selection.target_of(_text(item_of(result)))
         found = [engine for engine in tables(result.get("engines")) if engine.get("target") == target]
         if not any(engine.get("installed") for engine in found):
             yield target
@@ -210,4 +217,4 @@ def _users_without_engine(variables: Variables) -> t.Iterator[str]:
 
 def _text(value: object) -> str:
     """Return a value of a host for one line, empty if it is no text."""
-    return _CONTROL.sub(" ", value)[:_MOST_CHARACTERS] if isinstance(value, str) else ""
+    return printable.line(value)[:_MOST_CHARACTERS] if isinstance(value, str) else ""

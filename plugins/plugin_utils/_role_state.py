@@ -19,6 +19,11 @@ Variables = t.Mapping[str, t.Any]
 SETTINGS = "nvidia_runtime_settings"
 # The variable of a play of this collection with the name of its playbook.
 PLAY = "nvidia_playbook"
+# The key in the result of an inspection that could not be made, with the reason.
+PROBLEM = "not_inspected"
+# The loop variables with the user as whom a task runs. Entries of the plan have it in "user".
+_USERS = ("nvidia_toolkit_user", "nvidia_runtime_user", "nvidia_audit_user")
+_ENTRY = "nvidia_runtime_entry"
 _HOOKS = ("nvidia_runtime_before_restart", "nvidia_runtime_after_restart")
 # What each entry of the plan contains.
 _OF_ENTRY = (
@@ -59,6 +64,15 @@ class RoleState:
 
     def engines_of_users(self) -> dict[str, list[dict[str, t.Any]]]:
         """Return the engines that each named user has found."""
+        known = self._inspections().items()
+        return {user: tables(result["engines"]) for user, result in known if PROBLEM not in result}
+
+    def problems_of_users(self) -> dict[str, str]:
+        """Return why the engine of a named user could not be inspected. It is not inspected again in this play."""
+        return {user: str(result[PROBLEM]) for user, result in self._inspections().items() if PROBLEM in result}
+
+    def _inspections(self) -> dict[str, dict[str, t.Any]]:
+        """Return the last inspection of each named user."""
         names = ["nvidia_runtime_info_of_users"]
         if self.reuses_inspection():
             names.insert(0, "nvidia_toolkit_info_of_users")
@@ -66,13 +80,20 @@ class RoleState:
         for result in (result for name in names for result in items(self.variables.get(name))):
             user = item_of(result)
             if isinstance(user, str) and isinstance(result.get("engines"), list):
-                found[user] = tables(result["engines"])
+                found[user] = result
         return found
 
     def users(self) -> tuple[str, ...]:
         """Return the users whose rootless engines the role configures."""
         found = tables((self.inspection() or {}).get("engines"))
         return tuple(engine_selection.users_of(self.selects.wanted, found))
+
+    def runs_engine(self, user: str) -> bool:
+        """Return whether root has seen that the engine of a user runs, and the play selects it."""
+        target = engine_selection.target_of(user)
+        found = tables((self.inspection() or {}).get("engines"))
+        running = [row for row in found if row.get("target") == target and row.get("running") is True]
+        return bool(engine_selection.selected(self.selects.wanted, running))
 
     def selection(
         self, inspection: Variables | None = None, of_users: t.Mapping[str, list[dict[str, t.Any]]] | None = None
@@ -121,6 +142,12 @@ class RoleState:
         return _restart_plan.remaining(entries_of(self.variables), completed_of(self.variables))
 
 
+def user_of(variables: Variables) -> str:
+    """Return the named user as whom a task of the roles or of the playbook audit runs, empty for other tasks."""
+    found = [table(variables.get(_ENTRY)).get("user"), *(variables.get(name) for name in _USERS)]
+    return next((str(name) for name in found if name), "")
+
+
 def entries_of(variables: Variables) -> list[dict[str, t.Any]]:
     """Return the plan of the last run of the role."""
     return [entry for result in items(variables.get("nvidia_runtime_result")) for entry in tables(result.get("work"))]
@@ -135,7 +162,8 @@ def completed_of(variables: Variables) -> list[str]:
 def errors_of(variables: Variables) -> list[str]:
     """Return the errors of the last run of the role: of its configuration, restarts and verifications.
 
-    Results about other entries than those of the last run belong to an earlier run.
+    Those of named users are not included, because they must not fail the host. Results about other entries than those
+    of the last run belong to an earlier run.
     """
     results = items(variables.get("nvidia_runtime_result"))
     errors = [str(error) for result in results for error in result.get("errors") or []]
@@ -143,7 +171,8 @@ def errors_of(variables: Variables) -> list[str]:
     for name in ("nvidia_runtime_restart_results", "nvidia_runtime_verify_results"):
         for result in items(variables.get(name)):
             entry = known.get(str(table(item_of(result)).get("id")))
-            if entry is not None and "error" in result:
+            # A user can forge an error. The task has printed it as a warning.
+            if entry is not None and not entry.get("user") and "error" in result:
                 errors.append(f"{entry['label']}: {result['error']}")
     return [*errors, *(_skipped_hooks(variables) if errors else [])]
 
@@ -169,6 +198,14 @@ def verifications_of(variables: Variables) -> list[dict[str, t.Any]]:
     return [entry for entry in pending if entry["verify"] != _restart_plan.OFF]
 
 
+def executed_of(variables: Variables) -> list[dict[str, t.Any]]:
+    """Return the entries that a handler has just executed, without those of users whose restart failed."""
+    results = items(variables.get("nvidia_runtime_restart_results"))
+    failed = [table(item_of(result)).get("id") for result in results if "error" in result]
+    executed = tables(variables.get("nvidia_runtime_executed"))
+    return [entry for entry in executed if not (entry.get("user") and entry["id"] in failed)]
+
+
 def gpu_of(variables: Variables) -> dict[str, t.Any]:
     """Return what the role's own inspection has found about the GPU of the host."""
     return table(table(result_of(variables, "nvidia_runtime_inspection").get("toolkit")).get("gpu"))
@@ -179,7 +216,9 @@ def targets_with_gpus(state: RoleState) -> list[dict[str, str]]:
     if gpu_of(state.variables).get("kind") not in ("driver", "pci"):
         return []
     found = []
-    for target in state.selection().targets:
+    # The report has their problems.
+    not_inspected = [engine_selection.target_of(user) for user in state.problems_of_users()]
+    for target in (target for target in state.selection().targets if target not in not_inspected):
         engine, flavor, instance = _restart_plan.parts_of(target)
         user = instance if flavor == "rootless" else ""
         unit = instance if flavor == "system" else ""

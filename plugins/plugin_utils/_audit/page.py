@@ -20,12 +20,12 @@ import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import printable
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.report import (
     counted,
     engine_state,
     lines_of,
     needs_subject,
-    printable,
     rows,
     table,
 )
@@ -75,7 +75,7 @@ def _attribute(key: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return html.escape(printable(text))
+    return html.escape(printable.line(text))
 
 
 # -- the data of the hosts, from which the script creates the rows that it shows ---------------------------------------
@@ -94,9 +94,9 @@ def _data(hosts: Sequence[Row]) -> Markup:
 
 
 def _printable(value: t.Any) -> t.Any:
-    """Return a value with all its texts as printable() returns them."""
+    """Return a value with all its texts as printable.line() returns them."""
     if isinstance(value, str):
-        return printable(value)
+        return printable.line(value)
     if isinstance(value, Mapping):
         return {key: _printable(item) for key, item in value.items()}
     return [_printable(item) for item in value] if isinstance(value, (list, tuple)) else value
@@ -228,7 +228,7 @@ def _summary(totals: Row) -> Markup:
                 "a",
                 element("span", row["severity"], class_=f"pill {row['severity']}"),
                 element("bdi", row["id"]), " ", element("span", counted(row["hosts"], "host"), class_="muted"),
-                href=f"#{urllib.parse.urlencode({'finding': printable(row['id'])})}",
+                href=f"#{urllib.parse.urlencode({'finding': printable.line(row['id'])})}",
             ),
         )
         for row in totals["by_finding"][:_TOP]

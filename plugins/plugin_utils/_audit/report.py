@@ -17,7 +17,9 @@ from collections.abc import Mapping
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report as audit_report
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import rules_engines
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import printable
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors, selection
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _role_state
 
 # Increased if a reader of an older report would misunderstand a newer one.
 SCHEMA = 1
@@ -47,7 +49,7 @@ def report_of(results: Mapping[str, object], generated: str | None = None) -> di
 def lines_of(report: Mapping[str, t.Any], limit: int) -> list[str]:
     """Return the report as text: the totals, and then at most ``limit`` findings of all hosts, sorted by severity."""
     hosts = rows(report.get("hosts"))
-    found = [(printable(str(host["host"])), finding) for host in hosts for finding in rows(host.get("findings"))]
+    found = [(printable.line(str(host["host"])), finding) for host in hosts for finding in rows(host.get("findings"))]
     # The hosts are already sorted, and this sort is stable.
     found.sort(key=lambda pair: SEVERITIES.index(pair[1]["severity"]))
     width = min(_MAX_WIDTH, max((len(host) for host, _finding in found[:limit]), default=0))
@@ -55,7 +57,7 @@ def lines_of(report: Mapping[str, t.Any], limit: int) -> list[str]:
     for host, finding in found[:limit]:
         subject = f"{finding['subject']}: " if needs_subject(finding) else ""
         advice = f" -> {finding['advice']}" if finding["advice"] else ""
-        message = printable(f"{subject}{finding['text']}{advice}")
+        message = printable.line(f"{subject}{finding['text']}{advice}")
         lines.append(f"{finding['severity']:8}  {host:{width}}  {message}")
     if len(found) > limit:
         lines.append(f"and {len(found) - limit} more.")
@@ -128,7 +130,7 @@ def _summary(totals: Mapping[str, t.Any]) -> list[str]:
     return [
         f"{hosts} ({' and '.join(not_read)})." if not_read else f"{hosts}.",
         f"{counted(sum(found.values()), 'finding')}: {severities}.",
-        *([printable(f"Without findings, but not OK: {', '.join(listed)}.")] if listed else []),
+        *([printable.line(f"Without findings, but not OK: {', '.join(listed)}.")] if listed else []),
     ]
 
 
@@ -151,24 +153,38 @@ def with_users(result: object, users: object) -> dict[str, t.Any]:
 
     A user can forge these results, so only the values of the user's own engine are used.
     """
-    merged, is_merged = dict(table(result)), False
+    merged, named = dict(table(result)), False
     for task in rows(table(users).get("results")):
-        target = f"docker/rootless/{task.get('item')}"
-        engines = [
-            row for row in rows(task.get("engines")) if row.get("target") == target and row.get("inspected") is True
-        ]
-        if engines:
+        target = selection.target_of(str(_role_state.item_of(task)))
+        problem = text_of(task.get(_role_state.PROBLEM))
+        own = [row for row in rows(task.get("engines")) if row.get("target") == target]
+        engines = [row for row in own if row.get("inspected") is True]
+        reported = [row for row in rows(merged.get("engines")) if row.get("target") == target]
+        if problem is not None:
+            # Not false, so that no finding asks for the user's name.
+            engines = [{**row, "inspected": None} for row in reported]
+            found: list[Mapping[str, t.Any]] = [_not_inspected(target, problem)]
+        else:
+            found = [row for row in rows(task.get("findings")) if row.get("subject") == target]
+        if engines or problem is not None:
             others = [row for row in rows(merged.get("engines")) if row.get("target") != target]
-            merged["engines"] = [*others, engines[0]]
-            found = [row for row in rows(merged.get("findings")) if row.get("subject") != target]
-            merged["findings"] = found + [row for row in rows(task.get("findings")) if row.get("subject") == target]
-            is_merged = True
+            merged["engines"] = [*others, *engines[:1]]
+            kept = [row for row in rows(merged.get("findings")) if row.get("subject") != target]
+            merged["findings"] = [*kept, *found]
+            named = True
     kept = [row for row in rows(merged.get("findings")) if row.get("id") != rules_engines.NOT_INSPECTED]
-    if is_merged and len(kept) < len(rows(merged.get("findings"))):
+    if named and len(kept) < len(rows(merged.get("findings"))):
         # One finding names all users whose engines were not inspected.
         left = rules_engines.not_inspected(audit_report.HostFacts({"engines": merged.get("engines")}))
         merged["findings"] = [*kept, *(finding._asdict() for finding in left)]
     return merged
+
+
+def _not_inspected(target: str, problem: str) -> dict[str, str]:
+    """Return the finding for a named user whose task has returned no usable result."""
+    advice = "Ask the user, or remove the user from nvidia_runtime_users."
+    text = f"{target} was not inspected: {problem}"
+    return Finding("warning", "user-inspection-failed", target, text, advice)._asdict()
 
 
 def host_row(name: str, result: object) -> dict[str, t.Any]:
@@ -327,13 +343,6 @@ def _cdi_state(row: Mapping[str, t.Any]) -> str:
 _MAX_CHARACTERS = 2000
 # Python refuses to write numbers with thousands of digits, and no version or count has that many.
 _MAX_NUMBER = 10**15
-_BLANK = re.compile(r"[\t\n\r\x0b\x0c\x85\u2028\u2029 ]+")
-# Invisible characters that change what a terminal or page shows: control characters, writing directions, characters
-# without width, surrogates, tags.
-_HIDDEN = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
-    r"\U000e0000-\U000e007f]"
-)
 _NUMBERS = re.compile(r"(\d+)")
 
 
@@ -395,11 +404,6 @@ def findings(value: object) -> list[Finding]:
     return sorted(dict.fromkeys(found), key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def printable(text: str) -> str:
-    """Return a text on one line, with escapes for characters that are invisible or hide others."""
-    return _HIDDEN.sub(_escape, _BLANK.sub(" ", text))
-
-
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key with which gpu-2 comes before gpu-10."""
     # A part with more digits is not a number of a name or version, and Python refuses to read thousands of digits.
@@ -412,10 +416,3 @@ def natural(text: str) -> tuple[tuple[int, int, str], ...]:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, such as ``1 host`` and ``2 hosts``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _escape(match: t.Match[str]) -> str:
-    code = ord(match.group())
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

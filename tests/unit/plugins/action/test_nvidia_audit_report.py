@@ -117,6 +117,7 @@ NOT_INSPECTED = {**FINDING, "id": "not-inspected", "subject": ADA}
         ({"engines": [INSPECTED], "findings": [FINDING]}, ["28.5.2"]),
         ({"failed": True, "msg": "no sudo"}, [None, "not-inspected"]),
         ({"unreachable": True}, [None, "not-inspected"]),
+        ({"engines": [], "findings": [], "not_inspected": "too late"}, [None, "user-inspection-failed"]),
     ],
 )
 def test_engines_of_named_users(

@@ -205,11 +205,44 @@ def test_a_user_without_docker(
     assert "without_engine" not in RoleTask(monkeypatch, nvidia_runtime_config={"changed": False}).run(known)
 
 
-def test_an_engine_that_its_user_cannot_inspect_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = RoleTask(monkeypatch, nvidia_container_info={"failed": True, "msg": "no access"})
-    found = task.run({"nvidia_toolkit_info": {"engines": [engine()]}}, user="alice", users=["alice"])
-    assert found["errors"] == ["docker/rootless/alice: no access"]
-    assert not found.get("failed")
+FAILED_INSPECTION = {"failed": True, "msg": "no access"}
+OF_ALICE = {"nvidia_runtime_user": "alice", "ansible_loop_var": "nvidia_runtime_user"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "known", "state", "reason"),
+    [
+        ({"nvidia_container_info": FAILED_INSPECTION}, {}, "present", "is not configured: no access"),
+        ({"nvidia_container_info": FAILED_INSPECTION}, {}, "absent", "is not removed: no access"),
+        # It was inspected before, and not again.
+        ({}, {"not_inspected": "too late", "engines": []}, "present", "is not configured: too late"),
+        # Root sees that it runs.
+        ({}, {"engines": []}, "present", "is not configured: It runs, but"),
+        (
+            {"nvidia_runtime_config": {"failed": True, "msg": "refused"}},
+            {"engines": [engine("docker/rootless/alice")]}, "present", "is not configured: refused",
+        ),
+        (
+            {"nvidia_runtime_config": {"changed": True, "engines": [{"target": ["docker/rootless/alice"]}]}},
+            {"engines": [engine("docker/rootless/alice")]}, "present", "is not configured: The module returned no",
+        ),
+    ],
+)  # fmt: skip
+def test_a_user_cannot_fail_the_host(
+    monkeypatch: pytest.MonkeyPatch, answers: dict[str, t.Any], known: dict[str, t.Any], state: str, reason: str
+) -> None:
+    task = RoleTask(monkeypatch, **answers)
+    variables: dict[str, t.Any] = {
+        "nvidia_toolkit_info": {"engines": [engine(), engine("docker/rootless/alice", inspected=False)]}
+    }
+    if known:
+        variables["nvidia_runtime_info_of_users"] = {"results": [{**OF_ALICE, **known}]}
+    found = task.run(variables, user="alice", users=["alice"], state=state)
+    assert (found["errors"], found["work"], found.get("failed")) == ([], [], None)
+    (row,) = found["engines"]
+    assert (row["target"], row["changed"]) == ("docker/rootless/alice", False)
+    (warning,) = found["warnings"]
+    assert warning.startswith(f"host: docker/rootless/alice {reason}")
 
 
 def test_a_second_run_keeps_the_work_of_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:

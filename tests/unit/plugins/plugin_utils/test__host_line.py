@@ -57,7 +57,10 @@ def test_all_parts_of_a_host() -> None:
     [
         ({"nvidia_toolkit_installation": {"skipped": True}}, "toolkit 1.18.2"),
         ({"nvidia_toolkit_installation": {"version": None}}, "no toolkit"),
-        ({"nvidia_toolkit_installation": {"version": "1.19.1\x1b[2J\n" + "x" * 500}}, f"toolkit 1.19.1 [2J {'x' * 89}"),
+        (
+            {"nvidia_toolkit_installation": {"version": "1.19.1\x1b[2J\n" + "x" * 500}},
+            f"toolkit 1.19.1\\x1b[2J {'x' * 86}",
+        ),
         ({"nvidia_toolkit_info": {"toolkit": {"gpu": {"present": False}}}}, "no NVIDIA GPU; toolkit 1.19.1"),
     ],
 )
@@ -131,6 +134,7 @@ def test_an_engine(engine: dict[str, t.Any], entry: dict[str, t.Any], more: dict
             },
             "docker/rootless/al: not installed",
         ),
+        (configured({"target": "docker/rootless/a", "error": "x"}), "docker/rootless/a: not configured"),
         # The role did not run.
         ({"results": [{"skipped": True}]}, "nvidia-cdi-refresh.service"),
     ],

@@ -62,6 +62,41 @@ def test_engines_of_users() -> None:
     assert state(known, reuse_inspection=False).engines_of_users() == {}
 
 
+def test_problems_of_users() -> None:
+    failed = {"item": "alice", "engines": [], "not_inspected": "too late"}
+    known: dict[str, t.Any] = {"nvidia_toolkit_info_of_users": {"results": [failed]}, "nvidia_toolkit_info": INFO}
+    assert state(known).problems_of_users() == {"alice": "too late"}
+    assert state(known).engines_of_users() == {}
+    # The last inspection counts.
+    known["nvidia_runtime_info_of_users"] = {"results": [{"item": "alice", "engines": []}]}
+    assert state(known).problems_of_users() == {}
+    assert state(known).engines_of_users() == {"alice": []}
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({}, ""), ({"nvidia_runtime_user": ""}, ""), ({"nvidia_runtime_entry": {"user": ""}}, ""),
+        ({"nvidia_runtime_entry": 5, "nvidia_audit_user": "alice"}, "alice"),
+        ({"nvidia_runtime_user": "alice"}, "alice"),
+        ({"nvidia_toolkit_user": "alice"}, "alice"), ({"nvidia_runtime_entry": {"user": "alice"}}, "alice"),
+    ],
+)  # fmt: skip
+def test_the_user_of_a_task(known: dict[str, t.Any], expected: str) -> None:
+    assert _role_state.user_of(known) == expected
+
+
+def test_errors_of_users_are_no_errors_of_the_host() -> None:
+    of_alice = {**RESTART, "id": "3", "user": "alice"}
+    entries = [{**RESTART, "user": ""}, of_alice]
+    results = [{"item": entry, "error": "broken"} for entry in entries]
+    known = {"nvidia_runtime_result": {"results": [{"work": entries}]}, "nvidia_runtime_executed": entries,
+             "nvidia_runtime_restart_results": {"results": results}}  # fmt: skip
+    assert _role_state.errors_of(known) == ["docker.service: broken"]
+    # Only the engine of the user is left out of what follows, since a host with errors goes no further.
+    assert [entry["id"] for entry in _role_state.executed_of(known)] == ["2"]
+
+
 def test_users_and_selection() -> None:
     of_alice = {"results": [{"item": "alice", "engines": [engine("docker/rootless/alice")]}]}
     found = state({"nvidia_toolkit_info": INFO, "nvidia_runtime_info_of_users": of_alice})
@@ -128,4 +163,8 @@ def test_engines_to_verify(kind: str | None, expected: int) -> None:
     found = _role_state.targets_with_gpus(state({"nvidia_runtime_inspection": info}, users=[]))
     expected_targets = ["docker/rootless/alice", "containerd/system/x.service", "docker"]
     assert [one["target"] for one in found] == (expected_targets if expected else [])
+    failed = {"results": [{"item": "alice", "engines": [], "not_inspected": "x"}]}
+    known = {"nvidia_runtime_inspection": info, "nvidia_runtime_info_of_users": failed}
+    left = _role_state.targets_with_gpus(state(known, engines=["docker/rootless/alice", "docker"]))
+    assert [one["target"] for one in left] == (["docker"] if expected else [])
     assert [(one["user"], one["unit"]) for one in found][:expected] == [("alice", ""), ("", "x.service")][:expected]

@@ -19,7 +19,6 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.report impo
     lines_of,
     natural,
     needs_subject,
-    printable,
     report_of,
     text_of,
     texts,
@@ -409,24 +408,6 @@ def test_huge_number_is_none() -> None:
 def test_texts() -> None:
     assert texts(["a", None, 1, [], "b"]) == ["a", "1", "b"]
     assert texts("ab") == []
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("gpu-1 föö 数", "gpu-1 föö 数"),
-        ("a\nb\tc\r\nd\u2028e\u2029f  g", "a b c d e f g"),
-        ("\x1b[31m", "\\x1b[31m"),
-        ("\x00\x7f\x9b\xad", "\\x00\\x7f\\x9b\\xad"),
-        ("\u202egpu\u2066\u200b\ufeff", "\\u202egpu\\u2066\\u200b\\ufeff"),
-        ("\ud800", "\\ud800"),
-        ("\U000e0041", "\\U000e0041"),
-        # A visible character outside of the basic plane.
-        ("\U0001f600", "\U0001f600"),
-    ],
-)
-def test_printable(text: str, expected: str) -> None:
-    assert printable(text) == expected
 
 
 def test_natural_order() -> None:
