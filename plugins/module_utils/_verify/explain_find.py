@@ -183,9 +183,7 @@ def _search(
     state = explain_host.EngineState(rootless=target.user is not None)
     if live is not None:
         default = engines_base.is_nvidia_runtime(live.default_runtime, live.runtimes.get(live.default_runtime))
-        state = state._replace(
-            version=live.version, cdi=live.cdi, default_nvidia=default, folders=live.cdi_folders
-        )
+        state = state._replace(version=live.version, cdi=live.cdi, default_nvidia=default, folders=live.cdi_folders)
     if engine.name == "docker":
         programs = dict(live.runtimes) if live is not None else {}
         return _of_docker(name, host, installation.socket, programs, state), installation.socket

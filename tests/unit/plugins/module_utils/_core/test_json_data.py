@@ -24,7 +24,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.guards import within
 
 PLUGINS = Path(__file__).parents[5] / "plugins"
 # These files may use json directly. They need positions of values, other types of numbers, or the text that follows.
-_PARSERS = {"yaml_document.py", "yaml_parser.py", "generate.py", "json_document.py"}
+_PARSERS = {"yaml_document.py", "yaml_parser.py", "generate.py", "json_document.py", "_results.py"}
 
 
 @pytest.mark.parametrize(

@@ -207,9 +207,7 @@ def test_a_libcuda_of_another_version(report: Report) -> None:
     ("1.17.8", "[nvidia-container-cli]\nno-cgroups = true\n", (True, "ok")),
     ("1.19.1", "", (True, "ok")),
 ])  # fmt: skip
-def test_the_hook_of_a_rootless_engine(
-    report: Report, toolkit: str, settings: str, expected: tuple[bool, str]
-) -> None:
+def test_the_hook_of_a_rootless_engine(report: Report, toolkit: str, settings: str, expected: tuple[bool, str]) -> None:
     report.toolkit = toolkit
     report.add(CONFIG, settings)
     data = {"State": {"Status": "created"}, "Config": {"Env": [ALL]}, "HostConfig": {"Runtime": "nvidia"}}
