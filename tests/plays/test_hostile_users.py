@@ -100,7 +100,7 @@ HOSTILE: dict[str, str | dict[str, t.Any]] = {
     "deep": f"printf '{'[' * 60000}'",
     "fails": {"failed": True, "msg": f"failed {ESCAPES}", "exception": ESCAPES},
     "unreachable": {"unreachable": True, "msg": f"unreachable {ESCAPES}"},
-    "list_as_target": {"engines": [engine(ALICE, target=[ALICE])]},
+    "list_as_target": {"engines": [{**engine(ALICE), "target": [ALICE]}]},
     "wrong_types": {"engines": [engine(ALICE, installed="yes", problems={}, service=["docker.service"])]},
     "row_of_bob": {"engines": [engine(BOB, service="x.service")]},
     "skips": {"skipped": True, "engines": [engine(ALICE, engine="crio")], "ansible_facts": {"a": []}},

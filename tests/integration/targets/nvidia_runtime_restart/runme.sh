@@ -27,7 +27,9 @@ echo '[]' >"$work/one/var/lib/gpufleet-nvidia/state/restart-docker.json"
 echo '"cdi": true' >"$work/one/refused"
 rm "$work/three/usr/bin/nvidia-container-runtime"
 install -m 0755 /dev/null "$work/four/usr/bin/containerd"
-echo 'version =' >"$work/four/etc/containerd/config.toml"
+echo 'version = 2' >"$work/four/etc/containerd/config.toml"
+# Nothing is written into a directory that other users can change. Only the task that writes finds this.
+chmod 0777 "$work/four/etc/containerd"
 mkdir "$work/empty"
 "$ANSIBLE_TEST_PYTHON_INTERPRETER" -B docker_api.py "$work/one" "$work/two" "$work/three" "$work/four" &
 trap 'kill $!; rm -r "$work"' EXIT

@@ -54,7 +54,7 @@ def test_a_user_without_an_engine_is_no_error() -> None:
             ("inspected", "yes"), ("installed", 1), ("running", None), ("service", ["docker.service"]),
             ("recorded_files", "x"), ("recorded_files", [5]), ("problems", {}), ("problems", [{"code": 5}]),
             ("unfinished_restart", 0), ("runtimes", ["nvidia"]), ("runtimes", {"nvidia": 5}), ("pid", True),
-            ("live", 5),             ("default_runtime", {}), ("version", 28),
+            ("live", 5), ("default_runtime", {}), ("version", 28),
         )),
         *([{name: value for name, value in engine(ALICE).items() if name != missing}]
           for missing in ("target", "engine", "installed", "running", "problems")),
