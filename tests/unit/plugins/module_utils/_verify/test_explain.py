@@ -43,7 +43,7 @@ def device(number: str, *nodes: str) -> dict[str, t.Any]:
     return {"name": number, "containerEdits": {"deviceNodes": [{"path": node} for node in nodes]}}
 
 
-SPECIFICATION = {
+SPECIFICATION: dict[str, t.Any] = {
     "kind": "nvidia.com/gpu",
     "devices": [
         device("0", "/dev/nvidia0"), device("1", "/dev/nvidia1"), device("all", "/dev/nvidia0", "/dev/nvidia1"),

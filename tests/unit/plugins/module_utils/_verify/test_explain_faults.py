@@ -173,7 +173,7 @@ def test_an_engine_that_does_not_report_cdi(report: Report) -> None:
     assert found["steps"][1]["code"] == "cdi-unknown"
     assert found["steps"][1]["ok"] is None
     host = pure.HOST._replace(engine_cdi=None)
-    found = explain.explain(pure.with_cdi("0", state=pure.EXITED, pid=None), host)
+    found = explain.explain(pure.with_cdi("0", state=explain_container.EXITED, pid=None), host)
     assert verdict(found) == (None, "cdi-unknown")
     # One that runs shows what it has.
     assert verdict(explain.explain(pure.with_cdi("0"), host._replace(mountinfo=pure.BY_CDI))) == (True, "ok")
@@ -238,7 +238,7 @@ def specified(text: str, *mountinfo: str) -> dict[str, t.Any]:
     document = {**pure.SPECIFICATION, "containerEdits": edits}
     specifications = pure.SPECIFICATIONS._replace(documents={"/etc/cdi/nvidia.yaml": document})
     host = pure.HOST._replace(engine_specifications=specifications, mountinfo=pure.mounts(*mountinfo))
-    fields = {} if mountinfo else {"state": pure.EXITED, "pid": None}
+    fields = {} if mountinfo else {"state": explain_container.EXITED, "pid": None}
     return explain.explain(pure.with_cdi("0", **fields), host if mountinfo else host._replace(mountinfo=""))
 
 
@@ -266,7 +266,7 @@ def test_a_specification_without_libcuda() -> None:
 def test_a_specification_of_other_devices_needs_no_libcuda() -> None:
     document = {"kind": "nvidia.com/gds", "devices": [pure.device("all", "/dev/nvidia-fs0")]}
     found = Specifications(("/etc/cdi",), {"nvidia.com/gds=all": "/a"}, {"/a": document})
-    given = pure.container(cdi_devices=("nvidia.com/gds=all",), state=pure.EXITED, pid=None)
+    given = pure.container(cdi_devices=("nvidia.com/gds=all",), state=explain_container.EXITED, pid=None)
     assert verdict(explain.explain(given, pure.HOST._replace(engine_specifications=found))) == (True, "ok")
 
 
@@ -286,11 +286,11 @@ def test_a_specification_with_permissions_that_are_too_few(permissions: str) -> 
     document = {**pure.SPECIFICATION, "devices": [{"name": "0", "containerEdits": {"deviceNodes": [node]}}]}
     specifications = pure.SPECIFICATIONS._replace(documents={"/etc/cdi/nvidia.yaml": document})
     host = pure.HOST._replace(engine_specifications=specifications)
-    found = explain.explain(pure.with_cdi("0", state=pure.CREATED, pid=None), host)
+    found = explain.explain(pure.with_cdi("0", state=explain_container.CREATED, pid=None), host)
     assert verdict(found) == (False, "cdi-incomplete")
     assert "/dev/nvidia0" in found["message"]
     node["permissions"] = "rw"
-    assert verdict(explain.explain(pure.with_cdi("0", state=pure.CREATED, pid=None), host)) == (True, "ok")
+    assert verdict(explain.explain(pure.with_cdi("0", state=explain_container.CREATED, pid=None), host)) == (True, "ok")
 
 
 # -- nodes that the low-level runtime makes ----------------------------------------------------------------------------

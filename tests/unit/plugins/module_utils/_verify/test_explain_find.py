@@ -185,7 +185,8 @@ def test_an_invalid_container_of_docker(docker: Docker) -> None:
     docker.described[ONE] = {"Id": ONE, "Name": "/web"}
     assert docker.find("web").container.state == CREATED
     for invalid in (["x"], "x", {"Id": 1, "Name": "/gone"}, {"Id": THREE}):
-        docker.inspect = lambda _name, answer=invalid: (200, json.dumps(answer).encode())  # type: ignore[method-assign]
+        answer = (200, json.dumps(invalid).encode())
+        docker.inspect = lambda _name, answer=answer: answer  # type: ignore[method-assign,misc]
         assert "docker (its description of containers is not valid: " in docker.error("gone")
 
 
