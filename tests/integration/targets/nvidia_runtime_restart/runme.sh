@@ -28,11 +28,11 @@ echo '"cdi": true' >"$work/one/refused"
 rm "$work/three/usr/bin/nvidia-container-runtime"
 install -m 0755 /dev/null "$work/four/usr/bin/containerd"
 echo 'version = 2' >"$work/four/etc/containerd/config.toml"
-# Nothing is written into a directory that other users can change. Only the task that writes finds this.
-chmod 0777 "$work/four/etc/containerd"
+# Root writes nothing into a directory of another user, and a user cannot. Only the task that writes finds this.
+chown 1234 "$work/four/etc/containerd" || chmod a-w "$work/four/etc/containerd"
 mkdir "$work/empty"
 "$ANSIBLE_TEST_PYTHON_INTERPRETER" -B docker_api.py "$work/one" "$work/two" "$work/three" "$work/four" &
-trap 'kill $!; rm -r "$work"' EXIT
+trap 'kill $!; chmod u+w "$work/four/etc/containerd"; rm -r "$work"' EXIT
 
 # Handlers that fail end their play, so two of the three hosts fail.
 export PATH="$PWD/bin:$PATH"
