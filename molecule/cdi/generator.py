@@ -69,6 +69,10 @@ def document(mode: str, request: Any) -> Any:
 
 def generate(words: Sequence[str]) -> None:
     """Print or write the specification."""
+    empty = next((word for word in words if word.startswith("--") and word.endswith("=")), None)
+    if empty is not None:
+        # As 1.18 and 1.19 do. 1.20 accepts it.
+        sys.exit(f"Incorrect Usage: flag needs an argument: {empty}")
     parser = argparse.ArgumentParser()
     for flag, field in TEXTS.items():
         parser.add_argument(flag, dest=field)

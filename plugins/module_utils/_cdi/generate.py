@@ -386,21 +386,22 @@ def command_of(
     The command passes every option that the environment could set otherwise, even if it is empty. Raises NvidiaError
     with the name of the first option that ``version`` lacks.
     """
-    arguments = [
-        program,
-        "--quiet",
-        "cdi",
-        "generate",
-        f"--output={output[0]}",
-        f"--format={output[1]}",
-        f"--mode={mode}",
-        f"--vendor={request.vendor}",
-        f"--class={request.class_}",
-        f"--driver-root={request.driver_root}",
-        f"--dev-root={request.dev_root}",
-        f"--nvidia-cdi-hook-path={request.cdi_hook_path}",
-        f"--ldconfig-path={request.ldconfig_path}",
-    ]
+    single = {
+        "output": output[0],
+        "format": output[1],
+        "mode": mode,
+        "vendor": request.vendor,
+        "class": request.class_,
+        "driver-root": request.driver_root,
+        "dev-root": request.dev_root,
+        "nvidia-cdi-hook-path": request.cdi_hook_path,
+        "ldconfig-path": request.ldconfig_path,
+    }
+    arguments = [program, "--quiet", "cdi", "generate"]
+    for flag, value in single.items():
+        # nvidia-ctk 1.18 and 1.19 refuse "--flag=" without a value, but accept an empty argument (seen on 1.18.0,
+        # 1.18.2 and 1.19.1).
+        arguments += [f"--{flag}={value}"] if value else [f"--{flag}", ""]
     for flag, values, parameter in _repeated_flags(version, request):
         if values:
             _require_version(program, version, flag, parameter)

@@ -33,7 +33,7 @@ DOCUMENT: dict[str, t.Any] = {
 }
 # The flags for the default request.
 PINNED = [
-    "--output=",
+    *("--output", ""),
     "--format=json",
     "--mode=nvml",
     "--vendor=nvidia.com",
@@ -41,7 +41,7 @@ PINNED = [
     "--driver-root=/",
     "--dev-root=/",
     "--nvidia-cdi-hook-path=/usr/bin/nvidia-cdi-hook",
-    "--ldconfig-path=",
+    *("--ldconfig-path", ""),
 ]
 NAMES = ["--device-name-strategy=index", "--device-name-strategy=uuid"]
 NO_SOCKETS = "--feature-flag=disable-ipc-discoverer"
@@ -126,7 +126,18 @@ def test_pinned_environment_and_arguments() -> None:
 def test_flags_of_options(request_: Request, flags: list[str]) -> None:
     changed = {flag.partition("=")[0] for flag in flags}
     expected = [flag for flag in [*PINNED, *NAMES] if flag.partition("=")[0] not in changed]
-    assert sorted(flags_of(request_)) == sorted([*expected, *flags, NO_SOCKETS])
+    found = flags_of(request_)
+    if "--ldconfig-path" in changed:
+        expected.remove("")
+    assert sorted(found) == sorted([*expected, *flags, NO_SOCKETS])
+
+
+@pytest.mark.parametrize("version", ["1.17.8", "1.18.0", "1.19.1", "1.20.0"])
+def test_empty_options_are_arguments_of_their_own(version: str) -> None:
+    """nvidia-ctk 1.18 and 1.19 refuse ``--output=``, and nvidia-ctk must not read the variable of an option."""
+    flags = flags_of(version=version)
+    assert [flag for flag in flags if flag.endswith("=")] == []
+    assert [flags[index - 1] for index, flag in enumerate(flags) if not flag] == ["--output", "--ldconfig-path"]
 
 
 def test_order_of_repeated_flags() -> None:

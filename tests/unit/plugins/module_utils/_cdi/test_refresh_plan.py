@@ -133,11 +133,12 @@ def test_own_units(tree: RefreshTree) -> None:
     assert command_of(tree) == [
         *(GENERATOR, "--quiet", "cdi", "generate", "--output=/etc/cdi/nvidia.yaml", "--format=yaml", "--mode=auto"),
         *("--vendor=nvidia.com", "--class=gpu", "--driver-root=/", "--dev-root=/"),
-        *("--nvidia-cdi-hook-path=/usr/bin/nvidia-cdi-hook", "--ldconfig-path="),
+        *("--nvidia-cdi-hook-path=/usr/bin/nvidia-cdi-hook", "--ldconfig-path", ""),
         *("--device-name-strategy=index", "--device-name-strategy=uuid", f"--disable-hook={DISABLED_HOOK}"),
         "--feature-flag=disable-ipc-discoverer",
     ]
     unit = tree.text(f"{LOCAL}/{OWN_SERVICE}")
+    assert '--ldconfig-path "" ' in unit
     assert all(engine in unit for engine in ENGINES)
     assert "RemainAfterExit" not in unit
     assert "Environment=PATH=/usr/local/sbin:" in unit
