@@ -26,7 +26,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import (
     rules_pods,
     rules_toolkit,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import host_check
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import compare as cdi_compare
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
@@ -209,7 +209,7 @@ def _lacks_only_toolkit(pair: _Pair) -> bool:
         codes = {reason.code for spec in specs for reason in report.problems_in(spec.get("reasons"))}
         programs = toolkit_constants.ALL_PROGRAMS
         missing = [posixpath.basename(path) for spec in specs for path in report.texts(spec.get("missing_paths"))]
-        return codes == {host_check.PATH_MISSING} and all(name in programs for name in missing)
+        return codes == {cdi_compare.PATH_MISSING} and all(name in programs for name in missing)
     if other.id == "runtime-program-missing":
         # The rule gives this severity only to NVIDIA's runtimes.
         return other.severity == report.WARNING

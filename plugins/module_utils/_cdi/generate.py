@@ -15,6 +15,7 @@ import posixpath
 import re
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import compare as cdi_compare
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import completeness, host_check, replaceable
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import edits as cdi_edits
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import modes as cdi_modes
@@ -175,7 +176,7 @@ class SpecGenerator:
         return completeness.warnings_of(document, self._host, self._files(), found)
 
     def _missing_cuda(self, mode: str, document: t.Mapping[str, t.Any]) -> list[str]:
-        version = host_check.driver_of(document)
+        version = cdi_compare.driver_of(document)
         mounts = document.get("containerEdits", {}).get("mounts", ())
         name = f"libcuda.so.{version}"
         if (

@@ -2,17 +2,16 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Compare a specification with its host (files, device numbers, driver version), and with a newer specification.
+"""Compare a specification with its host: files, device numbers, programs of hooks, and what it must contain.
 
-`validate.py` checks the rules of the CDI library, which do not depend on the host.
+`validate.py` checks the rules of the CDI library, which do not depend on the host. `compare.py` compares a
+specification with a newer one, and with the loaded driver.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import posixpath
-import re
 import stat
 import typing as t
 
@@ -32,14 +31,8 @@ if t.TYPE_CHECKING:
 
 # The name of the device that has the edits of all other devices.
 ALL = "all"
-# The problem code for paths of a specification that do not exist.
-PATH_MISSING = "path-missing"
-_VENDOR = "nvidia.com"
-_NAMES = {"mounts": "mounts", "deviceNodes": "device nodes"}
 _TYPES = {"c": stat.S_ISCHR, "u": stat.S_ISCHR, "b": stat.S_ISBLK, "p": stat.S_ISFIFO}
 _LDCONFIG_FLAG = "--ldconfig-path"
-# The libraries whose names contain the driver's version. The second is used if the first is not mounted.
-_VERSIONED_LIBRARIES = tuple(re.compile(rf"{name}\.so\.([0-9]+(?:\.[0-9]+)+)") for name in ("libcuda", "libnvidia-ml"))
 
 
 class Required(t.NamedTuple):
@@ -72,7 +65,7 @@ def check_host(
     checker = _Checker(host, allow_missing_hooks, missing)
     if required is not None:
         checker.check_required(document, required)
-    for field, edits in _all_edits(document):
+    for field, edits in all_edits(document):
         checker.check_edits(field, edits)
     return HostCheckResult(tuple(checker.errors), tuple(checker.warnings))
 
@@ -80,7 +73,7 @@ def check_host(
 def missing_paths(document: Data, host: hostfs.HostFS) -> list[str]:
     """Return the document's paths that the host lacks: sources of mounts, device nodes and hook programs."""
     missing: dict[str, None] = {}
-    for _field, edits in _all_edits(document):
+    for _field, edits in all_edits(document):
         sources = [mount["hostPath"] for mount in edits.get("mounts", ()) if cdi_validate.is_bind(mount)]
         programs = [hook["path"] for hook in edits.get("hooks", ())]
         nodes = [_host_path(node) for node in edits.get("deviceNodes", ())]
@@ -96,7 +89,7 @@ def replaceable_paths(document: Data, host: hostfs.HostFS) -> dict[str, str]:
     programs, and the ldconfig that a hook runs.
     """
     paths: list[str] = []
-    for _field, edits in _all_edits(document):
+    for _field, edits in all_edits(document):
         paths += [mount["hostPath"] for mount in edits.get("mounts", ()) if cdi_validate.is_bind(mount)]
         paths += [_host_path(node) for node in edits.get("deviceNodes", ())]
         for hook in edits.get("hooks", ()):
@@ -107,12 +100,13 @@ def replaceable_paths(document: Data, host: hostfs.HostFS) -> dict[str, str]:
 def replaceable_messages(reasons: t.Mapping[str, str]) -> list[str]:
     """Return the result of replaceable_paths() as messages."""
     return [
-        f"The specification contains {_shown(path)}, which another user could replace: {reason}."
+        f"The specification contains {shown(path)}, which another user could replace: {reason}."
         for path, reason in reasons.items()
     ]
 
 
-def _all_edits(document: Data) -> list[tuple[str, Data]]:
+def all_edits(document: Data) -> list[tuple[str, Data]]:
+    """Return each containerEdits of ``document`` and its field."""
     devices = enumerate(document.get("devices", ()))
     return [
         (cdi_schema.EDITS, document.get(cdi_schema.EDITS, {})),
@@ -155,7 +149,7 @@ class _Checker:
         self.warnings: list[str] = []
 
     def check_required(self, document: Data, required: Required) -> None:
-        nodes = [node for _field, edits in _all_edits(document) for node in edits.get("deviceNodes", ())]
+        nodes = [node for _field, edits in all_edits(document) for node in edits.get("deviceNodes", ())]
         named = {node["path"] for node in nodes} | {_host_path(node) for node in nodes}
         for path in sorted(required.nodes - named):
             self.errors.append(
@@ -194,23 +188,23 @@ class _Checker:
         status = _status(self._host, path)
         if status is None:
             self.errors.append(
-                f"The device node {_shown(path)} ({field}) is missing. {device_nodes.fix_for_node(path)}."
+                f"The device node {shown(path)} ({field}) is missing. {device_nodes.fix_for_node(path)}."
             )
             return
         is_type = _TYPES.get(node.get("type", ""))
         if is_type is None and not (stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)):
             self.errors.append(
-                f"{_shown(path)} ({field}) is not a device node. Use the path of the node, not of a link to it."
+                f"{shown(path)} ({field}) is not a device node. Use the path of the node, not of a link to it."
             )
             return
         if is_type is not None and not is_type(status.st_mode):
             self.errors.append(
-                f"The device node {_shown(path)} ({field}) is not of type {node['type']}. {device_nodes.REGENERATE}."
+                f"The device node {shown(path)} ({field}) is not of type {node['type']}. {device_nodes.REGENERATE}."
             )
             return
-        if self._check_driver_numbers(_shown(path), node["path"], status) and node.get("major"):
+        if self._check_driver_numbers(shown(path), node["path"], status) and node.get("major"):
             # If the specification has no major number, engines read the node's numbers from the host.
-            self._check_specified_numbers(_shown(path), field, node, status)
+            self._check_specified_numbers(shown(path), field, node, status)
 
     def _check_driver_numbers(self, path: str, name: str, status: os.stat_result) -> bool:
         """Return whether a node has the driver's numbers, and record an error if not.
@@ -226,9 +220,9 @@ class _Checker:
         found = os.major(status.st_rdev), os.minor(status.st_rdev)
         if found == (found[0] if major is None else major, minor):
             return True
-        expected = f"minor number {minor}" if major is None else _device_number((major, minor))
+        expected = f"minor number {minor}" if major is None else device_number((major, minor))
         self.errors.append(
-            f"{path} has device number {_device_number(found)}, but the driver uses {expected}. Remove {path}."
+            f"{path} has device number {device_number(found)}, but the driver uses {expected}. Remove {path}."
             f" {device_nodes.fix_for_node(name)}."
         )
         return False
@@ -238,7 +232,7 @@ class _Checker:
         found = os.major(status.st_rdev), os.minor(status.st_rdev)
         if specified != found:
             self.errors.append(
-                f"{path} has device number {_device_number(found)}, but {field} has {_device_number(specified)}, which"
+                f"{path} has device number {device_number(found)}, but {field} has {device_number(specified)}, which"
                 f" engines use. {device_nodes.REGENERATE}."
             )
         mode = status.st_mode & 0o777
@@ -256,21 +250,21 @@ class _Checker:
             and path not in self._missing
             and not self._host.exists(path)
         ):
-            self.errors.append(f"The file {_shown(path)} ({field}) is missing. {device_nodes.REGENERATE}.")
+            self.errors.append(f"The file {shown(path)} ({field}) is missing. {device_nodes.REGENERATE}.")
 
     def _check_hook(self, field: str, hook: Data) -> None:
         path = hook["path"]
         check = path.startswith("/") and path not in self._missing and self._is_new("program", path)
         if check and not _is_program(self._host, path):
             message = (
-                f"The hook program {_shown(path)} ({field}) is missing or not executable, so containers with these"
+                f"The hook program {shown(path)} ({field}) is missing or not executable, so containers with these"
                 " devices cannot start. Install the NVIDIA Container Toolkit, set cdi_hook_path, or set hooks: none."
             )
             (self.warnings if self._allow_missing_hooks else self.errors).append(message)
         ldconfig = _ldconfig(hook.get("args", ()))
         if ldconfig and self._is_new("program", ldconfig) and not _is_program(self._host, ldconfig):
             self.warnings.append(
-                f"The program {_shown(ldconfig)}, which {field} runs, is missing. Set ldconfig_path to the host's"
+                f"The program {shown(ldconfig)}, which {field} runs, is missing. Set ldconfig_path to the host's"
                 " ldconfig."
             )
 
@@ -283,11 +277,13 @@ def _ldconfig(arguments: t.Sequence[str]) -> str:
     return ""
 
 
-def _shown(path: str) -> str:
+def shown(path: str) -> str:
+    """Return ``path`` for a message."""
     return path if path.isprintable() and len(path) < 200 else core_text.quoted(path)
 
 
-def _device_number(numbers: tuple[int, int]) -> str:
+def device_number(numbers: tuple[int, int]) -> str:
+    """Return a major and a minor number for a message."""
     return f"{numbers[0]}:{numbers[1]}"
 
 
@@ -295,188 +291,3 @@ def device_count(document: Data) -> int:
     """Return the number of different devices, without "all". Several names may describe the same device."""
     single = [device for device in document.get("devices", ()) if device.get("name") != ALL]
     return len({json.dumps(device.get(cdi_schema.EDITS, {}), sort_keys=True) for device in single})
-
-
-# -- comparing a document with a newer one ----------------------------------------------------------------------------
-
-
-def same_meaning(one: Data, other: Data) -> bool:
-    """Return whether two documents have the same effect on containers."""
-    return bool(_meaning(one) == _meaning(other))
-
-
-def replacement_reasons(old: Data, new: Data, host: hostfs.HostFS | None = None) -> list[str]:
-    """Return the reasons to replace the document ``old`` by ``new`` as messages; none if both have the same effect.
-
-    With ``host``, the reasons include the paths of the old document that no longer exist.
-    """
-    if same_meaning(old, new):
-        return []
-    reasons = _changed_header(old, new)
-    driver = driver_of(old), driver_of(new)
-    if all(driver) and driver[0] != driver[1]:
-        reasons.append(_other_driver(*driver))
-    reasons += _changed_devices(old, new)
-    reasons += _changed_numbers(old, new)
-    reasons += _changed_edits(_common(old), _common(new))
-    if host is not None:
-        missing = missing_paths(old, host)
-        if missing:
-            reasons.append(_missing(missing))
-    return reasons or ["Its annotations differ."]
-
-
-def _other_driver(old: str, new: str) -> str:
-    return f"It is for driver {old}, but the driver is {new}."
-
-
-def _missing(paths: t.Iterable[str]) -> str:
-    return f"These paths no longer exist: {core_text.listed([_shown(path) for path in paths])}."
-
-
-def _changed_header(old: Data, new: Data) -> list[str]:
-    reasons = []
-    if old.get("kind") != new.get("kind"):
-        reasons.append(f"It has the kind {old.get('kind')} instead of {new.get('kind')}.")
-    if _version(old) != _version(new):
-        reasons.append(f"It has the CDI version {_version(old)} instead of {_version(new)}.")
-    return reasons
-
-
-def _changed_devices(old: Data, new: Data) -> list[str]:
-    before, after = _by_name(old), _by_name(new)
-    added, removed = [name for name in after if name not in before], [name for name in before if name not in after]
-    reasons = []
-    if added:
-        reasons.append(f"It lacks the devices {core_text.listed(added)}.")
-    if removed:
-        reasons.append(f"It has the devices {core_text.listed(removed)}, which no longer exist.")
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for name, edits in after.items():
-        fields = _changed_fields(before[name], edits) if name in before else ()
-        if fields:
-            groups.setdefault(fields, []).append(name)
-    for fields, names in groups.items():
-        reasons.append(f"Its devices {core_text.listed(names)} differ in {', '.join(fields)}.")
-    return reasons
-
-
-def _changed_numbers(old: Data, new: Data) -> list[str]:
-    before, after = _numbers(old), _numbers(new)
-    return [
-        f"It has device number {_device_number(numbers)} for {_shown(path)} instead of {_device_number(after[path])}."
-        for path, numbers in before.items()
-        if path in after and after[path] != numbers
-    ]
-
-
-def _changed_edits(old: Data, new: Data) -> list[str]:
-    fields = _changed_fields(old, new)
-    reasons = []
-    for field, key in (("mounts", "containerPath"), ("deviceNodes", "path")):
-        before, after = _values(old, field, key), _values(new, field, key)
-        for change, names in (("lacks the", after - before), ("has the obsolete", before - after)):
-            if names:
-                reasons.append(
-                    f"It {change} {_NAMES[field]} {core_text.listed([_shown(name) for name in sorted(names)])}."
-                )
-                fields = tuple(name for name in fields if name != field)
-    return [*reasons, f"The edits for all devices differ in {', '.join(fields)}."] if fields else reasons
-
-
-def _changed_fields(old: Data, new: Data) -> tuple[str, ...]:
-    """Return the names of the fields that differ. Device numbers are ignored: _changed_numbers() reports them."""
-    before, after = _normalized(old, with_numbers=False), _normalized(new, with_numbers=False)
-    return tuple(name for name in {**before, **after} if before.get(name) != after.get(name))
-
-
-def _values(edits: Data, field: str, key: str) -> frozenset[str]:
-    return frozenset(str(item.get(key)) for item in edits.get(field, ()))
-
-
-def _numbers(document: Data) -> dict[str, tuple[int, int]]:
-    nodes = (node for _field, edits in _all_edits(document) for node in edits.get("deviceNodes", ()))
-    return {node["path"]: (node.get("major", 0), node.get("minor", 0)) for node in nodes}
-
-
-def _common(document: Data) -> Data:
-    common: Data = document.get(cdi_schema.EDITS, {})
-    return common
-
-
-def _by_name(document: Data) -> dict[str, Data]:
-    return {device.get("name", ""): device.get(cdi_schema.EDITS, {}) for device in document.get("devices", ())}
-
-
-def _version(document: Data) -> str:
-    version = str(document.get("cdiVersion", ""))
-    return version[1:] if version.startswith("v") else version
-
-
-def driver_of(document: Data) -> str:
-    """Return the version of the driver whose libraries are mounted, or an empty string."""
-    names = [posixpath.basename(mount["hostPath"]) for mount in _common(document).get("mounts", ())]
-    found = (pattern.fullmatch(name) for pattern in _VERSIONED_LIBRARIES for name in names)
-    return next((match.group(1) for match in found if match), "")
-
-
-def _meaning(document: Data) -> t.Any:
-    """Return the data to compare, without what has no effect on containers.
-
-    These are empty fields and the order of devices, device nodes, groups, and mounts of different depth.
-    """
-    devices = {
-        device.get("name", ""): (_normalized(device.get(cdi_schema.EDITS, {})), device.get("annotations") or {})
-        for device in document.get("devices", ())
-    }
-    annotations = document.get("annotations") or {}
-    return document.get("kind"), _version(document), devices, _normalized(_common(document)), annotations
-
-
-def _normalized(edits: Data, with_numbers: bool = True) -> dict[str, t.Any]:
-    # Even an empty intelRdt has an effect on the container.
-    normalized = {name: value for name, value in edits.items() if value or name == "intelRdt"}
-    if "deviceNodes" in normalized:
-        nodes = [_normalized_node(node, with_numbers) for node in normalized["deviceNodes"]]
-        normalized["deviceNodes"] = sorted(nodes, key=lambda node: json.dumps(node, sort_keys=True))
-    for field in ("mounts", "hooks"):
-        if field in normalized:
-            normalized[field] = [{name: value for name, value in item.items() if value} for item in normalized[field]]
-    if "mounts" in normalized:
-        # Engines sort mounts by depth, and keep the order of mounts of the same depth.
-        normalized["mounts"].sort(key=lambda mount: posixpath.normpath(mount["containerPath"]).count("/"))
-    if "additionalGids" in normalized:
-        normalized["additionalGids"] = sorted(set(normalized["additionalGids"]))
-    return normalized
-
-
-def _normalized_node(node: Data, with_numbers: bool) -> dict[str, t.Any]:
-    # uid, gid and fileMode stay even if they are 0, because engines choose another value for a missing field.
-    normalized = {name: value for name, value in node.items() if value or name in ("uid", "gid", "fileMode")}
-    if normalized.get("hostPath") == normalized.get("path"):
-        normalized.pop("hostPath", None)
-    if not with_numbers:
-        normalized.pop("major", None)
-        normalized.pop("minor", None)
-    normalized.setdefault("permissions", "rwm")
-    return normalized
-
-
-def stale_reasons(
-    document: Data, host: hostfs.HostFS, driver: str | None = None
-) -> tuple[list[core_errors.Problem], list[str]]:
-    """Return the reasons why ``document`` does not fit ``host``, and its paths that do not exist.
-
-    ``driver`` is the version of the loaded driver, or None if it is unknown.
-    """
-    missing = missing_paths(document, host)
-    reasons = [core_errors.Problem(PATH_MISSING, _missing(missing))] if missing else []
-    reasons += [
-        core_errors.Problem("path-differs", error) for error in check_host(document, host, missing=missing).errors
-    ]
-    vendor = cdi_schema.split_kind(document.get("kind", ""))[0]
-    if vendor == _VENDOR or vendor.endswith(f".{_VENDOR}"):
-        specified = driver_of(document)
-        if specified and driver and specified != driver:
-            reasons.append(core_errors.Problem("driver-differs", _other_driver(specified, driver)))
-    return reasons, missing

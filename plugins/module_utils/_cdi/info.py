@@ -13,6 +13,7 @@ import posixpath
 import re
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import compare as cdi_compare
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import host_check, refresh_units
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import records as cdi_records
@@ -291,14 +292,14 @@ def _file_entry(
     )
     if file.errors:
         return entry._asdict()
-    reasons, missing = host_check.stale_reasons(document, host, gpus["driver_version"] if gpus is not None else None)
+    reasons, missing = cdi_compare.stale_reasons(document, host, gpus["driver_version"] if gpus is not None else None)
     unsafe = host_check.replaceable_messages(host_check.replaceable_paths(document, host))
     reasons += [core_errors.Problem("path-replaceable", message) for message in unsafe]
     if gpus is not None and file.kind == core_constants.GPU_KIND:
         names = None if other_devices is None else frozenset(name.partition("=")[2] for name in other_devices)
         reasons += changed_gpus(document, host, gpus, names)
     return entry._replace(
-        driver_version=host_check.driver_of(document) or None,
+        driver_version=cdi_compare.driver_of(document) or None,
         warnings=[*entry.warnings, *host_check.check_host(document, host).warnings],
         stale=bool(reasons),
         reasons=core_errors.as_dicts(reasons),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import compare as cdi_compare
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import generate as cdi_generate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import host_check, refresh_units, undescribed
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
@@ -284,7 +285,7 @@ class SpecWriter:
         result = cdi_validate.validate(data)
         if result.errors:
             return [f"Engines skip it. {' '.join(map(str, result.errors))}"]
-        reasons = host_check.replacement_reasons(result.document, document, self.host)
+        reasons = cdi_compare.replacement_reasons(result.document, document, self.host)
         if content.lstrip().startswith(b"{") is not (location.format == cdi_options.JSON):
             reasons.append(f"Its format is not {location.format}.")
         return reasons

@@ -14,7 +14,7 @@ import posixpath
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import host_check
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import compare as cdi_compare
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import registry as cdi_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import schema as cdi_schema
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
@@ -260,7 +260,7 @@ def check_cdi(host: hostfs.HostFS, directories: t.Sequence[str]) -> Check:
     driver = procfs.loaded_driver(host)
     version = driver.version if driver is not None else None
     for path in used:
-        reasons, _missing = host_check.stale_reasons(cdi_validate.validate(documents[path]).document, host, version)
+        reasons, _missing = cdi_compare.stale_reasons(cdi_validate.validate(documents[path]).document, host, version)
         if reasons:
             return failed(
                 CDI,

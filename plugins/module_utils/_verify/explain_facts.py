@@ -15,7 +15,7 @@ import re
 import stat
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import host_check
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import compare as cdi_compare
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import ignored as cdi_ignored
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
@@ -205,7 +205,7 @@ def stale_devices(host: hostfs.HostFS, found: explain_contents.Specifications) -
         own = name.partition("=")[2]
         document = dict(found.documents[path])
         document["devices"] = [device for device in document.get("devices", ()) if device.get("name") == own]
-        reasons, _missing = host_check.stale_reasons(document, host, version)
+        reasons, _missing = cdi_compare.stale_reasons(document, host, version)
         if reasons:
             stale[name] = reasons[0].message
     return stale

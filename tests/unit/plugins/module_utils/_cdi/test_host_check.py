@@ -13,14 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.host_check import (
-    Required,
-    check_host,
-    missing_paths,
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.compare import (
     replacement_reasons,
     same_meaning,
     stale_reasons,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.host_check import Required, check_host, missing_paths
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.modes import required_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import Problem

@@ -10,7 +10,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import modes as cdi_modes
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.host_check import same_meaning
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.compare import same_meaning
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import (
     CDI_OPTIONS,
     CdiOptions,
