@@ -8,20 +8,20 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-import looks
-import machine
+import checks
+import simulated_gpus
 from engines import IMAGE, call, run
 from toolkits import Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ALL = f"{looks.KIND}=all"
+ALL = f"{checks.KIND}=all"
 VISIBLE = ("--env", "NVIDIA_VISIBLE_DEVICES=all", "--env", "NVIDIA_API_KEY=secret")
 # The options of each container of Docker and Podman, and the code of its explanation.
 CONTAINERS = {
     "whole": (("--device", ALL), "ok"),
-    "unknown": (("--device", f"{looks.KIND}=7"), "cdi-device-missing"),
+    "unknown": (("--device", f"{checks.KIND}=7"), "cdi-device-missing"),
 }
 # The stand-ins for the runtime and for its hook, which Docker runs for --gpus, add nothing.
 OF_DOCKER = {
@@ -38,10 +38,10 @@ def explain(name: str, **options: str) -> dict[str, Any]:
 
 def specification(**options: str) -> dict[str, Any]:
     """Call the module that writes it, as JSON, which a host can read without a package of the controller."""
-    return looks.specification(path=str(looks.SPECIFICATION.with_suffix(".json")), **options)
+    return checks.specification(path=str(checks.SPECIFICATION.with_suffix(".json")), **options)
 
 
-def try_engine(report: Report, engine: str, host: machine.Machine) -> None:
+def try_engine(report: Report, engine: str, host: simulated_gpus.Machine) -> None:
     """Containers that run, and such that could not be started."""
     chosen = {**CONTAINERS, **(OF_DOCKER if engine == "docker" else {})}
     for name, (options, code) in chosen.items():
@@ -69,17 +69,17 @@ def try_names(report: Report, engines: list[str]) -> None:
 
 def pods(devices: list[str]) -> Iterator[str]:
     """The ID of a container in a pod, which is removed afterwards."""
-    cri = looks.Pods(looks.SOCKET)
+    cri = checks.Pods(checks.SOCKET)
     pod = cri.start("")
     try:
         container = cri.create(pod, devices, annotation=False)
-        cri.call("StartContainer", looks.field(1, container))
+        cri.call("StartContainer", checks.field(1, container))
         yield container
     finally:
         cri.remove(pod)
 
 
-def try_pods(report: Report, host: machine.Machine) -> None:
+def try_pods(report: Report, host: simulated_gpus.Machine) -> None:
     """A container with CDI devices, and one without."""
     for devices, code in ((["0"], "ok"), ([], "no-gpu-requested")):
         for identifier in pods(devices):
@@ -92,18 +92,18 @@ def try_pods(report: Report, host: machine.Machine) -> None:
 
 def try_driver(report: Report, engine: str) -> None:
     """A container that runs since before a change of the driver."""
-    machine.become(machine.Machine(gpus=2, version=machine.NEW))
+    simulated_gpus.become(simulated_gpus.Machine(gpus=2, version=simulated_gpus.NEW))
     specification()
     result = explain("whole", engine=engine)
     report.check(f"{engine}, another driver", result.get("explanation", {}).get("code") == "libraries-stale", result)
-    machine.become(machine.Machine(gpus=2))
+    simulated_gpus.become(simulated_gpus.Machine(gpus=2))
     specification()
 
 
 def main() -> None:
     """Do it, and leave neither containers nor a specification."""
     report, engines = Report(), sys.argv[1:]
-    host = machine.become(machine.Machine(gpus=2))
+    host = simulated_gpus.become(simulated_gpus.Machine(gpus=2))
     report.worked("specification", specification(), changed=True)
     by_command = [engine for engine in engines if engine != "containerd"]
     for engine in by_command:
@@ -115,7 +115,7 @@ def main() -> None:
     if "containerd" in engines:
         try_pods(report, host)
     report.worked("absent", specification(state="absent"), changed=True)
-    machine.become(machine.Machine())
+    simulated_gpus.become(simulated_gpus.Machine())
     report.print()
 
 

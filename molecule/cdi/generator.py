@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import machine
+import simulated_gpus
 from engines import COLLECTIONS
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def document(mode: str, request: Any) -> Any:
     """Return the specification of this machine."""
     host = HostFS("/", live=True)
     # Old loaders crash on a library without code.
-    nvml = machine.now().parts > 0
+    nvml = simulated_gpus.now().parts > 0
     found = inventory.read_inventory(host, request.driver_root, nvml, request.library_search_paths)
     return cdi_modes.generate_all("nvml" if mode == "auto" else mode, request, found, host)[""]
 

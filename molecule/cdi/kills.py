@@ -16,21 +16,21 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import looks
-import machine
+import checks
+import simulated_gpus
+from conflicting_specs import OTHER, foreign_specification
 from engines import COLLECTIONS, PATIENCE, STATE, kill_points, module
 from observing import describe
-from rivals import OTHER, foreign_specification
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 UNTIL = "/molecule/faults/until.py"
-FOLDER = looks.SPECIFICATION.parent
+FOLDER = checks.SPECIFICATION.parent
 RECORDS = Path(STATE, "state")
 KEPT = Path("/run/gpufleet-cdi-kills")
 # The next run must parse the files that a killed run left. JSON is used, because no host needs a package for it.
-PLACE = {"path": str(looks.SPECIFICATION.with_suffix(".json"))}
+PLACE = {"path": str(checks.SPECIFICATION.with_suffix(".json"))}
 Tree = dict[str, str]
 
 
@@ -43,26 +43,26 @@ class Case(NamedTuple):
 
 def described() -> None:
     """Write a specification, then change the version of the driver."""
-    machine.become(machine.Machine())
-    looks.specification(**PLACE)
-    machine.become(machine.Machine(version=machine.NEW))
+    simulated_gpus.become(simulated_gpus.Machine())
+    checks.specification(**PLACE)
+    simulated_gpus.become(simulated_gpus.Machine(version=simulated_gpus.NEW))
 
 
 def contested() -> None:
     """Write a specification with the module, and a file of another tool beside it."""
-    machine.become(machine.Machine())
-    looks.specification(**PLACE)
+    simulated_gpus.become(simulated_gpus.Machine())
+    checks.specification(**PLACE)
     OTHER.write_bytes(foreign_specification())
 
 
 def alone() -> None:
     """Do the same, then let the module move the other file away."""
     contested()
-    looks.specification(**PLACE, exclusive=True)
+    checks.specification(**PLACE, exclusive=True)
 
 
 CASES = {
-    "fresh": Case(lambda: machine.become(machine.Machine()), PLACE),
+    "fresh": Case(lambda: simulated_gpus.become(simulated_gpus.Machine()), PLACE),
     "stale": Case(described, PLACE),
     "exclusive": Case(contested, {**PLACE, "exclusive": True}),
     "removal": Case(alone, {"state": "absent"}),
@@ -124,7 +124,7 @@ def torn(before: Tree, expected: Tree) -> list[str]:
 
 def healed(options: Mapping[str, Any], expected: Tree) -> str:
     """Run the module twice. Return an error if the first run leaves the change incomplete or the second changes it."""
-    first, second = looks.specification(**options), looks.specification(**options)
+    first, second = checks.specification(**options), checks.specification(**options)
     left = sorted(path for path, words in (tree().items() ^ expected.items()))
     failures = [result["msg"] for result in (first, second) if result.get("failed")]
     changed = second.get("changed", False)
@@ -136,12 +136,12 @@ def main() -> None:
     chosen = dict(kill_points(word) for word in sys.argv[1:])
     points, wrong = dict.fromkeys(chosen, 0), {}
     shutil.rmtree(KEPT, ignore_errors=True)
-    looks.specification(state="absent")
+    checks.specification(state="absent")
     for name, numbers in chosen.items():
         case = CASES[name]
         again(name)
         before = files()
-        looks.specification(**case.options)
+        checks.specification(**case.options)
         expected = tree()
         for point in numbers:
             again(name)
@@ -154,7 +154,7 @@ def main() -> None:
             if faulty:
                 wrong[f"{name} at {point}"] = faulty
     clear()
-    machine.become(machine.Machine())
+    simulated_gpus.become(simulated_gpus.Machine())
     print(json.dumps({"tried": sum(points.values()), "points": points, "wrong": wrong}))
 
 

@@ -10,19 +10,19 @@ import signal
 import time
 from typing import Any
 
-import looks
-import machine
+import checks
 import node_standins
+import simulated_gpus
 from engines import call, run
 from toolkits import Report
 
 KUBELET, PLUGIN = node_standins.SERVICES
-GPUS = [machine.uuid(number) for number in (0, 1)]
+GPUS = [simulated_gpus.uuid(number) for number in (0, 1)]
 # The findings about Kubernetes that one of the cases below has.
 FINDINGS = ("devices-not-offered", "device-unhealthy", "device-plugin-dead", "device-plugin-not-registered")
 SECONDS = 20.0
 # As JSON, which a host can read without a package of the controller.
-SPECIFICATION = str(looks.SPECIFICATION.with_suffix(".json"))
+SPECIFICATION = str(checks.SPECIFICATION.with_suffix(".json"))
 
 
 def describe() -> dict[str, Any]:
@@ -57,8 +57,8 @@ def start_plugin(**devices: str) -> None:
 def main() -> None:
     """Do it, and leave nothing."""
     report = Report()
-    machine.become(machine.Machine(gpus=2))
-    report.worked("specification", looks.specification(path=SPECIFICATION), changed=True)
+    simulated_gpus.become(simulated_gpus.Machine(gpus=2))
+    report.worked("specification", checks.specification(path=SPECIFICATION), changed=True)
     node_standins.install()
     run("systemctl", "start", KUBELET)
     start_plugin(gpu0="Healthy", gpu1="Healthy")
@@ -83,8 +83,8 @@ def main() -> None:
     check(report, "restarted kubelet", [], ["device-plugin-not-registered"])
 
     node_standins.remove()
-    report.worked("absent", looks.specification(state="absent", path=SPECIFICATION), changed=True)
-    machine.become(machine.Machine())
+    report.worked("absent", checks.specification(state="absent", path=SPECIFICATION), changed=True)
+    simulated_gpus.become(simulated_gpus.Machine())
     report.print()
 
 

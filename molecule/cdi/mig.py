@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sys
 
-import looks
-import machine
+import checks
+import simulated_gpus
 from toolkits import Report
 
 
-def has(report: Report, what: str, engine: str, host: machine.Machine, devices: dict[str, tuple[int, int]]) -> None:
+def has(
+    report: Report, what: str, engine: str, host: simulated_gpus.Machine, devices: dict[str, tuple[int, int]]
+) -> None:
     """Check that containers get the nodes of MIG devices."""
     for name, part in devices.items():
-        found = looks.seen(engine, name)
-        wanted = looks.Seen(dict(sorted(host.part_nodes(part).items())), host.libraries(), looks.VARIABLES)
+        found = checks.seen(engine, name)
+        wanted = checks.Seen(dict(sorted(host.part_nodes(part).items())), host.libraries(), checks.VARIABLES)
         report.check(f"{engine}, {what}, {name}", found == wanted, found)
-    found = looks.seen(engine, "all")
+    found = checks.seen(engine, "all")
     nodes = dict(sorted(host.part_nodes(*devices.values()).items()))
     report.check(f"{engine}, {what}, all", found.nodes == nodes, found)
 
@@ -23,35 +25,35 @@ def has(report: Report, what: str, engine: str, host: machine.Machine, devices: 
 def main() -> None:
     """Run all checks. The specification is removed at the end."""
     report, engines = Report(), sys.argv[1:]
-    if not machine.NVML.exists():
+    if not simulated_gpus.NVML.exists():
         report.print(skipped="the controller has no compiler")
         return
-    machine.become(machine.Machine())
-    report.worked("before", looks.specification(), changed=True)
-    host = machine.become(machine.Machine(parts=2))
-    divided = looks.specification()
+    simulated_gpus.become(simulated_gpus.Machine())
+    report.worked("before", checks.specification(), changed=True)
+    host = simulated_gpus.become(simulated_gpus.Machine(parts=2))
+    divided = checks.specification()
     report.worked("divided", divided, changed=True)
-    names = {"0:0", "0:1", machine.part_uuid(0, 0), machine.part_uuid(0, 1), "all"}
+    names = {"0:0", "0:1", simulated_gpus.part_uuid(0, 0), simulated_gpus.part_uuid(0, 1), "all"}
     report.check("divided, devices", set(divided.get("devices", [])) == names, divided)
-    report.worked("divided, again", looks.specification(), changed=False)
-    parts = {"0:0": (0, 0), machine.part_uuid(0, 1): (0, 1)}
+    report.worked("divided, again", checks.specification(), changed=False)
+    parts = {"0:0": (0, 0), simulated_gpus.part_uuid(0, 1): (0, 1)}
     for engine in engines:
         has(report, "divided", engine, host, parts)
     # No unit notices this change. Only the next run of the role does.
-    host = machine.become(machine.Machine(parts=3))
+    host = simulated_gpus.become(simulated_gpus.Machine(parts=3))
     for engine in engines:
-        found = looks.seen(engine, "0:2")
-        report.check(f"{engine}, before the run after MIG", f"{looks.KIND}=0:2" in found.complaint, found)
-    changed = looks.specification()
+        found = checks.seen(engine, "0:2")
+        report.check(f"{engine}, before the run after MIG", f"{checks.KIND}=0:2" in found.complaint, found)
+    changed = checks.specification()
     report.worked("after MIG", changed, changed=True)
     report.check("after MIG, reasons", "It lacks the devices 0:2" in " ".join(changed.get("reasons", [])), changed)
-    report.worked("after MIG, again", looks.specification(), changed=False)
+    report.worked("after MIG, again", checks.specification(), changed=False)
     for engine in engines:
         has(report, "after MIG", engine, host, {**parts, "0:2": (0, 2)})
-    (machine.CAPS / f"nvidia-cap{machine.capabilities(0, 1)[1]}").unlink()
-    report.failed("a node is missing", looks.specification(), "nvidia-cap6.*nvidia-smi")
-    looks.specification(state="absent")
-    machine.become(machine.Machine())
+    (simulated_gpus.CAPS / f"nvidia-cap{simulated_gpus.capabilities(0, 1)[1]}").unlink()
+    report.failed("a node is missing", checks.specification(), "nvidia-cap6.*nvidia-smi")
+    checks.specification(state="absent")
+    simulated_gpus.become(simulated_gpus.Machine())
     report.print()
 
 

@@ -11,15 +11,15 @@ import json
 import sys
 from pathlib import Path
 
-import looks
-import machine
+import checks
+import simulated_gpus
 from observing import differences
 from watched import lasting, watched
 
 FOLDERS = ("/etc/cdi", "/var/run/cdi")
 TREES = ("/etc", "/opt", "/root", "/usr/local", "/var/cache", "/var/lib")
 # The scenario's own directory, and a file that podman writes when it restarts a host.
-PRIVATE = (str(machine.HOME), "/etc/hosts")
+PRIVATE = (str(simulated_gpus.HOME), "/etc/hosts")
 
 
 def main() -> None:
@@ -28,16 +28,16 @@ def main() -> None:
     now = watched(TREES, PRIVATE)
     if "--fresh" in sys.argv:
         for name in ("fresh", "before"):
-            (machine.HOME / name).write_text(json.dumps(now))
-    fresh, before = (json.loads((machine.HOME / name).read_text()) for name in ("fresh", "before"))
-    (machine.HOME / "before").write_text(json.dumps(now))
-    host = machine.now()
-    looked = {engine: looks.seen(engine, "all") for engine in engines}
+            (simulated_gpus.HOME / name).write_text(json.dumps(now))
+    fresh, before = (json.loads((simulated_gpus.HOME / name).read_text()) for name in ("fresh", "before"))
+    (simulated_gpus.HOME / "before").write_text(json.dumps(now))
+    host = simulated_gpus.now()
+    looked = {engine: checks.seen(engine, "all") for engine in engines}
     report = {
         "files": sorted(str(path) for folder in FOLDERS for path in Path(folder).glob("*")),
         "touched": differences(before, now),
         "left": differences(lasting(fresh), lasting(now)),
-        "right": sorted(engine for engine, found in looked.items() if found == looks.whole(host, *range(host.gpus))),
+        "right": sorted(engine for engine, found in looked.items() if found == checks.whole(host, *range(host.gpus))),
         "seen": looked,
     }
     print(json.dumps(report))

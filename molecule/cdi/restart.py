@@ -11,9 +11,9 @@ import subprocess
 import sys
 import time
 
-import machine
+import simulated_gpus
+from checks import KIND
 from engines import IMAGE, PATIENCE, run
-from looks import KIND
 from toolkits import Report, must
 
 NAME = "at-boot"
@@ -27,7 +27,7 @@ def before() -> None:
     """Start the container, and set another number of nvidia-uvm for the next restart."""
     chosen = ["--restart=always", "--stop-signal=KILL", "--network=none", f"--device={KIND}=all"]
     must("docker", "run", "--detach", f"--name={NAME}", *chosen, IMAGE, "sh", "-c", SCRIPT)
-    must(sys.executable, "-B", "/molecule/cdi/machine.py", "later", f"uvm={AFTER}")
+    must(sys.executable, "-B", "/molecule/cdi/simulated_gpus.py", "later", f"uvm={AFTER}")
 
 
 def moment(unit: str, message: str) -> int:
@@ -50,7 +50,7 @@ def numbers() -> list[str]:
 def after(unit: str) -> None:
     """Check that the specification was written before Docker started, and which number the container got."""
     report = Report()
-    report.check("the number of the machine", machine.now().uvm == AFTER, machine.now())
+    report.check("the number of the machine", simulated_gpus.now().uvm == AFTER, simulated_gpus.now())
     found = numbers()
     report.check("the container", found == [f"{BEFORE:x}:0", f"{AFTER:x}:0"], found)
     subprocess.check_call(["journalctl", "--sync"])

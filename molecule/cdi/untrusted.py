@@ -12,8 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import looks
-import machine
+import checks
+import simulated_gpus
 from engines import call, run
 from toolkits import Report
 
@@ -53,58 +53,58 @@ def remove() -> None:
 
 def check_file(report: Report, what: str, *, mounted: bool = False) -> None:
     """Check that the specification exists, and whether it mounts the path."""
-    text = looks.SPECIFICATION.read_text() if looks.SPECIFICATION.exists() else ""
-    report.check(f"{what}, written", machine.FOLDER in text, text)
+    text = checks.SPECIFICATION.read_text() if checks.SPECIFICATION.exists() else ""
+    report.check(f"{what}, written", simulated_gpus.FOLDER in text, text)
     report.check(f"{what}, mounted", (str(MPS) in text) is mounted, text)
 
 
 def attack(report: Report, backend: str) -> None:
     """Let the module write the specification while the path belongs to the user."""
-    looks.specification(state="absent")
+    checks.specification(state="absent")
     report.check(f"{backend}, created", as_user(SOCKET))
-    written = looks.specification(backend=backend)
+    written = checks.specification(backend=backend)
     report.worked(backend, written, changed=True)
     check_file(report, backend)
     warned = str(written.get("warnings"))
     # nvidia-ctk gets a flag that leaves out all sockets.
     report.check(f"{backend}, warned", (f"belongs to user {USER}" in warned) is (backend == "native"), written)
     report.check(f"{backend}, replaced", as_user(LINK))
-    found = looks.seen("podman", "all")
+    found = checks.seen("podman", "all")
     report.check(f"{backend}, container", not found.complaint and str(MPS) not in found.mounts, found)
-    report.worked(f"{backend}, again", looks.specification(backend=backend), changed=False)
+    report.worked(f"{backend}, again", checks.specification(backend=backend), changed=False)
     remove()
 
 
 def attack_unit(report: Report, owner: str, unit: str) -> None:
     """Let a refresh unit write the specification while the path belongs to the user."""
-    looks.specification(state="absent")
+    checks.specification(state="absent")
     # Without a start, the module does not read the file, which would need PyYAML.
     result = call("nvidia_cdi_refresh", owner=owner, hooks="none", start=False)
     run("systemctl", "daemon-reload")
     report.check(f"{owner}, configured", not result.get("failed") and result.get("service") == unit, result)
     for name, program in (("socket", SOCKET), ("link", f"{SOCKET}; {LINK}")):
-        looks.SPECIFICATION.unlink(missing_ok=True)
+        checks.SPECIFICATION.unlink(missing_ok=True)
         report.check(f"{owner}, {name}", as_user(program))
         started = run("systemctl", "start", unit)
         report.check(f"{owner}, {name}, started", started.returncode == 0, started.stderr)
         check_file(report, f"{owner}, {name}")
         remove()
     call("nvidia_cdi_refresh", state="absent")
-    looks.SPECIFICATION.unlink(missing_ok=True)
+    checks.SPECIFICATION.unlink(missing_ok=True)
 
 
 def own_socket(report: Report) -> None:
     """A socket of root in the same place stays, because only root can replace it."""
-    looks.specification(state="absent")
+    checks.specification(state="absent")
     subprocess.run([sys.executable, "-c", SOCKET], check=True)
-    report.worked("root", looks.specification(), changed=True)
+    report.worked("root", checks.specification(), changed=True)
     check_file(report, "root", mounted=True)
     report.check("root, not replaced", not as_user(LINK) and not MPS.is_symlink())
     remove()
     Path("/tmp/new").unlink(missing_ok=True)
     # MPS itself creates a directory, which is never mounted.
     os.mkdir(MPS)
-    report.worked("directory", looks.specification(), changed=True)
+    report.worked("directory", checks.specification(), changed=True)
     check_file(report, "directory")
     remove()
 
@@ -112,7 +112,7 @@ def own_socket(report: Report) -> None:
 def main() -> None:
     """Run all checks. The specification and the units are removed at the end."""
     report = Report()
-    machine.become(machine.Machine())
+    simulated_gpus.become(simulated_gpus.Machine())
     remove()
     attack(report, "native")
     attack(report, "nvidia-ctk")
@@ -125,7 +125,7 @@ def main() -> None:
         path.unlink()
     run("systemctl", "daemon-reload")
     own_socket(report)
-    looks.specification(state="absent")
+    checks.specification(state="absent")
     report.print()
 
 

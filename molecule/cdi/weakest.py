@@ -5,8 +5,8 @@ Podman 4.3.1 skips a file with additionalGids as a whole. The nodes below /dev/d
 
 from __future__ import annotations
 
-import looks
-import machine
+import checks
+import simulated_gpus
 from toolkits import Report
 
 GROUPS = "additionalGids"
@@ -15,9 +15,9 @@ GROUPS = "additionalGids"
 def main() -> None:
     """Run all checks. The specification is removed at the end."""
     report = Report()
-    host = machine.become(machine.Machine())
-    looks.specification(state="absent")
-    written = looks.specification()
+    host = simulated_gpus.become(simulated_gpus.Machine())
+    checks.specification(state="absent")
+    written = checks.specification()
     report.worked("limited", written, changed=True)
     engines = {entry["name"]: entry["newest_cdi"] for entry in written.get("engines", [])}
     report.check("limited, engines", engines.get("podman") == "0.5.0", written)
@@ -25,20 +25,20 @@ def main() -> None:
     reported = [sentence for sentence in written.get("limits", []) if GROUPS in sentence and "podman" in sentence]
     report.check("limited, reported", len(reported) == 1, written)
     report.check("limited, warned", GROUPS in str(written.get("warnings")), written)
-    report.check("limited, no groups", GROUPS not in looks.SPECIFICATION.read_text())
-    for name in ("all", "0", machine.uuid(0)):
-        found = looks.seen("podman", name)
-        report.check(f"limited, {name}", found == looks.whole(host, 0), found)
-    unlimited = looks.specification(for_engines=[])
+    report.check("limited, no groups", GROUPS not in checks.SPECIFICATION.read_text())
+    for name in ("all", "0", simulated_gpus.uuid(0)):
+        found = checks.seen("podman", name)
+        report.check(f"limited, {name}", found == checks.whole(host, 0), found)
+    unlimited = checks.specification(for_engines=[])
     report.worked("unlimited", unlimited, changed=True)
     report.check("unlimited, version", unlimited.get("cdi_version") == "0.7.0", unlimited)
-    report.check("unlimited, groups", GROUPS in looks.SPECIFICATION.read_text())
-    found = looks.seen("podman", "all")
-    report.check("unlimited, refused", f"{looks.KIND}=all" in found.complaint, found)
-    report.worked("limited again", looks.specification(), changed=True)
-    found = looks.seen("podman", "all")
-    report.check("limited again, all", found == looks.whole(host, 0), found)
-    looks.specification(state="absent")
+    report.check("unlimited, groups", GROUPS in checks.SPECIFICATION.read_text())
+    found = checks.seen("podman", "all")
+    report.check("unlimited, refused", f"{checks.KIND}=all" in found.complaint, found)
+    report.worked("limited again", checks.specification(), changed=True)
+    found = checks.seen("podman", "all")
+    report.check("limited again, all", found == checks.whole(host, 0), found)
+    checks.specification(state="absent")
     report.print()
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, "/molecule/toolkit")
-import begin
+import prepare_host
 
 PASSWORD = "not-a-real-password"  # noqa: S105
 FINGERPRINT = Path("/run/gpufleet-fingerprint")
@@ -50,16 +50,16 @@ def network(needed: dict[str, Any]) -> None:
 def main() -> None:
     """Prepare the host."""
     needed = json.load(sys.stdin)
-    begin.add_gpu()
+    prepare_host.add_gpu()
     users()
     network(needed)
     FINGERPRINT.write_text(needed["fingerprint"])
     if sys.argv[1] == "rpm":
-        begin.PACKAGES = Path("/run/gpufleet-packages")
-        package = begin.PACKAGES / "other" / "gpufleet-release-9.4.rpm"
+        prepare_host.PACKAGES = Path("/run/gpufleet-packages")
+        package = prepare_host.PACKAGES / "other" / "gpufleet-release-9.4.rpm"
         package.parent.mkdir(parents=True)
         package.write_bytes(base64.b64decode(needed["release"]))
-        begin.dress()
+        prepare_host.dress()
 
 
 if __name__ == "__main__":

@@ -18,10 +18,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import checks
 import grpc
-import looks
-import machine
 import places
+import simulated_gpus
 from cri import Cri
 from elf_programs import CALLS
 from observing import differences
@@ -36,7 +36,7 @@ PRIVATE = (
     "/var/snap/microk8s/common",
     "/home/ada/.local",
     "/etc/hosts",
-    str(machine.HOME),
+    str(simulated_gpus.HOME),
 )
 GENERATED = Path("/run/gpufleet-generated.json")
 PROGRAMS = {"nvidia": ["nvidia-container-runtime"], "nvidia-cdi": ["nvidia-container-runtime.cdi"], "runc": []}
@@ -96,7 +96,7 @@ def wrong_containers(engines: dict[str, Any]) -> list[str]:
     found = []
     for target, address in places.HERE.docker.items():
         known = len(calls())
-        ended = places.docker(address, "run", "--rm", "--network=none", looks.IMAGE, "true")
+        ended = places.docker(address, "run", "--rm", "--network=none", checks.IMAGE, "true")
         if ended.returncode or creators(known) != PROGRAMS[engines[target]["default"]]:
             found.append(f"{target}: {creators(known)} {ended.stderr}")
     return found
@@ -104,10 +104,10 @@ def wrong_containers(engines: dict[str, Any]) -> list[str]:
 
 def cdi() -> dict[str, Any]:
     """Return for each engine True if a container with all GPUs gets them, otherwise its error or devices."""
-    found = {"podman": looks.seen("podman", "all")}
+    found = {"podman": checks.seen("podman", "all")}
     os.environ["DOCKER_HOST"] = f"unix://{places.RUNTIME_DIR}/docker.sock"
-    found["rootless"] = looks.seen("docker", "all")
-    whole = looks.whole(machine.now(), 0)
+    found["rootless"] = checks.seen("docker", "all")
+    whole = checks.whole(simulated_gpus.now(), 0)
     return {name: True if seen == whole else seen.complaint or seen for name, seen in found.items()}
 
 

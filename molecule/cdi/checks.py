@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
-import machine
+import simulated_gpus
 from cri import NODE, SOCKET, Cri, field
 from engines import IMAGE, call, run
 
@@ -37,7 +37,7 @@ echo "groups	$(id -G)"
 """
 # The beginnings of lines that differ between containers.
 PASSING = ("variable\tHOSTNAME=", "variable\tcontainer_uuid=")
-VARIABLES = [f"NVIDIA_CTK_LIBCUDA_DIR={machine.FOLDER}", "NVIDIA_VISIBLE_DEVICES=void"]
+VARIABLES = [f"NVIDIA_CTK_LIBCUDA_DIR={simulated_gpus.FOLDER}", "NVIDIA_VISIBLE_DEVICES=void"]
 
 
 class Seen(NamedTuple):
@@ -148,7 +148,7 @@ def seen(engine: str, *devices: str) -> Seen:
     return Seen(nodes, mounts, found["variable"], container.complaint)
 
 
-def whole(host: machine.Machine, *gpus: int) -> Seen:
+def whole(host: simulated_gpus.Machine, *gpus: int) -> Seen:
     """Return what a container with these GPUs must have."""
     return Seen(dict(sorted(host.nodes(*gpus).items())), host.libraries(), VARIABLES)
 
@@ -162,7 +162,7 @@ def specification(**options: Any) -> dict[str, Any]:
     """Call the module that writes the specification."""
     # Old loaders crash on a library without code.
     # The unit's generator is a stand-in for another one.
-    usual = {"backend": "native", "hooks": "none", "use_nvml": machine.now().parts > 0}
+    usual = {"backend": "native", "hooks": "none", "use_nvml": simulated_gpus.now().parts > 0}
     return call("nvidia_cdi_spec", **{**usual, **options})
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import elf_programs
 import grpc
 import load_busybox
-import machine
 import places
+import simulated_gpus
+from checks import IMAGE
 from cri import Cri
-from looks import IMAGE
 
 FILES, STANDINS = Path("/molecule/flavors/files"), "/molecule/flavors/standins"
 VERSION = "1.20.0"
@@ -263,7 +263,7 @@ KINDS = {"k3s": k3s, "rke2": rke2, "k0s": k0s, "microk8s": microk8s, "units": un
 
 def main() -> None:
     """Prepare the host."""
-    machine.become(machine.Machine())
+    simulated_gpus.become(simulated_gpus.Machine())
     KINDS[places.KIND]()
     for address in places.HERE.cri.values():
         load_pause(address)

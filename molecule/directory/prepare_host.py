@@ -1,4 +1,4 @@
-"""Inside a host: prepares it for the release SUITE: begin.py SUITE
+"""Inside a host: prepares it for the release SUITE: prepare_host.py SUITE
 
 A GPU and its driver, images for containers and pods, toolkits in trees of files, and one in packages. In sid something
 stands where the toolkit is to go, as NVIDIA's own installer leaves it.
@@ -26,7 +26,7 @@ CONTENTS = {
     ),
     "nvidia-container-toolkit": ("usr/bin/nvidia-container-runtime-hook",),
 }
-# The same as in molecule/toolkit/begin.py.
+# The same as in molecule/toolkit/prepare_host.py.
 DEVICES = Path("/run/gpufleet-devices")
 GPU = {"vendor": "0x10de", "class": "0x030200"}
 

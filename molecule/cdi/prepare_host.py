@@ -1,4 +1,4 @@
-"""Inside a host: prepares it for the release SUITE: begin.py SUITE
+"""Inside a host: prepares it for the release SUITE: prepare_host.py SUITE
 
 GPUs, their driver, nvidia-ctk, and an image for the containers of all engines that are to read CDI specifications here.
 Docker and containerd read them only after site.yml has enabled CDI.
@@ -10,9 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import checks
 import load_busybox
-import looks
-import machine
+import simulated_gpus
 import start as pods
 
 # The wrapper of runc, which omits settings that a host inside a container cannot apply. Podman would use /usr/sbin.
@@ -35,7 +35,7 @@ export PYTHONPATH=/molecule/cdi:/molecule/faults:/molecule/shared:/fx
 exec {sys.executable} -B /molecule/cdi/generator.py "$@"
 """,
     # Lists the GPUs whose device nodes are there, on the host or in a container.
-    machine.SMI: """\
+    simulated_gpus.SMI: """\
 #!/bin/sh
 for node in /dev/nvidia[0-9]*; do
     number=${node#/dev/nvidia}
@@ -60,12 +60,12 @@ def main() -> None:
     """Prepare the host."""
     suite = sys.argv[1]
     install_programs()
-    machine.enable()
-    machine.become(machine.Machine())
+    simulated_gpus.enable()
+    simulated_gpus.become(simulated_gpus.Machine())
     folder = Path("/etc/containers")
     folder.mkdir(exist_ok=True)
     (folder / "containers.conf").write_text(PODMAN)
-    image = load_busybox.image(looks.IMAGE)
+    image = load_busybox.image(checks.IMAGE)
     subprocess.run(["podman", "load", "--quiet"], input=image, check=True, stdout=subprocess.DEVNULL)
     if suite != "bookworm":
         Path("/etc/docker").mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Inside a host: creates stand-ins for GPUs and their driver, again after each restart: machine.py [PROPERTY=NUMBER...]
+"""Inside a host: stand-ins for GPUs and their driver, also after each restart: simulated_gpus.py [PROPERTY=NUMBER...]
 
 Device nodes that nothing answers behind, libraries without code, and what the kernel would tell of them in /proc and
 /sys. Where GPUs have MIG devices, an NVML that tells of them; the library comes from the controller.
@@ -30,7 +30,7 @@ Before=sysinit.target systemd-modules-load.service
 [Service]
 Type=oneshot
 Environment=PYTHONPATH=/fx
-ExecStart={sys.executable} -B /molecule/cdi/machine.py
+ExecStart={sys.executable} -B /molecule/cdi/simulated_gpus.py
 
 [Install]
 WantedBy=sysinit.target

@@ -1,4 +1,4 @@
-"""Inside a host: prepares it for the scenario: begin.py deb|rpm
+"""Inside a host: prepares it for the scenario: prepare_host.py deb|rpm
 
 It adds a GPU on the PCI bus, an image for containers, packages in /srv/packages, and a signed repository of them at
 127.0.0.1:8088. With "rpm", the host, which runs Debian, looks like one of Rocky Linux.

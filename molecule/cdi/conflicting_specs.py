@@ -1,4 +1,4 @@
-"""Inside a host: several files that describe the same devices: rivals.py ENGINE... prints JSON, as Report does.
+"""Inside a host: several files describe the same devices: conflicting_specs.py ENGINE... prints JSON, as Report does.
 
 The files are JSON, for which a host needs no package.
 """
@@ -11,15 +11,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import looks
-import machine
+import checks
+import simulated_gpus
 from toolkits import Report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-OTHER = looks.SPECIFICATION.with_name("gpus.json")
-BEFORE = looks.SPECIFICATION.with_suffix(".json")
+OTHER = checks.SPECIFICATION.with_name("gpus.json")
+BEFORE = checks.SPECIFICATION.with_suffix(".json")
 # Engines read this directory last. Its files have precedence over all others.
 LATER = Path("/var/run/cdi/nvidia.json")
 
@@ -27,83 +27,83 @@ LATER = Path("/var/run/cdi/nvidia.json")
 def foreign_specification(device: str = "all") -> bytes:
     """Return a specification of another tool. It sets a variable in containers."""
     edits = {"env": ["GPUFLEET_THEIRS=1"]}
-    document = {"cdiVersion": "0.5.0", "kind": looks.KIND, "devices": [{"name": device, "containerEdits": edits}]}
+    document = {"cdiVersion": "0.5.0", "kind": checks.KIND, "devices": [{"name": device, "containerEdits": edits}]}
     return json.dumps(document, indent=3).encode()
 
 
 def try_one_folder(report: Report, engines: Sequence[str]) -> None:
     """Check two files in one directory: engines load none of the devices that both files have."""
-    host = machine.now()
+    host = simulated_gpus.now()
     OTHER.write_bytes(foreign_specification())
-    written = looks.specification()
+    written = checks.specification()
     report.worked("two files", written, changed=True)
     conflicts = [(entry["path"], entry["effect"]) for entry in written.get("conflicts", [])]
     report.check("two files, reported", conflicts == [(str(OTHER), "collides")], written)
     report.check("two files, warned", "exclusive: true" in str(written.get("warnings")), written)
     for engine in engines:
-        found = looks.seen(engine, "all")
-        report.check(f"{engine}, two files, unknown", f"{looks.KIND}=all" in found.complaint, found)
-        found = looks.seen(engine, "0")
-        report.check(f"{engine}, two files, what one has", found == looks.whole(host, 0), found)
-    report.worked("two files, again", looks.specification(), changed=False)
-    alone = looks.specification(exclusive=True)
+        found = checks.seen(engine, "all")
+        report.check(f"{engine}, two files, unknown", f"{checks.KIND}=all" in found.complaint, found)
+        found = checks.seen(engine, "0")
+        report.check(f"{engine}, two files, what one has", found == checks.whole(host, 0), found)
+    report.worked("two files, again", checks.specification(), changed=False)
+    alone = checks.specification(exclusive=True)
     report.worked("exclusive", alone, changed=True)
     report.check("exclusive, reported", alone.get("removed_files") == [str(OTHER)], alone)
     report.check("exclusive, gone", not OTHER.exists())
     for engine in engines:
-        found = looks.seen(engine, "all")
-        report.check(f"{engine}, exclusive", found == looks.whole(host, 0), found)
-    report.worked("exclusive, again", looks.specification(exclusive=True), changed=False)
+        found = checks.seen(engine, "all")
+        report.check(f"{engine}, exclusive", found == checks.whole(host, 0), found)
+    report.worked("exclusive, again", checks.specification(exclusive=True), changed=False)
 
 
 def try_absent(report: Report, engines: Sequence[str]) -> None:
     """Check that a removal restores the file of the other tool byte for byte."""
-    gone = looks.specification(state="absent")
+    gone = checks.specification(state="absent")
     report.worked("absent", gone, changed=True)
     report.check("absent, reported", gone.get("restored_files") == [str(OTHER)], gone)
     report.check("absent, the bytes", OTHER.read_bytes() == foreign_specification())
-    report.check("absent, ours", not looks.SPECIFICATION.exists())
+    report.check("absent, ours", not checks.SPECIFICATION.exists())
     for engine in engines:
-        found = looks.seen(engine, "all")
+        found = checks.seen(engine, "all")
         report.check(f"{engine}, absent, theirs", "GPUFLEET_THEIRS=1" in found.variables, found)
-    report.worked("absent, again", looks.specification(state="absent"), changed=False)
+    report.worked("absent, again", checks.specification(state="absent"), changed=False)
     OTHER.unlink()
 
 
 def try_same_path(report: Report, engines: Sequence[str]) -> None:
     """Check a file of another tool at the path of the specification."""
-    host = machine.now()
+    host = simulated_gpus.now()
     BEFORE.write_bytes(foreign_specification("0"))
     BEFORE.chmod(0o640)
-    written = looks.specification(path=str(BEFORE))
+    written = checks.specification(path=str(BEFORE))
     report.worked("the same path", written, changed=True)
-    report.check("the same path, JSON", "all" in [device["name"] for device in looks.document()["devices"]])
+    report.check("the same path, JSON", "all" in [device["name"] for device in checks.document()["devices"]])
     for engine in engines:
-        found = looks.seen(engine, "all")
-        report.check(f"{engine}, the same path", found == looks.whole(host, 0), found)
-    report.worked("the same path, again", looks.specification(path=str(BEFORE)), changed=False)
-    report.worked("the same path, absent", looks.specification(state="absent"), changed=True)
-    back = (BEFORE.read_bytes(), looks.mode(BEFORE))
+        found = checks.seen(engine, "all")
+        report.check(f"{engine}, the same path", found == checks.whole(host, 0), found)
+    report.worked("the same path, again", checks.specification(path=str(BEFORE)), changed=False)
+    report.worked("the same path, absent", checks.specification(state="absent"), changed=True)
+    back = (BEFORE.read_bytes(), checks.mode(BEFORE))
     report.check("the same path, back", back == (foreign_specification("0"), "0640 0:0"), back)
     BEFORE.unlink()
 
 
 def try_later_folder(report: Report, engines: Sequence[str]) -> None:
     """Check a file of another tool in the directory that has precedence."""
-    host = machine.now()
+    host = simulated_gpus.now()
     LATER.parent.mkdir(parents=True, exist_ok=True)
     LATER.write_bytes(foreign_specification())
-    written = looks.specification()
+    written = checks.specification()
     conflicts = [(entry["path"], entry["effect"]) for entry in written.get("conflicts", [])]
     report.check("another folder, reported", conflicts == [(str(LATER), "shadows")], written)
     for engine in engines:
-        found = looks.seen(engine, "all")
+        found = checks.seen(engine, "all")
         report.check(f"{engine}, another folder, theirs", "GPUFLEET_THEIRS=1" in found.variables, found)
-    report.worked("another folder, exclusive", looks.specification(exclusive=True), changed=True)
+    report.worked("another folder, exclusive", checks.specification(exclusive=True), changed=True)
     for engine in engines:
-        found = looks.seen(engine, "all")
-        report.check(f"{engine}, another folder, ours", found == looks.whole(host, 0), found)
-    report.worked("another folder, absent", looks.specification(state="absent"), changed=True)
+        found = checks.seen(engine, "all")
+        report.check(f"{engine}, another folder, ours", found == checks.whole(host, 0), found)
+    report.worked("another folder, absent", checks.specification(state="absent"), changed=True)
     report.check("another folder, back", LATER.exists() and LATER.read_bytes() == foreign_specification())
     shutil.rmtree(LATER.parent)
 
@@ -111,13 +111,13 @@ def try_later_folder(report: Report, engines: Sequence[str]) -> None:
 def main() -> None:
     """Run all checks. The specification is removed at the end."""
     report, engines = Report(), sys.argv[1:]
-    machine.become(machine.Machine())
-    looks.SPECIFICATION.parent.mkdir(exist_ok=True)
+    simulated_gpus.become(simulated_gpus.Machine())
+    checks.SPECIFICATION.parent.mkdir(exist_ok=True)
     try_one_folder(report, engines)
     try_absent(report, engines)
     try_same_path(report, engines)
     try_later_folder(report, engines)
-    looks.SPECIFICATION.parent.rmdir()
+    checks.SPECIFICATION.parent.rmdir()
     report.print()
 
 
