@@ -107,8 +107,8 @@ def sanity(session: nox.Session) -> None:
 @tool_session("integration")
 def integration(session: nox.Session) -> None:
     """Run the integration targets, which write only into temporary directories."""
-    if not shutil.which("ssh-keygen"):
-        skip(session, "ansible-test needs ssh-keygen: apt-get install openssh-client")
+    if problem := nox_support.ssh_problem():
+        skip(session, problem)
     nox_support.ansible_test(session, "integration")
 
 

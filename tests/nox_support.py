@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+import pwd
 import re
 import shutil
 import stat
@@ -236,6 +237,17 @@ def tracing_problem() -> str:
         return "There is no strace: apt-get install strace"
     done = subprocess.run(["strace", "-o", os.devnull, "true"], capture_output=True, text=True, check=False)
     return f"strace cannot trace a process here: {done.stderr.strip()}" if done.returncode else ""
+
+
+def ssh_problem() -> str:
+    """Return why ansible-test cannot create a key for SSH, as in a container whose user has no account."""
+    if not shutil.which("ssh-keygen"):
+        return "ansible-test needs ssh-keygen: apt-get install openssh-client"
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return f"ansible-test needs an account for the user {os.geteuid()}, because ssh-keygen does"
+    return ""
 
 
 def as_new_user(program: Path, directory: Path, python: str | Path, **variables: str) -> list[str | Path]:
