@@ -175,6 +175,7 @@ def lint(session: nox.Session) -> None:
     with session.chdir(tree.parents[2]):
         run(session, *mypy, session.cache_dir / "mypy-collection", tree / "plugins", tree / "tests/unit",
             *(tree / "tests" / name for name in ("browser", "compare_versions", "faults", "fuzz", "plays")),
+            tree / "tests/compare_plays",
             env={"MYPYPATH": str(tree.parents[2])})  # fmt: skip
     with session.chdir(tree):
         run(session, "yamllint", "--strict", ".")
