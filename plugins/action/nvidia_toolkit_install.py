@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The action of nvidia_toolkit_install: it also sends a toolkit from the controller to a host that requests it."""
+"""The action of nvidia_toolkit_install: it also sends a toolkit from the controller to a host that requests it.
+
+For the task of the role nvidia_toolkit, it adds the options that depend on several settings.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from ansible.module_utils.common.validation import check_type_bool, check_type_l
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import variables as core_variables
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _check, _toolkit_plan
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._bundled import BundledAction, Packages
 
 # Imported at the top, although few tasks need it: Ansible loads an action plugin once, before it forks for the hosts.
@@ -26,6 +30,8 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._controller_source
     toolkit_in_packages,
 )
 
+# The role whose task gets options of the plan.
+_ROLE = "nvidia_toolkit"
 # The first minor version of Python 3 with tomllib.
 _TOMLLIB_MINOR = 11
 _ARCHIVE_NAME = "nvidia-container-toolkit.tar.gz"
@@ -82,6 +88,18 @@ class ActionModule(BundledAction):
         if self._toolkit is None:
             return tomlkit
         return Packages((_DESCRIPTION, *tomlkit.always), (_ARCHIVE, *tomlkit.on_demand))
+
+    def run_module(self, tmp: str | None, task_vars: dict[str, t.Any] | None) -> dict[str, t.Any]:
+        given = self._task.args
+        if given.get("state", "present") == "present" and _check.is_task_of(self, _ROLE):
+            variables = task_vars or {}
+            settings = self._templar.template(variables[_toolkit_plan.SETTINGS])
+            self._task.args = _toolkit_plan.options_of_task(variables, settings, given)
+        try:
+            return super().run_module(tmp, task_vars)
+        finally:
+            # No callback or log needs the key and the files of the repository.
+            self._task.args = given
 
     def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
         source = _Source.of(self._task.args)

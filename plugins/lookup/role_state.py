@@ -18,7 +18,8 @@ description:
 options:
   _terms:
     description:
-      - One of V(reused), V(users), V(pending), V(executed), V(verifications), V(errors), V(targets), and V(lines).
+      - One of V(reused), V(users), V(pending), V(executed), V(verifications), V(errors), V(targets), V(lines),
+        V(toolkit), and V(without_cuda_compat).
     type: list
     elements: str
     required: true
@@ -42,7 +43,7 @@ import typing as t
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.lookup import LookupBase
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _role_state
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _role_state, _toolkit_plan
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._reports import lines_of
 
 Found = t.Callable[[t.Mapping[str, t.Any], _role_state.RoleState], t.Sequence[t.Any]]
@@ -60,6 +61,13 @@ _WITHOUT_SETTINGS: dict[str, t.Callable[[t.Mapping[str, t.Any]], t.Sequence[t.An
 }
 
 
+# The terms of the other roles, with the variable that they read.
+_OF_VARIABLE: dict[str, tuple[str, t.Callable[[t.Mapping[str, t.Any], t.Any], t.Any]]] = {
+    "toolkit": (_toolkit_plan.SETTINGS, _toolkit_plan.plan_of),
+    "without_cuda_compat": ("nvidia_cdi_toolkit_settings", _role_state.without_cuda_compat),
+}
+
+
 class LookupModule(LookupBase):
     """The lookup that passes decisions of Python to tasks."""
 
@@ -72,6 +80,10 @@ class LookupModule(LookupBase):
             elif term in _TERMS:
                 settings = t.cast("t.Any", self._templar).template(known[_role_state.SETTINGS])
                 found += _TERMS[term](known, _role_state.RoleState(known, settings))
+            elif term in _OF_VARIABLE:
+                name, decide = _OF_VARIABLE[term]
+                found.append(decide(known, t.cast("t.Any", self._templar).template(known[name])))
             else:
-                raise AnsibleLookupError(f"{term!r} is not one of {', '.join([*_TERMS, *_WITHOUT_SETTINGS])}.")
+                names = ", ".join([*_TERMS, *_WITHOUT_SETTINGS, *_OF_VARIABLE])
+                raise AnsibleLookupError(f"{term!r} is not one of {names}.")
         return found

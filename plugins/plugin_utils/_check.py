@@ -152,6 +152,12 @@ def _parameters(role: t.Any) -> dict[str, t.Any]:
     return {**role._role_params, **role.vars}  # noqa: SLF001
 
 
+def is_task_of(action: ActionBase, name: str) -> bool:
+    """Return whether the task is one of this role of the collection."""
+    role: t.Any = getattr(action._task, "_role", None)  # noqa: SLF001
+    return role is not None and _is_own(role) and _name(role) == name
+
+
 def _is_own(role: t.Any) -> bool:
     return Path(role._role_path).resolve().parent == _COLLECTION / "roles"  # noqa: SLF001
 

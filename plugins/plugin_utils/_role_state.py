@@ -25,6 +25,8 @@ PROBLEM = "not_inspected"
 _USERS = ("nvidia_toolkit_user", "nvidia_runtime_user", "nvidia_audit_user")
 _ENTRY = "nvidia_runtime_entry"
 _HOOKS = ("nvidia_runtime_before_restart", "nvidia_runtime_after_restart")
+# A setting of the toolkit, in its section features.
+_CUDA_COMPAT = "disable-cuda-compat-lib-hook"
 # What each entry of the plan contains.
 _OF_ENTRY = (
     "allow_disruption", "require_runtime", "validate", "timeout", "retries", "backup_dir", "before", "after",
@@ -224,6 +226,12 @@ def targets_with_gpus(state: RoleState) -> list[dict[str, str]]:
         unit = instance if flavor == "system" else ""
         found.append({"target": target, "engine": engine, "flavor": flavor, "user": user, "unit": unit})
     return found
+
+
+def without_cuda_compat(_variables: Variables, settings: object) -> object:
+    """Return the setting of the toolkit's config.toml that disables the hook for CUDA compatibility libraries."""
+    given = table(settings)
+    return given.get(f"features.{_CUDA_COMPAT}") or table(given.get("features")).get(_CUDA_COMPAT) or False
 
 
 def result_of(variables: Variables, name: str) -> dict[str, t.Any]:

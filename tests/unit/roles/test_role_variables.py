@@ -14,6 +14,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import CDI_OPTIONS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import parameters
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import DIRECTORY
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _role_state
 from ansible_collections.gpufleet.nvidia.tests.unit.roles.role_files import Role, render
 
 CDI, RUNTIME, TOOLKIT = Role("nvidia_cdi"), Role("nvidia_runtime"), Role("nvidia_toolkit")
@@ -27,9 +28,8 @@ RENAMED = {"cdi_hook_path": "hook_path"}
 def variables(known: dict[str, t.Any]) -> dict[str, t.Any]:
     """Return the variables of the role, with those rendered that the tests need."""
     values = {**CDI.load("defaults/main.yml"), **known}
-    values["nvidia_cdi_toolkit_settings"] = known.get("nvidia_toolkit_settings") or {}
-    name = "nvidia_cdi_without_cuda_compat"
-    return {**values, name: render(CDI.load("vars/main.yml")[name], values)}
+    found = _role_state.without_cuda_compat({}, known.get("nvidia_toolkit_settings"))
+    return {**values, "nvidia_cdi_without_cuda_compat": found}
 
 
 # -- nvidia_cdi: defaults that depend on nvidia_toolkit ----------------------------------------------------------------
@@ -167,59 +167,6 @@ def test_refresh_is_one_task_that_does_not_change_units() -> None:
 # -- nvidia_toolkit ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("changed", "steps"),
-    [
-        # A host that is up to date.
-        ({}, []),
-        ({"nvidia_toolkit_key_missing": True}, ["key"]),
-        ({"nvidia_toolkit_files_to_send": ["x.deb"]}, ["send"]),
-        ({"nvidia_toolkit_info": {"users_to_inspect": ["me"]}, "nvidia_toolkit_key_missing": True}, ["users", "key"]),
-        ({"nvidia_toolkit_gpu_missing": True, "nvidia_toolkit_install_enabled": False,
-          "nvidia_toolkit_key_missing": True}, ["no_gpu"]),
-        ({"nvidia_toolkit_gpu_missing": True, "nvidia_toolkit_files_to_send": ["x.deb"]}, ["no_gpu", "send"]),
-        # Packages are installed in / only.
-        ({"nvidia_toolkit_host_root": "/tree", "nvidia_toolkit_key_missing": True}, ["refuse_packages"]),
-        ({"nvidia_toolkit_host_root": "/tree", "nvidia_toolkit_source": "directory"}, []),
-        ({"nvidia_toolkit_host_root": "/tree", "nvidia_toolkit_source": "existing"}, []),
-        ({"nvidia_toolkit_host_root": "/tree", "nvidia_toolkit_state": "absent"}, ["remove_packages"]),
-        ({"nvidia_toolkit_state": "absent", "nvidia_toolkit_gpu_missing": True}, ["remove_packages"]),
-        ({"nvidia_toolkit_state": "absent", "nvidia_toolkit_source": "directory"}, ["remove_directory"]),
-    ],
-)  # fmt: skip
-def test_steps_that_only_some_hosts_need(changed: dict[str, t.Any], steps: list[str]) -> None:
-    known = {
-        "nvidia_toolkit_source": "repository", "nvidia_toolkit_state": "present", "nvidia_toolkit_info": {},
-        "nvidia_toolkit_gpu_missing": False, "nvidia_toolkit_install_enabled": True,
-        "nvidia_toolkit_key_missing": False, "nvidia_toolkit_files_to_send": [], "nvidia_toolkit_host_root": "/",
-        **changed,
-    }  # fmt: skip
-    role = TOOLKIT.load("vars/main.yml")
-    assert render(role["nvidia_toolkit_steps"], known) == str(steps)
-    file = render(role["nvidia_toolkit_file"], {"nvidia_toolkit_steps": steps})
-    assert not steps or (TOOLKIT.folder / "tasks" / file).is_file()
-    assert len(steps) < 2 or all(f"'{step}' in nvidia_toolkit_steps" in TOOLKIT.tasks() for step in steps)
-
-
-@pytest.mark.parametrize(
-    ("changed", "expected"),
-    [
-        ({}, "True"),
-        ({"nvidia_toolkit_inspect_engines": False}, "False"),
-        ({"nvidia_runtime_state": "absent"}, "False"),
-        ({"ansible_run_tags": ["toolkit", "cdi"]}, "False"),
-        ({"ansible_run_tags": ["toolkit", "mine"]}, "True"),
-        ({"ansible_skip_tags": ["runtime"]}, "False"),
-    ],
-)
-def test_engines_are_required_if_they_are_configured(changed: dict[str, t.Any], expected: str) -> None:
-    known = {
-        "nvidia_toolkit_inspect_engines": True, "nvidia_toolkit_state": "present", "ansible_run_tags": ["all"],
-        "ansible_skip_tags": [], **changed,
-    }  # fmt: skip
-    assert render(TOOLKIT.load("vars/main.yml")["nvidia_toolkit_requires_engines"], known) == expected
-
-
 def test_the_inspection_plans_what_is_configured() -> None:
     given = RUNTIME.load("vars/main.yml")["nvidia_runtime_required_engines"]["options"]
     (task, *_others) = RUNTIME.load("tasks/configure.yml")
@@ -251,22 +198,3 @@ def test_default_directory() -> None:
 )
 def test_directory_of_runtimes(known: dict[str, str], expected: str) -> None:
     assert render(RUNTIME.load("defaults/main.yml")["nvidia_runtime_dir"], known) == expected
-
-
-@pytest.mark.parametrize(
-    ("manager", "gpg", "root", "expected"),
-    [
-        ("apt", None, "/", "True"), ("dnf", "/usr/bin/gpg", "/", "True"),
-        # The installation refuses these hosts, so nothing is written before.
-        ("dnf", None, "/", "False"), ("", None, "/", "False"), ("apt", None, "/tree", "False"),
-    ],
-)  # fmt: skip
-def test_key_is_fetched_only_for_a_host_that_can_use_it(
-    manager: str, gpg: str | None, root: str, expected: str
-) -> None:
-    known = {
-        "nvidia_toolkit_source": "repository", "nvidia_toolkit_host_root": root, "nvidia_toolkit_key_given": False,
-        "nvidia_toolkit_manager": manager, "nvidia_toolkit_info": {"toolkit": {"gpg": gpg}},
-        "nvidia_toolkit_staged_key": "x", "nvidia_toolkit_existing_files": [], "nvidia_toolkit_key_refresh": False,
-    }  # fmt: skip
-    assert render(TOOLKIT.load("vars/main.yml")["nvidia_toolkit_key_missing"], known) == expected

@@ -11,7 +11,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.tests.unit.roles.role_files import Role
+from ansible_collections.gpufleet.nvidia.tests.unit.roles.role_files import Role, yaml
 
 # Variables without a default. If they are not set, the option of the module is omitted.
 OMITTED = {
@@ -190,3 +190,59 @@ def test_no_expression_reads_the_variables_of_other_hosts(role: Role) -> None:
     """Releases with CVE-2024-11079 evaluate templates in what hosts have answered, if it comes from ``hostvars``."""
     paths = [*(role.folder.parents[1] / "playbooks").glob("*.yml"), *role.folder.rglob("*.yml")]
     assert [path for path in paths if "hostvars" in path.read_text(encoding="utf-8")] == []
+
+
+# -- decisions are made in Python --------------------------------------------------------------------------------------
+
+# The number of templates and conditions of all roles that decide something: with a filter, a test or an operator. Lower
+# it if one is removed. A new decision is a function in plugin_utils.
+MAX_DECISIONS = 126
+MAX_LINES_OF_VARIABLES = 120
+MAX_LINE = 120
+FILES = ("defaults", "handlers", "tasks", "vars")
+CONDITIONS = ("when", "failed_when", "changed_when", "until")
+
+
+def expressions(value: t.Any, key: str = "") -> t.Iterator[str]:
+    """Yield the templates in a value of a YAML file. A condition is a template without braces."""
+    if isinstance(value, dict):
+        for name, entry in value.items():
+            yield from expressions(name)
+            yield from expressions(entry, name)
+    elif isinstance(value, list):
+        for entry in value:
+            yield from expressions(entry, key)
+    elif isinstance(value, str) and (key in CONDITIONS or "{{" in value):
+        yield f"{{{{ {value} }}}}" if key in CONDITIONS else value
+
+
+def decides(expression: str) -> bool:
+    jinja2 = pytest.importorskip("jinja2")
+    nodes = jinja2.nodes
+    kinds = (nodes.Filter, nodes.Test, nodes.CondExpr, nodes.Compare, nodes.BinExpr, nodes.UnaryExpr)
+    return next(jinja2.Environment().parse(expression).find_all(kinds), None) is not None
+
+
+def test_roles_decide_little() -> None:
+    roles = [Role(name) for name in OMITTED]
+    files = [path for role in roles for folder in FILES for path in sorted((role.folder / folder).rglob("*.yml"))]
+    found = [text for path in files for text in expressions(yaml.safe_load(path.read_text(encoding="utf-8")))]
+    assert len([text for text in found if decides(text)]) <= MAX_DECISIONS
+    assert sum(len(role.variables().splitlines()) for role in roles) <= MAX_LINES_OF_VARIABLES
+
+
+def test_expressions_of_variables_are_short(role: Role) -> None:
+    """An expression has at most two lines, and none takes a text apart."""
+    found = list(expressions(role.load("vars/main.yml")))
+    assert [text for text in found if len(text) > 2 * MAX_LINE] == []
+    assert not re.search(r"\.split\(|regex_|\| *(replace|basename|urlsplit|trim)\b|\[-?\d*:|~", role.variables())
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [("{{ name }}", False), ("{{ plan.name }}", False), ("{{ query('name', 'term') }}", False), ("text", False),
+     ("{{ name | default(omit) }}", True), ("{{ 'a' if name else 'b' }}", True), ("{{ name is changed }}", True),
+     ("{{ not name }}", True), ("{{ one + two }}", True), ("{{ one == two }}", True)],
+)  # fmt: skip
+def test_which_templates_decide(expression: str, expected: bool) -> None:
+    assert decides(expression) is expected

@@ -19,7 +19,12 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpufleet.nvidia.plugins.action.nvidia_toolkit_install import ActionModule
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _controller_source, _packing
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import (
+    _check,
+    _controller_source,
+    _packing,
+    _toolkit_plan,
+)
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import tree
 
 if t.TYPE_CHECKING:
@@ -257,3 +262,14 @@ def test_refuses_arguments(host: Host, args: dict[str, t.Any], message: str) -> 
 def test_async_with_a_toolkit_on_the_host(host: Host) -> None:
     host.run(async_val=60, source="directory", src="/srv/toolkit")
     assert host.sent() == SENT
+
+
+@pytest.mark.parametrize(("of_role", "state"), [(True, "present"), (True, "absent"), (False, "present")])
+def test_the_task_of_the_role_gets_the_options_of_the_plan(
+    host: Host, monkeypatch: pytest.MonkeyPatch, of_role: bool, state: str
+) -> None:
+    monkeypatch.setattr(_check, "is_task_of", lambda _action, role: of_role and role == "nvidia_toolkit")
+    monkeypatch.setattr(_toolkit_plan, "options_of_task", lambda _known, _settings, given: {**given, "pending": True})
+    host.variables = {_toolkit_plan.SETTINGS: {}}
+    host.run(source="existing", state=state)
+    assert [call.get("pending") for call in host.calls] == [True if of_role and state == "present" else None]

@@ -12,15 +12,8 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _role_state
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._role_state import RoleState
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.plugin_utils.test__engine_selection import engine
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.reported_engines import SETTINGS, engine
 
-SETTINGS: dict[str, t.Any] = {
-    "engines": "auto", "flavor": "auto", "users": ["alice"], "state": "present", "name": "nvidia", "enable_cdi": "",
-    "check_mode": False, "host_root": "/", "host_root_live": False, "reuse_inspection": True, "toolkit_host_root": "/",
-    "toolkit_host_root_live": False, "restart_mode": "auto", "purge_backups": False, "allow_disruption": False,
-    "require_runtime": True, "validate": "auto", "timeout": 60, "retries": 1, "backup_dir": "/b", "before": "",
-    "after": "", "verify": "off", "verify_image": "", "verify_pull": False, "verify_command": [],
-}  # fmt: skip
 INFO = {"engines": [engine()]}
 OWN = {"engines": [engine("crio")]}
 ENTRY = {"id": "1", "action": "none", "verify": "config", "label": "docker.service", "after": "",
