@@ -24,7 +24,7 @@ from observe_containerd import tasks
 
 CALLS = Path("/var/log/nvidia-container-runtime.calls")
 OTHERS = ("nvidia-cdi", "nvidia-legacy")
-LOCK = "/run/gpufleet-nvidia/lock"
+LOCK = "/run/gpufleet-nvidia.lock"
 
 
 def digests(engine: engines.Engine) -> str | dict[str, str]:
@@ -110,14 +110,16 @@ def leftovers(engine: engines.Engine, *, unchanged: bool) -> list[str]:
 
 
 def held() -> bool:
-    """Return whether a process holds the lock. A lock file alone does not count."""
+    """Return whether a process holds the lock."""
     if not os.path.exists(LOCK):
         return False
-    with open(LOCK, "rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+    folder = os.open(LOCK, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(folder)
     return False
 
 

@@ -203,5 +203,5 @@ def missed(point: Point, outcome: Outcome, root: Path) -> str:
 def _plain(arguments: str, root: Path) -> str:
     """Return the arguments of a call without the result and the parts that differ from run to run."""
     shown = re.sub(r"\)\s+= .*", "", arguments).replace(str(root), "")
-    # The length of what is written differs, because the lock contains the ID of the process.
+    # The length of what is written differs, because a manifest contains inodes and times.
     return re.sub(r"\b[0-9]+<|, [0-9]+\Z", "<", _VARIABLE.sub("*", shown))

@@ -24,8 +24,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.tests.faults.scenarios import Arguments, Scenario
 
 _OWN = "/var/lib/gpufleet-nvidia"
-# What may remain: backups, the lock, and empty directories for records, since the last record must go before they do.
-_MAY_REMAIN = (f"{_OWN}/backups", "/run/gpufleet-nvidia")
+# What may remain: backups, and empty directories for records, since the last record must go before they do.
 _OWN_DIRECTORIES = (_OWN, f"{_OWN}/state")
 # Files that contain times or inodes. Only their names are compared.
 _VOLATILE = re.compile(rf"{_OWN}/state/|.*/\.(manifest|created)\.json\Z")
@@ -182,7 +181,7 @@ class Trial:
         return {
             _NUMBER.sub(r"\1", path): (status, None if _VOLATILE.match(path) else _plain(content))
             for path, (status, content) in found.items()
-            if not path.startswith(_MAY_REMAIN) and path not in _OWN_DIRECTORIES
+            if not path.startswith(f"{_OWN}/backups") and path not in _OWN_DIRECTORIES
         }
 
     def _digest(self) -> str:

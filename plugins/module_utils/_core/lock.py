@@ -10,7 +10,6 @@ A temporary directory that a killed run left is not locked, so the next run that
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import stat
@@ -26,8 +25,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (
     remove_tree,
 )
 
-# The directory is accessible to its owner only, because any user who can open the lock can hold it without limit.
-LOCK_FILE = "/run/gpufleet-nvidia/lock"
+# A directory that only its owner can open: any user who can open it can hold the lock without limit. It stays, so that
+# all tasks lock the same directory.
+LOCK = "/run/gpufleet-nvidia.lock"
 
 # Seconds. A task that changes files holds the lock for a few seconds. A task that restarts an engine may hold it for a
 # few times its own timeout, which is 60 seconds by default.
@@ -43,31 +43,39 @@ _MAX_COMMAND = 200
 def host_lock(host: hostfs.HostFS, timeout: float | None = None) -> t.Iterator[None]:
     """Hold the host's lock during the context.
 
-    Raises HostError if another process holds it for ``timeout`` seconds. At the end, the file and the directories that
-    were created for it are removed, so that an offline tree is unchanged. Empty directories may stay only if several
-    runs lock a new tree at the same time.
+    In a directory tree that is not live, the lock is on the root directory of the tree, so nothing is created in it.
+    Raises HostError if another process holds the lock for ``timeout`` seconds.
     """
     deadline = time.monotonic() + (TIMEOUT if timeout is None else timeout)
-    path = _path(host)
-    created: list[str] = []
-    locked = None
+    path = _path(host) if host.live else host.root
     try:
-        while locked is None:
-            locked = _try_lock(host, path, created, time.monotonic() >= deadline)
-        with locked:
+        handle = _open_lock(host, path) if host.live else os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise errors.os_error(path, "opened", error) from error
+    try:
+        while not _try_lock(path, handle):
+            if time.monotonic() >= deadline:
+                raise errors.HostError(
+                    f"{path} is held by {_holder(handle)}. Wait for it to end, then run the task again."
+                )
+            time.sleep(_PAUSE)
+        try:
             yield
+        finally:
+            # A child process may have a copy of the handle, which would keep the lock.
+            fcntl.flock(handle, fcntl.LOCK_UN)
     finally:
-        atomic_write.remove_empty_directories(host, created)
+        os.close(handle)
 
 
 def _path(host: hostfs.HostFS) -> str:
-    """Return LOCK_FILE, or a path in the runtime directory of a user other than root, who cannot write to /run.
+    """Return LOCK, or a path in the runtime directory of a user other than root, who cannot write to /run.
 
     Raises HostError if that runtime directory does not exist.
     """
     user = os.geteuid()
     if user == 0 or host.root != "/":
-        return LOCK_FILE
+        return LOCK
     if not host.exists(accounts.runtime_dir(user)):
         account = accounts.own_account(host)
         name = user if account is None else account.name
@@ -75,61 +83,31 @@ def _path(host: hostfs.HostFS) -> str:
             f"{accounts.runtime_dir(user)} does not exist, because the systemd of user {name} does not run. Run"
             f" `loginctl enable-linger {name}` as root, then run the task again."
         )
-    return f"{accounts.runtime_dir(user)}/gpufleet-nvidia/lock"
+    return f"{accounts.runtime_dir(user)}/{os.path.basename(LOCK)}"
 
 
-def _try_lock(host: hostfs.HostFS, path: str, created: list[str], last: bool) -> contextlib.ExitStack | None:
-    """Return the context that releases the lock; None if the caller must try again.
-
-    That is so if another process holds the lock (after a pause), or has removed its file or directory meanwhile. With
-    ``last``, HostError is raised if the lock is held or its directory is missing.
-    """
-    with contextlib.ExitStack() as opened:
-        try:
-            # The directory is opened on each attempt, because the previous holder may have removed it.
-            folder = _open_folder(host, os.path.dirname(path), created)
-            opened.callback(os.close, folder)
-            handle = _open_own(path, os.O_RDWR | os.O_CREAT, folder)
-            opened.callback(os.close, handle)
-        except FileNotFoundError as error:
-            if last:
-                raise errors.os_error(path, "created", error) from error
-            return None
-        except OSError as error:
-            raise errors.os_error(path, "opened", error) from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if last:
-                raise errors.HostError(
-                    f"{path} is held by {_holder(handle)}. Wait for it to end, then run the task again."
-                ) from None
-            time.sleep(_PAUSE)
-            return None
-        except OSError as error:
-            # The file system has no locks, such as some NFS mounts, or there is no memory for one.
-            raise errors.os_error(path, "locked", error) from error
-        if not _is_current(folder, path, handle):
-            return None
-        # Waiting tasks show this process ID in their message. The lock works without it.
-        with contextlib.suppress(OSError):
-            os.ftruncate(handle, 0)
-            os.write(handle, f"{os.getpid()}\n".encode())
-        opened.callback(_remove, folder, path, handle)
-        return opened.pop_all()
+def _try_lock(path: str, handle: int) -> bool:
+    """Return whether this process now holds the lock. Raises HostError for a file system without locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        # The file system has no locks, such as some NFS mounts, or there is no memory for one.
+        raise errors.os_error(path, "locked", error) from error
+    return True
 
 
-def _open_folder(host: hostfs.HostFS, folder: str, created: list[str]) -> int:
-    """Return a handle of the lock's directory, which only this user may enter; create it if it is missing."""
-    resolved = host.resolve(folder, last=False)
-    created += atomic_write.make_directories(host, os.path.dirname(resolved), 0o755)
+def _open_lock(host: hostfs.HostFS, path: str) -> int:
+    """Return a handle of the directory ``path``, which only this user may enter; create it if it is missing."""
+    resolved = host.resolve(path, last=False)
+    atomic_write.make_directories(host, os.path.dirname(resolved), 0o755)
     process_path = host.real_path(resolved, last=False)
     above = _open_directory(host.root, os.path.dirname(process_path))
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(os.path.basename(process_path), 0o700, dir_fd=above)
-            created.append(resolved)
-        handle = _open_own(folder, os.O_RDONLY | os.O_DIRECTORY, above)
+        handle = _open_own(path, above)
     finally:
         os.close(above)
     try:
@@ -153,30 +131,21 @@ def _open_directory(root: str, folder: str) -> int:
     return handle
 
 
-def _open_own(path: str, flags: int, above: int) -> int:
-    """Return a handle of ``path``, which lies in the directory with the handle ``above``.
+def _open_own(path: str, above: int) -> int:
+    """Return a handle of the directory ``path``, which lies in the directory with the handle ``above``.
 
-    Raises HostError if it is a link, has another type, or belongs to another user.
+    Raises HostError if it is a link or a file, or belongs to another user.
     """
-    kind, is_kind = ("directory", stat.S_ISDIR) if flags & os.O_DIRECTORY else ("regular file", stat.S_ISREG)
     try:
-        handle = os.open(os.path.basename(path), flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=above)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO):
-            raise _unusable(path, f"is a link, or not a {kind}") from error
-        raise
-    status = os.fstat(handle)
-    if not is_kind(status.st_mode):
-        problem = f"is not a {kind}"
-    elif status.st_uid != os.geteuid():
-        problem = f"belongs to user {status.st_uid}, but the task runs as user {os.geteuid()}"
-    elif status.st_nlink > 1 and kind != "directory":
-        # Writing to a hard link would also change the file under its other name.
-        problem = "is a hard link"
-    else:
-        return handle
-    os.close(handle)
-    raise _unusable(path, problem)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(os.path.basename(path), flags, dir_fd=above)
+    except NotADirectoryError as error:
+        raise _unusable(path, "is a link, or not a directory") from error
+    owner = os.fstat(handle).st_uid
+    if owner != os.geteuid():
+        os.close(handle)
+        raise _unusable(path, f"belongs to user {owner}, but the task runs as user {os.geteuid()}")
+    return handle
 
 
 def _unusable(path: str, problem: str) -> errors.HostError:
@@ -184,31 +153,17 @@ def _unusable(path: str, problem: str) -> errors.HostError:
 
 
 def _holder(handle: int) -> str:
-    """Return a description of the process that holds the lock, from the lock file and /proc."""
-    process = os.read(handle, 20).decode("ascii", "replace").strip()
-    command = " ".join(hostfs.command_line(hostfs.HostFS(), int(process))) if process.isdecimal() else ""
+    """Return a description of the process that holds the lock, from /proc (proc_locks(5))."""
+    status = os.fstat(handle)
+    name = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    host = hostfs.HostFS()
+    rows = [line.split() for line in host.read_text("/proc/locks").splitlines()]
+    # The kernel shows 0 for a process in another PID namespace.
+    pids = [row[4] for row in rows if row[1] == "FLOCK" and row[5] == name and row[4] != "0"]
+    command = " ".join(hostfs.command_line(host, int(pids[0]))) if pids else ""
     # Arguments may be long and contain line breaks.
     command = " ".join(command.split())[:_MAX_COMMAND]
-    return f"process {process or 'unknown'} ({command or 'command unknown'})"
-
-
-def _remove(folder: int, path: str, handle: int) -> None:
-    """Remove the lock file before the lock is released, unless another run has replaced it."""
-    with contextlib.suppress(OSError):
-        if _is_current(folder, path, handle):
-            os.unlink(os.path.basename(path), dir_fd=folder)
-
-
-def _is_current(folder: int, path: str, handle: int) -> bool:
-    """Return whether the path still leads to the locked file.
-
-    The previous holder removes the file before it releases the lock.
-    """
-    try:
-        named = os.stat(os.path.basename(path), dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(named, os.fstat(handle))
+    return f"process {pids[0] if pids else 'unknown'} ({command or 'command unknown'})"
 
 
 # -- temporary directories -------------------------------------------------------------------------------------------

@@ -22,13 +22,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.lock import (
-    LOCK_FILE,
+    LOCK,
     host_lock,
     remove_stale_directories,
     temp_directory,
 )
 
-FOLDER = os.path.dirname(LOCK_FILE)
 OTHER_USER = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -36,15 +35,13 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.fixture
 def host(tmp_path: Path) -> HostFS:
     (tmp_path / "run").mkdir()
-    return HostFS(str(tmp_path), live=False)
+    return HostFS(str(tmp_path), live=True)
 
 
 @pytest.fixture
-def file(host: HostFS) -> Path:
-    """The missing lock file, in an existing directory."""
-    path = Path(host.real_path(LOCK_FILE))
-    path.parent.mkdir(0o700)
-    return path
+def folder(host: HostFS) -> Path:
+    """The missing directory of the lock."""
+    return Path(host.real_path(LOCK))
 
 
 def _fork(work: t.Callable[[], None]) -> int:
@@ -118,55 +115,76 @@ def _refusal(host: HostFS, timeout: float = 0) -> str:
     return str(caught.value)
 
 
-def test_one_holder_at_a_time(host: HostFS, file: Path) -> None:
-    with host_lock(host, 0):
-        assert file.read_text() == f"{os.getpid()}\n"
-        assert file.stat().st_mode & 0o777 == 0o600
-        assert not _is_free(host)
-    assert _is_free(host)
+def test_one_holder_at_a_time(host: HostFS, folder: Path) -> None:
+    for _again in range(2):
+        with host_lock(host, 0):
+            assert folder.stat().st_mode & 0o7777 == 0o700
+            assert not _is_free(host)
+        assert _is_free(host)
+    assert os.listdir(folder) == []
 
 
 def test_other_hosts_are_not_locked(host: HostFS, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    with host_lock(host, 0):
-        assert _is_free(HostFS(str(tmp_path / "other"), live=False))
+    (tmp_path / "other/run").mkdir(parents=True)
+    for live in (True, False):
+        with host_lock(host, 0):
+            assert _is_free(HostFS(str(tmp_path / "other"), live=live))
+
+
+def test_nothing_is_created_in_a_tree(tmp_path: Path) -> None:
+    tree = HostFS(str(tmp_path), live=False)
+    before = tmp_path.stat().st_mtime_ns
+    with host_lock(tree, 0):
+        assert list(tmp_path.iterdir()) == []
+        assert not _is_free(tree)
+        assert _refusal(tree) == (
+            f"{tmp_path} is held by process {os.getpid()} ({_command()}). Wait for it to end, then run the task again."
+        )
+    assert _is_free(tree)
+    assert tmp_path.stat().st_mtime_ns == before
+
+
+def _command() -> str:
+    command = " ".join(Path("/proc/self/cmdline").read_text(encoding="utf-8").split("\0"))
+    return " ".join(command.split())[:200]
 
 
 def test_timeout_error_names_the_holder(host: HostFS) -> None:
     with _held_elsewhere(host) as holder:
         started = time.monotonic()
-        assert f"{LOCK_FILE} is held by process {holder} (" in _refusal(host, 0.4)
+        assert f"{LOCK} is held by process {holder} (" in _refusal(host, 0.4)
         assert 0.4 <= time.monotonic() - started < 5
 
 
-def _error_with(host: HostFS, file: Path, content: str) -> str:
-    """Return the error while a process that wrote ``content`` holds the lock."""
-    file.write_text(content)
-    with open(file, encoding="ascii") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        return _refusal(host)
-
-
-def test_timeout_error_shows_the_command_of_the_holder(host: HostFS, file: Path) -> None:
+def test_timeout_error_shows_the_command_of_the_holder(host: HostFS, folder: Path) -> None:
+    folder.mkdir(0o700)
     for argv, shown in ((["cat", "-"], "cat -"), (["sh", "-c", "cat\n#" + "x" * 999], "sh -c cat #xxx")):
-        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as holder:
+        command = ["flock", "--no-fork", str(folder), *argv]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as holder:
             assert holder.stdin is not None
             assert holder.stdout is not None
             holder.stdin.write(b"1")
-            # The kernel shows its command once it has answered.
+            # The program has started once it has answered.
             holder.stdout.read(1)
-            error = _error_with(host, file, f"{holder.pid}\n")
+            error = _refusal(host)
             holder.stdin.close()
-        assert error.startswith(f"{LOCK_FILE} is held by process {holder.pid} ({shown}")
+        assert error.startswith(f"{LOCK} is held by process {holder.pid} ({shown}")
         assert error.endswith("). Wait for it to end, then run the task again.")
         assert len(error) < 400
 
 
-@pytest.mark.parametrize(("content", "shown"), [("", "unknown"), ("x\n", "x"), ("999999999\n", "999999999")])
-def test_timeout_error_for_an_unknown_holder(host: HostFS, file: Path, content: str, shown: str) -> None:
-    assert _error_with(host, file, content) == (
-        f"{LOCK_FILE} is held by process {shown} (command unknown). Wait for it to end, then run the task again."
-    )
+def test_timeout_error_for_an_unknown_holder(monkeypatch: pytest.MonkeyPatch, host: HostFS) -> None:
+    """The process is in another PID namespace."""
+    real = HostFS.read_text
+
+    def elsewhere(host: HostFS, path: str) -> str:
+        return real(host, path).replace(f" {holder} ", " 0 ")
+
+    with _held_elsewhere(host) as holder:
+        monkeypatch.setattr(HostFS, "read_text", elsewhere)
+        assert _refusal(host) == (
+            f"{LOCK} is held by process unknown (command unknown). Wait for it to end, then run the task again."
+        )
 
 
 @pytest.mark.parametrize(("standard", "timeout"), [(0.0, None), (60.0, 0.0)])
@@ -180,32 +198,23 @@ def test_timeout_of_zero_does_not_wait(
             raise AssertionError
 
 
-def test_waits_until_the_lock_is_released(host: HostFS, file: Path) -> None:
+def test_waits_until_the_lock_is_released(host: HostFS) -> None:
     with _held_elsewhere(host, seconds=0.3), host_lock(host, 20):
-        assert file.read_text() == f"{os.getpid()}\n"
+        assert not _is_free(host)
     assert _is_free(host)
 
 
-def test_lock_of_a_killed_process_is_free(host: HostFS, file: Path) -> None:
+def test_lock_of_a_killed_process_is_free(host: HostFS) -> None:
     with _held_elsewhere(host) as holder:
         os.kill(holder, signal.SIGKILL)
         _end(holder)
-        assert file.read_text() == f"{holder}\n"
         with host_lock(host, 0):
-            assert file.read_text() == f"{os.getpid()}\n"
-    assert not file.exists()
+            pass
 
 
-def test_overwrites_the_file_of_a_killed_process(host: HostFS, file: Path) -> None:
-    file.write_text("99999999999999\nand more")
-    with host_lock(host, 0):
-        assert file.read_text() == f"{os.getpid()}\n"
-
-
-def test_released_after_an_error(host: HostFS, file: Path) -> None:
+def test_released_after_an_error(host: HostFS) -> None:
     with pytest.raises(ZeroDivisionError), host_lock(host, 0):
         raise ZeroDivisionError
-    assert not file.exists()
     assert _is_free(host)
 
 
@@ -218,58 +227,38 @@ def test_closes_all_files(host: HostFS) -> None:
     assert os.listdir("/proc/self/fd") == before
 
 
-@pytest.mark.parametrize("existing", [[], ["run"], ["run", "run/gpufleet-nvidia"]])
-def test_removes_what_it_created(tmp_path: Path, existing: list[str]) -> None:
-    for folder in existing:
-        (tmp_path / folder).mkdir()
-    with host_lock(HostFS(str(tmp_path), live=False), 0):
-        assert (tmp_path / "run").stat().st_mode & 0o777 == 0o755
-        assert (tmp_path / FOLDER[1:]).stat().st_mode & 0o777 == 0o700
-    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == existing
-
-
 def test_follows_links_inside_the_tree(tmp_path: Path) -> None:
     (tmp_path / "var").mkdir()
     (tmp_path / "run").symlink_to("/var")
-    with host_lock(HostFS(str(tmp_path), live=False), 0):
-        assert os.listdir(tmp_path / "var/gpufleet-nvidia") == ["lock"]
-
-
-def test_other_users_cannot_hold_the_lock(host: HostFS, tmp_path: Path) -> None:
-    """Every user can create and lock files in /run/lock."""
-    (tmp_path / "run/lock").mkdir()
-    with open(tmp_path / "run/lock/gpufleet-nvidia.lock", "w", encoding="ascii") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        with host_lock(host, 0):
-            assert not _is_free(host)
+    with host_lock(HostFS(str(tmp_path), live=True), 0):
+        assert os.listdir(tmp_path / "var") == [os.path.basename(LOCK)]
 
 
 @needs_root
-def test_other_users_cannot_enter_the_directory(host: HostFS, file: Path, tmp_path: Path) -> None:
-    file.parent.chmod(0o777)
+def test_other_users_cannot_hold_the_lock(host: HostFS, folder: Path, tmp_path: Path) -> None:
+    """Every user who can open a directory can lock it."""
+    folder.mkdir()
+    folder.chmod(0o777)
     (tmp_path / "run").chmod(0o755)
 
     def disturb() -> None:
-        for flags in (os.O_RDONLY, os.O_RDWR | os.O_CREAT):
-            for path in (LOCK_FILE, f"{FOLDER}/other"):
-                with pytest.raises(PermissionError):
-                    os.open(path, flags, 0o666)
+        for path in (LOCK, f"{LOCK}/other"):
+            with pytest.raises(PermissionError):
+                os.open(path, os.O_RDONLY)
 
     with host_lock(host, 0):
-        assert file.parent.stat().st_mode & 0o7777 == 0o700
+        assert folder.stat().st_mode & 0o7777 == 0o700
         assert _as_other_user(tmp_path, disturb) == 0
 
 
 @needs_root
-@pytest.mark.parametrize("foreign", [FOLDER, LOCK_FILE])
-def test_rejects_a_lock_of_another_user(host: HostFS, file: Path, foreign: str) -> None:
-    file.write_text("theirs")
-    os.chown(file.parent if foreign == FOLDER else file, OTHER_USER, OTHER_USER)
+def test_rejects_a_lock_of_another_user(host: HostFS, folder: Path) -> None:
+    folder.mkdir()
+    os.chown(folder, OTHER_USER, OTHER_USER)
     before = os.listdir("/proc/self/fd")
     assert _refusal(host) == (
-        f"{foreign} belongs to user {OTHER_USER}, but the task runs as user 0. Remove it, then run the task again."
+        f"{LOCK} belongs to user {OTHER_USER}, but the task runs as user 0. Remove it, then run the task again."
     )
-    assert file.read_text() == "theirs"
     assert os.listdir("/proc/self/fd") == before
 
 
@@ -287,100 +276,49 @@ def test_lock_of_an_ordinary_user_is_in_the_runtime_directory(host: HostFS, tmp_
         # become may keep the variable of another user.
         os.environ["XDG_RUNTIME_DIR"] = "/run/user/0"
         with host_lock(HostFS(), 0):
-            assert os.listdir(f"/run/user/{OTHER_USER}/gpufleet-nvidia") == ["lock"]
+            assert os.listdir(f"/run/user/{OTHER_USER}") == [os.path.basename(LOCK)]
 
     with host_lock(host, 0):
         assert _as_other_user(tmp_path, fail) == 0
         runtime.mkdir(parents=True)
         os.chown(runtime, OTHER_USER, OTHER_USER)
         assert _as_other_user(tmp_path, take) == 0
-    assert os.listdir(runtime) == []
 
 
 @pytest.mark.parametrize("target", ["/victim", "../victim", "../../victim", "/none/at/all"])
-def test_rejects_a_directory_that_is_a_link(tmp_path: Path, target: str) -> None:
+def test_rejects_a_lock_that_is_a_link(tmp_path: Path, target: str) -> None:
     tree = tmp_path / "tree"
     for victim in ("victim", "tree/victim", "tree/run"):
         (tmp_path / victim).mkdir(parents=True)
-    (tree / FOLDER[1:]).symlink_to(target)
-    host = HostFS(str(tree), live=False)
-    assert _refusal(host) == f"{FOLDER} is a link, or not a directory. Remove it, then run the task again."
+    (tree / LOCK[1:]).symlink_to(target)
+    host = HostFS(str(tree), live=True)
+    assert _refusal(host) == f"{LOCK} is a link, or not a directory. Remove it, then run the task again."
     assert os.listdir(tmp_path / "victim") == os.listdir(tree / "victim") == []
 
 
-def test_rejects_a_directory_that_becomes_a_link(monkeypatch: pytest.MonkeyPatch, host: HostFS, tmp_path: Path) -> None:
+def test_rejects_a_lock_that_becomes_a_link(monkeypatch: pytest.MonkeyPatch, folder: Path, host: HostFS) -> None:
     """The owner of the tree can replace the directory at any moment."""
-    (tmp_path / "victim").mkdir()
     real = os.mkdir
 
     def late(path: str, mode: int = 0o777, **named: t.Any) -> None:
         real(path, mode, **named)
-        os.rmdir(tmp_path / FOLDER[1:])
-        (tmp_path / FOLDER[1:]).symlink_to(tmp_path / "victim")
+        folder.rmdir()
+        folder.symlink_to(folder.parent)
 
     monkeypatch.setattr(os, "mkdir", late)
-    assert re.search(f"{FOLDER} is a link, or not a directory", _refusal(host))
-    assert os.listdir(tmp_path / "victim") == []
+    assert re.search(f"{LOCK} is a link, or not a directory", _refusal(host))
 
 
-@pytest.mark.parametrize("target", ["/victim", "../../victim", "/none/at/all"])
-def test_rejects_a_lock_that_is_a_link(host: HostFS, file: Path, tmp_path: Path, target: str) -> None:
-    (tmp_path / "victim").write_text("precious")
-    file.symlink_to(target)
-    assert _refusal(host) == f"{LOCK_FILE} is a link, or not a regular file. Remove it, then run the task again."
-    assert (tmp_path / "victim").read_text() == "precious"
+@pytest.mark.parametrize("make", [Path.touch, os.mkfifo], ids=["file", "pipe"])
+def test_rejects_a_lock_that_is_not_a_directory(host: HostFS, folder: Path, make: t.Callable[[Path], None]) -> None:
+    make(folder)
+    assert re.search(rf"{LOCK} is a link, or not a directory\. Remove it", _refusal(host))
 
 
-def test_rejects_a_lock_that_is_a_hard_link(host: HostFS, file: Path, tmp_path: Path) -> None:
-    (tmp_path / "victim").write_text("precious")
-    os.link(tmp_path / "victim", file)
-    assert re.search(rf"{LOCK_FILE} is a hard link\. Remove it", _refusal(host))
-    assert (tmp_path / "victim").read_text() == "precious"
-
-
-def test_retries_if_the_file_was_removed_meanwhile(monkeypatch: pytest.MonkeyPatch, host: HostFS, file: Path) -> None:
-    """Between opening and locking, the previous holder removes the file, and a third run creates a new one."""
-    real = fcntl.flock
-    calls: list[int] = []
-
-    def late(handle: int, operation: int) -> None:
-        calls.append(handle)
-        if len(calls) == 1:
-            file.unlink()
-            file.write_text("new")
-        real(handle, operation)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fcntl, "flock", late)
-        with host_lock(host, 5):
-            patch.undo()
-            assert len(calls) == 2
-            assert not _is_free(host)
-
-
-def test_retries_if_the_directory_was_removed_meanwhile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The previous holder created /run too, and removes it while this run creates a directory in it."""
-    (tmp_path / "run").mkdir()
-    real = os.mkdir
-    calls: list[str] = []
-
-    def late(path: str, mode: int = 0o777, **named: t.Any) -> None:
-        calls.append(path)
-        if len(calls) == 1:
-            os.rmdir(tmp_path / "run")
-        real(path, mode, **named)
-
-    monkeypatch.setattr(os, "mkdir", late)
-    with host_lock(HostFS(str(tmp_path), live=False), 5):
-        assert (tmp_path / LOCK_FILE[1:]).exists()
-
-
-@pytest.mark.parametrize("existing", [[], ["run", "run/gpufleet-nvidia"]], ids=["bare tree", "tree with directory"])
-def test_four_processes_lose_no_update(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, existing: list[str]) -> None:
+@pytest.mark.parametrize("live", [True, False])
+def test_four_processes_lose_no_update(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, live: bool) -> None:
     monkeypatch.setattr(lock, "_PAUSE", 0.001)
-    host = HostFS(str(tmp_path), live=False)
-    for folder in existing:
-        (tmp_path / folder).mkdir()
+    host = HostFS(str(tmp_path), live=live)
     counter = tmp_path / "counter"
     counter.write_text("0")
 
@@ -394,67 +332,29 @@ def test_four_processes_lose_no_update(monkeypatch: pytest.MonkeyPatch, tmp_path
     children = [_fork(count) for _number in range(4)]
     assert [_end(child) for child in children] == [0, 0, 0, 0]
     assert counter.read_text() == "100"
-    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
-    # The last run may not know that another run created the directories.
-    assert left - {"run", "run/gpufleet-nvidia"} == {"counter"}
-    assert left >= {"counter", *existing}
 
 
 def test_error_if_the_directory_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file")
-    host = HostFS(str(tmp_path), live=False)
-    assert re.search(f"{LOCK_FILE} cannot be opened: Not a directory", _refusal(host))
+    host = HostFS(str(tmp_path), live=True)
+    assert re.search(f"{LOCK} cannot be opened: Not a directory", _refusal(host))
 
 
-def test_removes_parents_if_the_directory_cannot_be_created(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    real = os.mkdir
-
-    def full(path: str, mode: int = 0o777, **named: t.Any) -> None:
-        if path == os.path.basename(FOLDER):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(path, mode, **named)
-
-    monkeypatch.setattr(os, "mkdir", full)
-    assert re.search("No space left", _refusal(HostFS(str(tmp_path), live=False)))
-    assert os.listdir(tmp_path) == []
+def test_error_if_the_tree_was_removed(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    assert re.search(f"{gone} cannot be opened: No such file", _refusal(HostFS(str(gone), live=False)))
 
 
-@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo], ids=["directory", "pipe"])
-def test_rejects_a_lock_that_is_not_a_file(host: HostFS, file: Path, make: t.Callable[[Path], None]) -> None:
-    make(file)
-    assert re.search(rf"{LOCK_FILE} is .*not a regular file\. Remove it", _refusal(host))
-
-
-@pytest.mark.parametrize("becomes", ["gone", "another's"])
-def test_release_ignores_a_removed_or_replaced_file(host: HostFS, file: Path, becomes: str) -> None:
-    """A new file at that path is the lock of another run."""
-    with host_lock(host, 0):
-        file.unlink()
-        if becomes != "gone":
-            file.write_text("1\n")
-    assert file.exists() is (becomes != "gone")
-    assert _is_free(host)
-
-
-def test_error_on_a_file_system_without_locks(monkeypatch: pytest.MonkeyPatch, host: HostFS) -> None:
+@pytest.mark.parametrize("live", [True, False])
+def test_error_on_a_file_system_without_locks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, live: bool) -> None:
     def refuse(_handle: int, _operation: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     before = os.listdir("/proc/self/fd")
     monkeypatch.setattr(fcntl, "flock", refuse)
-    assert re.search(f"{LOCK_FILE} cannot be locked: No locks available", _refusal(host))
+    shown = LOCK if live else str(tmp_path)
+    assert re.search(f"{shown} cannot be locked: No locks available", _refusal(HostFS(str(tmp_path), live=live)))
     assert os.listdir("/proc/self/fd") == before
-
-
-def test_locks_on_a_full_file_system(monkeypatch: pytest.MonkeyPatch, host: HostFS) -> None:
-    def full(_handle: int, _text: bytes) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "write", full)
-    with host_lock(host, 0):
-        monkeypatch.undo()
-        assert not _is_free(host)
-    assert _is_free(host)
 
 
 # -- temporary directories -------------------------------------------------------------------------------------------
