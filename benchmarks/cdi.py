@@ -33,10 +33,10 @@ for name in ("ansible_collections", "ansible_collections.gpufleet", "ansible_col
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [sys.argv[1]]
 begun = time.process_time()
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.host_check import check_host
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.modes import generate_all, required_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec.host_check import check_host
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate.modes import generate_all, required_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import Request
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec.validate import validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import render
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.inventory import Gpu, GpuInventory, MigDevice
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS

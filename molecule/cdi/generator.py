@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, COLLECTIONS)
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import modes as cdi_modes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import modes as cdi_modes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document

@@ -16,8 +16,7 @@ options:
       - V(system) is the package of the operating system or of the vendor.
       - V(k3s), V(rke2), V(k0s), and V(microk8s) are the containerd inside these distributions of Kubernetes.
       - V(rootless) is the Docker of the user as whom the task runs. It needs C(become_user), and is refused for root.
-      - V(snap) is Docker as a snap. It cannot be configured, but changes of earlier versions of this collection can be
-        restored.
+      - V(snap) is Docker as a snap. It cannot be configured.
       - V(auto) uses the flavor that the host has. If the host has several, the task fails and the message names them.
     type: str
     choices: [auto, system, snap, rootless, k3s, rke2, k0s, microk8s]

@@ -53,9 +53,8 @@ options:
   state:
     description:
       - V(present) installs and enables the units.
-      - V(absent) removes the units, links, drop-in, and environment file that this module wrote. It also removes what
-        earlier versions of this module wrote, which are a program and lines in the toolkit's environment file. Other
-        lines, other links, and the units of the toolkit stay.
+      - V(absent) removes the units, links, drop-in, and environment file that this module wrote. Other links and the
+        units of the toolkit stay.
     type: str
     choices: [present, absent]
     default: present
@@ -249,8 +248,8 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh as cdi_refresh
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh import plan as refresh_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh import refresh as cdi_refresh
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 
 if t.TYPE_CHECKING:

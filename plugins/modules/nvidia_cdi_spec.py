@@ -361,8 +361,8 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import spec as cdi_spec
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import undescribed
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import undescribed
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import write as cdi_spec
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 
@@ -410,8 +410,12 @@ def _missing_driver(
 def _refresh(module: AnsibleModule, options: cdi_options.CdiOptions, host: hostfs.HostFS) -> dict[str, t.Any]:
     """Install or remove the units, and return the result of CdiRefresh."""
     # A task without refresh does not need these imports.
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh as cdi_refresh  # noqa: PLC0415
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh_plan  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh import (  # noqa: PLC0415
+        plan as refresh_plan,
+    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh import (  # noqa: PLC0415
+        refresh as cdi_refresh,
+    )
 
     refresh_options = refresh_plan.RefreshOptions(
         cdi=options,

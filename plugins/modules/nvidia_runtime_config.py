@@ -557,7 +557,7 @@ def _configure_engine(
 def _pods_to_delete(host: hostfs.HostFS, result: engines_configure.ConfigureResult) -> list[str]:
     """Return a warning if the default runtime of the kubelet's engine becomes one of NVIDIA."""
     default, previous = result.default_runtime, result.previous_default
-    is_new = result.changed and previous not in ("", default) and result.target.startswith(("containerd", "crio"))
+    is_new = result.changed and previous not in ("", default) and flavors.FACTS[result.target.partition("/")[0]].cri
     if not is_new or not engines_base.is_nvidia_runtime(default, result.runtimes.get(default)):
         return []
     # Only a change of the default needs these imports.

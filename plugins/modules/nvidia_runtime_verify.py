@@ -543,8 +543,15 @@ def verify(module: AnsibleModule) -> dict[str, object]:
 def explain(module: AnsibleModule) -> dict[str, object]:
     """Return the explanation of an existing container. Raises NvidiaError for options that do not apply to it."""
     # Only this option needs the imports.
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain as verify_explain  # noqa: PLC0415
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain_find, explain_host  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (  # noqa: PLC0415
+        explain as verify_explain,
+    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (  # noqa: PLC0415
+        find as explain_find,
+    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (  # noqa: PLC0415
+        host as explain_host,
+    )
 
     params = module.params
     for name, option in _OPTIONS.items():

@@ -233,9 +233,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import configure as toolkit_configure
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import settings as toolkit_settings
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import configure as toolkit_configure
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import settings as toolkit_settings
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule

@@ -565,15 +565,21 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import configure as toolkit_configure
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory as toolkit_directory
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
-        directory_install,
-        install_packages,
-        remove_packages,
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import configure as toolkit_configure
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import (
+        directory as toolkit_directory,
     )
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import repository as toolkit_repository
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import source as toolkit_source
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import install as directory_install
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import source as toolkit_source
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (
+        install as install_packages,
+    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (
+        remove as remove_packages,
+    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (
+        repository as toolkit_repository,
+    )
 
 
 # Seconds to fetch package lists.
@@ -604,7 +610,7 @@ def install(module: AnsibleModule) -> dict[str, t.Any]:
 
 
 def _install_packages(module: AnsibleModule) -> dict[str, t.Any]:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (  # noqa: PLC0415
         packages as toolkit_packages,
     )
 
@@ -650,13 +656,13 @@ def _install_packages(module: AnsibleModule) -> dict[str, t.Any]:
 
 def _package_task(state: str) -> type[install_packages.Installation | remove_packages.Removal]:
     if state == "absent":
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
-            remove_packages,
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (  # noqa: PLC0415
+            remove as remove_packages,
         )
 
         return remove_packages.Removal
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
-        install_packages,
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (  # noqa: PLC0415
+        install as install_packages,
     )
 
     return install_packages.Installation
@@ -671,10 +677,10 @@ def _config_task(module: AnsibleModule, host: hostfs.HostFS) -> toolkit_configur
     if params["state"] == "absent":
         raise errors.NvidiaError(f"state: absent does not support these options: {', '.join(given)}. Remove them.")
     _module.load_bundled_packages(module)
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import (  # noqa: PLC0415
         configure as toolkit_configure,
     )
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import (  # noqa: PLC0415
         settings as toolkit_settings,
     )
 
@@ -710,7 +716,7 @@ def _diff_of(files: t.Sequence[core_plan.PlannedFile]) -> list[dict[str, str]]:
 
 
 def _repository_files(entries: list[dict[str, t.Any]] | None) -> tuple[toolkit_repository.RepositoryFile, ...] | None:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (  # noqa: PLC0415
         repository as toolkit_repository,
     )
 
@@ -751,10 +757,10 @@ def _manager(module: AnsibleModule, host: hostfs.HostFS) -> packages_base.Packag
 
 
 def _install_directory(module: AnsibleModule) -> dict[str, t.Any]:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import (  # noqa: PLC0415
         settings as toolkit_settings,
     )
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import (  # noqa: PLC0415
         source as toolkit_source,
     )
 
@@ -786,13 +792,13 @@ def _install_directory(module: AnsibleModule) -> dict[str, t.Any]:
 
 def _directory_task(state: str) -> type[directory_install.DirectoryInstallation | toolkit_directory.DirectoryRemoval]:
     if state == "absent":
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import (  # noqa: PLC0415
             directory as toolkit_directory,
         )
 
         return toolkit_directory.DirectoryRemoval
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
-        directory_install,
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import (  # noqa: PLC0415
+        install as directory_install,
     )
 
     return directory_install.DirectoryInstallation
@@ -801,7 +807,7 @@ def _directory_task(state: str) -> type[directory_install.DirectoryInstallation 
 def _directory_options(
     params: dict[str, t.Any], controller_source: toolkit_source.ControllerSource | None
 ) -> toolkit_directory.DirectoryOptions:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import (  # noqa: PLC0415
         directory as toolkit_directory,
     )
 
@@ -834,10 +840,10 @@ def _controller_source(bundled: t.Mapping[str, str]) -> toolkit_source.Controlle
     if "toolkit" not in bundled:
         return None
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data  # noqa: PLC0415
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import (  # noqa: PLC0415
         manifest as toolkit_manifest,
     )
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import (  # noqa: PLC0415
         source as toolkit_source,
     )
 
@@ -846,14 +852,14 @@ def _controller_source(bundled: t.Mapping[str, str]) -> toolkit_source.Controlle
 
 
 def _tools(module: AnsibleModule) -> toolkit_directory.Tools:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import (  # noqa: PLC0415
         directory as toolkit_directory,
     )
 
     run = _module.command_runner(module)
 
     def unpack_into(files: list[str], folder: str) -> None:
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import (  # noqa: PLC0415
             unpack as toolkit_unpack,
         )
 

@@ -78,7 +78,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import sources as packages_sources
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import connection as packages_connection
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
@@ -124,9 +124,9 @@ def _fetched(module: AnsibleModule, url: str) -> bytes:
     if response is None or info["status"] not in (200, None):
         failure = errors.HostError(
             f"The key cannot be fetched from {url}: {info['msg'].rstrip('.')}. {_ADVICE}"
-            f" {packages_sources.access_advice(url, module.params['proxy'])}".rstrip()
+            f" {packages_connection.access_advice(url, module.params['proxy'])}".rstrip()
         )
-        failure.details = {"code": packages_sources.UNREACHABLE} if info["status"] == _NO_ANSWER else {}
+        failure.details = {"code": packages_connection.UNREACHABLE} if info["status"] == _NO_ANSWER else {}
         raise failure
     key = b""
     try:

@@ -19,7 +19,7 @@ from ansible.plugins.action.normal import ActionModule as NormalActionModule
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import printable
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import selection
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors, selection
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import (
     _check,
     _packing,
@@ -42,13 +42,8 @@ class Packages(t.NamedTuple):
 
 
 _NONE = Packages()
-# The key is the module's option engine. The settings of k3s and RKE2 are in YAML, but only the host knows the flavor of
-# its containerd.
-PACKAGES_OF_ENGINE = {
-    "containerd": Packages(("tomlkit",), ("yaml",)),
-    "crio": Packages(("tomlkit",)),
-    "podman": Packages(("tomlkit",)),
-}
+# The key is the module's option engine.
+PACKAGES_OF_ENGINE = {name: Packages(*facts.packages) for name, facts in flavors.FACTS.items()}
 # Modules whose packages do not depend on an engine. Most hosts read no CDI specification in YAML: the collection knows
 # the files that it wrote, and JSON needs no package.
 PACKAGES_OF_MODULE = {

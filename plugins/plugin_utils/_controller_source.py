@@ -4,8 +4,9 @@
 
 """Describe a toolkit on the controller and pack its files into one archive for hosts that lack them.
 
-Private to this collection. module_utils/_toolkit/source.py reads the result on the host. Ansible forks for every host
-and task. Results that take long are therefore stored in a directory for the whole run, under a digest of their inputs.
+Private to this collection. module_utils/_toolkit/directory/source.py reads the result on the host. Ansible forks for
+every host and task. Results that take long are therefore stored in a directory for the whole run, under a digest of
+their inputs.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ import tempfile
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, json_data, remove_tree
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import manifest as toolkit_manifest
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import source as toolkit_source
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import unpack as toolkit_unpack
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import manifest as toolkit_manifest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import source as toolkit_source
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import unpack as toolkit_unpack
 
 if t.TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -81,7 +81,7 @@ def select(
     for user in users:
         own = [engine for engine in of_users.get(user, ()) if engine.get("inspected")]
         inspected += [engine for engine in own if engine.get("target") == selection.target_of(user)]
-    errors = selection.record_errors(of_root, users)
+    errors: list[str] = []
     if not settings.offline and not settings.check_mode and settings.state == PRESENT:
         # Whether a user has an engine must not decide about others, because only the user's own task can tell.
         errors += selection.missing_errors(settings.wanted.engines, inspected, users)

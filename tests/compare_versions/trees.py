@@ -208,7 +208,8 @@ def _crio() -> t.Iterator[Case]:
         yield _engine("crio", name, files, {}, _CRIO_EVERYTHING, _NOT_DEFAULT, engine_version="1.31.2")
         asked = {"config_mode": "in_place", "set_as_default": True}
         yield _engine("crio", f"{name}, in place", files, asked, {**asked, **_CRIO_EVERYTHING})
-    yield _engine("crio", "hook", fake_crio.HOSTS["bundled"], {"config_mode": "hook"}, engine_version="1.31.2")
+    hook: Files = {**fake_crio.HOSTS["bundled"], "/usr/bin/nvidia-container-runtime-hook": b""}
+    yield _engine("crio", "hook", hook, {"config_mode": "hook"}, engine_version="1.31.2")
 
 
 def _podman() -> t.Iterator[Case]:

@@ -22,7 +22,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base impo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import JournalEntry, PreviousFile, joined
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.rollback import Rollback
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.configure import (
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.configure import (
     ConfigOptions,
     ConfigTask,
     SettingsRequest,

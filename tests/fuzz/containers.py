@@ -12,14 +12,21 @@ import json
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import explain as verify_explain
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import (
-    explain_container,
-    explain_devices,
-    explain_host,
-    explain_rules,
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
+    container as explain_container,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
+    devices as explain_devices,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import explain as verify_explain
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
+    host as explain_host,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
+    rules as explain_rules,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import runtime_settings
 
 if t.TYPE_CHECKING:
     import random
@@ -46,7 +53,7 @@ def containers(_folder: object, files: Files, rng: random.Random) -> None:
     config, mounts = _object(files, "config.json"), files.get("mountinfo.json", b"")
     host = explain_host.Host(
         version=rng.choice(_VERSIONS),
-        settings=explain_rules.settings_of(_object(files, "settings.json")),
+        settings=runtime_settings.settings_of(_object(files, "settings.json")),
         driver="550.54.15",
         all_gpus=_GPUS,
         engine_cdi=rng.choice((None, True, False)),

@@ -18,7 +18,7 @@ import typing as t
 from pathlib import Path
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.host_info import describe_host
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec.validate import validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import parse, render
@@ -26,8 +26,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.driver_files 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import minimum_size, read_elf, read_soname
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import checkpoint
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import start_time
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.source import find_parts
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.unpack import (
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.source import find_parts
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.unpack import (
     read_newc,
     read_tar,
     unpack,
@@ -304,15 +304,15 @@ def archives_seeds() -> list[Files]:
     tars = tar(
         member("./", kind=b"5", mode=0o755),
         member("./usr/bin/nvidia-ctk", content, mode=0o755),
-        member("./usr/lib/libx.so.1", kind=b"2", linkname="libx.so.1.2"),
-        member("./usr/bin/other", kind=b"1", linkname="./usr/bin/nvidia-ctk"),
+        member("./usr/lib/libnvidia-container.so.1", kind=b"2", linkname="libnvidia-container.so.1.2"),
+        member("./usr/bin/nvidia-other", kind=b"1", linkname="./usr/bin/nvidia-ctk"),
         member("./usr/" + "long/" * 30 + "name", b"x"),
     )
     cpio = newc(
         Item(".", mode=stat.S_IFDIR | 0o755),
         Item("./usr/bin/nvidia-ctk", content, stat.S_IFREG | 0o755, 7, 2),
-        Item("./usr/bin/other", b"", stat.S_IFREG | 0o755, 7, 2),
-        Item("./usr/lib/libx.so.1", b"libx.so.1.2", stat.S_IFLNK | 0o777),
+        Item("./usr/bin/nvidia-other", b"", stat.S_IFREG | 0o755, 7, 2),
+        Item("./usr/lib/libnvidia-container.so.1", b"libnvidia-container.so.1.2", stat.S_IFLNK | 0o777),
     )
     found: list[Files] = [{"/a.tar": tars}, {"/a.cpio": cpio}, {"/a.cpio": newc(Item("x", b"y"), magic="070702")}]
     if shutil.which("dpkg-deb"):

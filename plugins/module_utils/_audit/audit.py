@@ -14,8 +14,12 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import (
-    owners,
-    owners_containerd,
+    foreign_files as owners,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import (
+    foreign_files_containerd as owners_containerd,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import (
     report,
     rules_cdi,
     rules_cdi_files,
@@ -26,7 +30,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import (
     rules_pods,
     rules_toolkit,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import compare as cdi_compare
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import compare as cdi_compare
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base

@@ -13,6 +13,8 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import facts as engines_facts
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 
 CRITICAL, WARNING, INFO = "critical", "warning", "info"
 SEVERITIES = (CRITICAL, WARNING, INFO)
@@ -137,6 +139,15 @@ def text(value: t.Any) -> str:
 def number(value: t.Any) -> int | None:
     """Return ``value`` if it is an integer; otherwise None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+# For a row of an engine that this collection does not know.
+_UNKNOWN_ENGINE = engines_facts.EngineFacts("", ())
+
+
+def facts_of(engine: t.Mapping[str, t.Any]) -> engines_facts.EngineFacts:
+    """Return the facts of the engine in a row of the report."""
+    return flavors.FACTS.get(text(engine.get("engine")), _UNKNOWN_ENGINE)
 
 
 def target_of(engine: t.Mapping[str, t.Any]) -> str:

@@ -10,14 +10,14 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, steps
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import refresh_units
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import versions as cdi_versions
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh import units as refresh_units
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import versions as cdi_versions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support, flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import config as podman_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import plan as podman_plan
 
@@ -26,8 +26,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman im
 _WITH_ENGINE_VERSION = ("", "system", "rootless", "snap")
 # Everything below these directories is lost when the host restarts.
 _VOLATILE = ("/var/run/", "/run/")
-# Since this release, Docker's option --gpus selects CDI devices if there are any (moby #50228).
-_DOCKER_PREFERS_CDI = (29,)
 
 
 def faulty(facts: report.HostFacts) -> report.Findings:
@@ -149,7 +147,8 @@ def unread_directories(facts: report.HostFacts, host: hostfs.HostFS) -> report.F
     directories = {_real(host, posixpath.dirname(path)) for path in facts.gpu_specs}
     groups: dict[tuple[bool, tuple[str, ...]], list[tuple[str, str]]] = {}
     for engine, support in _engines(facts):
-        configured = _podman_directories(host, support) if support.name == "podman" else None
+        in_files = flavors.FACTS[support.name].cdi_folders_in_files
+        configured = _podman_directories(host, support) if in_files else None
         read = support.folders if configured is None else configured
         if not support.reads or not directories or directories & {_real(host, directory) for directory in read}:
             continue
@@ -216,7 +215,8 @@ def docker_without_cdi(facts: report.HostFacts) -> report.Findings:
         problem = "none of the GPUs' specifications is valid and fresh"
     for engine, support in _engines(facts):
         version = tuple(int(part) for part in (support.version or "").split(".") if part)
-        if support.name == "docker" and version >= _DOCKER_PREFERS_CDI:
+        since = flavors.FACTS[support.name].gpus_by_cdi
+        if since is not None and version >= since:
             message = f"{support} uses CDI specifications for --gpus, but {problem}."
             severity = report.CRITICAL if facts.gpu_specs else report.WARNING
             target = report.target_of(engine)

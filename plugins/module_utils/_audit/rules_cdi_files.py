@@ -9,7 +9,8 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import ignored
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import ignored
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -31,9 +32,11 @@ def ignored_files(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findin
     """Yield findings for files that engines ignore. Permissions matter only for rootless engines, such as Podman's."""
     if "cdi" not in facts.collected:
         return
-    has_podman = any(row.get("engine") == "podman" or row.get("flavor") == "rootless" for row in facts.engines)
+    has_rootless = any(
+        report.facts_of(row).rootless or report.text(row.get("flavor")) in flavors.OF_USERS for row in facts.engines
+    )
     for found in ignored.ignored_paths(host):
-        if found.kind != ignored.UNREADABLE or has_podman:
+        if found.kind != ignored.UNREADABLE or has_rootless:
             is_cause = found.kind != ignored.UNREADABLE and facts.has_gpu and not facts.gpu_specs
             severity = report.CRITICAL if is_cause else report.WARNING
             yield report.Finding(severity, _IDS[found.kind], found.path, found.message, _ADVICE[found.kind])

@@ -37,8 +37,8 @@ def cri_not_responding(facts: report.HostFacts) -> report.Findings:
     for engine in facts.engines:
         live = report.table(engine.get("live"))
         answers = report.text(live.get("version")) or report.table(live.get("runtimes"))
-        is_containerd = engine.get("engine") == "containerd" and engine.get("running") is True
-        if is_containerd and live and not answers and report.table(engine.get("runtimes")):
+        has_plugin = report.facts_of(engine).cri_plugin and engine.get("running") is True
+        if has_plugin and live and not answers and report.table(engine.get("runtimes")):
             target = report.target_of(engine)
             message = f"{target} runs, but its CRI plugin does not answer. No pod can start."
             advice = (
@@ -80,7 +80,7 @@ def _is_undefined(engine: Engine, name: str) -> bool:
 
     Other engines also define runtimes by flags of their unit.
     """
-    files_only = engine.get("engine") == "containerd" and report.text(engine.get("flavor")) in ("", "system")
+    files_only = report.facts_of(engine).files_define_runtimes and report.text(engine.get("flavor")) in ("", "system")
     return files_only and engines_base.is_nvidia_runtime(name, None) and name not in _all_runtimes(engine)
 
 

@@ -61,7 +61,6 @@ KINDS: dict[str, dict[str, Kind]] = {
         "engine-unsupported": Kind(instead="Nothing is needed if its containers need no GPUs."),
         "flags-unreadable": Kind(instead=steps.SET_CONFIG_PATH),
         **dict.fromkeys(("engine-timeout", "engine-unreadable", "key-duplicated"), _OTHER),
-        "records-of-root": Kind(instead="Run this command once, then run the audit again."),
         "engine-release-fails": _CRITICAL,
     },
     "toolkit": {

@@ -185,7 +185,7 @@ def engine(facts: report.HostFacts) -> report.Findings:
         return
     live = report.table(node.engine.get("live"))
     # CRI-O always uses CDI, and does not report it.
-    uses_cdi = live.get("cdi") is True or node.engine.get("engine") == "crio"
+    uses_cdi = live.get("cdi") is True or report.facts_of(node.engine).cdi_always
     default = report.text(live.get("default_runtime")) or report.text(node.engine.get("default_runtime"))
     runtimes = runtimes_of(node.engine)
     # The plugins of other vendors, such as that of GKE, mount the driver themselves.

@@ -29,7 +29,7 @@ def injection(facts: report.HostFacts) -> report.Findings:
         return
     target, shown = report.target_of(node.engine), core_text.listed(sorted(names))
     live = report.table(node.engine.get("live"))
-    cdi = True if node.engine.get("engine") == "crio" else live.get("cdi")
+    cdi = report.facts_of(node.engine).cdi_always or live.get("cdi")
     has_runtime = rules_kubernetes.has_nvidia(rules_kubernetes.runtimes_of(node.engine))
     has_nri = node.part.get("nri_plugin") is True
     if names <= _BY_RUNTIME and not has_runtime and cdi is True and not has_nri:

@@ -13,13 +13,14 @@ import posixpath
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import compare as cdi_compare
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import host_check, refresh_units
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import records as cdi_records
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import registry as cdi_registry
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import schema as cdi_schema
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh import units as refresh_units
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import compare as cdi_compare
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import host_check
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import records as cdi_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import registry as cdi_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import schema as cdi_schema
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import validate as cdi_validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text

@@ -12,7 +12,7 @@ from __future__ import annotations
 import posixpath
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import edits as cdi_edits
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import edits as cdi_edits
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 
 if t.TYPE_CHECKING:

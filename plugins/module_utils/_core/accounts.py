@@ -88,11 +88,6 @@ def account_of(host: hostfs.HostFS, uid: int) -> Account | None:
     return found if usable else None
 
 
-def home_of(host: hostfs.HostFS, user: str) -> str | None:
-    """Return the home directory of ``user`` from the passwd file of the host."""
-    return next((account.home for account in _accounts(host) if account.name == user), None)
-
-
 def _accounts(host: hostfs.HostFS) -> t.Iterator[Account]:
     """Return the accounts in the passwd file of the host (passwd(5)), without malformed lines."""
     for line in host.read_text(_ACCOUNTS_FILE).splitlines():

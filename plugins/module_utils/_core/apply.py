@@ -56,8 +56,8 @@ def save_backup(host: hostfs.HostFS, directory: str, path: str, content: bytes, 
 def load_backup(host: hostfs.HostFS, backup: str) -> tuple[bytes, bytes | None] | None:
     """Return the content of a backup and its record; None if there is no backup.
 
-    Raises HostError if the content does not match the SHA-256 in the name of the backup. The backups of an earlier
-    version have no SHA-256 in their name and are not checked.
+    Raises HostError if the content does not match the SHA-256 in the name of the backup. A file without a SHA-256 in
+    its name is not checked.
     """
     content = host.read(backup)
     if content is None:
@@ -82,12 +82,9 @@ def remove_backup(host: hostfs.HostFS, backup: str) -> None:
 
 def backups_of(host: hostfs.HostFS, directory: str, path: str) -> list[str]:
     """Return the backups of ``path``, oldest first."""
-    found = []
-    # Earlier versions stored all backups under the whole path.
-    for stem in dict.fromkeys([_whole_stem(path), _stem(path)]):
-        names = [name for name in host.entries(directory) if name.startswith(stem) and name.endswith(_SUFFIX)]
-        found += [f"{directory}/{name}" for name in names if "~" not in name[len(stem) :]]
-    return found
+    stem = _stem(path)
+    names = [name for name in host.entries(directory) if name.startswith(stem) and name.endswith(_SUFFIX)]
+    return [f"{directory}/{name}" for name in names if "~" not in name[len(stem) :]]
 
 
 def _stem(path: str) -> str:
@@ -96,15 +93,11 @@ def _stem(path: str) -> str:
     The prefix is the path with ``~`` for ``/``. For a long path it is ``~`` and the digest of the path; no other prefix
     begins with ``~``.
     """
-    stem = _whole_stem(path)
+    plain = os.path.normpath(path).lstrip("/")
+    stem = plain.replace("%", "%25").replace("~", "%7E").replace("/", "~") + "~"
     if len(os.fsencode(stem)) <= _STEM_LIMIT:
         return stem
-    return f"~{core_records.digest(os.fsencode(os.path.normpath(path).lstrip('/')))}~"
-
-
-def _whole_stem(path: str) -> str:
-    plain = os.path.normpath(path).lstrip("/")
-    return plain.replace("%", "%25").replace("~", "%7E").replace("/", "~") + "~"
+    return f"~{core_records.digest(os.fsencode(plain))}~"
 
 
 _PRIVATE_DIRECTORY = 0o700

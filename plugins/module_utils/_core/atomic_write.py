@@ -28,8 +28,6 @@ if t.TYPE_CHECKING:
 # *.toml.
 _PREFIX = ".gpufleet-"
 _SUFFIX = ".tmp"
-# Files that an earlier version prepared for a rollback.
-_PREPARED_SUFFIX = ".ready"
 # Here os.link() finds a file without a name.
 _OPEN_FILES = "/proc/self/fd"
 _MAX_ATTEMPTS = 100
@@ -434,8 +432,8 @@ def _label(host: hostfs.HostFS, new: int | str, process_path: str) -> None:
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether ``name`` is a temporary file of this or an earlier version, which a killed run leaves behind."""
-    return name.startswith(_PREFIX) and name.endswith((_SUFFIX, _PREPARED_SUFFIX))
+    """Return whether ``name`` is a temporary file of this collection, which a killed run leaves behind."""
+    return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
 
 
 def _remove_stale_temp_files(folder: str) -> None:

@@ -137,39 +137,11 @@ class HostFS(t.NamedTuple):
                 f"{path[:100]!r} is not a valid path: it is too long or contains an invalid character.",
                 "Correct the file or option that contains it.",
             )
-        pending = [part for part in path.split("/") if part]
-        done: list[str] = []
-        links = 0
-        # Nothing exists below a name that does not exist, so that the rest of such a path needs no system calls.
-        exists = True
-        while pending:
-            part = pending.pop(0)
-            if part == ".":
-                continue
-            if part == "..":
-                del done[-1:]
-                exists = True
-                continue
-            here = "/" + "/".join([*done, part])
-            visit(here, not pending)
-            is_link = _is_link(self._process_path(here)) if exists and (pending or last) else False
-            if is_link is None:
-                exists = False
-            elif is_link:
-                links += 1
-                if links > _MAX_LINKS:
-                    raise errors.with_advice(errors.HostError, f"{path}: too many symbolic links.", "Remove the loop.")
-                target = read_link(self._process_path(here), here)
-                if target.startswith("/"):
-                    done = []
-                pending = [piece for piece in target.split("/") if piece] + pending
-                continue
-            done.append(part)
-        return "/" + "/".join(done)
+        return resolve_links(path, self._link_target, visit, last)
 
     def real_path(self, path: str, last: bool = True) -> str:
         """Return the process path of ``path``, with its links resolved."""
-        return self._process_path(self.resolve(path, last))
+        return self.process_path(self.resolve(path, last))
 
     def read(self, path: str, limit: int = FILE_BYTES) -> bytes | None:
         """Return the content of a regular file of at most ``limit`` bytes; None if it does not exist.
@@ -199,7 +171,7 @@ class HostFS(t.NamedTuple):
 
     def _read(self, path: str, real: str, limit: int) -> bytes | None:
         try:
-            with open_regular(self._process_path(real), path) as stream:
+            with open_regular(self.process_path(real), path) as stream:
                 # read() returns None if a kernel file has no data yet.
                 content = stream.read(limit + 1) or b""
         except FileNotFoundError:
@@ -223,7 +195,7 @@ class HostFS(t.NamedTuple):
             real = self.resolve(path)
             if self.is_predicted(real):
                 return self._predicted_content(real) is not None
-            return os.path.exists(self._process_path(real))
+            return os.path.exists(self.process_path(real))
         except (errors.HostError, OSError):
             return False
 
@@ -233,7 +205,7 @@ class HostFS(t.NamedTuple):
             real = self.resolve(path, last=False)
             if self.is_predicted(real):
                 return self._predicted_content(real) is not None
-            return os.path.lexists(self._process_path(real))
+            return os.path.lexists(self.process_path(real))
         except errors.HostError:
             return False
 
@@ -242,7 +214,7 @@ class HostFS(t.NamedTuple):
             real = self.resolve(path)
             if self.is_predicted(real):
                 return self._predicted_content(real) == b""
-            mode = os.stat(self._process_path(real)).st_mode
+            mode = os.stat(self.process_path(real)).st_mode
         except (errors.HostError, OSError):
             return False
         return stat.S_ISREG(mode) and bool(mode & 0o111)
@@ -343,8 +315,61 @@ class HostFS(t.NamedTuple):
         """Return the command line that runs ``argv`` on this host."""
         return list(argv) if self.root == "/" else ["chroot", self.root, *argv]
 
-    def _process_path(self, path: str) -> str:
+    def process_path(self, path: str) -> str:
+        """Return the process path of ``path``, in which no link is resolved."""
         return path if self.root == "/" else self.root + path
+
+    def _link_target(self, path: str) -> str | None:
+        try:
+            is_link = stat.S_ISLNK(os.lstat(self.process_path(path)).st_mode)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            return ""
+        return read_link(self.process_path(path), path) if is_link else ""
+
+
+class LinkLoopError(errors.HostError):
+    """The error for a path with too many symbolic links."""
+
+
+def resolve_links(
+    path: str,
+    target_of: t.Callable[[str], str | None],
+    visit: t.Callable[[str, bool], None] = lambda _here, _final: None,
+    last: bool = True,
+) -> str:
+    """Return ``path`` with every link resolved, as HostFS.follow(). Raises LinkLoopError.
+
+    ``target_of`` returns the target of a link, an empty string for everything else, and None if nothing exists.
+    """
+    pending = [part for part in path.split("/") if part]
+    done: list[str] = []
+    links = 0
+    # Nothing exists below a name that does not exist, so that the rest of such a path needs no system calls.
+    exists = True
+    while pending:
+        part = pending.pop(0)
+        if part == ".":
+            continue
+        if part == "..":
+            del done[-1:]
+            exists = True
+            continue
+        here = "/" + "/".join([*done, part])
+        visit(here, not pending)
+        target = target_of(here) if exists and (pending or last) else ""
+        if not target:
+            exists = exists and target is not None
+            done.append(part)
+            continue
+        links += 1
+        pending = [piece for piece in target.split("/") if piece] + pending
+        if links > _MAX_LINKS or len(pending) > _PATH_BYTES:
+            raise errors.with_advice(LinkLoopError, f"{path}: too many symbolic links.", "Remove the loop.")
+        if target.startswith("/"):
+            done = []
+    return "/" + "/".join(done)
 
 
 def open_regular(process_path: str, path: str) -> t.BinaryIO:
@@ -361,16 +386,6 @@ def open_regular(process_path: str, path: str) -> t.BinaryIO:
             return os.fdopen(handle, "rb")
         os.close(handle)
     raise errors.with_advice(errors.HostError, f"{path} is not a regular file.", "Move it away, or use another path.")
-
-
-def _is_link(process_path: str) -> bool | None:
-    """Return whether a path is a symbolic link; None if it does not exist."""
-    try:
-        return stat.S_ISLNK(os.lstat(process_path).st_mode)
-    except FileNotFoundError:
-        return None
-    except OSError:
-        return False
 
 
 def read_link(process_path: str, path: str) -> str:

@@ -137,12 +137,8 @@ def _checked(fields: t.Any) -> OriginalFile:
 
     Raises ValueError if a field is missing or has a value that no record can have.
     """
-    # Records of earlier versions have no checksum.
-    if fields.pop(_CHECKSUM, None) not in (None, _checksum(fields)) or "schema" not in fields:
+    if fields.pop(_CHECKSUM, None) != _checksum(fields) or "schema" not in fields:
         raise ValueError("it was changed")
-    # If the name of the checksum field were damaged, the record would look like one of an earlier version.
-    if not fields.keys() <= {"schema", *OriginalFile._fields}:
-        raise ValueError("it has a field that no record has")
     keys = {json_data.strings(key, "path"): key.get("value", _MISSING) for key in json_data.field(fields, "keys", list)}
     record = OriginalFile(
         engine=json_data.field(fields, "engine", str),

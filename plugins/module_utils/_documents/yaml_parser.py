@@ -234,6 +234,8 @@ def error_at(path: str, problem: str, before: str) -> errors.ConfigurationError:
 # A document may have at most this many values after all aliases are followed. Above it, the library becomes stricter,
 # too.
 MAX_VALUES = 400_000
+# The characters of all strings after aliases are followed. Without aliases, the size of a file limits them.
+MAX_TEXT = 50 << 20
 # The library refuses a document if more than this share of its decoded values comes from aliases. Small documents are
 # exempt.
 _ALIASED_SHARE, _FREE_ALIASED, _FREE_VALUES = 0.99, 100, 1000
@@ -334,11 +336,12 @@ class _Node(t.NamedTuple):
     """The value of one event, or of all events from the beginning to the end of a collection.
 
     ``values`` is how many values the library decodes for it, aliases included. ``levels`` is how many levels of
-    collections it contains. ``merges`` is true for a merge key.
+    collections it contains. ``text`` is the number of characters, aliases included. ``merges`` is true for a merge key.
     """
 
     data: t.Any
     values: int = 1
+    text: int = 0
     levels: int = 0
     merges: bool = False
 
@@ -353,6 +356,7 @@ class _Collection:
         self.merged = merged
         self.data: t.Any = {} if is_mapping else []
         self.values = 0 if merged else 1
+        self.text = 0
         self.levels = 1
         self.key: _Node | None = None
 
@@ -367,7 +371,7 @@ class _Builder:
         self._yaml = yaml
         self._open: list[_Collection] = []
         self._anchors: dict[str, _Node | _Collection] = {}
-        self._values = self._aliased = 0
+        self._values = self._aliased = self._text_size = 0
 
     def add(self, event: t.Any) -> None:
         """Add one event to the document. Raises ConfigurationError if the library would refuse it."""
@@ -408,7 +412,7 @@ class _Builder:
         except ScalarError as error:
             self._fail(event, str(error))
         self._spend(event, 1)
-        node = _Node(data)
+        node = _Node(data, text=len(event.value))
         if event.anchor is not None:
             self._anchors[event.anchor] = node
         self._put(event, node)
@@ -444,7 +448,7 @@ class _Builder:
 
     def _end(self) -> None:
         ended = self._open.pop()
-        node = _Node(ended.data, ended.values, ended.levels)
+        node = _Node(ended.data, ended.values, ended.text, ended.levels)
         # An entry of the collection may have reused the name of the anchor.
         if self._anchors.get(ended.event.anchor) is ended:
             self._anchors[ended.event.anchor] = node
@@ -457,6 +461,9 @@ class _Builder:
         if isinstance(node, _Collection):
             self._fail(event, "an alias refers to a list or mapping that contains it")
         self._spend(event, 1 + node.values, node.values)
+        self._text_size += node.text
+        if self._text_size > MAX_TEXT:
+            self._fail(event, f"aliases expand to more than {MAX_TEXT} characters")
         self._put(event, node._replace(values=1 + node.values))
 
     def _put(self, event: t.Any, node: _Node) -> None:
@@ -469,6 +476,7 @@ class _Builder:
             self._fail(event, TOO_DEEP)
         parent.levels = max(parent.levels, node.levels + 1)
         parent.values += node.values
+        parent.text += node.text
         if not parent.is_mapping:
             if parent.merged and not isinstance(node.data, dict):
                 self._fail(event, "the list of a merge key (<<) contains a value that is not a mapping")

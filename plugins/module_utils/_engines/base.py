@@ -20,6 +20,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import facts as engines_facts
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import accounts, hostfs
@@ -424,6 +426,10 @@ RESERVED_NAMES = ("runc", "crun")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 
 
+# The options that the files of only some engines can contain.
+_OF_SOME_ENGINES = engines_facts.RUNTIMES | engines_facts.TABLES | engines_facts.MODES | {"use_legacy_config"}
+
+
 class RuntimeRequest(t.NamedTuple):
     """What the user requests for one engine, in terms that all engines understand.
 
@@ -450,27 +456,14 @@ class RuntimeRequest(t.NamedTuple):
 
         Podman registers no runtimes. Docker has no drop-ins, and K3s and RKE2 generate their tables.
         """
-        registers = engine != "podman"
-        has_tables = engine in ("containerd", "crio") and flavor not in ("k3s", "rke2")
-        has_modes = flavor == core_constants.SYSTEM and (
-            engine == "crio" or (engine == "containerd" and self.config_mode != "hook")
-        )
-        supported = {
-            "runtime_name": registers,
-            "set_as_default": registers,
-            "enable_cdi": registers,
-            "extra_modes": has_tables or engine == "docker",
-            "config_mode": has_modes,
-            "drop_in_path": has_modes,
-            "runtime_type": has_tables,
-            "runtime_options": has_tables,
-            "container_annotations": has_tables,
-            "use_legacy_config": engine == "containerd",
-        }
+        facts, row = flavors.FACTS[engine], flavors.FLAVORS[engine, flavor]
+        unsupported = set(_OF_SOME_ENGINES - facts.options)
+        if not row.tables:
+            unsupported |= engines_facts.TABLES
+        if flavor != core_constants.SYSTEM or (self.config_mode == "hook" and not facts.hook_mode):
+            unsupported |= engines_facts.MODES
         defaults = RuntimeRequest()
-        return self._replace(
-            **{name: getattr(defaults, name) for name, is_supported in supported.items() if not is_supported}
-        )
+        return self._replace(**{name: getattr(defaults, name) for name in unsupported})
 
     def check(self) -> None:
         """Raise NvidiaError for a runtime name that no engine accepts."""

@@ -2,10 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which CDI version and which specification directories each engine and release reads.
-
-This file is separate from the packages of the engines, so that a CDI task that changes nothing need not import them.
-"""
+"""Which CDI version and which specification directories the engines of a host read, from the facts of each engine."""
 
 from __future__ import annotations
 
@@ -53,92 +50,7 @@ class CdiEngine(t.NamedTuple):
         return f"{self.name} {self.version}" if self.version else self.name
 
 
-class _Row(t.NamedTuple):
-    """The facts of one engine, each with the first version of the engine for which it holds.
-
-    - ``newest``: the highest CDI version. Engines before the first entry read no specifications.
-    - ``folders``: the directories of specifications, where they are not the usual ones.
-    """
-
-    newest: tuple[tuple[Version, str], ...]
-    folders: tuple[tuple[Version, tuple[str, ...]], ...] = ()
-
-
-# An engine accepts the CDI versions that its copy of the CDI project's library supports. Releases 0.3 to 0.8.x of the
-# library support CDI versions up to the one of the same number, 1.0.x up to 1.0.0, and 1.1.x up to 1.1.0. An engine
-# skips the whole specification if it has a later version or an unknown field.
-#
-# "run": that build was given specifications of all versions, with the fields that each version added, in both
-# directories. "read": the library that the release's go.mod (Docker: vendor.mod) requires, or the change that added it.
-# Between the entries an engine may accept more than the table says, never less. Distributions may build with another
-# library: Debian's packages do, and the entries below include what was run with them.
-#
-# The directories are the defaults. An engine's own configuration can name others (cdi-spec-dirs of Docker's
-# daemon.json, cdi_spec_dirs of containerd, CRI-O and containers.conf). This file does not read it, and does not cover
-# the engines that k3s, RKE2 and snap include.
-_ROWS = {
-    "docker": _Row(
-        (
-            # read: 25.0 is the first release with CDI; library 0.6.2 (moby #45134, #46774).
-            ((25, 0), "0.6.0"),
-            # run: 26.1.5 of Debian 13, with its own library; read: 0.7.1 (moby #47706).
-            ((26, 1), "0.7.0"),
-            # run: 28.5.2 of Debian sid; read: 1.0.1 (moby #49738).
-            ((28, 5), "1.0.0"),
-        ),
-    ),
-    "containerd": _Row(
-        (
-            # run: 1.6.20 of Debian 12 reads no specifications; read: 1.7.0 is the first with CDI, library 0.5.4
-            # (containerd #8152).
-            ((1, 7), "0.5.0"),
-            # read: 0.6.2 (containerd #9685).
-            ((1, 7, 13), "0.6.0"),
-            # read: 0.7.1 (containerd #10077); Debian 13 builds its 1.7.24 with 0.8.0.
-            ((1, 7, 16), "0.7.0"),
-            # run: 2.1.9 of Debian sid (ctr); read: 1.0.0 (containerd #11522).
-            ((2, 1), "1.0.0"),
-            # read: 1.1.0 (containerd #12664).
-            ((2, 2, 1), "1.1.0"),
-        ),
-    ),
-    "crio": _Row(
-        (
-            # read: the first release with CDI, according to the CDI project's README.
-            ((1, 23), "0.3.0"),
-            # read: go.mod of the 1.26 branch, library 0.5.3.
-            ((1, 26), "0.5.0"),
-            # read: go.mod of 1.28, 0.6.0.
-            ((1, 28), "0.6.0"),
-            # read: go.mod of 1.30, 0.7.x (cri-o #7971).
-            ((1, 30), "0.7.0"),
-            # read: the 1.32 branch changed to 0.8.1 (cri-o #9025).
-            ((1, 33), "0.8.0"),
-            # read: go.mod between 1.34 and 1.35, 1.0.1.
-            ((1, 35), "1.0.0"),
-        ),
-    ),
-    "podman": _Row(
-        (
-            # read: the first release with CDI as it was released, according to the CDI project's README.
-            ((4, 1), "0.3.0"),
-            # run: 4.3.1 of Debian 12, whose library is 0.5.2.
-            ((4, 3), "0.5.0"),
-            # read: 0.6.2 (podman #20558); 4.9.3 refuses additionalGids (NVIDIA/nvidia-container-toolkit #1860).
-            ((4, 8), "0.6.0"),
-            # read: 0.7.1 (podman #22280).
-            ((5, 1), "0.7.0"),
-            # run: 5.4.2 of Debian 13.
-            ((5, 4), "0.8.0"),
-            # run: 5.8.6 of Debian sid.
-            ((5, 8), "1.0.0"),
-        ),
-        # run: 4.3.1, 5.4.2 and 5.8.6 read both; read: 5.5 reads only /etc/cdi (podman #26569), until containers/common
-        # #2462.
-        (((5, 5), ("/etc/cdi",)), ((5, 6), core_constants.CDI_SPEC_DIRS)),
-    ),
-}
-ENGINES = tuple(_ROWS)
+ENGINES = tuple(flavors.FACTS)
 
 
 def engines_for(entries: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Runner) -> list[CdiEngine]:
@@ -156,18 +68,18 @@ def engines_for(entries: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Ru
     named = list(dict.fromkeys(_parse_entry(entry) for entry in entries if entry != AUTO))
     if AUTO in entries:
         names = {name for name, _version in named}
-        named += [(name, None) for name in _ROWS if name not in names and _program(name, host)]
+        named += [(name, None) for name in flavors.FACTS if name not in names and _program(name, host)]
     return [_engine(name, version, host, run) for name, version in named]
 
 
 def first_release(name: str) -> str:
     """Return the first release of an engine that reads CDI specifications, such as 25.0."""
-    return core_text.dotted(_ROWS[name].newest[0][0])
+    return core_text.dotted(flavors.FACTS[name].cdi_newest[0][0])
 
 
 def _parse_entry(entry: str) -> tuple[str, str | None]:
     name, colon, version = entry.partition(":")
-    if name not in _ROWS:
+    if name not in flavors.FACTS:
         raise errors.NvidiaError(
             f"for_engines: unknown engine {name!r}. Use auto, or one of {', '.join(ENGINES)}, each optionally followed"
             " by :VERSION."
@@ -181,7 +93,7 @@ def _parse_entry(entry: str) -> tuple[str, str | None]:
 
 
 def _example(name: str) -> str:
-    return ".".join(str(part) for part in (*_ROWS[name].newest[-1][0], 0, 0)[:3])
+    return ".".join(str(part) for part in (*flavors.FACTS[name].cdi_newest[-1][0], 0, 0)[:3])
 
 
 def _printed_version(binary: str, host: hostfs.HostFS, run: core_plan.Runner) -> str | None:
@@ -202,7 +114,7 @@ def _program(name: str, host: hostfs.HostFS) -> str | None:
 
 
 def _engine(name: str, version: str | None, host: hostfs.HostFS, run: core_plan.Runner) -> CdiEngine:
-    row = _ROWS[name]
+    facts = flavors.FACTS[name]
     binary = _program(name, host)
     if version is None and binary is not None:
         version = _printed_version(binary, host, run)
@@ -212,8 +124,8 @@ def _engine(name: str, version: str | None, host: hostfs.HostFS, run: core_plan.
             name, None, binary, newest=None, reads=True, folders=core_constants.CDI_SPEC_DIRS, warning=warning
         )
     number = tuple(int(part) for part in version.split("."))
-    newest = _at(row.newest, number)
-    folders = _at(row.folders, number) or core_constants.CDI_SPEC_DIRS
+    newest = _at(facts.cdi_newest, number)
+    folders = _at(facts.cdi_folders, number) or core_constants.CDI_SPEC_DIRS
     return CdiEngine(name, version, binary, newest, newest is not None, folders if newest is not None else ())
 
 

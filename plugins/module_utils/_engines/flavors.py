@@ -4,7 +4,7 @@
 
 """The table of engines and flavors, with the programs, paths and units by which they are found on a host.
 
-This file imports no engine.
+This file imports the facts of each engine, and nothing else of it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import facts as containerd_facts
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import facts as crio_facts
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import facts as docker_facts
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import facts as podman_facts
 
 
 class Flavor(t.NamedTuple):
@@ -22,6 +26,7 @@ class Flavor(t.NamedTuple):
     - ``by_unit``: the host may have several instances, each with its own unit.
     - ``by_user``: each user may have an own instance. A task manages that of the user who runs it.
     - ``daemon``: whether a process of the engine runs between containers.
+    - ``tables``: whether its files contain tables of runtimes, which this collection writes.
     """
 
     engine: str
@@ -33,6 +38,7 @@ class Flavor(t.NamedTuple):
     by_user: bool = False
     by_unit: bool = False
     daemon: bool = True
+    tables: bool = True
 
 
 _ROWS = (
@@ -46,11 +52,11 @@ _ROWS = (
     ),
     Flavor(
         "containerd", "k3s", "k3s", paths=("/var/lib/rancher/k3s", "/etc/rancher/k3s"),
-        services=("k3s.service", "k3s-agent.service"),
+        services=("k3s.service", "k3s-agent.service"), tables=False,
     ),
     Flavor(
         "containerd", "rke2", "rke2", paths=("/var/lib/rancher/rke2", "/etc/rancher/rke2"),
-        services=("rke2-server.service", "rke2-agent.service"),
+        services=("rke2-server.service", "rke2-agent.service"), tables=False,
     ),
     Flavor(
         "containerd", "k0s", "k0s", paths=("/var/lib/k0s", "/etc/k0s"),
@@ -63,8 +69,12 @@ _ROWS = (
     Flavor("crio", core_constants.SYSTEM, "crio", ("crio",), ("/etc/crio",), ("crio.service",)),
     Flavor("podman", core_constants.SYSTEM, "podman", ("podman",), daemon=False),
 )  # fmt: skip
+# The facts of each engine by its name.
+FACTS = {row.name: row for row in (docker_facts.FACTS, containerd_facts.FACTS, crio_facts.FACTS, podman_facts.FACTS)}
 FLAVORS: dict[tuple[str, str], Flavor] = {(row.engine, row.flavor): row for row in _ROWS}
 ENGINES = tuple(dict.fromkeys(row.engine for row in _ROWS))
+# The flavors of which each user has an own engine.
+OF_USERS = tuple(row.flavor for row in _ROWS if row.by_user)
 DAEMONS = tuple(dict.fromkeys(row.engine for row in _ROWS if row.daemon))
 # The options of the doc fragment target, which select a flavor.
 TARGET_OPTIONS: dict[str, dict[str, t.Any]] = {

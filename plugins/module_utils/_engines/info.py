@@ -74,20 +74,11 @@ def _unknown(target: engines_registry.Target) -> dict[str, t.Any]:
 
 def _engines_of_users(host: hostfs.HostFS, described: t.Collection[str]) -> t.Iterator[dict[str, t.Any]]:
     """Yield what is known of other users' engines. No file that these users control is opened."""
-    running = rootless.running_engines(host)
-    for user in dict.fromkeys([*running, *rootless.recorded_users(host)]):
+    for user, pid in rootless.running_engines(host).items():
         target = engines_registry.Target("docker", "rootless", user)
         if str(target) in described:
             continue
-        advice = rootless.migration_advice(host, user)
-        yield {
-            **_unknown(target),
-            "inspected": False,
-            "installed": user in running,
-            "running": user in running,
-            "pid": running.get(user),
-            "problems": errors.as_dicts([errors.Problem("records-of-root", advice)] if advice else []),
-        }
+        yield {**_unknown(target), "inspected": False, "installed": True, "running": True, "pid": pid}
 
 
 class _Inspection:

@@ -205,7 +205,7 @@ def resolve_target(
             f"The option user is only for rootless Docker, not for {engine} with flavor: {flavor}. Remove the option."
         )
     if user is not None or flavor in _user_flavors(engine):
-        return Target(engine, _user_flavors(engine)[0], _task_user(host, user))
+        return Target(engine, _user_flavors(engine)[0], accounts.require_own(host, user).name)
     # A user's engine is selected only if the task names it, since any user may have one.
     targets = targets_on(host, engine)
     found = [
@@ -230,23 +230,6 @@ def resolve_target(
     if len(found) == 1:
         return found[0]
     return Target(engine, core_constants.SYSTEM if flavor == core_constants.AUTO else flavor)
-
-
-def _task_user(host: hostfs.HostFS, user: str | None) -> str:
-    """Return the user who runs the task.
-
-    Raises NvidiaError for any other user, with advice on records that an earlier version wrote as root.
-    """
-    try:
-        return accounts.require_own(host, user).name
-    except errors.NvidiaError as error:
-        # The import is needed for a refused task only.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import rootless  # noqa: PLC0415
-
-        users = rootless.recorded_users(host) if user is None else [user]
-        raise errors.NvidiaError(
-            " ".join(filter(None, [str(error), *(rootless.migration_advice(host, name) for name in users)]))
-        ) from None
 
 
 def _target_of_unit(engine: str, flavor: str, service: str, found: t.Sequence[Target], host: hostfs.HostFS) -> Target:

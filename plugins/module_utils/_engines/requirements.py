@@ -57,7 +57,7 @@ def problems_of(required: Requirement, engines: t.Sequence[selection.Described])
     wanted, user = required.wanted, required.user
     own = _own(required, engines)
     users = selection.users_of(wanted, engines)
-    problems = [] if user is not None else selection.record_errors(engines, users)
+    problems = []
     if required.files:
         problems += [message for engine in selection.selected(wanted, own) for message in _reasons(engine)]
     if required.installed and user is not None:

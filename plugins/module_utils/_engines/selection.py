@@ -15,7 +15,6 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 
 AUTO, ALL = core_constants.AUTO, "all"
 _ROOTLESS = "docker/rootless/"
@@ -120,12 +119,6 @@ def targets(wanted: Wanted, inspected: t.Sequence[Described], *, removal: bool =
         *(others if wanted.flavor == AUTO else []),
     ]
     return tuple(dict.fromkeys(names))
-
-
-def record_errors(engines: t.Sequence[Described], users: t.Collection[str]) -> list[str]:
-    """Return the problems of users' engines that root has found, such as records that only root can read."""
-    foreign = [engine for engine in engines if not engine["inspected"] and engine.get("user") in users]
-    return [errors.in_full(problem) for engine in foreign for problem in engine["problems"]]
 
 
 def missing_errors(names: t.Sequence[str], inspected: t.Sequence[Described], unknown: t.Collection[str]) -> list[str]:

@@ -23,8 +23,8 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
 
 _MAGIC = re.compile(r"[*?[]")
-# The kernel's limit of links (path_resolution(7)), and a limit of path components that no path of a driver reaches.
-_MAX_LINKS, _MAX_DEPTH = 40, 200
+# A limit of path components that no path of a driver reaches.
+_MAX_DEPTH = 200
 # Errors that mean that nothing exists at the path: a name in it does not exist, it is too long, or it has too many
 # links.
 _DOES_NOT_EXIST = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP})
@@ -41,12 +41,15 @@ class CachedFS:
         self.host = host
         self._real: dict[str, str | None] = {}
         self._statuses: dict[str, os.stat_result | None] = {}
+        self._targets: dict[str, str] = {}
         self._names: dict[str, list[str]] = {}
         self._patterns: dict[str, t.Pattern[str]] = {}
 
     def real(self, path: str) -> str | None:
         """Return ``path`` with all links resolved on the host; None for a loop of links."""
-        return self._resolve(path, 0, 0)
+        if path not in self._real:
+            self._real[path] = self._resolve(path, last=True)
+        return self._real[path]
 
     def status(self, path: str) -> os.stat_result | None:
         """Return the result of stat(2) on the host; None if nothing exists at ``path``."""
@@ -55,7 +58,7 @@ class CachedFS:
 
     def lstat(self, path: str) -> os.stat_result | None:
         """Return the result of lstat(2) on the host; None if nothing exists at ``path``."""
-        real = self._resolve_parent(path)
+        real = self._resolve(path, last=False)
         return None if real is None else self._status(real)
 
     def is_file(self, path: str) -> bool:
@@ -73,11 +76,8 @@ class CachedFS:
 
     def link_target(self, path: str) -> str | None:
         """Return the target of a symbolic link; None for everything else."""
-        real = self._resolve_parent(path)
-        status = None if real is None else self._status(real)
-        if real is None or status is None or not stat.S_ISLNK(status.st_mode):
-            return None
-        return hostfs.read_link(self._process_path(real), real)
+        real = self._resolve(path, last=False)
+        return None if real is None else self._link_target(real) or None
 
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in a directory; empty if there is none."""
@@ -86,7 +86,7 @@ class CachedFS:
             return []
         if real not in self._names:
             try:
-                self._names[real] = sorted(os.listdir(self._process_path(real)))
+                self._names[real] = sorted(os.listdir(self.host.process_path(real)))
             except (FileNotFoundError, NotADirectoryError):
                 self._names[real] = []
             except OSError as error:
@@ -116,7 +116,7 @@ class CachedFS:
         """Open a file for reading. Raises HostError if it cannot be opened, or if the caller cannot read from it."""
         real = self.real(path)
         try:
-            with hostfs.open_regular(self._process_path(path if real is None else real), path) as stream:
+            with hostfs.open_regular(self.host.process_path(path if real is None else real), path) as stream:
                 yield stream
         except OSError as error:
             raise errors.os_error(path, "read", error) from error
@@ -129,44 +129,29 @@ class CachedFS:
         candidates = itertools.islice(names, bisect.bisect_left(names, start), None)
         return [name for name in itertools.takewhile(lambda name: name.startswith(start), candidates) if matches(name)]
 
-    def _resolve_parent(self, path: str) -> str | None:
-        """Return ``path`` with the links of its directory resolved. A link in the last component stays."""
-        folder, name = posixpath.split(path)
-        parent = self._resolve(folder, 0, 0)
-        return None if parent is None else posixpath.join(parent, name)
+    def _resolve(self, path: str, last: bool) -> str | None:
+        """Return ``path`` with all links resolved; None if it has too many links or components."""
+        if path.count("/") > _MAX_DEPTH:
+            return None
+        try:
+            return hostfs.resolve_links(path, self._link_target, last=last)
+        except hostfs.LinkLoopError:
+            return None
 
-    def _resolve(self, path: str, links: int, depth: int) -> str | None:
-        """Return ``path`` with all links resolved; None if it has too many links or components.
-
-        ``links`` is the number of links followed so far, and ``depth`` is the depth of the recursion.
-        """
-        if path in {"", "/"}:
-            return "/"
-        if path not in self._real:
-            if links > _MAX_LINKS or depth > _MAX_DEPTH or path.count("/") > _MAX_DEPTH:
-                return None
-            self._real[path] = self._resolve_last(path, links, depth + 1)
-        return self._real[path]
-
-    def _resolve_last(self, path: str, links: int, depth: int) -> str | None:
-        folder, name = posixpath.split(path)
-        parent = self._resolve(folder, links, depth)
-        if parent is None or name in {"", "."}:
-            return parent
-        if name == "..":
-            return posixpath.dirname(parent)
-        entry = posixpath.join(parent, name)
-        status = self._status(entry)
+    def _link_target(self, path: str) -> str | None:
+        """Return the target of the link ``path``, as resolve_links() requires it."""
+        status = self._status(path)
         if status is None or not stat.S_ISLNK(status.st_mode):
-            return entry
-        target = hostfs.read_link(self._process_path(entry), entry)
-        return self._resolve(posixpath.join(parent, target), links + 1, depth)
+            return None if status is None else ""
+        if path not in self._targets:
+            self._targets[path] = hostfs.read_link(self.host.process_path(path), path)
+        return self._targets[path]
 
     def _status(self, path: str) -> os.stat_result | None:
         """Return the result of lstat(2) for ``path``, in whose directory all links are resolved."""
         if path not in self._statuses:
             try:
-                self._statuses[path] = os.lstat(self._process_path(path))
+                self._statuses[path] = os.lstat(self.host.process_path(path))
             except OSError as error:
                 if error.errno not in _DOES_NOT_EXIST:
                     raise errors.os_error(path, "read", error) from error
@@ -177,10 +162,6 @@ class CachedFS:
                     f"{path!r} is not a path, because it contains a null byte. Correct the configuration."
                 ) from error
         return self._statuses[path]
-
-    def _process_path(self, path: str) -> str:
-        """Return the path for this process."""
-        return path if self.host.root == "/" else self.host.root + path
 
 
 def under(root: str, path: str) -> str:

@@ -15,6 +15,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import config as k3s_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import distributions
@@ -237,7 +238,7 @@ def target_of_endpoint(host: hostfs.HostFS, endpoint: str, distribution: str) ->
     found = [
         target
         for target in engines_registry.targets_on(host)
-        if target.engine in ("containerd", "crio") and _resolved(host, _socket_of(host, target)) == socket
+        if flavors.FACTS[target.engine].cri and _resolved(host, _socket_of(host, target)) == socket
     ]
     found.sort(key=lambda target: target.flavor != distribution)
     return str(found[0]) if found else None

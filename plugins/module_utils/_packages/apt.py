@@ -17,8 +17,8 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs, lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import sources as packages_sources
 
 STATUS_FILE = "/var/lib/dpkg/status"
 # The changes that dpkg has made since it wrote that file. Entries exist while dpkg is running, or after it was
@@ -45,7 +45,7 @@ _NO_SOURCES = (
 )
 # The lists of other sources are kept.
 _ONLY_OWN_SOURCE = (
-    f"Dir::Etc::SourceList={packages_sources.APT_SOURCE}",
+    f"Dir::Etc::SourceList={apt_sources.REPOSITORY.source}",
     "Dir::Etc::SourceParts=/dev/null",
     "APT::Get::List-Cleanup=0",
 )
@@ -72,8 +72,13 @@ class Apt:
     """The packages of one host with apt and dpkg."""
 
     name = "apt"
+    repository = apt_sources.REPOSITORY
+    records_reboot = True
+    # apt reads the key from the file that the source names.
+    imports_keys = False
     # dpkg's files are readable in a directory tree, too.
     readable = True
+    warnings: tuple[str, ...] = ()
 
     def __init__(
         self, host: hostfs.HostFS, commands: packages_base.Commands, lock_timeout: int = lock.PACKAGE_MANAGER_TIMEOUT
@@ -112,6 +117,9 @@ class Apt:
             raise core_errors.HostError(
                 f"dpkg was interrupted, so apt cannot work. Pending: {pending}. {_CONFIGURE_ADVICE}"
             )
+
+    def repair_command(self, names: t.Sequence[str]) -> str:
+        return f"dpkg --configure {' '.join(names)}"
 
     def repair(self, own: t.Sequence[str]) -> None:
         if self.interrupted():
@@ -162,7 +170,7 @@ class Apt:
         return candidates_of(output)
 
     def refresh(self, everything: bool = False) -> None:
-        options = () if everything or not self.host.exists(packages_sources.APT_SOURCE) else _ONLY_OWN_SOURCE
+        options = () if everything or not self.host.exists(apt_sources.REPOSITORY.source) else _ONLY_OWN_SOURCE
         argv = ["apt-get", "update", "-q", *_set("APT::Update::Error-Mode=any", *options)]
         status, output, errors = self._run(argv, self.commands.fetch)
         if status or _NOT_FETCHED.search(output + errors):

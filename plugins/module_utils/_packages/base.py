@@ -32,6 +32,13 @@ REPLACED_PACKAGES = (
     "nvidia-container-runtime-hook",
 )
 
+# The name of this collection's repository. No other instructions use it.
+REPOSITORY_NAME = "gpufleet-nvidia-container-toolkit"
+# The names of key files contain sixteen hexadecimal digits of the key's fingerprint.
+SHORT_FINGERPRINT = "[0-9A-Fa-f]" * 16
+# The values that mean false for apt (sources.list(5), apt.conf(5)) or dnf (dnf.conf(5)).
+FALSE = ("no", "false", "without", "off", "disable", "0")
+
 # Seconds between two attempts to get a lock.
 _PAUSE = 2.0
 # The number of a program's last lines in an error.
@@ -94,6 +101,37 @@ class Preview(t.NamedTuple):
     held: tuple[str, ...] = ()
 
 
+class Entry(t.NamedTuple):
+    """One address of a source. ``line`` counts from 1.
+
+    ``flat`` is true for a repository without suites, such as NVIDIA's. apt treats two suites of one address as two
+    sources.
+    """
+
+    line: int
+    address: str
+    flat: bool = True
+
+
+class Repository(t.NamedTuple):
+    """The sources of a package manager, and the files of this collection's repository.
+
+    ``files`` are those of this collection, without the key. The first one has the address of the repository.
+    ``key_pattern`` is the path of the key. ``source_files`` returns the files on a host that name repositories, and
+    ``entries`` the active entries of such a file, from its path and its text.
+    """
+
+    files: tuple[str, ...]
+    key_pattern: str
+    source_files: t.Callable[[hostfs.HostFS], list[str]]
+    entries: t.Callable[[str, str], t.Iterator[Entry]]
+
+    @property
+    def source(self) -> str:
+        """The file with the address of the repository."""
+        return self.files[0]
+
+
 class Commands(t.NamedTuple):
     """Runners for queries, for commands that fetch lists, and for transactions, which must not be interrupted."""
 
@@ -113,6 +151,21 @@ class PackageManager(t.Protocol):
     def name(self) -> str: ...
 
     @property
+    def repository(self) -> Repository: ...
+
+    @property
+    def warnings(self) -> t.Sequence[str]:
+        """Side effects of the transactions so far."""
+
+    @property
+    def records_reboot(self) -> bool:
+        """Whether a required reboot is recorded in one of REBOOT_FILES."""
+
+    @property
+    def imports_keys(self) -> bool:
+        """Whether the key of a repository must be imported into the database of rpm."""
+
+    @property
     def readable(self) -> bool:
         """Whether installed() works. A database that only its own program reads is not readable in an offline tree."""
 
@@ -129,6 +182,9 @@ class PackageManager(t.Protocol):
 
     def refuse_interrupted(self, own: t.Collection[str]) -> None:
         """Raise HostError if repair() of the toolkit's packages ``own`` is not enough."""
+
+    def repair_command(self, names: t.Sequence[str]) -> str:
+        """Return the command with which an administrator completes half installed packages; empty if there is none."""
 
     def repair(self, own: t.Sequence[str]) -> None:
         """Configure the half-installed packages ``own``, and no others. Raises HostError if that is not enough."""
@@ -160,16 +216,16 @@ class PackageManager(t.Protocol):
 
 
 # Debian and its derivatives create these files if a reboot is required.
-_REBOOT_FILES = ("/run/reboot-required", "/run/reboot-required.pkgs")
+REBOOT_FILES = ("/run/reboot-required", "/run/reboot-required.pkgs")
 
 
 def reboot_required(host: hostfs.HostFS, manager: PackageManager | None) -> bool | None:
     """Return whether an earlier installation requires a reboot, or None if the host does not record that."""
     if not host.live:
         return None
-    if any(host.exists(path) for path in _REBOOT_FILES):
+    if any(host.exists(path) for path in REBOOT_FILES):
         return True
-    return False if manager is not None and manager.name == "apt" else None
+    return False if manager is not None and manager.records_reboot else None
 
 
 class CommandError(core_errors.HostError):
@@ -207,7 +263,7 @@ def wait_until_idle(busy: t.Callable[[], bool], timeout: float) -> bool:
 
 def warnings_of(manager: PackageManager | None) -> list[str]:
     """Return warnings about side effects of transactions."""
-    return list(getattr(manager, "warnings", ()))
+    return [] if manager is None else list(manager.warnings)
 
 
 def plain_name(name: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt_sources, dnf_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 
 if t.TYPE_CHECKING:
@@ -29,12 +30,14 @@ class UnsupportedError(errors.HostError):
 class Family(t.NamedTuple):
     """Distributions by their ID or ID_LIKE, and the programs of their package manager.
 
-    ``create`` returns the package manager. It is None if this collection does not support it.
+    ``create`` returns the package manager, and ``repository`` its sources. Both are None if this collection does not
+    support it.
     """
 
     ids: tuple[str, ...]
     programs: tuple[str, ...]
     create: _Factory | None
+    repository: packages_base.Repository | None
 
 
 # A host needs only one of these imports.
@@ -51,10 +54,25 @@ def _create_dnf(host: hostfs.HostFS, run: packages_base.Commands, lock_timeout: 
 
 
 FAMILIES = (
-    Family(("debian", "ubuntu"), ("apt-get", "apt-cache", "apt-mark", "dpkg", "dpkg-deb"), _create_apt),
-    Family(("rhel", "fedora", "centos", "rocky", "almalinux", "ol", "amzn"), ("dnf", "rpm"), _create_dnf),
-    Family(("suse", "sles", "opensuse", "opensuse-leap", "opensuse-tumbleweed"), (), None),
+    Family(
+        ("debian", "ubuntu"),
+        ("apt-get", "apt-cache", "apt-mark", "dpkg", "dpkg-deb"),
+        _create_apt,
+        apt_sources.REPOSITORY,
+    ),
+    Family(
+        ("rhel", "fedora", "centos", "rocky", "almalinux", "ol", "amzn"),
+        ("dnf", "rpm"),
+        _create_dnf,
+        dnf_sources.REPOSITORY,
+    ),
+    Family(("suse", "sles", "opensuse", "opensuse-leap", "opensuse-tumbleweed"), (), None, None),
 )
+
+
+def repositories() -> list[packages_base.Repository]:
+    """Return the sources of all supported package managers."""
+    return [family.repository for family in FAMILIES if family.repository is not None]
 
 
 def detect_package_manager(

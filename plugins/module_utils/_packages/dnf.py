@@ -12,8 +12,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock as core_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import dnf_versionlock
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import sources as packages_sources
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import dnf_sources, dnf_versionlock
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -140,6 +139,9 @@ class Dnf:
     """The packages of one host with dnf and rpm."""
 
     name = "dnf"
+    repository = dnf_sources.REPOSITORY
+    records_reboot = False
+    imports_keys = True
 
     def __init__(
         self,
@@ -207,6 +209,9 @@ class Dnf:
             " output of `dnf check --duplicates`, run `dnf remove --duplicates` on the host, and run this again."
         )
 
+    def repair_command(self, _names: t.Sequence[str]) -> str:
+        return ""
+
     def repair(self, own: t.Sequence[str]) -> None:
         self.refuse_interrupted(own)
 
@@ -244,8 +249,8 @@ class Dnf:
 
     def refresh(self, everything: bool = False) -> None:
         options = []
-        if not everything and self.host.exists(packages_sources.DNF_SOURCE):
-            name = packages_sources.DNF_REPOSITORY
+        if not everything and self.host.exists(dnf_sources.REPOSITORY.source):
+            name = packages_base.REPOSITORY_NAME
             # The repository's own file may make it optional, but this task needs it.
             options = [f"--setopt={name}.skip_if_unavailable=0", "--disablerepo=*", f"--enablerepo={name}"]
         argv = ["dnf", "-q", "-y", *options, "makecache", "--refresh"]

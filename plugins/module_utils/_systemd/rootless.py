@@ -4,18 +4,15 @@
 
 """Read the systemd units and processes of rootless Docker.
 
-A task that runs as the user reads that user's units. Root reads only the process table and its own records.
+A task that runs as the user reads that user's units. Root reads only the process table.
 """
 
 from __future__ import annotations
 
-import posixpath
 import re
-import shlex
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import accounts as core_accounts
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
@@ -126,43 +123,3 @@ def running_engines(host: hostfs.HostFS) -> dict[str, int]:
     return {
         account.name: pids.get("dockerd") or pids["rootlesskit"] for account, pids in accounts if account is not None
     }
-
-
-def recorded_users(host: hostfs.HostFS) -> list[str]:
-    """Return the users for whom root kept records, as earlier versions of this collection did."""
-    if not any(
-        name.startswith(core_accounts.ROOTLESS_PREFIX) for name in host.readable_entries(core_records.STATE_DIR)
-    ):
-        return []
-    owners = {record.engine for record in core_records.load_readable_records(host)}
-    return sorted(
-        owner[len(core_accounts.ROOTLESS_PREFIX) :]
-        for owner in owners
-        if owner.startswith(core_accounts.ROOTLESS_PREFIX)
-    )
-
-
-def migration_advice(host: hostfs.HostFS, user: str) -> str:
-    """Return the advice for moving the records that root kept for ``user``; empty if there are none.
-
-    In the advised command, root only reads its own directory, and a process of the user writes, so a link of the user
-    cannot redirect root's writes.
-    """
-    key = f"{core_accounts.ROOTLESS_PREFIX}{user}"
-    if user not in recorded_users(host):
-        return ""
-    paths = [record.path for record in core_records.load_readable_records(host) if record.engine == key]
-    journals = [f"{core_records.STATE_DIR}/{kind}-{key}.json" for kind in ("restart", "changes")]
-    files = [
-        *(core_records.record_path(key, path) for path in paths),
-        *(journal for journal in journals if host.lexists(journal)),
-    ]
-    names = " ".join(shlex.quote(posixpath.basename(file)) for file in files)
-    home = core_accounts.home_of(host, user) or f"~{user}"
-    target = shlex.quote(f"{home}/.local/state/gpufleet-nvidia/state")
-    return (
-        f"An earlier version of this collection, which ran as root, recorded the original of {', '.join(paths)}."
-        f" A task that runs as {user} cannot read this record. Move it, as root: cd {core_records.STATE_DIR} &&"
-        f' tar -cf - {names} | runuser -u {shlex.quote(user)} -- sh -c \'umask 077 && mkdir -p "$1" && tar -C "$1"'
-        f" -xf -' sh {target} && rm {names}"
-    )

@@ -20,12 +20,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import s
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import settings as toolkit_settings
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import settings as toolkit_settings
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import manifest as toolkit_manifest
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import manifest as toolkit_manifest
 
 
 _Value = t.TypeVar("_Value")
@@ -107,7 +107,7 @@ class _ToolkitReport:
             "config_exists": host.exists(config_path),
             "settings": toolkit_settings.masked(settings),
             "unsafe_settings": toolkit_settings.unsafe_settings(settings),
-            "conflicting_sources": [] if manager is None else self._conflicting(manager.name),
+            "conflicting_sources": [] if manager is None else self._conflicting(manager.repository),
             "recorded_files": recorded,
             "repository_files": packages_sources.own_files(host),
             "gpu_containers": gpu_containers.legacy_gpu_containers(host),
@@ -136,7 +136,8 @@ class _ToolkitReport:
         )
         half = [name for name, package in found.items() if not package.complete]
         if half:
-            advice = f"Run `dpkg --configure {' '.join(half)}` on the host." if manager.name == "apt" else ""
+            command = manager.repair_command(half)
+            advice = f"Run `{command}` on the host." if command else ""
             message = f"An interrupted installation left these packages half installed: {', '.join(half)}."
             self._problems.append(errors.Problem("package-half-installed", message, advice))
         return found
@@ -160,8 +161,8 @@ class _ToolkitReport:
         if not host.lexists(path + toolkit_constants.VERSIONS_SUFFIX):
             return None
         # Only hosts with such an installation need this import.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (  # noqa: PLC0415
-            directory_versions,
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import (  # noqa: PLC0415
+            versions as directory_versions,
         )
 
         reader = directory_versions.VersionReader(host, path)
@@ -223,7 +224,7 @@ class _ToolkitReport:
             if record.engine == core_records.TOOLKIT
         ]
 
-    def _conflicting(self, family: str) -> list[dict[str, t.Any]]:
-        found = packages_sources.conflicts(self._host, family)
+    def _conflicting(self, repository: packages_base.Repository) -> list[dict[str, t.Any]]:
+        found = packages_sources.conflicts(self._host, repository)
         whole = [{"path": path, "line": None, "address": None} for path in found.files]
         return whole + [entry._asdict() for entry in found.mixed]

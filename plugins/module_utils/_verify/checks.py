@@ -14,10 +14,10 @@ import posixpath
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import compare as cdi_compare
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import registry as cdi_registry
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import schema as cdi_schema
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import validate as cdi_validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import compare as cdi_compare
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import registry as cdi_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import schema as cdi_schema
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import validate as cdi_validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
@@ -26,6 +26,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import runtime_settings
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -36,10 +37,8 @@ DRIVER, DEVICES, TOOLKIT, CONFIG, CDI = "driver", "device nodes", "toolkit", "co
 # The number of reasons that a message lists.
 _LISTED = 3
 _GPUS = "/proc/driver/nvidia/gpus"
-HOOK, _CLI = "nvidia-container-runtime-hook", "nvidia-container-cli"
+HOOK, _CLI = runtime_settings.HOOK, "nvidia-container-cli"
 _CDI_PROGRAMS = ("nvidia-ctk", "nvidia-cdi-hook")
-_SECTION = "nvidia-container-runtime"
-_ENVVAR_ACCEPTED = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 
 
 class Check(t.NamedTuple):
@@ -92,7 +91,7 @@ class GpuChecks:
         self._program = program
         program_dir = posixpath.dirname(program) if program and program.startswith("/") else ""
         self._runtime_dir = runtime_dir or program_dir or "/usr/bin"
-        self._settings: dict[str, t.Any] | None = None
+        self._settings: runtime_settings.Settings | None = None
 
     def checks(self) -> list[Check]:
         """Return the results of all checks in their order. CDI is checked only if the runtime uses it."""
@@ -164,12 +163,11 @@ class GpuChecks:
 
     def mode(self) -> str:
         """Return the runtime's mode: ``cdi``, ``legacy``, or ``auto`` if its version decides."""
-        programs = {path: mode for mode, path in core_constants.MODE_PROGRAMS.items()}
-        by_program = programs.get(posixpath.basename(self._program or ""))
+        by_program = runtime_settings.mode_of_program(self._program or "")
         by_name = next((mode for mode, name in engines_base.MODE_NAMES.items() if name == self._name), None)
         if by_name is None and self._name.endswith("-cdi"):
             by_name = "cdi"
-        mode = by_program or by_name or self._setting("mode")
+        mode = by_program or by_name or self.settings().mode
         return mode if mode in ("cdi", "legacy") else "auto"
 
     # -- its configuration ---------------------------------------------------------------------------------------
@@ -177,10 +175,7 @@ class GpuChecks:
     def config(self) -> Check:
         path = self._config_file()
         try:
-            content = self._host.read(path)
-            if content is None:
-                return passed(CONFIG, f"{path} does not exist, so the toolkit uses its defaults.")
-            self._parse(path, content)
+            runtime_settings.read(self._host, path)
         except errors.ConfigurationError as error:
             line = f", line {error.line}" if error.line is not None else ""
             return failed(
@@ -193,45 +188,23 @@ class GpuChecks:
         except errors.NvidiaError as error:
             # This host has no TOML parser.
             return skipped(CONFIG, f"{path} was not checked. {error}")
+        if not self._host.exists(path):
+            return passed(CONFIG, f"{path} does not exist, so the toolkit uses its defaults.")
         return passed(CONFIG, f"{path} is valid.")
 
     def _config_file(self) -> str:
         return toolkit_constants.config_file(self._host, self._runtime_dir)
 
-    def _parse(self, path: str, content: bytes) -> dict[str, t.Any]:
-        # Only hosts that are checked need this import.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import (  # noqa: PLC0415
-            toml_document,
-        )
-
-        return toml_document.TomlDocument.from_bytes(path, content).data
-
-    def ignores_variable(self) -> bool:
-        """Return whether config.toml makes NVIDIA_VISIBLE_DEVICES ineffective in containers without privileges."""
-        self._setting()
-        return (self._settings or {}).get(_ENVVAR_ACCEPTED) is False
-
-    def _setting(self, *names: str) -> t.Any:
-        """Return a setting of the runtime from config.toml; None if it is not set or cannot be read."""
+    def settings(self) -> runtime_settings.Settings:
+        """Return the settings in config.toml; the defaults if it cannot be read."""
         if self._settings is None:
-            path = self._config_file()
             try:
-                self._settings = self._parse(path, self._host.read(path) or b"")
+                self._settings = runtime_settings.read(self._host, self._config_file())
             except errors.NvidiaError:
-                self._settings = {}
-        value: t.Any = self._settings
-        for name in (_SECTION, *names):
-            value = value.get(name) if isinstance(value, dict) else None
-        return value
+                self._settings = runtime_settings.Settings()
+        return self._settings
 
     # -- CDI -----------------------------------------------------------------------------------------------------
-
-    def spec_dirs(self) -> list[str]:
-        """Return the directories of CDI specifications that the runtime reads."""
-        setting = self._setting("modes", "cdi", "spec-dirs")
-        paths = [path for path in setting if isinstance(path, str)] if isinstance(setting, list) else []
-        configured = dict.fromkeys(path.rstrip("/") for path in paths if path.startswith("/"))
-        return list(configured) or list(core_constants.CDI_SPEC_DIRS)
 
     def cdi(self) -> Check:
         """Check the CDI specifications in the directories that the runtime reads.
@@ -240,7 +213,7 @@ class GpuChecks:
             MissingPackageError: A specification needs a Python package that is not installed.
         """
         try:
-            return check_cdi(self._host, self.spec_dirs())
+            return check_cdi(self._host, self.settings().cdi_folders)
         except errors.HostError as error:
             return failed(CDI, str(error))
 

@@ -16,7 +16,7 @@ import uuid
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, remove_tree
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import grpc
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import containers as verify_containers
 
@@ -175,9 +175,7 @@ class CriPods(verify_containers.Containers):
         if identifier is None and not required:
             return ""
         if identifier is None:
-            containerd = self._cri.engine == "containerd"
-            load = "ctr --namespace k8s.io images import FILE" if containerd else "podman load --input FILE"
-            raise verify_containers.missing_image(image, load, kind)
+            raise verify_containers.missing_image(image, flavors.FACTS[self._cri.engine].load_image, kind)
         return identifier or image
 
     def _status(self, name: str) -> int | None:

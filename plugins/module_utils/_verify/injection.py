@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
+
 # The option "method". With AUTO, choose() decides.
 RUNTIME, CDI, GPUS, AUTO = "runtime", "cdi", "gpus", "auto"
 METHODS = (RUNTIME, AUTO)
@@ -15,7 +17,7 @@ METHODS = (RUNTIME, AUTO)
 ALL_GPUS = "nvidia.com/gpu=all"
 
 
-class EngineFacts(t.NamedTuple):
+class InjectionFacts(t.NamedTuple):
     """What decides about the injection.
 
     - ``daemon``: whether the engine has one. Podman has none, and registers no runtime.
@@ -33,7 +35,7 @@ class EngineFacts(t.NamedTuple):
     hook: bool
 
 
-def choose(facts: EngineFacts, method: str) -> str | None:
+def choose(facts: InjectionFacts, method: str) -> str | None:
     """Return RUNTIME, CDI or GPUS; None if the engine is configured for none of them."""
     if not facts.daemon:
         return CDI
@@ -41,10 +43,10 @@ def choose(facts: EngineFacts, method: str) -> str | None:
         return RUNTIME
     if facts.cdi and not facts.cdi_problem:
         return CDI
-    return GPUS if facts.engine == "docker" and facts.hook else None
+    return GPUS if flavors.FACTS[facts.engine].gpus_option and facts.hook else None
 
 
-def reason_for_none(facts: EngineFacts) -> str:
+def reason_for_none(facts: InjectionFacts) -> str:
     """Return why choose() returned None."""
     return facts.cdi_problem if facts.cdi else f"CDI is off in {facts.engine}."
 
@@ -52,7 +54,7 @@ def reason_for_none(facts: EngineFacts) -> str:
 def describe(injection: str, engine: str, runtime_name: str) -> str:
     """Return the injection as users of the engine write it."""
     if injection == CDI:
-        return f"--device {ALL_GPUS}" if engine in ("docker", "podman") else f"CDI device {ALL_GPUS}"
+        return f"--device {ALL_GPUS}" if flavors.FACTS[engine].device_option else f"CDI device {ALL_GPUS}"
     if injection == GPUS:
         return "--gpus all"
-    return f"--runtime {runtime_name}" if engine == "docker" else f"runtime handler {runtime_name}"
+    return f"--runtime {runtime_name}" if flavors.FACTS[engine].runtime_option else f"runtime handler {runtime_name}"

@@ -49,7 +49,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {"engine": ("true",), "gpu": visible_gpus
 _ARCHIVE_COMMANDS: dict[str, tuple[str, ...]] = {"engine": ("/bin/sh", "-c", "true"), "gpu": visible_gpus.COMMAND}
 # The toolkit's value for no GPU is "void": the runtime starts such a container on every host, with any image.
 _VARIABLE, _NO_GPU, _ALL_GPUS = "NVIDIA_VISIBLE_DEVICES", "void", "all"
-_CRI_ENGINES = ("containerd", "crio")
 _PROGRAM_ADVICE = "The image does not contain the program. Set command or image."
 _KILLED = (137, 143)
 # The number of output lines that a message quotes.
@@ -191,8 +190,8 @@ class Verification:
             state = self.state = self.engine.configured(self._context())
         except errors.NvidiaError as error:
             return verify_checks.failed(FILE, str(error))
-        if engine == "containerd" and not state.lists_runtimes:
-            problem = f"{path} or a file that it imports disables the CRI of containerd."
+        if flavors.FACTS[engine].cri_plugin and not state.lists_runtimes:
+            problem = f"{path} or a file that it imports disables the CRI of {engine}."
             if self.options.method == verify_injection.AUTO:
                 self.not_verified = "its CRI is disabled"
                 return verify_checks.skipped(FILE, problem)
@@ -231,12 +230,12 @@ class Verification:
             problem = f"{problem} {verify_injection.reason_for_none(facts)}"
         return verify_checks.failed(FILE, problem, "Register it with nvidia_runtime_config, or correct runtime_name.")
 
-    def _engine_facts(self, state: engines_base.ConfiguredState) -> verify_injection.EngineFacts:
+    def _engine_facts(self, state: engines_base.ConfiguredState) -> verify_injection.InjectionFacts:
         # CRI-O cannot switch CDI off, and does not report it.
         cdi = self.live.cdi if self.live is not None and self.live.cdi is not None else state.cdi
-        cdi = True if self.engine.name == "crio" else cdi
+        cdi = flavors.FACTS[self.engine.name].cdi_always or cdi
         specification = self._check_cdi() if cdi else None
-        return verify_injection.EngineFacts(
+        return verify_injection.InjectionFacts(
             engine=self.engine.name,
             daemon=self._daemon,
             registered=False,
@@ -286,7 +285,7 @@ class Verification:
         if check_mode:
             self.not_verified = "check mode"
             return verify_checks.skipped(CONTAINER, "No container is started in check mode.")
-        if not self.options.image and self.engine.name in _CRI_ENGINES:
+        if not self.options.image and flavors.FACTS[self.engine.name].cri:
             self.not_verified = "no image"
             problem = f"No container was started, because {self.engine.name} needs an image. Set image."
             return verify_checks.skipped(CONTAINER, problem)
@@ -346,7 +345,7 @@ class Verification:
             (engine,) = cdi_support.engines_for([self.engine.name], self.host, self.run)
             folders = engine.folders or core_constants.CDI_SPEC_DIRS
         elif self.injection == verify_injection.RUNTIME and gpu_checks.mode() == "cdi":
-            folders = tuple(gpu_checks.spec_dirs())
+            folders = gpu_checks.settings().cdi_folders
         else:
             return False
         return not verify_checks.has_hooks(self.host, folders, verify_injection.ALL_GPUS)
@@ -398,7 +397,7 @@ class Verification:
 
     def _containers(self) -> verify_containers.Containers:
         socket, binary = self.installation.socket, self.installation.binary
-        if self.engine.name == "docker":
+        if self._daemon and not flavors.FACTS[self.engine.name].cri:
             return verify_containers.DockerContainers(self.host.real_path(socket), socket)
         if not self._daemon:
             if binary is None:
@@ -411,7 +410,7 @@ class Verification:
 
         status = cri.runtime_config(self.host.real_path(socket)) or {}
         # The containerd of a Kubernetes distribution is another program, whose dump is not used.
-        if self.engine.name != "containerd" or posixpath.basename(binary or "") != self.engine.program:
+        if not flavors.FACTS[self.engine.name].cri_plugin or posixpath.basename(binary or "") != self.engine.program:
             binary = None
         image = cri_pods.sandbox_image(status, binary, self.installation.config_path, self.host, self.run)
         default = self.live.default_runtime if self.live is not None else ""
@@ -430,7 +429,7 @@ class Verification:
             return "Create the CDI specification again with nvidia_cdi_spec."
         options = self.options
         gpu_checks = verify_checks.GpuChecks(self.host, options.runtime_name, self.program, options.runtime_dir)
-        if self.injection == verify_injection.RUNTIME and gpu_checks.ignores_variable():
+        if self.injection == verify_injection.RUNTIME and not gpu_checks.settings().accept_variable:
             return (
                 "config.toml of the toolkit makes NVIDIA_VISIBLE_DEVICES ineffective in containers without privileges."
                 " Verify the GPUs with CDI, or set accept-nvidia-visible-devices-envvar-when-unprivileged to true."

@@ -9,7 +9,7 @@ import json
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import CdiOptions, Request
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import SpecWriter
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec.write import SpecWriter
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import VERSION, NodeTree, gpus

@@ -201,7 +201,7 @@ class TreeLookup(CachedFS):
         status = super()._status(path)
         if status is None or "/dev/" not in path or not stat.S_ISREG(status.st_mode):
             return status
-        with open(self._process_path(path), "rb") as stream:
+        with open(self.host.process_path(path), "rb") as stream:
             fields = stream.read().split()
         if len(fields) != 4 or not all(field.isdigit() for field in fields):
             return status

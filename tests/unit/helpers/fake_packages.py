@@ -8,8 +8,10 @@ from __future__ import annotations
 import typing as t
 from pathlib import Path
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import (
     PACKAGES,
     Candidate,
@@ -19,15 +21,15 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base imp
     PackageFile,
     Preview,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import APT_SOURCE
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import CONFIG_FILE, PROGRAMS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.install_packages import Installation
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import InstallOptions
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.remove_packages import Removal
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.install import Installation
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.packages import InstallOptions
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.remove import Removal
 
 if t.TYPE_CHECKING:
     import pytest
 
+APT_SOURCE = apt_sources.REPOSITORY.source
 ORIGIN = "https://packages.example/stable"
 VERSIONS = ["1.20.0-1", "1.19.10-1", "1.19.1-2", "1.19.1-1", "1.18.2-1"]
 # A source file of NVIDIA's previous instructions.
@@ -72,11 +74,16 @@ class World:
     """A package manager as PackageManager describes it, and the host that it changes."""
 
     name = "apt"
+    repository = apt_sources.REPOSITORY
+    records_reboot = True
+    imports_keys = False
     readable = True
+    warnings: tuple[str, ...] = ()
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.live = True
+        self.path(lock.LOCK).mkdir(0o700, parents=True)
         self.packages: dict[str, Package] = {}
         self.configured_only: list[str] = []
         # The versions in the lists on the host, in this collection's repository, and in all repositories.
@@ -166,6 +173,9 @@ class World:
     def refuse_interrupted(self, own: t.Collection[str]) -> None:
         if not own:
             raise HostError("Other packages are pending.")
+
+    def repair_command(self, names: t.Sequence[str]) -> str:
+        return f"dpkg --configure {' '.join(names)}"
 
     def repair(self, own: t.Sequence[str]) -> None:
         self._do("repair")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import HostFiles, RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s.engine import K3S, RKE2, K3sFamily
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import NVIDIA, EngineTree
@@ -99,6 +100,7 @@ class RancherHost(EngineTree):
         self.release = release
         self.engine: K3sFamily = ENGINES[program][0]
         self.write(ENGINES[program][1], mode=0o755)
+        self.path(lock.LOCK).mkdir(0o700, parents=True)
         if toolkit:
             self.write(NVIDIA, mode=0o755)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import CdiOptions, Request
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh import CdiRefresh
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh_plan import RefreshOptions, Runners
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh.plan import RefreshOptions, Runners
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh.refresh import CdiRefresh
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import Files
 

@@ -9,12 +9,12 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.configure import (
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.configure import (
     ConfigFile,
     ConfigPlan,
     SettingsRequest,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.settings import SETTINGS, effective
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.settings import SETTINGS, effective
 
 PATH = "/etc/nvidia-container-runtime/config.toml"
 

@@ -16,15 +16,15 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import KERNEL_MACHINES, X86_64
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import directory_store
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import (
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import store as directory_store
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.directory import (
     DirectoryOptions,
     DirectoryRemoval,
     DirectoryResult,
     Tools,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory_install import DirectoryInstallation
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory_store import (
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.install import DirectoryInstallation
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.store import (
     VersionStore,
     rename_exchange,
 )
@@ -101,6 +101,8 @@ class Host:
         if not shell.exists():
             for folder in ("run", "tmp", "bin", "opt/nvidia", "srv", "var/lib"):
                 (root / folder).mkdir(parents=True)
+            if live:
+                (root / lock.LOCK[1:]).mkdir(0o700)
             shell.write_bytes(program("", MACHINE))
             shell.chmod(0o755)
 

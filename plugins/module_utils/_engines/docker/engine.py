@@ -253,19 +253,8 @@ def _without_config_file(arguments: t.Sequence[str]) -> list[str]:
     return kept
 
 
-class _SnapPlanner(docker_plan.DockerPlanner):
-    """A removal from the snap's daemon.json."""
-
-    def is_removable(self, _path: t.Any) -> bool:
-        """Return False: an entry without a record belongs to the snap."""
-        return False
-
-
 class DockerSnap(Docker):
-    """Canonical's snap of Docker, which is reported but refused.
-
-    Entries that earlier versions of this collection recorded in its file are still restored.
-    """
+    """Canonical's snap of Docker, which is reported but not configured."""
 
     flavor = "snap"
     key = "docker_snap"
@@ -273,7 +262,6 @@ class DockerSnap(Docker):
     config_path = "/var/snap/docker/current/config/daemon.json"
     service = "snap.docker.dockerd.service"
     pid_file = "/run/snap.docker/docker.pid"
-    planner = _SnapPlanner
 
     def inspect(self, host: hostfs.HostFS, service: str | None = None) -> engines_base.Installation:
         # Its program runs inside the snap only, so it is not run to get its version or to validate files.
@@ -288,6 +276,10 @@ class DockerSnap(Docker):
 
     def present(self, _request: engines_base.RuntimeRequest, _context: engines_base.Context) -> engines_base.EnginePlan:
         raise errors.NvidiaError(_SNAP)
+
+    def absent(self, context: engines_base.Context) -> engines_base.EnginePlan:
+        # All entries of the file belong to the snap.
+        return self.planner(context._replace(record=None, keep_unrecorded=True)).absent()
 
 
 DOCKER = Docker()

@@ -108,10 +108,6 @@ class DockerPlanner:
             return self._plan(None)
         return self._plan(self.document.to_bytes())
 
-    def is_removable(self, path: t.Any) -> bool:
-        """Return whether a removal removes an entry with this path that has no record."""
-        return engines_base.is_nvidia_program(path)
-
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def _enable_cdi_by_version(self) -> None:
@@ -139,7 +135,7 @@ class DockerPlanner:
 
     def _remove_unrecorded(self) -> None:
         for name, entry in _entries(self.document).items():
-            if self.is_removable(entry.get(PATH) if isinstance(entry, dict) else None):
+            if engines_base.is_nvidia_program(entry.get(PATH) if isinstance(entry, dict) else None):
                 self.document = self.document.delete((RUNTIMES, name))
         if self.document.text != self.file.before.text and not _entries(self.document):
             self.document = self.document.delete((RUNTIMES,))

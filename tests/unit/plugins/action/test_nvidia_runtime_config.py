@@ -18,8 +18,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gpufleet.nvidia.plugins.action.nvidia_runtime_config import ActionModule
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _packing
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._bundled import Packages
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.plugin_utils.test__engine_selection import engine
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.plugin_utils.test__role_state import SETTINGS
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.reported_engines import SETTINGS, engine
 
 NONE_RETURNED = "The module has returned no result for this engine."
 

@@ -11,7 +11,10 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import generate, options, spec, undescribed
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import generate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import undescribed
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import write as spec
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, plan
 
 if t.TYPE_CHECKING:

@@ -12,10 +12,12 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import (
-    configure,
-    install_packages,
-    remove_packages,
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import configure
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (
+    install as install_packages,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (
+    remove as remove_packages,
 )
 
 if t.TYPE_CHECKING:

@@ -19,9 +19,12 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import manifest as toolkit_manifest
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import source as toolkit_source
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.source import ControllerSource, SourceReader
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import manifest as toolkit_manifest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import source as toolkit_source
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.source import (
+    ControllerSource,
+    SourceReader,
+)
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _controller_source
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._controller_source import (
     Toolkit,

@@ -13,20 +13,9 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.selection import Wanted
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _engine_selection as selection_of
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._engine_selection import Settings
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.reported_engines import engine
 
 ALICE = "docker/rootless/alice"
-
-
-def engine(target: str = "docker", **values: t.Any) -> dict[str, t.Any]:
-    """Return an engine as nvidia_container_info describes it."""
-    name, _slash, rest = target.partition("/")
-    flavor, _slash, instance = rest.partition("/")
-    return {
-        "engine": name, "flavor": flavor or "system", "target": target,
-        "user": instance if flavor == "rootless" else None,
-        "installed": True, "running": True, "service": f"{name}.service", "recorded_files": [],
-        "unfinished_restart": False, "inspected": True, "used_by_kubelet": False, "problems": [], **values,
-    }  # fmt: skip
 
 
 def settings_of(values: dict[str, t.Any]) -> Settings:
@@ -91,12 +80,6 @@ def test_a_user_adds_no_other_engine() -> None:
 def test_named_engines_exist(settings: dict[str, t.Any], of_users: dict[str, t.Any], missing: bool) -> None:
     found = selection_of.select(settings_of(settings), FOUND[:4], of_users)
     assert len(found.errors) == missing
-
-
-def test_records_that_only_root_can_read_are_errors() -> None:
-    foreign = engine(ALICE, inspected=False, problems=[{"code": "records", "message": "Remove the records."}])
-    assert selection_of.select(Settings(), [foreign], {}).errors == ()
-    assert selection_of.select(Settings(Wanted(users=("alice",))), [foreign], {}).errors == ("Remove the records.",)
 
 
 def test_groups_of_root() -> None:

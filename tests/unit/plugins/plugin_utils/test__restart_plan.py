@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _restart_plan
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._engine_selection import Selection
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._restart_plan import Options, Plan, Planner
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.plugin_utils.test__engine_selection import engine
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.reported_engines import engine
 
 ALICE = "docker/rootless/alice"
 BACKUP = {"path": "/etc/docker/daemon.json", "backup": None, "checksum": "0"}

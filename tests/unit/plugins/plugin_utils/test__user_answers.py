@@ -11,7 +11,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _user_answers
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.plugin_utils.test__engine_selection import engine
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.reported_engines import engine
 
 ALICE, BOB = "docker/rootless/alice", "docker/rootless/bob"
 INFO, CONFIG = "nvidia_container_info", "nvidia_runtime_config"

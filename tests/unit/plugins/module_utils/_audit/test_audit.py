@@ -285,7 +285,6 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"engines": [engine(problems=[problem("engine-unreadable")])]}, "engine-unreadable", "warning", "docker"),
     ({"engines": [engine(problems=[problem("engine-unsupported")])]}, "engine-unsupported", "warning", "docker"),
     ({"engines": [engine(problems=[problem("flags-unreadable")])]}, "flags-unreadable", "warning", "docker"),
-    ({"engines": [engine(problems=[problem("records-of-root")])]}, "records-of-root", "warning", "docker"),
     ({"toolkit__problems": [problem("packages-unreadable")]}, "packages-unreadable", "warning", "toolkit"),
     ({"toolkit__problems": [problem("setting-invalid")]}, "setting-invalid", "warning", "toolkit"),
     ({"gpus__problems": [problem("gpus-from-proc")]}, "gpus-from-proc", "warning", "driver"),

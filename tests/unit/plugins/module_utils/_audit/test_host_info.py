@@ -46,7 +46,7 @@ def test_engines_alone_import_no_other_part(docker: FakeDocker, monkeypatch: pyt
     modules = (
         "_toolkit.info",
         "_toolkit.installed",
-        "_toolkit.settings",
+        "_toolkit.config.settings",
         "_packages.detect",
         "_gpu.info",
         "_cdi.info",

@@ -23,7 +23,9 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import 
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._audit import (
     test_audit,
     test_causes,
-    test_owners,
+)
+from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._audit import (
+    test_foreign_files as test_owners,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._audit import (
     test_rules_kubernetes as kubernetes,

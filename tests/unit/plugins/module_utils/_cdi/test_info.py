@@ -244,12 +244,6 @@ def test_own_service(host: HostFS) -> None:
     assert answer["problems"][0]["code"] == "cdi-refresh-duplicate"
 
 
-def test_own_service_of_earlier_version(host: HostFS) -> None:
-    own_service(host, "/usr/bin/python3 -I /usr/local/lib/gpufleet-nvidia/cdi-refresh /etc/gpufleet-nvidia/cdi.json")
-    expected = {"owner": "gpufleet", "service": "gpufleet-nvidia-cdi.service", "enabled": True, "failed": None}
-    assert report(host)["refresh"] == {**expected, "output": None}
-
-
 @pytest.mark.parametrize(("state", "failed"), [("failed", True), ("inactive", False)])
 def test_failed_service(host: HostFS, state: str, failed: bool) -> None:
     put(host, {SERVICE: SERVICE_TEXT, "run/systemd/system/x": ""})

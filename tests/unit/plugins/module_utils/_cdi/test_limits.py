@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.modes import generate_all
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate.modes import generate_all
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.driver_files import cached_libraries
@@ -170,7 +170,7 @@ import resource, sys, types
 for name in ("ansible_collections", "ansible_collections.gpufleet", "ansible_collections.gpufleet.nvidia"):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [sys.argv[1]]
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec.validate import validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import parse
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError
 parse("/etc/cdi/x.yaml", b"a: 1")

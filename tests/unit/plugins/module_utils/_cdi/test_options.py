@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.edits import Edits, Hook
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import HOOKS, Hooks, Request, checked
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec.edits import Edits, Hook
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 

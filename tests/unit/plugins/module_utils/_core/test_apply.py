@@ -111,17 +111,6 @@ def test_names_of_long_paths_fit(host: HostFS, path: str) -> None:
     assert len(os.fsencode(posixpath.basename(record_path("containerd", path)))) < 200
 
 
-def test_backups_of_an_earlier_version_of_a_long_path(tmp_path: Path, host: HostFS) -> None:
-    """An earlier version did not shorten the names of backups. A purge must find such names too."""
-    path = "/etc" + "/folder" * 22 + "/a.toml"
-    earlier = f"/b/{path[1:].replace('/', '~')}~20260101T000000.000000Z.backup"
-    assert len(path) > 153
-    new = save_backup(host, "/b", path, b"content")
-    (tmp_path / earlier[1:]).write_bytes(b"old")
-    assert backups_of(host, "/b", path) == [earlier, new]
-    assert backups_of(host, "/b", path + "x") == []
-
-
 def test_existing_directory_keeps_its_mode(tmp_path: Path, host: HostFS) -> None:
     (tmp_path / "keep").mkdir(mode=0o750)
     save_backup(host, "/keep", DAEMON, b"")

@@ -216,9 +216,8 @@ def test_link_stays_a_link(tmp_path: Path, host: HostFS, target: str) -> None:
 
 
 def test_removes_stale_temporary_files_only(file: Path, host: HostFS) -> None:
-    kept = [".gpufleet-", ".gpufleet-notes", "file.tmp", "gpufleet-x.tmp", "x.gpufleet-y.tmp", "file.ready"]
-    # An earlier version gave prepared files a name that ends in .ready.
-    for name in (*kept, _LEFTOVER, ".gpufleet-file.ready"):
+    kept = [".gpufleet-", ".gpufleet-notes", "file.tmp", "gpufleet-x.tmp", "x.gpufleet-y.tmp"]
+    for name in (*kept, _LEFTOVER):
         (file.parent / name).write_bytes(b"partial")
     replace_file(host, "/etc/file", b"new", 0o644)
     assert sorted(os.listdir(file.parent)) == sorted([*kept, "file"])

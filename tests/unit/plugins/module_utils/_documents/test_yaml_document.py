@@ -19,7 +19,7 @@ import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.validate import validate
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec.validate import validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import (
     ConfigurationError,
@@ -194,6 +194,13 @@ class TestYaml:
         monkeypatch.setattr(yaml_parser, "MAX_VALUES", 1000)
         assert refusal(text).problem.startswith("the file has more than 1000 values")
         assert read(text[: len(text) // 2].rstrip("*x, ") + "]" * ("[" in text)) is not None
+
+    @pytest.mark.parametrize("text", ["a: &x {k}\nb: [{x}]", "a: &x [{k}]\nb: [{x}]", "a: &x {{{k}: 1}}\nb: [{x}]"])
+    def test_aliases_with_long_strings(self, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(yaml_parser, "MAX_TEXT", 1020)
+        assert len(read(text.format(k="k" * 100, x="*x, " * 10))["b"]) == 10
+        problem = refusal(text.format(k="k" * 100, x="*x, " * 11)).problem
+        assert problem == "aliases expand to more than 1020 characters"
 
     @pytest.mark.parametrize(
         "text",

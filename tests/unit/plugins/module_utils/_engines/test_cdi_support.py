@@ -9,7 +9,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.versions import VERSIONS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec.versions import VERSIONS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.cdi_support import (

@@ -20,7 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import STATE_DIR
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.configure import (
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.configure import (
     ConfigOptions,
     ConfigTask,
     SettingsRequest,
@@ -65,11 +65,11 @@ class Host(t.NamedTuple):
     absent: t.Callable[[], bool]
 
     def snapshot(self) -> Tree:
-        """Return all files and directories, except those of the lock, the state directory and the backups."""
+        """Return all files and directories, except the state directory and the backups."""
         found: Tree = {}
         for path in sorted(self.root.rglob("*")):
             name, mode = str(path.relative_to(self.root)), path.lstat().st_mode
-            if not name.startswith(("run/", f"{_OWN}/backups")) and name not in (_OWN, f"{_OWN}/state"):
+            if not name.startswith(f"{_OWN}/backups") and name not in (_OWN, f"{_OWN}/state"):
                 content = path.read_bytes() if path.is_file() and "/state/" not in name else None
                 found[name] = (stat.filemode(mode), content)
         return found
@@ -140,8 +140,8 @@ def make(tmp_path: Path) -> t.Callable[[str], Host]:
 
     def made(name: str) -> Host:
         root = tmp_path / str(next(numbers))
-        # The directories exist on each host, and the lock does not count.
-        for folder in ("var/lib", "run/gpufleet-nvidia", "etc"):
+        # The directories exist on each host.
+        for folder in ("var/lib", "etc"):
             (root / folder).mkdir(parents=True)
         return HOSTS[name](root)
 

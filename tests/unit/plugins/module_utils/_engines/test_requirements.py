@@ -26,7 +26,6 @@ if t.TYPE_CHECKING:
 
 INVALID = {"code": "file-invalid", "message": "/etc/docker/daemon.json, line 2, column 3: no value."}
 SLOW = {"code": "engine-not-responding", "message": "docker runs but does not answer."}
-OF_ROOT = {"code": "records-of-root", "message": "Run it as alice."}
 
 
 def engine(target: str, **changed: t.Any) -> dict[str, t.Any]:
@@ -55,12 +54,6 @@ ALICE = "docker/rootless/alice"
         (Requirement(Wanted(("crio",)), installed=False), [], []),
         # The engines of users.
         (Requirement(Wanted((ALICE,))), [], []),
-        (
-            Requirement(Wanted(users=("alice",))),
-            [engine(ALICE, inspected=False, problems=[OF_ROOT])],
-            ["Run it as alice."],
-        ),
-        (Requirement(Wanted(users=("bob",))), [engine(ALICE, inspected=False, problems=[OF_ROOT])], []),
         (Requirement(user="alice"), [BROKEN, engine(ALICE)], []),
         (Requirement(user="alice"), [engine(ALICE, readable=False, problems=[INVALID])], [INVALID["message"]]),
         # The role does not select it.

@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements, selection
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.selection import Wanted
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _engine_selection
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.plugin_utils.test__engine_selection import engine
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.reported_engines import engine
 
 ALICE = "docker/rootless/alice"
 FOUND = (engine(), engine("containerd/k3s"), engine("containerd"), engine("crio", installed=False))
@@ -86,10 +86,7 @@ def test_an_engine_with_problems_is_not_missing() -> None:
 @pytest.mark.parametrize("engines", ["podman", ["docker", "crio", ALICE], "auto"])
 @pytest.mark.parametrize("users", ["all", ["alice"], []])
 def test_the_first_inspection_and_the_role_have_the_same_errors(engines: object, users: object) -> None:
-    records = [{"code": "records-of-root", "message": "Run it as alice."}]
-    found: list[dict[str, t.Any]] = [
-        {**one, "readable": True} for one in (*FOUND, engine(ALICE, inspected=False, problems=records))
-    ]
+    found: list[dict[str, t.Any]] = [{**one, "readable": True} for one in (*FOUND, engine(ALICE, inspected=False))]
     wanted = selection.wanted_of(engines, "auto", users)
     of_role = _engine_selection.select(_engine_selection.Settings(wanted), found, {})
     assert tuple(requirements.problems_of(requirements.Requirement(wanted), found)) == of_role.errors

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import typing as t
 
@@ -59,6 +60,24 @@ def tree(tmp_path: Path) -> Tree:
 )
 def test_resolves_links(tree: Tree, path: str, real: str | None) -> None:
     assert CachedFS(tree.host()).real(path) == real
+
+
+PARTS = ("usr", "lib", "one", "up", "..", ".", "libz.so", "lost.so", "liba.so.1", "none")
+
+
+@pytest.mark.parametrize("first", PARTS)
+def test_resolves_links_as_the_host_does(tree: Tree, first: str) -> None:
+    host, lookup = tree.host(), CachedFS(tree.host())
+    for parts in itertools.product((first,), PARTS, PARTS):
+        path = "/" + "/".join(parts)
+        try:
+            real = host.resolve(path)
+        except HostError:
+            assert lookup.real(path) is None
+        else:
+            assert lookup.real(path) == real
+            assert (lookup.status(path) is not None) == host.exists(path)
+            assert (lookup.lstat(path) is not None) == host.lexists(path)
 
 
 def test_types(tree: Tree) -> None:
@@ -167,7 +186,7 @@ def test_links_below_links(tree: Tree) -> None:
     # The links are nested more deeply than the limit.
     for number in range(30):
         tree.link(f"/links/{number}", f"/links/{number + 1}/{'x/' * 90}y")
-    assert CachedFS(tree.host()).real("/links/0") is None
+    assert CachedFS(tree.host()).status("/links/0") is None
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.apt import (
     LOCKS,
     STATUS_FILE,
@@ -30,12 +31,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base imp
     PackageFile,
     Preview,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import APT_SOURCE
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import FakePrograms, stanza, write_file
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
+APT_SOURCE = apt_sources.REPOSITORY.source
 # The output of apt 2.6 and 3.
 POLICY = """\
 libnvidia-container1:

@@ -13,6 +13,8 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import dnf_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import (
     Candidate,
     Change,
@@ -30,12 +32,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.dnf impo
     version_order,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.dnf_versionlock import PLUGIN_CONFIG
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import DNF_REPOSITORY, DNF_SOURCE
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import FakePrograms, write_file
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
+DNF_REPOSITORY = packages_base.REPOSITORY_NAME
+DNF_SOURCE = dnf_sources.REPOSITORY.source
 ABORTED = "Operation aborted.\n"
 RULE = "=" * 80
 

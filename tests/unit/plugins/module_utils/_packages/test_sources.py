@@ -9,26 +9,28 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt_sources, dnf_sources
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.apt_sources import parse_deb822, parse_list
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import Entry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.dnf_sources import parse_repo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import (
-    APT_SOURCE,
-    DNF_SOURCE,
-    KEY_PATTERNS,
-    REPOSITORY_FILES,
     STAGED_KEYS,
     Conflicts,
-    Entry,
     MixedSourceFile,
     conflicts,
     is_nvidia_address,
+    key_patterns,
     own_files,
-    parse_deb822,
-    parse_list,
-    parse_repo,
+    repository_files,
 )
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
+APT_SOURCE = apt_sources.REPOSITORY.source
+DNF_SOURCE = dnf_sources.REPOSITORY.source
+KEY_PATTERNS = key_patterns()
+REPOSITORY_FILES = repository_files()
 ADDRESS = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
 SHORT = "[0-9A-Fa-f]" * 16
 DEBIAN = "http://debian.example.com/debian"
@@ -182,7 +184,7 @@ D = "/etc/apt/sources.list.d"
 )
 def test_conflicting_sources_of_apt(tmp_path: Path, path: str, text: str) -> None:
     other = {"/etc/apt/sources.list.d/debian.sources": f"URIs: {DEBIAN}\n"}
-    assert conflicts(host(tmp_path, {path: text, **other}), "apt") == Conflicts([path], [])
+    assert conflicts(host(tmp_path, {path: text, **other}), apt_sources.REPOSITORY) == Conflicts([path], [])
 
 
 @pytest.mark.parametrize(
@@ -194,7 +196,9 @@ def test_conflicting_sources_of_apt(tmp_path: Path, path: str, text: str) -> Non
     ],
 )
 def test_mixed_sources_of_apt(tmp_path: Path, path: str, text: str, line: int, address: str) -> None:
-    assert conflicts(host(tmp_path, {path: text}), "apt") == Conflicts([], [MixedSourceFile(path, line, address)])
+    assert conflicts(host(tmp_path, {path: text}), apt_sources.REPOSITORY) == Conflicts(
+        [], [MixedSourceFile(path, line, address)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -216,7 +220,7 @@ def test_mixed_sources_of_apt(tmp_path: Path, path: str, text: str, line: int, a
     ],
 )
 def test_unrelated_sources_of_apt(tmp_path: Path, path: str, text: str) -> None:
-    assert conflicts(host(tmp_path, {path: text}), "apt") == Conflicts([], [])
+    assert conflicts(host(tmp_path, {path: text}), apt_sources.REPOSITORY) == Conflicts([], [])
 
 
 def test_sources_of_dnf(tmp_path: Path) -> None:
@@ -235,7 +239,7 @@ def test_sources_of_dnf(tmp_path: Path) -> None:
                 f"{D}/nvidia-docker.list": LIST,
             },
         ),
-        "dnf",
+        dnf_sources.REPOSITORY,
     )
     folder, address = "/etc/yum.repos.d", "nvidia.github.io/libnvidia-container/centos8/$basearch"
     assert found == Conflicts(
@@ -258,9 +262,9 @@ def test_same_address(tmp_path: Path, address: str) -> None:
     mixed = MixedSourceFile(f"{D}/b.list", 2, address.lower().split("//", 1)[1].replace(":80//", "/").rstrip("/"))
     if address == MIRROR:
         mixed = mixed._replace(address=MIRROR[8:])
-    assert conflicts(tree, "apt", MIRROR) == Conflicts([f"{D}/a.list"], [mixed])
+    assert conflicts(tree, apt_sources.REPOSITORY, MIRROR) == Conflicts([f"{D}/a.list"], [mixed])
     for other in (None, "", DEBIAN + "/x", MIRROR.replace("stable", "experimental")):
-        assert conflicts(tree, "apt", other) == Conflicts([], [])
+        assert conflicts(tree, apt_sources.REPOSITORY, other) == Conflicts([], [])
 
 
 def test_own_files(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health im
     Preflight,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.bundles import bundle
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import CONTROL_GROUP, PID, UNIT
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_systemd import FILE, FakeSystemd
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.restarts import (
@@ -28,7 +29,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.restarts import (
     failure,
     restart,
 )
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._systemd.test_gpu_containers import bundle
 
 if t.TYPE_CHECKING:
     from pathlib import Path

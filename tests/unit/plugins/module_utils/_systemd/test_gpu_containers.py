@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import typing as t
 
 import pytest
@@ -16,6 +15,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.gpu_conta
     legacy_gpu_containers,
     toolkit_runtime_containers,
 )
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.bundles import HOOK, bundle
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -24,25 +24,6 @@ ID = "926edfbc4433bd79dcfbc76c16f1ff7ab04d28ebc597bacb2bc8bde1fe467533"
 OTHER = "b9b1e13ddc57f6315ba1ec348410cfb2cccf6ec21c1445e2f072970c319542e3"
 TASKS = "io.containerd.runtime.v2.task"
 MOBY = f"run/containerd/{TASKS}/moby/{ID}"
-HOOK = "/usr/bin/nvidia-container-runtime-hook"
-ALL = ("NVIDIA_VISIBLE_DEVICES=all",)
-
-
-def bundle(
-    hook: str = HOOK, environment: t.Sequence[str] = ALL, mounts: t.Sequence[str] = (), stage: str = "prestart"
-) -> str:
-    """Return the config.json of a container's bundle, with the hook as the runtime writes it."""
-    return json.dumps(
-        {
-            "ociVersion": "1.1.0",
-            "process": {"args": ["sleep"], "env": ["PATH=/bin", *environment]},
-            "mounts": [{"destination": path, "type": "bind"} for path in ("/proc", *mounts)],
-            "hooks": {
-                "poststop": None,
-                stage: [{"path": "/proc/191/exe", "args": ["libnetwork-setkey"]}, {"path": hook, "args": ["x"]}],
-            },
-        }
-    )
 
 
 class Host:

@@ -17,11 +17,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.accounts imp
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile, record_path, state_dir
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import state_dir
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.rootless import (
-    migration_advice,
     own_users,
-    recorded_users,
     running_engines,
     user_process,
     user_unit,
@@ -139,29 +137,6 @@ def test_running_engines(docker: Rootless) -> None:
 
 
 # -- records ---------------------------------------------------------------------------------------------------------
-
-
-def _record(docker: Rootless, engine: str, user: str = "alice") -> str:
-    path = f"/home/{user}/.config/docker/daemon.json"
-    record = OriginalFile(engine, path, None, UID, GID, 0o644)
-    docker.write(record_path(engine, path), record.to_bytes().decode())
-    return os.path.basename(record_path(engine, path))
-
-
-def test_records_that_root_kept(docker: Rootless) -> None:
-    _record(docker, "docker")
-    assert recorded_users(docker.host) == []
-    name = _record(docker, "rootless-alice")
-    others = _record(docker, "rootless-alice-b", "alice-b")
-    docker.write("/var/lib/gpufleet-nvidia/state/rootless-damaged.json", "{")
-    docker.write("/var/lib/gpufleet-nvidia/state/restart-rootless-alice.json", "[]")
-    assert recorded_users(docker.host) == ["alice", "alice-b"]
-    command = migration_advice(docker.host, "alice").partition("as root: ")[2]
-    assert f"tar -cf - {name} restart-rootless-alice.json | runuser -u alice -- " in command
-    assert f" {HOME}/.local/state/gpufleet-nvidia/state && rm {name} " in command
-    assert others not in command
-    assert "~alice-b/.local/state" in migration_advice(docker.host, "alice-b")
-    assert migration_advice(docker.host, "bob") == ""
 
 
 @pytest.mark.parametrize(

@@ -14,29 +14,31 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile, record_path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import detect as packages_detect
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import dnf_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import PACKAGES
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import REPOSITORY_FILES
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import repository_files
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import (
     CONFIG_FILE,
     DIRECTORY,
     OWN_CONFIG_FILE,
     PROGRAMS,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory_store import VersionStore
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.info import describe_toolkit
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.manifest import (
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.manifest import (
     NAME,
     Entry,
     FileDigest,
     Identity,
     Manifest,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.store import VersionStore
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.info import describe_toolkit
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import Package
 
+REPOSITORY_FILES = repository_files()
 LIST = "/etc/apt/sources.list.d/nvidia-docker.list"
 MAIN_LIST = "/etc/apt/sources.list"
 ADDRESS = "nvidia.github.io/libnvidia-container/stable"
@@ -432,6 +434,8 @@ class _Silent:
     """A package manager that cannot list packages."""
 
     name = "dnf"
+    repository = dnf_sources.REPOSITORY
+    records_reboot = False
 
     def __init__(self, readable: bool) -> None:
         self.readable = readable

@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
     NvidiaError,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import CDI_SPEC_BYTES, HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import runtime_settings
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.checks import Check, GpuChecks, check_cdi
 
 if t.TYPE_CHECKING:
@@ -222,7 +223,7 @@ def test_skips_config_without_a_parser(root: Path, monkeypatch: pytest.MonkeyPat
     def missing(*_arguments: object) -> t.NoReturn:
         raise NvidiaError("The Python package tomlkit is needed.")
 
-    monkeypatch.setattr(GpuChecks, "_parse", missing)
+    monkeypatch.setattr(runtime_settings, "read", missing)
     assert gpu_checks(root).config() == Check(
         "config.toml", ok=None, detail=f"/{CONFIG} was not checked. The Python package tomlkit is needed."
     )

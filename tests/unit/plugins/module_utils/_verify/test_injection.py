@@ -11,15 +11,15 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.injection 
     CDI,
     GPUS,
     RUNTIME,
-    EngineFacts,
+    InjectionFacts,
     choose,
     describe,
     reason_for_none,
 )
 
-DOCKER = EngineFacts("docker", daemon=True, registered=True, cdi=True, cdi_problem="", hook=True)
+DOCKER = InjectionFacts("docker", daemon=True, registered=True, cdi=True, cdi_problem="", hook=True)
 CONTAINERD = DOCKER._replace(engine="containerd")
-PODMAN = EngineFacts("podman", daemon=False, registered=False, cdi=None, cdi_problem="", hook=True)
+PODMAN = InjectionFacts("podman", daemon=False, registered=False, cdi=None, cdi_problem="", hook=True)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ PODMAN = EngineFacts("podman", daemon=False, registered=False, cdi=None, cdi_pro
         (PODMAN, RUNTIME, CDI),
     ],
 )
-def test_choice(facts: EngineFacts, method: str, injection: str | None) -> None:
+def test_choice(facts: InjectionFacts, method: str, injection: str | None) -> None:
     assert choose(facts, method) == injection
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import info as gpu_info
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import host_programs
@@ -111,7 +111,7 @@ def test_level_config(docker: DockerWithContainers) -> None:
         "warnings": [],
     }
     assert docker.kept == {}
-    assert not docker.path(lock.LOCK_FILE).exists()
+    assert not docker.path(lock.LOCK).exists()
 
 
 def test_runtime_that_is_not_registered(docker: DockerWithContainers) -> None:
@@ -196,7 +196,6 @@ def test_level_engine(docker: DockerWithContainers) -> None:
     # It replaces the value of the image.
     assert made["Env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
     assert docker.kept == {}
-    assert not docker.path(lock.LOCK_FILE).exists()
 
 
 def test_holds_the_lock_while_a_container_runs(docker: DockerWithContainers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +203,11 @@ def test_holds_the_lock_while_a_container_runs(docker: DockerWithContainers, mon
     answer = docker._about
 
     def about(request: str) -> tuple[int, bytes]:
-        held.append(docker.path(lock.LOCK_FILE).exists())
+        try:
+            with lock.host_lock(docker.host, 0):
+                held.append(False)
+        except HostError:
+            held.append(True)
         return answer(request)
 
     monkeypatch.setattr(docker, "_about", about)

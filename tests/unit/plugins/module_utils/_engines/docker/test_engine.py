@@ -5,14 +5,12 @@
 from __future__ import annotations
 
 import json
-import os
 import typing as t
 from urllib.parse import unquote
 
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile, digest, record_path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER, DOCKER_SNAP
@@ -278,8 +276,6 @@ SNAP_SERVICE = "snap.docker.dockerd.service"
 SNAP_GROUP = f"/sys/fs/cgroup/system.slice/{SNAP_SERVICE}/cgroup.procs"
 SNAP_FILE = "/var/snap/docker/2932/config/daemon.json"
 SNAP_ORIGINAL = '{\n    "log-level":        "error"\n}\n'
-SNAP_RUNTIME = {"path": "/snap/docker/current/usr/bin/nvidia-container-runtime"}
-SNAP_WRITTEN = json.dumps({"log-level": "error", "runtimes": {"gpu": SNAP_RUNTIME}, "default-runtime": "gpu"})
 
 
 @pytest.fixture
@@ -300,20 +296,6 @@ def run_snap(snap: FakeDocker, request: RuntimeRequest | None, check_mode: bool 
     return ConfigureEngine(Options("docker", request), snap.host, snap.run).execute(check_mode)
 
 
-def write_with_earlier_version(snap: FakeDocker, revision: str = "2932") -> None:
-    record = OriginalFile(
-        "docker_snap", SNAP_FILE, SNAP_ORIGINAL.encode(), os.geteuid(), os.getegid(), 0o644, main=SNAP_FILE
-    )
-    keys = {("runtimes", "gpu", "path"): SNAP_RUNTIME["path"], ("default-runtime",): "gpu"}
-    record = record.after_write(SNAP_ORIGINAL.encode(), SNAP_WRITTEN.encode(), keys)
-    snap.write(record_path("docker_snap", SNAP_FILE), record.to_bytes().decode())
-    assert digest(SNAP_WRITTEN.encode()) in record.written
-    path = f"/var/snap/docker/{revision}/config/daemon.json"
-    snap.write(path, SNAP_WRITTEN)
-    snap.path("/var/snap/docker/current").unlink()
-    snap.path("/var/snap/docker/current").symlink_to(revision)
-
-
 @pytest.mark.parametrize("check_mode", [True, False])
 def test_snap_is_refused(snap: FakeDocker, check_mode: bool) -> None:
     with pytest.raises(NvidiaError, match=r"^Docker is installed as a snap, which this collection"):
@@ -329,28 +311,6 @@ def test_snap_is_reported(snap: FakeDocker) -> None:
     assert (entry["binary"], entry["version"], entry["service"]) == (None, None, SNAP_SERVICE)
     assert entry["problems"][0]["message"].startswith("Docker is installed as a snap, which")
     assert snap.commands == []
-
-
-@pytest.mark.parametrize("revision", ["2932", "3064", "x1"])
-def test_snap_restores_recorded_file(snap: FakeDocker, revision: str) -> None:
-    """snapd copies the file for each revision."""
-    write_with_earlier_version(snap, revision)
-    assert run_snap(snap, None).changed
-    assert snap.path("/var/snap/docker/current/config/daemon.json").read_text(encoding="utf-8") == SNAP_ORIGINAL
-    assert not snap.path("/var/lib/gpufleet-nvidia/state").exists()
-    assert not run_snap(snap, None).changed
-    # Its program only runs inside the snap.
-    assert snap.commands == []
-
-
-def test_snap_keeps_foreign_changes(snap: FakeDocker) -> None:
-    write_with_earlier_version(snap)
-    own = {"path": "/snap/docker/2932/usr/bin/nvidia-container-runtime"}
-    snap.write(
-        SNAP_FILE, json.dumps({"mtu": 1400, "runtimes": {"gpu": SNAP_RUNTIME, "nvidia": own}, "default-runtime": "gpu"})
-    )
-    assert run_snap(snap, None).changed
-    assert json.loads(snap.path(SNAP_FILE).read_text(encoding="utf-8")) == {"mtu": 1400, "runtimes": {"nvidia": own}}
 
 
 def test_snap_keeps_its_own_runtime(snap: FakeDocker) -> None:

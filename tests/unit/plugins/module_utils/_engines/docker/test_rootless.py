@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import json
 import stat
-import subprocess
 import typing as t
 
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import STATE_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import RootlessDocker
@@ -23,7 +21,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health im
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import RestartError, RestartOptions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.rollback import Change
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.rootless import migration_advice, recorded_users
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import PID
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rootless_hosts import (
     EXEC_START,
@@ -377,27 +374,3 @@ def test_signal(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
     assert restart(systemd, action="reload", mode="signal").state == "applied"
     assert got == [PID]
     assert ROOTLESSKIT_PID not in got
-
-
-# -- records of root -------------------------------------------------------------------------------------------------
-
-
-def test_migration_of_records_of_root(docker: Rootless) -> None:
-    """Root has the record, because an earlier version ran as root. After the advised command, alice's task uses it."""
-    docker.write(FILE, OLD)
-    configure(docker)
-    kept = docker.path("/var/lib/gpufleet-nvidia/state")
-    kept.parent.mkdir(parents=True)
-    docker.path(f"{DATA}/state").rename(kept)
-    assert recorded_users(docker.host) == ["alice"]
-    sentence = migration_advice(docker.host, "alice")
-    assert FILE in sentence
-    assert migration_advice(docker.host, "alic") == migration_advice(docker.host, "bob") == ""
-    command = sentence.partition("as root: ")[2]
-    for path in (STATE_DIR, HOME):
-        command = command.replace(path, str(docker.path(path)))
-    subprocess.run(["sh", "-c", command.replace("runuser -u alice -- ", "")], check=True)
-    assert list(kept.iterdir()) == []
-    assert migration_advice(docker.host, "alice") == ""
-    assert configure(docker, remove=True).changed
-    assert docker.path(FILE).read_text() == OLD

@@ -1,0 +1,248 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Enable the refresh units, and run the service.
+
+To enable a unit, this file creates the links that systemctl enable would create. It does not run that command, which
+also makes systemd reload all units: containers that got their GPUs from the legacy hook would lose the GPUs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import time
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh import units as refresh_units
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, json_data, record_store
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import systemctl
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+
+_FAILED = "failed"
+_FOLDER = "/etc/systemd/system"
+# Lists the links that this collection created, so that a removal removes only those. The name does not end in .json,
+# because this file is not a record.
+_LINKS_FILE = f"{core_records.STATE_DIR}/cdi.refresh.links"
+
+
+def missing_links(host: hostfs.HostFS, name: str) -> list[refresh_units.Link]:
+    """Return the links that would enable the unit ``name``; none if the unit is enabled or does not exist.
+
+    Raises HostError for a masked unit.
+    """
+    path = systemd_units.unit_file(host, name)
+    unit = systemd_units.load_unit(host, name)
+    if path is not None and systemd_units.is_masked(host, path):
+        raise errors.HostError(
+            f"{name} is masked by {path}, so it never starts. Run systemctl unmask {name}, or set owner: collection."
+        )
+    if path is None or unit is None or refresh_units.is_enabled(host, name):
+        return []
+    return links_of(name, path, unit.wanted_by, unit.required_by)
+
+
+def links_of(
+    name: str, path: str, wanted_by: t.Iterable[str], required_by: t.Iterable[str] = ()
+) -> list[refresh_units.Link]:
+    folders = [*(f"{unit}.wants" for unit in wanted_by), *(f"{unit}.requires" for unit in required_by)]
+    return [refresh_units.Link(f"{_FOLDER}/{folder}/{name}", path) for folder in folders]
+
+
+def own_links(host: hostfs.HostFS) -> list[refresh_units.Link]:
+    """Return the links of earlier runs. Raises HostError for a damaged list.
+
+    A link does not exist if another program has removed it, or if a run was killed before it created it.
+    """
+    content = host.read(_LINKS_FILE)
+    if content is None:
+        return []
+    try:
+        links = [
+            refresh_units.Link(*(json_data.check(text, str) for text in json_data.check(pair, list)))
+            for pair in json_data.load(content)
+        ]
+    except (TypeError, ValueError) as error:
+        raise errors.HostError(
+            f"{_LINKS_FILE}, the list of links that this collection created, is damaged. Remove the file, then disable"
+            " the units that you do not need."
+        ) from error
+    return links
+
+
+def change_links(
+    host: hostfs.HostFS, created: t.Sequence[refresh_units.Link], removed: t.Sequence[refresh_units.Link]
+) -> None:
+    """Create and remove links. The caller holds the host's lock. Raises HostError."""
+    kept = [link for link in own_links(host) if link not in (*removed, *created)]
+    if created:
+        # The list is written first, so that it also has the links of a run that is killed.
+        _write_links_file(host, [*kept, *created])
+    for link in removed:
+        _remove(host, link.path)
+    for link in created:
+        _create(host, link)
+    if not created:
+        _write_links_file(host, kept)
+
+
+def _write_links_file(host: hostfs.HostFS, links: t.Sequence[refresh_units.Link]) -> None:
+    if links:
+        text = json.dumps([list(link) for link in links], indent=2) + "\n"
+        record_store.write_state(host, _LINKS_FILE, text.encode("utf-8"))
+    elif host.lexists(_LINKS_FILE):
+        record_store.remove_state(host, _LINKS_FILE)
+
+
+def _create(host: hostfs.HostFS, link: refresh_units.Link) -> None:
+    folder = posixpath.dirname(link.path)
+    atomic_write.make_directories(host, folder, 0o755)
+    try:
+        process_path = host.real_path(link.path, last=False)
+        os.symlink(link.target, process_path)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise errors.os_error(link.path, "created", error) from error
+    atomic_write.sync_entry(link.path, process_path)
+
+
+def _remove(host: hostfs.HostFS, path: str) -> None:
+    try:
+        os.unlink(host.real_path(path, last=False))
+    except FileNotFoundError:
+        # The directory may be left from a run that was killed.
+        pass
+    except OSError as error:
+        raise errors.os_error(path, "removed", error) from error
+    atomic_write.remove_empty_directories(host, [posixpath.dirname(path)])
+
+
+# -- the service on a running host -------------------------------------------------------------------------------------
+
+
+class ServiceResult(t.NamedTuple):
+    """The result of run_if_needed(); in check mode the predicted one.
+
+    ``reasons`` are the reasons why the service must run. ``started`` is whether the service ran, and ``complete``
+    whether it ran with the current files.
+    """
+
+    reasons: tuple[str, ...] = ()
+    started: bool = False
+    changed: bool = False
+    warnings: tuple[str, ...] = ()
+    complete: bool = False
+
+
+class RefreshService:
+    """The units of ``plan`` on a host that systemd runs. ``before_start`` is called before the service is started."""
+
+    def __init__(
+        self,
+        plan: refresh_units.RefreshPlan,
+        host: hostfs.HostFS,
+        run: core_plan.Runner,
+        before_start: t.Callable[[], None],
+    ) -> None:
+        self._plan = plan
+        self._host = host
+        self._before_start = before_start
+        self._service = systemctl.Systemctl(host, run, plan.service)
+        self._path_unit = None if plan.path_unit is None else systemctl.Systemctl(host, run, plan.path_unit)
+
+    def run_if_needed(self, changed: bool, start: bool, check_mode: bool) -> ServiceResult:
+        """Start the path unit, and run the service if necessary.
+
+        ``changed`` is whether the service has not run with the current files yet. Raises HostError with the last lines
+        of the service's log if it fails.
+        """
+        loaded, warnings = self._reload_units() if changed and not check_mode else (True, ())
+        if not loaded:
+            return ServiceResult(self._reasons(changed), warnings=warnings)
+        path_unit_started = self._start_path_unit(check_mode)
+        reasons = self._reasons(changed)
+        if not reasons or not start:
+            if reasons:
+                warning = (
+                    f"{' '.join(reasons)} {self._plan.service} was not started, because start is false. It runs at the"
+                    f" next boot. Run systemctl restart {self._plan.service} to start it now."
+                )
+                warnings = (*warnings, warning)
+            return ServiceResult(reasons, started=False, changed=path_unit_started, warnings=warnings)
+        if check_mode:
+            return ServiceResult(reasons, started=False, changed=True)
+        self._before_start()
+        before = core_records.digest(self._host.read(self._plan.output))
+        failed = self._service.status().active == _FAILED
+        self._start()
+        rewritten = core_records.digest(self._host.read(self._plan.output)) != before
+        # A warning means that systemd did not reload its units, so the service ran with the previous ones.
+        return ServiceResult(
+            reasons,
+            started=True,
+            changed=path_unit_started or failed or rewritten,
+            warnings=warnings,
+            complete=not warnings,
+        )
+
+    def _reload_units(self) -> tuple[bool, tuple[str, ...]]:
+        """Reload systemd's units if necessary and safe. Return whether systemd has loaded the units, and warnings."""
+        units = [self._service] if self._path_unit is None else [self._service, self._path_unit]
+        states = [unit.status() for unit in units]
+        if all(state.loaded and not state.needs_reload for state in states):
+            return True, ()
+        # An unchanged host does not need this import.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers  # noqa: PLC0415
+
+        affected = gpu_containers.legacy_gpu_containers(self._host)
+        if not affected:
+            self._service.daemon_reload()
+            return True, ()
+        warning = (
+            f"systemd did not reload its units, because {', '.join(affected)} got their GPUs from the legacy hook and"
+            " would lose them."
+        )
+        unknown = [unit.unit for unit, state in zip(units, states) if not state.loaded]
+        if unknown:
+            warning += f" systemd has not loaded {' and '.join(unknown)} yet, so {self._plan.service} was not started."
+        return not unknown, (f"{warning} The changes take effect at the next boot or systemctl daemon-reload.",)
+
+    def _start_path_unit(self, check_mode: bool) -> bool:
+        """Start the path unit, which watches for changes of the driver. Return whether it was not active before."""
+        if self._path_unit is None or self._path_unit.status().active in systemctl.RUNNING_STATES:
+            return False
+        if not check_mode:
+            self._path_unit.start()
+        return True
+
+    def _reasons(self, changed: bool) -> tuple[str, ...]:
+        reasons = []
+        if changed:
+            reasons.append("The configuration of the service has changed.")
+        if self._service.status().active == _FAILED:
+            reasons.append("The last run of the service failed.")
+        elif procfs.loaded_driver(self._host) is not None and not self._host.exists(self._plan.output):
+            # Without a driver, the service generates nothing.
+            reasons.append(f"{self._plan.output} does not exist.")
+        return tuple(reasons)
+
+    def _start(self) -> None:
+        start_time = time.time()
+        try:
+            self._service.start_oneshot()
+        except errors.HostError as error:
+            log = " ".join(self._service.journal_tail(start_time)).rstrip(".")
+            raise errors.HostError(
+                f"{self._plan.service} failed: {log or str(error).rstrip('.')}. The unit stays installed. Fix the"
+                " cause, then run this task again."
+            ) from error

@@ -1,0 +1,30 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The facts of Docker."""
+
+from __future__ import annotations
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import facts as engines_facts
+
+# `_engines/facts.py` says what "run" and "read" mean.
+FACTS = engines_facts.EngineFacts(
+    name="docker",
+    cdi_newest=(
+        # read: 25.0 is the first release with CDI; library 0.6.2 (moby #45134, #46774).
+        ((25, 0), "0.6.0"),
+        # run: 26.1.5 of Debian 13, with its own library; read: 0.7.1 (moby #47706).
+        ((26, 1), "0.7.0"),
+        # run: 28.5.2 of Debian sid; read: 1.0.1 (moby #49738).
+        ((28, 5), "1.0.0"),
+    ),
+    options=engines_facts.RUNTIMES | {"extra_modes"},
+    device_option=True,
+    gpus_option=True,
+    runtime_option=True,
+    # read: moby #50228.
+    gpus_by_cdi=(29,),
+    request_advice="Create it again with `--gpus all` or `--device nvidia.com/gpu=all`.",
+    runtime_advice="Create it again with `--runtime nvidia`, or with `--gpus all`.",
+)

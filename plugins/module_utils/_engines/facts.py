@@ -1,0 +1,81 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What an engine is and can do, as plain facts. Each engine has them in its own package.
+
+The files of facts import no planner, so that a task that only inspects a host or writes a specification stays small.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+Version = t.Tuple[int, ...]
+
+# The options of nvidia_runtime_config that the files of only some engines can contain.
+TABLES = frozenset({"extra_modes", "runtime_type", "runtime_options", "container_annotations"})
+MODES = frozenset({"config_mode", "drop_in_path"})
+RUNTIMES = frozenset({"runtime_name", "set_as_default", "enable_cdi"})
+
+# The advice for a pod, whose engine is called by the kubelet.
+REQUEST_IN_POD = "Request nvidia.com/gpu in the limits of the pod."
+RUNTIME_OF_POD = (
+    "Set runtimeClassName: nvidia in the pod, or make nvidia the default runtime with set_as_default of"
+    " nvidia_runtime_config."
+)
+
+
+class EngineFacts(t.NamedTuple):
+    """The facts of one engine. Those with a version hold from this version of the engine on.
+
+    - ``cdi_newest``: the highest CDI version. Engines before the first entry read no specifications.
+    - ``cdi_folders``: the directories of specifications, where they are not the usual ones.
+    - ``cdi_always``: it cannot switch CDI off, and does not report it.
+    - ``cdi_folders_in_files``: rules of the audit read the directories from its files.
+    - ``options``: the options in TABLES, MODES and RUNTIMES, and others, that its files can contain.
+    - ``hook_mode``: whether config_mode may be hook.
+    - ``packages``: the Python packages that its task needs, and those that only some hosts need.
+    - ``cri``: a kubelet can use it.
+    - ``cri_plugin``: its CRI is a plugin, which may be disabled while the daemon runs.
+    - ``files_define_runtimes``: runtimes are defined in files only, not by flags.
+    - ``rootless``: ordinary users start its containers without a daemon.
+    - ``device_option``, ``gpus_option``, ``runtime_option``: whether its command has --device, --gpus, --runtime.
+    - ``gpus_by_cdi``: the first release whose option --gpus selects CDI devices if there are any.
+    - ``request_advice``, ``runtime_advice``: how a container requests GPUs, and a runtime of NVIDIA.
+    - ``load_image``: the command that loads an image from a file.
+    """
+
+    name: str
+    cdi_newest: tuple[tuple[Version, str], ...]
+    cdi_folders: tuple[tuple[Version, tuple[str, ...]], ...] = ()
+    cdi_always: bool = False
+    cdi_folders_in_files: bool = False
+    options: frozenset[str] = frozenset()
+    hook_mode: bool = False
+    packages: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    cri: bool = False
+    cri_plugin: bool = False
+    files_define_runtimes: bool = False
+    rootless: bool = False
+    device_option: bool = False
+    gpus_option: bool = False
+    runtime_option: bool = False
+    gpus_by_cdi: Version | None = None
+    request_advice: str = REQUEST_IN_POD
+    runtime_advice: str = RUNTIME_OF_POD
+    load_image: str = "podman load --input FILE"
+
+
+# An engine accepts the CDI versions that its copy of the CDI project's library supports. Releases 0.3 to 0.8.x of the
+# library support CDI versions up to the one of the same number, 1.0.x up to 1.0.0, and 1.1.x up to 1.1.0. An engine
+# skips the whole specification if it has a later version or an unknown field.
+#
+# "run": that build was given specifications of all versions, with the fields that each version added, in both
+# directories. "read": the library that the release's go.mod (Docker: vendor.mod) requires, or the change that added it.
+# Between the entries an engine may accept more than the table says, never less. Distributions may build with another
+# library: Debian's packages do, and the entries below include what was run with them.
+#
+# The directories are the defaults. An engine's own configuration can name others (cdi-spec-dirs of Docker's
+# daemon.json, cdi_spec_dirs of containerd, CRI-O and containers.conf). This file does not read it, and does not cover
+# the engines that k3s, RKE2 and snap include.

@@ -1,0 +1,401 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Find an existing container by its name or ID in the engines of a host, and read what its engine reports.
+
+It only reads, starts nothing, and does not connect to an engine that does not run. ``explain_container`` parses the
+answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import typing as t
+from urllib.parse import quote
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
+    container as explain_container,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
+    host as explain_host,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri, grpc, unix_socket
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+
+# The limit for config.json and for the answer of Podman.
+_CONFIG_BYTES = 4 << 20
+# Names and IDs of Docker (daemon/names of moby) and of Podman, and the status for a container that does not exist.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_ID = re.compile(r"[0-9a-f]{1,64}")
+_NOT_FOUND = 404
+_CRI_ENGINES = tuple(name for name, facts in flavors.FACTS.items() if facts.cri)
+
+
+class Selector(t.NamedTuple):
+    """The options of the task that limit the search. ``engine`` None searches all engines."""
+
+    engine: str | None = None
+    flavor: str = "auto"
+    user: str | None = None
+    service: str | None = None
+    socket: str | None = None
+
+
+class Found(t.NamedTuple):
+    """A container, and the state of its engine."""
+
+    container: explain_container.Container
+    engine: explain_host.EngineState
+
+
+class _Candidate(t.NamedTuple):
+    """A container that may be the one: its engine, ID and names, and a function that reads the rest.
+
+    ``created`` is the time of its creation for a container of a pod, whose name several containers may have.
+    """
+
+    engine: str
+    identifier: str
+    names: tuple[str, ...]
+    read: t.Callable[[], Found]
+    created: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.names[0] if self.names else self.identifier[:12]} ({self.engine}, {self.identifier[:12]})"
+
+
+class _EngineError(Exception):
+    """The reason why the containers of an engine cannot be listed."""
+
+
+def find(name: str, selector: Selector, host: hostfs.HostFS, run: core_plan.Runner) -> Found:
+    """Return the container ``name``: its name, its ID or the beginning of that. For a CRI also [NAMESPACE/]POD/NAME.
+
+    Raises HostError if there is none, or several; the message says where it was searched.
+    """
+    if not host.live:
+        raise errors.NvidiaError("An offline tree has no containers. Run the task without container.")
+    searched: list[str] = []
+    candidates: list[_Candidate] = []
+    for target in _targets(selector, host):
+        try:
+            found, where = _search(name, target, selector, host, run)
+        except _EngineError as error:
+            searched.append(f"{target} ({error})")
+            continue
+        candidates += found
+        searched.append(f"{target} ({where})")
+    if selector.engine in (None, *_CRI_ENGINES):
+        others = _bundles(name, candidates, host)
+        candidates += [other for other in others if selector.engine in (None, other.engine)]
+        searched.append("bundles below /run")
+    if not candidates or not _matches(name, candidates):
+        never_created = _of_kubelet(name, host, run)
+        if never_created is not None:
+            return never_created
+    chosen = _only(name, candidates, searched)
+    try:
+        return chosen.read()
+    except _EngineError as error:
+        raise errors.HostError(f"The container {chosen} cannot be read: {error}. Run the task again.") from error
+
+
+def _targets(selector: Selector, host: hostfs.HostFS) -> list[engines_registry.Target]:
+    if selector.engine is None:
+        return engines_registry.targets_on(host)
+    return [engines_registry.resolve_target(host, selector.engine, selector.flavor, selector.user, selector.service)]
+
+
+def _only(name: str, candidates: t.Sequence[_Candidate], searched: t.Sequence[str]) -> _Candidate:
+    """Return the only candidate with the exact name or ID, otherwise the only one whose ID begins with ``name``."""
+    exact = [candidate for candidate in candidates if name == candidate.identifier or name in candidate.names]
+    found = _newest(exact) or [candidate for candidate in candidates if name and candidate.identifier.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise errors.HostError(
+            f"container {name!r} matches several containers: {', '.join(map(str, found[:10]))}. Give the full name or"
+            " ID."
+        )
+    places = ", ".join(searched) or "no engine is installed"
+    raise errors.HostError(
+        f"No container has the name or ID {name!r}. Searched: {places}. Correct container, or select the engine."
+    )
+
+
+def _matches(name: str, candidates: t.Iterable[_Candidate]) -> bool:
+    return any(name in one.names or (name and one.identifier.startswith(name)) for one in candidates)
+
+
+def _of_kubelet(name: str, host: hostfs.HostFS, run: core_plan.Runner) -> Found | None:
+    """Return a container of a pod that was never created, with the last error of the pod; None if there is none."""
+    # Most containers exist.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import pod_errors  # noqa: PLC0415
+
+    error = pod_errors.last_error(host, run, name) if "/" in name else None
+    if error is None:
+        return None
+    container = explain_container.Container(
+        error.engine, "", name, explain_container.CREATED, error=error.message, request_known=False
+    )
+    return Found(container, explain_host.EngineState())
+
+
+def _newest(found: t.Iterable[_Candidate]) -> list[_Candidate]:
+    """Return ``found`` without the older containers of each pod.
+
+    A kubelet keeps the previous container when it restarts one.
+    """
+    newest = {
+        (candidate.engine, candidate.names, "" if candidate.created else candidate.identifier): candidate
+        for candidate in sorted(found, key=lambda candidate: candidate.created)
+    }
+    return list(newest.values())
+
+
+def _search(
+    name: str, target: engines_registry.Target, selector: Selector, host: hostfs.HostFS, run: core_plan.Runner
+) -> tuple[list[_Candidate], str]:
+    """Return the containers of an engine that ``name`` may mean, and where they were searched.
+
+    A host may have thousands of containers, so the engine is asked for this name. Raises _EngineError.
+    """
+    engine = target.load()
+    try:
+        installation = engine.inspect(host, selector.service)
+    except errors.HostError as error:
+        raise _EngineError(f"cannot be inspected: {str(error).rstrip('.')}") from error
+    installation = installation._replace(socket=selector.socket or installation.socket)
+    if not flavors.FLAVORS[engine.name, engine.flavor].daemon:
+        if installation.binary is None:
+            raise _EngineError("is not installed")
+        return _of_podman(name, host, run, installation.binary), installation.binary
+    if installation.pid is None:
+        raise _EngineError("does not run")
+    live = engine.live(host, installation)
+    state = explain_host.EngineState(rootless=target.user is not None)
+    if live is not None:
+        default = engines_base.is_nvidia_runtime(live.default_runtime, live.runtimes.get(live.default_runtime))
+        state = state._replace(version=live.version, cdi=live.cdi, default_nvidia=default, folders=live.cdi_folders)
+    facts = flavors.FACTS[engine.name]
+    if not facts.cri:
+        programs = dict(live.runtimes) if live is not None else {}
+        return _of_docker(name, host, installation.socket, programs, state), installation.socket
+    programs = {} if facts.cri_plugin else _programs_of_crio(engine, installation, host)
+    state = state._replace(cdi=True) if facts.cdi_always else state
+    found = _of_cri(name, engine.name, host, installation.socket, state=state, programs=programs)
+    return found, installation.socket
+
+
+# -- Docker ------------------------------------------------------------------------------------------------------------
+
+
+def _of_docker(
+    name: str, host: hostfs.HostFS, socket: str, programs: t.Mapping[str, str], state: explain_host.EngineState
+) -> list[_Candidate]:
+    def inspected(of: str) -> unix_socket.HttpResponse:
+        return _docker_answer(host, socket, f"/containers/{quote(of, safe='')}/json")
+
+    def read(identifier: str) -> Found:
+        data = _docker_data(socket, inspected(identifier))
+        bundle = _bundle(host, identifier)
+        container = explain_container.from_docker(_object(data), programs, _config(host, bundle))
+        return Found(_with_program(container, host, bundle), state)
+
+    def candidate(entry: t.Any, names: t.Iterable[str]) -> _Candidate:
+        identifier = json_data.field(entry, "Id", str)
+        return _Candidate("docker", identifier, tuple(name.lstrip("/") for name in names), lambda: read(identifier))
+
+    # Another name cannot belong to a container of Docker, and may be another request.
+    answer = inspected(name) if _NAME.fullmatch(name) else None
+    if answer is None or answer.status == _NOT_FOUND:
+        return []
+    try:
+        if not answer.refused:
+            data = _docker_data(socket, answer)
+            return [candidate(data, [json_data.field(data, "Name", str)])]
+        # The beginning of several IDs, which the list names, unless it is too long.
+        try:
+            listed = _docker_data(socket, _docker_answer(host, socket, "/containers/json?all=1"))
+        except _EngineError:
+            listed = _docker_data(socket, answer)
+        return [candidate(entry, json_data.strings(entry, "Names")) for entry in json_data.check(listed, list)]
+    except ValueError as error:
+        raise _EngineError(f"its description of containers is not valid: {error}") from error
+
+
+def _docker_answer(host: hostfs.HostFS, socket: str, request: str) -> unix_socket.HttpResponse:
+    try:
+        return unix_socket.http_request(host.real_path(socket), "GET", request)
+    except (OSError, ValueError, errors.HostError) as error:
+        raise _EngineError(f"{socket} does not answer correctly: {str(error) or 'empty answer'}") from error
+
+
+def _docker_data(socket: str, answer: unix_socket.HttpResponse) -> t.Any:
+    if answer.refused:
+        raise _EngineError(f"{socket} answers {answer.error_message()}")
+    try:
+        return answer.json()
+    except ValueError as error:
+        raise _EngineError(f"{socket} does not answer correctly: {error}") from error
+
+
+# -- Podman ------------------------------------------------------------------------------------------------------------
+
+
+def _of_podman(name: str, host: hostfs.HostFS, run: core_plan.Runner, binary: str) -> list[_Candidate]:
+    def ask(*arguments: str) -> t.Any:
+        status, output, messages = run(host.argv([binary, *arguments]))
+        if status:
+            raise _EngineError(f"podman fails: {' '.join(messages.split())[:200] or 'no message'}")
+        try:
+            return json_data.load(output) if output.strip() else []
+        except ValueError as error:
+            raise _EngineError("the output of podman is not JSON") from error
+
+    def read(identifier: str) -> Found:
+        answer = ask("container", "inspect", "--", identifier)
+        data = _object(answer[0] if isinstance(answer, list) and answer else None)
+        config = _parsed_config(host, json_data.get(data, "OCIConfigPath", ""))
+        # Each user has containers of their own.
+        state = explain_host.EngineState(cdi=True, rootless=os.geteuid() != 0)
+        return Found(explain_container.from_podman(data, config), state)
+
+    def candidate(entry: t.Any) -> _Candidate:
+        identifier, names = json_data.field(entry, "Id", str), json_data.strings(entry, "Names")
+        return _Candidate("podman", identifier, names, lambda: read(identifier))
+
+    if not _NAME.fullmatch(name):
+        return []
+    # Regular expressions in all versions. Podman returns only containers that match all filters of a command.
+    filters = [f"name=^{re.escape(name)}$", *([f"id=^{name}"] if _ID.fullmatch(name) else [])]
+    try:
+        listed = [
+            entry
+            for wanted in filters
+            for entry in json_data.check(ask("ps", "--all", "--no-trunc", f"--filter={wanted}", "--format=json"), list)
+        ]
+        return [candidate(entry) for entry in {json_data.field(each, "Id", str): each for each in listed}.values()]
+    except ValueError as error:
+        raise _EngineError(f"its list of containers is not valid: {error}") from error
+
+
+# -- CRI ---------------------------------------------------------------------------------------------------------------
+
+
+def _programs_of_crio(
+    engine: engines_base.Engine, installation: engines_base.Installation, host: hostfs.HostFS
+) -> dict[str, str]:
+    """Return the programs of CRI-O's runtimes by name, that of the default runtime also under the empty name."""
+    try:
+        context = engines_base.HostFiles(host, engine.key).as_configured(installation, None)
+        state = engine.configured(context)
+    except errors.MissingPackageError:
+        raise
+    except errors.NvidiaError:
+        # Without its files, the name of a runtime stands for its program.
+        return {}
+    # CRI-O searches for a program with the name of the runtime if its table names none.
+    programs = {name: state.paths().get(name) or name for name in state.runtimes}
+    default = state.default_runtime or ""
+    return {**programs, "": programs.get(default, default)}
+
+
+def _of_cri(
+    wanted: str,
+    name: str,
+    host: hostfs.HostFS,
+    socket: str,
+    *,
+    state: explain_host.EngineState,
+    programs: t.Mapping[str, str],
+) -> list[_Candidate]:
+    path = host.real_path(socket)
+
+    def read(entry: cri.Container) -> Found:
+        try:
+            status = cri.container_status(path, entry.identifier)
+        except (OSError, ValueError) as error:
+            raise _EngineError(f"{socket} does not answer correctly: {str(error) or 'empty answer'}") from error
+        container = explain_container.from_cri(
+            name, entry.identifier, entry.names[0], status, state.cdi, programs=programs
+        )
+        bundle = _bundle(host, entry.identifier)
+        return Found(container._replace(config=_config(host, bundle) or container.config), state)
+
+    def candidate(entry: cri.Container) -> _Candidate:
+        created = entry.created if len(entry.names) > 1 else 0
+        return _Candidate(name, entry.identifier, entry.names, lambda: read(entry), created)
+
+    try:
+        return [candidate(entry) for entry in cri.find_containers(path, wanted)]
+    except (OSError, ValueError) as error:
+        # A container that no kubelet made, or the name of containers in very many pods.
+        advice = "" if isinstance(error, (OSError, grpc.CallError)) else "; give the whole ID, or NAMESPACE/POD/NAME"
+        raise _EngineError(f"its CRI does not list containers: {str(error) or 'empty answer'}{advice}") from error
+
+
+# -- bundles -----------------------------------------------------------------------------------------------------------
+
+
+def _bundles(name: str, known: t.Sequence[_Candidate], host: hostfs.HostFS) -> list[_Candidate]:
+    """Return running containers that no engine has listed, such as those of ctr and nerdctl."""
+    listed = {candidate.identifier for candidate in known}
+    found = [bundle for bundle in gpu_containers.find_bundles(host, name) if bundle.identifier not in listed]
+
+    def read(bundle: gpu_containers.Bundle) -> Found:
+        config = _config(host, bundle) or {}
+        program = host.read_text(f"{bundle.folder}/runtime", hostfs.UNIT_BYTES).strip()
+        container = explain_container.from_bundle(bundle.engine, bundle.identifier, config, program, bundle.pid)
+        return Found(container, explain_host.EngineState())
+
+    def candidate(bundle: gpu_containers.Bundle) -> _Candidate:
+        names = (f"{bundle.namespace}/{bundle.identifier}",) if bundle.namespace else ()
+        return _Candidate(bundle.engine, bundle.identifier, names, lambda: read(bundle))
+
+    return [candidate(bundle) for bundle in found]
+
+
+def _bundle(host: hostfs.HostFS, identifier: str) -> gpu_containers.Bundle | None:
+    found = [bundle for bundle in gpu_containers.find_bundles(host, identifier) if bundle.identifier == identifier]
+    return found[0] if found else None
+
+
+def _config(host: hostfs.HostFS, bundle: gpu_containers.Bundle | None) -> dict[str, t.Any] | None:
+    """Return the OCI config in a bundle, None if it has none that can be read."""
+    return None if bundle is None else _parsed_config(host, f"{bundle.folder}/config.json")
+
+
+def _parsed_config(host: hostfs.HostFS, path: str) -> dict[str, t.Any] | None:
+    text = host.read_text(path, _CONFIG_BYTES) if path.startswith("/") else ""
+    with contextlib.suppress(ValueError):
+        config = json_data.load(text)
+        return config if isinstance(config, dict) else None
+    return None
+
+
+def _with_program(
+    container: explain_container.Container, host: hostfs.HostFS, bundle: gpu_containers.Bundle | None
+) -> explain_container.Container:
+    """Return the container with the program that containerd's shim runs, if it runs."""
+    program = "" if bundle is None else host.read_text(f"{bundle.folder}/runtime", hostfs.UNIT_BYTES).strip()
+    return container._replace(program=program) if program.startswith("/") else container
+
+
+def _object(data: t.Any) -> dict[str, t.Any]:
+    """Return ``data`` if it is a JSON object. Raises HostError otherwise."""
+    if not isinstance(data, dict):
+        raise errors.HostError(f"The engine describes the container as {json.dumps(data)[:40]}, not as an object.")
+    return data

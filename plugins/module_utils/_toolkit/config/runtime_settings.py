@@ -1,0 +1,137 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Read the settings of config.toml that decide what a container gets, as the toolkit's programs read them."""
+
+from __future__ import annotations
+
+import posixpath
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
+
+AUTO = "auto"
+HOOK = "nvidia-container-runtime-hook"
+ALL_CAPABILITIES = frozenset(("compat32", "compute", "display", "graphics", "ngx", "utility", "video"))
+
+
+class Settings(t.NamedTuple):
+    """The settings of config.toml that decide about a container. The defaults are those of the programs.
+
+    ``invalid`` is why the programs refuse the file; empty if they accept it.
+    """
+
+    mode: str = AUTO
+    accept_variable: bool = True
+    accept_mounts: bool = False
+    swarm_resource: str = ""
+    disable_require: bool = False
+    supported_capabilities: str = ",".join(sorted(ALL_CAPABILITIES))
+    skip_mode_detection: bool = False
+    default_kind: str = core_constants.GPU_KIND
+    annotation_prefixes: tuple[str, ...] = ("cdi.k8s.io/",)
+    spec_dirs: tuple[str, ...] = core_constants.CDI_SPEC_DIRS
+    no_cgroups: bool = False
+    ignore_imex: bool = False
+    driver_root: str = ""
+    csv_folder: str = "/etc/nvidia-container-runtime/host-files-for-container.d"
+    cli_path: str = ""
+    hook_path: str = HOOK
+    ctk_path: str = "nvidia-ctk"
+    runtimes: tuple[str, ...] = ("runc", "crun")
+    ldconfig: str = ""
+    invalid: str = ""
+
+    @property
+    def swarm_variables(self) -> tuple[str, ...]:
+        return tuple(filter(None, (name.strip() for name in self.swarm_resource.split(","))))
+
+    @property
+    def cdi_folders(self) -> tuple[str, ...]:
+        """The directories of CDI specifications that the runtime reads. Paths that are not absolute are ignored."""
+        paths = dict.fromkeys(path.rstrip("/") for path in self.spec_dirs if path.startswith("/"))
+        return tuple(paths) or core_constants.CDI_SPEC_DIRS
+
+    @property
+    def supported(self) -> frozenset[str]:
+        """The supported capabilities, as getHookConfig() reads them."""
+        names = split_capabilities(self.supported_capabilities)
+        return ALL_CAPABILITIES if "all" in names else names
+
+
+# The dotted key of each setting, by its name in Settings.
+KEYS = {
+    "mode": "nvidia-container-runtime.mode",
+    "accept_variable": "accept-nvidia-visible-devices-envvar-when-unprivileged",
+    "accept_mounts": "accept-nvidia-visible-devices-as-volume-mounts",
+    "swarm_resource": "swarm-resource",
+    "disable_require": "disable-require",
+    "supported_capabilities": "supported-driver-capabilities",
+    "skip_mode_detection": "nvidia-container-runtime-hook.skip-mode-detection",
+    "default_kind": "nvidia-container-runtime.modes.cdi.default-kind",
+    "annotation_prefixes": "nvidia-container-runtime.modes.cdi.annotation-prefixes",
+    "spec_dirs": "nvidia-container-runtime.modes.cdi.spec-dirs",
+    "no_cgroups": "nvidia-container-cli.no-cgroups",
+    "ignore_imex": "features.ignore-imex-channel-requests",
+    "driver_root": "nvidia-container-cli.root",
+    "csv_folder": "nvidia-container-runtime.modes.csv.mount-spec-path",
+    "cli_path": "nvidia-container-cli.path",
+    "hook_path": "nvidia-container-runtime-hook.path",
+    "ctk_path": "nvidia-ctk.path",
+    "runtimes": "nvidia-container-runtime.runtimes",
+    "ldconfig": "nvidia-container-cli.ldconfig",
+}
+
+
+def settings_of(data: t.Mapping[str, t.Any]) -> Settings:
+    """Return the settings in the parsed config.toml ``data``. A value of a wrong type makes them invalid."""
+    found: dict[str, t.Any] = {}
+    invalid = ""
+    for name, key in KEYS.items():
+        value: t.Any = data
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        default = Settings._field_defaults[name]
+        if value is None:
+            continue
+        if isinstance(default, tuple):
+            valid = isinstance(value, list) and all(isinstance(entry, str) for entry in value)
+            value = tuple(value) if valid else value
+        else:
+            valid = type(value) is type(default)
+        if not valid:
+            invalid = invalid or f"{key} has a wrong type"
+        else:
+            found[name] = value
+    settings = Settings(**found)
+    unsupported = sorted(settings.supported - ALL_CAPABILITIES)
+    if unsupported and not invalid:
+        invalid = f"{KEYS['supported_capabilities']} has the unknown capability {unsupported[0]}"
+    return settings._replace(invalid=invalid)
+
+
+def read(host: hostfs.HostFS, path: str) -> Settings:
+    """Return the settings in config.toml at ``path``; the defaults if it does not exist.
+
+    Raises NvidiaError if it cannot be read, ConfigurationError if it is not TOML.
+    """
+    # Only hosts that are checked need this import.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document  # noqa: PLC0415
+
+    content = host.read(path)
+    return Settings() if content is None else settings_of(toml_document.TomlDocument.from_bytes(path, content).data)
+
+
+def mode_of_program(program: str) -> str | None:
+    """Return the mode of a runtime that has only one (cmd/nvidia-container-runtime.{cdi,legacy}/main.go)."""
+    name = posixpath.basename(program)
+    return next((mode for mode, file in core_constants.MODE_PROGRAMS.items() if file == name), None)
+
+
+def split_capabilities(text: str) -> frozenset[str]:
+    return frozenset(filter(None, (name.strip() for name in text.split(","))))

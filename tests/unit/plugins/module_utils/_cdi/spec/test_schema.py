@@ -1,0 +1,99 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec.schema import (
+    MOUNT_OPTIONS,
+    device_name_problem,
+    kind_problem,
+    split_kind,
+)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.text import listed, quoted
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_parser import unique_mapping
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(
+            "nvidia.com/gpu",
+            "management.nvidia.com/gpu",
+            "NVIDIA.com/GPU",
+            "a_b/c-d",
+            "ab/c9",
+            "nvidia.com/gpu.coherent",
+        ),
+        *("nvidia.com/gpu.coherent", "v" * 300 + "/gpu", "vv/" + "c" * 80),
+    ],
+)
+def test_valid_kinds(kind: str) -> None:
+    assert kind_problem(kind) == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("", 'must be VENDOR/CLASS, such as nvidia.com/gpu, but is ""'),
+        ("gpu", "must be VENDOR/CLASS"),
+        ("/gpu", "must be VENDOR/CLASS"),
+        ("nvidia.com/", "must be VENDOR/CLASS"),
+        ("1a.com/gpu", 'the vendor "1a.com"'),
+        ("nvidia-/gpu", 'the vendor "nvidia-"'),
+        ("nvi dia/gpu", 'the vendor "nvi dia"'),
+        ("nvidia.com/gpu/x", 'the class "gpu/x"'),
+        ("nvidia.com/gpu\n", r'the class "gpu\n"'),
+        ("nvidia.com/gpü", "the class"),
+        ("v/gpu", "crash"),
+        ("nvidia.com/g", "crash"),
+    ],
+)
+def test_invalid_kinds(kind: str, message: str) -> None:
+    assert message in kind_problem(kind)
+
+
+@pytest.mark.parametrize("name", ["0", "0:1", "gpu0", "all", "GPU-0a1b", "MIG-x_y.z", "9"])
+def test_valid_device_names(name: str) -> None:
+    assert device_name_problem(name) == ""
+
+
+@pytest.mark.parametrize("name", ["", "_a", "a_", "a+b", "MIG-GPU-x/1/0", "0 1", "a\n", "ü"])
+def test_invalid_device_names(name: str) -> None:
+    assert device_name_problem(name)
+
+
+@pytest.mark.parametrize(
+    "option", ["ro", "rro", "nosuid", "nodev", "rbind", "rprivate", "noexec", "norelatime", "runbindable", "ridmap"]
+)
+def test_mount_options(option: str) -> None:
+    assert option in MOUNT_OPTIONS
+
+
+def test_split_kind() -> None:
+    assert split_kind("nvidia.com/gpu/x") == ("nvidia.com", "gpu/x")
+    assert split_kind("gpu") == ("", "gpu")
+
+
+def test_listed_and_quoted() -> None:
+    assert quoted("a\nb\x1b\udc80") == r'"a\nb\u001b\udc80"'
+    assert len(quoted("x" * 1000)) < 70
+    assert listed(["a", "b", "c", "d"]) == "a, b, c, d"
+    assert listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
+
+
+def test_duplicate_key() -> None:
+    assert json.loads('{"a": {"b": 1}, "c": 2}', object_pairs_hook=unique_mapping) == {"a": {"b": 1}, "c": 2}
+    with pytest.raises(NvidiaError, match='key "b" is used twice'):
+        json.loads('{"a": {"b": 1, "b": 2}}', object_pairs_hook=unique_mapping)
+
+
+@pytest.mark.parametrize("key", [[1], {"a": 1}])
+def test_invalid_key(key: object) -> None:
+    with pytest.raises(NvidiaError, match="a mapping or a list"):
+        unique_mapping([(key, 1)])

@@ -1,0 +1,97 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.runtime_settings import (
+    ALL_CAPABILITIES,
+    Settings,
+    mode_of_program,
+    read,
+    settings_of,
+)
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_settings() -> None:
+    data: dict[str, t.Any] = {
+        "swarm-resource": "A,B",
+        "supported-driver-capabilities": "all",
+        "accept-nvidia-visible-devices-envvar-when-unprivileged": False,
+        "nvidia-container-runtime": {"mode": "cdi", "modes": {"cdi": {"spec-dirs": ["/run/x"]}}},
+        "nvidia-container-runtime-hook": {"skip-mode-detection": True},
+        "foreign": 1,
+    }
+    found = settings_of(data)
+    assert found == Settings(
+        "cdi",
+        accept_variable=False,
+        swarm_resource="A,B",
+        supported_capabilities="all",
+        skip_mode_detection=True,
+        spec_dirs=("/run/x",),
+    )
+    assert found.swarm_variables == ("A", "B")
+    assert found.supported == ALL_CAPABILITIES
+    assert settings_of({}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"disable-require": "yes"}, "disable-require has a wrong type"),
+        ({"swarm-resource": 1}, "swarm-resource has a wrong type"),
+        ({"nvidia-container-runtime": {"modes": {"cdi": {"spec-dirs": "/etc/cdi"}}}},
+         "nvidia-container-runtime.modes.cdi.spec-dirs has a wrong type"),
+        # getHookConfig() of cmd/nvidia-container-runtime-hook/hook_config.go (1.20.0).
+        ({"supported-driver-capabilities": "compute,fast"},
+         "supported-driver-capabilities has the unknown capability fast"),
+    ],
+)  # fmt: skip
+def test_invalid_settings(data: dict[str, t.Any], message: str) -> None:
+    assert settings_of(data).invalid == message
+
+
+@pytest.mark.parametrize(
+    ("paths", "folders"),
+    [
+        (("/srv/cdi/", "/srv/cdi", "/b"), ("/srv/cdi", "/b")),
+        (("srv/cdi", "/b"), ("/b",)),
+        (("srv/cdi",), ("/etc/cdi", "/var/run/cdi")),
+        ((), ("/etc/cdi", "/var/run/cdi")),
+    ],
+)
+def test_cdi_folders(paths: tuple[str, ...], folders: tuple[str, ...]) -> None:
+    assert Settings(spec_dirs=paths).cdi_folders == folders
+
+
+@pytest.mark.parametrize(
+    ("program", "mode"),
+    [
+        ("/usr/bin/nvidia-container-runtime.cdi", "cdi"),
+        ("nvidia-container-runtime.legacy", "legacy"),
+        ("/usr/bin/nvidia-container-runtime", None),
+        ("", None),
+    ],
+)
+def test_mode_of_program(program: str, mode: str | None) -> None:
+    assert mode_of_program(program) == mode
+
+
+def test_read(tmp_path: Path) -> None:
+    host = HostFS(str(tmp_path), live=False)
+    assert read(host, "/config.toml") == Settings()
+    (tmp_path / "config.toml").write_text("swarm-resource = 'A'")
+    assert read(host, "/config.toml") == Settings(swarm_resource="A")
+    (tmp_path / "config.toml").write_text("swarm-resource = A")
+    with pytest.raises(ConfigurationError, match=r"^/config\.toml, line 1"):
+        read(host, "/config.toml")

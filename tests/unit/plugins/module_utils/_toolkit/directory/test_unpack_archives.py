@@ -1,0 +1,278 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tarfile
+import typing as t
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.unpack import (
+    Entry,
+    read_newc,
+    read_tar,
+)
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.package_archives import (
+    BLOCK,
+    DIRECTORY,
+    LINK,
+    PIPE,
+    REGULAR,
+    Item,
+    member,
+    newc,
+    tar,
+    with_size,
+)
+
+# -- cpio ------------------------------------------------------------------------------------------------------------
+
+
+def cpio_error(archive: bytes) -> str:
+    with pytest.raises(NvidiaError) as caught:
+        read_newc(archive, "a.rpm")
+    return str(caught.value)
+
+
+# -- entries -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("magic", ["070701", "070702"])
+def test_cpio_entries(magic: str) -> None:
+    items = [
+        Item(".", mode=DIRECTORY | 0o755),
+        Item("./usr/lib64/lib.so.1.2", b"a library", REGULAR | 0o4755),
+        Item("./usr/lib64/lib.so.1", b"lib.so.1.2", LINK | 0o777),
+        Item("./usr/bin/tool", b"\0\xff" * 1001),
+        Item("./usr/bin/empty"),
+        Item("./dev/pipe", mode=PIPE | 0o644),
+    ]
+    entries = read_newc(newc(*items, magic=magic), "a.rpm")
+    assert entries == [Entry(item.name, item.mode, item.content) for item in items]
+
+
+def test_cpio_hard_links() -> None:
+    archive = newc(
+        Item("one", inode=7, links=2),
+        Item("other", inode=8, links=2),
+        Item("two", b"content", inode=7, links=2),
+        Item("another", b"else", inode=8, links=2),
+        Item("nothing", inode=9, links=2),
+        # Directories have several links too.
+        Item("usr", mode=DIRECTORY | 0o755, inode=7, links=2),
+    )
+    assert [(entry.name, entry.content) for entry in read_newc(archive, "a.rpm")] == [
+        ("one", b"content"),
+        ("other", b"else"),
+        ("two", b"content"),
+        ("another", b"else"),
+        ("nothing", b""),
+        ("usr", b""),
+    ]
+
+
+CPIO_NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=1, max_size=9)
+
+
+@given(files=st.dictionaries(CPIO_NAMES, st.binary(max_size=50)), magic=st.sampled_from(["070701", "070702"]))
+def test_any_cpio_files(files: t.Mapping[str, bytes], magic: str) -> None:
+    archive = newc(*(Item(name, content) for name, content in files.items()), magic=magic)
+    assert {entry.name: entry.content for entry in read_newc(archive, "a.rpm")} == files
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+CPIO = newc(Item("usr/bin/tool", b"content"), Item("usr/bin/other", b"more"), magic="070702")
+
+
+@pytest.mark.parametrize("length", [0, 3, 50, 110, 115, 130, len(CPIO) - 124, len(CPIO) - 14])
+def test_truncated_cpio(length: int) -> None:
+    assert cpio_error(CPIO[:length]) == "a.rpm cannot be unpacked: it ends too early. Fetch the package again."
+
+
+@pytest.mark.parametrize(
+    ("archive", "problem"),
+    [
+        (b"\x28\xb5\x2f\xfd" + bytes(200), "its content is not a cpio archive in the newc format"),
+        (newc(Item("tool", b"x"), magic="07070X"), "its content is not a cpio archive in the newc format"),
+        (CPIO.replace(b"content", b"contexx"), "a checksum is wrong"),
+        (CPIO[:6] + b"x" * 8 + CPIO[14:], "its content has an invalid header"),
+        # A negative size of the first file, which would cause an endless loop.
+        (CPIO[:54] + b"-0000080" + CPIO[62:], "its content has an invalid header"),
+        (CPIO[:94] + b"00000000" + CPIO[102:], "it ends too early"),
+    ],
+)
+def test_damaged_cpio(archive: bytes, problem: str) -> None:
+    assert cpio_error(archive) == f"a.rpm cannot be unpacked: {problem}. Fetch the package again."
+
+
+def test_cpio_with_too_many_entries() -> None:
+    # Reading stops at the limit, before the damage.
+    archive = newc(Item("a"), end=False) * 10_001 + b"x" * 200
+    assert (
+        cpio_error(archive) == "a.rpm cannot be unpacked: it contains more than 10000 entries. Fetch the package again."
+    )
+
+
+@given(st.integers(0, len(CPIO) - 1), st.integers(0, 255))
+def test_any_damaged_cpio_is_read_or_refused(place: int, byte: int) -> None:
+    # Any other exception fails.
+    with contextlib.suppress(NvidiaError):
+        names = [entry.name for entry in read_newc(CPIO[:place] + bytes([byte]) + CPIO[place + 1 :], "a.rpm")]
+        assert len(names) <= 2
+
+
+# -- tar -------------------------------------------------------------------------------------------------------------
+
+LONG = "./usr/" + "long/" * 50 + "name"
+
+
+def tar_error(archive: bytes) -> str:
+    with pytest.raises(NvidiaError) as caught:
+        read_tar(archive, "a.deb")
+    error = str(caught.value)
+    start, end = "a.deb cannot be unpacked: ", ". Fetch the package again."
+    assert error.startswith(start)
+    assert error.endswith(end)
+    return error[len(start) : -len(end)]
+
+
+# -- entries -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_tar_entries(form: int) -> None:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=form) as archive:
+        for name, kind, mode, content in (
+            ("./", tarfile.DIRTYPE, 0o777, b""),
+            ("./usr/tool", tarfile.REGTYPE, 0o4755, b"\0\xff" * 1001),
+            ("./usr/empty", tarfile.AREGTYPE, 0o600, b""),
+        ):
+            info = tarfile.TarInfo(name)
+            info.type, info.mode, info.size, info.uid, info.gid = kind, mode, len(content), 1000, 1000
+            archive.addfile(info, io.BytesIO(content))
+    assert read_tar(stream.getvalue(), "a.deb") == [
+        Entry("./usr/tool", REGULAR | 0o4755, b"\0\xff" * 1001),
+        Entry("./usr/empty", REGULAR | 0o600, b""),
+    ]
+
+
+def test_tar_links() -> None:
+    archive = tar(
+        member("./usr/tool", b"content", mode=0o755),
+        member("./usr/link", kind=tarfile.SYMTYPE, linkname="../tool", mode=0o777),
+        member("./usr/again", kind=tarfile.LNKTYPE, linkname="./usr/tool"),
+        member("./usr/once-more", kind=tarfile.LNKTYPE, linkname="usr/again"),
+        member("./usr/tool", b"later"),
+        member("./usr/last", kind=tarfile.LNKTYPE, linkname="./usr/tool"),
+        member("./usr/same-link", kind=tarfile.LNKTYPE, linkname="./usr/link"),
+    )
+    assert read_tar(archive, "a.deb") == [
+        Entry("./usr/tool", REGULAR | 0o755, b"content"),
+        Entry("./usr/link", LINK | 0o777, b"../tool"),
+        Entry("./usr/again", REGULAR | 0o755, b"content"),
+        Entry("./usr/once-more", REGULAR | 0o755, b"content"),
+        Entry("./usr/tool", REGULAR | 0o644, b"later"),
+        Entry("./usr/last", REGULAR | 0o644, b"later"),
+        Entry("./usr/same-link", LINK | 0o777, b"../tool"),
+    ]
+
+
+@pytest.mark.parametrize("kind", [tarfile.DIRTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, b"V"])
+def test_tar_special_files(kind: bytes) -> None:
+    assert read_tar(tar(member("dev", kind=kind)), "a.deb") == []
+
+
+def test_tar_long_names() -> None:
+    archive = tar(member(LONG, b"x"), member("link", kind=tarfile.SYMTYPE, linkname=LONG), member("\udcff", b"y"))
+    assert [(entry.name, entry.content) for entry in read_tar(archive, "a.deb")] == [
+        (LONG, b"x"),
+        ("link", LONG.encode()),
+        ("\udcff", b"y"),
+    ]
+
+
+def test_empty_tar() -> None:
+    assert read_tar(tar(), "a.deb") == []
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+TOOL, OTHER = member("usr/bin/tool", b"content"), member("usr/bin/other", b"more")
+TAR = tar(TOOL, OTHER)
+TOO_EARLY, NO_HEADER = "it ends too early", "its content has an invalid header"
+
+
+@pytest.mark.parametrize("length", [513, 1000, 1024, 1025, 1536, 1537, 2048, 2049, 2559])
+def test_truncated_tar(length: int) -> None:
+    # Also at the end of a block, where tarfile reports no error.
+    assert tar_error(TAR[:length]).startswith((TOO_EARLY, "its content is not a complete tar archive ("))
+
+
+@pytest.mark.parametrize(
+    ("archive", "problem"),
+    [
+        (b"", "its content is not a complete tar archive ("),
+        (b"\x28\xb5\x2f\xfd" + bytes(2000), "its content is not a complete tar archive ("),
+        (TOOL + OTHER.replace(b"other", b"othex") + bytes(1024), NO_HEADER),
+        (TOOL + OTHER, TOO_EARLY),
+        (tar(TOOL, with_size(OTHER, b"77777777777\0")), TOO_EARLY),
+        # Negative sizes, which Python 3.11.2 rejects, and sizes above all limits.
+        (tar(TOOL, with_size(OTHER, b"\xff" * 10 + b"\xfc\x00")), (TOO_EARLY, NO_HEADER)),
+        (tar(with_size(OTHER, b"\x80" + b"\xff" * 11)), TOO_EARLY),
+        (tar(with_size(member("x", kind=tarfile.DIRTYPE), b"\xff" * 12)), TOO_EARLY),
+        (tar(with_size(member(LONG), b"\x80" + b"\xff" * 11)), "its content is not a complete tar archive ("),
+        (member(LONG)[:1024] * 3000, "its content is not a complete tar archive ("),
+    ],
+)
+def test_damaged_tar(archive: bytes, problem: str | tuple[str, ...]) -> None:
+    assert tar_error(archive).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        member("other", kind=tarfile.GNUTYPE_SPARSE),
+        member("other", b"x", pax_headers={"comment": "x"}),
+        member("other", b"x", pax_headers={"path": "/etc/passwd"}),
+    ],
+)
+def test_rejects_tar_extensions(other: bytes) -> None:
+    assert tar_error(tar(TOOL, other)).endswith(" whose type dpkg does not support")
+
+
+def test_tar_with_too_many_entries() -> None:
+    # Reading stops at the limit, before the damage.
+    assert tar_error(member("a") * 10_001 + b"x" * 2 * BLOCK) == "it contains more than 10000 entries"
+
+
+@pytest.mark.parametrize("target", ["usr/bin/other", "/etc/shadow", "../../etc/shadow", "usr", ""])
+def test_rejects_hard_links_to_missing_entries(target: str) -> None:
+    folder = member("usr", kind=tarfile.DIRTYPE)
+    found = tar_error(tar(folder, TOOL, member("link", kind=tarfile.LNKTYPE, linkname=target), OTHER))
+    assert found == f"it contains 'link', a hard link to {target!r}, which is not an earlier entry"
+
+
+@given(st.integers(0, len(TAR) - 1), st.integers(0, 255))
+def test_any_damaged_tar_is_read_or_refused(place: int, byte: int) -> None:
+    # Any other exception fails.
+    with contextlib.suppress(NvidiaError):
+        assert len(read_tar(TAR[:place] + bytes([byte]) + TAR[place + 1 :], "a.deb")) <= 2
+
+
+KINDS = st.sampled_from([bytes([kind]) for kind in b"xgLKSV0125"])
+
+
+@given(st.lists(st.tuples(KINDS, st.binary(max_size=80))))
+def test_any_tar_headers_are_read_or_refused(parts: t.Sequence[tuple[bytes, bytes]]) -> None:
+    with contextlib.suppress(NvidiaError):
+        read_tar(tar(*(member("x", content, kind) for kind, content in parts)), "a.deb")
