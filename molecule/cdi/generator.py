@@ -1,7 +1,8 @@
 """Inside a host: stands for nvidia-ctk of the toolkit 1.20: generator.py [--quiet] cdi generate FLAG...
 
 It uses the collection's native generator, which has the same output. It accepts the flags of nvidia-ctk and
-writes in a layout of its own. Other commands do nothing.
+writes in a layout of its own. It refuses an empty value in the form --output=, as releases 1.18 and 1.19 do. Other
+commands do nothing.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 """Derive the findings of a host from its report, merge those with the same cause, and sort them by severity.
 
-The rules are in the files ``rules_*`` and ``owners*`` of this package.
+The rules are in the files ``rules_*`` and ``foreign_files*`` of this package.
 """
 
 from __future__ import annotations
@@ -14,12 +14,8 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import (
-    foreign_files as owners,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import (
-    foreign_files_containerd as owners_containerd,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import (
+    foreign_files,
+    foreign_files_containerd,
     report,
     rules_cdi,
     rules_cdi_files,
@@ -41,10 +37,10 @@ if t.TYPE_CHECKING:
 
     Rule = t.Callable[[report.HostFacts], report.Findings]
     HostRule = t.Callable[[report.HostFacts, hostfs.HostFS], report.Findings]
-    OwnerRule = t.Callable[[owners.HostConfigs], report.Findings]
+    ForeignFileRule = t.Callable[[foreign_files.HostConfigs], report.Findings]
 
 
-# A new rule is a function in the file of its subject, listed in RULES, HOST_RULES or OWNER_RULES there.
+# A new rule is a function in the file of its subject, listed in RULES, HOST_RULES or FOREIGN_FILE_RULES there.
 RULES: tuple[Rule, ...] = (
     *rules_host.RULES,
     *rules_driver.RULES,
@@ -60,7 +56,10 @@ HOST_RULES: tuple[HostRule, ...] = (
     *rules_cdi_files.HOST_RULES,
     *rules_engines.HOST_RULES,
 )
-OWNER_RULES: tuple[OwnerRule, ...] = (*owners_containerd.OWNER_RULES, *owners.OWNER_RULES)
+FOREIGN_FILE_RULES: tuple[ForeignFileRule, ...] = (
+    *foreign_files_containerd.FOREIGN_FILE_RULES,
+    *foreign_files.FOREIGN_FILE_RULES,
+)
 
 
 def findings_of(host: hostfs.HostFS, parts: t.Mapping[str, t.Any]) -> list[dict[str, str]]:
@@ -77,25 +76,25 @@ def findings_of(host: hostfs.HostFS, parts: t.Mapping[str, t.Any]) -> list[dict[
     found = [finding for rule in RULES for finding in rule(facts)]
     found += [finding for host_rule in HOST_RULES for finding in host_rule(facts, host)]
     try:
-        found += owners_of(host, facts)
+        found += foreign_files_of(host, facts)
     except errors.MissingPackageError as error:
         found.append(rules_host.unread_files(errors.Problem.of(error)))
     found += _wrong_types(parts)
     return [finding._asdict() for finding in _merged(dict.fromkeys(found), facts, host)]
 
 
-def owners_of(host: hostfs.HostFS, facts: report.HostFacts) -> list[report.Finding]:
+def foreign_files_of(host: hostfs.HostFS, facts: report.HostFacts) -> list[report.Finding]:
     """Return the findings about other tools that manage the same files. Files that cannot be read give no findings.
 
     Raises:
         MissingPackageError: The host has no TOML parser.
     """
-    configs = owners.HostConfigs(host, facts)
-    found = [owners.attempt(functools.partial(_as_list, rule, configs)) for rule in OWNER_RULES]
+    configs = foreign_files.HostConfigs(host, facts)
+    found = [foreign_files.attempt(functools.partial(_as_list, rule, configs)) for rule in FOREIGN_FILE_RULES]
     return [finding for findings in found for finding in findings or ()]
 
 
-def _as_list(rule: OwnerRule, configs: owners.HostConfigs) -> list[report.Finding]:
+def _as_list(rule: ForeignFileRule, configs: foreign_files.HostConfigs) -> list[report.Finding]:
     return list(rule(configs))
 
 

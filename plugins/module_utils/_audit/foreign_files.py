@@ -4,7 +4,7 @@
 
 """Audit rules about files of Docker, CRI-O, Podman and the toolkit that other tools write or that conflict.
 
-The rules read files and run no program. The rules about containerd's files are in owners_containerd.
+The rules read files and run no program. The rules about containerd's files are in foreign_files_containerd.py.
 """
 
 from __future__ import annotations
@@ -370,7 +370,7 @@ def _header_comments(content: bytes) -> list[bytes]:
     return found
 
 
-OWNER_RULES = (
+FOREIGN_FILE_RULES = (
     docker_flags,
     vendor_image,
     old_docker_tools,

@@ -4,7 +4,7 @@
 
 """Audit rules about other tools that manage the files of containerd, K3s and RKE2. They read files and run nothing.
 
-The rules about all other files are in owners.py.
+The rules about all other files are in foreign_files.py.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import posixpath
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import foreign_files as owners
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, steps
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import foreign_files, report, steps
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files, toml_plan
@@ -36,7 +35,7 @@ _INCLUDES_BASE = re.compile(rb"\{\{-?\s*template\s+[\"`]base[\"`]")
 _GENERATED_FILES = ("config.toml", "config-v3.toml")
 
 
-def kubespray(configs: owners.HostConfigs) -> report.Findings:
+def kubespray(configs: foreign_files.HostConfigs) -> report.Findings:
     """Yield a finding for a main file that Kubespray wrote."""
     files = configs.containerd
     if files is None or not files.files or not _is_kubespray(files.main.data, files.cri()):
@@ -65,7 +64,7 @@ def _runtimes(cri: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     return report.table(toml_plan.lookup(cri, containerd_config.RUNTIMES))
 
 
-def copied_settings(configs: owners.HostConfigs) -> report.Findings:
+def copied_settings(configs: foreign_files.HostConfigs) -> report.Findings:
     """Yield a finding for a drop-in of nvidia-ctk that contains a copy of the main file's CRI settings.
 
     The message names the settings that have changed in the main file since.
@@ -85,7 +84,7 @@ def copied_settings(configs: owners.HostConfigs) -> report.Findings:
         yield report.warning("drop-in-copies-settings", file.path, message, steps.PURGE_LEGACY)
 
 
-def old_drop_in(configs: owners.HostConfigs) -> report.Findings:
+def old_drop_in(configs: foreign_files.HostConfigs) -> report.Findings:
     """Yield a finding for the drop-in of the toolkit 1.18.0, whose directory no file imports by default."""
     files, path = configs.containerd, nvidia_files.STRAY_CONTAINERD
     if files is None or not configs.host.lexists(path) or configs.is_recorded(path):
@@ -96,7 +95,7 @@ def old_drop_in(configs: owners.HostConfigs) -> report.Findings:
     yield report.warning("drop-in-of-old-toolkit", path, message, steps.PURGE_LEGACY)
 
 
-def runtimes(configs: owners.HostConfigs) -> report.Findings:
+def runtimes(configs: foreign_files.HostConfigs) -> report.Findings:
     """Yield findings for NVIDIA runtimes that several files define, and for the runtime nvidia-experimental."""
     paths: dict[str, list[str]] = {}
     for file, table in configs.containerd.cri_tables() if configs.containerd is not None else ():
@@ -104,11 +103,11 @@ def runtimes(configs: owners.HostConfigs) -> report.Findings:
             if engines_base.is_nvidia_program(containerd_config.program_of(entry)):
                 paths.setdefault(name, []).append(file.path)
             if name == nvidia_files.EXPERIMENTAL:
-                yield owners.experimental_runtime(file.path)
-    yield from owners.defined_twice(paths)
+                yield foreign_files.experimental_runtime(file.path)
+    yield from foreign_files.defined_twice(paths)
 
 
-def imports(configs: owners.HostConfigs) -> report.Findings:
+def imports(configs: foreign_files.HostConfigs) -> report.Findings:
     """Yield findings for missing imports, a file that imports itself, mismatched versions, and a disabled CRI."""
     files = configs.containerd
     if files is None:
@@ -138,7 +137,7 @@ def imports(configs: owners.HostConfigs) -> report.Findings:
 # -- K3s and RKE2 ----------------------------------------------------------------------------------------------------
 
 
-def templates(configs: owners.HostConfigs) -> report.Findings:
+def templates(configs: foreign_files.HostConfigs) -> report.Findings:
     """Yield findings for templates without the distribution's own one, and for changes of generated files.
 
     The next start reverts such changes.
@@ -164,7 +163,7 @@ def templates(configs: owners.HostConfigs) -> report.Findings:
             )
 
 
-def _k3s_directories(configs: owners.HostConfigs) -> list[str]:
+def _k3s_directories(configs: foreign_files.HostConfigs) -> list[str]:
     engines = [engine for engine in configs.facts.engines if engine.get("flavor") in ("k3s", "rke2")]
     reported = [posixpath.dirname(report.text(engine.get("config_path"))) for engine in engines]
     return [directory for directory in dict.fromkeys([*_K3S_DIRECTORIES, *reported]) if directory.startswith("/")]
@@ -174,4 +173,4 @@ def _is_edited(content: bytes) -> bool:
     return _GENERATED not in content and _REWRITTEN.search(content) is not None
 
 
-OWNER_RULES = (kubespray, copied_settings, old_drop_in, runtimes, imports, templates)
+FOREIGN_FILE_RULES = (kubespray, copied_settings, old_drop_in, runtimes, imports, templates)

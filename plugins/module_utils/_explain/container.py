@@ -4,7 +4,7 @@
 
 """Read what the engines report about an existing container: Docker, Podman, a CRI, and OCI bundles.
 
-All functions are pure. ``explain_find`` gets the data. A value of a wrong type is treated as missing.
+All functions are pure. ``find.py`` gets the data. A value of a wrong type is treated as missing.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 """Explain which GPUs a container has, and the first step at which it did not get more.
 
-``explain`` is pure: it compares what an engine reports about a container (``explain_container``) with the host
-(``Host``), by the rules of the toolkit (``explain_rules``). The steps after the injection are in ``explain_result``.
+``explain`` is pure: it compares what an engine reports about a container (``container.py``) with the host
+(``Host``), by the rules of the toolkit (``rules.py``). The steps after the injection are in ``result.py``.
 """
 
 from __future__ import annotations

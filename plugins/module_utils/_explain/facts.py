@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Read single facts of a host for explain_host: the driver's problems, programs, device nodes, features, SELinux.
+"""Read single facts of a host for host.py: the driver's problems, programs, device nodes, features, SELinux.
 
 The audit gets the same facts from the same readers.
 """

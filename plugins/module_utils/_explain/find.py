@@ -4,7 +4,7 @@
 
 """Find an existing container by its name or ID in the engines of a host, and read what its engine reports.
 
-It only reads, starts nothing, and does not connect to an engine that does not run. ``explain_container`` parses the
+It only reads, starts nothing, and does not connect to an engine that does not run. ``container.py`` parses the
 answers.
 """
 

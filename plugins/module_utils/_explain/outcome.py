@@ -4,7 +4,7 @@
 
 """The steps of an explanation after the injection, from the driver to the access of the container's processes.
 
-The step about devices is in ``explain_selection``. It is pure.
+The step about devices is in ``selection.py``. It is pure.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 """The rules by which the NVIDIA Container Toolkit decides what a container gets: devices, mode and capabilities.
 
 The rules are those of nvidia-container-toolkit 1.15 to 1.20; some hold for 1.14 too. Each function names its source
-there. They are pure, and read no host. The requirements of an image are in ``explain_requirements``.
+there. They are pure, and read no host. The requirements of an image are in ``requirements.py``.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def programs(host: hostfs.HostFS, run: core_plan.Runner, folder: str = PROGRAM_D
 def _reported_version(path: str, host: hostfs.HostFS, run: core_plan.Runner) -> str | None:
     if not host.live:
         return None
-    # In an installation in a directory, ``path`` is a wrapper script (directory_layout.py), and the real program has
+    # In an installation in a directory, ``path`` is a wrapper script (directory/layout.py), and the real program has
     # the suffix .real. If the driver is not loaded, the wrapper of a runtime would run the low-level runtime and print
     # that version.
     real = path + toolkit_constants.REAL_SUFFIX

@@ -4,7 +4,7 @@
 
 """Plan which units, drop-ins and links a host needs to refresh its specification.
 
-`refresh_units.py` has the contents of the files, and `refresh.py` writes them.
+`units.py` has the contents of the files, and `refresh.py` writes them.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 """Write and enable the units that refresh the specification, run the service, and check what it wrote.
 
-`refresh_plan.py` decides which files and links a host needs.
+`plan.py` decides which files and links a host needs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CONTENT = ("content",)
 # been killed. The name does not end in .json, because this file is not a record.
 _LAST_RUN = f"{core_records.STATE_DIR}/cdi.refresh.ran"
 _NVML = "nvml"
-# The time limit of a command in seconds. It is longer than that of the service (TimeoutStartSec in refresh_units.py),
+# The time limit of a command in seconds. It is longer than that of the service (TimeoutStartSec in units.py),
 # which may wait for the driver.
 LIMIT = 150
 

@@ -4,7 +4,7 @@
 
 """The systemd units that refresh a CDI specification: those on a host, and the files that this collection writes.
 
-`refresh_plan.py` decides which of these files a host needs.
+`plan.py` decides which of these files a host needs.
 """
 
 from __future__ import annotations

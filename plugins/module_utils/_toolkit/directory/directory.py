@@ -4,7 +4,7 @@
 
 """The tasks for a toolkit in a directory: their options, their result, and the task that removes the toolkit.
 
-directory_install.py contains the task that installs it.
+install.py contains the task that installs it.
 """
 
 from __future__ import annotations

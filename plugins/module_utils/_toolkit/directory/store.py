@@ -4,7 +4,7 @@
 
 """Change the versions of a toolkit directory on the disk: build, switch, remove.
 
-directory_versions.py only reads them.
+versions.py only reads them.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 """Read the versions of a toolkit directory, and check their integrity.
 
-directory_store.py changes them.
+store.py changes them.
 """
 
 from __future__ import annotations

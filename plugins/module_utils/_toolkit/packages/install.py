@@ -4,7 +4,7 @@
 
 """Install the toolkit's packages at one version in one transaction.
 
-package_versions.py chooses the version; the package managers in _packages change the host.
+versions.py chooses the version; the package managers in _packages change the host.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 """Remove the toolkit's packages, the config.toml that they created, cached package files, and the repository's files.
 
-It does not install anything: `install_packages.py` does.
+It does not install anything: `install.py` does.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 """Write the files of the package repository: key, source, pin, proxy. Restore them after a failed transaction.
 
-install_packages.py fetches the lists and decides whether the change has failed.
+install.py fetches the lists and decides whether the change has failed.
 """
 
 from __future__ import annotations

@@ -564,7 +564,7 @@ def test_a_missing_parser_is_a_finding(host: HostFS, monkeypatch: pytest.MonkeyP
     def lacking(*_args: t.Any) -> list[t.Any]:
         raise MissingPackageError("The Python package tomlkit is needed.")
 
-    monkeypatch.setattr(audit, "owners_of", lacking)
+    monkeypatch.setattr(audit, "foreign_files_of", lacking)
     (found,) = findings_of(host, healthy_host())
     assert (found["id"], found["severity"]) == ("files-not-read", "warning")
     assert "tomlkit" in found["text"]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import foreign_files as owners
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.audit import owners_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import foreign_files
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.audit import foreign_files_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.report import HostFacts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, MissingPackageError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import FILE_BYTES, HostFS
@@ -55,7 +55,7 @@ def example(name: str) -> str:
 
 
 def found(tree: Tree, parts: t.Any = None) -> list[Finding]:
-    return owners_of(tree.host(), HostFacts(parts))
+    return foreign_files_of(tree.host(), HostFacts(parts))
 
 
 def create(tree: Tree, files: t.Mapping[str, str | None]) -> None:
@@ -211,9 +211,9 @@ def test_recorded_files_give_no_findings(tree: Tree) -> None:
 def test_stopped_gpu_operator(tree: Tree) -> None:
     create(tree, {PID_FILE: "4711", "/run/nvidia/validations": None, "/proc/1": None})
     live = HostFS(str(tree.path), live=True)
-    assert [one.id for one in owners_of(live, HostFacts({}))] == ["gpu-operator-leftovers"]
+    assert [one.id for one in foreign_files_of(live, HostFacts({}))] == ["gpu-operator-leftovers"]
     create(tree, {"/proc/4711": None})
-    assert [one.id for one in owners_of(live, HostFacts({}))] == ["gpu-operator-owns-toolkit"]
+    assert [one.id for one in foreign_files_of(live, HostFacts({}))] == ["gpu-operator-owns-toolkit"]
 
 
 def test_missing_toml_parser_is_an_error(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,5 +258,5 @@ def test_unreadable_files_are_skipped(tree: Tree, monkeypatch: pytest.MonkeyPatc
 
 def test_large_files_are_skipped(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     create(tree, {HOOK: HOOK_FILE})
-    monkeypatch.setattr(owners, "_MAX_BYTES", 10)
+    monkeypatch.setattr(foreign_files, "_MAX_BYTES", 10)
     assert found(tree) == []

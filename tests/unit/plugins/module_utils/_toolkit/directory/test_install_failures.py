@@ -142,12 +142,13 @@ def test_read_only_file_system(name: str, host: Host, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("call", range(1, 12))
 def test_file_system_that_becomes_full(call: int, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
+    create = toolkit_manifest.create
 
     def full(path: str, mode: int, chunks: t.Iterable[bytes]) -> str:
         calls.append(path)
         if len(calls) == call:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        return toolkit_manifest.create(path, mode, chunks)
+        return create(path, mode, chunks)
 
     monkeypatch.setattr(toolkit_manifest, "create", full)
     refused(host, "Free space")
