@@ -785,6 +785,14 @@ gpus:
               as without NVML.
           type: bool
           sample: true
+        vgpu:
+          description:
+            - The license of a vGPU inside a virtual machine, from NVML. Null for every other GPU, and without NVML.
+            - C(product) is the product that needs the license, and C(licensed) is whether the vGPU has it. Both are
+              null if NVML does not report them.
+          type: dict
+          version_added: 1.2.0
+          sample: {product: NVIDIA RTX Virtual Workstation, licensed: true}
         healthy:
           description: Whether no problem is known that would prevent a container from using the GPU.
           type: bool
@@ -982,6 +990,7 @@ gpus:
             healthy: true
             reasons: []
         persistence_mode: true
+        vgpu: null
         healthy: true
         reasons: []
     advertised: [MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f]

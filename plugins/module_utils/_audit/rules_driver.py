@@ -159,6 +159,7 @@ def next_kernel(facts: report.HostFacts) -> report.Findings:
 
 _FABRIC_MANAGER = "nvidia-fabricmanager.service"
 _IMEX = "nvidia-imex.service"
+_LICENSING = "nvidia-gridd.service"
 
 
 def fabric_manager(facts: report.HostFacts) -> report.Findings:
@@ -231,4 +232,35 @@ def persistence(facts: report.HostFacts) -> report.Findings:
         yield report.info("persistence-off", _DRIVER, message, advice)
 
 
-RULES = (driver, devices, nodes, modules, not_loadable, next_kernel, fabric_manager, imex, persistence)
+def vgpu_license(facts: report.HostFacts) -> report.Findings:
+    """Yield one finding for all vGPUs without a license. The driver then lowers their performance step by step.
+
+    NVIDIA, Virtual GPU Client Licensing User Guide.
+    """
+    gpus = [
+        gpu for gpu in report.rows(facts.gpus.get("devices")) if report.table(gpu.get("vgpu")).get("licensed") is False
+    ]
+    names = [f"gpu {report.number(gpu.get('index'))}" for gpu in gpus]
+    if names:
+        products = [report.text(report.table(gpu.get("vgpu")).get("product")) for gpu in gpus]
+        needed = f" for {core_text.listed(list(dict.fromkeys(filter(None, products))))}" if any(products) else ""
+        message = f"The vGPU has no license{needed} ({core_text.listed(names)}). The driver limits what it can do."
+        advice = (
+            f"Put the token of your license server into /etc/nvidia/ClientConfigToken, and restart {_LICENSING}."
+            " Its journal says why it gets no license."
+        )
+        yield report.warning("vgpu-not-licensed", _LICENSING, message, advice)
+
+
+RULES = (
+    driver,
+    devices,
+    nodes,
+    modules,
+    not_loadable,
+    next_kernel,
+    fabric_manager,
+    imex,
+    persistence,
+    vgpu_license,
+)

@@ -49,7 +49,7 @@ class ScannedGpu(t.NamedTuple):
 
     Negative numbers, also as the index of a MIG device, and empty texts are unknown values. ``mig_enabled`` is None if
     it is unknown. ``profiles`` are those of the MIG devices, in the same order. ``persistent`` is whether persistence
-    mode is on; None if it is unknown.
+    mode is on; None if it is unknown. ``vgpu`` and ``licensed`` are as in NvmlGpu.
     """
 
     gpu: inventory.Gpu
@@ -57,6 +57,8 @@ class ScannedGpu(t.NamedTuple):
     mig_enabled: bool | None = False
     profiles: tuple[str, ...] = ()
     persistent: bool | None = None
+    vgpu: str | None = None
+    licensed: bool | None = None
 
 
 class GpuScan(t.NamedTuple):
@@ -272,7 +274,8 @@ def _from_nvml(gpu: nvml.NvmlGpu) -> ScannedGpu:
     # The files in /proc and /sys identify a GPU by its address.
     message = f"NVML reports the invalid PCI address {bus!r}."
     problems = () if ":" in bus else (errors.Problem("gpu-address-invalid", message, procfs.CHECK_LOG),)
-    return ScannedGpu(found, problems, gpu.mig, tuple(mig.profile for mig in gpu.migs), gpu.persistent)
+    profiles = tuple(mig.profile for mig in gpu.migs)
+    return ScannedGpu(found, problems, gpu.mig, profiles, gpu.persistent, gpu.vgpu, gpu.licensed)
 
 
 # -- report ------------------------------------------------------------------------------------------------------------
@@ -323,6 +326,7 @@ def _describe_device(
         "mig_enabled": scanned.mig_enabled,
         "mig_devices": mig_devices,
         "persistence_mode": scanned.persistent,
+        "vgpu": None if scanned.vgpu is None else {"product": scanned.vgpu or None, "licensed": scanned.licensed},
         "healthy": not problems,
         "reasons": errors.as_dicts(problems),
     }

@@ -6,8 +6,8 @@
 
 A library that crashes, hangs in the kernel or writes to any descriptor does not end the task. While NVML is queried,
 /dev is read-only: NVIDIA's libraries create missing device nodes and change existing ones, directly if they run as
-root, and otherwise through nvidia-modprobe, which is setuid root (modprobe-utils/nvidia-modprobe-utils.c). Signatures,
-structures and numbers are those of nvml.h (NVML API reference).
+root, and otherwise through nvidia-modprobe, which is setuid root (modprobe-utils/nvidia-modprobe-utils.c). The calls
+are in nvml_library.py.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import time
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml_library
 
 if t.TYPE_CHECKING:
     import ctypes
@@ -37,53 +38,6 @@ TIMEOUT = 120.0
 _MAX_GPUS, _MAX_MIGS, _MAX_BYTES = 1024, 1024, 1 << 22
 # The size of the result in bytes, 0 until it is complete. The result follows.
 _LENGTH = struct.Struct("=Q")
-# The size of a text buffer in bytes, with the null (NVML_DEVICE_UUID_V2_BUFFER_SIZE and the others).
-_TEXT = 96
-
-_NOT_SUPPORTED, _NOT_FOUND, _INVALID_ARGUMENT, _MISMATCH = 3, 6, 2, 18
-# The GPU instance profiles with graphics: NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX, 2_, 4_ and, since NVML 595,
-# 3_SLICE_GFX.
-_GRAPHICS = (0xA, 0xB, 0xC, 0x11)
-
-_ADDRESSING, _PERSISTENCE = "nvmlDeviceGetAddressingMode", "nvmlDeviceGetPersistenceMode"
-# NVML_DEVICE_ADDRESSING_MODE_ATS
-_ATS = 2
-_CUDA, _ARCH, _BRAND = (
-    *("nvmlSystemGetCudaDriverVersion_v2", "nvmlDeviceGetCudaComputeCapability"),
-    "nvmlDeviceGetBrand",
-)
-# Older drivers lack the first of these functions, and nothing but a report needs the others.
-_OPTIONAL = (_ADDRESSING, _CUDA, _ARCH, _BRAND, _PERSISTENCE)
-# nvmlBrandType_t as nvidia-container-cli names it in requirements of images (src/driver.c of libnvidia-container).
-_BRANDS = {1: "Quadro", 2: "Tesla", 3: "NVS", 4: "GRID", 5: "GeForce", 6: "TITAN"}
-
-_REBOOT = "Check the kernel's log for NVRM and Xid. A restart of the host usually helps."
-_NO_MEMORY = "Free memory on the host, or end other processes."
-# The meaning of NVML's return values (nvmlReturn_t), and the advice.
-_MEANINGS = {
-    1: ("NVML is not initialised", _REBOOT),
-    2: ("an argument is invalid", "Use the NVML of the loaded driver."),
-    3: ("the call is not supported", "Use the NVML of the loaded driver."),
-    4: ("the permission is missing", "Run the task as root (become: true)."),
-    9: ("the driver is not loaded", "Run modprobe nvidia, and check the kernel's log if that fails."),
-    10: ("the call timed out", _REBOOT),
-    11: ("a GPU has a problem with its interrupts", _REBOOT),
-    12: ("a library of the driver is missing", "Install all of the driver's libraries, in one version."),
-    13: ("NVML lacks the function", "Use the NVML of the loaded driver."),
-    14: ("the GPU's inforom is corrupted", "The GPU needs its manufacturer's service."),
-    15: ("the GPU is lost: it has fallen off the bus", _REBOOT),
-    16: ("the GPU must be reset", "Reset it with nvidia-smi --gpu-reset, or restart the host."),
-    17: ("the operating system refused the call", "Check that root can open the device nodes below /dev."),
-    _MISMATCH: (
-        "the driver's library and the loaded kernel module have different versions",
-        "Restart the host, or load the installed version of the module.",
-    ),
-    19: ("the GPU is in use", "Run this again when no program uses it."),
-    20: ("there is not enough memory", _NO_MEMORY),
-    999: ("NVML reports an unknown error", _REBOOT),
-}
-
-
 # linux/prctl.h, linux/sched.h, linux/mount.h
 _NO_NEW_PRIVILEGES = 38
 _NEW_MOUNTS = 0x20000
@@ -122,8 +76,10 @@ class NvmlGpu(t.NamedTuple):
     ``bus`` is the address in NVML's own form. ``coherent`` says that the GPU uses the page tables of the host's
     processor (ATS); it is None if NVML returns an error. ``arch`` is its compute capability, such as 9.0, and
     ``brand`` its brand as requirements of images name it; both are empty if they are unknown. ``persistent`` is whether
-    persistence mode is on, None if NVML does not report it. With a ``failure``, ``advice`` says what to do, and the
-    other values are those known before it.
+    persistence mode is on, None if NVML does not report it. ``vgpu`` is None, or for the vGPU of a virtual machine the
+    name of the product that it needs a license for, which may be empty. ``licensed`` is whether it has that license,
+    None if NVML does not report it. With a ``failure``, ``advice`` says what to do, and the other values are those
+    known before it.
     """
 
     # Hides tuple.index on purpose.
@@ -140,6 +96,8 @@ class NvmlGpu(t.NamedTuple):
     arch: str = ""
     brand: str = ""
     persistent: bool | None = None
+    vgpu: str | None = None
+    licensed: bool | None = None
 
 
 class NvmlResult(t.NamedTuple):
@@ -177,7 +135,7 @@ def _decode(text: bytes, library: str) -> NvmlResult:
         if "unusable" in result:
             raise UnusableNvmlError(f"{library} cannot be used: {result['unusable']}.")
         if "error" in result:
-            error_class = DriverMismatchError if result.get("code") == _MISMATCH else errors.HostError
+            error_class = DriverMismatchError if result.get("code") == nvml_library.MISMATCH else errors.HostError
             raise errors.with_advice(error_class, f"NVML ({library}): {result['error']}", str(result.get("advice", "")))
         gpus = (NvmlGpu(*gpu) for gpu in result["gpus"])
         # JSON has turned the tuples into lists.
@@ -185,7 +143,7 @@ def _decode(text: bytes, library: str) -> NvmlResult:
         return NvmlResult(result["version"], with_migs, result["cuda"])
     except (KeyError, TypeError, ValueError) as error:
         problem = f"NVML ({library}) returned an invalid result."
-        raise errors.with_advice(errors.HostError, problem, _REBOOT) from error
+        raise errors.with_advice(errors.HostError, problem, nvml_library.REBOOT) from error
 
 
 # -- the process that loads the library ----------------------------------------------------------------------------
@@ -199,7 +157,7 @@ def _run_in_process(work: t.Callable[[], dict[str, t.Any]], library: str) -> byt
             child = os.fork()
         except OSError as error:
             problem = f"NVML cannot be queried, because no process can be started ({error.strerror})."
-            raise errors.with_advice(errors.HostError, problem, _NO_MEMORY) from error
+            raise errors.with_advice(errors.HostError, problem, nvml_library.NO_MEMORY) from error
         if child == 0:
             _run_child(shared, work)
         try:
@@ -217,7 +175,7 @@ def _run_in_process(work: t.Callable[[], dict[str, t.Any]], library: str) -> byt
     else:
         end = f"was killed by signal {os.WTERMSIG(status)}" if status and os.WIFSIGNALED(status) else "exited"
         problem = f"returned no result: its process {end}"
-    raise errors.with_advice(errors.HostError, f"NVML ({library}) {problem}.", _REBOOT)
+    raise errors.with_advice(errors.HostError, f"NVML ({library}) {problem}.", nvml_library.REBOOT)
 
 
 def _run_child(shared: mmap.mmap, work: t.Callable[[], dict[str, t.Any]]) -> t.NoReturn:
@@ -306,23 +264,12 @@ def make_dev_read_only() -> str:
 # -- in the separate process ---------------------------------------------------------------------------------------
 
 
-class _ReturnedError(Exception):
-    """The error ``code`` that NVML returned to ``call``."""
-
-    def __init__(self, call: str, code: int) -> None:
-        super().__init__(call, code)
-        meaning, advice = _MEANINGS.get(code, ("an unknown return value", _REBOOT))
-        self.code = code
-        self.message = f"{call} returned {code}: {meaning}."
-        self.advice = advice
-
-
 def _query(library: str, skipped: t.Collection[str], missing_nodes: t.Sequence[str] | None) -> dict[str, t.Any]:
     problem = "" if missing_nodes is None else make_dev_read_only()
     if problem and missing_nodes:
         return {"unusable": f"it would create {', '.join(missing_nodes)}, and {problem}"}
     try:
-        nvml = _Nvml(library)
+        nvml = nvml_library.Nvml(library)
     except (ImportError, OSError, AttributeError) as error:
         # The loader's message is one line, with the path or the missing name.
         return {"unusable": " ".join(str(error).split())}
@@ -331,15 +278,15 @@ def _query(library: str, skipped: t.Collection[str], missing_nodes: t.Sequence[s
         version, cuda = nvml.text("nvmlSystemGetDriverVersion"), nvml.cuda()
         count = nvml.number("nvmlDeviceGetCount_v2")
         if count > _MAX_GPUS:
-            return {"error": f"it reports {count} GPUs, more than a machine can have.", "advice": _REBOOT}
+            return {"error": f"it reports {count} GPUs, more than a machine can have.", "advice": nvml_library.REBOOT}
         gpus = [_gpu(nvml, index, skipped) for index in range(count)]
         nvml.call("nvmlShutdown")
-    except _ReturnedError as error:
+    except nvml_library.ReturnedError as error:
         return {"error": error.message, "advice": error.advice, "code": error.code}
     return {"version": version, "gpus": gpus, "cuda": cuda}
 
 
-def _gpu(nvml: _Nvml, index: int, skipped: t.Collection[str]) -> NvmlGpu:
+def _gpu(nvml: nvml_library.Nvml, index: int, skipped: t.Collection[str]) -> NvmlGpu:
     gpu = NvmlGpu(index)
     try:
         handle = nvml.handle("nvmlDeviceGetHandleByIndex_v2", index)
@@ -351,23 +298,26 @@ def _gpu(nvml: _Nvml, index: int, skipped: t.Collection[str]) -> NvmlGpu:
         gpu = gpu._replace(minor=nvml.number("nvmlDeviceGetMinorNumber", handle))
         gpu = gpu._replace(coherent=nvml.coherent(handle), persistent=nvml.persistent(handle))
         gpu = gpu._replace(arch=nvml.arch(handle), brand=nvml.brand(handle))
+        if nvml.is_vgpu(handle):
+            product, licensed = nvml.license(handle)
+            gpu = gpu._replace(vgpu=product, licensed=licensed)
         mode = nvml.mig_mode(handle)
         return gpu._replace(mig=mode == 1, migs=() if mode is None else _migs(nvml, handle))
-    except _ReturnedError as error:
+    except nvml_library.ReturnedError as error:
         return gpu._replace(failure=error.message, advice=error.advice)
 
 
-def _migs(nvml: _Nvml, gpu: ctypes.c_void_p) -> tuple[NvmlMig, ...]:
+def _migs(nvml: nvml_library.Nvml, gpu: ctypes.c_void_p) -> tuple[NvmlMig, ...]:
     found: list[NvmlMig] = []
     graphics: dict[int, bool] = {}
     maximum = nvml.number("nvmlDeviceGetMaxMigDeviceCount", gpu)
     if maximum > _MAX_MIGS:
-        raise _ReturnedError("nvmlDeviceGetMaxMigDeviceCount", 999)
+        raise nvml_library.ReturnedError("nvmlDeviceGetMaxMigDeviceCount", 999)
     for index in range(maximum):
         try:
             handle = nvml.handle("nvmlDeviceGetMigDeviceHandleByIndex", gpu, index)
-        except _ReturnedError as error:
-            if error.code in {_NOT_FOUND, _INVALID_ARGUMENT}:
+        except nvml_library.ReturnedError as error:
+            if error.code in {nvml_library.NOT_FOUND, nvml_library.INVALID_ARGUMENT}:
                 continue
             raise
         gi = nvml.number("nvmlDeviceGetGpuInstanceId", handle)
@@ -376,153 +326,3 @@ def _migs(nvml: _Nvml, gpu: ctypes.c_void_p) -> tuple[NvmlMig, ...]:
             graphics[gi] = nvml.profile_id(gpu, gi) in nvml.graphics_ids(gpu)
         found.append(NvmlMig(index, nvml.text("nvmlDeviceGetUUID", handle), gi, ci, graphics[gi], nvml.profile(handle)))
     return tuple(found)
-
-
-class _Nvml:
-    """The loaded library. Every method raises _ReturnedError if NVML returns an error.
-
-    Raises:
-        OSError: The library cannot be loaded.
-        AttributeError: The library lacks a function.
-    """
-
-    _FUNCTIONS = (
-        "nvmlInit_v2",
-        "nvmlShutdown",
-        "nvmlSystemGetDriverVersion",
-        "nvmlDeviceGetCount_v2",
-        "nvmlDeviceGetHandleByIndex_v2",
-        "nvmlDeviceGetUUID",
-        "nvmlDeviceGetName",
-        "nvmlDeviceGetMinorNumber",
-        "nvmlDeviceGetPciInfo_v3",
-        "nvmlDeviceGetMigMode",
-        "nvmlDeviceGetMaxMigDeviceCount",
-        "nvmlDeviceGetMigDeviceHandleByIndex",
-        "nvmlDeviceGetGpuInstanceId",
-        "nvmlDeviceGetComputeInstanceId",
-        "nvmlDeviceGetGpuInstanceById",
-        "nvmlGpuInstanceGetInfo",
-        "nvmlDeviceGetGpuInstanceProfileInfo",
-    )
-
-    def __init__(self, library: str) -> None:
-        # Only this process needs ctypes, and some builds of Python lack it.
-        import ctypes  # noqa: PLC0415
-
-        self._c = ctypes
-        loaded = ctypes.CDLL(library)
-        self._functions = {name: getattr(loaded, name) for name in self._FUNCTIONS}
-        self._functions.update({name: getattr(loaded, name, None) for name in _OPTIONAL})
-        self._graphics: dict[int, frozenset[int]] = {}
-
-    def call(self, name: str, *arguments: t.Any) -> None:
-        code = int(self._functions[name](*arguments))
-        if code != 0:
-            raise _ReturnedError(name, code)
-
-    def text(self, name: str, *handle: t.Any) -> str:
-        buffer = self._c.create_string_buffer(_TEXT)
-        self.call(name, *handle, buffer, self._c.c_uint(_TEXT))
-        return buffer.value.decode("utf-8", "replace")
-
-    def number(self, name: str, *handle: t.Any) -> int:
-        found = self._c.c_uint()
-        self.call(name, *handle, self._c.byref(found))
-        return found.value
-
-    def handle(self, name: str, *arguments: t.Any) -> ctypes.c_void_p:
-        """Return the handle of the device or instance whose number is the last of ``arguments``."""
-        found = self._c.c_void_p()
-        self.call(name, *arguments[:-1], self._c.c_uint(arguments[-1]), self._c.byref(found))
-        return found
-
-    def bus(self, gpu: ctypes.c_void_p) -> str:
-        # nvmlPciInfo_t: the short address (16 bytes), five numbers, the long address (32 bytes).
-        info = self._c.create_string_buffer(16 + 5 * 4 + 32)
-        self.call("nvmlDeviceGetPciInfo_v3", gpu, info)
-        return info.raw[36:].split(b"\0", 1)[0].decode("utf-8", "replace")
-
-    def mig_mode(self, gpu: ctypes.c_void_p) -> int | None:
-        """Return 1 if MIG mode is on, 0 if it is off, and None if the GPU does not support it."""
-        current, pending = self._c.c_uint(), self._c.c_uint()
-        try:
-            self.call("nvmlDeviceGetMigMode", gpu, self._c.byref(current), self._c.byref(pending))
-        except _ReturnedError as error:
-            if error.code == _NOT_SUPPORTED:
-                return None
-            raise
-        return current.value
-
-    def coherent(self, gpu: ctypes.c_void_p) -> bool | None:
-        """Return whether the GPU is coherent, like IsCoherent() in pkg/nvlib/device/device.go of go-nvlib."""
-        if self._functions[_ADDRESSING] is None:
-            return False
-        # nvmlDeviceAddressingMode_v1_t: its own size and version, and the mode.
-        mode = (self._c.c_uint * 2)(8 | 1 << 24, 0)
-        try:
-            self.call(_ADDRESSING, gpu, mode)
-        except _ReturnedError as error:
-            return False if error.code == _NOT_SUPPORTED else None
-        return bool(mode[1] == _ATS)
-
-    def cuda(self) -> str:
-        """Return the CUDA version of the driver, such as 12.4."""
-        (number,) = self._optional(_CUDA, 1)
-        return f"{number // 1000}.{number % 1000 // 10}" if number > 0 else ""
-
-    def arch(self, gpu: ctypes.c_void_p) -> str:
-        """Return the compute capability of a GPU, such as 9.0."""
-        major, minor = self._optional(_ARCH, 2, gpu)
-        return f"{major}.{minor}" if major > 0 else ""
-
-    def brand(self, gpu: ctypes.c_void_p) -> str:
-        """Return the brand of a GPU. nvidia-container-cli calls all newer brands Unknown."""
-        (number,) = self._optional(_BRAND, 1, gpu)
-        return "" if number < 0 else _BRANDS.get(number, "Unknown")
-
-    def persistent(self, gpu: ctypes.c_void_p) -> bool | None:
-        """Return whether persistence mode is on, which nvidia-persistenced also switches on; None if it is unknown."""
-        (mode,) = self._optional(_PERSISTENCE, 1, gpu)
-        return None if mode < 0 else mode == 1
-
-    def _optional(self, name: str, count: int, *handle: t.Any) -> tuple[int, ...]:
-        """Return ``count`` numbers of a function; -1 for each if NVML lacks it or returns an error."""
-        found = [self._c.c_int(-1) for _number in range(count)]
-        if self._functions[name] is None or self._functions[name](*handle, *map(self._c.byref, found)) != 0:
-            return (-1,) * count
-        return tuple(number.value for number in found)
-
-    def profile(self, mig: ctypes.c_void_p) -> str:
-        """Return the profile in NVML's name of a MIG device, such as "NVIDIA A100-SXM4-40GB MIG 1g.5gb"."""
-        try:
-            return self.text("nvmlDeviceGetName", mig).partition(" MIG ")[2]
-        except _ReturnedError:
-            # The profile is only informational.
-            return ""
-
-    def profile_id(self, gpu: ctypes.c_void_p, gi: int) -> int:
-        # nvmlGpuInstanceInfo_t: the device's handle, the numbers of instance and profile, the placement (two numbers).
-        info = (self._c.c_uint * 6)()
-        self.call("nvmlGpuInstanceGetInfo", self.handle("nvmlDeviceGetGpuInstanceById", gpu, gi), info)
-        return int(info[3])
-
-    def graphics_ids(self, gpu: ctypes.c_void_p) -> frozenset[int]:
-        """Return the numbers of this GPU's profiles with graphics, which differ between models."""
-        key = gpu.value or 0
-        if key not in self._graphics:
-            found = [self._profile(gpu, number) for number in _GRAPHICS]
-            self._graphics[key] = frozenset(number for number in found if number is not None)
-        return self._graphics[key]
-
-    def _profile(self, gpu: ctypes.c_void_p, number: int) -> int | None:
-        # nvmlGpuInstanceProfileInfo_t: ten numbers, of which the first is the profile's, and the memory (64 bits).
-        info = (self._c.c_uint * 12)()
-        try:
-            self.call("nvmlDeviceGetGpuInstanceProfileInfo", gpu, self._c.c_uint(number), info)
-        except _ReturnedError as error:
-            # Each GPU has only some of these profiles, and each version of NVML knows only some.
-            if error.code in {_NOT_SUPPORTED, _INVALID_ARGUMENT, _NOT_FOUND}:
-                return None
-            raise
-        return int(info[0])

@@ -10,6 +10,7 @@
  *   addressing GPU MODE                              0 none, 1 HMM, 2 ATS; without such a line it is not supported
  *   kind CUDA MAJOR MINOR BRAND                      of all GPUs, as NVML numbers them; without it, not supported
  *   persistence GPU MODE                             0 off, 1 on; without such a line it is not supported
+ *   vgpu GPU MODE SUPPORTED STATE ENABLED PRODUCT    MODE: 2 is a vGPU; STATE: of its license; without it, not supported
  *   fail FUNCTION GPU CODE                           GPU: -1 for every call
  *   do FUNCTION crash | exit | hang | print | make | write
  *                                                    make: something in /dev, as the library does
@@ -38,6 +39,7 @@ static unsigned gpu_count, mig_count, rule_count, told_count;
 static char version[96];
 static int initialised;
 static int addressing[MOST], persistence[MOST];
+static struct vgpu { int mode, supported; unsigned state, enabled; char product[128]; } vgpus[MOST];
 static int cuda, major, minor, brand;
 
 /* GPUs call their profiles by numbers of their own: these differ from those of nvml.h, but are among them. */
@@ -54,6 +56,7 @@ static void load(void)
     told_count = ~0u;
     memset(addressing, -1, sizeof addressing);
     memset(persistence, -1, sizeof persistence);
+    memset(vgpus, -1, sizeof vgpus);
     dladdr((void *)load, &self);
     snprintf(path, sizeof path, "%s", self.dli_fname);
     slash = strrchr(path, '/');
@@ -65,6 +68,7 @@ static void load(void)
         struct gpu *gpu = &gpus[gpu_count % MOST];
         struct mig *mig = &migs[mig_count % MOST_MIGS];
         struct rule *rule = &rules[rule_count % MOST];
+        struct vgpu vgpu;
         int number, mode;
         if (sscanf(line, "driver %95s", version) == 1 || sscanf(line, "count %u", &told_count) == 1)
             continue;
@@ -74,6 +78,9 @@ static void load(void)
             addressing[number % MOST] = mode;
         else if (sscanf(line, "persistence %d %d", &number, &mode) == 2)
             persistence[number % MOST] = mode;
+        else if (sscanf(line, "vgpu %d %d %d %u %u %127[^\n]", &number, &vgpu.mode, &vgpu.supported, &vgpu.state,
+                        &vgpu.enabled, vgpu.product) == 6)
+            vgpus[number % MOST] = vgpu;
         else if (sscanf(line, "gpu %95s %u %31s %d %95[^\n]", gpu->uuid, &gpu->minor, gpu->bus, &gpu->mig, gpu->name) == 5)
             gpu_count++;
         else if (sscanf(line, "mig %d %u %95s %u %u %u", &mig->gpu, &mig->index, mig->uuid, &mig->gi, &mig->ci,
@@ -290,6 +297,42 @@ int nvmlDeviceGetPersistenceMode(void *handle, unsigned *mode)
     if (persistence[as_gpu(handle) - gpus] < 0)
         return NOT_SUPPORTED;
     *mode = (unsigned)persistence[as_gpu(handle) - gpus];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetVirtualizationMode(void *handle, int *mode)
+{
+    AS_WANTED(handle, -2);
+    if (!as_gpu(handle))
+        return INVALID_ARGUMENT;
+    if (vgpus[as_gpu(handle) - gpus].mode < 0)
+        return NOT_SUPPORTED;
+    *mode = vgpus[as_gpu(handle) - gpus].mode;
+    return SUCCESS;
+}
+
+struct expiry { unsigned year; unsigned short month, day, hour, minute, second; unsigned char status; };
+struct feature { int code; unsigned state; char info[128], product[128]; unsigned enabled; struct expiry expiry; };
+struct features { int supported; unsigned count; struct feature features[3]; };
+
+int nvmlDeviceGetGridLicensableFeatures_v4(void *handle, struct features *found)
+{
+    struct vgpu *vgpu;
+    AS_WANTED(handle, -2);
+    if (!as_gpu(handle))
+        return INVALID_ARGUMENT;
+    vgpu = &vgpus[as_gpu(handle) - gpus];
+    memset(found, 0, sizeof *found);
+    found->supported = vgpu->supported;
+    if (!vgpu->supported)
+        return SUCCESS;
+    /* The second feature is the one of the vGPU. */
+    found->count = 2;
+    found->features[0].code = 3;
+    found->features[1].code = 1;
+    found->features[1].state = vgpu->state;
+    found->features[1].enabled = vgpu->enabled;
+    strcpy(found->features[1].product, vgpu->product);
     return SUCCESS;
 }
 

@@ -245,6 +245,8 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
      "imex-version-differs", "warning", "nvidia-imex.service"),
     ({"gpus__services": imex(channels=0)}, "imex-channel-missing", "warning", "nvidia-imex.service"),
     ({"gpus__devices": [gpu(), gpu(index=1, persistence_mode=False)]}, "persistence-off", "info", "driver"),
+    ({"gpus__devices": [gpu(vgpu={"product": "NVIDIA vPC", "licensed": False})]}, "vgpu-not-licensed", "warning",
+     "nvidia-gridd.service"),
     # CDI
     ({"cdi__files": [spec(valid=False, errors=["Odd."], stale=None)], "cdi__devices": {}},
      "cdi-invalid", "critical", SPEC),
@@ -373,6 +375,9 @@ def test_each_rule(host: HostFS, parts: dict[str, t.Any], name: str, severity: s
         ({"gpus__services": fabric(running=None)}, "fabric-manager-stopped"),
         ({"gpus__services": imex(running=False, channels=0)}, "imex-channel-missing"),
         ({"gpus__devices": [gpu(persistence_mode=None)]}, "persistence-off"),
+        ({"gpus__devices": [gpu(vgpu=None)]}, "vgpu-not-licensed"),
+        ({"gpus__devices": [gpu(vgpu={"product": "NVIDIA vPC", "licensed": True})]}, "vgpu-not-licensed"),
+        ({"gpus__devices": [gpu(vgpu={"product": None, "licensed": None})]}, "vgpu-not-licensed"),
         ({"gpus__devices": [gpu(persistence_mode=False, model="NVIDIA RTX 3080 Laptop GPU")]}, "persistence-off"),
         ({"gpus__devices": [gpu(persistence_mode=False, model="Quadro T1000 with Max-Q Design")]}, "persistence-off"),
         ({"gpus__devices": [{**BROKEN_GPU, "mig_devices": [{**MIG, "reasons": BROKEN_GPU["reasons"]}]}]},

@@ -74,6 +74,7 @@ def expected_gpu(gpu: FakeGpu, index: int | None, **changes: t.Any) -> dict[str,
         "mig_enabled": False,
         "mig_devices": [],
         "persistence_mode": None,
+        "vgpu": None,
         "healthy": True,
         "reasons": [],
         **changes,
@@ -440,6 +441,14 @@ def test_unexpected_error_becomes_a_problem(tmp_path: Path, monkeypatch: pytest.
 
 def driver_report(found: GpuHost) -> dict[str, t.Any]:
     return describe_driver(found.host, lambda _argv: (127, "", ""), found.report())
+
+
+def test_vgpu(make_host: t.Callable[..., GpuHost]) -> None:
+    found = make_host([FIRST, SECOND], "vgpu 0 2 1 0 1 NVIDIA vPC", "vgpu 1 2 0 0 0 x")
+    assert [device["vgpu"] for device in found.report()["devices"]] == [
+        {"product": "NVIDIA vPC", "licensed": False},
+        {"product": None, "licensed": None},
+    ]
 
 
 def test_persistence_mode(make_host: t.Callable[..., GpuHost]) -> None:

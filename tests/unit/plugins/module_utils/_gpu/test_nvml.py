@@ -214,6 +214,24 @@ def test_persistence_mode(tmp_path: Path, library: Path, rules: list[str], persi
     assert not any(gpu.failure for gpu in found.gpus)
 
 
+@pytest.mark.parametrize(
+    ("rules", "vgpu", "licensed"),
+    [
+        ([], None, None),
+        (["vgpu 0 1 1 1 1 Passthrough"], None, None),
+        (["vgpu 0 2 1 1 1 NVIDIA RTX Virtual Workstation"], "NVIDIA RTX Virtual Workstation", True),
+        (["vgpu 0 2 1 0 1 NVIDIA Virtual Compute Server"], "NVIDIA Virtual Compute Server", False),
+        (["vgpu 0 2 0 0 0 x"], "", None),
+        (["vgpu 0 2 1 1 1 x", "fail nvmlDeviceGetGridLicensableFeatures_v4 0 999"], "", None),
+        (["vgpu 0 2 1 1 1 x", "fail nvmlDeviceGetVirtualizationMode 0 999"], None, None),
+    ],
+)
+def test_license(tmp_path: Path, library: Path, rules: list[str], vgpu: str | None, licensed: bool | None) -> None:
+    found = query_gpus(tmp_path, library, [PLAIN, WITH_MIG], *rules)
+    assert [(gpu.vgpu, gpu.licensed) for gpu in found.gpus] == [(vgpu, licensed), (None, None)]
+    assert not any(gpu.failure for gpu in found.gpus)
+
+
 # -- the separate process ----------------------------------------------------------------------------------------------
 
 
