@@ -18,6 +18,13 @@ _Error = t.TypeVar("_Error", bound="NvidiaError")
 # The warnings of this process that no result contains yet.
 _warnings: list[str] = []
 
+_ADVICE = {
+    # rename(2) for a file that is mounted on its own. A write in place could be interrupted, and leave half of a file.
+    errno.EBUSY: "If it is a mount point (findmnt), change the file that is mounted there, or unmount it first.",
+    errno.ENOSPC: "Free space on the file system, then run the task again.",
+    errno.EDQUOT: "Free space within the quota of the user, then run the task again.",
+    errno.EROFS: "Mount the file system read-write, or configure the image of the host instead.",
+}
 # The label of a program's output in messages. In the text after it, names of options are not replaced by variables.
 PROGRAM_OUTPUT = " Program output: "
 
@@ -79,14 +86,10 @@ class PermissionDeniedError(HostError):
 
 def os_error(path: str, doing: str, error: OSError) -> HostError:
     """Return a HostError or PermissionDeniedError for an error of the operating system, with a step that fixes it."""
-    advice = "Check the file system."
     if isinstance(error, PermissionError):
         advice = "Run the task as root (become: true). If lsattr shows the attribute i, remove it with chattr -i first."
         return with_advice(PermissionDeniedError, f"{path} cannot be {doing}: {error.strerror}.", advice)
-    if error.errno == errno.ENOSPC:
-        advice = "Free space on the file system, then run the task again."
-    elif error.errno == errno.EROFS:
-        advice = "Mount the file system read-write, or configure the image of the host instead."
+    advice = _ADVICE.get(error.errno or 0, "Check the file system.")
     return with_advice(HostError, f"{path} cannot be {doing}: {error.strerror}.", advice)
 
 

@@ -549,6 +549,20 @@ def test_full_file_system(small: Path, tmp_path: Path) -> None:
     replace_file(host, "/etc/file", b"x" * 40_000, 0o644)
 
 
+def test_file_that_is_a_mount_point(small: Path, tmp_path: Path) -> None:
+    host = HostFS(str(tmp_path), live=False)
+    for name in ("file", "outside"):
+        (small / name).write_bytes(b"old")
+    subprocess.run(["mount", "--bind", str(small / "outside"), str(small / "file")], check=True)
+    advice = r"Device or resource busy\. If it is a mount point \(findmnt\), change the file that is mounted"
+    with pytest.raises(HostError, match=r"^/etc/file cannot be written: " + advice):
+        replace_file(host, "/etc/file", b"new", 0o644)
+    with pytest.raises(HostError, match=r"^/etc/file cannot be removed: " + advice):
+        remove_file(host, "/etc/file")
+    assert sorted(os.listdir(small)) == ["file", "outside"]
+    assert (small / "outside").read_bytes() == b"old"
+
+
 def test_read_only_file_system(small: Path, tmp_path: Path) -> None:
     host = HostFS(str(tmp_path), live=False)
     (small / "file").write_bytes(b"old")
