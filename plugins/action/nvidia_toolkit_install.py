@@ -34,6 +34,8 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._controller_source
 _ROLE = "nvidia_toolkit"
 # The first minor version of Python 3 with tomllib.
 _TOMLLIB_MINOR = 11
+# The options that messages about a toolkit on the controller name.
+_OPTIONS_OF_SOURCE = ("src", "files", "components")
 _ARCHIVE_NAME = "nvidia-container-toolkit.tar.gz"
 # The names in the module's option _bundled: a description of the toolkit's files, and an archive with their contents.
 _DESCRIPTION, _ARCHIVE = "toolkit", "toolkit_archive"
@@ -101,22 +103,21 @@ class ActionModule(BundledAction):
             # No callback or log needs the key and the files of the repository.
             self._task.args = given
 
+    @errors.role_variables(core_variables.variables_of("nvidia_toolkit_install", _OPTIONS_OF_SOURCE))
     def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
         source = _Source.of(self._task.args)
         if source is not None and kwargs.get("wrap_async"):
             raise AnsibleActionFail(
-                "remote_src: false does not work with async, because the host may request files from the controller."
-                " Remove async, or copy the toolkit to the host first and set remote_src: true."
+                f"{errors.option:remote_src}: false does not work with async, because the host may request files from"
+                " the controller. Remove async, or copy the toolkit to the host first and set"
+                f" {errors.option:remote_src}: true."
             )
         self._has_tomllib = not _lacks_tomllib(kwargs.get("task_vars") or {})
         try:
             self._toolkit = None if source is None else self._read(source)
             return super()._execute_module(*args, **kwargs)
         except errors.NvidiaError as error:
-            options: dict[str, dict[str, t.Any]] = {"src": {}, "files": {}, "components": {}}
-            raise AnsibleActionFail(
-                core_variables.with_variables(str(error), "nvidia_toolkit_install", options)
-            ) from None
+            raise AnsibleActionFail(str(error)) from None
 
     def bundle(self, names: t.Iterable[str]) -> dict[str, str]:
         names = list(names)
@@ -137,15 +138,14 @@ class ActionModule(BundledAction):
 
     def _find_on_controller(self, parameter: str, path: str) -> str:
         """Return the path on the controller of ``path``, which the option ``parameter`` contains."""
-        named = f"nvidia_toolkit_{parameter} ({parameter})"
         if not path:
-            raise AnsibleActionFail(f"{named} is an empty path. Set a path on the controller.")
+            raise AnsibleActionFail(f"{errors.option:{parameter}} is an empty path. Set a path on the controller.")
         try:
             return str(self._find_needle("files", path))  # type: ignore[no-untyped-call]
         except AnsibleError as error:
             raise AnsibleActionFail(
-                f"{named} {path} is not on the controller. Correct the path. If it is on the host, set"
-                f" nvidia_toolkit_files_on to node (remote_src: true). {error}"
+                f"{errors.option:{parameter}} {path} is not on the controller. Correct the path. If it is on the host,"
+                f" set nvidia_toolkit_files_on to node (remote_src: true). {error}"
             ) from None
 
     def _send(self, archive: str) -> str:

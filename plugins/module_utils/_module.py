@@ -20,6 +20,7 @@ compile_once.compile_once(__spec__.loader)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants  # noqa: E402
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors  # noqa: E402
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs  # noqa: E402
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import variables as core_variables  # noqa: E402
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking  # noqa: E402
 
 if t.TYPE_CHECKING:
@@ -213,36 +214,30 @@ def selinux_labeler(module: AnsibleModule, host: hostfs.HostFS) -> t.Callable[[s
 
 def run_module(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) -> None:
     """Exit with the result of ``work``, or fail with the message of an error of this collection."""
+    name = str(module._name)  # noqa: SLF001 - no public attribute has the name
     try:
-        result = work()
+        with core_errors.role_variables(core_variables.variables_of(name, module.argument_spec)):
+            result = work()
     except core_errors.NvidiaError as error:
         for warning in core_errors.take_warnings():
             warn(module, warning)
-        module.fail_json(msg=message_of(module, str(error)), **error.details)
+        module.fail_json(msg=message_of(str(error)), **error.details)
     for warning in [*result.pop("warnings", ()), *core_errors.take_warnings()]:
         warn(module, warning)
     module.exit_json(**result)
 
 
 def warn(module: AnsibleModule, text: str) -> None:
-    """Print a warning that names the host and the role variables."""
+    """Print a warning that names the host."""
     host = module.params.get(core_constants.HOST)
-    message = message_of(module, text)
+    message = message_of(text)
     module.warn(message if host is None else f"{host}: {message}")
 
 
-def message_of(module: AnsibleModule, text: str) -> str:
-    """Return a message without secrets that names the role variable beside each option.
-
-    It has an encoding that AnsibleModule can print.
-    """
-    # This import is deferred, because most tasks have no message.
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import variables  # noqa: PLC0415
-
-    name = str(module._name)  # noqa: SLF001 - no public attribute has the name
-    message = variables.with_variables(masking.mask_urls(text), name, module.argument_spec)
+def message_of(text: str) -> str:
+    """Return a message without secrets, in an encoding that AnsibleModule can print."""
     # AnsibleModule.warn() of ansible-core 2.16 cannot log lone surrogates.
-    return message.encode("utf-8", "backslashreplace").decode("utf-8")
+    return masking.mask_urls(text).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def diff_of(

@@ -1482,7 +1482,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_info
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, variables
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 
 if t.TYPE_CHECKING:
@@ -1518,7 +1518,9 @@ def _require_engines(module: AnsibleModule, host: hostfs.HostFS, report: t.Mappi
 
     required, engines, toolkit = module.params["require_engines"], report["engines"], report["toolkit"]
     if engines is None:
-        raise errors.NvidiaError("require_engines needs engines in gather_subset. Add it.")
+        raise errors.NvidiaError(
+            f"{errors.option:require_engines} needs engines in {errors.option:gather_subset}. Add it."
+        )
     if not required["without_gpu"] and toolkit is not None and toolkit["gpu"]["present"] is False:
         return []
     requirement = requirements.Requirement(
@@ -1540,13 +1542,12 @@ def _refused_plans(
     module: AnsibleModule, host: hostfs.HostFS, targets: list[str], engines: t.Sequence[t.Mapping[str, t.Any]]
 ) -> list[str]:
     """Return why the later task cannot configure the engines, with the names of the variables of its role."""
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import variables  # noqa: PLC0415
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import parameters, requirements  # noqa: PLC0415
 
     given = module.params["require_engines"]["options"]
     params = _module.checked_options("require_engines.options", parameters.SPEC, given)
-    found = requirements.planned(params, targets, engines, host, _module.command_runner(module))
-    return [variables.with_variables(text, "nvidia_runtime_config", parameters.SPEC) for text in found]
+    with errors.role_variables(variables.variables_of("nvidia_runtime_config", parameters.SPEC)):
+        return requirements.planned(params, targets, engines, host, _module.command_runner(module))
 
 
 def main() -> None:

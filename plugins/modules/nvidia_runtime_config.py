@@ -610,7 +610,7 @@ def _configure_targets(
                 # The controller sends the package and repeats the task.
                 raise
             failures.append(f"{name}: {error}")
-            result = {"changed": False, "diff": [], "warnings": [], "error": _module.message_of(module, str(error))}
+            result = {"changed": False, "diff": [], "warnings": [], "error": _module.message_of(str(error))}
         diff += result.pop("diff")
         for warning in result.pop("warnings"):
             _module.warn(module, warning)

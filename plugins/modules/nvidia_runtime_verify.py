@@ -556,9 +556,13 @@ def explain(module: AnsibleModule) -> dict[str, object]:
     params = module.params
     for name, option in _OPTIONS.items():
         if name not in _WITH_CONTAINER and params[name] != option.get("default"):
-            raise errors.NvidiaError(f"The option {name} does not apply to an existing container. Remove it.")
+            raise errors.NvidiaError(
+                f"The option {errors.option:{name}} does not apply to an existing container. Remove it."
+            )
     if params["engine"] is None and params["flavor"] != core_constants.AUTO:
-        raise errors.NvidiaError("The option flavor needs the option engine. Add engine.")
+        raise errors.NvidiaError(
+            f"The option {errors.option:flavor} needs the option {errors.option:engine}. Add {errors.option:engine}."
+        )
     host, run = _module.host_from_params(module), _module.command_runner(module)
     paths = {
         name: None if params[name] is None else host.check_path(name, params[name])

@@ -248,10 +248,11 @@ def configure(module: AnsibleModule) -> dict[str, object]:
     """
     params = module.params
     _module.load_bundled_packages(module)
-    given = [name for name in ("settings", "profile", "debug") if params[name] not in (None, {})]
+    given = [f"{errors.option:{name}}" for name in ("settings", "profile", "debug") if params[name] not in (None, {})]
     if params["state"] == "absent" and given:
         raise errors.NvidiaError(
-            f"state: absent does not support these options: {', '.join(given)}. Remove them, or set state: present."
+            f"{errors.option:state}: absent does not support these options: {', '.join(given)}. Remove them, or set"
+            f" {errors.option:state}: present."
         )
     request = toolkit_configure.SettingsRequest(
         settings=params["settings"],

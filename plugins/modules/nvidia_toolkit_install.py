@@ -596,12 +596,18 @@ def install(module: AnsibleModule) -> dict[str, t.Any]:
     """
     of_directory = module.params["source"] == "directory"
     unsuitable = _OF_PACKAGES if of_directory else _OF_DIRECTORIES
-    given = [name for name in unsuitable if module.params[name] not in (None, {}, [])]
+    given = [f"{errors.option:{name}}" for name in unsuitable if module.params[name] not in (None, {}, [])]
     if not of_directory and not module.params["remote_src"]:
-        given.append("remote_src: false")
+        given.append(f"{errors.option:remote_src}: false")
     if given:
-        problem = "source: directory does not support" if of_directory else "Only source: directory supports"
-        raise errors.NvidiaError(f"{problem} these options: {', '.join(given)}. Remove them, or change source.")
+        problem = (
+            f"{errors.option:source}: directory does not support"
+            if of_directory
+            else f"Only {errors.option:source}: directory supports"
+        )
+        raise errors.NvidiaError(
+            f"{problem} these options: {', '.join(given)}. Remove them, or change {errors.option:source}."
+        )
     return _install_directory(module) if of_directory else _install_packages(module)
 
 
@@ -671,11 +677,13 @@ def _package_task(state: str) -> type[install_packages.Installation | remove_pac
 def _config_task(module: AnsibleModule, host: hostfs.HostFS) -> toolkit_configure.ConfigTask | None:
     """Return the task that writes config.toml, or None if the parameters do not request it."""
     params = module.params
-    given = [name for name in toolkit_constants.CONFIG_OPTIONS if params[name] is not None]
+    given = [f"{errors.option:{name}}" for name in toolkit_constants.CONFIG_OPTIONS if params[name] is not None]
     if not given:
         return None
     if params["state"] == "absent":
-        raise errors.NvidiaError(f"state: absent does not support these options: {', '.join(given)}. Remove them.")
+        raise errors.NvidiaError(
+            f"{errors.option:state}: absent does not support these options: {', '.join(given)}. Remove them."
+        )
     _module.load_bundled_packages(module)
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import (  # noqa: PLC0415
         configure as toolkit_configure,
@@ -770,8 +778,8 @@ def _install_directory(module: AnsibleModule) -> dict[str, t.Any]:
     controller_source = _controller_source(params["_bundled"] or {})
     if params["state"] == "present" and one_source and not params["remote_src"] and controller_source is None:
         raise errors.NvidiaError(
-            "remote_src is false, but the controller sent no toolkit, because the module was run without its action"
-            " plugin. Run gpufleet.nvidia.nvidia_toolkit_install as a task of a play."
+            f"{errors.option:remote_src} is false, but the controller sent no toolkit, because the module was run"
+            " without its action plugin. Run gpufleet.nvidia.nvidia_toolkit_install as a task of a play."
         )
     options = _directory_options(module.params, controller_source)
     # Ansible adds the parameters to the result, so secrets in them are masked.

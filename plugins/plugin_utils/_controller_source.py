@@ -49,10 +49,10 @@ def toolkit_in_directory(folder: str, components: Sequence[str] | None, cache: s
     with _controller_errors():
         if not os.path.isdir(folder):
             raise errors.HostError(
-                f"nvidia_toolkit_src (src) {folder} on the controller is not a directory. Set a directory that"
+                f"{errors.option:src} {folder} on the controller is not a directory. Set a directory that"
                 " contains usr/bin and usr/lib of the toolkit."
             )
-        return _read(folder, components, cache, f"nvidia_toolkit_src (src) {folder} on the controller")
+        return _read(folder, components, cache, f"{errors.option:src} {folder} on the controller")
 
 
 def toolkit_in_packages(packages: Sequence[str], components: Sequence[str] | None, cache: str) -> Toolkit:

@@ -103,7 +103,7 @@ def checked(request: Request, host: hostfs.HostFS) -> Request:
     _require_known("hooks", (request.hooks,), HOOK_SOURCES)
     if not request.device_name_strategies:
         raise errors.NvidiaError(
-            "device_name_strategies is empty, so the devices have no names. Set one or more of"
+            f"{errors.option:device_name_strategies} is empty, so the devices have no names. Set one or more of"
             f" {', '.join(STRATEGIES)}."
         )
     request = request._replace(dev_root=request.dev_root or request.driver_root)
@@ -180,7 +180,9 @@ class Hooks:
 def _require_known(parameter: str, values: t.Iterable[str], known: t.Sequence[str]) -> None:
     for value in values:
         if value not in known:
-            raise errors.NvidiaError(f"{parameter}: unknown value {value!r}. Use one of {', '.join(known)}.")
+            raise errors.NvidiaError(
+                f"{errors.option:{parameter}}: unknown value {value!r}. Use one of {', '.join(known)}."
+            )
 
 
 AUTO, NATIVE, NVIDIA_CTK = "auto", "native", "nvidia-ctk"

@@ -2,13 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The errors of the collection.
+"""The errors of the collection, and the names of options in all messages.
 
 Each error contains what failed, the path with line and column if there is one, the cause, and one step to take.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import types
 import typing as t
@@ -25,8 +26,34 @@ _ADVICE = {
     errno.EDQUOT: "Free space within the quota of the user, then run the task again.",
     errno.EROFS: "Mount the file system read-write, or configure the image of the host instead.",
 }
-# The label of a program's output in messages. In the text after it, names of options are not replaced by variables.
-PROGRAM_OUTPUT = " Program output: "
+# The role variable of each option of the task that runs in this process.
+_variables: dict[str, str] = {}
+
+
+class _Option:
+    """The placeholder of an option in a message: ``f"{errors.option:source} is missing"``.
+
+    It prints ``source``, or ``nvidia_toolkit_source (source)`` in a task whose option has a role variable. Python
+    formats each part of an f-string once, so the values in it never become placeholders.
+    """
+
+    def __format__(self, name: str) -> str:
+        return f"{_variables[name]} ({name})" if name in _variables else name
+
+
+option = _Option()
+
+
+@contextlib.contextmanager
+def role_variables(variables: t.Mapping[str, str]) -> t.Iterator[None]:
+    """Print these variables, by option, beside the options in messages, and those of an outer context."""
+    before = dict(_variables)
+    _variables.update(variables)
+    try:
+        yield
+    finally:
+        _variables.clear()
+        _variables.update(before)
 
 
 class NvidiaError(Exception):

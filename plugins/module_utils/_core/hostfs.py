@@ -89,10 +89,14 @@ class HostFS(t.NamedTuple):
         Raises HostError unless ``root`` is an absolute path of a directory.
         """
         if not os.path.isabs(root):
-            raise errors.HostError(f"host_root {root!r} is not an absolute path. Give the full path of the directory.")
+            raise errors.HostError(
+                f"{errors.option:host_root} {root!r} is not an absolute path. Give the full path of the directory."
+            )
         real = os.path.realpath(root)
         if not os.path.isdir(real):
-            raise errors.HostError(f"host_root {root!r} is not a directory. Give the root directory of the host.")
+            raise errors.HostError(
+                f"{errors.option:host_root} {root!r} is not a directory. Give the root directory of the host."
+            )
         return cls(real, live or real == "/")
 
     def with_programs(self, version: str | None, programs: t.Iterable[str], packages: bool) -> HostFS:
@@ -108,14 +112,15 @@ class HostFS(t.NamedTuple):
         """
         if not os.path.isabs(path):
             raise errors.NvidiaError(
-                f"{parameter} {path!r} is not an absolute path. Give the full path, as on the host."
+                f"{errors.option:{parameter}} {path!r} is not an absolute path. Give the full path, as on the host."
             )
         normal = os.path.normpath(path)
         if normal.startswith("//"):
             normal = normal[1:]
         if self.root != "/" and (normal + "/").startswith(self.root.rstrip("/") + "/"):
             raise errors.NvidiaError(
-                f"{parameter} {path!r} begins with host_root. Give the path on the host, without host_root."
+                f"{errors.option:{parameter}} {path!r} begins with {errors.option:host_root}. Give the path on the"
+                f" host, without {errors.option:host_root}."
             )
         return normal
 

@@ -37,8 +37,8 @@ def require_trusted_root(host: hostfs.HostFS) -> None:
     folder, problem, command = found
     other = "" if host.live else ", or run the task as the owner or through sudo of the owner"
     raise errors.HostError(
-        f"host_root {host.root!r} is not safe: {folder} {problem}, so another user could replace it while the task"
-        f" runs. Run `{command}`{other}."
+        f"{errors.option:host_root} {host.root!r} is not safe: {folder} {problem}, so another user could replace it"
+        f" while the task runs. Run `{command}`{other}."
     )
 
 
@@ -90,8 +90,8 @@ def _require_trusted(host: hostfs.HostFS, parameter: str, path: str, places: t.S
     if found is not None:
         process_path, problem, command = found
         raise errors.HostError(
-            f"{parameter} {path!r} is not safe: {process_path} {problem}, so another user could replace files there."
-            f" Choose another path, or run `{command}`."
+            f"{errors.option:{parameter}} {path!r} is not safe: {process_path} {problem}, so another user could replace"
+            f" files there. Choose another path, or run `{command}`."
         )
 
 
@@ -130,8 +130,8 @@ def check_backup_dir(host: hostfs.HostFS, directory: str, config_dirs: t.Iterabl
     for folder in config_dirs:
         if (real + "/").startswith(host.resolve(folder) + "/"):
             raise errors.NvidiaError(
-                f"backup_dir {directory!r} is below {folder}, where a program reads every file as configuration. Choose"
-                " another directory."
+                f"{errors.option:backup_dir} {directory!r} is below {folder}, where a program reads every file as"
+                " configuration. Choose another directory."
             )
     require_trusted_folder(host, "backup_dir", directory)
 

@@ -2,14 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Add the name of the role variable to a module's option in messages: `nvidia_toolkit_source (source)`."""
+"""The role variables of the options of modules. Messages name both: `nvidia_toolkit_source (source)`."""
 
 from __future__ import annotations
 
 import re
 import typing as t
-
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 
 # Options whose variable is not named ROLE_OPTION. None: the role has no variable for the option.
 _ALL_ROLES: t.Mapping[str, str | None] = {
@@ -56,55 +54,30 @@ EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
     },
     "nvidia_cdi": {"cdi_hook_path": "nvidia_cdi_hook_path", "owner": "nvidia_cdi_refresh", "start": None},
 }
+# A module, and its option that the variable of this name does not set: it sets that of another module.
+_WITHOUT_VARIABLE = frozenset({("nvidia_runtime_verify", "timeout"), ("nvidia_toolkit_key", "dest")})
 # nvidia_container_info belongs to no role.
 _OF_INSPECTION = {
     "host_root": "nvidia_host_root",
     "host_root_live": "nvidia_host_root_live",
     "toolkit_dir": "nvidia_toolkit_dest",
 }
-_ROLE = re.compile(r"(?:.*\.)?(nvidia_(?:toolkit|runtime|cdi))_")
-# In a message, a name with an underscore is always an option (_NAME). A single word is an option only before one of its
-# values ("source: directory", _VALUE), as the subject ("dest is ..."), and after the verb of an advice ("Set version",
-# both _WORD).
-_NAME = re.compile(r"(?<![\w./(\-`'\"])([a-z]+(?:_[a-z]+)+)(?![\w/(\-`'\"]| = |\.\w)")
-_VALUE = re.compile(r"(?<![\w./(\-])([a-z]+)(?=(?:: | is )([a-z-]+)\b)")
-_WORD = re.compile(
-    r"(?:(?<![\s\S])|(?<=, but ))[a-z]+(?= is | has | contains | requires | does |: )"
-    r"|(?<=[Ll]eave )[a-z]+(?= out\b)"
-    r"|(?:(?<=[Cc]orrect )|(?<=[Gg]ive )|(?<=[Ss]et )|(?<=[Rr]emove )|(?<=[Cc]hange ))[a-z]+\b(?![\w(-]|:| that | = )"
-)
+_ROLE = re.compile(r"(nvidia_(?:toolkit|runtime|cdi))_")
 
 
 def variable_of(module: str, option: str) -> str | None:
     """Return the variable of a role that sets ``option`` of ``module``; None if there is none."""
-    if module.rpartition(".")[2] == "nvidia_container_info":
+    name = module.rpartition(".")[2]
+    if name == "nvidia_container_info":
         return _OF_INSPECTION.get(option)
-    role = _ROLE.match(module)
-    if role is None:
+    role = _ROLE.match(name)
+    if role is None or (name, option) in _WITHOUT_VARIABLE:
         return None
     exceptions = {**_ALL_ROLES, **EXCEPTIONS[role[1]]}
     return exceptions[option] if option in exceptions else f"{role[1]}_{option}"
 
 
-def with_variables(text: str, module: str, options: t.Mapping[str, t.Mapping[str, t.Any]]) -> str:
-    """Return a message with the variable beside each option, as in "nvidia_toolkit_source (source): directory".
-
-    Args:
-        text: a message of a module.
-        module: the name of the module.
-        options: its argument specification.
-    """
-
-    def with_variable(option: str) -> str:
-        variable = variable_of(module, option) if option in options else None
-        return option if variable is None else f"{variable} ({option})"
-
-    def before_value(match: t.Match[str]) -> str:
-        option = options.get(match[1], {})
-        values = ("true", "false") if option.get("type") == "bool" else option.get("choices", ())
-        return with_variable(match[1]) if match[2] in values else match[1]
-
-    # The output of a program may contain the same names with another meaning.
-    own, label, output = text.partition(errors.PROGRAM_OUTPUT)
-    own = _NAME.sub(lambda match: with_variable(match[1]), own)
-    return _WORD.sub(lambda match: with_variable(match[0]), _VALUE.sub(before_value, own)) + label + output
+def variables_of(module: str, options: t.Iterable[str]) -> dict[str, str]:
+    """Return the variable of a role for each of the ``options`` of ``module`` that has one."""
+    variables = {option: variable_of(module, option) for option in options}
+    return {option: variable for option, variable in variables.items() if variable is not None}

@@ -65,8 +65,8 @@ def json_text(document: t.Any) -> str:
         text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False)
     except ValueError as error:
         raise errors.NvidiaError(
-            "A CDI specification in JSON cannot contain an infinite number or NaN. Use format yaml, or correct the"
-            " number."
+            f"A CDI specification in JSON cannot contain an infinite number or NaN. Use {errors.option:format} yaml,"
+            " or correct the number."
         ) from error
     return text.translate(_ESCAPES_OF_JSON) + "\n"
 

@@ -79,7 +79,7 @@ class Installation(t.NamedTuple):
         if self.unit is None or not self.unit.wrapper:
             return []
         message = f"{self.service} starts the engine through {self.unit.wrapper}, so the engine's flags cannot be read."
-        advice = "If they name another configuration file, set config_path to it."
+        advice = f"If they name another configuration file, set {errors.option:config_path} to it."
         return [errors.Problem("flags-unreadable", message, advice)]
 
     def warnings(self) -> list[str]:
@@ -469,12 +469,13 @@ class RuntimeRequest(t.NamedTuple):
         """Raise NvidiaError for a runtime name that no engine accepts."""
         if not _NAME.match(self.runtime_name):
             raise errors.NvidiaError(
-                f"runtime_name {self.runtime_name!r} contains unsupported characters. Use only letters, digits, '_',"
-                " '.' and '-', and begin with a letter or a digit."
+                f"{errors.option:runtime_name} {self.runtime_name!r} contains unsupported characters. Use only"
+                " letters, digits, '_', '.' and '-', and begin with a letter or a digit."
             )
         if self.runtime_name in RESERVED_NAMES or self.runtime_name.startswith("io.containerd."):
             raise errors.NvidiaError(
-                f"runtime_name {self.runtime_name!r} is the name of a low-level runtime. Choose another name."
+                f"{errors.option:runtime_name} {self.runtime_name!r} is the name of a low-level runtime. Choose"
+                " another name."
             )
 
     def refuse_toml_settings(self, engine: str) -> None:
@@ -487,7 +488,7 @@ class RuntimeRequest(t.NamedTuple):
             "container_annotations": bool(self.container_annotations),
             "use_legacy_config": self.use_legacy_config,
         }
-        names = [name for name, is_given in given.items() if is_given]
+        names = [f"{errors.option:{name}}" for name, is_given in given.items() if is_given]
         if names:
             raise errors.NvidiaError(f"Unsupported options for {engine}: {', '.join(names)}. Remove them.")
 

@@ -81,13 +81,14 @@ def _parse_entry(entry: str) -> tuple[str, str | None]:
     name, colon, version = entry.partition(":")
     if name not in flavors.FACTS:
         raise errors.NvidiaError(
-            f"for_engines: unknown engine {name!r}. Use auto, or one of {', '.join(ENGINES)}, each optionally followed"
-            " by :VERSION."
+            f"{errors.option:for_engines}: unknown engine {name!r}. Use auto, or one of {', '.join(ENGINES)}, each"
+            " optionally followed by :VERSION."
         )
     match = _NAMED.match(version)
     if colon and match is None:
         raise errors.NvidiaError(
-            f"for_engines: {entry!r} has no valid version after the colon. Write it like {name}:{_example(name)}."
+            f"{errors.option:for_engines}: {entry!r} has no valid version after the colon. Write it like"
+            f" {name}:{_example(name)}."
         )
     return name, match.group(1) if match is not None else None
 
@@ -145,5 +146,5 @@ def _unknown_version(name: str, binary: str | None, host: hostfs.HostFS) -> str:
         cause = f"{binary} printed no version" if host.live else f"{binary} must not be run in an offline tree"
     return (
         f"The version of {name} is unknown, because {cause}. The specification may use CDI features that this version"
-        f" does not support. Set the version in for_engines, like {name}:{_example(name)}."
+        f" does not support. Set the version in {errors.option:for_engines}, like {name}:{_example(name)}."
     )

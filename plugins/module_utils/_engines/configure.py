@@ -99,8 +99,8 @@ def _pending(state: EngineState, plan: engines_base.EnginePlan) -> tuple[engines
         return None, warnings
     if not state.takes_effect:
         warnings.append(
-            f"{installation.service} reads {installation.config_path}, not {state.config_path}. Remove config_path to"
-            " change the file that the engine reads."
+            f"{installation.service} reads {installation.config_path}, not {state.config_path}. Remove"
+            f" {errors.option:config_path} to change the file that the engine reads."
         )
     elif live is not None:
         action = state.engine.required_action(live, plan.state)
@@ -122,7 +122,7 @@ def _missing_runtimes(state: EngineState, plan: engines_base.EnginePlan) -> list
     runtimes = {name: path for name, path in plan.state.paths().items() if name in requested}
     return [
         f"The runtime {name} is registered with the program {path}, which is not an executable file on this host."
-        " Install the NVIDIA Container Toolkit, or set runtime_dir to its directory."
+        f" Install the NVIDIA Container Toolkit, or set {errors.option:runtime_dir} to its directory."
         for name, path in runtimes.items()
         if not state.host.is_executable(path)
     ]
@@ -177,8 +177,8 @@ class EngineState:
         self.engine: engines_base.Engine = self.target.load()
         if options.engine_version and core_text.parse_version(options.engine_version) is None:
             raise errors.NvidiaError(
-                f"engine_version {options.engine_version!r} is not a version. Write it in digits and dots, such as"
-                " 26.1.5, or remove the option."
+                f"{errors.option:engine_version} {options.engine_version!r} is not a version. Write it in digits and"
+                " dots, such as 26.1.5, or remove the option."
             )
         self._named_path = host.check_path("config_path", options.config_path) if options.config_path else None
         # What the last plan removes permanently.
@@ -422,7 +422,7 @@ class ConfigureEngine:
         if not self.host.is_executable(path):
             raise errors.NvidiaError(
                 f"The default runtime was not set to {request.runtime_name}, because {path} is not an executable file"
-                " on this host. Install the NVIDIA Container Toolkit, or set runtime_dir to its"
+                f" on this host. Install the NVIDIA Container Toolkit, or set {errors.option:runtime_dir} to its"
                 " directory."
             )
 

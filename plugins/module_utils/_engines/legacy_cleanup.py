@@ -156,7 +156,8 @@ class LegacyScan:
             self.after[real] = self.context.files.read(real)
             self.originals[real] = None
             self.forgotten_records.append(real)
-            reason = f"{path} was NVIDIA's hook, which this collection removed. state: absent will not restore it."
+            not_restored = f"{errors.option:state}: absent will not restore it."
+            reason = f"{path} was NVIDIA's hook, which this collection removed. {not_restored}"
             self.leftovers.append(Leftover(path, HOOK, reason))
 
     # -- parts of the main file ----------------------------------------------------------------------------------
@@ -491,7 +492,8 @@ class LegacyCleanup:
             cleaner(self._scan)
         else:
             self._scan.warnings.append(
-                f"purge_legacy supports only the engines of the system and does nothing for {engine.key}."
+                f"{errors.option:purge_legacy} supports only the engines of the system and does nothing for"
+                f" {engine.key}."
             )
         self.leftovers: tuple[Leftover, ...] = tuple(self._scan.leftovers)
         self.warnings: tuple[str, ...] = tuple(self._scan.warnings)

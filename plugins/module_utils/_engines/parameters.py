@@ -78,9 +78,9 @@ def options_of(params: t.Mapping[str, t.Any], request: engines_base.RuntimeReque
 
 def check_for_targets(params: t.Mapping[str, t.Any], targets: t.Sequence[str]) -> None:
     """Raise NvidiaError for options that describe one engine if there are several."""
-    named = [name for name in _OF_ONE_ENGINE if params[name] is not None]
+    named = [f"{errors.option:{name}}" for name in _OF_ONE_ENGINE if params[name] is not None]
     if named and len(targets) > 1:
         raise errors.NvidiaError(
-            f"{' and '.join(named)} can only be set for one engine, but targets has {', '.join(targets)}. Use one task"
-            " for each engine."
+            f"{' and '.join(named)} can only be set for one engine, but {errors.option:targets} has"
+            f" {', '.join(targets)}. Use one task for each engine."
         )

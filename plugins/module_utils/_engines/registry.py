@@ -202,7 +202,8 @@ def resolve_target(
     by_user = any(row.by_user for row in flavors.FLAVORS.values() if row.engine == engine)
     if user is not None and (not by_user or flavor not in (core_constants.AUTO, *_user_flavors(engine))):
         raise errors.NvidiaError(
-            f"The option user is only for rootless Docker, not for {engine} with flavor: {flavor}. Remove the option."
+            f"The option {errors.option:user} is only for rootless Docker, not for {engine} with"
+            f" {errors.option:flavor}: {flavor}. Remove the option."
         )
     if user is not None or flavor in _user_flavors(engine):
         return Target(engine, _user_flavors(engine)[0], accounts.require_own(host, user).name)
@@ -225,7 +226,8 @@ def resolve_target(
     if len(found) > 1:
         raise errors.NvidiaError(
             f"This host has several installations of {engine}: {', '.join(map(str, found))}, each written as"
-            " ENGINE/FLAVOR/INSTANCE. Select one with flavor, and with user or service for the instance."
+            f" ENGINE/FLAVOR/INSTANCE. Select one with {errors.option:flavor}, and with {errors.option:user} or"
+            f" {errors.option:service} for the instance."
         )
     if len(found) == 1:
         return found[0]
@@ -242,7 +244,9 @@ def _target_of_unit(engine: str, flavor: str, service: str, found: t.Sequence[Ta
         return matching[0]
     row = flavors.FLAVORS[engine, core_constants.SYSTEM if flavor == core_constants.AUTO else flavor]
     if row.by_unit and systemd_units.unit_file(host, service) is None:
-        raise errors.NvidiaError(f"This host has no unit {service}. Correct the option service, or remove it.")
+        raise errors.NvidiaError(
+            f"This host has no unit {service}. Correct the option {errors.option:service}, or remove it."
+        )
     return Target(engine, row.flavor, service if row.by_unit else "")
 
 

@@ -235,12 +235,15 @@ def check_options(options: t.Mapping[str, t.Any], reserved: t.Mapping[KeyPath, s
         beginnings = (tuple(map(str.lower, path[:depth])) for depth in range(1, len(path) + 1))
         parameter = next((parameters[start] for start in beginnings if start in parameters), None)
         if parameter is not None:
-            raise errors.NvidiaError(f"Remove {'.'.join(path)} from runtime_options and set {parameter} instead.")
+            raise errors.NvidiaError(
+                f"Remove {'.'.join(path)} from {errors.option:runtime_options} and set"
+                f" {errors.option:{parameter}} instead."
+            )
         values = value if isinstance(value, list) else [value]
         if any(item is None or not isinstance(item, (str, bool, int, float)) for item in values):
             raise errors.NvidiaError(
-                f"runtime_options.{'.'.join(path)} has an unsupported type. Use a string, a number, true, false, a list"
-                " of these, or a dictionary."
+                f"{errors.option:runtime_options}: {'.'.join(path)} has an unsupported type. Use a string, a number,"
+                " true, false, a list of these, or a dictionary."
             )
 
 

@@ -103,7 +103,8 @@ class ConfigValidator(t.NamedTuple):
     def _refuse_if_strict(self) -> None:
         if self.strict:
             raise core_errors.HostError(
-                f"validate is true, but {self.engine.name} cannot be run on this host. Set validate: auto."
+                f"{core_errors.option:validate} is true, but {self.engine.name} cannot be run on this host. Set"
+                f" {core_errors.option:validate}: auto."
             )
 
     def _check(
@@ -118,7 +119,7 @@ class ConfigValidator(t.NamedTuple):
         if message:
             raise core_errors.NvidiaError(
                 f"{path} was not changed, because {self.engine.name} refuses the new content: {message}. Correct the"
-                " file or the unit, or set validate: false to write the file without this check."
+                f" file or the unit, or set {core_errors.option:validate}: false to write the file without this check."
             )
 
     def _validation_error(
@@ -148,7 +149,8 @@ class ConfigValidator(t.NamedTuple):
         if self.engine.validator_missing(message):
             if self.strict:
                 raise core_errors.HostError(
-                    f"validate is true, but this version of {self.engine.name} has no validator. Set validate: auto."
+                    f"{core_errors.option:validate} is true, but this version of {self.engine.name} has no validator."
+                    f" Set {core_errors.option:validate}: auto."
                 )
             return ""
         for name, real in command.original_paths.items():
@@ -165,8 +167,8 @@ class ConfigValidator(t.NamedTuple):
         if changed:
             raise core_errors.NvidiaError(
                 f"{path} was not changed. The new content would also change {changed} in the configuration of"
-                f" {self.engine.name}, which this task does not set. Check these settings, or set validate: false to"
-                " write the file without this check."
+                f" {self.engine.name}, which this task does not set. Check these settings, or set"
+                f" {core_errors.option:validate}: false to write the file without this check."
             )
 
     def _require(
@@ -192,8 +194,8 @@ class ConfigValidator(t.NamedTuple):
         if lacking:
             raise core_errors.NvidiaError(
                 f"{path} was not changed. {self.engine.name} would start with the new content, but without"
-                f" {', '.join(lacking)}. Check whether its version and engine_version are the same, and whether another"
-                " file overrides these settings."
+                f" {', '.join(lacking)}. Check whether its version and {core_errors.option:engine_version} are the"
+                " same, and whether another file overrides these settings."
             )
 
 

@@ -131,7 +131,8 @@ def _only(name: str, candidates: t.Sequence[_Candidate], searched: t.Sequence[st
         )
     places = ", ".join(searched) or "no engine is installed"
     raise errors.HostError(
-        f"No container has the name or ID {name!r}. Searched: {places}. Correct container, or select the engine."
+        f"No container has the name or ID {name!r}. Searched: {places}. Correct {errors.option:container}, or select"
+        " the engine."
     )
 
 

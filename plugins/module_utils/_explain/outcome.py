@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
     access as explain_access,
@@ -308,7 +309,9 @@ class Outcome:
         if not self.selection.comparable:
             message = "The files of WSL and Tegra are not compared."
             return explain_result.unknown(CONTENTS, "contents-unknown", message)
-        advice = "Create the container again. If that does not help, verify the engine with level: gpu."
+        advice = (
+            f"Create the container again. If that does not help, verify the engine with {errors.option:level}: gpu."
+        )
         nodes = expected.missing_devices(contents)
         if nodes:
             problem = f"It does not have the device nodes {core_text.listed(nodes)}"

@@ -132,7 +132,8 @@ def create_nodes(host: hostfs.HostFS, nodes: t.Sequence[Node], run: core_plan.Ru
         expected = ", ".join(f"{node.path} ({node.major}:{node.minor})" for node in missing)
         raise core_errors.HostError(
             f"{_PROGRAM} did not create {expected}. It printed: {' '.join(filter(None, printed)) or 'nothing'}. Create"
-            " the nodes with the program that creates the driver's other nodes, or set create_device_nodes: false."
+            " the nodes with the program that creates the driver's other nodes, or set"
+            f" {core_errors.option:create_device_nodes}: false."
         )
 
 
@@ -143,8 +144,8 @@ def _modprobe(host: hostfs.HostFS, folder: str) -> list[str]:
     program = root.find_executable([_PROGRAM])
     if program is None:
         raise core_errors.HostError(
-            f"{_PROGRAM}, which creates the device nodes in {folder}, is not installed below {driver_root}. Install the"
-            f" driver's package {_PROGRAM} there, or set create_device_nodes: false."
+            f"{_PROGRAM}, which creates the device nodes in {folder}, is not installed below {driver_root}. Install"
+            f" the driver's package {_PROGRAM} there, or set {core_errors.option:create_device_nodes}: false."
         )
     return root.argv([program])
 
@@ -152,8 +153,8 @@ def _modprobe(host: hostfs.HostFS, folder: str) -> list[str]:
 def _require_live(host: hostfs.HostFS) -> None:
     if not host.live:
         raise core_errors.HostError(
-            f"{host.root} is an offline tree, which has no devices. Create the device nodes on the running host, or set"
-            " create_device_nodes: false."
+            f"{host.root} is an offline tree, which has no devices. Create the device nodes on the running host, or"
+            f" set {core_errors.option:create_device_nodes}: false."
         )
 
 

@@ -133,7 +133,9 @@ class DriverFiles:
         if self.root == "/":
             return self.root
         exists = self.lookup.is_directory(self.root)
-        return f"driver_root {self.root}" + ("" if exists else ", which is not a directory on this host")
+        return f"{errors.option:driver_root} {self.root}" + (
+            "" if exists else ", which is not a directory on this host"
+        )
 
     def version(self) -> str:
         """Return the driver's version from its library's name. Raises HostError unless there is exactly one."""
@@ -146,13 +148,13 @@ class DriverFiles:
             if len(versions) > 1:
                 raise errors.HostError(
                     f"This host has libraries of several NVIDIA drivers: {', '.join(versions.values())}. Remove unused"
-                    " drivers, or set library_search_paths to the directory of one driver."
+                    f" drivers, or set {errors.option:library_search_paths} to the directory of one driver."
                 )
             if versions:
                 return _check_version(next(iter(versions)))
         raise errors.HostError(
             f"There is no libcuda.so.VERSION of an NVIDIA driver below {self.label}. Install the driver, or set"
-            " driver_root or library_search_paths."
+            f" {errors.option:driver_root} or {errors.option:library_search_paths}."
         )
 
     def require_version(self, version: str) -> None:
@@ -162,7 +164,7 @@ class DriverFiles:
             raise errors.HostError(
                 f"The loaded NVIDIA driver has version {version}, but there is no libcuda.so.{version} below"
                 f" {self.label}. Install the libraries of that version, restart the host if the driver was updated"
-                " while it was loaded, or set driver_root or library_search_paths."
+                f" while it was loaded, or set {errors.option:driver_root} or {errors.option:library_search_paths}."
             )
 
     def libraries(self, pattern: str) -> list[Found]:

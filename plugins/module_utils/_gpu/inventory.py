@@ -22,12 +22,8 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml
 
 
-_NOT_QUERIED_MESSAGE = "NVML was not queried, because the host is an offline tree or use_nvml is false."
 # The codes of query_nvml() if there is no result. ABSENT: the host has no such library.
 NOT_QUERIED, UNUSABLE, ABSENT = "nvml-not-asked", "nvml-unusable", "driver-library-missing"
-_INSTALL_LIBRARY = (
-    "Install the libraries of the loaded driver's version. If they are in another directory, name it as driver_root."
-)
 # The problem codes for the device nodes of a MIG device, and for the device node of a GPU.
 MIG_NODE, NODE = "mig-node-unusable", "node-unusable"
 _PCI = "/sys/bus/pci/devices"
@@ -170,7 +166,8 @@ def query_nvml(
         HostError: NVML returns an error, crashes or hangs.
     """
     if not (host.live if use_nvml is None else use_nvml):
-        return None, errors.Problem(NOT_QUERIED, _NOT_QUERIED_MESSAGE)
+        message = f"NVML was not queried, because the host is an offline tree or {errors.option:use_nvml} is false."
+        return None, errors.Problem(NOT_QUERIED, message)
     # Callers that do not use NVML do not need this import.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml  # noqa: PLC0415
 
@@ -190,7 +187,11 @@ def query_nvml(
             reasons.append(str(error))
     if not libraries:
         message = f"There is no {nvml.LIBRARY} below {files.label}."
-        return None, errors.Problem(ABSENT, message, _INSTALL_LIBRARY)
+        advice = (
+            "Install the libraries of the loaded driver's version. If they are in another directory, name it as"
+            f" {errors.option:driver_root}."
+        )
+        return None, errors.Problem(ABSENT, message, advice)
     return None, errors.Problem(UNUSABLE, " ".join(reasons))
 
 
@@ -267,8 +268,8 @@ def _refuse_mig(host: hostfs.HostFS, reason: str) -> None:
         first = found[0]
         raise errors.HostError(
             f"This host has MIG devices ({procfs.CAPABILITIES}/gpu{first.minor}/mig/gi{first.gi}), which only NVML can"
-            f" list. {reason} Install the libnvidia-ml.so.1 of the loaded driver's version, and do not set use_nvml to"
-            " false."
+            f" list. {reason} Install the libnvidia-ml.so.1 of the loaded driver's version, and do not set"
+            f" {errors.option:use_nvml} to false."
         )
 
 

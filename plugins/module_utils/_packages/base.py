@@ -234,7 +234,7 @@ class CommandError(core_errors.HostError):
     def __init__(self, action: str, output: t.Sequence[str], advice: str) -> None:
         text = " | ".join(output).rstrip(".") or "nothing"
         end = "" if text[-1] in "!?" else "."
-        super().__init__(f"{action} failed.{core_errors.PROGRAM_OUTPUT}{text}{end} {advice}".rstrip())
+        super().__init__(f"{action} failed. Program output: {text}{end} {advice}".rstrip())
         self.advice = advice
         self.output = tuple(output)
 

@@ -103,13 +103,13 @@ def _create(
     if family.create is None:
         raise UnsupportedError(
             f"This collection does not support packages of {distribution}. Install the NVIDIA Container Toolkit with"
-            " the distribution's package manager, and set source: existing."
+            f" the distribution's package manager, and set {errors.option:source}: existing."
         )
     missing = [name for name in family.programs if host.find_executable([name]) is None]
     if missing and host.live:
         raise errors.HostError(
             f"This host runs {distribution}, but lacks {', '.join(missing)}. Install them, or install the toolkit"
-            " without this module and set source: existing."
+            f" without this module and set {errors.option:source}: existing."
         )
     commands = run if isinstance(run, packages_base.Commands) else packages_base.Commands.of(run)
     return family.create(host, commands, lock_timeout)

@@ -393,9 +393,9 @@ class Dnf:
         status, output, errors = self.commands.read(self.host.argv([*_VERSIONLOCK, "list"]))
         if status:
             raise core_errors.HostError(
-                "hold is set, but dnf versionlock failed on this host:"
-                f" {' | '.join(_last_lines(output, errors)) or 'it printed nothing'}."
-                " Install python3-dnf-plugin-versionlock, or leave hold out."
+                f"{core_errors.option:hold} is set, but dnf versionlock failed on this host:"
+                f" {' | '.join(_last_lines(output, errors)) or 'it printed nothing'}. Install"
+                f" python3-dnf-plugin-versionlock, or leave {core_errors.option:hold} out."
             )
 
     def hold(self, packages: t.Mapping[str, str]) -> None:

@@ -108,13 +108,13 @@ class Preflight(t.NamedTuple):
             return (
                 f"systemd must reload its units before it restarts {service}, because the unit has changed. Then the"
                 f" containers {_listed(losing_gpus)} lose the GPUs that the legacy hook gave them. {name} was not"
-                " restarted. Stop these containers, or set allow_disruption: true."
+                f" restarted. Stop these containers, or set {errors.option:allow_disruption}: true."
             )
         if killed_pids:
             return (
                 f"A restart of {name} would kill {len(killed_pids)} container processes, because KillMode of {service}"
                 f" is not process. {name} was not restarted. Set KillMode=process in the unit, or set"
-                " allow_disruption: true."
+                f" {errors.option:allow_disruption}: true."
             )
         stopped = self._stopped_containers(self.probe.engine, self.installation)
         if stopped or not dependent_units:
@@ -133,14 +133,15 @@ class Preflight(t.NamedTuple):
             return (
                 f"{name} runs but does not answer on {installation.socket}, so it is unknown which containers a"
                 f" restart would stop. {self.probe.engine.name} was not restarted. Run `systemctl status"
-                f" {installation.service}` on the host and correct what it reports, or set allow_disruption: true."
+                f" {installation.service}` on the host and correct what it reports, or set"
+                f" {errors.option:allow_disruption}: true."
             )
         if not containers:
             return ""
         return (
             f"A restart of {name} would stop running containers: {_listed(containers)}. {self.probe.engine.name} was"
             " not restarted. Stop these containers, set live-restore in Docker's configuration (a swarm does not"
-            " support it), or set allow_disruption: true."
+            f" support it), or set {errors.option:allow_disruption}: true."
         )
 
 

@@ -174,7 +174,8 @@ class SignalReload(RestartMethod):
                 return
         raise errors.HostError(
             f"No {program} process was found, so no signal was sent. Neither the main process of the unit nor the"
-            f" process that answers on {self.probe.inspect().socket} is {program}. Use mode: systemd, or set socket."
+            f" process that answers on {self.probe.inspect().socket} is {program}. Use {errors.option:mode}: systemd,"
+            f" or set {errors.option:socket}."
         )
 
     def _candidates(self) -> t.Iterator[int]:
@@ -210,9 +211,12 @@ def select_method(
         return RestartMethod()
     reload = action == "reload"
     if reload and engine.no_reload:
-        raise errors.NvidiaError(f"{engine.no_reload}. It was not reloaded. Use action: restart.")
+        raise errors.NvidiaError(f"{engine.no_reload}. It was not reloaded. Use {errors.option:action}: restart.")
     if mode == "signal" and not reload:
-        raise errors.NvidiaError(f"A signal cannot restart {engine.name}. Use mode: systemd, or action: reload.")
+        raise errors.NvidiaError(
+            f"A signal cannot restart {engine.name}. Use {errors.option:mode}: systemd, or {errors.option:action}:"
+            " reload."
+        )
     if reload and installation.pid is None:
         raise errors.NvidiaError(
             f"{engine.name} does not run as {service}, so it cannot be reloaded. Start it. It reads its current files"
@@ -234,8 +238,8 @@ def select_method(
             f" `loginctl enable-linger {user.name}` as root, then run the task again."
         )
     raise errors.NvidiaError(
-        f"{engine.name} cannot be {action}ed, because systemd does not run it as {service}. Set service to the engine's"
-        f" unit, or {action} the engine yourself."
+        f"{engine.name} cannot be {action}ed, because systemd does not run it as {service}. Set"
+        f" {errors.option:service} to the engine's unit, or {action} the engine yourself."
     )
 
 
@@ -256,7 +260,7 @@ def _systemctl_of(
     if installation.unit is None or status.name != installation.service:
         raise errors.NvidiaError(
             f"{installation.service} is another name of {status.name} or an instance of a template, so its process"
-            " cannot be identified. Set service to the name of a unit that has its own file."
+            f" cannot be identified. Set {errors.option:service} to the name of a unit that has its own file."
         )
     # The process is looked up again, because the first lookup may have found a process that was just ending.
     unmanaged = installation.pid is not None and not status.pid and not status.busy

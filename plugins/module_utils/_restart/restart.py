@@ -59,8 +59,8 @@ class RestartOptions(t.NamedTuple):
         """Raise NvidiaError if a number is out of range."""
         if self.timeout <= 0 or self.retries < 0:
             raise errors.NvidiaError(
-                f"timeout must be greater than 0, and retries must not be negative. They are {self.timeout:g} and"
-                f" {self.retries}. Correct them."
+                f"{errors.option:timeout} must be greater than 0, and {errors.option:retries} must not be negative."
+                f" They are {self.timeout:g} and {self.retries}. Correct them."
             )
 
 
@@ -209,8 +209,8 @@ class Restart:
         result = self.loop.wait_until_healthy(self.options.expect, time.monotonic() + self.options.timeout)
         if result.problems:
             message = (
-                f"The check of {self.engine.name} failed: {result.reasons}. mode is none, so it was not restarted. Use"
-                " mode: auto to restart or reload it."
+                f"The check of {self.engine.name} failed: {result.reasons}. {errors.option:mode} is none, so it was"
+                f" not restarted. Use {errors.option:mode}: auto to restart or reload it."
             )
             raise RestartError(self._redact(message), self._result("unknown"))
         return self._result("applied")
@@ -418,7 +418,7 @@ class Restart:
         """Return the warning for an engine that the probe also finds unhealthy with its previous files."""
         return (
             f"The health of {self.engine.name} cannot be determined: {self.before.reasons}. {consequence}"
-            f" {self._status_advice()}. If it listens on another socket, set socket."
+            f" {self._status_advice()}. If it listens on another socket, set {errors.option:socket}."
         )
 
     def _status_advice(self) -> str:
@@ -465,8 +465,9 @@ def restart(options: RestartOptions, host: hostfs.HostFS, run: core_plan.Runner,
     options.check()
     if not host.live:
         raise errors.NvidiaError(
-            f"host_root {host.root!r} is an offline tree, in which no engine runs. Remove this task, because the engine"
-            " reads its files when it starts, or set host_root_live: true if it is the file system of a running host."
+            f"{errors.option:host_root} {host.root!r} is an offline tree, in which no engine runs. Remove this task,"
+            f" because the engine reads its files when it starts, or set {errors.option:host_root_live}: true if it is"
+            " the file system of a running host."
         )
     if check_mode:
         return Restart(options, host, run, check_mode).check_mode_result()

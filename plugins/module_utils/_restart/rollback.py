@@ -56,8 +56,9 @@ def _previous_file(host: hostfs.HostFS, path: str, change: Change) -> engines_jo
     saved = apply.load_backup(host, backup)
     if saved is None:
         raise errors.NvidiaError(
-            f"rollback: the backup {change.backup} of {path} does not exist, so {path} could not be restored. Set"
-            " rollback to the backup_files that nvidia_runtime_config returned for this host, or to an empty list."
+            f"{errors.option:rollback}: the backup {change.backup} of {path} does not exist, so {path} could not be"
+            f" restored. Set {errors.option:rollback} to the backup_files that nvidia_runtime_config returned for this"
+            " host, or to an empty list."
         )
     return engines_journal.PreviousFile(path, *saved, change.checksum)
 

@@ -228,7 +228,8 @@ class Policies:
     def __init__(self, running_gpu_containers: str, minimum_version: str | None, minimum_version_policy: str) -> None:
         if minimum_version is not None and upstream_version(minimum_version) is None:
             raise errors.NvidiaError(
-                f"Invalid minimum_version {minimum_version!r}. Use a version such as {oldest_safe_version()}."
+                f"Invalid {errors.option:minimum_version} {minimum_version!r}. Use a version such as"
+                f" {oldest_safe_version()}."
             )
         self._running_gpu_containers = running_gpu_containers
         self._minimum_version = minimum_version
@@ -255,7 +256,9 @@ class Policies:
         """
         policy = self._running_gpu_containers
         if policy == "fail":
-            raise errors.HostError(f"{problem} {advice}, or set running_gpu_containers: warn to continue.")
+            raise errors.HostError(
+                f"{problem} {advice}, or set {errors.option:running_gpu_containers}: warn to continue."
+            )
         if policy == "warn":
             self.warn(warning)
 
@@ -273,7 +276,9 @@ class Policies:
         if problem is None:
             return
         if policy == "fail":
-            raise errors.NvidiaError(f"{problem} Choose a newer version, or set minimum_version_policy: warn.")
+            raise errors.NvidiaError(
+                f"{problem} Choose a newer version, or set {errors.option:minimum_version_policy}: warn."
+            )
         self.warn(problem)
 
 

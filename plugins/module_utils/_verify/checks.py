@@ -108,7 +108,7 @@ class GpuChecks:
             return failed(
                 DRIVER,
                 f"{procfs.VERSION_FILES[0]} does not exist, and this host has no NVIDIA device on its PCI bus.",
-                "Use level: engine for hosts without a GPU.",
+                f"Use {errors.option:level}: engine for hosts without a GPU.",
             )
         return failed(
             DRIVER,
@@ -148,8 +148,9 @@ class GpuChecks:
             return failed(
                 TOOLKIT,
                 f"Missing programs: {', '.join(missing)}.",
-                "Install the NVIDIA Container Toolkit (package nvidia-container-toolkit, or nvidia_toolkit_install with"
-                " source: directory), or set runtime_dir to the directory of its programs.",
+                "Install the NVIDIA Container Toolkit (package nvidia-container-toolkit, or nvidia_toolkit_install"
+                f" with {errors.option:source}: directory), or set {errors.option:runtime_dir} to the directory of its"
+                " programs.",
             )
         return passed(TOOLKIT, f"{program} and the programs that it needs exist.")
 

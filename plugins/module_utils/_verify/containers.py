@@ -150,7 +150,7 @@ class Containers(abc.ABC):
 
     def _import(self, archive: bytes, image: str) -> None:  # noqa: ARG002
         """Make an image with LABEL of ``archive``. Raises ContainerError."""
-        raise ContainerError("This engine imports no image", "Set image.", started=False)
+        raise ContainerError("This engine imports no image", f"Set {core_errors.option:image}.", started=False)
 
     def _remove_image(self) -> str:
         """Remove an image that this run has pulled; return an error message if it remains."""
@@ -163,7 +163,7 @@ class Containers(abc.ABC):
         if status is None:
             raise ContainerError(
                 f"The container did not exit within {spec.timeout:g} seconds",
-                "Increase timeout, or set command to one that exits.",
+                f"Increase {core_errors.option:timeout}, or set {core_errors.option:command} to one that exits.",
                 output,
             )
         return ContainerResult(status, output)
@@ -206,10 +206,10 @@ def lacks_program(spec: ContainerSpec, status: int, message: str) -> bool:
 
 def missing_image(image: str, load_command: str, kind: str = "image") -> ContainerError:
     """Return the error for an image that is not on this host."""
+    change = f"set {core_errors.option:image} to another one" if kind == "image" else "configure another one"
     return ContainerError(
         f"The {kind} {image} is not on this host, and no image is pulled",
-        f"Load it first, for example with `{load_command}`, or"
-        f" {'set image to another one' if kind == 'image' else 'configure another one'}.",
+        f"Load it first, for example with `{load_command}`, or {change}.",
         started=False,
     )
 
@@ -274,7 +274,9 @@ class DockerContainers(Containers):
             raise missing_image(image, "docker load --input FILE")
         if answer.refused:
             raise ContainerError(
-                f"docker cannot find the image {image}: {answer.error_message()}", "Correct image.", started=False
+                f"docker cannot find the image {image}: {answer.error_message()}",
+                f"Correct {core_errors.option:image}.",
+                started=False,
             )
 
     def _status(self, name: str) -> int | None:
@@ -342,7 +344,7 @@ class DockerContainers(Containers):
         except (OSError, ValueError) as error:
             raise ContainerError(
                 f"docker does not answer correctly on {self._shown_socket} ({str(error) or 'empty answer'})",
-                "Increase timeout, or read the journal of docker.",
+                f"Increase {core_errors.option:timeout}, or read the journal of docker.",
             ) from error
 
 
@@ -440,7 +442,7 @@ class PodmanContainers(Containers):
         if status:
             raise ContainerError(
                 f"podman cannot find the image {image}: {_error_message(errors)}",
-                "Correct image, or fix what podman reports.",
+                f"Correct {core_errors.option:image}, or fix what podman reports.",
                 started=False,
             )
 

@@ -251,7 +251,7 @@ class CriPods(verify_containers.Containers):
             raise verify_containers.ContainerError(
                 f"{self._cri.engine} does not answer correctly on {self._cri.socket} when it is requested to {action}"
                 f" ({str(error) or 'empty answer'})",
-                f"Increase timeout, or read the journal of {self._cri.engine}.",
+                f"Increase {errors.option:timeout}, or read the journal of {self._cri.engine}.",
             ) from error
 
 

@@ -49,7 +49,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {"engine": ("true",), "gpu": visible_gpus
 _ARCHIVE_COMMANDS: dict[str, tuple[str, ...]] = {"engine": ("/bin/sh", "-c", "true"), "gpu": visible_gpus.COMMAND}
 # The toolkit's value for no GPU is "void": the runtime starts such a container on every host, with any image.
 _VARIABLE, _NO_GPU, _ALL_GPUS = "NVIDIA_VISIBLE_DEVICES", "void", "all"
-_PROGRAM_ADVICE = "The image does not contain the program. Set command or image."
 _KILLED = (137, 143)
 # The number of output lines that a message quotes.
 _QUOTED = 5
@@ -211,7 +210,8 @@ class Verification:
             return verify_checks.failed(
                 FILE,
                 f"{path} registers {name} as {self.program}, which is not an executable file on this host.",
-                "Install the NVIDIA Container Toolkit, or correct runtime_dir of nvidia_runtime_config.",
+                f"Install the NVIDIA Container Toolkit, or correct {errors.option:runtime_dir} of"
+                " nvidia_runtime_config.",
             )
         return verify_checks.passed(FILE, f"{path} registers {name} as {self.program}.")
 
@@ -228,7 +228,9 @@ class Verification:
                 how = verify_injection.describe(injection, self.engine.name, name)
                 return verify_checks.passed(FILE, f"{problem} Containers get the GPUs with `{how}`.")
             problem = f"{problem} {verify_injection.reason_for_none(facts)}"
-        return verify_checks.failed(FILE, problem, "Register it with nvidia_runtime_config, or correct runtime_name.")
+        return verify_checks.failed(
+            FILE, problem, f"Register it with nvidia_runtime_config, or correct {errors.option:runtime_name}."
+        )
 
     def _engine_facts(self, state: engines_base.ConfiguredState) -> verify_injection.InjectionFacts:
         # CRI-O cannot switch CDI off, and does not report it.
@@ -257,7 +259,9 @@ class Verification:
             return verify_checks.failed(LIVE, f"{engine} does not run as {installation.service}.", start)
         if self.live is None:
             problem = f"{engine} runs, but does not answer on {installation.socket}."
-            return verify_checks.failed(LIVE, problem, f"{journal} If it listens on another socket, set socket.")
+            return verify_checks.failed(
+                LIVE, problem, f"{journal} If it listens on another socket, set {errors.option:socket}."
+            )
         health_problem = self.engine.health_problem(self.host, installation, self.live, self.state)
         if health_problem is not None:
             return verify_checks.failed(LIVE, f"{engine} runs, but {health_problem.message}.", journal)
@@ -287,7 +291,7 @@ class Verification:
             return verify_checks.skipped(CONTAINER, "No container is started in check mode.")
         if not self.options.image and flavors.FACTS[self.engine.name].cri:
             self.not_verified = "no image"
-            problem = f"No container was started, because {self.engine.name} needs an image. Set image."
+            problem = f"No container was started, because {self.engine.name} needs an image. Set {errors.option:image}."
             return verify_checks.skipped(CONTAINER, problem)
         try:
             spec = self._container_spec()
@@ -295,7 +299,7 @@ class Verification:
         except verify_containers.ContainerError as error:
             self.output = masking.mask_urls(error.output)
             self.cause_unknown = error.started and not error.no_program
-            advice = _PROGRAM_ADVICE if error.no_program else error.advice or self._log_advice()
+            advice = _program_advice() if error.no_program else error.advice or self._log_advice()
             return verify_checks.failed(CONTAINER, f"{error.problem.rstrip('.')}.{self._quoted_output()}", advice)
         except errors.HostError as error:
             return verify_checks.failed(CONTAINER, str(error))
@@ -304,7 +308,7 @@ class Verification:
         if result.status:
             no_program = result.status == verify_containers.NO_SUCH_PROGRAM and not spec.archive
             self.cause_unknown = not no_program
-            advice = _PROGRAM_ADVICE if no_program else self._status_advice(result.status)
+            advice = _program_advice() if no_program else self._status_advice(result.status)
             return verify_checks.failed(CONTAINER, f"{detail}{self._quoted_output()}", advice)
         if spec.command in visible_gpus.COMMANDS:
             return self._compare_gpus(by_nodes=spec.command == visible_gpus.NODES_COMMAND)
@@ -451,12 +455,17 @@ class Verification:
         return f" Output: {' / '.join(lines)}." if lines else ""
 
 
+def _program_advice() -> str:
+    return f"The image does not contain the program. Set {errors.option:command} or {errors.option:image}."
+
+
 def _normalized(options: VerifyOptions, host: hostfs.HostFS) -> VerifyOptions:
     """Return the options with normalized paths. Raises NvidiaError for an unusable level or path."""
     if options.level != "config" and not host.live:
         raise errors.NvidiaError(
-            f"level {options.level} starts a container, which needs a running host, but host_root {host.root!r} is an"
-            " offline tree. Use level: config, or set host_root_live: true if it is the file system of a running host."
+            f"level {options.level} starts a container, which needs a running host, but {errors.option:host_root}"
+            f" {host.root!r} is an offline tree. Use {errors.option:level}: config, or set"
+            f" {errors.option:host_root_live}: true if it is the file system of a running host."
         )
 
     def normalized(name: str, path: str | None) -> str | None:

@@ -67,6 +67,6 @@ def _missing_libraries(document: Data, files: driver_files.DriverFiles, version:
     missing = [path for path in found if path not in sources and posixpath.basename(path) not in names]
     if missing:
         yield (
-            f"The specification lacks libraries of the driver: {core_text.listed(missing)}. Set library_search_paths to"
-            " the directories of all libraries."
+            f"The specification lacks libraries of the driver: {core_text.listed(missing)}. Set"
+            f" {errors.option:library_search_paths} to the directories of all libraries."
         )

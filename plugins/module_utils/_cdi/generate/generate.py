@@ -211,9 +211,9 @@ class SpecGenerator:
 
         program = self._program()
         if program is None:
-            reason = f"mode: {mode} needs it"
+            reason = f"{core_errors.option:mode}: {mode} needs it"
             if options.backend == cdi_options.NVIDIA_CTK:
-                reason = "backend is nvidia-ctk"
+                reason = f"{core_errors.option:backend} is nvidia-ctk"
             elif mode in cdi_modes.MODES:
                 reason = "a refresh unit generates the same file with it"
             raise core_errors.HostError(
@@ -224,8 +224,8 @@ class SpecGenerator:
             return generate_all_with(program, mode, options.request, self._run_pinned, self._host)
         if mode not in cdi_modes.MODES:
             raise UnpredictableError(
-                f"Check mode cannot predict the specification, because mode: {mode} needs {program}, which an earlier"
-                " task of this play would install."
+                f"Check mode cannot predict the specification, because {core_errors.option:mode}: {mode} needs"
+                f" {program}, which an earlier task of this play would install."
             )
         # This refuses options that the version lacks.
         version = version_of(program, self._run_pinned, self._host)
@@ -240,7 +240,8 @@ class SpecGenerator:
 def _backend(backend: str, mode: str, owned_by_unit: bool) -> str:
     if backend == cdi_options.NATIVE and mode not in cdi_modes.MODES:
         raise core_errors.NvidiaError(
-            f"backend: native does not support mode: {mode}. Set backend to auto or nvidia-ctk."
+            f"{core_errors.option:backend}: native does not support {core_errors.option:mode}: {mode}. Set"
+            f" {core_errors.option:backend} to auto or nvidia-ctk."
         )
     if backend != cdi_options.AUTO:
         return backend
@@ -274,7 +275,8 @@ def _unknown_coherence(options: cdi_options.CdiOptions, found: inventory.GpuInve
     unknown = [str(gpu.index) for gpu in found.gpus if gpu.coherent is None or found.source != "nvml"]
     warning = (
         f"NVML does not report whether GPU {', '.join(unknown)} is coherent, so it is in neither of the additional"
-        f" specifications. Make NVML usable, or remove {cdi_options.COHERENCE} from feature_flags."
+        f" specifications. Make NVML usable, or remove {cdi_options.COHERENCE} from"
+        f" {core_errors.option:feature_flags}."
     )
     return [warning] if unknown else []
 
@@ -284,8 +286,9 @@ def _validated(document: t.Mapping[str, t.Any], kind: str) -> dict[str, t.Any]:
     result = cdi_validate.validate(document)
     if result.errors:
         raise core_errors.NvidiaError(
-            "The specification was not written, because engines would reject it:"
-            f" {' '.join(map(str, result.errors))} Check vendor, class, device_name_strategies and device_ids."
+            f"The specification was not written, because engines would reject it: {' '.join(map(str, result.errors))}"
+            f" Check {core_errors.option:vendor}, {core_errors.option:class},"
+            f" {core_errors.option:device_name_strategies} and {core_errors.option:device_ids}."
         )
     if result.document["kind"] != kind:
         raise core_errors.HostError(
@@ -346,8 +349,9 @@ def generate_all_with(
     """
     if not host.live:
         raise core_errors.HostError(
-            f"This specification needs {program}, but programs of an offline host_root are not run. Set backend: native"
-            " and one of its modes, or host_root_live: true if a running system is mounted there."
+            f"This specification needs {program}, but programs of an offline {core_errors.option:host_root} are not"
+            f" run. Set {core_errors.option:backend}: native and one of its modes, or"
+            f" {core_errors.option:host_root_live}: true if a running system is mounted there."
         )
     request = cdi_options.checked(request, host)
     version = version_of(program, run_pinned, host)
@@ -374,8 +378,8 @@ def version_of(program: str, run_pinned: PinnedRunner, host: hostfs.HostFS) -> V
     if version < _OLDEST:
         raise core_errors.HostError(
             f"{program} has version {match.group(1)}, but specifications with nvidia-cdi-hook need {_dotted(_OLDEST)}."
-            " Install a newer NVIDIA Container Toolkit, or use nvidia_cdi_spec with backend: native and without a"
-            " refresh unit."
+            f" Install a newer NVIDIA Container Toolkit, or use nvidia_cdi_spec with {core_errors.option:backend}:"
+            " native and without a refresh unit."
         )
     return version
 
@@ -415,7 +419,7 @@ def command_of(
                 )
             arguments.append(f"--{flag}={value}")
     if not request.all_device:
-        _require_version(program, version, "no-all-device", "all_device: false")
+        _require_version(program, version, "no-all-device", f"{core_errors.option:all_device}: false")
         arguments.append("--no-all-device")
     return arguments
 
@@ -435,17 +439,19 @@ def _repeated_flags(version: Version, request: cdi_options.Request) -> list[Repe
     without_hooks = request.hooks == cdi_options.NONE
     compat = request.csv_compat_container_root
     disabled = (cdi_edits.ALL,) if without_hooks else request.disabled_hooks
+    switch = f"{core_errors.option:hooks}: none" if without_hooks else f"{core_errors.option:disabled_hooks}"
+    device_ids = () if request.device_ids == (cdi_edits.ALL,) else request.device_ids
     return [
-        ("device-name-strategy", request.device_name_strategies, "device_name_strategies"),
-        ("library-search-path", request.library_search_paths, "library_search_paths"),
-        ("config-search-path", request.config_search_paths, "config_search_paths"),
-        ("csv.file", request.csv_files, "csv_files"),
-        ("csv.ignore-pattern", request.csv_ignore_patterns, "csv_ignore_patterns"),
-        ("csv.compat-container-root", (compat,) if compat else (), "csv_compat_container_root"),
-        ("disable-hook", disabled, "hooks: none" if without_hooks else "disabled_hooks"),
-        ("enable-hook", () if without_hooks else request.enabled_hooks, "enabled_hooks"),
-        ("feature-flag", flags, "feature_flags"),
-        ("device-id", () if request.device_ids == (cdi_edits.ALL,) else request.device_ids, "device_ids"),
+        ("device-name-strategy", request.device_name_strategies, f"{core_errors.option:device_name_strategies}"),
+        ("library-search-path", request.library_search_paths, f"{core_errors.option:library_search_paths}"),
+        ("config-search-path", request.config_search_paths, f"{core_errors.option:config_search_paths}"),
+        ("csv.file", request.csv_files, f"{core_errors.option:csv_files}"),
+        ("csv.ignore-pattern", request.csv_ignore_patterns, f"{core_errors.option:csv_ignore_patterns}"),
+        ("csv.compat-container-root", (compat,) if compat else (), f"{core_errors.option:csv_compat_container_root}"),
+        ("disable-hook", disabled, switch),
+        ("enable-hook", () if without_hooks else request.enabled_hooks, f"{core_errors.option:enabled_hooks}"),
+        ("feature-flag", flags, f"{core_errors.option:feature_flags}"),
+        ("device-id", device_ids, f"{core_errors.option:device_ids}"),
     ]
 
 
@@ -454,8 +460,8 @@ def _require_version(program: str, version: Version, flag: str, parameter: str) 
     if version < first_version:
         raise core_errors.NvidiaError(
             f"{parameter} needs nvidia-ctk {_dotted(first_version)} (--{flag}), but {program} has version"
-            f" {_dotted(version)}. Install a newer NVIDIA Container Toolkit, remove {parameter}, or use nvidia_cdi_spec"
-            " with backend: native and without a refresh unit."
+            f" {_dotted(version)}. Install a newer NVIDIA Container Toolkit, remove {parameter}, or use"
+            f" nvidia_cdi_spec with {core_errors.option:backend}: native and without a refresh unit."
         )
 
 
@@ -508,7 +514,7 @@ def _unquoted(text: str) -> str:
 
 def _advice(mode: str) -> str:
     if mode in cdi_modes.MODES:
-        return "Check that the driver is loaded (nvidia-smi), or set backend: native."
+        return f"Check that the driver is loaded (nvidia-smi), or set {core_errors.option:backend}: native."
     return f"Check that mode {mode} is right for this host, and that its driver is installed."
 
 

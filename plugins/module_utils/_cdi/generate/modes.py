@@ -120,7 +120,8 @@ def _by_identifier(gpu_inventory: inventory.GpuInventory, identifier: str) -> _S
             return candidate
     known = ", ".join(_name(gpu, mig_device, cdi_options.INDEX) for gpu, mig_device in candidates) or "none"
     raise errors.NvidiaError(
-        f"device_ids: unknown device {identifier!r}. Use an index, a UUID, all or none. Devices of this host: {known}."
+        f"{errors.option:device_ids}: unknown device {identifier!r}. Use an index, a UUID, all or none. Devices of"
+        f" this host: {known}."
     )
 
 
@@ -133,7 +134,7 @@ def _name(gpu: inventory.Gpu, mig_device: inventory.MigDevice | None, strategy: 
     if not uuid:
         raise errors.HostError(
             f"The driver does not report the UUID of GPU {gpu.index} ({gpu.bus}), because no program has used the GPU"
-            " since the host started. Run nvidia-smi -L, or remove uuid from device_name_strategies."
+            f" since the host started. Run nvidia-smi -L, or remove uuid from {errors.option:device_name_strategies}."
         )
     return uuid
 
@@ -199,7 +200,7 @@ def generate_all(
     that are required.
     """
     if mode not in MODES:
-        raise errors.NvidiaError(f"mode: unknown value {mode!r}. Use one of {', '.join(MODES)}.")
+        raise errors.NvidiaError(f"{errors.option:mode}: unknown value {mode!r}. Use one of {', '.join(MODES)}.")
     request = cdi_options.checked(request, host)
     lookup = file_lookup.CachedFS(host)
     # As in nvidia-ctk (pkg/nvcdi/options.go, v1.20.0), where enabled_hooks still has effect.
@@ -219,7 +220,7 @@ def generate_all(
 def _nvml(inputs: _Inputs) -> dict[str, cdi_edits.Data]:
     request, gpu_inventory = inputs.request, inputs.gpu_inventory
     if gpu_inventory is None:
-        raise errors.NvidiaError("mode: nvml needs the list of the host's GPUs. Use another mode.")
+        raise errors.NvidiaError(f"{errors.option:mode}: nvml needs the list of the host's GPUs. Use another mode.")
     if cdi_options.NONE in request.device_ids:
         devices = [_NONE_DEVICE]
     else:
@@ -309,7 +310,8 @@ def _channel(identifier: str) -> str:
     match = _CHANNEL.match(identifier)
     if match is None or int(match.group(1)) >= _MAX_CHANNELS:
         raise errors.NvidiaError(
-            f"device_ids: {identifier!r} is not an IMEX channel. Use a number from 0 to {_MAX_CHANNELS - 1}, or all."
+            f"{errors.option:device_ids}: {identifier!r} is not an IMEX channel. Use a number from 0 to"
+            f" {_MAX_CHANNELS - 1}, or all."
         )
     return match.group(1)
 
@@ -325,4 +327,4 @@ def _spec(
 
 def _no_nodes(mode: str, root: str, patterns: t.Sequence[str], advice: str) -> errors.HostError:
     paths = " and ".join(file_lookup.under(root, pattern) for pattern in patterns)
-    return errors.HostError(f"mode: {mode} needs device nodes, but there is no {paths}. {advice}")
+    return errors.HostError(f"{errors.option:mode}: {mode} needs device nodes, but there is no {paths}. {advice}")

@@ -110,8 +110,8 @@ def plan_of(
     cdi = options.cdi._replace(request=cdi_options.checked(options.cdi.request, host))
     if cdi.backend == cdi_options.NATIVE:
         raise errors.NvidiaError(
-            "backend is native, but refresh units run nvidia-ctk. Remove backend, or use nvidia_cdi_spec without a"
-            " refresh unit (nvidia_cdi_refresh: none for the role)."
+            f"{errors.option:backend} is native, but refresh units run nvidia-ctk. Remove {errors.option:backend}, or"
+            " use nvidia_cdi_spec without a refresh unit (nvidia_cdi_refresh: none for the role)."
         )
     refresh = refresh_units.toolkit_refresh(host)
     toolkit_usable = refresh is not None and not refresh.masked and _fits_toolkit_unit(cdi)
@@ -215,14 +215,14 @@ def _require_toolkit_refresh(
 ) -> refresh_units.RefreshUnits:
     if refresh is None:
         raise errors.HostError(
-            f"{refresh_units.SERVICE} does not exist. Install the NVIDIA Container Toolkit 1.18 or newer, or set owner:"
-            " collection."
+            f"{refresh_units.SERVICE} does not exist. Install the NVIDIA Container Toolkit 1.18 or newer, or set"
+            f" {errors.option:owner}: collection."
         )
     if not _fits_toolkit_unit(options):
         raise errors.NvidiaError(
             f"{refresh_units.SERVICE} would replace {refresh.output or refresh_units.DEFAULT_OUTPUT}, which is the"
-            f" specification of the GPUs, by one of {options.kind} in mode {options.mode}. Set path, or set owner:"
-            " collection."
+            f" specification of the GPUs, by one of {options.kind} in mode {options.mode}. Set {errors.option:path},"
+            f" or set {errors.option:owner}: collection."
         )
     return refresh
 
@@ -291,13 +291,14 @@ def _with_resolved_path(options: cdi_options.CdiOptions, host: hostfs.HostFS) ->
         if not path.endswith(cdi_registry.SUFFIXES):
             suffixes = " or ".join(cdi_registry.SUFFIXES)
             raise errors.NvidiaError(
-                f"path is {path}, which does not end in {suffixes}: nvidia-ctk would write another file. Change path."
+                f"{errors.option:path} is {path}, which does not end in {suffixes}: nvidia-ctk would write another"
+                f" file. Change {errors.option:path}."
             )
         return options._replace(path=path)
     if options.format not in (None, cdi_options.YAML):
         raise errors.NvidiaError(
-            f"format is {options.format}, but {refresh_units.SERVICE} writes {refresh_units.DEFAULT_OUTPUT}. Set path"
-            f" to a file that ends in .{options.format}."
+            f"{errors.option:format} is {options.format}, but {refresh_units.SERVICE} writes"
+            f" {refresh_units.DEFAULT_OUTPUT}. Set {errors.option:path} to a file that ends in .{options.format}."
         )
     return options
 
@@ -411,8 +412,9 @@ def _require_same_kind(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> 
     existing = refresh_units.own_refresh(host)
     if existing is not None and existing.kind != options.kind:
         raise errors.NvidiaError(
-            f"{refresh_units.OWN_SERVICE} generates {existing.kind}, and supports only one kind. Run nvidia_cdi_refresh"
-            f" with state: absent first, or write {options.kind} with nvidia_cdi_spec only."
+            f"{refresh_units.OWN_SERVICE} generates {existing.kind}, and supports only one kind. Run"
+            f" nvidia_cdi_refresh with {errors.option:state}: absent first, or write {options.kind} with"
+            " nvidia_cdi_spec only."
         )
 
 
@@ -430,5 +432,5 @@ def _second_writer_warning(refresh: refresh_units.RefreshUnits | None, path: str
         effect = f"for devices that both files describe, the one in {folder} has precedence"
     yield (
         f"{refresh_units.SERVICE} is also enabled and writes {refresh.output}, so {effect}. Run systemctl disable"
-        f" {refresh_units.SERVICE} {refresh_units.PATH_UNIT}, or set owner: toolkit."
+        f" {refresh_units.SERVICE} {refresh_units.PATH_UNIT}, or set {errors.option:owner}: toolkit."
     )

@@ -44,7 +44,8 @@ def missing_links(host: hostfs.HostFS, name: str) -> list[refresh_units.Link]:
     unit = systemd_units.load_unit(host, name)
     if path is not None and systemd_units.is_masked(host, path):
         raise errors.HostError(
-            f"{name} is masked by {path}, so it never starts. Run systemctl unmask {name}, or set owner: collection."
+            f"{name} is masked by {path}, so it never starts. Run systemctl unmask {name}, or set"
+            f" {errors.option:owner}: collection."
         )
     if path is None or unit is None or refresh_units.is_enabled(host, name):
         return []
@@ -174,8 +175,8 @@ class RefreshService:
         if not reasons or not start:
             if reasons:
                 warning = (
-                    f"{' '.join(reasons)} {self._plan.service} was not started, because start is false. It runs at the"
-                    f" next boot. Run systemctl restart {self._plan.service} to start it now."
+                    f"{' '.join(reasons)} {self._plan.service} was not started, because {errors.option:start} is"
+                    f" false. It runs at the next boot. Run systemctl restart {self._plan.service} to start it now."
                 )
                 warnings = (*warnings, warning)
             return ServiceResult(reasons, started=False, changed=path_unit_started, warnings=warnings)

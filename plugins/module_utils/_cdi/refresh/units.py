@@ -391,8 +391,8 @@ def _variable_value(name: str, value: t.Any) -> str:
         if not item.isprintable() or (isinstance(value, tuple) and _SEPARATOR in item):
             raise errors.NvidiaError(
                 f"{item!r} cannot be passed to nvidia-cdi-refresh.service, because values in {name} cannot contain"
-                f" {'commas' if item.isprintable() else 'control characters'}. Change the value, or set owner:"
-                " collection."
+                f" {'commas' if item.isprintable() else 'control characters'}. Change the value, or set"
+                f" {errors.option:owner}: collection."
             )
     return _SEPARATOR.join(items)
 

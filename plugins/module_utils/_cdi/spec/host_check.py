@@ -258,14 +258,15 @@ class _Checker:
         if check and not _is_program(self._host, path):
             message = (
                 f"The hook program {shown(path)} ({field}) is missing or not executable, so containers with these"
-                " devices cannot start. Install the NVIDIA Container Toolkit, set cdi_hook_path, or set hooks: none."
+                f" devices cannot start. Install the NVIDIA Container Toolkit, set {core_errors.option:cdi_hook_path},"
+                f" or set {core_errors.option:hooks}: none."
             )
             (self.warnings if self._allow_missing_hooks else self.errors).append(message)
         ldconfig = _ldconfig(hook.get("args", ()))
         if ldconfig and self._is_new("program", ldconfig) and not _is_program(self._host, ldconfig):
             self.warnings.append(
-                f"The program {shown(ldconfig)}, which {field} runs, is missing. Set ldconfig_path to the host's"
-                " ldconfig."
+                f"The program {shown(ldconfig)}, which {field} runs, is missing. Set"
+                f" {core_errors.option:ldconfig_path} to the host's ldconfig."
             )
 
 

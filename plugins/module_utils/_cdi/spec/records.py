@@ -50,13 +50,16 @@ def location_of(
     """
     problem = cdi_schema.kind_problem(options.kind)
     if problem:
-        raise errors.NvidiaError(f"vendor and class: {options.kind} is not a valid kind. It {problem}.")
+        raise errors.NvidiaError(
+            f"{errors.option:vendor} and {errors.option:class}: {options.kind} is not a valid kind. It {problem}."
+        )
     unit_output = _output(refresh, host)
     if options.path is None and unit_output and options.kind == core_constants.GPU_KIND:
         if options.format is not None and not unit_output.endswith(f".{options.format}"):
             raise errors.NvidiaError(
-                f"format is {options.format}, but nvidia-cdi-refresh.service writes {unit_output}, which is the default"
-                " path of this specification. Remove format, or set path."
+                f"{errors.option:format} is {options.format}, but nvidia-cdi-refresh.service writes {unit_output},"
+                f" which is the default path of this specification. Remove {errors.option:format}, or set"
+                f" {errors.option:path}."
             )
         path = unit_output
     elif options.path is None:
@@ -67,8 +70,8 @@ def location_of(
     _check_path(path, format_, host)
     if options.exclusive and not cdi_registry.is_loaded_path(path):
         raise errors.NvidiaError(
-            f"exclusive requires a path in {' or '.join(core_constants.CDI_SPEC_DIRS)}, because engines read only"
-            f" these directories, but path is {path}."
+            f"{errors.option:exclusive} requires a path in {' or '.join(core_constants.CDI_SPEC_DIRS)}, because"
+            f" engines read only these directories, but {errors.option:path} is {path}."
         )
     return SpecLocation(path, format_, path in (unit_output, _output(own_refresh, host)))
 
@@ -102,13 +105,14 @@ def _check_path(path: str, format_: str, host: hostfs.HostFS) -> None:
         )
     if folder in core_constants.CDI_SPEC_DIRS and not cdi_registry.is_loaded_path(path):
         raise errors.NvidiaError(
-            f"path is {path}, but engines read only files that end in {' or '.join(cdi_registry.SUFFIXES)} in {folder}."
-            " Change the file name."
+            f"{errors.option:path} is {path}, but engines read only files that end in"
+            f" {' or '.join(cdi_registry.SUFFIXES)} in {folder}. Change the file name."
         )
     suffix = next((suffix for suffix in cdi_registry.SUFFIXES if name.endswith(suffix)), f".{format_}")
     if suffix != f".{format_}":
         raise errors.NvidiaError(
-            f"path has the suffix {suffix}, but format is {format_}. Remove one of the two options, or make them match."
+            f"{errors.option:path} has the suffix {suffix}, but {errors.option:format} is {format_}. Remove one of the"
+            " two options, or make them match."
         )
 
 

@@ -63,5 +63,7 @@ def without_replaceable_mounts(document: Data, host: hostfs.HostFS) -> tuple[dic
 def _warning(path: str, reason: str, is_socket: bool) -> str:
     advice = "Let only root write there."
     if is_socket:
-        advice = f"Add {cdi_options.NO_IPC} to feature_flags to leave out all sockets without this warning."
+        advice = (
+            f"Add {cdi_options.NO_IPC} to {errors.option:feature_flags} to leave out all sockets without this warning."
+        )
     return f"{path} is not in the specification, because another user could replace it: {reason}. {advice}"

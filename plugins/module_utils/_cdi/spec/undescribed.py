@@ -78,7 +78,7 @@ def missing_driver(mode: str, host: hostfs.HostFS, policy: str) -> MissingDriver
     reason = f"No GPU can be described on this host. {gpu.message}"
     if policy == FAIL:
         raise errors.HostError(
-            f"{reason} The specification and its units were not changed, because when_no_driver is fail. Load the"
-            " driver, or set when_no_driver: warn."
+            f"{reason} The specification and its units were not changed, because {errors.option:when_no_driver} is"
+            f" fail. Load the driver, or set {errors.option:when_no_driver}: warn."
         )
     return MissingDriver(reason, warn=policy == WARN)

@@ -33,12 +33,6 @@ _OPTIONAL_FIELDS = (
     ("additionalGids", "0.7.0", _WITHOUT_GROUPS),
     ("annotations", "0.6.0", "Annotations have no effect on containers"),
 )
-# Advice for fields that cannot be left out.
-_ADVICE = {
-    "name": "Set device_name_strategies: [type-index] to get names that begin with a letter.",
-    "kind": "Set a class without a dot.",
-    "hostPath": "Set dev_root to /, so that devices have the same paths on the host and in containers.",
-}
 
 
 class Need(t.NamedTuple):
@@ -142,7 +136,7 @@ def engines_not_reading(engines: t.Iterable[cdi_support.CdiEngine], folder: str)
     """Return a message for each engine that reads CDI specifications, but does not read ``folder`` by default."""
     return [
         f"{engine} reads specifications in {' and '.join(engine.folders)} only, unless its configuration names other"
-        f" directories. It does not read {folder}. Set path to a file in a directory that it reads."
+        f" directories. It does not read {folder}. Set {errors.option:path} to a file in a directory that it reads."
         for engine in engines
         if engine.reads and folder not in engine.folders
     ]
@@ -177,6 +171,17 @@ def _support(engines: t.Sequence[cdi_support.CdiEngine]) -> str:
     return " and ".join(f"{engine} supports CDI up to {engine.newest} only" for engine in engines)
 
 
+def _advice_for(field: str) -> str:
+    """Return the advice for a field that cannot be left out."""
+    if field == "name":
+        return f"Set {errors.option:device_name_strategies}: [type-index] to get names that begin with a letter."
+    if field == "kind":
+        return f"Set {errors.option:class} to a name without a dot."
+    if field == "hostPath":
+        return f"Set {errors.option:dev_root} to /, so that devices have the same paths on the host and in containers."
+    return f"Leave out {field}."
+
+
 def _too_new(document: Spec, engines: t.Sequence[cdi_support.CdiEngine]) -> errors.NvidiaError:
     lowest = version_number(str(engines[0].newest))
     needs = [need for need in version_needs(document) if version_number(need.version) > lowest]
@@ -184,6 +189,6 @@ def _too_new(document: Spec, engines: t.Sequence[cdi_support.CdiEngine]) -> erro
     return errors.NvidiaError(
         f"{_support(engines)}, but the specification needs {document['cdiVersion']}, because it has"
         f" {core_text.listed(sorted({need.what for need in needs}))} ({needs[0].field})."
-        f" {' '.join(_ADVICE.get(field, f'Leave out {field}.') for field in fields)} Or use a newer version of"
-        f" {' and '.join(engine.name for engine in engines)}, or remove it from for_engines."
+        f" {' '.join(map(_advice_for, fields))} Or use a newer version of"
+        f" {' and '.join(engine.name for engine in engines)}, or remove it from {errors.option:for_engines}."
     )

@@ -196,7 +196,7 @@ class SpecWriter:
                 yield f"Engines skip {other}. {data}"
         for conflict in kept:
             if conflict.effect in cdi_registry.HARMFUL:
-                yield f"{conflict.message} Set exclusive: true to remove it."
+                yield f"{conflict.message} Set {errors.option:exclusive}: true to remove it."
 
     def _socket_warnings(self, path: str, service: str | None) -> t.Iterator[str]:
         """Yield a warning if ``service``, which writes the same file, mounts what any user can create."""
@@ -236,7 +236,8 @@ class SpecWriter:
         if not spec_record.by_unit and spec_record.mode != mode:
             raise errors.NvidiaError(
                 f"{conflict.path} was written with mode {spec_record.mode}, and has devices with the same names. Set"
-                f" another class for mode {mode}, such as class: {mode}, or remove that file first with state: absent."
+                f" another class for mode {mode}, such as {errors.option:class}: {mode}, or remove that file first"
+                f" with {errors.option:state}: absent."
             )
         return True
 

@@ -116,7 +116,6 @@ _FILE = key_names.fields(
 _BUILTIN = "NoNewKeyring ShimCgroup IoUid IoGid BinaryName Root SystemdCgroup CriuImagePath CriuWorkPath"
 # The names of the tables of all format versions.
 _PLUGINS = tuple(dict.fromkeys(path[-1] for path in CRI_TABLE.values()))
-_SET_VERSION = "Remove one of them, or set engine_version, if one release of containerd reads only one of them."
 
 # Settings whose meaning depends on the format version.
 _VERSION_DEPENDENT = ("plugins", "disabled_plugins", "required_plugins")
@@ -375,8 +374,10 @@ class ContainerdFiles:
 
     def check_order(self) -> None:
         """Raise ConfigurationError if it is unknown which of two spellings of a key has effect."""
+        version = f"{errors.option:engine_version}"
+        advice = f"Remove one of them, or set {version}, if one release of containerd reads only one of them."
         for file in self.files:
-            self._file_names.check_order(self.as_written(file), _fields_of_file(_CRI), _SET_VERSION)
+            self._file_names.check_order(self.as_written(file), _fields_of_file(_CRI), advice)
 
     def check_spelling(self, runtimes: t.Iterable[str]) -> None:
         """Raise ConfigurationError for another spelling of a key that hides entries of these runtimes.

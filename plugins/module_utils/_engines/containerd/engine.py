@@ -389,7 +389,9 @@ class ContainerdOfUnit(Containerd):
             return installation
         mains = [record.main for record in core_records.load_records(host, self.key) if record.main]
         if not mains:
-            raise errors.NvidiaError(f"This host has no unit {self.service}. Correct service, or remove it.")
+            raise errors.NvidiaError(
+                f"This host has no unit {self.service}. Correct {errors.option:service}, or remove it."
+            )
         return installation._replace(binary=None, config_path=mains[0])
 
     def present(self, request: engines_base.RuntimeRequest, context: engines_base.Context) -> engines_base.EnginePlan:

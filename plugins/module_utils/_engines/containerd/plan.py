@@ -101,7 +101,8 @@ class ContainerdPlanner:
         mode = self._mode(request.config_mode)
         if mode != "in_place" and drop_in == self.main.path:
             raise errors.NvidiaError(
-                f"drop_in_path {drop_in} is the main file. Set another drop_in_path, or use config_mode: in_place."
+                f"{errors.option:drop_in_path} {drop_in} is the main file. Set another {errors.option:drop_in_path},"
+                f" or use {errors.option:config_mode}: in_place."
             )
         others = self._foreign_files(None if mode == "in_place" else drop_in)
         containerd_config.check_version(others)
@@ -110,8 +111,9 @@ class ContainerdPlanner:
         target.document = target.before
         if mode == "snapshot" and target.record is None and target.document.has(*others.cri_path):
             raise errors.NvidiaError(
-                f"{target.path} contains CRI settings of another tool, which a copy of all settings would replace. Move"
-                " the file away, set another drop_in_path, or use config_mode: in_place."
+                f"{target.path} contains CRI settings of another tool, which a copy of all settings would replace."
+                f" Move the file away, set another {errors.option:drop_in_path}, or use {errors.option:config_mode}:"
+                " in_place."
             )
         if mode != "in_place":
             _set_header(target, SNAPSHOT_HEADER if mode == "snapshot" else toml_plan.HEADER)
@@ -137,7 +139,9 @@ class ContainerdPlanner:
             " containerd, so the file was not changed."
         )
         if request.cri_disabled == "fail":
-            raise errors.NvidiaError(f"{message} Remove cri from disabled_plugins, or set cri_disabled: warn.")
+            raise errors.NvidiaError(
+                f"{message} Remove cri from disabled_plugins, or set {errors.option:cri_disabled}: warn."
+            )
         if request.cri_disabled == "warn":
             self.warnings.append(message)
         state = configured_state(self.current)._replace(lists_runtimes=False)
@@ -149,7 +153,7 @@ class ContainerdPlanner:
         """Return in_place, drop_in (only the entries of this collection) or snapshot (a copy of all CRI settings)."""
         if requested not in MODES:
             raise errors.NvidiaError(
-                f"containerd does not support config_mode: {requested}. Use one of {', '.join(MODES)}."
+                f"containerd does not support {errors.option:config_mode}: {requested}. Use one of {', '.join(MODES)}."
             )
         merges = self.current.merges
         if requested == "in_place" or (requested == "auto" and not merges):
@@ -186,8 +190,8 @@ class ContainerdPlanner:
             return
         if version is not None and version < CDI_SINCE:
             self.warnings.append(
-                f"enable_cdi has no effect: containerd {core_text.dotted(version)} does not support CDI, which requires"
-                f" containerd {core_text.dotted(CDI_SINCE)} or newer."
+                f"{errors.option:enable_cdi} has no effect: containerd {core_text.dotted(version)} does not support"
+                f" CDI, which requires containerd {core_text.dotted(CDI_SINCE)} or newer."
             )
             return
         by_default = version is not None and version >= CDI_BY_DEFAULT_SINCE
@@ -355,7 +359,7 @@ class ContainerdPlanner:
             self.warnings.append(
                 f"{self.main.path} and its imports contain CRI settings with the names of version 2 and of version 3."
                 " Which of them have effect was not checked, because that depends on the release of containerd, which"
-                " is unknown. Set engine_version."
+                f" is unknown. Set {errors.option:engine_version}."
             )
         for path in after.mismatched_versions():
             self.warnings.append(
@@ -385,8 +389,8 @@ class ContainerdPlanner:
         if found is not None and not is_requested and not self.writer_class.is_runc(str(found)):
             raise errors.NvidiaError(
                 f"{self._overriding_file(after, (*containerd_config.RUNTIMES, name))}: the runtime {name} has the"
-                f" runtime_type {found}, which ignores the option {containerd_config.PROGRAM[-1]} and so NVIDIA's"
-                f" program. Set runtime_type to {containerd_runtimes.BUILTIN_TYPE}."
+                f" {errors.option:runtime_type} {found}, which ignores the option {containerd_config.PROGRAM[-1]} and"
+                f" so NVIDIA's program. Set {errors.option:runtime_type} to {containerd_runtimes.BUILTIN_TYPE}."
             )
 
     def _check_default(

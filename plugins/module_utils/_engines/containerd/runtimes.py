@@ -79,8 +79,9 @@ class RuntimeTableWriter:
                 " version 3 and the table [plugins.'io.containerd.cri.v1.images']."
             )
         return (
-            f"If this is containerd 2.0 or newer, {listed} in [{table}.containerd] has effect from now on, because that"
-            " had no table runtimes before. Set engine_version, or check the snapshotter of the images."
+            f"If this is containerd 2.0 or newer, {listed} in [{table}.containerd] has effect from now on, because"
+            f" that had no table runtimes before. Set {errors.option:engine_version}, or check the snapshotter of the"
+            " images."
         )
 
     def write_version(self, main: toml_plan.TomlEdit) -> None:
@@ -252,12 +253,13 @@ def check_legacy(
     if (engine is not None and engine >= LEGACY_REMOVED_SINCE) or files.version >= LEGACY_REMOVED_SINCE_FORMAT:
         name = f"containerd {core_text.dotted(engine)}" if engine is not None else "containerd"
         raise errors.NvidiaError(
-            f"{path}: use_legacy_config requires containerd 1.x. {name} with a file in configuration version"
-            f" {files.version} ignores the table default_runtime. Remove use_legacy_config."
+            f"{path}: {errors.option:use_legacy_config} requires containerd 1.x. {name} with a file in configuration"
+            f" version {files.version} ignores the table default_runtime. Remove {errors.option:use_legacy_config}."
         )
     warnings.append(
-        f"{path}: use_legacy_config is deprecated, because containerd 2.0 ignores the table default_runtime and the"
-        " option Runtime. Remove use_legacy_config to write default_runtime_name and options.BinaryName instead."
+        f"{path}: {errors.option:use_legacy_config} is deprecated, because containerd 2.0 ignores the table"
+        f" default_runtime and the option Runtime. Remove {errors.option:use_legacy_config} to write"
+        " default_runtime_name and options.BinaryName instead."
     )
 
 

@@ -25,11 +25,6 @@ HOOKS_DIR = (*crio_config.RUNTIME, "hooks_dir")
 # The default of CRI-O (crio.conf.d(5)).
 _DEFAULT = nvidia_files.HOOK_FOLDERS[:1]
 
-_DEPRECATED = (
-    "config_mode: hook is deprecated. NVIDIA deprecated it in version 1.18 of the toolkit. Use config_mode: auto, which"
-    " registers a runtime, or CDI."
-)
-
 
 class CrioHooks:
     """The hooks of one CRI-O. CrioPlanner plans all other files."""
@@ -72,7 +67,11 @@ class CrioHooks:
         files = self.context.files
         nvidia_hooks = nvidia_files.nvidia_hooks(files, self.hook_dirs(), (*plan.files, hook))
         duplicates = [path for path in nvidia_hooks if files.resolve(path) != hook.path]
-        warnings = (_DEPRECATED, *plan.warnings, *self.warnings, *map(_duplicate_warning, duplicates))
+        deprecated = (
+            f"{errors.option:config_mode}: hook is deprecated. NVIDIA deprecated it in version 1.18 of the toolkit. Use"
+            f" {errors.option:config_mode}: auto, which registers a runtime, or CDI."
+        )
+        warnings = (deprecated, *plan.warnings, *self.warnings, *map(_duplicate_warning, duplicates))
         return plan._replace(
             files=(hook, *plan.files),
             action=max(plan.action, engines_base.Action.NONE if exists else engines_base.Action.RESTART),
@@ -98,7 +97,7 @@ class CrioHooks:
         if not files.glob(program):
             raise errors.NvidiaError(
                 f"{program} does not exist, and CRI-O does not start with a hook whose program is missing. Install the"
-                " NVIDIA Container Toolkit first, or correct runtime_dir."
+                f" NVIDIA Container Toolkit first, or correct {errors.option:runtime_dir}."
             )
         path = files.resolve(f"{folder}/{nvidia_files.HOOK_NAME}")
         before, after = files.read(path), nvidia_files.hook_text(directory)
@@ -135,7 +134,7 @@ class CrioHooks:
             defining = current.defining_file(HOOKS_DIR)
             raise errors.NvidiaError(
                 f"{defining.path if defining is not None else 'The unit'}: hooks_dir contains no absolute path, so"
-                f" CRI-O runs no hooks. Add {_DEFAULT[0]}, or use config_mode: auto."
+                f" CRI-O runs no hooks. Add {_DEFAULT[0]}, or use {errors.option:config_mode}: auto."
             )
         folder = _DEFAULT[0] if _DEFAULT[0] in folders else folders[-1]
         name = nvidia_files.HOOK_NAME
@@ -158,16 +157,16 @@ def _check(request: engines_base.RuntimeRequest) -> None:
         "runtime_options": bool(request.runtime_options),
         "container_annotations": bool(request.container_annotations),
     }
-    useless = [name for name, is_given in given.items() if is_given]
+    useless = [f"{errors.option:{name}}" for name, is_given in given.items() if is_given]
     if useless:
         raise errors.NvidiaError(
-            f"{' and '.join(useless)} would have no effect, because config_mode: hook registers no runtime. Remove"
-            " these options, or use config_mode: auto."
+            f"{' and '.join(useless)} would have no effect, because {errors.option:config_mode}: hook registers no"
+            f" runtime. Remove these options, or use {errors.option:config_mode}: auto."
         )
 
 
 def _duplicate_warning(path: str) -> str:
     return (
         f"{path} runs NVIDIA's hook for every container too, so a container that requests GPUs gets them twice. Remove"
-        " this file, for example with purge_legacy: true."
+        f" this file, for example with {errors.option:purge_legacy}: true."
     )

@@ -85,15 +85,16 @@ class CrioPlanner:
         directory = crio_config.config_dir(self.context.unit)
         if not directory:
             raise errors.NvidiaError(
-                f"{self._unit_path()}: the flag --config-dir is empty, so CRI-O reads no drop-ins. Use config_mode:"
-                " in_place."
+                f"{self._unit_path()}: the flag --config-dir is empty, so CRI-O reads no drop-ins. Use"
+                f" {errors.option:config_mode}: in_place."
             )
         self.drop_in = posixpath.normpath(request.drop_in_path or f"{directory}/{crio_config.DROP_IN_NAME}")
         folder, name = posixpath.split(self.drop_in)
         if not (self.context.files.resolve(folder) + "/").startswith(self.current.directory + "/"):
             raise errors.NvidiaError(
-                f"drop_in_path {self.drop_in!r} is not below {directory}, the only directory that CRI-O reads. Remove"
-                f" drop_in_path, or set a path such as {directory}/{crio_config.DROP_IN_NAME}."
+                f"{errors.option:drop_in_path} {self.drop_in!r} is not below {directory}, the only directory that"
+                f" CRI-O reads. Remove {errors.option:drop_in_path}, or set a path such as"
+                f" {directory}/{crio_config.DROP_IN_NAME}."
             )
         return self.files.edit(posixpath.join(self.context.files.resolve(folder), name))
 
@@ -116,15 +117,15 @@ class CrioPlanner:
             if not (others.conmon() or self._flags("--conmon") or MONITOR in request.runtime_options):
                 self.warnings.append(
                     f"The runtime {name} is built into CRI-O and has no {MONITOR}, so CRI-O searches for conmon in its"
-                    f" PATH. If conmon is elsewhere, set runtime_options: {{{MONITOR}: PATH}}."
+                    f" PATH. If conmon is elsewhere, set {errors.option:runtime_options}: {{{MONITOR}: PATH}}."
                 )
             return {}
         runtime_type = table.get(crio_config.RUNTIME_TYPE) or DEFAULT_TYPE
         if runtime_type != requested_type:
             self.warnings.append(
                 f"No settings were copied from the runtime {name}, because its {crio_config.RUNTIME_TYPE} is"
-                f" {runtime_type}, not {requested_type}. Set the required settings with runtime_options, or set"
-                " runtime_type."
+                f" {runtime_type}, not {requested_type}. Set the required settings with"
+                f" {errors.option:runtime_options}, or set {errors.option:runtime_type}."
             )
             return {}
         return {key: value for key, value in table.items() if key not in _NOT_INHERITED}
@@ -175,7 +176,7 @@ class CrioPlanner:
 
     def _warn_about_cdi(self, request: engines_base.RuntimeRequest) -> None:
         if request.enable_cdi is False:
-            self.warnings.append("enable_cdi: false has no effect, because CRI-O cannot disable CDI.")
+            self.warnings.append(f"{errors.option:enable_cdi}: false has no effect, because CRI-O cannot disable CDI.")
         elif request.enable_cdi and self.current.cdi_dirs() == []:
             file = self.current.defining_file(crio_config.CDI_DIRS) if self.current.flagged_cdi is None else None
             self.warnings.append(
@@ -331,9 +332,10 @@ class CrioPlanner:
         missing = [program for program in request.runtimes().values() if not self.context.files.glob(program)]
         if missing:
             raise errors.NvidiaError(
-                f"{path} was not changed, because CRI-O {core_text.dotted(version)} does not start with a runtime whose"
-                f" program is missing: {', '.join(missing)}. Install the NVIDIA Container Toolkit first, correct"
-                f" runtime_dir, or upgrade CRI-O to {core_text.dotted(crio_config.IGNORES_MISSING_SINCE)} or newer."
+                f"{path} was not changed, because CRI-O {core_text.dotted(version)} does not start with a runtime"
+                f" whose program is missing: {', '.join(missing)}. Install the NVIDIA Container Toolkit first, correct"
+                f" {errors.option:runtime_dir}, or upgrade CRI-O to"
+                f" {core_text.dotted(crio_config.IGNORES_MISSING_SINCE)} or newer."
             )
 
     def _check_default(self, request: engines_base.RuntimeRequest, after: crio_config.CrioFiles) -> None:
@@ -367,9 +369,9 @@ class CrioPlanner:
 
     def _advice(self, file: crio_config.ConfigFile) -> str:
         if self.drop_in is None:
-            return "remove config_mode: in_place."
+            return f"remove {errors.option:config_mode}: in_place."
         folder, name = posixpath.split(file.name)
-        return f"set drop_in_path to a file in {folder} whose name sorts after {name}."
+        return f"set {errors.option:drop_in_path} to a file in {folder} whose name sorts after {name}."
 
     # -- result --------------------------------------------------------------------------------------------------
 

@@ -187,7 +187,7 @@ class DockerPlanner:
                 raise self.document.error(
                     kind,
                     f"the runtime {name!r} has a runtimeType, and dockerd refuses a runtime with both that and a path",
-                    "Remove this runtime, or choose another runtime_name.",
+                    f"Remove this runtime, or choose another {errors.option:runtime_name}.",
                 )
 
     def _check_names(self) -> None:

@@ -174,16 +174,16 @@ class K0sPlanner(containerd_plan.ContainerdPlanner):
         """Raise NvidiaError for options that k0s does not support."""
         if request.config_mode not in MODES:
             raise errors.NvidiaError(
-                f"k0s does not support config_mode: {request.config_mode}, because k0s writes {self.main.path} itself."
-                f" Use one of {', '.join(MODES)}."
+                f"k0s does not support {errors.option:config_mode}: {request.config_mode}, because k0s writes"
+                f" {self.main.path} itself. Use one of {', '.join(MODES)}."
             )
         if request.drop_in_path is not None and k0s_config.drop_in_name(request.drop_in_path) is None:
             raise errors.NvidiaError(
-                f"k0s does not read drop_in_path {request.drop_in_path}. Set the path of a file in"
+                f"k0s does not read {errors.option:drop_in_path} {request.drop_in_path}. Set the path of a file in"
                 f" {k0s_config.DROP_INS} whose name ends in .toml."
             )
         if request.use_legacy_config:
-            raise errors.NvidiaError("k0s does not support use_legacy_config. Remove this option.")
+            raise errors.NvidiaError(f"k0s does not support {errors.option:use_legacy_config}. Remove this option.")
 
     def _check_release(self, request: engines_base.RuntimeRequest) -> None:
         """Raise NvidiaError if this k0s reads no drop-ins, or does not merge them although the request needs it."""
@@ -201,9 +201,9 @@ class K0sPlanner(containerd_plan.ContainerdPlanner):
         if self.concatenates and writes_tables:
             raise errors.NvidiaError(
                 f"k0s {core_text.dotted(self.release or ())} concatenates drop-ins instead of merging them. Its"
-                " containerd would not start with a default runtime or enable_cdi in a drop-in. Upgrade k0s to"
-                f" {core_text.dotted(k0s_config.MERGES_SINCE)} or newer, or set set_as_default: false and remove"
-                " enable_cdi."
+                f" containerd would not start with a default runtime or {errors.option:enable_cdi} in a drop-in."
+                f" Upgrade k0s to {core_text.dotted(k0s_config.MERGES_SINCE)} or newer, or set"
+                f" {errors.option:set_as_default}: false and remove {errors.option:enable_cdi}."
             )
 
     # -- differences from containerd -----------------------------------------------------------------------------

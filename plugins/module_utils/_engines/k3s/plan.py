@@ -74,19 +74,19 @@ class K3sPlanner:
         request.refuse_toml_settings(self.title)
         if request.config_mode != "auto":
             raise errors.NvidiaError(
-                f"{self.title} does not support config_mode, because it generates the configuration of its containerd"
-                " at every start. Remove config_mode."
+                f"{self.title} does not support {errors.option:config_mode}, because it generates the configuration of"
+                f" its containerd at every start. Remove {errors.option:config_mode}."
             )
         if self.context.path != self.context.files.resolve(self.generated_path):
             raise errors.NvidiaError(
-                f"config_path {self.context.path} is not the file that {self.title} generates ({self.generated_path})."
-                " Remove config_path."
+                f"{errors.option:config_path} {self.context.path} is not the file that {self.title} generates"
+                f" ({self.generated_path}). Remove {errors.option:config_path}."
             )
         self._check_names(request)
         if self.host.resolve(request.runtime_dir) not in map(self.host.resolve, self.search_dirs):
             raise errors.NvidiaError(
-                f"{self.title} does not search runtime_dir {request.runtime_dir}, only {', '.join(self.search_dirs)}."
-                " Link the programs into one of these directories, or set PATH in"
+                f"{self.title} does not search {errors.option:runtime_dir} {request.runtime_dir}, only"
+                f" {', '.join(self.search_dirs)}. Link the programs into one of these directories, or set PATH in"
                 f" /etc/default/{self._unit_stem()}, which requires {k3s_generated.own_path_since()} or newer."
             )
         docker = self.before.value(k3s_config.DOCKER) == "true"
@@ -104,7 +104,8 @@ class K3sPlanner:
         if unknown:
             raise errors.NvidiaError(
                 f"This release of {self.title} does not register a runtime {unknown[0]}. It registers"
-                f" {', '.join(names)} if it finds their programs. Correct runtime_name and extra_modes."
+                f" {', '.join(names)} if it finds their programs. Correct {errors.option:runtime_name} and"
+                f" {errors.option:extra_modes}."
             )
 
     def _check_default(self, name: str) -> None:
@@ -112,8 +113,8 @@ class K3sPlanner:
         if not k3s_generated.sets_default(self.context.version):
             raise errors.NvidiaError(
                 f"This release of {self.title} has no setting {k3s_config.DEFAULT_RUNTIME}, which requires"
-                f" {k3s_generated.default_since()} or newer. Upgrade {self.title}, or remove set_as_default and select"
-                " the runtime in pods with a RuntimeClass."
+                f" {k3s_generated.default_since()} or newer. Upgrade {self.title}, or remove"
+                f" {errors.option:set_as_default} and select the runtime in pods with a RuntimeClass."
             )
         if name not in self.found:
             raise errors.NvidiaError(
@@ -232,12 +233,13 @@ class K3sPlanner:
         elif self.host.resolve(posixpath.dirname(program)) != self.host.resolve(request.runtime_dir):
             self.warnings.append(
                 f"{self.title} uses {program} for {request.runtime_name}, because it searches"
-                f" {posixpath.dirname(program)} before runtime_dir {request.runtime_dir}. Remove the unwanted program."
+                f" {posixpath.dirname(program)} before {errors.option:runtime_dir} {request.runtime_dir}. Remove the"
+                " unwanted program."
             )
         if isinstance(request.enable_cdi, bool) and state.cdi is not None and request.enable_cdi is not state.cdi:
             self.warnings.append(
-                f"enable_cdi has no effect: CDI is {'enabled' if state.cdi else 'disabled'} in {self.generated_path},"
-                f" and only {self.title} sets it."
+                f"{errors.option:enable_cdi} has no effect: CDI is {'enabled' if state.cdi else 'disabled'} in"
+                f" {self.generated_path}, and only {self.title} sets it."
             )
         if request.set_as_default is False and state.default_runtime in k3s_generated.PROGRAMS:
             source = self.after.source(k3s_config.DEFAULT_RUNTIME) or self.generated_path

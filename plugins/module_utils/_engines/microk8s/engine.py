@@ -185,12 +185,12 @@ class TemplatePlanner(containerd_plan.ContainerdPlanner):
         """Raise NvidiaError for options that MicroK8s does not support."""
         if request.config_mode not in MODES:
             raise errors.NvidiaError(
-                f"MicroK8s does not support config_mode: {request.config_mode}, because it generates the configuration"
-                f" of its containerd from {self.main.path}. Use one of {', '.join(MODES)}."
+                f"MicroK8s does not support {errors.option:config_mode}: {request.config_mode}, because it generates"
+                f" the configuration of its containerd from {self.main.path}. Use one of {', '.join(MODES)}."
             )
         for name in ("drop_in_path", "use_legacy_config"):
             if getattr(request, name):
-                raise errors.NvidiaError(f"MicroK8s does not support {name}. Remove this option.")
+                raise errors.NvidiaError(f"MicroK8s does not support {errors.option:{name}}. Remove this option.")
 
     def _snap_info(self) -> bytes | None:
         try:

@@ -54,7 +54,7 @@ class PodmanPlanner:
         if version is None:
             self.warnings.append(
                 "Podman is not configured, because its version is unknown. The directories in which Podman searches"
-                " for CDI specifications depend on the version. Set engine_version."
+                f" for CDI specifications depend on the version. Set {errors.option:engine_version}."
             )
         elif not default:
             self.warnings.append(
@@ -79,8 +79,8 @@ class PodmanPlanner:
         """Raise NvidiaError for settings that Podman does not support."""
         if self.context.path != self.files.resolve(podman_config.MAIN):
             raise errors.NvidiaError(
-                f"config_path is not supported for podman, which always reads {podman_config.MAIN} and its drop-ins."
-                " Remove the option."
+                f"{errors.option:config_path} is not supported for podman, which always reads {podman_config.MAIN} and"
+                " its drop-ins. Remove the option."
             )
         request.refuse_toml_settings("podman")
         given = {
@@ -88,7 +88,7 @@ class PodmanPlanner:
             "set_as_default": bool(request.set_as_default),
             "extra_modes": bool(request.extra_modes),
         }
-        names = [name for name, is_given in given.items() if is_given]
+        names = [f"{errors.option:{name}}" for name, is_given in given.items() if is_given]
         if names:
             raise errors.NvidiaError(
                 f"Unsupported for podman: {', '.join(names)}, because no runtime is registered. Remove the options."
@@ -96,7 +96,8 @@ class PodmanPlanner:
             )
         if request.enable_cdi is False:
             raise errors.NvidiaError(
-                "enable_cdi: false is not supported for podman, where CDI is always on. Remove the option."
+                f"{errors.option:enable_cdi}: false is not supported for podman, where CDI is always on. Remove the"
+                " option."
             )
 
     def _write_folders(self, version: tuple[int, ...], default: t.Sequence[str]) -> None:
@@ -154,14 +155,15 @@ class PodmanPlanner:
                 continue
             if self._is_crio_hook(real):
                 self.warnings.append(
-                    f"{path} was kept, because CRI-O is configured with config_mode: hook. Podman runs the hook too."
-                    " The hook adds GPUs to every container for which NVIDIA_VISIBLE_DEVICES is set."
+                    f"{path} was kept, because CRI-O is configured with {errors.option:config_mode}: hook. Podman runs"
+                    " the hook too. The hook adds GPUs to every container for which NVIDIA_VISIBLE_DEVICES is set."
                 )
             elif nvidia_files.is_nvidia_hook(content) and self._crio_may_need_hook():
                 self.warnings.append(
-                    f"{path} was kept, because CRI-O on this host may need the hook: no NVIDIA runtime was found in the"
-                    " files of CRI-O. Podman runs the hook in addition to CDI. Register a runtime with engine: crio,"
-                    " then run this task again, or remove the hook with purge_legacy: true."
+                    f"{path} was kept, because CRI-O on this host may need the hook: no NVIDIA runtime was found in"
+                    " the files of CRI-O. Podman runs the hook in addition to CDI. Register a runtime with"
+                    f" {errors.option:engine}: crio, then run this task again, or remove the hook with"
+                    f" {errors.option:purge_legacy}: true."
                 )
             elif nvidia_files.is_nvidia_hook(content):
                 planned[real] = nvidia_files.plan_hook_removal(real, content)

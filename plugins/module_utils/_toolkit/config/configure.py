@@ -68,8 +68,8 @@ class ConfigFile(t.NamedTuple):
         plan = self._plan(edit)
         if self.content is None and plan.file.changed and not request.create:
             raise errors.NvidiaError(
-                f"{self.path} does not exist, and create is false. Install the NVIDIA Container Toolkit, or set create:"
-                " true."
+                f"{self.path} does not exist, and {errors.option:create} is false. Install the NVIDIA Container"
+                f" Toolkit, or set {errors.option:create}: true."
             )
         return plan
 
@@ -350,7 +350,8 @@ class _SettingsParser:
             path = (*outer, *names)
             if not all(part.strip() for part in path):
                 raise errors.NvidiaError(
-                    f"settings: Invalid name {toolkit_settings.dotted((*outer, str(name)))!r}. Correct the name."
+                    f"{errors.option:settings}: Invalid name {toolkit_settings.dotted((*outer, str(name)))!r}. Correct"
+                    " the name."
                 )
             self._entry(path, value)
 
@@ -359,15 +360,15 @@ class _SettingsParser:
         if setting is not None:
             if isinstance(value, dict):
                 raise errors.NvidiaError(
-                    f"settings: {setting.key} is a dictionary, but must be {toolkit_settings.kind_of(setting)}. Set"
-                    " such a value."
+                    f"{errors.option:settings}: {setting.key} is a dictionary, but must be"
+                    f" {toolkit_settings.kind_of(setting)}. Set such a value."
                 )
             self._put(path, None if value is None else toolkit_settings.check_value(setting, value))
         elif isinstance(value, dict) and (value or path in toolkit_settings.TABLES):
             self._table(path, value)
         elif path in toolkit_settings.TABLES:
             raise errors.NvidiaError(
-                f"settings: {toolkit_settings.dotted(path)} is a table, but its value is"
+                f"{errors.option:settings}: {toolkit_settings.dotted(path)} is a table, but its value is"
                 f" {'null' if value is None else toolkit_settings.format_value(value)}. Set its settings instead."
             )
         elif self.allow_unknown and not _is_below_value(path):
@@ -392,7 +393,8 @@ class _SettingsParser:
     def _put(self, path: KeyPath, value: t.Any) -> None:
         if path in self.found and not toml_parser.equal(self.found[path], value):
             raise errors.NvidiaError(
-                f"settings: {toolkit_settings.dotted(path)} is set twice, with different values. Remove one of them."
+                f"{errors.option:settings}: {toolkit_settings.dotted(path)} is set twice, with different values."
+                " Remove one of them."
             )
         self.found[path] = value
 
@@ -401,8 +403,8 @@ class _SettingsParser:
             outer = next((path[:depth] for depth in range(1, len(path)) if path[:depth] in self.found), None)
             if outer is not None:
                 raise errors.NvidiaError(
-                    f"settings: {toolkit_settings.dotted(outer)} is both a value and a table that contains"
-                    f" {toolkit_settings.dotted(path)}. Remove one of them."
+                    f"{errors.option:settings}: {toolkit_settings.dotted(outer)} is both a value and a table that"
+                    f" contains {toolkit_settings.dotted(path)}. Remove one of them."
                 )
 
 
@@ -418,13 +420,14 @@ def _unknown(path: KeyPath) -> errors.NvidiaError:
     key = toolkit_settings.dotted(path)
     if _is_below_value(path):
         return errors.NvidiaError(
-            f"settings: {key} is invalid, because a part of it is a setting and not a table. Correct the name."
+            f"{errors.option:settings}: {key} is invalid, because a part of it is a setting and not a table. Correct"
+            " the name."
         )
     similar = _similar_key(path)
     hint = f" The most similar one is {similar}." if similar else ""
     return errors.NvidiaError(
-        f"settings: {key} is not a known setting of the NVIDIA Container Toolkit.{hint} Correct it, or set"
-        " allow_unknown: true to write it."
+        f"{errors.option:settings}: {key} is not a known setting of the NVIDIA Container Toolkit.{hint} Correct it, or"
+        f" set {errors.option:allow_unknown}: true to write it."
     )
 
 

@@ -303,7 +303,7 @@ def check_value(setting: Setting, value: t.Any) -> t.Any:
         value = list(value)
     problem = _value_problem(setting, value)
     if problem:
-        raise errors.NvidiaError(f"settings: {problem}.")
+        raise errors.NvidiaError(f"{errors.option:settings}: {problem}.")
     return value
 
 
@@ -359,7 +359,8 @@ def check_unknown_value(key: str, value: t.Any) -> t.Any:
     number = isinstance(value, (bool, float)) or (isinstance(value, int) and -_INT64 <= value < _INT64)
     if not number and not isinstance(value, str):
         raise errors.NvidiaError(
-            f"settings: TOML cannot store the value of {key}. Use strings, numbers, booleans, lists and dictionaries."
+            f"{errors.option:settings}: TOML cannot store the value of {key}. Use strings, numbers, booleans, lists"
+            " and dictionaries."
         )
     return value
 

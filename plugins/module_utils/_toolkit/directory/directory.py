@@ -207,7 +207,10 @@ class DirectoryTask(toolkit_installed.Policies):
         if content is None:
             return []
         backup = apply.save_backup(self.host, self.backup_dir, self.config_path, content)
-        self.warn(f"{self.config_path} {state}. Its backup is {backup}. Set settings instead of editing the file.")
+        self.warn(
+            f"{self.config_path} {state}. Its backup is {backup}. Set {errors.option:settings} instead of editing the"
+            " file."
+        )
         return [{"path": self.config_path, "backup": backup, "checksum": "absent"}]
 
 

@@ -71,7 +71,8 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         self._spec = self._requested_spec()
         if self.options.create_device_nodes and not self.host.live:
             raise errors.HostError(
-                "create_device_nodes requires a running host. Set create_device_nodes: false for an offline tree."
+                f"{errors.option:create_device_nodes} requires a running host. Set"
+                f" {errors.option:create_device_nodes}: false for an offline tree."
             )
         if not check_mode:
             lock.remove_stale_directories(self.host, tempfile.gettempdir(), lock.TOOLKIT_PREFIX)
@@ -100,16 +101,18 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         driver_root = self.host.check_path("driver_root", options.driver_root)
         runtimes = options.low_level_runtimes
         for runtime in runtimes or ():
-            self._check_runtime("low_level_runtimes contains", runtime)
+            self._check_runtime(f"{errors.option:low_level_runtimes} contains", runtime)
         if options.default_runtime is not None:
-            self._check_runtime("default_runtime_executable is", options.default_runtime)
+            self._check_runtime(f"{errors.option:default_runtime_executable} is", options.default_runtime)
         if runtimes is None:
             found, warnings = toolkit_usage.low_level_runtimes(self.host)
             runtimes = tuple(found)
             for warning in warnings:
                 self.warn(warning)
         elif not runtimes:
-            raise errors.NvidiaError("low_level_runtimes is empty. Add a runtime such as runc, or remove the option.")
+            raise errors.NvidiaError(
+                f"{errors.option:low_level_runtimes} is empty. Add a runtime such as runc, or remove the option."
+            )
         real_ldconfig = self.host.exists(posixpath.join(driver_root, "sbin/ldconfig.real"))
         config = directory_layout.ConfigInputs(
             driver_root, runtimes, options.settings, options.profile, options.debug, real_ldconfig,
@@ -129,13 +132,17 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         if options.controller_source is not None:
             return reader.from_controller(options.controller_source)
         if (options.src is None) == (not options.files):
-            raise errors.NvidiaError("source: directory requires either src or files. Set one of them.")
+            raise errors.NvidiaError(
+                f"{errors.option:source}: directory requires either {errors.option:src} or {errors.option:files}. Set"
+                " one of them."
+            )
         if options.src is not None:
             src = self.host.check_path("src", options.src)
             for folder in (self.store.dest, self.store.folder):
                 if (self.host.resolve(src) + "/").startswith(self.host.resolve(folder) + "/"):
                     raise errors.NvidiaError(
-                        f"src {src} is in {folder}, the directory to install into. Choose another src."
+                        f"{errors.option:src} {src} is in {folder}, the directory to install into. Choose another"
+                        f" {errors.option:src}."
                     )
             return reader.from_tree(src, options.components)
         files = [self.host.check_path("files", path) for path in options.files]
@@ -222,15 +229,16 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         if version is None and (self.options.version is not None or policy == "fail"):
             raise errors.NvidiaError(
                 "The version of the toolkit in the source is unknown: its programs report none, or are in an offline"
-                " tree. Remove version and set minimum_version_policy: warn, or add the component cli, whose library"
-                " contains the version."
+                f" tree. Remove {errors.option:version} and set {errors.option:minimum_version_policy}: warn, or add"
+                " the component cli, whose library contains the version."
             )
 
     def _check_version(self, version: str | None) -> None:
         requested = self.options.version
         if requested is not None and version is not None and toolkit_installed.upstream_version(requested) != version:
             raise errors.NvidiaError(
-                f"The source contains version {version} of the toolkit, but version is {requested}. Change one of them."
+                f"The source contains version {version} of the toolkit, but {errors.option:version} is {requested}."
+                " Change one of them."
             )
         self.check_minimum(version)
 

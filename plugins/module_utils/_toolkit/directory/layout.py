@@ -238,14 +238,17 @@ def check_dest(dest: str) -> None:
 
     The shell accepts any path, but PATH and LD_LIBRARY_PATH have no quoting, and ld.so(8) expands ``$``.
     """
-    _check_text("dest is", dest)
+    _check_text(f"{errors.option:dest} is", dest)
     found = [character for character in _FORBIDDEN_CHARACTERS if character in dest]
     if found:
         raise errors.NvidiaError(
-            f"dest {dest!r} contains {' and '.join(found)}, but PATH and LD_LIBRARY_PATH cannot. Choose another path."
+            f"{errors.option:dest} {dest!r} contains {' and '.join(found)}, but PATH and LD_LIBRARY_PATH cannot. Choose"
+            " another path."
         )
     if dest == "/":
-        raise errors.NvidiaError("dest is the root of the file system. Choose a path such as /opt/nvidia/toolkit.")
+        raise errors.NvidiaError(
+            f"{errors.option:dest} is the root of the file system. Choose a path such as /opt/nvidia/toolkit."
+        )
 
 
 def check_runtime(parameter: str, runtime: str, dest: str) -> None:

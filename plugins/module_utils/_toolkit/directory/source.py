@@ -95,7 +95,7 @@ def find_parts(root: hostfs.HostFS, components: t.Sequence[str] | None, label: s
             f"{label} does not contain {', '.join(missing)}. Programs are searched in"
             f" {', '.join(folder[1:] for folder in PROGRAM_FOLDERS)}, libraries in"
             f" {', '.join(folder[1:] for folder in library_folders(None))}. Unpack all packages of the toolkit into"
-            " one directory, or set components to those that the source contains."
+            f" one directory, or set {errors.option:components} to those that the source contains."
         )
     parts = [_part(root, file, label) for file in files]
     _check_one_machine(parts, label)
@@ -131,7 +131,11 @@ def _selected_components(components: t.Sequence[str] | None) -> list[Component]:
     names = list(COMPONENTS) if components is None else components
     unknown = [name for name in names if name not in COMPONENTS]
     if unknown or not names:
-        problem = f"components contains unknown names: {', '.join(unknown)}" if unknown else "components is empty"
+        problem = (
+            f"{errors.option:components} contains unknown names: {', '.join(unknown)}"
+            if unknown
+            else f"{errors.option:components} is empty"
+        )
         raise errors.NvidiaError(
             f"{problem}. Use some of {', '.join(COMPONENTS)}, or remove the option to install all."
         )
@@ -330,7 +334,8 @@ class SourceReader:
         process_path = self._host.real_path(src)
         if not os.path.isdir(process_path):
             raise errors.HostError(
-                f"src {src} is not a directory on the host. Set a directory that contains usr/bin and usr/lib."
+                f"{errors.option:src} {src} is not a directory on the host. Set a directory that contains usr/bin and"
+                " usr/lib."
             )
         return self._read_tree(hostfs.HostFS.of(process_path, live=False), components, src)
 

@@ -78,7 +78,7 @@ class VersionStore(directory_versions.VersionReader):
         if free < size + _MARGIN:
             raise errors.HostError(
                 f"{place} has {free >> 20} MiB of free space, but a new version needs {(size + _MARGIN) >> 20} MiB."
-                " Free some space, or choose another dest."
+                f" Free some space, or choose another {errors.option:dest}."
             )
 
     def prepare_build(self) -> None:

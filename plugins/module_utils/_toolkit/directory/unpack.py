@@ -326,21 +326,27 @@ def _kind_of(package: str) -> _Kind:
     """Return the kind of a package by its first bytes. Its name is ignored."""
     try:
         if not stat.S_ISREG(os.stat(package).st_mode):
-            raise core_errors.NvidiaError(f"{package} is not a regular file. Set files to the packages.")
+            raise core_errors.NvidiaError(
+                f"{package} is not a regular file. Set {core_errors.option:files} to the packages."
+            )
         with open(package, "rb") as stream:
             start = stream.read(8)
     except FileNotFoundError:
         raise core_errors.NvidiaError(
-            f"{package} does not exist. Correct files, or copy the package to this path."
+            f"{package} does not exist. Correct {core_errors.option:files}, or copy the package to this path."
         ) from None
     except OSError as error:
-        advice = "Run the task as root (become: true)." if isinstance(error, PermissionError) else "Correct files."
+        advice = (
+            "Run the task as root (become: true)."
+            if isinstance(error, PermissionError)
+            else f"Correct {core_errors.option:files}."
+        )
         raise core_errors.HostError(f"{package} cannot be read: {error.strerror}. {advice}") from error
     kind = next((kind for kind in _ARCHIVE_KINDS if start.startswith(kind.magic)), None)
     if kind is None:
         raise core_errors.NvidiaError(
             f"{package} is neither a .deb nor an .rpm package{'' if start else ': it is empty'}. Fetch it again, or"
-            " unpack it yourself and set src."
+            f" unpack it yourself and set {core_errors.option:src}."
         )
     return kind
 
@@ -349,9 +355,10 @@ def _check(package: str, tool: str, status: int, messages: str, on_controller: b
     """Raise HostError if ``tool`` does not exist or failed."""
     if status == _NOT_FOUND:
         here, there = ("the controller", "true to unpack on the host") if on_controller else ("this host", "")
-        way = f"remote_src: {there or 'false to unpack on the controller'}"
+        way = f"{core_errors.option:remote_src}: {there or 'false to unpack on the controller'}"
         raise core_errors.HostError(
-            f"{tool} is not installed on {here}. Set {way}, or unpack {package} yourself and set src."
+            f"{tool} is not installed on {here}. Set {way}, or unpack {package} yourself and set"
+            f" {core_errors.option:src}."
         )
     if status:
         reason = " ".join(messages.split()) or f"exit status {status}"

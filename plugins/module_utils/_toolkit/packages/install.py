@@ -170,7 +170,7 @@ class Installation(toolkit_packages.PackageTask):
                 entry.path,
                 f"the source {entry.address} conflicts with the repository of this collection, and the file also"
                 " contains other sources",
-                "Remove this entry from the file, or set remove_conflicts: false.",
+                f"Remove this entry from the file, or set {errors.option:remove_conflicts}: false.",
                 entry.line,
             )
         return tuple(found.files)
@@ -231,7 +231,7 @@ class Installation(toolkit_packages.PackageTask):
         if target.version == _UNKNOWN:
             self.warnings.append(
                 "The version that would be installed is not known yet, so check mode predicts later tasks for the"
-                " newest release. Set version to predict them exactly."
+                f" newest release. Set {errors.option:version} to predict them exactly."
             )
         return self._result(changed, state, toolkit_packages.State(packages, former), changes, target, predicted=True)
 

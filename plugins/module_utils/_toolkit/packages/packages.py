@@ -121,7 +121,8 @@ def recorded_packages(host: hostfs.HostFS) -> tuple[str, ...]:
         return json_data.strings(json_data.load(content), "packages")
     except ValueError as error:
         raise errors.HostError(
-            f"{INSTALLED} is damaged: {error}. Rename this file, and set unrecorded: remove to remove the packages."
+            f"{INSTALLED} is damaged: {error}. Rename this file, and set {errors.option:unrecorded}: remove to remove"
+            " the packages."
         ) from error
 
 
@@ -148,7 +149,7 @@ def check_cache(host: hostfs.HostFS, path: str) -> str:
     normal = host.check_path("package_cache", path)
     if normal != toolkit_constants.PACKAGE_CACHE and _OWN_DIRECTORY not in posixpath.dirname(normal).split("/"):
         raise errors.NvidiaError(
-            f"package_cache {path!r} is not allowed, because this module deletes the files in it. Use"
+            f"{errors.option:package_cache} {path!r} is not allowed, because this module deletes the files in it. Use"
             f" {toolkit_constants.PACKAGE_CACHE}, or a directory in one with the name {_OWN_DIRECTORY}."
         )
     return normal
@@ -271,8 +272,9 @@ class PackageTask(toolkit_installed.Policies):
         """The package manager. Raises HostError if the host has no known one."""
         if self._manager is None:
             raise errors.HostError(
-                "Unsupported package manager: /etc/os-release names no distribution with apt or dnf. Set source:"
-                " directory, or install the NVIDIA Container Toolkit in another way and set source: existing."
+                "Unsupported package manager: /etc/os-release names no distribution with apt or dnf. Set"
+                f" {errors.option:source}: directory, or install the NVIDIA Container Toolkit in another way and set"
+                f" {errors.option:source}: existing."
             )
         return self._manager
 
@@ -356,21 +358,27 @@ class PackageTask(toolkit_installed.Policies):
     def _check_options(self) -> None:
         options = self.options
         if options.files and options.source != "files":
-            raise errors.NvidiaError("files requires source: files. Remove files, or change source.")
+            raise errors.NvidiaError(
+                f"{errors.option:files} requires {errors.option:source}: files. Remove {errors.option:files}, or"
+                f" change {errors.option:source}."
+            )
         if options.source == "files" and options.state == "present" and not options.files:
             raise errors.NvidiaError(
-                "source: files requires files. Set it to the paths of all four packages on the host."
+                f"{errors.option:source}: files requires {errors.option:files}. Set it to the paths of all four"
+                " packages on the host."
             )
         if self.repository_files and options.source != "repository":
             raise errors.NvidiaError(
-                "repository_files requires source: repository. Remove repository_files, or change source."
+                f"{errors.option:repository_files} requires {errors.option:source}: repository. Remove"
+                f" {errors.option:repository_files}, or change {errors.option:source}."
             )
         if options.key_fingerprint is not None and not _FINGERPRINT.fullmatch(options.key_fingerprint):
-            raise errors.NvidiaError("key_fingerprint must have 40 hexadecimal digits.")
+            raise errors.NvidiaError(f"{errors.option:key_fingerprint} must have 40 hexadecimal digits.")
         if options.source != "existing" and not self.host.live:
             raise errors.HostError(
-                "Packages cannot be installed or removed in an offline tree, because their scripts must run in it. Run"
-                " the task in a chroot with host_root_live: true, or set source: existing."
+                "Packages cannot be installed or removed in an offline tree, because their scripts must run in it."
+                f" Run the task in a chroot with {errors.option:host_root_live}: true, or set {errors.option:source}:"
+                " existing."
             )
 
 

@@ -118,7 +118,7 @@ class Removal(toolkit_packages.PackageTask):
     def _warn_about_settings(self, path: str) -> None:
         self.warn(
             f"{path} is not removed, because it contains settings of nvidia_toolkit_config. Run nvidia_toolkit_config"
-            " with state: absent, then run this task again."
+            f" with {errors.option:state}: absent, then run this task again."
         )
 
     def _preview(self, removal: RemovalPlan) -> None:

@@ -111,19 +111,20 @@ def check_files(files: t.Iterable[RepositoryFile], proxy: str | None) -> tuple[R
     if proxy and _NOT_IN_A_PROXY.search(proxy):
         # The message does not quote the proxy, since it may contain a password.
         raise errors.NvidiaError(
-            "proxy contains a space, quote, backslash, semicolon or brace. Percent-encode it, for example as %20."
+            f"{errors.option:proxy} contains a space, quote, backslash, semicolon or brace. Percent-encode it, for"
+            " example as %20."
         )
     found: dict[str, RepositoryFile] = {}
     for file in files:
         path = posixpath.normpath(file.path)
         if not is_own_file(path):
             raise errors.NvidiaError(
-                f"repository_files: Path {path} is not allowed. Allowed paths are"
-                f" {', '.join(packages_sources.repository_files())}, and keys that have 16 digits of their fingerprints"
-                " in their names."
+                f"{errors.option:repository_files}: Path {path} is not allowed. Allowed paths are"
+                f" {', '.join(packages_sources.repository_files())}, and keys that have 16 digits of their"
+                " fingerprints in their names."
             )
         if path in found:
-            raise errors.NvidiaError(f"repository_files: {path} is listed twice. Remove one entry.")
+            raise errors.NvidiaError(f"{errors.option:repository_files}: {path} is listed twice. Remove one entry.")
         _check(file, path, proxy)
         source = None if file.source is None else posixpath.normpath(file.source)
         found[path] = file._replace(path=path, source=source)
@@ -132,17 +133,22 @@ def check_files(files: t.Iterable[RepositoryFile], proxy: str | None) -> tuple[R
 
 def _check(file: RepositoryFile, path: str, proxy: str | None) -> None:
     if (file.content is None) is (file.source is None):
-        raise errors.NvidiaError(f"repository_files: {path} requires either content or src.")
+        raise errors.NvidiaError(f"{errors.option:repository_files}: {path} requires either content or src.")
     if file.source is not None and not posixpath.isabs(file.source):
         raise errors.NvidiaError(
-            f"repository_files: src {file.source!r} of {path} is not absolute. Use an absolute path of the host."
+            f"{errors.option:repository_files}: src {file.source!r} of {path} is not absolute. Use an absolute path of"
+            " the host."
         )
     if not _MODE.fullmatch(file.mode):
         raise errors.NvidiaError(
-            f"repository_files: Invalid mode {file.mode!r} of {path}. Use a quoted octal mode such as '0644'."
+            f"{errors.option:repository_files}: Invalid mode {file.mode!r} of {path}. Use a quoted octal mode such as"
+            " '0644'."
         )
     if file.content is not None and PROXY in file.content and not proxy:
-        raise errors.NvidiaError(f"repository_files: {path} contains {PROXY}, but proxy is not set. Set proxy.")
+        raise errors.NvidiaError(
+            f"{errors.option:repository_files}: {path} contains {PROXY}, but {errors.option:proxy} is not set. Set"
+            f" {errors.option:proxy}."
+        )
 
 
 def is_own_file(path: str) -> bool:
@@ -220,7 +226,7 @@ def _content(host: hostfs.HostFS, file: RepositoryFile, proxy: str | None, predi
     content = host.read(file.source)
     if content is None and not predicted:
         raise errors.HostError(
-            f"repository_files: The src {file.source} of {file.path} does not exist. Create it first."
+            f"{errors.option:repository_files}: The src {file.source} of {file.path} does not exist. Create it first."
         )
     return _NOT_FETCHED if content is None else content
 

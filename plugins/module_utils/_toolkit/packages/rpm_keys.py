@@ -143,7 +143,7 @@ def _checked_key(host: hostfs.HostFS, run: core_plan.Runner, path: str, content:
         raise WrongKeyError(
             f"The key for {path} must be one armored block with exactly one key, which has the fingerprint"
             f" {fingerprint}. gpg found: {found}{'' if listing.complete else ', and other data'}. Check"
-            " nvidia_toolkit_key_url (or nvidia_toolkit_key) and nvidia_toolkit_key_fingerprint (key_fingerprint)."
+            f" nvidia_toolkit_key_url (or nvidia_toolkit_key) and {errors.option:key_fingerprint}."
         )
     return listing
 

@@ -100,7 +100,7 @@ def _not_offered(offers: t.Mapping[str, t.Sequence[packages_base.Candidate]], re
         lines = [f"{name} {entries}" for name, entries in listed.items()]
     return (
         f"No package source offers {meant}{preferred}. Available: {'; '.join(lines)}."
-        f" Set {'' if unnamed else 'another '}version, or correct the package sources."
+        f" Set {'' if unnamed else 'another '}{errors.option:version}, or correct the package sources."
     )
 
 
@@ -117,7 +117,8 @@ def version_of_files(files: t.Sequence[packages_base.PackageFile], architecture:
     for file in files:
         if file.name not in packages_base.PACKAGES:
             raise errors.NvidiaError(
-                f"{file.path} is the package {file.name}, but files accepts only {', '.join(packages_base.PACKAGES)}."
+                f"{file.path} is the package {file.name}, but {errors.option:files} accepts only"
+                f" {', '.join(packages_base.PACKAGES)}."
             )
         if file.name in by_name:
             raise errors.NvidiaError(
@@ -131,16 +132,20 @@ def version_of_files(files: t.Sequence[packages_base.PackageFile], architecture:
     missing = [name for name in packages_base.PACKAGES if name not in by_name]
     if missing:
         raise errors.NvidiaError(
-            f"files does not contain {', '.join(missing)}. Add these packages: all four are installed together."
+            f"{errors.option:files} does not contain {', '.join(missing)}. Add these packages: all four are installed"
+            " together."
         )
     versions = {file.version for file in files}
     if len(versions) > 1:
         each = ", ".join(f"{file.path} {file.version}" for file in files)
-        raise errors.NvidiaError(f"files contains several versions: {each}. Use packages of one version.")
+        raise errors.NvidiaError(
+            f"{errors.option:files} contains several versions: {each}. Use packages of one version."
+        )
     found = versions.pop()
     if requested not in (None, LATEST) and not is_version(found, str(requested)):
         raise errors.NvidiaError(
-            f"files contains version {found}, but version is {requested}. Change one of the two options."
+            f"{errors.option:files} contains version {found}, but {errors.option:version} is {requested}. Change one"
+            " of the two options."
         )
     return found
 
@@ -174,15 +179,15 @@ def _former_packages_advice(preview: packages_base.Preview, removed: t.Sequence[
     # A removal does not handle former packages.
     if not known or not preview.install:
         return ""
-    return " Set remove_conflicts: true to remove former packages of the toolkit."
+    return f" Set {errors.option:remove_conflicts}: true to remove former packages of the toolkit."
 
 
 def refuse_held(held: t.Sequence[str]) -> None:
     """Raise HostError for held packages that would have to change if the task does not set ``hold``."""
     if held:
         raise errors.HostError(
-            f"Held packages must change: {', '.join(held)}. Set hold: true to change them and hold them again, or"
-            " hold: false to release them."
+            f"Held packages must change: {', '.join(held)}. Set {errors.option:hold}: true to change them and hold"
+            f" them again, or {errors.option:hold}: false to release them."
         )
 
 
@@ -198,11 +203,15 @@ def existing_problem(
     minimum_version_policy.
     """
     if not packages and not programs:
-        return "source is existing, but the NVIDIA Container Toolkit is not installed on this host. Install it first."
+        return (
+            f"{errors.option:source} is existing, but the NVIDIA Container Toolkit is not installed on this host."
+            " Install it first."
+        )
     missing = toolkit_installed.version_mismatches(packages, programs)
     if missing:
         return (
-            f"source is existing, but the installed toolkit is incomplete or has several versions: {' '.join(missing)}"
+            f"{errors.option:source} is existing, but the installed toolkit is incomplete or has several versions:"
+            f" {' '.join(missing)}"
         )
     version = toolkit_installed.single_version(packages, programs)
     requested = None if requested == LATEST else requested
@@ -210,9 +219,9 @@ def existing_problem(
         if requested is None and policy != "fail":
             return None
         return (
-            "source is existing, but the version of the installed toolkit is unknown: its programs report none, or are"
-            " in an offline tree. Remove version and set minimum_version_policy: warn, or run the task on the running"
-            " host."
+            f"{errors.option:source} is existing, but the version of the installed toolkit is unknown: its programs"
+            f" report none, or are in an offline tree. Remove {errors.option:version} and set"
+            f" {errors.option:minimum_version_policy}: warn, or run the task on the running host."
         )
     if requested is not None and not _matches_request(version, set(packages.values()), requested):
         present = (
@@ -220,7 +229,10 @@ def existing_problem(
             if requested == toolkit_installed.upstream_version(requested)
             else ", ".join(sorted(set(packages.values()))) or version
         )
-        return f"source is existing, but the installed version is {present}, not {requested}. Change one of them."
+        return (
+            f"{errors.option:source} is existing, but the installed version is {present}, not {requested}. Change one"
+            " of them."
+        )
     return None
 
 

@@ -110,7 +110,7 @@ def test_warnings_of_steps_that_do_not_fail_the_task() -> None:
 
 
 def test_warnings_name_the_host() -> None:
-    module = finished(lambda: {"warnings": ["Set lock_timeout.", "two"]}, _host="node1")
+    module = finished(lambda: {"warnings": [f"Set {errors.option:lock_timeout}.", "two"]}, _host="node1")
     assert module.warnings == ["node1: Set nvidia_toolkit_lock_timeout (lock_timeout).", "node1: two"]
 
 
@@ -121,11 +121,37 @@ def test_error_of_the_collection() -> None:
     assert finished(work).result == {"failed": True, "msg": "/etc/x, line 3, column 4: it is bad. Correct it."}
 
 
+# The task of DummyModule has the option lock_timeout.
+VALUES = [
+    "{errors.option:lock_timeout}",
+    "{option:lock_timeout}",
+    "/{x}/{0}/{{",
+    "lock_timeout: 1",
+    "Set lock_timeout.",
+]
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_values_in_messages_stay_as_they_are(value: str) -> None:
+    def work() -> dict[str, t.Any]:
+        cause = HostError(f"{value} is damaged.")
+        raise HostError(f"{cause} Set {errors.option:lock_timeout}. Program output: {value}")
+
+    printed = "nvidia_toolkit_lock_timeout (lock_timeout)"
+    msg = finished(work).result["msg"]
+    assert msg == f"{value} is damaged. Set {printed}. Program output: {value}"
+
+
+def test_a_task_leaves_no_variables_behind() -> None:
+    finished(dict)
+    assert f"{errors.option:lock_timeout}" == "lock_timeout"
+
+
 def test_lone_surrogates_are_escaped() -> None:
     def work() -> dict[str, t.Any]:
-        raise HostError("é \ud83d, lock_timeout")
+        raise HostError("é \ud83d")
 
-    assert finished(work).result["msg"] == r"é \ud83d, nvidia_toolkit_lock_timeout (lock_timeout)"
+    assert finished(work).result["msg"] == r"é \ud83d"
     assert finished(lambda: {"warnings": ["é \udcff"]}).warnings == [r"é \udcff"]
 
 

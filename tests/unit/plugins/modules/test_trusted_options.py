@@ -6,19 +6,19 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import typing as t
-from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, trusted_paths
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import rollback
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.argument_specs import specs
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
 
 RunModule = t.Callable[..., t.Dict[str, t.Any]]
-MODULES = sorted(path.stem for path in (Path(__file__).parents[4] / "plugins/modules").glob("nvidia_*.py"))
 # Options with texts that may be paths.
 NAMES_OR_PATHS = {"default_runtime_executable", "low_level_runtimes"}
 # Options with paths that require_trusted_options() does not check: the module does, or root uses no file there.
@@ -30,29 +30,6 @@ NOT_USED = {
 }
 USER = 12345
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-
-
-class CapturedError(Exception):
-    def __init__(self, spec: dict[str, dict[str, t.Any]]) -> None:
-        self.spec = spec
-
-
-def specs(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, dict[str, t.Any]]]:
-    """Return the argument specifications of the modules that run on hosts."""
-
-    def capture(spec: dict[str, dict[str, t.Any]], **_rules: t.Any) -> t.NoReturn:
-        raise CapturedError(spec)
-
-    monkeypatch.setattr(_module, "new_module", capture)
-    found = {}
-    for name in MODULES:
-        module = importlib.import_module(f"ansible_collections.gpufleet.nvidia.plugins.modules.{name}")
-        # The other modules only document an action plugin, which runs on the controller.
-        if hasattr(module, "main") and hasattr(module, "_module"):
-            with pytest.raises(CapturedError) as caught:
-                module.main()
-            found[name] = caught.value.spec
-    return found
 
 
 def is_path(option: t.Mapping[str, t.Any]) -> bool:

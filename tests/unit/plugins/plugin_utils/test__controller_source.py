@@ -225,13 +225,13 @@ class TestErrors:
     def test_source_is_not_a_directory(self, source: Path, cache: Path, name: str) -> None:
         path = source.parent / name
         assert self.error_of(lambda: toolkit_in_directory(str(path), None, str(cache))).startswith(
-            f"nvidia_toolkit_src (src) {path} on the controller is not a directory. Set a directory that contains"
+            f"src {path} on the controller is not a directory. Set a directory that contains"
         )
 
     def test_incomplete_toolkit(self, source: Path, cache: Path) -> None:
         (source / "usr/bin/nvidia-ctk").unlink()
         found = self.error_of(lambda: toolkit_in_directory(str(source), None, str(cache)))
-        assert found.startswith(f"nvidia_toolkit_src (src) {source} on the controller does not contain nvidia-ctk.")
+        assert found.startswith(f"src {source} on the controller does not contain nvidia-ctk.")
         assert left(cache) == []
 
     @needs_dpkg_deb

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import importlib
 import re
-import typing as t
 from pathlib import Path
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.variables import (
     EXCEPTIONS,
     variable_of,
-    with_variables,
+    variables_of,
 )
 
-OPTIONS: dict[str, dict[str, t.Any]] = {
-    "source": {"choices": ["directory", "existing"]}, "version": {}, "files": {}, "hold": {"type": "bool"}, "dest": {},
-    "minimum_version_policy": {}, "settings": {}, "lock_timeout": {}, "host_root": {}, "package_cache": {},
-}  # fmt: skip
 # Attributes of modules, and the internal options.
 NOT_MEANT = {
     *("action_group", "check_mode", "diff_mode", "idempotent", "platform", "safe_file_operations"),
@@ -39,42 +35,48 @@ MODULES = {
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("module", "expected"),
     [
-        ("source is existing, but", "nvidia_toolkit_source (source) is existing, but"),
-        ("Set source: directory.", "Set nvidia_toolkit_source (source): directory."),
-        ("The source is a file.", "The source is a file."),
-        ("Or set hold: true.", "Or set nvidia_toolkit_hold (hold): true."),
-        ("Leave version out, or", "Leave nvidia_toolkit_version (version) out, or"),
-        ("It holds 1.2, but version is 1.1.", "It holds 1.2, but nvidia_toolkit_version (version) is 1.1."),
-        ("The version of it is 1.", "The version of it is 1."),
-        ("Correct files, or", "Correct nvidia_toolkit_files (files), or"),
-        ("Remove version and set", "Remove nvidia_toolkit_version (version) and set"),
-        ("Remove files that are old", "Remove files that are old"),
-        ("files requires it", "nvidia_toolkit_files (files) requires it"),
-        ("dest is the root", "nvidia_toolkit_dest (dest) is the root"),
-        ("settings: debug is", "nvidia_toolkit_settings (settings): debug is"),
-        ("Let lock_timeout be longer", "Let nvidia_toolkit_lock_timeout (lock_timeout) be longer"),
-        # An option without a variable, an option in a path or in another name, and a variable that is named already.
-        ("package_cache x", "package_cache x"), ("/etc/lock_timeout", "/etc/lock_timeout"),
-        ("a.lock_timeout", "a.lock_timeout"), ("nvidia_toolkit_dest (dest) is", "nvidia_toolkit_dest (dest) is"),
-        ("Set nvidia_host_root, or host_root", "Set nvidia_host_root, or nvidia_host_root (host_root)"),
-        # The output of a program, an assignment, and code.
-        ("It failed. Program output: lock_timeout is 1.", "It failed. Program output: lock_timeout is 1."),
-        ("lock_timeout = 1", "lock_timeout = 1"), ("`lock_timeout` is", "`lock_timeout` is"),
-        ("", ""),
+        (
+            "gpufleet.nvidia.nvidia_toolkit_install",
+            {"source": "nvidia_toolkit_source", "host_root": "nvidia_host_root"},
+        ),
+        ("nvidia_cdi_spec", {"source": "nvidia_cdi_source", "host_root": "nvidia_host_root"}),
+        # The roles pass their variables to this one.
+        ("gpufleet.nvidia.nvidia_container_info", {"host_root": "nvidia_host_root"}),
+        # A module of no role.
+        ("nvidia_audit_report", {}),
     ],
-)  # fmt: skip
-def test_the_variable_comes_before_the_option(text: str, expected: str) -> None:
-    assert with_variables(text, "gpufleet.nvidia.nvidia_toolkit_install", OPTIONS) == expected
-    assert with_variables(expected, "nvidia_toolkit_install", OPTIONS) == expected
+)
+def test_options_that_have_a_variable(module: str, expected: dict[str, str]) -> None:
+    assert variables_of(module, ["source", "host_root", "predicted_toolkit"]) == expected
 
 
-def test_a_module_of_no_role_names_its_options() -> None:
-    assert with_variables("Set host_root.", "nvidia_audit_report", OPTIONS) == "Set host_root."
-    # The roles pass their variables to this one.
-    expected = "Set nvidia_host_root (host_root)."
-    assert with_variables("Set host_root.", "gpufleet.nvidia.nvidia_container_info", OPTIONS) == expected
+def test_options_with_the_name_of_another_option() -> None:
+    # The role sets nvidia_runtime_restart_timeout for a restart only, and nvidia_toolkit_dest for a directory only.
+    assert variables_of("nvidia_runtime_restart", ["timeout"]) == {"timeout": "nvidia_runtime_restart_timeout"}
+    assert variables_of("nvidia_runtime_verify", ["timeout"]) == {}
+    assert variables_of("nvidia_toolkit_install", ["dest"]) == {"dest": "nvidia_toolkit_dest"}
+    assert variables_of("nvidia_toolkit_key", ["dest"]) == {}
+
+
+def test_a_message_has_the_variable_beside_its_option() -> None:
+    def text() -> str:
+        return f"Set {errors.option:source}: existing, or remove {errors.option:{'version'}}."
+
+    with errors.role_variables({"source": "nvidia_toolkit_source"}):
+        assert text() == "Set nvidia_toolkit_source (source): existing, or remove version."
+        with errors.role_variables({"version": "nvidia_toolkit_version"}):
+            expected = "Set nvidia_toolkit_source (source): existing, or remove nvidia_toolkit_version (version)."
+            assert text() == expected
+        assert text() == "Set nvidia_toolkit_source (source): existing, or remove version."
+    assert text() == "Set source: existing, or remove version."
+
+
+def test_an_error_ends_the_variables() -> None:
+    with pytest.raises(errors.NvidiaError), errors.role_variables({"source": "nvidia_toolkit_source"}):
+        raise errors.NvidiaError(f"Set {errors.option:source}.")
+    assert f"{errors.option:source}" == "source"
 
 
 @pytest.mark.parametrize("role", MODULES)

@@ -234,9 +234,9 @@ RESERVED = {("type",): "runtime_type", ("options", "BinaryName"): "runtime_dir"}
         ({"type": "x"}, r"Remove type from runtime_options and set runtime_type"),
         ({"Type": {"x": 1}}, r"Remove Type\.x from runtime_options and set runtime_type"),
         ({"OPTIONS": {"binaryname": "/x"}}, r"Remove OPTIONS\.binaryname from runtime_options and set runtime_dir"),
-        ({"a": None}, r"runtime_options\.a has an unsupported type"),
-        ({"a": {"b": b"x"}}, r"runtime_options\.a\.b has an unsupported type"),
-        ({"a": [1, {"b": 1}]}, r"runtime_options\.a has an unsupported type"),
+        ({"a": None}, r"runtime_options: a has an unsupported type"),
+        ({"a": {"b": b"x"}}, r"runtime_options: a\.b has an unsupported type"),
+        ({"a": [1, {"b": 1}]}, r"runtime_options: a has an unsupported type"),
     ],
 )
 def test_check_options(options: dict[str, t.Any], message: str | None) -> None:

@@ -161,7 +161,12 @@ def test_downgrade_spec(full: Data, engines: list[CdiEngine], expected: Data, me
     ("full", "old_engine", "reason", "advice"),
     [
         (document("0.5.0", "0"), OLDEST_PODMAN, "begins with a digit", "device_name_strategies: [type-index]"),
-        (document("0.6.0", kind="nvidia.com/gpu.all"), OLDER_PODMAN, "a dot in the class", "a class without a dot"),
+        (
+            document("0.6.0", kind="nvidia.com/gpu.all"),
+            OLDER_PODMAN,
+            "a dot in the class",
+            "Set class to a name without a dot",
+        ),
         (document("0.5.0", node={"hostPath": "/x/nvidia0"}), OLDEST_PODMAN, "a different path of a device", "dev_root"),
         (document("0.7.0", intelRdt={"closID": "one"}), OLD_PODMAN, "a class of Intel RDT", "Leave out intelRdt."),
         # The error does not mention the groups, which can be left out.
