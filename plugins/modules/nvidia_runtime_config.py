@@ -195,7 +195,8 @@ options:
         whose programs no longer exist. Nothing else is removed. The module keeps a file with any other content, and
         prints a warning.
       - With O(state=absent) the runtimes that C(nvidia-ctk) registered are removed too, even if their programs exist.
-      - Copies are kept in O(backup_dir), but O(state=absent) does not restore what was removed.
+      - Copies are kept in O(backup_dir), but O(state=absent) does not restore what was removed. It restores the files
+        as they were without the leftovers.
       - It applies only to O(flavor=system) with the engine's usual unit. For distributions of Kubernetes, rootless
         Docker, and a second containerd, the module removes nothing and prints a warning.
     type: bool

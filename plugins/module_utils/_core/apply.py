@@ -203,7 +203,7 @@ class ChangeWriter:
                 if record is None:
                     record_store.drop_unused(self.host, saved, file.before)
                 raise
-        elif file.purged is not None and file.keys:
+        elif file.record is not None and file.keys:
             # Settings of this collection need what was a leftover, so a record now tracks it.
             self._save_record(file, record)
         return backups
@@ -212,12 +212,14 @@ class ChangeWriter:
         self, file: core_plan.PlannedFile, record: core_records.OriginalFile | None
     ) -> core_records.OriginalFile:
         """Write the record of the file's original content before anything else changes, and return the record."""
-        if record is None:
+        if file.record is not None:
+            record = file.record
+        elif record is None:
             record = self._new_record(file)
         elif file.path in self.replaced:
             record = self._new_record(file)._replace(created_directories=record.created_directories)
         folders = [self.backup_dir] if file.before is not None and not self.purging else []
-        record = _without_leftovers(file, record_store.with_directories(self.host, record, folders))
+        record = record_store.with_directories(self.host, record, folders)
         record = record.after_write(file.before, file.after, file.keys)
         if not self.removal:
             record_store.save(self.host, record)
@@ -261,16 +263,3 @@ class ChangeWriter:
         atomic_write.replace_file(
             self.host, file.path, file.after, record.mode, owner, config_dirs=config_dirs, max_mode=max_mode
         )
-
-
-def _without_leftovers(file: core_plan.PlannedFile, record: core_records.OriginalFile) -> core_records.OriginalFile:
-    """Return the record without the purged content, so that a later removal does not restore that content."""
-    if file.purged is None:
-        return record
-    original, now = file.purged.original, core_records.digest(file.before)
-    undisturbed = file.before == record.original or now in record.written
-    return record._replace(
-        original=original,
-        created=record.created or original is None,
-        written=(*record.written, now) if undisturbed else record.written,
-    )

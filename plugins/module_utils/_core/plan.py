@@ -28,21 +28,12 @@ if t.TYPE_CHECKING:
 NOTHING: t.Mapping[t.Any, t.Any] = types.MappingProxyType({})
 
 
-class Purged(t.NamedTuple):
-    """The permanent removal of foreign entries from a file.
-
-    ``original`` is the content that is recorded as the original file from then on; None if there was no file.
-    """
-
-    original: bytes | None
-
-
 class PlannedFile(t.NamedTuple):
     """One file before and after the change (None: no file), and the entries of this collection in it afterwards.
 
     ``like`` names files whose modes this file never exceeds, because it may contain what they contain. A new file gets
-    owner and mode of the first. ``mode`` is another limit, if given. ``purged`` is set if foreign leftovers are removed
-    from the file.
+    owner and mode of the first. ``mode`` is another limit, if given. ``record`` replaces the record of the file, if
+    given: foreign leftovers are removed from the file, and its recorded original does not contain them.
     """
 
     path: str
@@ -51,7 +42,7 @@ class PlannedFile(t.NamedTuple):
     keys: t.Mapping[tuple[str, ...], t.Any] = NOTHING
     like: tuple[str, ...] = ()
     mode: int | None = None
-    purged: Purged | None = None
+    record: core_records.OriginalFile | None = None
 
     @property
     def changed(self) -> bool:

@@ -223,7 +223,7 @@ class EngineState:
         )
 
         cleanup = legacy_cleanup.LegacyCleanup(self.host, self.engine, context, self.request)
-        self.leftovers = cleanup.leftovers
+        self.leftovers = tuple(cleanup.leftovers)
         return cleanup.plan(self._engine_plan)
 
     def _engine_plan(self, context: engines_base.Context) -> engines_base.EnginePlan:

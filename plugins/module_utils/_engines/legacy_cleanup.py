@@ -2,7 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Remove what earlier NVIDIA tools wrote into the files of engines (`purge_legacy`)."""
+"""Remove what earlier NVIDIA tools wrote into the files of engines (`purge_legacy`).
+
+A scan computes the content of each file without leftovers. The engine then plans on these contents, as if another
+program had removed the leftovers before. Each file is still written once. A file without a record is recorded with its
+cleaned content as the original. The original in an existing record is cleaned too, so `state: absent` restores no
+leftovers.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +16,7 @@ import contextlib
 import os
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, record_store
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
@@ -29,8 +35,9 @@ if t.TYPE_CHECKING:
 
     KeyPath = t.Tuple[str, ...]
 
+    # Removes one leftover from a document.
+    Change = t.Callable[[t.Any], t.Any]
 
-Doc = t.TypeVar("Doc", toml_document.TomlDocument, json_document.JsonDocument)
 
 # The kinds of leftovers.
 DROP_IN, IMPORT, RUNTIME, HOOK = "drop-in", "import", "runtime", "hook"
@@ -44,38 +51,107 @@ class Leftover(t.NamedTuple):
     reason: str
 
 
-class LegacyScan:
-    """What is removed from the files of one engine.
+class CleanedFile(t.NamedTuple):
+    """A file without leftovers.
+
+    ``text`` is the remaining content, None if nothing remains. ``record`` is the record of the file, None if there is
+    none. Its original has no leftovers either.
+    """
+
+    text: bytes | None
+    record: core_records.OriginalFile | None
+
+
+class FilesAfter(t.NamedTuple):
+    """The files of an engine after the removal of leftovers. ``cleaned`` has paths without links."""
+
+    files: engines_base.Files
+    cleaned: t.Mapping[str, CleanedFile]
+
+    def read(self, path: str) -> bytes | None:
+        cleaned = self.cleaned.get(self.resolve(path))
+        return self.files.read(path) if cleaned is None else cleaned.text
+
+    def record(self, path: str) -> core_records.OriginalFile | None:
+        cleaned = self.cleaned.get(self.resolve(path))
+        return self.files.record(path) if cleaned is None else cleaned.record
+
+    def resolve(self, path: str) -> str:
+        return self.files.resolve(path)
+
+    def glob(self, pattern: str) -> list[str]:
+        return self._remaining(self.files.glob(pattern))
+
+    def walk(self, folder: str) -> list[str]:
+        return self._remaining(self.files.walk(folder))
+
+    def _remaining(self, paths: list[str]) -> list[str]:
+        removed = {path for path, cleaned in self.cleaned.items() if cleaned.text is None}
+        return [path for path in paths if self.resolve(path) not in removed]
+
+
+class LegacyCleanup:
+    """What is removed from the files of one engine, and plans that include the removal.
 
     - ``requested``: runtimes that this run registers anyway.
     - ``writes_hook``: this run writes a hook itself.
     - ``removal``: all runtimes of NVIDIA's are removed, even if their programs exist.
+    - ``leftovers``: everything that is removed.
     - ``warnings``: files and entries that resemble leftovers but are kept.
-    - ``after``: the remaining content of each changed file, by its path without links.
-    - ``originals``: the content that replaces the recorded original of each file.
+    - ``cleaned``: the changed files without leftovers, by their paths without links.
     - ``read_by_engine``: those changed files that the engine reads at its start. OCI hooks are not among them.
-    - ``forgotten_records``: files of which only the record is removed.
     """
 
     def __init__(
         self,
         host: hostfs.HostFS,
+        engine: engines_base.Engine,
         context: engines_base.Context,
-        requested: t.Collection[str],
-        writes_hook: bool,
-        removal: bool,
+        request: engines_base.RuntimeRequest | None = None,
     ) -> None:
+        """Scan the files of ``engine``. ``request`` is that of the plan, None for a removal.
+
+        Raises NvidiaError.
+        """
         self.host = host
+        self.engine = engine
         self.context = context
-        self.requested = requested
-        self.writes_hook = writes_hook
-        self.removal = removal
+        self.requested = () if request is None else tuple(request.runtimes())
+        self.writes_hook = request is not None and request.config_mode == "hook"
+        self.removal = request is None
         self.leftovers: list[Leftover] = []
         self.warnings: list[str] = []
-        self.after: dict[str, bytes | None] = {}
-        self.originals: dict[str, bytes | None] = {}
+        self.cleaned: dict[str, CleanedFile] = {}
         self.read_by_engine: set[str] = set()
-        self.forgotten_records: list[str] = []
+        scan = SCANS.get(engine.key)
+        if scan is not None:
+            scan(self)
+        else:
+            self.warnings.append(
+                f"{errors.option:purge_legacy} supports only the engines of the system and does nothing for"
+                f" {engine.key}."
+            )
+
+    def cleaned_context(self) -> engines_base.Context:
+        """Return the context of a plan without the leftovers that have been found."""
+        if not self.cleaned:
+            return self.context
+        path, files = self.context.path, FilesAfter(self.context.files, self.cleaned)
+        return self.context._replace(files=files, content=files.read(path), record=files.record(path))
+
+    def _clean(self, path: str, text: bytes | None, original: bytes | None) -> None:
+        """Plan the content ``text`` for the file ``path`` (links resolved), and ``original`` for its record, if any."""
+        before, record = self.context.files.read(path), self.context.files.record(path)
+        if record is not None:
+            now = core_records.digest(before)
+            is_own = before == record.original or now in record.written
+            record = record._replace(
+                original=original,
+                created=record.created or original is None,
+                # A run may be killed before it replaces ``before``.
+                written=(*record.written, now, core_records.digest(text)) if is_own else record.written,
+            )
+        self.cleaned[path] = CleanedFile(text, record)
 
     # -- whole files ---------------------------------------------------------------------------------------------
 
@@ -138,8 +214,7 @@ class LegacyScan:
 
     def remove(self, path: str, kind: str, reason: str) -> None:
         """Plan the removal of the whole file ``path``, and add it to the leftovers."""
-        real = self.context.files.resolve(path)
-        self.after[real] = self.originals[real] = None
+        self._clean(self.context.files.resolve(path), None, None)
         self.leftovers.append(Leftover(path, kind, reason))
 
     def forget_hook(self, path: str) -> None:
@@ -153,16 +228,14 @@ class LegacyScan:
         ):
             return
         with contextlib.suppress(errors.NvidiaError):
-            self.after[real] = self.context.files.read(real)
-            self.originals[real] = None
-            self.forgotten_records.append(real)
+            self._clean(real, self.context.files.read(real), None)
             not_restored = f"{errors.option:state}: absent will not restore it."
             reason = f"{path} was NVIDIA's hook, which this collection removed. {not_restored}"
             self.leftovers.append(Leftover(path, HOOK, reason))
 
     # -- parts of the main file ----------------------------------------------------------------------------------
 
-    def change(self, document: Doc, leftover: Leftover, change: t.Callable[[Doc], Doc]) -> Doc:
+    def change(self, document: t.Any, leftover: Leftover, change: Change) -> t.Any:
         """Return the main file's ``document`` after ``change``, unless that would change more than the leftover."""
         try:
             changed = change(document)
@@ -173,23 +246,23 @@ class LegacyScan:
             return document
         path = self.context.path
         self.leftovers.append(leftover)
-        self.after[path] = changed.to_bytes()
-        self.originals[path] = self._changed_original(document, change)
+        self._clean(path, changed.to_bytes(), self._changed_original(document, change))
         self.read_by_engine.add(path)
         return changed
 
-    def _changed_original(self, document: Doc, change: t.Callable[[Doc], Doc]) -> bytes | None:
-        """Return the recorded original with ``change`` (as it is if that fails). No record: return the new content."""
-        path, record = self.context.path, self.context.record
-        if record is None:
-            return self.after[path]
-        original = self.originals.get(path, record.original)
+    def _changed_original(self, document: t.Any, change: Change) -> bytes | None:
+        """Return the recorded original of the main file after ``change``, or as it is if that fails."""
+        path = self.context.path
+        cleaned = self.cleaned.get(path)
+        record = self.context.record if cleaned is None else cleaned.record
+        if record is None or record.original is None:
+            return None
         try:
-            if original is None:
-                return None
-            return change(document.from_bytes(f"The recorded original of {path}", original)).to_bytes()
+            original = document.from_bytes(f"The recorded original of {path}", record.original)
+            text: bytes = change(original).to_bytes()
         except errors.ConfigurationError:
-            return original
+            return record.original
+        return text
 
     def is_recorded(self, path: KeyPath) -> bool:
         """Return whether this collection wrote anything at ``path`` of the main file or below it."""
@@ -216,18 +289,65 @@ class LegacyScan:
         self.warnings.append(warning)
         kept, self.read_by_engine = self.read_by_engine, set()
         for path in kept:
-            del self.after[path], self.originals[path]
+            del self.cleaned[path]
         self.leftovers = [one for one in self.leftovers if self.context.files.resolve(one.path) not in kept]
 
-    def removed_files(self) -> dict[str, toml_document.TomlDocument | None]:
-        """Return the files that are removed as a whole, as an overlay: each with None."""
-        return {path: None for path, text in self.after.items() if text is None}
+    # -- plans -------------------------------------------------------------------------------------------------------
+
+    def plan(self, make: t.Callable[[engines_base.Context], engines_base.EnginePlan]) -> engines_base.EnginePlan:
+        """Return the plan that ``make`` creates, including the removal of leftovers. Each file is in it once."""
+        plan = make(self.cleaned_context())
+        planned = {file.path for file in plan.files}
+        # These files come last: when they are removed, no other file may name them.
+        others = [path for path in self.cleaned if path not in planned]
+        files = [self._with_leftovers(file) for file in (*plan.files, *map(self._unplanned, others))]
+        if not self.removal:
+            # A removal removes all records anyway.
+            files += [self._planned_record(file.path) for file in files if file.path in others and not file.changed]
+        action = max(plan.action, self._action(plan.state))
+        return plan._replace(files=tuple(files), action=action, warnings=(*plan.warnings, *self.warnings))
+
+    def _unplanned(self, path: str) -> core_plan.PlannedFile:
+        """Return a cleaned file that the engine does not change further."""
+        text, record = self.cleaned[path]
+        keys = {} if record is None or text is None else dict(record.keys or {})
+        return core_plan.PlannedFile(path, text, text, keys)
+
+    def _with_leftovers(self, file: core_plan.PlannedFile) -> core_plan.PlannedFile:
+        """Return the planned file with its present content, and with the record of its cleaned content."""
+        cleaned = self.cleaned.get(file.path)
+        if cleaned is None:
+            return file
+        before, record = self.context.files.read(file.path), cleaned.record
+        if record is None:
+            record = record_store.new_record(self.host, self.engine.key, file.path, before)._replace(
+                original=cleaned.text,
+                created=cleaned.text is None,
+                written=(core_records.digest(before),),
+                main=self.context.path,
+            )
+        return file._replace(before=before, record=record)
+
+    def _planned_record(self, path: str) -> core_plan.PlannedFile:
+        """Return the planned removal of the record of ``path``, a file that itself does not change."""
+        where = self.context.files.resolve(core_records.record_path(self.engine.key, path))
+        return core_plan.PlannedFile(where, self.context.files.read(where), None)
+
+    def _action(self, after: engines_base.ConfiguredState) -> engines_base.Action:
+        """Return the action after which the daemon no longer uses the leftovers."""
+        if not self.read_by_engine:
+            return engines_base.Action.NONE
+        if not self.engine.reports_full_state:
+            return engines_base.Action.RESTART
+        before = self.engine.configured(self.context)
+        default = before.default_runtime or self.engine.default_runtime
+        return self.engine.required_action(engines_base.LiveState("", before.paths(), default, before.cdi), after)
 
 
 # -- containerd ------------------------------------------------------------------------------------------------------
 
 
-def containerd(scan: LegacyScan) -> None:
+def containerd(scan: LegacyCleanup) -> None:
     """Scan the files of containerd."""
     before = containerd_config.ContainerdFiles.of(scan.context)
     imported = {file.path for file in before.files[1:]}
@@ -244,10 +364,10 @@ def containerd(scan: LegacyScan) -> None:
     main = _without_imports(scan, before)
     for root in dict.fromkeys(containerd_config.CRI_TABLE.values()):
         table, default = root + containerd_config.RUNTIMES, root + containerd_config.DEFAULT
-        main = _without_runtimes(scan, main, table, default, containerd_config.program_of)
-    if not scan.after:
+        main = without_runtimes(scan, main, table, default, containerd_config.program_of)
+    if not scan.cleaned:
         return
-    after = containerd_config.ContainerdFiles.of(scan.context, {**scan.removed_files(), before.main.path: main})
+    after = containerd_config.ContainerdFiles.of(scan.cleaned_context())
     lost = [name for name in after.missing if name not in before.missing]
     if lost or (_lacks_default(after) and not _lacks_default(before)):
         cause = (
@@ -259,19 +379,20 @@ def containerd(scan: LegacyScan) -> None:
         )
 
 
-def _without_imports(scan: LegacyScan, before: containerd_config.ContainerdFiles) -> toml_document.TomlDocument:
+def _without_imports(scan: LegacyCleanup, before: containerd_config.ContainerdFiles) -> toml_document.TomlDocument:
     """Return the main file without entries of ``imports`` that name removed files.
 
     A pattern is kept: an administrator wrote it, and containerd accepts a pattern that matches nothing.
     """
     main, path = before.main, scan.context.path
     own = containerd_imports.recorded_imports(scan.context.record)
+    removed = {path for path, cleaned in scan.cleaned.items() if cleaned.text is None}
     for entry in list(main.value(*containerd_config.IMPORTS) or []):
         if "*" in entry:
             continue
         pattern = os.path.normpath(os.path.join(os.path.dirname(path), entry))
         imported = {scan.context.files.resolve(name) for name in before.expand(pattern)}
-        if imported and imported <= set(scan.removed_files()) and entry not in own:
+        if imported and imported <= removed and entry not in own:
             reason = f"{path} imports {entry}, which is a leftover."
             main = scan.change(main, Leftover(path, IMPORT, reason), _import_remover(entry))
     return main
@@ -291,36 +412,6 @@ def _import_remover(entry: str) -> t.Callable[[toml_document.TomlDocument], toml
     return change
 
 
-def _table_remover(
-    path: KeyPath, default: KeyPath
-) -> t.Callable[[toml_document.TomlDocument], toml_document.TomlDocument]:
-    """Return a change that removes the runtime at ``path``, and a default that names it."""
-
-    def change(document: toml_document.TomlDocument) -> toml_document.TomlDocument:
-        if document.has(*path) and document.value(*default) == path[-1]:
-            document = document.delete(default, prune=True)
-        return document.delete(path, prune=True)
-
-    return change
-
-
-def _without_runtimes(
-    scan: LegacyScan,
-    document: toml_document.TomlDocument,
-    table: KeyPath,
-    default: KeyPath,
-    program_of: t.Callable[[t.Any], t.Any],
-) -> toml_document.TomlDocument:
-    """Return the main file without the leftovers among the runtimes in ``table``."""
-    entries = document.value(*table)
-    for name, entry in entries.items() if isinstance(entries, dict) else ():
-        program = program_of(entry)
-        if scan.is_leftover(name, program) and not scan.is_recorded((*table, name)):
-            leftover = Leftover(scan.context.path, RUNTIME, scan.reason(name, program))
-            document = scan.change(document, leftover, _table_remover((*table, name), default))
-    return document
-
-
 def _lacks_default(files: containerd_config.ContainerdFiles) -> bool:
     """Return whether containerd's CRI plugin would not start, because its default runtime is not defined.
 
@@ -334,7 +425,7 @@ def _lacks_default(files: containerd_config.ContainerdFiles) -> bool:
 # -- CRI-O, Podman, Docker -------------------------------------------------------------------------------------------
 
 
-def crio(scan: LegacyScan) -> None:
+def crio(scan: LegacyCleanup) -> None:
     """Scan the files of CRI-O."""
     before = crio_config.CrioFiles.of(scan.context)
     folder = scan.context.files.resolve(os.path.dirname(nvidia_files.STRAY_CRIO))
@@ -350,14 +441,10 @@ def crio(scan: LegacyScan) -> None:
         scan.remove(path, DROP_IN, reason)
         scan.read_by_engine.add(path)
     hooks(scan)
-    main = _without_runtimes(
-        scan,
-        before.files[0].document,
-        crio_config.RUNTIMES,
-        crio_config.DEFAULT,
-        lambda entry: entry.get(crio_config.PROGRAM) if isinstance(entry, dict) else None,
+    without_runtimes(
+        scan, before.files[0].document, crio_config.RUNTIMES, crio_config.DEFAULT, _value_of(crio_config.PROGRAM)
     )
-    after = crio_config.CrioFiles.of(scan.context, {**scan.removed_files(), before.files[0].path: main})
+    after = crio_config.CrioFiles.of(scan.cleaned_context())
     default, version = after.default_runtime(), scan.context.version
     if default is not None and not after.defines(default, version) and before.defines(default, version):
         scan.keep_files_read_by_engine(
@@ -366,7 +453,7 @@ def crio(scan: LegacyScan) -> None:
         )
 
 
-def hooks(scan: LegacyScan) -> None:
+def hooks(scan: LegacyCleanup) -> None:
     """Scan for NVIDIA's hook, which CRI-O and Podman run in addition to CDI and the runtimes."""
     for path in (f"{folder}/{nvidia_files.HOOK_NAME}" for folder in nvidia_files.HOOK_FOLDERS):
         if scan.writes_hook:
@@ -380,171 +467,74 @@ def hooks(scan: LegacyScan) -> None:
             scan.warnings.append(f"{path} was kept, because it does not run NVIDIA's hook.")
 
 
-def docker(scan: LegacyScan) -> None:
+def docker(scan: LegacyCleanup) -> None:
     """Scan the file of Docker."""
     context = scan.context
     document = json_document.JsonDocument.from_bytes(context.path, context.content or b"")
     flagged = context.unit.flag_values("--default-runtime") if context.unit is not None else []
-    entries = document.value(docker_plan.RUNTIMES)
+    table, default = (docker_plan.RUNTIMES,), (docker_plan.DEFAULT,)
+    without_runtimes(scan, document, table, default, _value_of("path"), flagged=flagged)
+
+
+# -- runtimes --------------------------------------------------------------------------------------------------------
+
+
+def without_runtimes(
+    scan: LegacyCleanup,
+    document: t.Any,
+    table: KeyPath,
+    default: KeyPath,
+    program_of: t.Callable[[t.Any], t.Any],
+    *,
+    flagged: t.Collection[str] = (),
+) -> t.Any:
+    """Return the main file without the leftovers among the runtimes in ``table``, and without a default that is one.
+
+    ``flagged`` are runtimes that the unit's flags name.
+    """
+    entries = document.value(*table)
     for name, entry in entries.items() if isinstance(entries, dict) else ():
-        program = entry.get("path") if isinstance(entry, dict) else None
-        if not scan.is_leftover(name, program) or scan.is_recorded((docker_plan.RUNTIMES, name)):
+        program = program_of(entry)
+        if not scan.is_leftover(name, program) or scan.is_recorded((*table, name)):
             continue
-        reason = scan.reason(name, str(program))
+        reason = scan.reason(name, program)
         if name in flagged:
             scan.warnings.append(
                 f"{reason} It was kept, because the unit sets it as the default runtime. Remove the flag from the unit."
             )
             continue
-        document = scan.change(document, Leftover(context.path, RUNTIME, reason), _runtime_remover(name))
+        leftover = Leftover(scan.context.path, RUNTIME, reason)
+        document = scan.change(document, leftover, _runtime_remover((*table, name), default))
+    return document
 
 
-def _runtime_remover(name: str) -> t.Callable[[json_document.JsonDocument], json_document.JsonDocument]:
-    """Return a change of Docker's file that removes the runtime ``name``, and a default that names it."""
+def _value_of(key: str) -> t.Callable[[t.Any], t.Any]:
+    return lambda entry: entry.get(key) if isinstance(entry, dict) else None
 
-    def change(document: json_document.JsonDocument) -> json_document.JsonDocument:
-        if document.has(docker_plan.RUNTIMES, name) and document.value(docker_plan.DEFAULT) == name:
-            document = document.delete((docker_plan.DEFAULT,))
-        document = document.delete((docker_plan.RUNTIMES, name))
-        return document.delete((docker_plan.RUNTIMES,)) if document.value(docker_plan.RUNTIMES) == {} else document
+
+def _runtime_remover(path: KeyPath, default: KeyPath) -> Change:
+    """Return a change that removes the runtime at ``path``, and a default that names it."""
+
+    def change(document: t.Any) -> t.Any:
+        if document.has(*path) and document.value(*default) == path[-1]:
+            document = _delete(document, default)
+        return _delete(document, path)
 
     return change
 
 
-# By the key of an engine's records. Other flavors have files that this collection does not clean.
-SCANS: dict[str, t.Callable[[LegacyScan], None]] = {
+def _delete(document: t.Any, path: KeyPath) -> t.Any:
+    """Return the document without the entry at ``path``, and without the tables around it that become empty."""
+    if isinstance(document, toml_document.TomlDocument):
+        return document.delete(path, prune=True)
+    document = document.delete(path)
+    return _delete(document, path[:-1]) if path[1:] and document.value(*path[:-1]) == {} else document
+
+
+# By the name of the engine in records. Other flavors have files that this collection does not clean.
+SCANS: dict[str, t.Callable[[LegacyCleanup], None]] = {
     "containerd": containerd,
     "crio": crio,
     "docker": docker,
     "podman": hooks,
 }
-
-
-_HOOK_MODE = "hook"
-
-
-class FilteredFiles(t.NamedTuple):
-    """The files of a host without leftovers.
-
-    ``after`` has the content of the changed files, and ``originals`` the content that replaces their recorded
-    originals, both by paths without links.
-    """
-
-    files: engines_base.Files
-    after: t.Mapping[str, bytes | None]
-    originals: t.Mapping[str, bytes | None]
-
-    def read(self, path: str) -> bytes | None:
-        real = self.resolve(path)
-        return self.after[real] if real in self.after else self.files.read(path)
-
-    def record(self, path: str) -> core_records.OriginalFile | None:
-        record, real = self.files.record(path), self.resolve(path)
-        if record is None or real not in self.originals:
-            return record
-        now, original = self.files.read(path), self.originals[real]
-        is_own = now == record.original or core_records.digest(now) in record.written
-        return record._replace(
-            original=original,
-            created=record.created or original is None,
-            written=(*record.written, core_records.digest(self.after[real])) if is_own else record.written,
-        )
-
-    def resolve(self, path: str) -> str:
-        return self.files.resolve(path)
-
-    def glob(self, pattern: str) -> list[str]:
-        return self._existing(self.files.glob(pattern))
-
-    def walk(self, folder: str) -> list[str]:
-        return self._existing(self.files.walk(folder))
-
-    def _existing(self, paths: t.Iterable[str]) -> list[str]:
-        removed = {path for path, text in self.after.items() if text is None}
-        return [path for path in paths if self.resolve(path) not in removed]
-
-
-class LegacyCleanup:
-    """What is removed for one engine, and plans that include the removal.
-
-    ``leftovers`` is everything that is removed. ``warnings`` name what resembles a leftover but is kept.
-    """
-
-    def __init__(
-        self,
-        host: hostfs.HostFS,
-        engine: engines_base.Engine,
-        context: engines_base.Context,
-        request: engines_base.RuntimeRequest | None = None,
-    ) -> None:
-        """Scan the files of ``engine``. ``request`` is that of the plan, None for a removal.
-
-        Raises NvidiaError.
-        """
-        requested = () if request is None else tuple(request.runtimes())
-        self._engine = engine
-        self._context = context
-        self._removal = request is None
-        writes_hook = request is not None and request.config_mode == _HOOK_MODE
-        self._scan = LegacyScan(host, context, requested, writes_hook, removal=self._removal)
-        cleaner = SCANS.get(engine.key)
-        if cleaner is not None:
-            cleaner(self._scan)
-        else:
-            self._scan.warnings.append(
-                f"{errors.option:purge_legacy} supports only the engines of the system and does nothing for"
-                f" {engine.key}."
-            )
-        self.leftovers: tuple[Leftover, ...] = tuple(self._scan.leftovers)
-        self.warnings: tuple[str, ...] = tuple(self._scan.warnings)
-
-    def context(self) -> engines_base.Context:
-        """Return the context of a plan, without the leftovers."""
-        scan, context = self._scan, self._context
-        if not scan.after:
-            return context
-        files = FilteredFiles(context.files, scan.after, scan.originals)
-        return context._replace(files=files, content=files.read(context.path), record=files.record(context.path))
-
-    def plan(self, make: t.Callable[[engines_base.Context], engines_base.EnginePlan]) -> engines_base.EnginePlan:
-        """Return the plan that ``make`` creates, including the removal of leftovers. Each file is in it once."""
-        plan = make(self.context())
-        planned = {file.path for file in plan.files}
-        files = [self._with_leftovers(file) for file in plan.files]
-        # These files come last: when they are removed, no other file may name them.
-        others = [path for path in self._scan.after if path not in planned]
-        files += [self._planned_leftover(path) for path in others]
-        if not self._removal:
-            # A removal removes all records anyway.
-            files += [self._planned_record(path) for path in others if path in self._scan.forgotten_records]
-        action = max(plan.action, self._action(plan.state))
-        return plan._replace(files=tuple(files), action=action, warnings=(*plan.warnings, *self.warnings))
-
-    def _with_leftovers(self, file: core_plan.PlannedFile) -> core_plan.PlannedFile:
-        if file.path not in self._scan.after:
-            return file
-        purged = core_plan.Purged(self._scan.originals[file.path])
-        return file._replace(before=self._context.files.read(file.path), purged=purged)
-
-    def _planned_leftover(self, path: str) -> core_plan.PlannedFile:
-        files, scan = self._context.files, self._scan
-        record = files.record(path)
-        keys = {} if record is None or scan.after[path] is None else dict(record.keys or {})
-        return core_plan.PlannedFile(
-            path, files.read(path), scan.after[path], keys, purged=core_plan.Purged(scan.originals[path])
-        )
-
-    def _planned_record(self, path: str) -> core_plan.PlannedFile:
-        """Return the planned removal of the record of ``path``, a file that itself does not change."""
-        where = self._context.files.resolve(core_records.record_path(self._engine.key, path))
-        return core_plan.PlannedFile(where, self._context.files.read(where), None)
-
-    def _action(self, after: engines_base.ConfiguredState) -> engines_base.Action:
-        """Return the action after which the daemon no longer uses the leftovers."""
-        if not self._scan.read_by_engine:
-            return engines_base.Action.NONE
-        if not self._engine.reports_full_state:
-            return engines_base.Action.RESTART
-        before = self._engine.configured(self._context)
-        default = before.default_runtime or self._engine.default_runtime
-        return self._engine.required_action(engines_base.LiveState("", before.paths(), default, before.cdi), after)

@@ -309,7 +309,7 @@ def _with_imports(document: toml_document.TomlDocument, paths: list[str]) -> byt
 
 def _is_snapshot_or_leftover(file: core_plan.PlannedFile) -> bool:
     """Return whether the file is a snapshot of this collection, or a leftover file that is removed for good."""
-    leftover = file.purged is not None and file.purged.original is None
+    leftover = file.record is not None and file.record.original is None
     return leftover or (file.before is not None and file.before.startswith(containerd_plan.SNAPSHOT_HEADER))
 
 

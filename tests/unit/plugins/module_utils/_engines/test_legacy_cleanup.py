@@ -159,7 +159,7 @@ CRIO_GONE = f'[crio.runtime.runtimes.old]\nruntime_path = "{GONE}"\n'
 def test_leftovers(made: Made, engine: str, files: dict[str, str], expected: list[tuple[str, str]]) -> None:
     host = made(files, engine)
     assert [(one.path, one.kind) for one in host.cleanup().leftovers] == expected
-    assert host.cleanup().warnings == ()
+    assert host.cleanup().warnings == []
     assert all(one.reason.endswith(".") for one in host.cleanup().leftovers)
 
 
@@ -197,7 +197,7 @@ def test_changed_files_are_kept(made: Made, engine: str, files: dict[str, str], 
         # A value that differs from the main file is an old copy.
         assert [one.path for one in cleanup.leftovers][:1] == [DROP_IN]
         return
-    assert cleanup.leftovers == ()
+    assert cleanup.leftovers == []
     assert len(cleanup.warnings) == 1
     assert message in cleanup.warnings[0]
     before = host.files()
@@ -218,7 +218,7 @@ def test_changed_files_are_kept(made: Made, engine: str, files: dict[str, str], 
 )
 def test_other_entries_are_ignored(made: Made, engine: str, files: dict[str, str]) -> None:
     cleanup = made(files, engine).cleanup()
-    assert (cleanup.leftovers, cleanup.warnings) == ((), ())
+    assert (cleanup.leftovers, cleanup.warnings) == ([], [])
 
 
 def test_links_and_directories_are_kept(made: Made, tree: Tree) -> None:
@@ -229,12 +229,12 @@ def test_links_and_directories_are_kept(made: Made, tree: Tree) -> None:
     tree.path.joinpath(STRAY.lstrip("/")).unlink()
     tree.folder(STRAY)
     assert "not a regular file" in host.cleanup().warnings[0]
-    assert host.cleanup().leftovers == ()
+    assert host.cleanup().leftovers == []
 
 
 def test_requested_hook_is_no_leftover(made: Made) -> None:
     host = made({HOOK: HOOK_FILE}, "crio")
-    assert host.cleanup(REQUEST._replace(config_mode="hook")).leftovers == ()
+    assert host.cleanup(REQUEST._replace(config_mode="hook")).leftovers == []
 
 
 # -- plans -----------------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def test_snapshot_is_replaced_and_not_restored(made: Made, version: str, drop_in
     assert drop_in.encode() in host.backups()
     again = host.run()
     assert [file for file in again.files if file.changed] == []
-    assert host.cleanup().leftovers == ()
+    assert host.cleanup().leftovers == []
     host.run(None)
     assert host.read(DROP_IN) is None
     assert host.read(STRAY) is None
@@ -266,9 +266,9 @@ def test_drop_in_is_planned_once(made: Made) -> None:
     plan = host.plan()
     by_path = {file.path: file for file in plan.files}
     assert by_path[DROP_IN].before == snapshot().encode()
-    purged = by_path[DROP_IN].purged
-    assert purged is not None
-    assert purged.original is None
+    record = by_path[DROP_IN].record
+    assert record is not None
+    assert (record.original, record.created) == (None, True)
 
 
 def test_plan_without_leftovers(made: Made) -> None:
@@ -306,6 +306,9 @@ def test_own_change_is_restored_exactly(made: Made) -> None:
     host = made({DAEMON_JSON: text}, "docker", "28.5.2")
     host.run(purge=False)
     assert "old" in (host.read(DAEMON_JSON) or "")
+    context = host.cleanup(None).cleaned_context()
+    assert context.record is not None
+    assert context.record.restorable(context.content)
     plan = host.run()
     assert plan.action is Action.RELOAD
     assert '"old"' not in (host.read(DAEMON_JSON) or "")
@@ -341,7 +344,7 @@ def test_default_runtime_of_unit_is_kept(made: Made, tree: Tree) -> None:
         "/usr/lib/systemd/system/docker.service", b"[Service]\nExecStart=/usr/bin/dockerd --default-runtime old\n"
     )
     cleanup = host.cleanup()
-    assert cleanup.leftovers == ()
+    assert cleanup.leftovers == []
     assert "Remove the flag from the unit" in cleanup.warnings[0]
 
 
@@ -376,7 +379,7 @@ def test_keeps_file_that_other_file_imports(made: Made) -> None:
     other = f'version = 2\nimports = ["{DROP_IN}"]\n'
     host = made({MAIN: main_file(imports='"/etc/x/*.toml"'), "/etc/x/a.toml": other, DROP_IN: snapshot()})
     cleanup = host.cleanup()
-    assert cleanup.leftovers == ()
+    assert cleanup.leftovers == []
     assert f"imports would name the removed {DROP_IN}" in cleanup.warnings[0]
 
 
@@ -394,7 +397,7 @@ def test_keeps_default_runtime_of_crio(made: Made) -> None:
     named = '[crio.runtime]\ndefault_runtime = "old"\n'
     host = made({CRIO_MAIN: CRIO_GONE, "/etc/crio/crio.conf.d/10.conf": named}, "crio", "1.33.0")
     cleanup = host.cleanup(None)
-    assert cleanup.leftovers == ()
+    assert cleanup.leftovers == []
     assert "the default runtime old is one of them" in cleanup.warnings[0]
 
 
@@ -459,6 +462,25 @@ def test_interrupted_run(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     assert host.read(DROP_IN) is None
 
 
+def test_interrupted_first_run_is_restored_exactly(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first run, without purge_legacy, wrote the record but not the file."""
+    text = main_file(imports='"/etc/x/*.toml"')
+    host = made({MAIN: text + runtime("nvidia-experimental", GONE)}, version=V1)
+
+    def cut(*_args: t.Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ChangeWriter, "_put", cut)
+        with pytest.raises(KeyboardInterrupt):
+            host.run(purge=False)
+    host.run()
+    (record,) = load_records(host.host, "containerd")
+    assert record.exact
+    host.run(None, purge=False)
+    assert host.read(MAIN) == text
+
+
 def test_invalid_file_is_an_error(made: Made) -> None:
     host = made({MAIN: "= =", STRAY: small_drop_in()})
     with pytest.raises(ConfigurationError):
@@ -470,7 +492,7 @@ def test_second_containerd_is_not_supported(made: Made, tree: Tree) -> None:
     host = made({MAIN: main_file(), STRAY: small_drop_in()})
     tree.file("/etc/systemd/system/my-containerd.service", b"[Service]\nExecStart=/usr/bin/containerd -c /srv/c.toml\n")
     host.engine = Target("containerd", "system", "my-containerd.service").load()
-    assert host.cleanup().leftovers == ()
+    assert host.cleanup().leftovers == []
     assert "does nothing for" in host.cleanup().warnings[0]
 
 
@@ -501,7 +523,7 @@ def test_removal_does_not_restore_hook(made: Made) -> None:
     host.run(None)
     assert host.read(HOOK) is None
     assert load_records(host.host, "podman") == []
-    assert host.cleanup(None).leftovers == ()
+    assert host.cleanup(None).leftovers == []
     assert not host.writer(None).has_work(host.plan(None).files)
 
 
