@@ -28,10 +28,6 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 
-# A version at the beginning of a word, with or without "v".
-_VERSION = re.compile(r"v?([0-9]+\.[0-9].*)")
-
-
 class Action(enum.IntEnum):
     """What a daemon needs to apply a change. A higher value includes the lower ones."""
 
@@ -526,13 +522,3 @@ def is_nvidia_program(path: t.Any) -> bool:
 def is_nvidia_runtime(name: str, program: t.Any) -> bool:
     """Return whether a runtime is NVIDIA's by its name or its program. Other runtimes must not inherit from it."""
     return name.startswith("nvidia") or is_nvidia_program(program)
-
-
-def ask_version(engine: Engine, installation: Installation, host: hostfs.HostFS, run: core_plan.Runner) -> str | None:
-    """Return the version that the engine's program prints, None if no program of the host may be run."""
-    if not host.live or installation.binary is None:
-        return None
-    status, output, _errors = run(host.argv(engine.version_argv(installation.binary)))
-    # The commit that follows may begin with a digit too, but contains no dots.
-    matches = (_VERSION.match(word.strip(",")) for word in output.split())
-    return next((match.group(1) for match in matches if status == 0 and match is not None), None)
