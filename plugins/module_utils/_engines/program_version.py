@@ -35,7 +35,10 @@ def printed_version(argv: t.Sequence[str], host: hostfs.HostFS, run: core_plan.R
 
 
 def ask_version(
-    engine: engines_base.Engine, installation: engines_base.Installation, host: hostfs.HostFS, run: core_plan.Runner
+    engine: engines_base.InstalledEngine,
+    installation: engines_base.Installation,
+    host: hostfs.HostFS,
+    run: core_plan.Runner,
 ) -> str | None:
     """Return the version that the program of ``engine`` prints, None as in printed_version()."""
     if installation.binary is None:
