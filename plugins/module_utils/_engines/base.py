@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Types that all engines share: the request, the state of an installation, the plan, and the protocol of an engine.
+"""Types that all engines share: the request, the state of an installation, the plan, and the protocols of an engine.
 
 The engines themselves are packages beside this file. `registry.py` lists them.
 """
@@ -26,10 +26,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import fl
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import accounts, hostfs
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
-
-
-# A version at the beginning of a word, with or without "v".
-_VERSION = re.compile(r"v?([0-9]+\.[0-9].*)")
 
 
 class Action(enum.IntEnum):
@@ -215,7 +211,7 @@ class ValidationCommand(t.NamedTuple):
 
     - ``files``: content by name. The validator writes them into a scratch directory.
     - ``argv``: the command that validates these files.
-    - ``compare``: a command that dumps the current configuration. ``Engine.compare_dumps`` compares its output with
+    - ``compare``: a command that dumps the current configuration. ``Validator.compare_dumps`` compares its output with
       that of ``argv``. Empty: no comparison.
     - ``original_paths``: the path of the real file by the name of its copy.
     """
@@ -226,35 +222,19 @@ class ValidationCommand(t.NamedTuple):
     original_paths: t.Mapping[str, str] = core_plan.NOTHING
 
 
-class Engine(t.Protocol):
-    """The interface of an engine. ``_engines/registry.py`` has the table of all engines.
+class InstalledEngine(t.Protocol):
+    """An engine as something that may be installed on a host.
 
     - ``flavor``: how the engine is installed on the host.
     - ``key``: the name under which its records and journal entries are stored.
-    - ``program``: the name of its process.
-    - ``companions``: units that start the engine or are started with it.
-    - ``no_reload``: why a signal does not make the engine read its files again. Empty if it does.
-    - ``ping_request``: a request that the engine answers on its socket. Only an engine that reloads needs it.
-    - ``default_aliases``: names that a running daemon may report for its default runtime, whatever that is.
-    - ``validates_all_files``: the validator checks all files of a plan at once, otherwise one after the other.
-    - ``reports_full_state``: a running daemon that answers reports everything that the files of this collection can
-      change.
+    - ``default_runtime``: the runtime of containers if no file sets another one.
     """
 
     name: str
     flavor: str
     key: str
-    program: str
-    companions: tuple[str, ...]
-    ping_request: bytes
-    no_reload: str
-    default_aliases: tuple[str, ...]
-    syntax: str
-    validates_all_files: bool
-    reports_full_state: bool
-    config_path: str
-    drop_in_path: str | None
     service: str
+    config_path: str
     default_runtime: str
 
     def inspect(self, host: hostfs.HostFS, service: str | None = None) -> Installation:
@@ -263,8 +243,17 @@ class Engine(t.Protocol):
         ``service`` names another unit than the engine's usual one.
         """
 
-    def live(self, host: hostfs.HostFS, installation: Installation) -> LiveState | None:
-        """Return what the running daemon reports, None if no daemon runs or it does not answer."""
+    def version_argv(self, binary: str) -> list[str]:
+        """Return the command that prints the engine's version."""
+
+    def release_problem(self, version: str | None) -> errors.Problem | None:
+        """Return why this release does not start with NVIDIA's programs, None if it does or is unknown."""
+
+
+class Planner(InstalledEngine, t.Protocol):
+    """The files of an engine: what they configure now, and how they must change."""
+
+    drop_in_path: str | None
 
     def present(self, request: RuntimeRequest, context: Context) -> EnginePlan:
         """Return the plan that fulfills ``request``.
@@ -278,11 +267,40 @@ class Engine(t.Protocol):
     def configured(self, context: Context) -> ConfiguredState:
         """Return what the files and the unit configure now."""
 
-    def required_action(self, live: LiveState, state: ConfiguredState) -> Action:
-        """Return the smallest action that brings a daemon in state ``live`` to ``state``."""
-
     def defines_runtime(self, runtime: str, state: ConfiguredState, version: tuple[int, ...] | None) -> bool:
         """Return whether an engine of ``version`` that starts in ``state`` defines ``runtime``, even built in."""
+
+    def config_files(self, host: hostfs.HostFS, installation: Installation) -> list[str]:
+        """Return the files that the engine's configuration consists of.
+
+        Raises NvidiaError if they cannot be read.
+        """
+
+
+class Daemon(InstalledEngine, t.Protocol):
+    """The running daemon of an engine: its state, its health and its restart.
+
+    - ``program``: the name of its process.
+    - ``companions``: units that start the engine or are started with it.
+    - ``no_reload``: why a signal does not make the engine read its files again. Empty if it does.
+    - ``ping_request``: a request that the engine answers on its socket. Only an engine that reloads needs it.
+    - ``default_aliases``: names that a running daemon may report for its default runtime, whatever that is.
+    - ``reports_full_state``: a running daemon that answers reports everything that the files of this collection can
+      change.
+    """
+
+    program: str
+    companions: tuple[str, ...]
+    ping_request: bytes
+    no_reload: str
+    default_aliases: tuple[str, ...]
+    reports_full_state: bool
+
+    def live(self, host: hostfs.HostFS, installation: Installation) -> LiveState | None:
+        """Return what the running daemon reports, None if no daemon runs or it does not answer."""
+
+    def required_action(self, live: LiveState, state: ConfiguredState) -> Action:
+        """Return the smallest action that brings a daemon in state ``live`` to ``state``."""
 
     def health_problem(
         self, host: hostfs.HostFS, installation: Installation, live: LiveState, state: ConfiguredState | None
@@ -290,12 +308,6 @@ class Engine(t.Protocol):
         """Return why a running daemon that reports ``live`` does not work, None if no problem is known.
 
         ``state`` is the required state, None if it does not matter.
-        """
-
-    def config_files(self, host: hostfs.HostFS, installation: Installation) -> list[str]:
-        """Return the files that the engine's configuration consists of.
-
-        Raises NvidiaError if they cannot be read.
         """
 
     def check_runtimes(
@@ -306,11 +318,17 @@ class Engine(t.Protocol):
     def containers_stopped_by_restart(self, host: hostfs.HostFS, installation: Installation) -> list[str] | None:
         """Return the running containers that a restart would stop, None if the daemon does not report them."""
 
-    def version_argv(self, binary: str) -> list[str]:
-        """Return the command that prints the engine's version."""
 
-    def release_problem(self, version: str | None) -> errors.Problem | None:
-        """Return why this release does not start with NVIDIA's programs, None if it does or is unknown."""
+class Validator(t.Protocol):
+    """How the program of an engine validates files.
+
+    - ``syntax``: the format of the files.
+    - ``validates_all_files``: the validator checks all files of a plan at once, otherwise one after the other.
+    """
+
+    name: str
+    syntax: str
+    validates_all_files: bool
 
     def validation_command(
         self, binary: str, folder: str, files: t.Sequence[core_plan.PlannedFile], context: Context
@@ -328,6 +346,10 @@ class Engine(t.Protocol):
 
     def validator_missing(self, output: str) -> bool:
         """Return whether ``output`` of the validation command shows that this version has no validator."""
+
+
+class Engine(Planner, Daemon, Validator, t.Protocol):
+    """All roles of an engine. ``_engines/registry.py`` has the table of all engines."""
 
 
 class EngineDefaults:
@@ -527,13 +549,3 @@ def is_nvidia_program(path: t.Any) -> bool:
 def is_nvidia_runtime(name: str, program: t.Any) -> bool:
     """Return whether a runtime is NVIDIA's by its name or its program. Other runtimes must not inherit from it."""
     return name.startswith("nvidia") or is_nvidia_program(program)
-
-
-def ask_version(engine: Engine, installation: Installation, host: hostfs.HostFS, run: core_plan.Runner) -> str | None:
-    """Return the version that the engine's program prints, None if no program of the host may be run."""
-    if not host.live or installation.binary is None:
-        return None
-    status, output, _errors = run(host.argv(engine.version_argv(installation.binary)))
-    # The commit that follows may begin with a digit too, but contains no dots.
-    matches = (_VERSION.match(word.strip(",")) for word in output.split())
-    return next((match.group(1) for match in matches if status == 0 and match is not None), None)

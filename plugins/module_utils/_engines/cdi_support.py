@@ -12,7 +12,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors, program_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 if t.TYPE_CHECKING:
@@ -23,10 +23,8 @@ if t.TYPE_CHECKING:
 
 
 AUTO = "auto"
-# A version as programs print it. The commits and API versions beside it have no dot between digits, or no digits.
 _NUMBER = "[0-9]{1,9}"
-_PRINTED = re.compile(rf"v?({_NUMBER}(?:\.{_NUMBER})+)")
-_NAMED = re.compile(rf"v?({_NUMBER}(?:\.{_NUMBER})*)(?=\Z|[-+~])")
+_RELEASE = re.compile(rf"v?({_NUMBER}(?:\.{_NUMBER})*)(?=\Z|[-+~])")
 
 
 class CdiEngine(t.NamedTuple):
@@ -84,7 +82,7 @@ def _parse_entry(entry: str) -> tuple[str, str | None]:
             f"{errors.option:for_engines}: unknown engine {name!r}. Use auto, or one of {', '.join(ENGINES)}, each"
             " optionally followed by :VERSION."
         )
-    match = _NAMED.match(version)
+    match = _RELEASE.match(version)
     if colon and match is None:
         raise errors.NvidiaError(
             f"{errors.option:for_engines}: {entry!r} has no valid version after the colon. Write it like"
@@ -98,12 +96,9 @@ def _example(name: str) -> str:
 
 
 def _printed_version(binary: str, host: hostfs.HostFS, run: core_plan.Runner) -> str | None:
-    """Return the version that the program prints, None if it prints none or must not be run."""
-    if not host.live:
-        return None
-    status, output, _errors = run(host.argv([binary, "--version"]))
-    matches = (_PRINTED.match(word) for word in output.split()) if status == 0 else iter(())
-    return next((match.group(1) for match in matches if match is not None), None)
+    """Return the release that the program prints, such as 20.10.24, None if it prints none or must not be run."""
+    match = _RELEASE.match(program_version.printed_version([binary, "--version"], host, run) or "")
+    return match.group(1) if match is not None else None
 
 
 def _program(name: str, host: hostfs.HostFS) -> str | None:

@@ -16,7 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors, program_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 
@@ -185,7 +185,7 @@ class EngineState:
         self.leftovers: tuple[legacy_cleanup.Leftover, ...] = ()
         self.version = options.engine_version
         self.observe()
-        self.version = self.version or engines_base.ask_version(self.engine, self.installation, host, run)
+        self.version = self.version or program_version.ask_version(self.engine, self.installation, host, run)
 
     def observe(self) -> None:
         """Read how the engine is installed and what the running daemon reports. Another run may have changed both."""

@@ -12,6 +12,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import program_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import rootless
 
@@ -139,7 +140,7 @@ class _Inspection:
         if installation.pid is not None and live is None:
             message = f"{engine.name} runs but does not answer on {installation.socket}."
             self._problems.append(errors.Problem("engine-not-responding", message, "Restart it if it hangs."))
-        version = (live.version if live is not None else None) or engines_base.ask_version(
+        version = (live.version if live is not None else None) or program_version.ask_version(
             engine, installation, host, self._run
         )
         release_problem = engine.release_problem(version)

@@ -66,7 +66,7 @@ def _read(syntax: str, content: bytes) -> t.Any:
 class ConfigValidator(t.NamedTuple):
     """The validator of one engine on one host. With ``strict``, a missing validator is an error."""
 
-    engine: engines_base.Engine
+    engine: engines_base.Validator
     host: hostfs.HostFS
     run: core_plan.Runner
     binary: str | None

@@ -297,7 +297,7 @@ def _of_podman(name: str, host: hostfs.HostFS, run: core_plan.Runner, binary: st
 
 
 def _programs_of_crio(
-    engine: engines_base.Engine, installation: engines_base.Installation, host: hostfs.HostFS
+    engine: engines_base.Planner, installation: engines_base.Installation, host: hostfs.HostFS
 ) -> dict[str, str]:
     """Return the programs of CRI-O's runtimes by name, that of the default runtime also under the empty name."""
     try:

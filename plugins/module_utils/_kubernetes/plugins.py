@@ -188,8 +188,8 @@ def plugin_processes(host: hostfs.HostFS) -> list[Process]:
     found = []
     for pid in sorted(pids):
         started = processes.start_time(host, pid)
-        known = started is not None and driver is not None
-        found.append(Process(pid, started < driver - _ACCURACY if known else None))  # type: ignore[operator]
+        older = None if started is None or driver is None else started < driver - _ACCURACY
+        found.append(Process(pid, older))
     return found
 
 

@@ -126,7 +126,7 @@ class Preflight(t.NamedTuple):
                 stopped = self._stopped_containers(engine, engine.inspect(self.probe.host))
         return stopped
 
-    def _stopped_containers(self, engine: engines_base.Engine, installation: engines_base.Installation) -> str:
+    def _stopped_containers(self, engine: engines_base.Daemon, installation: engines_base.Installation) -> str:
         """Return the refusal of a restart that stops containers of ``engine``; empty if it stops none."""
         name, containers = engine.name, engine.containers_stopped_by_restart(self.probe.host, installation)
         if containers is None:

@@ -16,10 +16,9 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import journal as engines_journal
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import program_version, validator
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import validator
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import health as restart_health
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import methods as restart_methods
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import rollback as restart_rollback
@@ -116,7 +115,7 @@ class Restart:
         method = restart_methods.select_method(options.mode, options.action, self.probe, self.installation, run)
         live = self.engine.live(host, self.installation)
         version = live.version if live is not None and live.version else None
-        self.version = version or engines_base.ask_version(self.engine, self.installation, host, run)
+        self.version = version or program_version.ask_version(self.engine, self.installation, host, run)
         self.loop = restart_methods.RestartLoop(self.probe, method, self.version, options.timeout, options.retries)
         self.restart_journal = engines_journal.JournalEntry.restart_in_progress(host, self.engine.key)
         self.changes_journal = engines_journal.JournalEntry.pending_changes(host, self.engine.key)

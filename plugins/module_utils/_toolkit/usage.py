@@ -62,7 +62,7 @@ def configured_programs(host: hostfs.HostFS, folders: t.Iterable[str]) -> dict[s
 
 
 def _in_files(
-    engine: engines_base.Engine, host: hostfs.HostFS, installation: engines_base.Installation
+    engine: engines_base.Planner, host: hostfs.HostFS, installation: engines_base.Installation
 ) -> list[tuple[str, str | None]]:
     try:
         state = engine.configured(engines_base.HostFiles(host, engine.key).as_configured(installation, None))
@@ -91,7 +91,7 @@ def engines_still_using(host: hostfs.HostFS, folders: t.Iterable[str]) -> list[s
     return [message for engine in engines_registry.engines_on(host) for message in _still_using(engine, host, below)]
 
 
-def _still_using(engine: engines_base.Engine, host: hostfs.HostFS, below: PathPrefix) -> t.Iterator[str]:
+def _still_using(engine: engines_base.Daemon, host: hostfs.HostFS, below: PathPrefix) -> t.Iterator[str]:
     installation = engine.inspect(host)
     if host.live and host.lexists(
         core_records.restart_journal_path(engine.key, core_records.state_dir(host, engine.key))
@@ -120,8 +120,8 @@ def programs_among(found: t.Mapping[str, t.Mapping[str, str | None]], names: t.C
 
 # NVIDIA's runtimes search these names in PATH if no configured program exists (NVIDIA Container Toolkit 1.20).
 NAMES = ("runc", "crun")
-# The order for hosts where CRI-O is the only engine. Its packages contain crun.
-_CRIO, _CRIO_NAMES = "crio", ("crun", "runc")
+# The order for hosts where crun is the default of all engines, such as CRI-O, whose packages contain crun.
+_CRUN_FIRST = ("crun", "runc")
 
 # No program is run here to get its version. The newest version includes the most settings: before containerd 2.0 the
 # settings in a later file hide those in an earlier one.
@@ -161,14 +161,12 @@ def low_level_runtimes(host: hostfs.HostFS) -> tuple[list[str], list[str]]:
         if not any(host.same_program(path, known) for known in paths):
             paths.append(path)
     # Podman is left out, since it does not use NVIDIA's runtimes.
-    installed = [
-        engine.name for engine, runtimes in zip(engines, found) if runtimes.installed and engine.default_runtime
-    ]
-    names = _CRIO_NAMES if installed == [_CRIO] else NAMES
+    defaults = {engine.default_runtime for engine, runtimes in zip(engines, found) if runtimes.installed} - {""}
+    names = _CRUN_FIRST if defaults == {_CRUN_FIRST[0]} else NAMES
     return [*paths, *names], [warning for runtimes in found for warning in runtimes.warnings]
 
 
-def _runtimes_of(engine: engines_base.Engine, host: hostfs.HostFS) -> _EngineRuntimes:
+def _runtimes_of(engine: engines_base.Planner, host: hostfs.HostFS) -> _EngineRuntimes:
     installation = engine.inspect(host)
     installed = installation.binary is not None or installation.unit is not None
     try:
@@ -194,7 +192,7 @@ def _runtimes_of(engine: engines_base.Engine, host: hostfs.HostFS) -> _EngineRun
 
 
 def _state_without_nvidia(
-    engine: engines_base.Engine, host: hostfs.HostFS, installation: engines_base.Installation
+    engine: engines_base.Planner, host: hostfs.HostFS, installation: engines_base.Installation
 ) -> tuple[engines_base.ConfiguredState, tuple[str, ...]]:
     """Return the engine's configuration without the entries of this collection, and warnings.
 

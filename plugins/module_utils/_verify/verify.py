@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support, flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support, flavors, program_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import checks as verify_checks
@@ -176,7 +176,7 @@ class Verification:
 
     def _context(self) -> engines_base.Context:
         version = self.live.version if self.live is not None else None
-        version = version or engines_base.ask_version(self.engine, self.installation, self.host, self.run)
+        version = version or program_version.ask_version(self.engine, self.installation, self.host, self.run)
         return engines_base.HostFiles(self.host, self.engine.key).as_configured(self.installation, version)
 
     def _check_file(self) -> verify_checks.Check:

@@ -17,7 +17,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base impo
     Action,
     LiveState,
     RuntimeRequest,
-    ask_version,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import (
     ConfigureEngine,
@@ -27,6 +26,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.container
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.plan import ContainerdPlanner
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import Docker
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import JournalEntry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.program_version import ask_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import Host

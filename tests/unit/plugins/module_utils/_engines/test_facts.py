@@ -35,7 +35,6 @@ REMAINING = {
     # Directories below /run, by the program that creates them.
     "module_utils/_kubernetes/strategies.py": 1,
     "module_utils/_systemd/gpu_containers.py": 1,
-    "module_utils/_toolkit/usage.py": 1,
     # Plans of the controller.
     "plugin_utils/_restart_plan.py": 1,
     "plugin_utils/_user_answers.py": 1,

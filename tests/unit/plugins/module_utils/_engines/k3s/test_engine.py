@@ -15,10 +15,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base impo
     Action,
     ConfiguredState,
     LiveState,
-    ask_version,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.info import describe_engines
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s.engine import K3S, RKE2
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.program_version import ask_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri as rpc_cri
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import NVIDIA
