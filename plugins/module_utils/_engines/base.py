@@ -285,8 +285,7 @@ class Daemon(InstalledEngine, t.Protocol):
     - ``no_reload``: why a signal does not make the engine read its files again. Empty if it does.
     - ``ping_request``: a request that the engine answers on its socket. Only an engine that reloads needs it.
     - ``default_aliases``: names that a running daemon may report for its default runtime, whatever that is.
-    - ``reports_full_state``: a running daemon that answers reports everything that the files of this collection can
-      change.
+    - ``reports_full_state``: a daemon that answers reports all that the files of this collection can change.
     """
 
     program: str
