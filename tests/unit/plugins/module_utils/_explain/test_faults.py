@@ -20,8 +20,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.access import Node
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.contents import Specifications
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._explain import test_explain as pure
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._explain.test_reports import (
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers import explained_containers as values
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.container_reports import (
     ALL,
     ALL_MOUNTS,
     COMMON,
@@ -34,7 +34,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._explai
 )
 
 if t.TYPE_CHECKING:
-    from pathlib import Path
 
     Change = t.Callable[[Report], None]
 
@@ -44,14 +43,9 @@ GPUS = [{"Driver": "", "Count": -1, "DeviceIDs": None, "Capabilities": [["gpu"]]
 IN_CONTAINER = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0")
 
 
-@pytest.fixture
-def report(tmp_path: Path) -> Report:
-    return Report(tmp_path)
-
-
 def running(given: dict[str, t.Any], report: Report, **changes: t.Any) -> dict[str, t.Any]:
     """Explain a container of Docker that runs with all of its devices, on a host that has changed since."""
-    report._mounts(ALL_MOUNTS)
+    report.set_mounts(ALL_MOUNTS)
     data = {
         "Id": "ab12" + "0" * 60,
         "Name": "/job",
@@ -180,11 +174,11 @@ def test_an_engine_that_does_not_report_cdi(report: Report) -> None:
     found = report.explain(container, report.docker, None)
     assert found["steps"][1]["code"] == "cdi-unknown"
     assert found["steps"][1]["ok"] is None
-    host = pure.HOST._replace(engine_cdi=None)
-    found = explain.explain(pure.with_cdi("0", state=explain_container.EXITED, pid=None), host)
+    host = values.HOST._replace(engine_cdi=None)
+    found = explain.explain(values.with_cdi("0", state=explain_container.EXITED, pid=None), host)
     assert verdict(found) == (None, "cdi-unknown")
     # One that runs shows what it has.
-    assert verdict(explain.explain(pure.with_cdi("0"), host._replace(mountinfo=pure.BY_CDI))) == (True, "ok")
+    assert verdict(explain.explain(values.with_cdi("0"), host._replace(mountinfo=values.BY_CDI))) == (True, "ok")
 
 
 @pytest.mark.parametrize("toolkit", ["1.17.8", "1.19.1"])
@@ -240,17 +234,17 @@ def test_capabilities_without_compute(report: Report) -> None:
 
 def specified(text: str, *mountinfo: str) -> dict[str, t.Any]:
     """Explain a container with nvidia.com/gpu=0 of the common edits in ``text``; with ``mountinfo`` it runs."""
-    edits = dict(pure.SPECIFICATION["containerEdits"])
+    edits = dict(values.SPECIFICATION["containerEdits"])
     edits["deviceNodes"] = [node for node in edits["deviceNodes"] if node["path"] != text]
     edits["mounts"] = [mount for mount in edits["mounts"] if text not in mount["containerPath"]]
-    document = {**pure.SPECIFICATION, "containerEdits": edits}
-    specifications = pure.SPECIFICATIONS._replace(documents={"/etc/cdi/nvidia.yaml": document})
-    host = pure.HOST._replace(engine_specifications=specifications, mountinfo=pure.mounts(*mountinfo))
+    document = {**values.SPECIFICATION, "containerEdits": edits}
+    specifications = values.SPECIFICATIONS._replace(documents={"/etc/cdi/nvidia.yaml": document})
+    host = values.HOST._replace(engine_specifications=specifications, mountinfo=values.mounts(*mountinfo))
     fields = {} if mountinfo else {"state": explain_container.EXITED, "pid": None}
-    return explain.explain(pure.with_cdi("0", **fields), host if mountinfo else host._replace(mountinfo=""))
+    return explain.explain(values.with_cdi("0", **fields), host if mountinfo else host._replace(mountinfo=""))
 
 
-LIBRARY = f"/usr/lib/libcuda.so.{pure.DRIVER}"
+LIBRARY = f"/usr/lib/libcuda.so.{values.DRIVER}"
 
 
 @pytest.mark.parametrize("node", ["/dev/nvidiactl", "/dev/nvidia-uvm"])
@@ -259,7 +253,7 @@ def test_a_specification_without_a_node_that_all_gpus_need(node: str) -> None:
     assert verdict(specified(node)) == (False, "cdi-incomplete")
     assert node in specified(node)["message"]
     others = [path for path in IN_CONTAINER if path != node]
-    library = pure.SPECIFICATION["containerEdits"]["mounts"][0]["containerPath"]
+    library = values.SPECIFICATION["containerEdits"]["mounts"][0]["containerPath"]
     assert verdict(specified(node, *others, library)) == (False, "cdi-incomplete")
     # Another option can add the node.
     assert verdict(specified(node, *IN_CONTAINER, library)) == (True, "ok")
@@ -272,33 +266,39 @@ def test_a_specification_without_libcuda() -> None:
 
 
 def test_a_specification_of_other_devices_needs_no_libcuda() -> None:
-    document = {"kind": "nvidia.com/gds", "devices": [pure.device("all", "/dev/nvidia-fs0")]}
+    document = {"kind": "nvidia.com/gds", "devices": [values.device("all", "/dev/nvidia-fs0")]}
     found = Specifications(("/etc/cdi",), {"nvidia.com/gds=all": "/a"}, {"/a": document})
-    given = pure.container(cdi_devices=("nvidia.com/gds=all",), state=explain_container.EXITED, pid=None)
-    assert verdict(explain.explain(given, pure.HOST._replace(engine_specifications=found))) == (True, "ok")
+    given = values.container(cdi_devices=("nvidia.com/gds=all",), state=explain_container.EXITED, pid=None)
+    assert verdict(explain.explain(given, values.HOST._replace(engine_specifications=found))) == (True, "ok")
 
 
 def test_all_devices_of_a_specification_that_lacks_a_gpu() -> None:
-    document = {**pure.SPECIFICATION, "devices": [pure.device("all", "/dev/nvidia0"), pure.device("0", "/dev/nvidia0")]}
-    specifications = pure.SPECIFICATIONS._replace(documents={"/etc/cdi/nvidia.yaml": document})
-    host = pure.HOST._replace(engine_specifications=specifications, mountinfo=pure.BY_CDI)
-    found = explain.explain(pure.with_cdi("all"), host)
+    document = {
+        **values.SPECIFICATION,
+        "devices": [values.device("all", "/dev/nvidia0"), values.device("0", "/dev/nvidia0")],
+    }
+    specifications = values.SPECIFICATIONS._replace(documents={"/etc/cdi/nvidia.yaml": document})
+    host = values.HOST._replace(engine_specifications=specifications, mountinfo=values.BY_CDI)
+    found = explain.explain(values.with_cdi("all"), host)
     assert verdict(found) == (True, "ok")
     assert "/etc/cdi/nvidia.yaml does not describe GPU 1 of this host." in found["message"]
-    assert "GPU 1" not in explain.explain(pure.with_cdi("0"), host)["message"]
+    assert "GPU 1" not in explain.explain(values.with_cdi("0"), host)["message"]
 
 
 @pytest.mark.parametrize("permissions", ["r", "none", "m", "rm"])
 def test_a_specification_with_permissions_that_are_too_few(permissions: str) -> None:
     node = {"path": "/dev/nvidia0", "permissions": permissions}
-    document = {**pure.SPECIFICATION, "devices": [{"name": "0", "containerEdits": {"deviceNodes": [node]}}]}
-    specifications = pure.SPECIFICATIONS._replace(documents={"/etc/cdi/nvidia.yaml": document})
-    host = pure.HOST._replace(engine_specifications=specifications)
-    found = explain.explain(pure.with_cdi("0", state=explain_container.CREATED, pid=None), host)
+    document = {**values.SPECIFICATION, "devices": [{"name": "0", "containerEdits": {"deviceNodes": [node]}}]}
+    specifications = values.SPECIFICATIONS._replace(documents={"/etc/cdi/nvidia.yaml": document})
+    host = values.HOST._replace(engine_specifications=specifications)
+    found = explain.explain(values.with_cdi("0", state=explain_container.CREATED, pid=None), host)
     assert verdict(found) == (False, "cdi-incomplete")
     assert "/dev/nvidia0" in found["message"]
     node["permissions"] = "rw"
-    assert verdict(explain.explain(pure.with_cdi("0", state=explain_container.CREATED, pid=None), host)) == (True, "ok")
+    assert verdict(explain.explain(values.with_cdi("0", state=explain_container.CREATED, pid=None), host)) == (
+        True,
+        "ok",
+    )
 
 
 # -- nodes that the low-level runtime makes ----------------------------------------------------------------------------
@@ -315,9 +315,9 @@ def made(rules: t.Sequence[dict[str, t.Any]] = (), **fields: t.Any) -> dict[str,
 
 
 def explained(config: dict[str, t.Any], nodes: t.Mapping[str, Node]) -> dict[str, t.Any]:
-    library = pure.SPECIFICATION["containerEdits"]["mounts"][0]["containerPath"]
-    host = pure.HOST._replace(mountinfo=pure.mounts(library), nodes=nodes)
-    given = pure.with_cdi("0", config=config, user=explain_container.user_of(config))
+    library = values.SPECIFICATION["containerEdits"]["mounts"][0]["containerPath"]
+    host = values.HOST._replace(mountinfo=values.mounts(library), nodes=nodes)
+    given = values.with_cdi("0", config=config, user=explain_container.user_of(config))
     return explain.explain(given, host)
 
 
