@@ -260,7 +260,7 @@ def _required(
 
 def _gpus_without_mig_devices(found: inventory.GpuInventory | None, mode: str) -> list[str]:
     empty = (
-        [str(gpu.index) for gpu in found.gpus if gpu.mig and not gpu.migs] if found and mode == cdi_modes.NVML else []
+        [str(gpu.number) for gpu in found.gpus if gpu.mig and not gpu.migs] if found and mode == cdi_modes.NVML else []
     )
     return [
         f"GPU {index} is in MIG mode, but has no MIG devices, so containers cannot use it. Create MIG devices, then run"
@@ -272,7 +272,7 @@ def _gpus_without_mig_devices(found: inventory.GpuInventory | None, mode: str) -
 def _unknown_coherence(options: cdi_options.CdiOptions, found: inventory.GpuInventory | None, mode: str) -> list[str]:
     if cdi_options.COHERENCE not in options.request.feature_flags or found is None or mode != cdi_modes.NVML:
         return []
-    unknown = [str(gpu.index) for gpu in found.gpus if gpu.coherent is None or found.source != "nvml"]
+    unknown = [str(gpu.number) for gpu in found.gpus if gpu.coherent is None or found.source != "nvml"]
     warning = (
         f"NVML does not report whether GPU {', '.join(unknown)} is coherent, so it is in neither of the additional"
         f" specifications. Make NVML usable, or remove {cdi_options.COHERENCE} from"

@@ -113,7 +113,7 @@ def _by_identifier(gpu_inventory: inventory.GpuInventory, identifier: str) -> _S
     match = _INDEX.match(identifier)
     for candidate in candidates:
         gpu, mig_device = candidate
-        numbers = (gpu.index, None if mig_device is None else mig_device.index)
+        numbers = (gpu.number, None if mig_device is None else mig_device.number)
         if match and numbers == (int(match.group(1)), None if match.group(2) is None else int(match.group(2))):
             return candidate
         if identifier and identifier == (gpu.uuid if mig_device is None else mig_device.uuid):
@@ -127,13 +127,13 @@ def _by_identifier(gpu_inventory: inventory.GpuInventory, identifier: str) -> _S
 
 def _name(gpu: inventory.Gpu, mig_device: inventory.MigDevice | None, strategy: str) -> str:
     if strategy in {cdi_options.INDEX, cdi_options.TYPE_INDEX}:
-        number = f"{gpu.index}" if mig_device is None else f"{gpu.index}:{mig_device.index}"
+        number = f"{gpu.number}" if mig_device is None else f"{gpu.number}:{mig_device.number}"
         prefix = "gpu" if mig_device is None else "mig"
         return number if strategy == cdi_options.INDEX else prefix + number
     uuid = gpu.uuid if mig_device is None else mig_device.uuid
     if not uuid:
         raise errors.HostError(
-            f"The driver does not report the UUID of GPU {gpu.index} ({gpu.bus}), because no program has used the GPU"
+            f"The driver does not report the UUID of GPU {gpu.number} ({gpu.bus}), because no program has used the GPU"
             f" since the host started. Run nvidia-smi -L, or remove uuid from {errors.option:device_name_strategies}."
         )
     return uuid
@@ -142,8 +142,8 @@ def _name(gpu: inventory.Gpu, mig_device: inventory.MigDevice | None, strategy: 
 def _require_nodes(gpu: inventory.Gpu, edits: cdi_edits.Edits) -> None:
     if not edits.nodes:
         raise errors.HostError(
-            f"GPU {gpu.index} ({gpu.bus}) has no device node: /dev/nvidia{gpu.minor} is missing. Run nvidia-smi as root"
-            " to create it."
+            f"GPU {gpu.number} ({gpu.bus}) has no device node: /dev/nvidia{gpu.minor} is missing. Run nvidia-smi as"
+            " root to create it."
         )
 
 

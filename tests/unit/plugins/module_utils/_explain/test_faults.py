@@ -34,7 +34,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.container_reports im
 )
 
 if t.TYPE_CHECKING:
-
     Change = t.Callable[[Report], None]
 
 RUNTIME = "/usr/bin/nvidia-container-runtime"

@@ -322,7 +322,7 @@ def test_request_changes(tmp_path: Path, name: str, request_: Request, expected:
 def test_coherent_variants(tmp_path: Path, all_device: bool) -> None:
     tree = Tree(tmp_path)
     whole, other, unknown = gpus(3)
-    divided = mig_gpu(whole._replace(index=3, minor=3, bus="0000:20:00.0"), (0, 7, 0, False))._replace(coherent=True)
+    divided = mig_gpu(whole._replace(number=3, minor=3, bus="0000:20:00.0"), (0, 7, 0, False))._replace(coherent=True)
     devices = (whole._replace(coherent=True), other, unknown._replace(coherent=None), divided)
     LAYOUTS["cache"].make(tree, devices)
     flag = ("enable-coherent-annotations",)
