@@ -364,7 +364,7 @@ def _is_secret(names: t.Sequence[str], value: str | None) -> bool:
     return masking.is_secret(names[-1], value) or any(map(masking.is_secret, names[:-1]))
 
 
-def _value_tokens(text: str, node: toml_parser.Node, secret: bool) -> t.Iterator[Token]:
+def _value_tokens(text: str, node: toml_parser.TomlNode, secret: bool) -> t.Iterator[Token]:
     raw = text[node.start : node.end]
     if secret:
         yield node.start, node.end, toml_parser.quote_string(masking.MASK)
@@ -384,7 +384,7 @@ def _value_tokens(text: str, node: toml_parser.Node, secret: bool) -> t.Iterator
         yield node.start, node.end, _masked_string(raw, toml_parser.plain_string(raw)) if node.kind else raw
 
 
-def _string_value(text: str, node: toml_parser.Node) -> str | None:
+def _string_value(text: str, node: toml_parser.TomlNode) -> str | None:
     """Return the string of a node; for another scalar its text, and None for a collection."""
     raw = text[node.start : node.end]
     if node.kind in ("[", "{"):

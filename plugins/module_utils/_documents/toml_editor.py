@@ -79,7 +79,7 @@ class Editor(toml_layout.Layout):
         """Return the text behind an entry or a header on its line."""
         return self.text[entry.end : entry.last].strip()
 
-    def _inline_member(self, path: toml_parser.KeyPath) -> tuple[toml_parser.Node, int] | None:
+    def _inline_member(self, path: toml_parser.KeyPath) -> tuple[toml_parser.TomlNode, int] | None:
         for entry in self.entries:
             if entry.node is not None and len(entry.path) < len(path) and path[: len(entry.path)] == entry.path:
                 found = _member_in(entry.node, path[len(entry.path) :])
@@ -105,7 +105,7 @@ class Editor(toml_layout.Layout):
     def _line_break(text: str) -> str:
         return "\r\n" if text.startswith("\r\n") else text[:1] if text.startswith("\n") else ""
 
-    def _remove_member(self, node: toml_parser.Node, index: int) -> None:
+    def _remove_member(self, node: toml_parser.TomlNode, index: int) -> None:
         """Remove one element of an array, or one entry of an inline table, with its comma and its line.
 
         Raises UneditableError if its value contains a comment.
@@ -182,13 +182,13 @@ class Editor(toml_layout.Layout):
                 self._append(node, items)
         return True
 
-    def _array(self, path: toml_parser.KeyPath) -> toml_parser.Node:
+    def _array(self, path: toml_parser.KeyPath) -> toml_parser.TomlNode:
         member = self.member(path)
         if member is None:
             raise ValueError(path)
         return member.node
 
-    def _insert_before(self, node: toml_parser.Node, index: int, items: list[str]) -> None:
+    def _insert_before(self, node: toml_parser.TomlNode, index: int, items: list[str]) -> None:
         """Insert items before an element of an array, and before the comments above it."""
         element = node.members[index]
         at = node.commas[index - 1] + 1 if index else node.start + 1
@@ -279,7 +279,7 @@ class Editor(toml_layout.Layout):
         blank = self.newline if self._blank_before(at) else ""
         return self._splice((at, at, blank + "".join(self.newline + line for line in lines)))
 
-    def _append(self, node: toml_parser.Node, items: list[str]) -> None:
+    def _append(self, node: toml_parser.TomlNode, items: list[str]) -> None:
         if not node.members:
             return self._fill(node, items)
         last, count = node.members[-1], len(node.members)
@@ -296,7 +296,7 @@ class Editor(toml_layout.Layout):
         between = self.text[end:at]
         return self._splice((end, at, ("" if trailing else ",") + between + added))
 
-    def _fill(self, node: toml_parser.Node, items: list[str]) -> None:
+    def _fill(self, node: toml_parser.TomlNode, items: list[str]) -> None:
         """Insert items into an empty array or inline table, below any comments in it."""
         inside = self.text[node.start + 1 : node.end - 1]
         if self.comments(node):
@@ -323,7 +323,7 @@ def _within(entry: toml_parser.Entry, path: toml_parser.KeyPath) -> bool:
     return entry.table[: len(path)] == path
 
 
-def _member_in(node: toml_parser.Node, path: toml_parser.KeyPath) -> tuple[toml_parser.Node, int] | None:
+def _member_in(node: toml_parser.TomlNode, path: toml_parser.KeyPath) -> tuple[toml_parser.TomlNode, int] | None:
     """Return the inline table with the entry at ``path``, and the index of this entry in the table, or None.
 
     If there is no such entry, the first entry below ``path`` is used, such as ``a.b`` for ``a``. ``path`` is relative

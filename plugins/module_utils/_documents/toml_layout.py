@@ -59,7 +59,7 @@ class Layout:
         inside = [entry for entry in self.entries if entry.under(path)]
         return bool(inside) and all(e.node is None and not e.array and e.path == path for e in inside)
 
-    def comments(self, node: toml_parser.Node) -> set[str]:
+    def comments(self, node: toml_parser.TomlNode) -> set[str]:
         """Return the comments inside a value, at any depth."""
         found: set[str] = set()
         here = node.start
@@ -232,7 +232,7 @@ class Layout:
         equals = "=" if narrow else " = "
         return self._name(path[-1]) + equals + self._spelled(path, value)
 
-    def _source_node(self, path: toml_parser.KeyPath) -> toml_parser.Node | None:
+    def _source_node(self, path: toml_parser.KeyPath) -> toml_parser.TomlNode | None:
         member = self.source.member(path) if self.source is not None else None
         return None if member is None or member.node.kind == "{" else member.node
 

@@ -166,7 +166,7 @@ def _agree(outline: t.Any, data: t.Any) -> bool:
 # -- positions -------------------------------------------------------------------------------------------------------
 
 
-class Node(t.NamedTuple):
+class TomlNode(t.NamedTuple):
     """One value. ``start`` and ``end`` are character offsets, ``end`` exclusive.
 
     ``kind`` is the first character of strings, arrays and inline tables, else empty. ``commas`` are the offsets of the
@@ -186,7 +186,7 @@ class Member(t.NamedTuple):
     names: KeyPath
     raws: tuple[str, ...]
     start: int
-    node: Node
+    node: TomlNode
 
 
 class Entry(t.NamedTuple):
@@ -200,7 +200,7 @@ class Entry(t.NamedTuple):
     first: int  # start of its first line
     last: int  # end of the text on its last line
     array: bool = False
-    node: Node | None = None
+    node: TomlNode | None = None
     equals: str = ""
 
     def under(self, path: KeyPath) -> bool:
@@ -322,16 +322,16 @@ def _unescaped(found: re.Match[str]) -> str:
     return chr(int(digits, 16)) if digits else _ESCAPED.get(found.group(4), found.group(4) or "")
 
 
-def _value(text: str, start: int) -> Node:
+def _value(text: str, start: int) -> TomlNode:
     kind = text[start : start + 1]
     if kind and kind in "[{":
         return _sequence(text, start, kind)
     if kind and kind in "\"'":
-        return Node(start, _string_end(text, start), kind)
-    return Node(start, start + len(_match(_SCALAR, text, start).group().rstrip()), "")
+        return TomlNode(start, _string_end(text, start), kind)
+    return TomlNode(start, start + len(_match(_SCALAR, text, start).group().rstrip()), "")
 
 
-def _sequence(text: str, start: int, kind: str) -> Node:
+def _sequence(text: str, start: int, kind: str) -> TomlNode:
     closing = "]" if kind == "[" else "}"
     members: list[Member] = []
     commas: list[int] = []
@@ -350,7 +350,7 @@ def _sequence(text: str, start: int, kind: str) -> Node:
         node = _value(text, at)
         members.append(Member(names, raws, here, node))
         here = _skip(text, node.end)
-    return Node(start, here + 1, kind, tuple(members), tuple(commas))
+    return TomlNode(start, here + 1, kind, tuple(members), tuple(commas))
 
 
 def equal(one: t.Any, other: t.Any) -> bool:

@@ -106,7 +106,7 @@ class Host(t.NamedTuple):
     engine_reads: bool = True
     rootless: bool = False
     default_nvidia: bool | None = None
-    nodes: t.Mapping[str, explain_access.Node] = core_plan.NOTHING
+    nodes: t.Mapping[str, explain_access.NodeAccess] = core_plan.NOTHING
     imex_channels: frozenset[str] = frozenset()
     creates_imex: bool = False
     features: frozenset[str] = frozenset(explain_rules.FEATURE_NODES)

@@ -55,7 +55,7 @@ class Plan(t.NamedTuple):
     leftovers: tuple[str, ...]
     stale: tuple[str, ...]
     kept: t.Mapping[str, t.Sequence[str]]
-    nodes: tuple[device_nodes.Node, ...]
+    nodes: tuple[device_nodes.CharacterDevice, ...]
     previous_config: bytes | None
 
     @property
@@ -171,7 +171,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             previous_config=self.read_config(self.config_path) if build and before else None,
         )
 
-    def _missing_device_nodes(self) -> list[device_nodes.Node]:
+    def _missing_device_nodes(self) -> list[device_nodes.CharacterDevice]:
         # On most hosts the driver has created the device nodes already.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes  # noqa: PLC0415
 
@@ -355,7 +355,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             raise
         return backups
 
-    def _create_device_nodes(self, nodes: t.Sequence[device_nodes.Node]) -> None:
+    def _create_device_nodes(self, nodes: t.Sequence[device_nodes.CharacterDevice]) -> None:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes  # noqa: PLC0415
 
         device_nodes.create_nodes(self.host, nodes, self.tools.run)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import explain
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.access import Node
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.access import NodeAccess
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.container import (
     CREATED,
     EXITED,
@@ -158,7 +158,7 @@ UNKNOWN: list[tuple[str, Container, Host, str]] = [
     ("the mounts", with_nvidia(), OLD, "contents-unknown"),
     ("the mounts of CDI", with_cdi("0"), HOST, "contents-unknown"),
     ("the driver's library", with_nvidia(state=CREATED, pid=None), OLD._replace(library=None), "library-unknown"),
-    ("the user", with_nvidia(), OLD._replace(mountinfo=BY_HOOK, nodes={"/dev/nvidia0": Node(0o660, 0, 44)}),
+    ("the user", with_nvidia(), OLD._replace(mountinfo=BY_HOOK, nodes={"/dev/nvidia0": NodeAccess(0o660, 0, 44)}),
      "access-unknown"),
 ]  # fmt: skip
 

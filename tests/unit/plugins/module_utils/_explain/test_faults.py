@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
     host as explain_host,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.access import Node
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.access import NodeAccess
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.contents import Specifications
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers import explained_containers as values
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.container_reports import (
@@ -313,7 +313,7 @@ def made(rules: t.Sequence[dict[str, t.Any]] = (), **fields: t.Any) -> dict[str,
     return {"process": {"user": user}, "linux": {"devices": nodes, "resources": {"devices": list(rules)}}}
 
 
-def explained(config: dict[str, t.Any], nodes: t.Mapping[str, Node]) -> dict[str, t.Any]:
+def explained(config: dict[str, t.Any], nodes: t.Mapping[str, NodeAccess]) -> dict[str, t.Any]:
     library = values.SPECIFICATION["containerEdits"]["mounts"][0]["containerPath"]
     host = values.HOST._replace(mountinfo=values.mounts(library), nodes=nodes)
     given = values.with_cdi("0", config=config, user=explain_container.user_of(config))
@@ -321,20 +321,26 @@ def explained(config: dict[str, t.Any], nodes: t.Mapping[str, Node]) -> dict[str
 
 
 def test_nodes_of_a_driver_that_was_loaded_again() -> None:
-    nodes = {"/dev/nvidia-uvm": Node(0o666, number=(511, 0)), "/dev/nvidia0": Node(0o666, number=(195, 0))}
+    nodes = {
+        "/dev/nvidia-uvm": NodeAccess(0o666, number=(511, 0)),
+        "/dev/nvidia0": NodeAccess(0o666, number=(195, 0)),
+    }
     found = explained(made(), nodes)
     assert verdict(found) == (False, "devices-stale")
     assert "/dev/nvidia-uvm" in found["message"]
-    assert verdict(explained(made(), {**nodes, "/dev/nvidia-uvm": Node(0o666, number=(510, 0))})) == (True, "ok")
+    assert verdict(explained(made(), {**nodes, "/dev/nvidia-uvm": NodeAccess(0o666, number=(510, 0))})) == (
+        True,
+        "ok",
+    )
 
 
 def test_the_owner_of_a_node_is_that_in_the_container() -> None:
     # The CDI library gives a node without an owner to the user of the container (container-edits.go of 0.6 to 1.1).
-    host = {"/dev/nvidia0": Node(0o660, 0, 44)}
+    host = {"/dev/nvidia0": NodeAccess(0o660, 0, 44)}
     assert verdict(explained(made(fileMode=0o660, uid=1000, gid=1000), host)) == (True, "ok")
     assert verdict(explained(made(fileMode=0o660, uid=0, gid=44), host)) == (False, "nodes-denied")
     # The host's node is open for all, that of the container is not.
-    assert verdict(explained(made(fileMode=0o600), {"/dev/nvidia0": Node(0o666)})) == (False, "nodes-denied")
+    assert verdict(explained(made(fileMode=0o600), {"/dev/nvidia0": NodeAccess(0o666)})) == (False, "nodes-denied")
 
 
 NONE = {"allow": False, "access": "rwm"}

@@ -15,7 +15,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.device_nodes import Node
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.device_nodes import CharacterDevice
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import AARCH64, X86_64
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import manifest as toolkit_manifest
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import program, tree
@@ -183,7 +183,7 @@ def test_refuses_while_the_installer_runs(tmp_path: Path) -> None:
 
 
 def test_device_nodes(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes, made = [Node("/dev/nvidiactl", 195, 255)], []
+    nodes, made = [CharacterDevice("/dev/nvidiactl", 195, 255)], []
     monkeypatch.setattr(device_nodes, "missing_nodes", lambda _host, _root: (nodes, ["a warning"]))
     monkeypatch.setattr(device_nodes, "create_nodes", lambda _host, found, _run: made.extend(found))
     host.install(NEW)
