@@ -50,7 +50,7 @@ class Editor(toml_layout.Layout):
             self._remove_member(*inline)
             inline = self._inline_member(path)
         runs: list[tuple[int, int]] = []
-        previous: toml_parser.Entry | None = None
+        previous: toml_parser.TomlEntry | None = None
         for entry in self.entries:
             if entry.under(path):
                 if previous is not None and _within(previous, path) and _within(entry, path):
@@ -69,13 +69,13 @@ class Editor(toml_layout.Layout):
             self._cut_lines(header.first, header.last)
             self._changed()
 
-    def bare_header(self, path: toml_parser.KeyPath) -> toml_parser.Entry | None:
+    def bare_header(self, path: toml_parser.KeyPath) -> toml_parser.TomlEntry | None:
         """Return the header of the table at ``path`` if the table has no assignments of its own, or None."""
         header = self.header(path)
         own = any(entry.node is not None and entry.table == path for entry in self.entries)
         return None if own else header
 
-    def trailing_comment(self, entry: toml_parser.Entry) -> str:
+    def trailing_comment(self, entry: toml_parser.TomlEntry) -> str:
         """Return the text behind an entry or a header on its line."""
         return self.text[entry.end : entry.last].strip()
 
@@ -224,7 +224,11 @@ class Editor(toml_layout.Layout):
         return self._insert_tables(path, value, depth)
 
     def _insert_assignment(
-        self, parent: toml_parser.KeyPath, header: toml_parser.Entry | None, own: list[toml_parser.Entry], line: str
+        self,
+        parent: toml_parser.KeyPath,
+        header: toml_parser.TomlEntry | None,
+        own: list[toml_parser.TomlEntry],
+        line: str,
     ) -> None:
         example = own[-1] if own else header
         name = line.split("=", 1)[0].rstrip()
@@ -244,7 +248,9 @@ class Editor(toml_layout.Layout):
             lines = [indent + "[" + self._names(parent) + "]", indent + self._key_indent(first) + line]
         return self._insert_block(self._last_line(self._lead(first)), lines)
 
-    def _insert_after(self, entry: toml_parser.Entry, lines: list[str], example: toml_parser.Entry | None) -> None:
+    def _insert_after(
+        self, entry: toml_parser.TomlEntry, lines: list[str], example: toml_parser.TomlEntry | None
+    ) -> None:
         indent = self._indent_of(entry if example is None else example)
         if example is None:
             indent += self._key_indent(entry)
@@ -319,7 +325,7 @@ class Editor(toml_layout.Layout):
         self.entries = toml_parser.scan(self.text)
 
 
-def _within(entry: toml_parser.Entry, path: toml_parser.KeyPath) -> bool:
+def _within(entry: toml_parser.TomlEntry, path: toml_parser.KeyPath) -> bool:
     return entry.table[: len(path)] == path
 
 

@@ -129,7 +129,7 @@ def _depth(data: dict[str, t.Any]) -> int:
     return depth
 
 
-def _outline(entries: list[Entry]) -> dict[str, t.Any]:
+def _outline(entries: list[TomlEntry]) -> dict[str, t.Any]:
     """Return the names in a text: tables as dictionaries, arrays of tables as lists, and None for values."""
     root: dict[str, t.Any] = {}
     table = root
@@ -189,7 +189,7 @@ class Member(t.NamedTuple):
     node: TomlNode
 
 
-class Entry(t.NamedTuple):
+class TomlEntry(t.NamedTuple):
     """The header of a table (``node`` is None) or one assignment. The positions are character offsets."""
 
     path: KeyPath
@@ -217,12 +217,12 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2}
 _ESCAPED = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", "e": "\x1b"}
 
 
-def scan(text: str) -> list[Entry]:
+def scan(text: str) -> list[TomlEntry]:
     """Return every header and assignment of a text that parse() accepts.
 
     Raises ValueError if this scanner and the parser disagree.
     """
-    entries: list[Entry] = []
+    entries: list[TomlEntry] = []
     table: KeyPath = ()
     here = _skip(text, 0)
     while here < len(text):
@@ -235,7 +235,7 @@ def scan(text: str) -> list[Entry]:
                 raise ValueError(end)
             end += 1 + array
             last = line_end(text, end)
-            entries.append(Entry(table, table, raws, start, end, first, last, array))
+            entries.append(TomlEntry(table, table, raws, start, end, first, last, array))
         else:
             names, raws, end = _names(text, here)
             key_end = start + len(text[start:end].rstrip())
@@ -243,7 +243,7 @@ def scan(text: str) -> list[Entry]:
             last = line_end(text, node.end)
             equals = text[key_end : node.start]
             entries.append(
-                Entry(table + names, table, raws, start, node.end, first, last, False, node, equals)  # noqa: FBT003
+                TomlEntry(table + names, table, raws, start, node.end, first, last, False, node, equals)  # noqa: FBT003
             )
         here = _skip(text, last)
     return entries

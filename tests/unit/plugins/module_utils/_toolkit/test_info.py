@@ -25,10 +25,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.manifest import (
     NAME,
-    Entry,
     FileDigest,
     Identity,
     Manifest,
+    ManifestEntry,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.store import VersionStore
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.info import describe_toolkit
@@ -97,8 +97,8 @@ class Tree:
         """Install a version like nvidia_toolkit_install with source: directory. Return its name."""
         store = VersionStore(HostFS(str(self.root), live=False), folder)
         store.prepare_build()
-        entries = {name: Entry(0o755, text=f"{version}".encode()) for name in names}
-        entries[OWN_CONFIG_FILE] = Entry(0o644, text=b"disable-require = true\n")
+        entries = {name: ManifestEntry(0o755, text=f"{version}".encode()) for name in names}
+        entries[OWN_CONFIG_FILE] = ManifestEntry(0o644, text=b"disable-require = true\n")
         entries = {name: entry._replace(sha256=sha256(entry.text).hexdigest()) for name, entry in entries.items()}
         for name, entry in entries.items():
             store.write_entry(name, entry)

@@ -26,7 +26,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory
     find_parts,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.unpack import (
-    Entry,
+    ArchiveEntry,
     run_limited,
     unpack,
     write_entries,
@@ -45,15 +45,15 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.package_archives imp
 # -- Entries ---------------------------------------------------------------------------------------------------------
 
 
-def entry(name: str, content: bytes = b"", mode: int = REGULAR | 0o644) -> Entry:
-    return Entry(name, mode, content)
+def entry(name: str, content: bytes = b"", mode: int = REGULAR | 0o644) -> ArchiveEntry:
+    return ArchiveEntry(name, mode, content)
 
 
-def write(folder: Path, *entries: Entry) -> None:
+def write(folder: Path, *entries: ArchiveEntry) -> None:
     write_entries(entries, str(folder), "a.rpm")
 
 
-def write_error(folder: Path, *entries: Entry) -> str:
+def write_error(folder: Path, *entries: ArchiveEntry) -> str:
     with pytest.raises(NvidiaError) as caught:
         write(folder, *entries)
     return str(caught.value)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.unpack import (
-    Entry,
+    ArchiveEntry,
     read_newc,
     read_tar,
 )
@@ -55,7 +55,7 @@ def test_cpio_entries(magic: str) -> None:
         Item("./dev/pipe", mode=PIPE | 0o644),
     ]
     entries = read_newc(newc(*items, magic=magic), "a.rpm")
-    assert entries == [Entry(item.name, item.mode, item.content) for item in items]
+    assert entries == [ArchiveEntry(item.name, item.mode, item.content) for item in items]
 
 
 def test_cpio_hard_links() -> None:
@@ -161,8 +161,8 @@ def test_tar_entries(form: int) -> None:
             info.type, info.mode, info.size, info.uid, info.gid = kind, mode, len(content), 1000, 1000
             archive.addfile(info, io.BytesIO(content))
     assert read_tar(stream.getvalue(), "a.deb") == [
-        Entry("./usr/tool", REGULAR | 0o4755, b"\0\xff" * 1001),
-        Entry("./usr/empty", REGULAR | 0o600, b""),
+        ArchiveEntry("./usr/tool", REGULAR | 0o4755, b"\0\xff" * 1001),
+        ArchiveEntry("./usr/empty", REGULAR | 0o600, b""),
     ]
 
 
@@ -177,13 +177,13 @@ def test_tar_links() -> None:
         member("./usr/same-link", kind=tarfile.LNKTYPE, linkname="./usr/link"),
     )
     assert read_tar(archive, "a.deb") == [
-        Entry("./usr/tool", REGULAR | 0o755, b"content"),
-        Entry("./usr/link", LINK | 0o777, b"../tool"),
-        Entry("./usr/again", REGULAR | 0o755, b"content"),
-        Entry("./usr/once-more", REGULAR | 0o755, b"content"),
-        Entry("./usr/tool", REGULAR | 0o644, b"later"),
-        Entry("./usr/last", REGULAR | 0o644, b"later"),
-        Entry("./usr/same-link", LINK | 0o777, b"../tool"),
+        ArchiveEntry("./usr/tool", REGULAR | 0o755, b"content"),
+        ArchiveEntry("./usr/link", LINK | 0o777, b"../tool"),
+        ArchiveEntry("./usr/again", REGULAR | 0o755, b"content"),
+        ArchiveEntry("./usr/once-more", REGULAR | 0o755, b"content"),
+        ArchiveEntry("./usr/tool", REGULAR | 0o644, b"later"),
+        ArchiveEntry("./usr/last", REGULAR | 0o644, b"later"),
+        ArchiveEntry("./usr/same-link", LINK | 0o777, b"../tool"),
     ]
 
 
