@@ -57,7 +57,7 @@ class JsonNode(t.NamedTuple):
     start: int
     end: int
     value: t.Any
-    members: tuple[Member, ...] | None = None
+    members: tuple[JsonMember, ...] | None = None
     items: tuple[JsonNode, ...] | None = None
 
     @property
@@ -78,7 +78,7 @@ class JsonNode(t.NamedTuple):
         return "string" if isinstance(self.value, str) else "number"
 
 
-class Member(t.NamedTuple):
+class JsonMember(t.NamedTuple):
     """One ``"name": value`` of an object. ``start`` and ``name_end`` are the offsets of the quoted name."""
 
     name: str
@@ -121,7 +121,7 @@ class _Parser:
         return JsonNode(offset, end, value)
 
     def object(self, start: int, depth: int) -> JsonNode:
-        members: list[Member] = []
+        members: list[JsonMember] = []
         offset = self.skip(start + 1)
         while self.text[offset : offset + 1] != "}" or members:
             if self.text[offset : offset + 1] != '"':
@@ -129,7 +129,7 @@ class _Parser:
             name = self.string(offset)
             offset = self.expect(self.skip(name.end), ":")
             node = self.value(self.skip(offset), depth + 1)
-            members.append(Member(name.value, name.start, name.end, node))
+            members.append(JsonMember(name.value, name.start, name.end, node))
             offset = self.skip(node.end)
             if self.text[offset : offset + 1] == "}":
                 break
@@ -249,7 +249,7 @@ class JsonDocument:
     def to_bytes(self) -> bytes:
         return (codecs.BOM_UTF8 if self.bom else b"") + self.text.encode("utf-8")
 
-    def error(self, node: JsonNode | Member, problem: str, advice: str) -> errors.ConfigurationError:
+    def error(self, node: JsonNode | JsonMember, problem: str, advice: str) -> errors.ConfigurationError:
         """Return an error with the line and column of ``node``."""
         line, column = core_text.position(self.text, node.start)
         return errors.ConfigurationError(self.path, problem, advice, line, column)
@@ -335,7 +335,7 @@ class JsonDocument:
             document = document.delete(around) if then is None else document.set(around, plain(then))
         return document
 
-    def _member(self, node: JsonNode | None, name: str) -> Member | None:
+    def _member(self, node: JsonNode | None, name: str) -> JsonMember | None:
         found = [member for member in (node.members if node and node.members else ()) if member.name == name]
         if len(found) > 1:
             error = self.error(

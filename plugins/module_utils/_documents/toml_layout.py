@@ -31,11 +31,13 @@ class Layout:
     def header(self, path: toml_parser.KeyPath) -> toml_parser.TomlEntry | None:
         return next((e for e in self.entries if e.node is None and not e.array and e.path == path), None)
 
-    def member(self, path: toml_parser.KeyPath) -> toml_parser.Member | None:
+    def member(self, path: toml_parser.KeyPath) -> toml_parser.TomlMember | None:
         """Return the assignment at exactly ``path``, on a line of its own or in an inline table, or None."""
         for entry in self.entries:
             if entry.node is not None and path[: len(entry.path)] == entry.path:
-                found: toml_parser.Member | None = toml_parser.Member(entry.path, entry.raws, entry.start, entry.node)
+                found: toml_parser.TomlMember | None = toml_parser.TomlMember(
+                    entry.path, entry.raws, entry.start, entry.node
+                )
                 rest = path[len(entry.path) :]
                 while found is not None and rest:
                     found = next((m for m in found.node.members if m.names and rest[: len(m.names)] == m.names), None)

@@ -176,11 +176,11 @@ class TomlNode(t.NamedTuple):
     start: int
     end: int
     kind: str
-    members: tuple[Member, ...] = ()
+    members: tuple[TomlMember, ...] = ()
     commas: tuple[int, ...] = ()
 
 
-class Member(t.NamedTuple):
+class TomlMember(t.NamedTuple):
     """One entry of an inline table, or one element of an array, which has no names."""
 
     names: KeyPath
@@ -333,7 +333,7 @@ def _value(text: str, start: int) -> TomlNode:
 
 def _sequence(text: str, start: int, kind: str) -> TomlNode:
     closing = "]" if kind == "[" else "}"
-    members: list[Member] = []
+    members: list[TomlMember] = []
     commas: list[int] = []
     here = _skip(text, start + 1)
     while text[here : here + 1] != closing:
@@ -348,7 +348,7 @@ def _sequence(text: str, start: int, kind: str) -> TomlNode:
             names, raws, at = _names(text, here)
             at = _skip(text, at + 1)
         node = _value(text, at)
-        members.append(Member(names, raws, here, node))
+        members.append(TomlMember(names, raws, here, node))
         here = _skip(text, node.end)
     return TomlNode(start, here + 1, kind, tuple(members), tuple(commas))
 
