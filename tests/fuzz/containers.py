@@ -34,7 +34,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.tests.fuzz.mutators import Files
 
 _PROGRAM = "/usr/bin/nvidia-container-runtime"
-_GPUS = (explain_devices.Gpu("GPU 0", ("0", "GPU-1"), ("/dev/nvidia0",)),)
+_GPUS = (explain_devices.ExplainedGpu("GPU 0", ("0", "GPU-1"), ("/dev/nvidia0",)),)
 _VERSIONS = ("1.17.8", "1.20.0")
 
 

@@ -97,7 +97,7 @@ class Host(t.NamedTuple):
     cuda_library: str | None = None
     tegra: bool = False
     comparable: bool = True
-    all_gpus: tuple[explain_devices.Gpu, ...] = ()
+    all_gpus: tuple[explain_devices.ExplainedGpu, ...] = ()
     names_known: bool = True
     engine_cdi: bool | None = None
     engine_version: str = ""
@@ -117,7 +117,7 @@ class Host(t.NamedTuple):
     device_rules: str = ""
 
     @property
-    def gpus(self) -> tuple[explain_devices.Gpu, ...]:
+    def gpus(self) -> tuple[explain_devices.ExplainedGpu, ...]:
         return tuple(gpu for gpu in self.all_gpus if gpu.usable)
 
     def select(self, names: t.Iterable[str], legacy: bool = True) -> explain_devices.Selection:
@@ -252,10 +252,12 @@ def _settings(host: hostfs.HostFS, path: str) -> tuple[runtime_settings.Settings
         return runtime_settings.Settings(), str(error).rstrip(".")
 
 
-def _gpus(host: hostfs.HostFS, devices: t.Iterable[dict[str, t.Any]]) -> tuple[tuple[explain_devices.Gpu, ...], bool]:
+def _gpus(
+    host: hostfs.HostFS, devices: t.Iterable[dict[str, t.Any]]
+) -> tuple[tuple[explain_devices.ExplainedGpu, ...], bool]:
     """Return the GPUs and MIG devices in the report ``devices``, and whether all of their names are known."""
     mig_nodes = procfs.Capabilities(host).known_nodes
-    found: list[explain_devices.Gpu] = []
+    found: list[explain_devices.ExplainedGpu] = []
     known = True
     for device in devices:
         index, minor, uuid = device["index"], device["minor"], device["uuid"]
@@ -267,7 +269,7 @@ def _gpus(host: hostfs.HostFS, devices: t.Iterable[dict[str, t.Any]]) -> tuple[t
         gpu = f"GPU {device['bus_id'] if index is None else index}"
         (problem, advice), migs = explain_facts.problem_of(device["reasons"]), device["mig_devices"]
         empty = bool(device["mig_enabled"]) and not migs
-        one = explain_devices.Gpu(gpu, tuple(names), node, not device["mig_enabled"], empty=empty)
+        one = explain_devices.ExplainedGpu(gpu, tuple(names), node, not device["mig_enabled"], empty=empty)
         found.append(one._replace(problem=problem, advice=advice, mig_unknown=device["mig_enabled"] is None))
         known = known and index is not None and uuid is not None
         for number, mig in enumerate(migs):
@@ -275,7 +277,7 @@ def _gpus(host: hostfs.HostFS, devices: t.Iterable[dict[str, t.Any]]) -> tuple[t
             known = known and mig["index"] is not None and mig["uuid"] is not None
             nodes = tuple(mig_nodes(minor, mig["gpu_instance"], mig["compute_instance"])) if node else ()
             names = [f"{index}:{own}", *([mig["uuid"]] if mig["uuid"] else [])]
-            one = explain_devices.Gpu(f"{gpu} MIG {own}", tuple(names), (*node, *nodes))
+            one = explain_devices.ExplainedGpu(f"{gpu} MIG {own}", tuple(names), (*node, *nodes))
             problem, advice = explain_facts.problem_of(mig["reasons"])
             found.append(one._replace(problem=problem, advice=advice))
     return tuple(found), known
@@ -284,9 +286,9 @@ def _gpus(host: hostfs.HostFS, devices: t.Iterable[dict[str, t.Any]]) -> tuple[t
 def _requirement_facts(
     host: hostfs.HostFS,
     container: explain_container.Container,
-    gpus: tuple[explain_devices.Gpu, ...],
+    gpus: tuple[explain_devices.ExplainedGpu, ...],
     missing_nodes: t.Sequence[str],
-) -> tuple[str | None, tuple[explain_devices.Gpu, ...]]:
+) -> tuple[str | None, tuple[explain_devices.ExplainedGpu, ...]]:
     """Return the driver's CUDA version, and ``gpus`` with what requirements of images compare.
 
     NVML is asked only for an image with requirements, because that takes seconds on some hosts. It must not create

@@ -102,7 +102,7 @@ class Verification:
         self.program: str | None = None
         # How the container gets the GPUs, and the GPUs of the host, each with whether the container sees it.
         self.injection = verify_injection.RUNTIME
-        self.gpus: list[tuple[visible_gpus.Gpu, bool]] = []
+        self.gpus: list[tuple[visible_gpus.HostGpu, bool]] = []
         # Why no container is started although no check has failed.
         self.not_verified = ""
         self.output = ""

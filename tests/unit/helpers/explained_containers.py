@@ -14,7 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.container
     GpuRequest,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.contents import Specifications
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.devices import Gpu
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.devices import ExplainedGpu
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.host import Host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.runtime_settings import Settings
 
@@ -23,12 +23,12 @@ NVIDIA = "/usr/bin/nvidia-container-runtime"
 DRIVER = "550.54.15"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 GPUS = tuple(
-    Gpu(f"GPU {number}", (str(number), f"GPU-{number}"), (f"/dev/nvidia{number}",), arch="8.0", brand="Tesla")
+    ExplainedGpu(f"GPU {number}", (str(number), f"GPU-{number}"), (f"/dev/nvidia{number}",), arch="8.0", brand="Tesla")
     for number in range(2)
 )
 MIG = (
-    Gpu("GPU 0", ("0", "GPU-0"), ("/dev/nvidia0",), usable=False),
-    Gpu("GPU 0 MIG 0", ("0:0", "MIG-0"), ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3")),
+    ExplainedGpu("GPU 0", ("0", "GPU-0"), ("/dev/nvidia0",), usable=False),
+    ExplainedGpu("GPU 0 MIG 0", ("0:0", "MIG-0"), ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3")),
 )
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import host as explain_host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.container import RUNNING, Container
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.devices import Gpu
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.devices import ExplainedGpu
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.host import EngineState, Host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.runtime_settings import Settings
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.checks import GpuChecks
@@ -70,7 +70,7 @@ def test_a_host(made: Made) -> None:
     assert found.program_exists
     assert (found.driver_loaded, found.driver, found.cuda) == (True, gpu_hosts.VERSION, None)
     names = ("0", PLAIN.identity(), "0000:07:00.0", "00000000:07:00.0")
-    assert found.all_gpus == (Gpu("GPU 0", names, ("/dev/nvidia1",)),)
+    assert found.all_gpus == (ExplainedGpu("GPU 0", names, ("/dev/nvidia1",)),)
     assert found.names_known
     assert (found.engine_cdi, found.engine_version, found.tegra) == (True, "26.1.5", False)
     assert found.engine_specifications.folders == ("/etc/cdi", "/var/run/cdi")
@@ -236,9 +236,9 @@ def test_what_requirements_compare(tmp_path: Path) -> None:
 
 
 GPUS = (
-    Gpu("GPU 0", ("0", "GPU-aa", "00000000:07:00.0"), ("/dev/nvidia1",)),
-    Gpu("GPU 1", ("1", "GPU-bb"), ("/dev/nvidia0",), usable=False),
-    Gpu("GPU 1 MIG 0", ("1:0", "MIG-cc"), ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3")),
+    ExplainedGpu("GPU 0", ("0", "GPU-aa", "00000000:07:00.0"), ("/dev/nvidia1",)),
+    ExplainedGpu("GPU 1", ("1", "GPU-bb"), ("/dev/nvidia0",), usable=False),
+    ExplainedGpu("GPU 1 MIG 0", ("1:0", "MIG-cc"), ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3")),
 )
 
 
