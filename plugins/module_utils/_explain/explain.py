@@ -109,7 +109,7 @@ class _Explainer:
             return BY_ENGINE
         by_docker = BY_NOTHING
         if container.gpus:
-            names = explain_rules.cdi_devices(self.gpu_names, runtime_settings.Settings(), explain_rules.CDI)
+            names = explain_rules.cdi_devices(self.gpu_names, runtime_settings.RuntimeSettings(), explain_rules.CDI)
             by_docker = docker_gpus(host, names)
             if by_docker == BY_ENGINE:
                 self.cdi = names

@@ -66,7 +66,7 @@ _LABEL = "security.selinux"
 
 
 def missing_programs(
-    host: hostfs.HostFS, folder: str, settings: runtime_settings.Settings, own_runtime: bool
+    host: hostfs.HostFS, folder: str, settings: runtime_settings.RuntimeSettings, own_runtime: bool
 ) -> dict[str, tuple[str, ...]]:
     """Return the programs that the runtime needs in each mode and that the host lacks.
 

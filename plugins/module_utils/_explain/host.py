@@ -82,7 +82,7 @@ class Host(t.NamedTuple):
     """
 
     version: str | None = None
-    settings: runtime_settings.Settings = runtime_settings.Settings()
+    settings: runtime_settings.RuntimeSettings = runtime_settings.RuntimeSettings()
     config_path: str = toolkit_constants.CONFIG_FILE
     config_problem: str = ""
     program: str = ""
@@ -239,7 +239,7 @@ def _version(host: hostfs.HostFS, run: core_plan.Runner, program_dir: str) -> st
     return None if program is None else toolkit_installed.run_version([program], host, run).version
 
 
-def _settings(host: hostfs.HostFS, path: str) -> tuple[runtime_settings.Settings, str]:
+def _settings(host: hostfs.HostFS, path: str) -> tuple[runtime_settings.RuntimeSettings, str]:
     """Return the settings in config.toml, and why the file cannot be read."""
     try:
         return runtime_settings.read(host, path), ""
@@ -247,9 +247,9 @@ def _settings(host: hostfs.HostFS, path: str) -> tuple[runtime_settings.Settings
         raise
     except errors.ConfigurationError as error:
         line = f", line {error.line}" if error.line is not None else ""
-        return runtime_settings.Settings(), f"{error.path}{line} is not valid: {error.problem}"
+        return runtime_settings.RuntimeSettings(), f"{error.path}{line} is not valid: {error.problem}"
     except errors.NvidiaError as error:
-        return runtime_settings.Settings(), str(error).rstrip(".")
+        return runtime_settings.RuntimeSettings(), str(error).rstrip(".")
 
 
 def _gpus(

@@ -16,7 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.container
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.contents import Specifications
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.devices import ExplainedGpu
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.host import Host
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.runtime_settings import Settings
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.runtime_settings import RuntimeSettings
 
 IDENTIFIER = "3a3a3ce6c3f00fc605aa026e31f56bf724cdc75aaf35e34d8a2bddabe47dc9ec"
 NVIDIA = "/usr/bin/nvidia-container-runtime"
@@ -101,4 +101,4 @@ def with_gpus(number: int = -1, *capabilities: str, **fields: t.Any) -> Containe
 
 
 def config(**settings: t.Any) -> Host:
-    return OLD._replace(settings=Settings(**settings))
+    return OLD._replace(settings=RuntimeSettings(**settings))

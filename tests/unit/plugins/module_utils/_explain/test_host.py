@@ -14,7 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import ho
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.container import RUNNING, Container
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.devices import ExplainedGpu
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.host import EngineState, Host
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.runtime_settings import Settings
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.runtime_settings import RuntimeSettings
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.checks import GpuChecks
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers import gpu_hosts
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import FakeGpu, FakeMig
@@ -65,7 +65,7 @@ def test_a_host(made: Made) -> None:
     found = made.read(pid=7)
     assert found.version == "1.18.0"
     assert (found.config_path, found.config_problem) == ("/etc/nvidia-container-runtime/config.toml", "")
-    assert found.settings == Settings()
+    assert found.settings == RuntimeSettings()
     assert found.programs == {"nvidia-container-runtime-hook"}
     assert found.program_exists
     assert (found.driver_loaded, found.driver, found.cuda) == (True, gpu_hosts.VERSION, None)
@@ -132,7 +132,7 @@ def test_the_checks_read_the_same_settings(made: Made, text: str) -> None:
 
 def test_config_toml(made: Made) -> None:
     made.add(CONFIG, 'accept-nvidia-visible-devices-envvar-when-unprivileged = false\nswarm-resource = "X"\n')
-    assert made.read().settings == Settings(accept_variable=False, swarm_resource="X")
+    assert made.read().settings == RuntimeSettings(accept_variable=False, swarm_resource="X")
     made.add(CONFIG, "disable-require = 1\n")
     assert made.read().settings.invalid == "disable-require has a wrong type"
     made.add(CONFIG, "a = 1\nb = =\n")
