@@ -160,7 +160,9 @@ def _rancher_arguments(host: hostfs.HostFS, found: distributions.FoundKubelet) -
     Raises NvidiaError if a file cannot be read, and MissingPackageError if PyYAML is needed and missing.
     """
     arguments: list[str] = []
-    for path in k3s_config.RancherSettings(k3s_config.Distribution(found.distribution.name), host, found.unit).files():
+    for path in k3s_config.RancherSettings(
+        k3s_config.RancherDistribution(found.distribution.name), host, found.unit
+    ).files():
         content = host.read(path, hostfs.JSON_BYTES)
         if content is None or not _MENTIONS_ARGUMENTS.search(content):
             continue
@@ -189,7 +191,7 @@ def _files(host: hostfs.HostFS, found: distributions.FoundKubelet, flags: _Flags
         yield main
     folder = flags.last("--config-dir")
     if not folder and distribution.config_dir:
-        data_dir = k3s_config.data_dir(k3s_config.Distribution(distribution.name), host, found.unit)
+        data_dir = k3s_config.data_dir(k3s_config.RancherDistribution(distribution.name), host, found.unit)
         folder = f"{data_dir}/{distribution.config_dir}"
     if folder.startswith("/"):
         names = [name for name in host.readable_entries(folder) if name.endswith(_DROP_IN)]
@@ -216,7 +218,7 @@ def _read_file(host: hostfs.HostFS, path: str) -> dict[str, str]:
 
 def _rancher_endpoint(host: hostfs.HostFS, found: distributions.FoundKubelet) -> str:
     """Return the CRI endpoint in the settings of K3s or RKE2; empty if they start their own containerd."""
-    settings = k3s_config.RancherSettings(k3s_config.Distribution(found.distribution.name), host, found.unit)
+    settings = k3s_config.RancherSettings(k3s_config.RancherDistribution(found.distribution.name), host, found.unit)
     if settings.value(k3s_config.DOCKER).lower() == "true":
         return _K3S_DOCKER_ENDPOINT
     return settings.value(k3s_config.ENDPOINT)

@@ -51,7 +51,7 @@ class RancherSetting(t.NamedTuple):
         return self.values[-1] if self.values else ""
 
 
-class Distribution(t.NamedTuple):
+class RancherDistribution(t.NamedTuple):
     """The paths of K3s or RKE2. ``program`` is the name k3s or rke2 in paths, units and environment variables."""
 
     program: str
@@ -94,7 +94,7 @@ class RancherSettings:
 
     def __init__(
         self,
-        distribution: Distribution,
+        distribution: RancherDistribution,
         host: hostfs.HostFS,
         unit: systemd_units.Unit | None,
         overlay: t.Mapping[str, bytes | None] | None = None,
@@ -177,14 +177,14 @@ class RancherSettings:
         )
 
 
-def config_file(distribution: Distribution, unit: systemd_units.Unit | None) -> str:
+def config_file(distribution: RancherDistribution, unit: systemd_units.Unit | None) -> str:
     """Return the configuration file: the one in the unit's environment, else in its flags, else the default."""
     variable = unit.environment.get(distribution.variable("CONFIG_FILE")) if unit is not None else None
     flag = _flag_values(unit, ("config", "c")) if unit is not None else []
     return variable or (flag[0] if flag else distribution.config_file)
 
 
-def data_dir(distribution: Distribution, host: hostfs.HostFS, unit: systemd_units.Unit | None) -> str:
+def data_dir(distribution: RancherDistribution, host: hostfs.HostFS, unit: systemd_units.Unit | None) -> str:
     """Return the data directory. If a configuration file cannot be read, only the unit is used."""
     try:
         found = RancherSettings(distribution, host, unit).value(DATA_DIR)

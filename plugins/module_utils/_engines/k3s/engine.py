@@ -47,7 +47,7 @@ class K3sFamily(containerd_engine.EmbeddedContainerd):
     def __init__(self, title: str, program: str, services: tuple[str, ...]) -> None:
         self.title = title
         self.flavor = self.key = self.starter = program
-        self.distribution = k3s_config.Distribution(program)
+        self.distribution = k3s_config.RancherDistribution(program)
         self.services = services
         self.service = services[0]
         self.config_path = f"{self.distribution.data_dir}/{_GENERATED}"

@@ -35,7 +35,7 @@ class K3sPlanner:
     """One plan for the settings of one installation. ``title`` is the display name of the distribution."""
 
     def __init__(
-        self, title: str, distribution: k3s_config.Distribution, generated: str, context: engines_base.Context
+        self, title: str, distribution: k3s_config.RancherDistribution, generated: str, context: engines_base.Context
     ) -> None:
         self.title = title
         self.distribution = distribution

@@ -17,7 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s.config import (
-    Distribution,
+    RancherDistribution,
     RancherSettings,
     config_file,
     data_dir,
@@ -28,7 +28,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units imp
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-K3S = Distribution("k3s")
+K3S = RancherDistribution("k3s")
 MAIN = "/etc/rancher/k3s/config.yaml"
 
 
