@@ -325,7 +325,7 @@ def _of_cri(
 ) -> list[_Candidate]:
     path = host.real_path(socket)
 
-    def read(entry: cri.Container) -> Found:
+    def read(entry: cri.CriContainer) -> Found:
         try:
             status = cri.container_status(path, entry.identifier)
         except (OSError, ValueError) as error:
@@ -336,7 +336,7 @@ def _of_cri(
         bundle = _bundle(host, entry.identifier)
         return Found(container._replace(config=_config(host, bundle) or container.config), state)
 
-    def candidate(entry: cri.Container) -> _Candidate:
+    def candidate(entry: cri.CriContainer) -> _Candidate:
         created = entry.created if len(entry.names) > 1 else 0
         return _Candidate(name, entry.identifier, entry.names, lambda: read(entry), created)
 
