@@ -16,7 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import find as explain_find
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.container import CREATED, RUNNING
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.find import Found, Selector
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.find import FoundContainer, Selector
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.grpc import field, fields
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_cri import FakeCri
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import docker_host
@@ -91,7 +91,7 @@ class Docker(DockerWithContainers):
         values = {"id": entry["Id"], "name": entry["Names"][0]}
         return all(re.search(pattern, values[kind]) for kind, _sign, pattern in filters)
 
-    def find(self, name: str, *selector: str) -> Found:
+    def find(self, name: str, *selector: str) -> FoundContainer:
         return explain_find.find(name, Selector(*selector), self.host, self.run)
 
     def error(self, name: str, *selector: str) -> str:
@@ -327,7 +327,7 @@ class Cri(FakeCri):
         info = field(1, "info") + field(2, json.dumps(INFO))
         return field(1, field(1, ONE) + field(3, 1)) + field(2, info) if self.reply is None else self.reply
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> FoundContainer:
         return explain_find.find(name, Selector("containerd"), self.host, lambda _argv: (0, "", ""))
 
 
