@@ -256,7 +256,7 @@ def _gpus(
     host: hostfs.HostFS, devices: t.Iterable[dict[str, t.Any]]
 ) -> tuple[tuple[explain_devices.ExplainedGpu, ...], bool]:
     """Return the GPUs and MIG devices in the report ``devices``, and whether all of their names are known."""
-    mig_nodes = procfs.Capabilities(host).known_nodes
+    mig_nodes = procfs.MigCapabilities(host).known_nodes
     found: list[explain_devices.ExplainedGpu] = []
     known = True
     for device in devices:

@@ -142,7 +142,7 @@ def _missing(host: hostfs.HostFS, nodes: t.Iterable[str]) -> list[str]:
 
 def _gpu_nodes(host: hostfs.HostFS, gpus: t.Iterable[ScannedGpu]) -> t.Iterator[str]:
     """Yield the device nodes of GPUs and of their MIG devices, as far as their numbers are known."""
-    capabilities = procfs.Capabilities(host)
+    capabilities = procfs.MigCapabilities(host)
     for gpu in (scanned.gpu for scanned in gpus):
         if gpu.minor >= 0:
             yield f"/dev/nvidia{gpu.minor}"

@@ -195,7 +195,7 @@ def query_nvml(
 
 def mig_nodes(host: hostfs.HostFS, found: GpuInventory) -> list[str]:
     """Return the device nodes of the MIG devices, without those of their GPUs. Raises as Capabilities.minors()."""
-    capabilities = procfs.Capabilities(host)
+    capabilities = procfs.MigCapabilities(host)
     parts = [(gpu.minor, mig) for gpu in found.gpus for mig in gpu.migs]
     return [path for minor, mig in parts for path in capabilities.nodes(minor, mig.gi, mig.ci)]
 
@@ -207,7 +207,7 @@ def unusable_devices(host: hostfs.HostFS, found: GpuInventory) -> list[GpuProble
     opens no device node, so it does not wake up a suspended GPU.
     """
     problems: list[GpuProblem] = []
-    capabilities = procfs.Capabilities(host)
+    capabilities = procfs.MigCapabilities(host)
     for gpu in found.gpus:
         index, device = str(gpu.number), f"{_PCI}/{_kernel_address(gpu.bus)}"
         if is_off_bus(host, gpu.bus):

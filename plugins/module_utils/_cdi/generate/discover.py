@@ -41,7 +41,7 @@ class DeviceNodes:
         self.root = root
         self._hooks = hooks
         self._with_gids = with_gids
-        self._capabilities = procfs.Capabilities(lookup.host)
+        self._capabilities = procfs.MigCapabilities(lookup.host)
 
     def named(self, paths: t.Iterable[str]) -> list[cdi_edits.DeviceNode]:
         """Return the character devices among ``paths``, which are paths inside the container."""
