@@ -51,7 +51,7 @@ def _object(files: Files, name: str) -> dict[str, t.Any]:
 def containers(_folder: object, files: Files, rng: random.Random) -> None:
     """Explain the container of each engine."""
     config, mounts = _object(files, "config.json"), files.get("mountinfo.json", b"")
-    host = explain_host.Host(
+    host = explain_host.ExplainedHost(
         version=rng.choice(_VERSIONS),
         settings=runtime_settings.settings_of(_object(files, "settings.json")),
         driver="550.54.15",

@@ -57,7 +57,7 @@ class FoundContainer(t.NamedTuple):
     """A container, and the state of its engine."""
 
     container: explain_container.Container
-    engine: explain_host.EngineState
+    engine: explain_host.ReportedEngine
 
 
 class _Candidate(t.NamedTuple):
@@ -151,7 +151,7 @@ def _of_kubelet(name: str, host: hostfs.HostFS, run: core_plan.Runner) -> FoundC
     container = explain_container.Container(
         error.engine, "", name, explain_container.CREATED, error=error.message, request_known=False
     )
-    return FoundContainer(container, explain_host.EngineState())
+    return FoundContainer(container, explain_host.ReportedEngine())
 
 
 def _newest(found: t.Iterable[_Candidate]) -> list[_Candidate]:
@@ -186,7 +186,7 @@ def _search(
     if installation.pid is None:
         raise _EngineError("does not run")
     live = engine.live(host, installation)
-    state = explain_host.EngineState(rootless=target.user is not None)
+    state = explain_host.ReportedEngine(rootless=target.user is not None)
     if live is not None:
         default = engines_base.is_nvidia_runtime(live.default_runtime, live.runtimes.get(live.default_runtime))
         state = state._replace(version=live.version, cdi=live.cdi, default_nvidia=default, folders=live.cdi_folders)
@@ -204,7 +204,7 @@ def _search(
 
 
 def _of_docker(
-    name: str, host: hostfs.HostFS, socket: str, programs: t.Mapping[str, str], state: explain_host.EngineState
+    name: str, host: hostfs.HostFS, socket: str, programs: t.Mapping[str, str], state: explain_host.ReportedEngine
 ) -> list[_Candidate]:
     def inspected(of: str) -> unix_socket.HttpResponse:
         return _docker_answer(host, socket, f"/containers/{quote(of, safe='')}/json")
@@ -271,7 +271,7 @@ def _of_podman(name: str, host: hostfs.HostFS, run: core_plan.Runner, binary: st
         data = _object(answer[0] if isinstance(answer, list) and answer else None)
         config = _parsed_config(host, json_data.get(data, "OCIConfigPath", ""))
         # Each user has containers of their own.
-        state = explain_host.EngineState(cdi=True, rootless=os.geteuid() != 0)
+        state = explain_host.ReportedEngine(cdi=True, rootless=os.geteuid() != 0)
         return FoundContainer(explain_container.from_podman(data, config), state)
 
     def candidate(entry: t.Any) -> _Candidate:
@@ -320,7 +320,7 @@ def _of_cri(
     host: hostfs.HostFS,
     socket: str,
     *,
-    state: explain_host.EngineState,
+    state: explain_host.ReportedEngine,
     programs: t.Mapping[str, str],
 ) -> list[_Candidate]:
     path = host.real_path(socket)
@@ -360,7 +360,7 @@ def _bundles(name: str, known: t.Sequence[_Candidate], host: hostfs.HostFS) -> l
         config = _config(host, bundle) or {}
         program = host.read_text(f"{bundle.folder}/runtime", hostfs.UNIT_BYTES).strip()
         container = explain_container.from_bundle(bundle.engine, bundle.identifier, config, program, bundle.pid)
-        return FoundContainer(container, explain_host.EngineState())
+        return FoundContainer(container, explain_host.ReportedEngine())
 
     def candidate(bundle: gpu_containers.Bundle) -> _Candidate:
         names = (f"{bundle.namespace}/{bundle.identifier}",) if bundle.namespace else ()

@@ -55,7 +55,7 @@ _DOCKER_PROGRAMS = (explain_rules.HOOKS[0], "nvidia-cdi-hook")
 _MOUNTS = 1 << 20
 
 
-class Host(t.NamedTuple):
+class ExplainedHost(t.NamedTuple):
     """What decides about the GPUs of a container.
 
     - ``version``: the version of the toolkit, None if it is unknown. ``config_path``: its config.toml, and
@@ -125,7 +125,7 @@ class Host(t.NamedTuple):
         return explain_devices.select(self.all_gpus, names, self.names_known, legacy)
 
 
-class EngineState(t.NamedTuple):
+class ReportedEngine(t.NamedTuple):
     """What is known about the engine of the container.
 
     Its version, whether it reads CDI specifications, whether it belongs to a user, and whether its default runtime is
@@ -141,11 +141,11 @@ class EngineState(t.NamedTuple):
 
 def read_host(
     container: explain_container.Container,
-    engine: EngineState,
+    engine: ReportedEngine,
     runtime_dir: str | None,
     host: hostfs.HostFS,
     run: core_plan.Runner,
-) -> Host:
+) -> ExplainedHost:
     """Return what decides about ``container``.
 
     Raises MissingPackageError if a file needs a Python package that this host lacks.
@@ -168,7 +168,7 @@ def read_host(
         if folders not in specifications:
             specifications[folders] = _specifications(host, folders, is_new)
     process = "" if container.pid is None else f"/proc/{container.pid}"
-    return Host(
+    return ExplainedHost(
         version=_version(host, run, program_dir),
         settings=settings,
         config_path=config_path,

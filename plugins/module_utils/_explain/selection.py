@@ -54,7 +54,12 @@ class Selected:
     """The devices of a request. ``granted`` are the driver capabilities that decide about files."""
 
     def __init__(
-        self, host: hosts.Host, cdi: tuple[str, ...], devices: tuple[str, ...], granted: t.Collection[str], how: How
+        self,
+        host: hosts.ExplainedHost,
+        cdi: tuple[str, ...],
+        devices: tuple[str, ...],
+        granted: t.Collection[str],
+        how: How,
     ) -> None:
         self.host, self.cdi, self.devices, self._how = host, cdi, devices, how
         # Just-in-time CDI generates its specification, all other CDI reads files.

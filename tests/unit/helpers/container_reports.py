@@ -103,7 +103,7 @@ class Report:
         self.add("proc/488/mountinfo", "".join(lines))
 
     def explain(self, container: explain_container.Container, version: str, cuda: str | None) -> Explanation:
-        state = explain_host.EngineState(version, self.cdi)
+        state = explain_host.ReportedEngine(version, self.cdi)
         facts = explain_host.read_host(container, state, None, self.host, self.run)
         return explain.explain(container, facts if cuda is None else facts._replace(cuda=cuda))
 

@@ -15,7 +15,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.container
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.contents import Specifications
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.devices import ExplainedGpu
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.host import Host
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.host import ExplainedHost
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.runtime_settings import RuntimeSettings
 
 IDENTIFIER = "3a3a3ce6c3f00fc605aa026e31f56bf724cdc75aaf35e34d8a2bddabe47dc9ec"
@@ -53,7 +53,7 @@ SPECIFICATIONS = Specifications(
     {f"nvidia.com/gpu={name}": "/etc/cdi/nvidia.yaml" for name in ("0", "1", "all")},
     {"/etc/cdi/nvidia.yaml": SPECIFICATION},
 )
-HOST = Host(
+HOST = ExplainedHost(
     version="1.20.0",
     programs=frozenset(("nvidia-container-runtime-hook", "nvidia-cdi-hook")),
     driver=DRIVER,
@@ -100,5 +100,5 @@ def with_gpus(number: int = -1, *capabilities: str, **fields: t.Any) -> Containe
     return container(gpus=(GpuRequest(number, (), ("gpu", *capabilities)),), **fields)
 
 
-def config(**settings: t.Any) -> Host:
+def config(**settings: t.Any) -> ExplainedHost:
     return OLD._replace(settings=RuntimeSettings(**settings))

@@ -38,13 +38,13 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.explained_containers
 )
 
 if TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.host import Host
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.host import ExplainedHost
 
 HOOK = "/usr/bin/nvidia-container-runtime-hook"
 
 
 # Each container, the host, and the code of the first failed step.
-BROKEN: list[tuple[str, Container, Host, str]] = [
+BROKEN: list[tuple[str, Container, ExplainedHost, str]] = [
     ("no request", container(), HOST, "no-gpu-requested"),
     ("void", with_nvidia("void"), HOST, "no-gpu-requested"),
     ("none", with_nvidia("none"), HOST, "none-requested"),
@@ -92,7 +92,7 @@ BROKEN: list[tuple[str, Container, Host, str]] = [
      "files-missing"),
 ]  # fmt: skip
 # Each container that has what it requests, and the end of the sentence.
-WHOLE: list[tuple[str, Container, Host, str]] = [
+WHOLE: list[tuple[str, Container, ExplainedHost, str]] = [
     ("legacy", with_nvidia(), OLD._replace(mountinfo=BY_HOOK),
      "has 2 of 2 GPUs of this host through the runtime nvidia in mode legacy."),
     ("one GPU", with_nvidia("GPU-1"), OLD._replace(mountinfo=BY_HOOK), "has 1 of 2 GPUs of this host through"),
@@ -146,7 +146,7 @@ WHOLE: list[tuple[str, Container, Host, str]] = [
 
 
 # Each container of which a fact that decides is not known, and the code of the first such step.
-UNKNOWN: list[tuple[str, Container, Host, str]] = [
+UNKNOWN: list[tuple[str, Container, ExplainedHost, str]] = [
     ("the request", container(request_known=False), HOST, "request-unknown"),
     ("the request, with a variable for another runtime", container("all", request_known=False), HOST,
      "request-unknown"),
@@ -164,7 +164,7 @@ UNKNOWN: list[tuple[str, Container, Host, str]] = [
 
 
 @pytest.mark.parametrize(("given", "host", "code"), [row[1:] for row in UNKNOWN], ids=[row[0] for row in UNKNOWN])
-def test_unknown_facts(given: Container, host: Host, code: str) -> None:
+def test_unknown_facts(given: Container, host: ExplainedHost, code: str) -> None:
     found = explain.explain(given, host)
     assert (found["ok"], found["code"]) == (None, code)
     assert found["message"].startswith("web (docker, 3a3a3ce6c3f0): ")
@@ -172,7 +172,7 @@ def test_unknown_facts(given: Container, host: Host, code: str) -> None:
 
 
 @pytest.mark.parametrize(("given", "host", "code"), [row[1:] for row in BROKEN], ids=[row[0] for row in BROKEN])
-def test_first_failed_step(given: Container, host: Host, code: str) -> None:
+def test_first_failed_step(given: Container, host: ExplainedHost, code: str) -> None:
     found = explain.explain(given, host)
     failed = [step for step in found["steps"] if step["ok"] is False]
     assert (found["ok"], found["code"]) == (False, code)
@@ -185,7 +185,7 @@ def test_first_failed_step(given: Container, host: Host, code: str) -> None:
 
 
 @pytest.mark.parametrize(("given", "host", "end"), [row[1:] for row in WHOLE], ids=[row[0] for row in WHOLE])
-def test_nothing_failed(given: Container, host: Host, end: str) -> None:
+def test_nothing_failed(given: Container, host: ExplainedHost, end: str) -> None:
     found = explain.explain(given, host)
     assert [step for step in found["steps"] if step["ok"] is False] == []
     assert (found["ok"], found["code"], bool(found["advice"])) == (True, "ok", found["message"].count(". ") > 0)

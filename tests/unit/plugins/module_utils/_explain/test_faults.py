@@ -213,7 +213,7 @@ def test_the_hook_of_a_rootless_engine(report: Report, toolkit: str, settings: s
     report.add(CONFIG, settings)
     data = {"State": {"Status": "created"}, "Config": {"Env": [ALL]}, "HostConfig": {"Runtime": "nvidia"}}
     container = explain_container.from_docker(data, report.runtimes, None)
-    state = explain_host.EngineState("26.1.5", cdi=False, rootless=True)
+    state = explain_host.ReportedEngine("26.1.5", cdi=False, rootless=True)
     facts = explain_host.read_host(container, state, None, report.host, report.run)
     assert verdict(explain.explain(container, facts)) == expected
 

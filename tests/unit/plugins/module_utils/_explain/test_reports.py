@@ -76,7 +76,7 @@ def test_a_pod_from_before_the_default_runtime(report: Report) -> None:
     info = {"pid": 0, "runtimeOptions": {}, "config": {}, "runtimeSpec": {"process": {"env": [ALL]}}}
     container = explain_container.from_cri("containerd", "ab", "ns/pod/c", ContainerStatus(2, info, ""), cdi=True)
     for default in (True, False, None):
-        state = explain_host.EngineState("2.1.4", cdi=True, default_nvidia=default)
+        state = explain_host.ReportedEngine("2.1.4", cdi=True, default_nvidia=default)
         found = explain.explain(container, explain_host.read_host(container, state, None, report.host, report.run))
         assert verdict(found) == (False, "runtime-not-nvidia")
         assert ("Delete the pod" in found["advice"]) is (default is True)
