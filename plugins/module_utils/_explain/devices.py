@@ -48,7 +48,7 @@ class ExplainedGpu(t.NamedTuple):
     mig_unknown: bool = False
 
 
-class Selection(t.NamedTuple):
+class GpuSelection(t.NamedTuple):
     """The GPUs that a request names.
 
     ``unknown`` are other names. ``certain`` says that no GPU can have them. ``rule`` says which names the mode accepts,
@@ -78,7 +78,7 @@ class _Rules(t.NamedTuple):
     rule: str
 
 
-def select(gpus: t.Sequence[ExplainedGpu], names: t.Iterable[str], known: bool, legacy: bool) -> Selection:
+def select(gpus: t.Sequence[ExplainedGpu], names: t.Iterable[str], known: bool, legacy: bool) -> GpuSelection:
     """Return the GPUs that ``names`` request.
 
     With ``legacy``, by the rules of nvidia-container-cli (select_devices() in src/cli/common.c of libnvidia-container
@@ -101,7 +101,7 @@ def select(gpus: t.Sequence[ExplainedGpu], names: t.Iterable[str], known: bool, 
     # NVML compares UUIDs itself. Whether it ignores the case of digits is not known.
     lower = {name.lower() for gpu in gpus for name in gpu.names}
     similar = not legacy and any(rules.is_valid(name) and name.lower() in lower for name in unknown)
-    return Selection(tuple(found.values()), tuple(unknown), invalid or (known and not similar), rules.rule * invalid)
+    return GpuSelection(tuple(found.values()), tuple(unknown), invalid or (known and not similar), rules.rule * invalid)
 
 
 def _legacy_form(name: str) -> str:

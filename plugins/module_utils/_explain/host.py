@@ -120,7 +120,7 @@ class ExplainedHost(t.NamedTuple):
     def gpus(self) -> tuple[explain_devices.ExplainedGpu, ...]:
         return tuple(gpu for gpu in self.all_gpus if gpu.usable)
 
-    def select(self, names: t.Iterable[str], legacy: bool = True) -> explain_devices.Selection:
+    def select(self, names: t.Iterable[str], legacy: bool = True) -> explain_devices.GpuSelection:
         """Return the GPUs that ``names`` request in mode legacy, or in a mode with generated specifications."""
         return explain_devices.select(self.all_gpus, names, self.names_known, legacy)
 
