@@ -75,7 +75,7 @@ def send(sources: dict[str, str], version: str = "1.0", python: t.Sequence[int] 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A package in the table, whose versions and sources the test chooses."""
-    package = bundled.Package("Made-Up", (1, 0), {sys.version_info[:2]: "7.5"})
+    package = bundled.BundledPackage("Made-Up", (1, 0), {sys.version_info[:2]: "7.5"})
     monkeypatch.setitem(bundled.PACKAGES, "made_up", package)
 
 
@@ -243,7 +243,7 @@ def test_error_for_an_old_python(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     # The same package, sent again, would not help.
     assert not caught.value.details
-    monkeypatch.setitem(bundled.PACKAGES, "made_up", bundled.Package("Made-Up", (1, 0), {}))
+    monkeypatch.setitem(bundled.PACKAGES, "made_up", bundled.BundledPackage("Made-Up", (1, 0), {}))
     assert message_of("made_up") == (
         f"{sent} Install a release for Python {HERE} on the controller (python3 -m pip install Made-Up) or on this"
         " host."
