@@ -26,7 +26,7 @@ if t.TYPE_CHECKING:
 
 LEGACY, CDI, CSV, JIT_CDI = "legacy", "cdi", "csv", "jit-cdi"
 AUTO = runtime_settings.AUTO
-MODES = (LEGACY, CDI, CSV, JIT_CDI)
+RUNTIME_MODES = (LEGACY, CDI, CSV, JIT_CDI)
 HOOKS = (runtime_settings.HOOK, "nvidia-container-toolkit")
 
 VISIBLE_DEVICES, DRIVER_CAPABILITIES = "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"

@@ -173,7 +173,7 @@ _NODE_MODES = {
         "Use this mode only on hosts with NVSwitch and a loaded driver.",
     ),
 }
-MODES = (NVML, MANAGEMENT, *_NODE_MODES, IMEX)
+NATIVE_MODES = (NVML, MANAGEMENT, *_NODE_MODES, IMEX)
 
 
 class _Inputs(t.NamedTuple):
@@ -191,7 +191,7 @@ def generate_all(
 
     Specifications are plain data with keys in the order of nvidia-ctk. VARIANTS has the names of the variants.
 
-    mode: one of MODES.
+    mode: one of NATIVE_MODES.
     gpu_inventory: required for nvml. Without it, management uses the version of the loaded driver on a live host, and
     the version of libcuda in an offline tree.
 
@@ -199,8 +199,8 @@ def generate_all(
     describes. Like nvidia-ctk, this leaves out single device nodes that are missing. The caller must check the nodes
     that are required.
     """
-    if mode not in MODES:
-        raise errors.NvidiaError(f"{errors.option:mode}: unknown value {mode!r}. Use one of {', '.join(MODES)}.")
+    if mode not in NATIVE_MODES:
+        raise errors.NvidiaError(f"{errors.option:mode}: unknown value {mode!r}. Use one of {', '.join(NATIVE_MODES)}.")
     request = cdi_options.checked(request, host)
     lookup = file_lookup.CachedFS(host)
     # As in nvidia-ctk (pkg/nvcdi/options.go, v1.20.0), where enabled_hooks still has effect.

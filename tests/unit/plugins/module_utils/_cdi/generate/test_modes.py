@@ -10,7 +10,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate.discover import DeviceNodes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate.modes import (
-    MODES,
+    NATIVE_MODES,
     generate_all,
     selected_devices,
 )
@@ -212,7 +212,7 @@ def test_invalid_imex_channels(tree: Tree, identifier: str) -> None:
         generate(tree, "imex", Request(device_ids=(identifier,)))
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "nvml"])
+@pytest.mark.parametrize("mode", [mode for mode in NATIVE_MODES if mode != "nvml"])
 def test_missing_nodes(tree: Tree, mode: str) -> None:
     tree.driver(root="/run/driver")
     with pytest.raises(HostError, match=f"^mode: {mode} needs device nodes, but there is no /run/driver/dev/"):
