@@ -55,10 +55,8 @@ def test_one_version_fixes_all_vulnerabilities(host: HostFS) -> None:
     (found,) = findings_of(host, healthy_host(toolkit__known_cves=OLD, toolkit__version="1.15.0"))
     assert found["severity"] == "critical"
     assert "1.15.0 has 4 known vulnerabilities: CVE-2024-0132 (escape), CVE" in found["text"]
-    assert found["advice"] == (
-        "Install 1.19.1 or newer (fixes CVE-2024-0132, CVE-2025-23266, CVE-2026-24260, CVE-2025-23359). Run"
-        " gpufleet.nvidia.site with nvidia_toolkit_version: 1.19.1."
-    )
+    assert " 1.19.1 or newer (fixes CVE-2024-0132, CVE-2025-23266, CVE-2026-24260, CVE-2025-23359). " in found["advice"]
+    assert found["advice"].endswith(" nvidia_toolkit_version: 1.19.1.")
     # One of them is mitigated, and then all of them.
     settings = {"toolkit__settings": MITIGATED}
     (found,) = findings_of(host, healthy_host(toolkit__known_cves=OLD, **settings))
@@ -77,7 +75,7 @@ def test_missing_nodes_are_one_finding(host: HostFS) -> None:
     ]
     (found,) = findings_of(host, healthy_host(gpus__missing_nodes=nodes))
     assert (found["severity"], found["subject"]) == ("critical", "/dev/nvidia0")
-    assert found["advice"] == "Run nvidia-smi, nvidia-modprobe -u -c 0 and nvidia-modprobe -c 255 as root."
+    assert " nvidia-smi, nvidia-modprobe -u -c 0 and nvidia-modprobe -c 255 " in found["advice"]
 
 
 def test_held_packages_are_grouped_by_version(host: HostFS) -> None:
