@@ -282,10 +282,8 @@ def test_device_ids(tmp_path: Path, ids: tuple[str, ...], found: list[str]) -> N
 def test_unknown_device_ids(tmp_path: Path, identifier: str) -> None:
     with pytest.raises(NvidiaError) as caught:
         selected_names(tmp_path, MIXED, (identifier,))
-    assert str(caught.value) == (
-        f"device_ids: unknown device {identifier!r}. Use an index, a UUID, all or none."
-        " Devices of this host: 0, 1, 1:0, 1:1."
-    )
+    assert str(caught.value).startswith(f"device_ids: unknown device {identifier!r}. ")
+    assert str(caught.value).endswith(": 0, 1, 1:0, 1:1.")
 
 
 @pytest.mark.parametrize(
