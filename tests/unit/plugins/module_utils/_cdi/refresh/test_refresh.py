@@ -570,7 +570,8 @@ def test_start_after_start_false(tree: RefreshTree) -> None:
     assert tree.refresh(start=False, request=DISABLED, **TOOLKIT)["warnings"] == []
     systemd.done()
     result = tree.refresh(request=DISABLED, **TOOLKIT)
-    assert result["reasons"] == ["The configuration of the service has changed."]
+    (reason,) = result["reasons"]
+    assert "configuration of the service" in reason
     assert systemd.done() == [f"reset-failed -- {SERVICE}", f"restart -- {SERVICE}"]
     assert tree.refresh(request=DISABLED, **TOOLKIT)["reasons"] == []
 
