@@ -191,10 +191,8 @@ def test_missing_ldconfig(tree: Tree, arguments: tuple[str, ...]) -> None:
 def test_wrong_device_numbers(tree: Tree, major: int, minor: int) -> None:
     tree.device("/dev/nvidia-uvm", major, minor)
     (error,) = check_host(specification(), tree.host).errors
-    assert error == (
-        f"/dev/nvidia-uvm has device number {major}:{minor}, but containerEdits.deviceNodes[0] has 510:0, which engines"
-        " use. Generate the specification again."
-    )
+    assert error.startswith(f"/dev/nvidia-uvm has device number {major}:{minor}, ")
+    assert " containerEdits.deviceNodes[0] has 510:0, " in error
 
 
 def test_omitted_device_numbers(tree: Tree) -> None:
@@ -305,8 +303,9 @@ def test_required_node_is_missing(tree: Tree) -> None:
     document = specification()
     del common(document)["deviceNodes"][0]
     required = required_of(machine(gpu(0), gpu(1)))
-    advice = "Create it with nvidia-modprobe -u -c 0, then generate the specification again."
-    assert check_host(document, tree.host, required).errors == (f"The specification lacks /dev/nvidia-uvm. {advice}",)
+    (error,) = check_host(document, tree.host, required).errors
+    assert " lacks /dev/nvidia-uvm. " in error
+    assert " nvidia-modprobe -u -c 0, " in error
     assert check_host(document, tree.host).errors == ()
 
 
