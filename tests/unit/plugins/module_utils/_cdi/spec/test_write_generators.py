@@ -252,7 +252,8 @@ def test_file_of_own_unit(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (done["path"], done["backend"], done["changed"]) == (SPEC_PATH, "nvidia-ctk", False)
     found["containerEdits"]["hooks"].reverse()
     host.file(SPEC_PATH, render(found, "yaml"))
-    assert host.cdi(use_nvml=False, check_mode=True)["reasons"] == ["The edits for all devices differ in hooks."]
+    (reason,) = host.cdi(use_nvml=False, check_mode=True)["reasons"]
+    assert reason.endswith(" differ in hooks.")
 
 
 def test_change_of_path_of_own_unit(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:
