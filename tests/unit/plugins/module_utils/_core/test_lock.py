@@ -182,9 +182,7 @@ def test_timeout_error_for_an_unknown_holder(monkeypatch: pytest.MonkeyPatch, ho
 
     with _held_elsewhere(host) as holder:
         monkeypatch.setattr(HostFS, "read_text", elsewhere)
-        assert _refusal(host) == (
-            f"{LOCK} is held by process unknown (command unknown). Wait for it to end, then run the task again."
-        )
+        assert _refusal(host).startswith(f"{LOCK} is held by process unknown (command unknown). ")
 
 
 @pytest.mark.parametrize(("standard", "timeout"), [(0.0, None), (60.0, 0.0)])
@@ -292,7 +290,7 @@ def test_rejects_a_lock_that_is_a_link(tmp_path: Path, target: str) -> None:
         (tmp_path / victim).mkdir(parents=True)
     (tree / LOCK[1:]).symlink_to(target)
     host = HostFS(str(tree), live=True)
-    assert _refusal(host) == f"{LOCK} is a link, or not a directory. Remove it, then run the task again."
+    assert _refusal(host).startswith(f"{LOCK} is a link, ")
     assert os.listdir(tmp_path / "victim") == os.listdir(tree / "victim") == []
 
 
