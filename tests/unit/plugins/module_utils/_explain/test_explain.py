@@ -243,10 +243,8 @@ def test_steps_of_a_request_that_nothing_handles() -> None:
     assert [(step["name"], step["ok"]) for step in found["steps"]] == [
         ("request", True), ("injection", False), ("start", True),
     ]  # fmt: skip
-    assert found["message"] == (
-        "web (docker, 3a3a3ce6c3f0): Its runtime is runc, which is not a runtime of NVIDIA and ignores"
-        " NVIDIA_VISIBLE_DEVICES."
-    )
+    assert found["code"] == found["steps"][1]["code"] == "runtime-not-nvidia"
+    assert found["message"].startswith("web (docker, 3a3a3ce6c3f0): Its runtime is runc, ")
     assert (found["injection"], found["mode"], found["requested"]) == ("none", None, ["all"])
     assert found["missing_devices"] == found["missing_files"] == []
 
