@@ -181,9 +181,7 @@ def test_writes_any_files(files: t.Mapping[str, bytes]) -> None:
 
 @pytest.mark.parametrize("target", [b"", b"a\0b"])
 def test_rejects_invalid_link_targets(tmp_path: Path, target: bytes) -> None:
-    assert write_error(tmp_path, entry(CTK, target, LINK)) == (
-        f"a.rpm cannot be unpacked: its link {CTK!r} has an invalid target. Fetch the package again."
-    )
+    assert f"a.rpm cannot be unpacked: its link {CTK!r} " in write_error(tmp_path, entry(CTK, target, LINK))
     assert content_of(tmp_path) == {}
 
 
@@ -340,9 +338,7 @@ def test_rejects_other_files(tmp_path: Path, content: bytes, message: str) -> No
 
 def test_rejects_missing_files(tmp_path: Path) -> None:
     missing = tmp_path / "missing.deb"
-    assert unpack_error(Runs(), missing, tmp_path / "folder") == (
-        f"{missing} does not exist. Correct files, or copy the package to this path."
-    )
+    assert unpack_error(Runs(), missing, tmp_path / "folder").startswith(f"{missing} does not exist. ")
     os.mkfifo(str(missing))
     for path in (tmp_path, missing):
         assert unpack_error(Runs(), path, tmp_path / "folder").startswith(f"{path} is not a regular file. ")
@@ -374,10 +370,8 @@ def test_failing_tool(tmp_path: Path) -> None:
     run = Runs({str(package): (1, newc(Item("tool", b"x")), "error: base: not an rpm package\n(or manifest)\n")})
     with pytest.raises(HostError) as caught:
         run.unpack([package], tmp_path / "folder")
-    assert str(caught.value) == (
-        f"{package} cannot be unpacked, rpm2cpio failed: error: base: not an rpm package (or manifest). Fetch the"
-        " package again, and check the free space."
-    )
+    assert str(caught.value).startswith(f"{package} ")
+    assert " rpm2cpio failed: error: base: not an rpm package (or manifest). " in str(caught.value)
     assert content_of(tmp_path / "folder") == {}
     run.archives = {str(package): (3, b"", "")}
     assert "rpm2cpio failed: exit status 3. " in unpack_error(run, package, tmp_path / "folder")
