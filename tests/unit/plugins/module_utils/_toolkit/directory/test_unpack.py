@@ -113,7 +113,10 @@ def test_keeps_the_target_directory(tmp_path: Path, name: str) -> None:
     before = folder.stat()
     write(folder, *(entry(name, b"/etc", mode) for mode in (DIRECTORY | 0o777, REGULAR | 0o777, LINK | 0o777)))
     assert content_of(tmp_path) == {"folder": None}
-    assert folder.stat() == before
+    after = folder.stat()
+    # The time of the last access may change.
+    for field in ("st_ino", "st_mode", "st_uid", "st_gid", "st_mtime_ns", "st_ctime_ns"):
+        assert getattr(after, field) == getattr(before, field), field
 
 
 @pytest.mark.parametrize("kind", [DIRECTORY, PIPE, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK])
@@ -158,11 +161,11 @@ def test_does_not_write_through_links(tmp_path: Path, link: str, target: str) ->
 
 def test_replaces_links(tmp_path: Path) -> None:
     outside, folder = tmp_path / "outside", tmp_path / "folder"
-    outside.write_text("theirs")
+    outside.write_text("foreign")
     folder.mkdir()
     write(folder, entry(CTK, bytes(outside), LINK))
     write(folder, entry(CTK, b"ours"))
-    assert outside.read_text() == "theirs"
+    assert outside.read_text() == "foreign"
     assert (folder / CTK).read_bytes() == b"ours"
 
 
