@@ -232,7 +232,7 @@ def mig_gpu(gpu: Gpu, *parts: tuple[int, int, int, bool]) -> Gpu:
     return gpu._replace(mig=True, migs=migs)
 
 
-def machine(*devices: Gpu) -> GpuInventory:
+def inventory_of(*devices: Gpu) -> GpuInventory:
     return GpuInventory(VERSION, devices, "nvml", ())
 
 

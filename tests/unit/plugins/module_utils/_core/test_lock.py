@@ -283,15 +283,15 @@ def test_lock_of_an_ordinary_user_is_in_the_runtime_directory(host: HostFS, tmp_
         assert _as_other_user(tmp_path, take) == 0
 
 
-@pytest.mark.parametrize("target", ["/victim", "../victim", "../../victim", "/none/at/all"])
+@pytest.mark.parametrize("target", ["/other", "../other", "../../other", "/none/at/all"])
 def test_rejects_a_lock_that_is_a_link(tmp_path: Path, target: str) -> None:
     tree = tmp_path / "tree"
-    for victim in ("victim", "tree/victim", "tree/run"):
-        (tmp_path / victim).mkdir(parents=True)
+    for other in ("other", "tree/other", "tree/run"):
+        (tmp_path / other).mkdir(parents=True)
     (tree / LOCK[1:]).symlink_to(target)
     host = HostFS(str(tree), live=True)
     assert _refusal(host).startswith(f"{LOCK} is a link, ")
-    assert os.listdir(tmp_path / "victim") == os.listdir(tree / "victim") == []
+    assert os.listdir(tmp_path / "other") == os.listdir(tree / "other") == []
 
 
 def test_rejects_a_lock_that_becomes_a_link(monkeypatch: pytest.MonkeyPatch, folder: Path, host: HostFS) -> None:

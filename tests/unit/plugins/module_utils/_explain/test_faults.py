@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Containers that look right and do not work, and containers that work although their next start fails."""
+"""Running containers without working GPUs, and containers with GPUs whose next start fails."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import 
     TreeLookup,
     elf,
     gpus,
-    machine,
+    inventory_of,
 )
 
 if t.TYPE_CHECKING:
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("files_for_devices")
 
 
 def generate(tree: Tree, mode: str, request: Request | None = None, devices: tuple[Gpu, ...] = ()) -> Data:
-    known = machine(*devices) if devices else None
+    known = inventory_of(*devices) if devices else None
     return generate_all(mode, request or Request(), known, tree.host())[""]
 
 
@@ -254,7 +254,7 @@ def selected_names(
         tree.gpu(gpu)
     tree.mig_nodes(devices)
     nodes = DeviceNodes(TreeLookup(tree.host()), "/", Hooks(Request()), with_gids=True)
-    found = selected_devices(machine(*devices), ids, strategies, nodes)
+    found = selected_devices(inventory_of(*devices), ids, strategies, nodes)
     for device in found:
         assert not device.edits.is_empty()
     return [device.name for device in found]
@@ -329,4 +329,4 @@ def test_gpu_without_nodes(tmp_path: Path) -> None:
     hooks = Hooks(Request(enabled_hooks=("chmod",)))
     nodes = DeviceNodes(TreeLookup(Tree(tmp_path).host()), "/", hooks, with_gids=True)
     with pytest.raises(HostError, match=r"^GPU 0 \(0000:10:00\.0\) has no device node: /dev/nvidia0 is missing"):
-        selected_devices(machine(*gpus(1)), (), ("index",), nodes)
+        selected_devices(inventory_of(*gpus(1)), (), ("index",), nodes)

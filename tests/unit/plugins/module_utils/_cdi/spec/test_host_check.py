@@ -130,7 +130,7 @@ def common(document: Data) -> Data:
 def test_valid_specification(tree: Tree) -> None:
     document = specification()
     assert validate(document).errors == ()
-    required = required_of(machine(gpu(0), gpu(1)))
+    required = required_of(inventory_of(gpu(0), gpu(1)))
     assert check_host(document, tree.host, required) == ((), ())
     assert missing_paths(document, tree.host) == []
 
@@ -279,7 +279,7 @@ def gpu(minor: int, mig: bool = False, migs: int = 0) -> Gpu:
     return Gpu(minor, f"GPU-{minor}", minor, "0000:07:00.0", "A100", mig, devices)
 
 
-def machine(*gpus: Gpu) -> GpuInventory:
+def inventory_of(*gpus: Gpu) -> GpuInventory:
     return GpuInventory("580.95.05", gpus, "nvml", ())
 
 
@@ -294,15 +294,15 @@ def machine(*gpus: Gpu) -> GpuInventory:
 )
 def test_required_of(gpus: list[Gpu], minors: list[int], devices: int) -> None:
     nodes = {"/dev/nvidiactl", "/dev/nvidia-uvm", *(f"/dev/nvidia{minor}" for minor in minors)}
-    assert required_of(machine(*gpus)) == Required(frozenset(nodes), devices)
+    assert required_of(inventory_of(*gpus)) == Required(frozenset(nodes), devices)
     caps = {"/dev/nvidia-caps/nvidia-cap3"}
-    assert required_of(machine(*gpus), caps) == Required(frozenset(nodes | caps), devices)
+    assert required_of(inventory_of(*gpus), caps) == Required(frozenset(nodes | caps), devices)
 
 
 def test_required_node_is_missing(tree: Tree) -> None:
     document = specification()
     del common(document)["deviceNodes"][0]
-    required = required_of(machine(gpu(0), gpu(1)))
+    required = required_of(inventory_of(gpu(0), gpu(1)))
     (error,) = check_host(document, tree.host, required).errors
     assert " lacks /dev/nvidia-uvm. " in error
     assert " nvidia-modprobe -u -c 0, " in error

@@ -60,9 +60,9 @@ FLAG = Request(feature_flags=("enable-coherent-annotations",))
 
 def _coherent(host: CdiHost, monkeypatch: pytest.MonkeyPatch, *coherent: bool | None) -> GpuInventory:
     found = tuple(gpu._replace(coherent=value) for gpu, value in zip(host.devices, coherent))
-    machine = GpuInventory(VERSION, found, "nvml", ())
-    monkeypatch.setattr(inventory, "read_inventory", lambda *_args: machine)
-    return machine
+    gpu_inventory = GpuInventory(VERSION, found, "nvml", ())
+    monkeypatch.setattr(inventory, "read_inventory", lambda *_args: gpu_inventory)
+    return gpu_inventory
 
 
 def test_coherent_variants(host: CdiHost, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,18 +119,18 @@ def test_options_match_documentation(monkeypatch: pytest.MonkeyPatch) -> None:
     assert specification["proxy"].pop("no_log")
     assert specification["key_fingerprint"].pop("no_log") is False
     assert specification["_bundled"].pop("no_log")
-    assert _told(documented) == specification
+    assert _specification_of(documented) == specification
 
 
-def _told(documented: dict[str, dict[str, t.Any]]) -> dict[str, dict[str, t.Any]]:
-    told: dict[str, dict[str, t.Any]] = {
+def _specification_of(documented: dict[str, dict[str, t.Any]]) -> dict[str, dict[str, t.Any]]:
+    found: dict[str, dict[str, t.Any]] = {
         name: {key: option[key] for key in ("type", "choices", "default", "elements", "required") if key in option}
         for name, option in documented.items()
     }
     for name, option in documented.items():
         if "suboptions" in option:
-            told[name]["options"] = _told(option["suboptions"])
-    return told
+            found[name]["options"] = _specification_of(option["suboptions"])
+    return found
 
 
 def test_only_transactions_have_no_time_limit(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:

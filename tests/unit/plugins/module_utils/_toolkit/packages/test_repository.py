@@ -80,7 +80,7 @@ def mode(world: World, path: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("path", "ours"),
+    ("path", "own"),
     [
         *((path, True) for path in REPOSITORY_FILES),
         (KEY, True),
@@ -94,8 +94,8 @@ def mode(world: World, path: str) -> int:
         ("/etc/passwd", False),
     ],
 )
-def test_is_own_file(path: str, ours: bool) -> None:
-    assert is_own_file(path) is ours
+def test_is_own_file(path: str, own: bool) -> None:
+    assert is_own_file(path) is own
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_unreachable_repository(world: World, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(socket, "create_connection", refuse)
     files = (RepositoryFile(APT_SOURCE, "Types: deb\nURIs: https://mirror.example/toolkit\nSuites: /\n"),)
     world.failures["refresh"] = "Err:1 whatever apt says"
-    for proxy, peer, told in (
+    for proxy, peer, problem in (
         (None, ("mirror.example", 443), "nvidia_toolkit_proxy (proxy) is not set"),
         (PROXY, ("proxy.example", 3128), "nvidia_toolkit_proxy (proxy) is proxy.example:3128"),
     ):
@@ -338,7 +338,13 @@ def test_unreachable_repository(world: World, monkeypatch: pytest.MonkeyPatch) -
             world.execute(version="1.20.0", repository_files=files, proxy=proxy)
         message = str(caught.value)
         assert f"This host cannot connect to {peer[0]}:{peer[1]}: Connection refused. " in message
-        for text in ("on mirror.example", told, "nvidia_toolkit_base_url", "files, directory or existing", "apt says"):
+        for text in (
+            "on mirror.example",
+            problem,
+            "nvidia_toolkit_base_url",
+            "files, directory or existing",
+            "apt says",
+        ):
             assert text in message
         assert "geheim" not in message
         assert caught.value.details == {"code": "repository-unreachable", "changed": False}
