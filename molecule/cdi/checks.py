@@ -77,7 +77,7 @@ def by_command(program: str, devices: Sequence[str], user: str) -> Container:
 class Pods(Cri):
     """Creates pods with one container, as a kubelet with a device plugin does."""
 
-    def look(self, devices: Sequence[str], annotation: bool = False) -> Container:
+    def run_pod(self, devices: Sequence[str], annotation: bool = False) -> Container:
         """Return the output of a container in a pod. Its devices are in the field CDI_devices, or in an annotation."""
         pod = self.start("")
         try:
@@ -94,7 +94,7 @@ class Pods(Cri):
     def create(self, pod: str, devices: Sequence[str], annotation: bool) -> str:
         """Create the container. Return its identifier."""
         names = [f"{KIND}={device}" for device in devices]
-        config = field(1, field(1, f"look-{uuid.uuid4()}")) + field(2, field(1, IMAGE))
+        config = field(1, field(1, f"probe-{uuid.uuid4()}")) + field(2, field(1, IMAGE))
         config += field(15, field(2, field(3, field(1, NODE))))
         if annotation and names:
             config += field(10, field(1, "cdi.k8s.io/gpufleet_gpus") + field(2, ",".join(names)))
@@ -108,12 +108,12 @@ class Pods(Cri):
 
 def containerd(devices: Sequence[str]) -> Container:
     """Run a pod whose devices are in the field CDI_devices."""
-    return Pods(SOCKET).look(devices)
+    return Pods(SOCKET).run_pod(devices)
 
 
 def annotated(devices: Sequence[str]) -> Container:
     """Run a pod whose devices are in an annotation."""
-    return Pods(SOCKET).look(devices, annotation=True)
+    return Pods(SOCKET).run_pod(devices, annotation=True)
 
 
 ENGINES: dict[str, Callable[[Sequence[str]], Container]] = {
@@ -148,12 +148,12 @@ def seen(engine: str, *devices: str) -> Seen:
     return Seen(nodes, mounts, found["variable"], container.complaint)
 
 
-def whole(host: simulated_gpus.Machine, *gpus: int) -> Seen:
+def whole(host: simulated_gpus.SimulatedHost, *gpus: int) -> Seen:
     """Return what a container with these GPUs must have."""
     return Seen(dict(sorted(host.nodes(*gpus).items())), host.libraries(), VARIABLES)
 
 
-def blames(engine: str, found: Seen, word: str) -> bool:
+def fails_with(engine: str, found: Seen, word: str) -> bool:
     """Return whether a container failed to start with an error that contains ``word``. Podman's may lack it."""
     return word in found.complaint or (engine == "podman" and "OCI runtime" in found.complaint)
 

@@ -62,10 +62,10 @@ def try_absent(report: Report, engines: Sequence[str]) -> None:
     report.worked("absent", gone, changed=True)
     report.check("absent, reported", gone.get("restored_files") == [str(OTHER)], gone)
     report.check("absent, the bytes", OTHER.read_bytes() == foreign_specification())
-    report.check("absent, ours", not checks.SPECIFICATION.exists())
+    report.check("absent, own", not checks.SPECIFICATION.exists())
     for engine in engines:
         found = checks.seen(engine, "all")
-        report.check(f"{engine}, absent, theirs", "GPUFLEET_THEIRS=1" in found.variables, found)
+        report.check(f"{engine}, absent, foreign", "GPUFLEET_THEIRS=1" in found.variables, found)
     report.worked("absent, again", checks.specification(state="absent"), changed=False)
     OTHER.unlink()
 
@@ -98,11 +98,11 @@ def try_later_folder(report: Report, engines: Sequence[str]) -> None:
     report.check("another folder, reported", conflicts == [(str(LATER), "shadows")], written)
     for engine in engines:
         found = checks.seen(engine, "all")
-        report.check(f"{engine}, another folder, theirs", "GPUFLEET_THEIRS=1" in found.variables, found)
+        report.check(f"{engine}, another folder, foreign", "GPUFLEET_THEIRS=1" in found.variables, found)
     report.worked("another folder, exclusive", checks.specification(exclusive=True), changed=True)
     for engine in engines:
         found = checks.seen(engine, "all")
-        report.check(f"{engine}, another folder, ours", found == checks.whole(host, 0), found)
+        report.check(f"{engine}, another folder, own", found == checks.whole(host, 0), found)
     report.worked("another folder, absent", checks.specification(state="absent"), changed=True)
     report.check("another folder, back", LATER.exists() and LATER.read_bytes() == foreign_specification())
     shutil.rmtree(LATER.parent)
@@ -111,7 +111,7 @@ def try_later_folder(report: Report, engines: Sequence[str]) -> None:
 def main() -> None:
     """Run all checks. The specification is removed at the end."""
     report, engines = Report(), sys.argv[1:]
-    simulated_gpus.become(simulated_gpus.Machine())
+    simulated_gpus.create(simulated_gpus.SimulatedHost())
     checks.SPECIFICATION.parent.mkdir(exist_ok=True)
     try_one_folder(report, engines)
     try_absent(report, engines)

@@ -47,7 +47,7 @@ def try_write(report: Report) -> None:
     report.check("read by others", read.stdout == checks.SPECIFICATION.read_bytes(), read.stderr)
 
 
-def try_devices(report: Report, host: simulated_gpus.Machine, engines: list[str]) -> None:
+def try_devices(report: Report, host: simulated_gpus.SimulatedHost, engines: list[str]) -> None:
     """Start containers with each name of a device."""
     wanted = {"all": (0, 1), "1": (1,), simulated_gpus.uuid(0): (0,)}
     for engine in engines:
@@ -61,7 +61,7 @@ def try_devices(report: Report, host: simulated_gpus.Machine, engines: list[str]
         report.check(f"{engine}, no hooks", not checks.hook_calls())
 
 
-def try_hooks(report: Report, host: simulated_gpus.Machine, engines: list[str]) -> None:
+def try_hooks(report: Report, host: simulated_gpus.SimulatedHost, engines: list[str]) -> None:
     """Check the hooks with a program that only records its arguments."""
     refused = checks.specification(hooks="toolkit")
     report.failed("hooks without their program", refused, "nvidia-cdi-hook.*hooks: none")
@@ -83,14 +83,14 @@ def try_hooks(report: Report, host: simulated_gpus.Machine, engines: list[str]) 
     checks.HOOK.unlink()
     for engine in engines:
         found = checks.seen(engine, "all")
-        report.check(f"{engine}, hooks that are gone", checks.blames(engine, found, "nvidia-cdi-hook"), found)
+        report.check(f"{engine}, hooks that are gone", checks.fails_with(engine, found, "nvidia-cdi-hook"), found)
     report.worked("no hooks again", checks.specification(), changed=True)
 
 
 def main() -> None:
     """Run all checks. The specification is removed at the end."""
     report, engines = Report(), sys.argv[1:]
-    host = simulated_gpus.become(simulated_gpus.Machine(gpus=2))
+    host = simulated_gpus.create(simulated_gpus.SimulatedHost(gpus=2))
     try_write(report)
     try_devices(report, host, engines)
     try_hooks(report, host, engines)
@@ -99,7 +99,7 @@ def main() -> None:
     for engine in engines:
         found = checks.seen(engine, "all")
         report.check(f"{engine}, no specification", checks.KIND in found.complaint, found)
-    simulated_gpus.become(simulated_gpus.Machine())
+    simulated_gpus.create(simulated_gpus.SimulatedHost())
     report.print()
 
 

@@ -41,7 +41,7 @@ def specification(**options: str) -> dict[str, Any]:
     return checks.specification(path=str(checks.SPECIFICATION.with_suffix(".json")), **options)
 
 
-def try_engine(report: Report, engine: str, host: simulated_gpus.Machine) -> None:
+def try_engine(report: Report, engine: str, host: simulated_gpus.SimulatedHost) -> None:
     """Containers that run, and such that could not be started."""
     chosen = {**CONTAINERS, **(OF_DOCKER if engine == "docker" else {})}
     for name, (options, code) in chosen.items():
@@ -79,7 +79,7 @@ def pods(devices: list[str]) -> Iterator[str]:
         cri.remove(pod)
 
 
-def try_pods(report: Report, host: simulated_gpus.Machine) -> None:
+def try_pods(report: Report, host: simulated_gpus.SimulatedHost) -> None:
     """A container with CDI devices, and one without."""
     for devices, code in ((["0"], "ok"), ([], "no-gpu-requested")):
         for identifier in pods(devices):
@@ -92,18 +92,18 @@ def try_pods(report: Report, host: simulated_gpus.Machine) -> None:
 
 def try_driver(report: Report, engine: str) -> None:
     """A container that runs since before a change of the driver."""
-    simulated_gpus.become(simulated_gpus.Machine(gpus=2, version=simulated_gpus.NEW))
+    simulated_gpus.create(simulated_gpus.SimulatedHost(gpus=2, version=simulated_gpus.NEW))
     specification()
     result = explain("whole", engine=engine)
     report.check(f"{engine}, another driver", result.get("explanation", {}).get("code") == "libraries-stale", result)
-    simulated_gpus.become(simulated_gpus.Machine(gpus=2))
+    simulated_gpus.create(simulated_gpus.SimulatedHost(gpus=2))
     specification()
 
 
 def main() -> None:
     """Do it, and leave neither containers nor a specification."""
     report, engines = Report(), sys.argv[1:]
-    host = simulated_gpus.become(simulated_gpus.Machine(gpus=2))
+    host = simulated_gpus.create(simulated_gpus.SimulatedHost(gpus=2))
     report.worked("specification", specification(), changed=True)
     by_command = [engine for engine in engines if engine != "containerd"]
     for engine in by_command:
@@ -115,7 +115,7 @@ def main() -> None:
     if "containerd" in engines:
         try_pods(report, host)
     report.worked("absent", specification(state="absent"), changed=True)
-    simulated_gpus.become(simulated_gpus.Machine())
+    simulated_gpus.create(simulated_gpus.SimulatedHost())
     report.print()
 
 

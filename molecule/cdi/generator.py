@@ -60,7 +60,7 @@ def variable(flag: str) -> str:
 
 
 def document(mode: str, request: Any) -> Any:
-    """Return the specification of this machine."""
+    """Return the specification of this host."""
     host = HostFS("/", live=True)
     # Old loaders crash on a library without code.
     nvml = simulated_gpus.now().parts > 0

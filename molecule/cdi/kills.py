@@ -43,14 +43,14 @@ class Case(NamedTuple):
 
 def described() -> None:
     """Write a specification, then change the version of the driver."""
-    simulated_gpus.become(simulated_gpus.Machine())
+    simulated_gpus.create(simulated_gpus.SimulatedHost())
     checks.specification(**PLACE)
-    simulated_gpus.become(simulated_gpus.Machine(version=simulated_gpus.NEW))
+    simulated_gpus.create(simulated_gpus.SimulatedHost(version=simulated_gpus.NEW))
 
 
 def contested() -> None:
     """Write a specification with the module, and a file of another tool beside it."""
-    simulated_gpus.become(simulated_gpus.Machine())
+    simulated_gpus.create(simulated_gpus.SimulatedHost())
     checks.specification(**PLACE)
     OTHER.write_bytes(foreign_specification())
 
@@ -62,7 +62,7 @@ def alone() -> None:
 
 
 CASES = {
-    "fresh": Case(lambda: simulated_gpus.become(simulated_gpus.Machine()), PLACE),
+    "fresh": Case(lambda: simulated_gpus.create(simulated_gpus.SimulatedHost()), PLACE),
     "stale": Case(described, PLACE),
     "exclusive": Case(contested, {**PLACE, "exclusive": True}),
     "removal": Case(alone, {"state": "absent"}),
@@ -122,7 +122,7 @@ def torn(before: Tree, expected: Tree) -> list[str]:
     return [path for path in {*before, *found} if found.get(path) not in (before.get(path), expected.get(path))]
 
 
-def healed(options: Mapping[str, Any], expected: Tree) -> str:
+def wrong_after_next_run(options: Mapping[str, Any], expected: Tree) -> str:
     """Run the module twice. Return an error if the first run leaves the change incomplete or the second changes it."""
     first, second = checks.specification(**options), checks.specification(**options)
     left = sorted(path for path, words in (tree().items() ^ expected.items()))
@@ -150,11 +150,13 @@ def main() -> None:
                     wrong[f"{name} at {point}"] = ["the run ended before this point"]
                 break
             points[name] += 1
-            faulty = [str(found) for found in (torn(before, expected), healed(case.options, expected)) if found]
+            faulty = [
+                str(found) for found in (torn(before, expected), wrong_after_next_run(case.options, expected)) if found
+            ]
             if faulty:
                 wrong[f"{name} at {point}"] = faulty
     clear()
-    simulated_gpus.become(simulated_gpus.Machine())
+    simulated_gpus.create(simulated_gpus.SimulatedHost())
     print(json.dumps({"tried": sum(points.values()), "points": points, "wrong": wrong}))
 
 

@@ -57,7 +57,7 @@ def start_plugin(**devices: str) -> None:
 def main() -> None:
     """Do it, and leave nothing."""
     report = Report()
-    simulated_gpus.become(simulated_gpus.Machine(gpus=2))
+    simulated_gpus.create(simulated_gpus.SimulatedHost(gpus=2))
     report.worked("specification", checks.specification(path=SPECIFICATION), changed=True)
     node_standins.install()
     run("systemctl", "start", KUBELET)
@@ -84,7 +84,7 @@ def main() -> None:
 
     node_standins.remove()
     report.worked("absent", checks.specification(state="absent", path=SPECIFICATION), changed=True)
-    simulated_gpus.become(simulated_gpus.Machine())
+    simulated_gpus.create(simulated_gpus.SimulatedHost())
     report.print()
 
 

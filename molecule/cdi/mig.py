@@ -10,7 +10,7 @@ from toolkits import Report
 
 
 def has(
-    report: Report, what: str, engine: str, host: simulated_gpus.Machine, devices: dict[str, tuple[int, int]]
+    report: Report, what: str, engine: str, host: simulated_gpus.SimulatedHost, devices: dict[str, tuple[int, int]]
 ) -> None:
     """Check that containers get the nodes of MIG devices."""
     for name, part in devices.items():
@@ -28,9 +28,9 @@ def main() -> None:
     if not simulated_gpus.NVML.exists():
         report.print(skipped="the controller has no compiler")
         return
-    simulated_gpus.become(simulated_gpus.Machine())
+    simulated_gpus.create(simulated_gpus.SimulatedHost())
     report.worked("before", checks.specification(), changed=True)
-    host = simulated_gpus.become(simulated_gpus.Machine(parts=2))
+    host = simulated_gpus.create(simulated_gpus.SimulatedHost(parts=2))
     divided = checks.specification()
     report.worked("divided", divided, changed=True)
     names = {"0:0", "0:1", simulated_gpus.part_uuid(0, 0), simulated_gpus.part_uuid(0, 1), "all"}
@@ -40,7 +40,7 @@ def main() -> None:
     for engine in engines:
         has(report, "divided", engine, host, parts)
     # No unit notices this change. Only the next run of the role does.
-    host = simulated_gpus.become(simulated_gpus.Machine(parts=3))
+    host = simulated_gpus.create(simulated_gpus.SimulatedHost(parts=3))
     for engine in engines:
         found = checks.seen(engine, "0:2")
         report.check(f"{engine}, before the run after MIG", f"{checks.KIND}=0:2" in found.complaint, found)
@@ -53,7 +53,7 @@ def main() -> None:
     (simulated_gpus.CAPS / f"nvidia-cap{simulated_gpus.capabilities(0, 1)[1]}").unlink()
     report.failed("a node is missing", checks.specification(), "nvidia-cap6.*nvidia-smi")
     checks.specification(state="absent")
-    simulated_gpus.become(simulated_gpus.Machine())
+    simulated_gpus.create(simulated_gpus.SimulatedHost())
     report.print()
 
 

@@ -1,7 +1,7 @@
 """Inside a host: prints its state of CDI as JSON: observe.py [--fresh] [ENGINE...]
 
 files: each specification; seen: what a container of each engine gets with nvidia.com/gpu=all; right: the engines with a
-container that gets all GPUs of the machine; touched: files that were written since the last call, even with the same
+container that gets all GPUs of the host; touched: files that were written since the last call, even with the same
 bytes; left: files that differ from those of the fresh host. --fresh saves this state as that of the fresh host.
 """
 

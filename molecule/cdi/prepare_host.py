@@ -61,7 +61,7 @@ def main() -> None:
     suite = sys.argv[1]
     install_programs()
     simulated_gpus.enable()
-    simulated_gpus.become(simulated_gpus.Machine())
+    simulated_gpus.create(simulated_gpus.SimulatedHost())
     folder = Path("/etc/containers")
     folder.mkdir(exist_ok=True)
     (folder / "containers.conf").write_text(PODMAN)

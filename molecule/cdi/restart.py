@@ -50,7 +50,7 @@ def numbers() -> list[str]:
 def after(unit: str) -> None:
     """Check that the specification was written before Docker started, and which number the container got."""
     report = Report()
-    report.check("the number of the machine", simulated_gpus.now().uvm == AFTER, simulated_gpus.now())
+    report.check("the number of the host", simulated_gpus.now().uvm == AFTER, simulated_gpus.now())
     found = numbers()
     report.check("the container", found == [f"{BEFORE:x}:0", f"{AFTER:x}:0"], found)
     subprocess.check_call(["journalctl", "--sync"])

@@ -1,7 +1,7 @@
 """Inside a host: stand-ins for GPUs and their driver, also after each restart: simulated_gpus.py [PROPERTY=NUMBER...]
 
-Device nodes that nothing answers behind, libraries without code, and what the kernel would tell of them in /proc and
-/sys. Where GPUs have MIG devices, an NVML that tells of them; the library comes from the controller.
+Device nodes without a driver, libraries without code, and the files of the driver in /proc and /sys. Where GPUs have
+MIG devices, an NVML that reports them; the library comes from the controller.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import gpu_tree
 
 # A directory that the checks of changed files ignore, and that a restart keeps.
-HOME = Path("/root/gpufleet-machine")
+HOME = Path("/root/gpufleet-simulation")
 NVML = HOME / "libnvidia-ml.so"
-UNIT = "gpufleet-machine.service"
+UNIT = "gpufleet-simulation.service"
 # The unit starts as early as kernel modules are loaded.
 UNIT_TEXT = f"""\
 [Unit]
@@ -44,8 +44,8 @@ CAPS_MAJOR = 511
 SMI = "/usr/bin/nvidia-smi"
 
 
-class Machine(NamedTuple):
-    """A machine. ``uvm`` is the major number of nvidia-uvm, ``parts`` the number of MIG devices on each GPU."""
+class SimulatedHost(NamedTuple):
+    """A host. ``uvm`` is the major number of nvidia-uvm, ``parts`` the number of MIG devices on each GPU."""
 
     version: str = OLD
     gpus: int = 1
@@ -102,10 +102,10 @@ def part_uuid(gpu: int, part: int) -> str:
     return f"MIG-{gpu:08d}-0000-0000-0000-{part:012d}"
 
 
-def become(machine: Machine) -> Machine:
-    """Create the files of this machine now and after each restart. Return the machine."""
+def create(host: SimulatedHost) -> SimulatedHost:
+    """Create the files of this host now and after each restart. Return the host."""
     HOME.mkdir(exist_ok=True)
-    (HOME / "machine.json").write_text(json.dumps(machine))
+    (HOME / "host.json").write_text(json.dumps(host))
     for place in (PROC, PCI):
         if not os.path.ismount(str(place)):
             subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(place)], check=True)
@@ -116,64 +116,64 @@ def become(machine: Machine) -> Machine:
             shutil.rmtree(path)
         elif path.exists():
             path.unlink()
-    gpu_tree.driver(ROOT, machine.version)
-    for name, major, minor in control(machine.uvm):
+    gpu_tree.driver(ROOT, host.version)
+    for name, major, minor in control(host.uvm):
         gpu_tree.node(DEV / name, major, minor, 0o666, 0)
-    for gpu in range(machine.gpus):
-        gpu_tree.gpu(ROOT, gpu, machine.version)
-    divide(machine)
-    return machine
+    for gpu in range(host.gpus):
+        gpu_tree.gpu(ROOT, gpu, host.version)
+    divide(host)
+    return host
 
 
-def divide(machine: Machine) -> None:
+def divide(host: SimulatedHost) -> None:
     """Create the MIG devices of each GPU, and an NVML that reports them. Without them the library has no code."""
-    place = Path(FOLDER) / f"libnvidia-ml.so.{machine.version}"
+    place = Path(FOLDER) / f"libnvidia-ml.so.{host.version}"
     nvml_file = Path(FOLDER) / "nvml.conf"
     if nvml_file.exists():
         nvml_file.unlink()
-    if not machine.parts:
+    if not host.parts:
         return
     # The library is replaced, not overwritten, because a program may have loaded it.
     place.unlink()
     shutil.copy(NVML, place)
-    minors, lines = ["config 1", "monitor 2"], [f"driver {machine.version}"]
-    for gpu in range(machine.gpus):
+    minors, lines = ["config 1", "monitor 2"], [f"driver {host.version}"]
+    for gpu in range(host.gpus):
         lines.append(f"gpu {uuid(gpu)} {gpu} 00000000:{gpu + 16:02X}:00.0 1 NVIDIA A100-SXM4-40GB")
-        for part in range(machine.parts):
+        for part in range(host.parts):
             names = (f"gi{part}/access", f"gi{part}/ci0/access")
             for name, minor in zip(names, capabilities(gpu, part)):
                 minors.append(f"gpu{gpu}/{name} {minor}")
                 gpu_tree.node(CAPS / f"nvidia-cap{minor}", CAPS_MAJOR, minor, 0o444, 0)
             gpu_tree.write(PROC / f"nvidia/capabilities/gpu{gpu}/mig/gi{part}/ci0/access", b"")
-    for gpu in range(machine.gpus):
-        lines += [f"mig {gpu} {part} {part_uuid(gpu, part)} {part} 0 0" for part in range(machine.parts)]
+    for gpu in range(host.gpus):
+        lines += [f"mig {gpu} {part} {part_uuid(gpu, part)} {part} 0 0" for part in range(host.parts)]
     gpu_tree.write(PROC / "nvidia-caps/mig-minors", "\n".join([*minors, ""]).encode())
     nvml_file.write_text("\n".join([*lines, ""]))
 
 
-def now() -> Machine:
-    """Return the current machine."""
-    state = HOME / "machine.json"
-    return Machine(*json.loads(state.read_text())) if state.exists() else Machine()
+def now() -> SimulatedHost:
+    """Return the current host."""
+    state = HOME / "host.json"
+    return SimulatedHost(*json.loads(state.read_text())) if state.exists() else SimulatedHost()
 
 
 def enable() -> None:
-    """Enable a unit that creates the machine's files after a restart."""
+    """Enable a unit that creates the host's files after a restart."""
     HOME.mkdir(exist_ok=True)
     Path("/etc/systemd/system", UNIT).write_text(UNIT_TEXT)
     subprocess.run(["systemctl", "enable", "--quiet", UNIT], check=True)
 
 
 def main() -> None:
-    """Change the given properties of the machine: now, or, with the first argument ``later``, at the next restart."""
+    """Change the given properties of the host: now, or, with the first argument ``later``, at the next restart."""
     words = sys.argv[1:]
     later = words[:1] == ["later"]
     changes: dict[str, Any] = dict(word.split("=") for word in words[int(later) :])
-    machine = now()._replace(**{name: value if name == "version" else int(value) for name, value in changes.items()})
+    host = now()._replace(**{name: value if name == "version" else int(value) for name, value in changes.items()})
     if later:
-        (HOME / "machine.json").write_text(json.dumps(machine))
+        (HOME / "host.json").write_text(json.dumps(host))
     else:
-        become(machine)
+        create(host)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import checks
 import simulated_gpus
 from toolkits import Report
 
-BASE = simulated_gpus.Machine()
+BASE = simulated_gpus.SimulatedHost()
 
 
 def replace(report: Report, what: str, *patterns: str) -> None:
@@ -27,8 +27,8 @@ def replace(report: Report, what: str, *patterns: str) -> None:
     report.worked(f"{what}, again", checks.specification(), changed=False)
 
 
-def right(report: Report, what: str, engines: list[str], host: simulated_gpus.Machine) -> None:
-    """Check that containers get all GPUs of the machine."""
+def right(report: Report, what: str, engines: list[str], host: simulated_gpus.SimulatedHost) -> None:
+    """Check that containers get all GPUs of the host."""
     for engine in engines:
         found = checks.seen(engine, "all")
         report.check(f"{engine}, {what}, right", found == checks.whole(host, *range(host.gpus)), found)
@@ -36,13 +36,13 @@ def right(report: Report, what: str, engines: list[str], host: simulated_gpus.Ma
 
 def try_driver(report: Report, engines: list[str]) -> None:
     """Check another version of the driver: its files have other names, and no container starts."""
-    host = simulated_gpus.become(BASE._replace(version=simulated_gpus.NEW))
+    host = simulated_gpus.create(BASE._replace(version=simulated_gpus.NEW))
     gone = f"libcuda.so.{simulated_gpus.OLD}"
     for engine in engines:
         found = checks.seen(engine, "all")
         report.check(
             f"{engine}, another driver, does not start",
-            checks.blames(engine, found, f".so.{simulated_gpus.OLD}"),
+            checks.fails_with(engine, found, f".so.{simulated_gpus.OLD}"),
             found,
         )
     change = f"It is for driver {simulated_gpus.OLD}, but the driver is {simulated_gpus.NEW}."
@@ -52,7 +52,7 @@ def try_driver(report: Report, engines: list[str]) -> None:
 
 def try_number(report: Report, engines: list[str]) -> None:
     """Check another number of nvidia-uvm, as after some boots: containers start with the previous number."""
-    host = simulated_gpus.become(simulated_gpus.now()._replace(uvm=508))
+    host = simulated_gpus.create(simulated_gpus.now()._replace(uvm=508))
     for engine in engines:
         found = checks.seen(engine, "all")
         report.check(f"{engine}, another number, the former one", found.nodes["/dev/nvidia-uvm"] == "1fe:0", found)
@@ -62,7 +62,7 @@ def try_number(report: Report, engines: list[str]) -> None:
 
 def try_gpu(report: Report, engines: list[str]) -> None:
     """Check one more GPU, which containers do not get before the file is replaced, and one GPU less."""
-    host = simulated_gpus.become(simulated_gpus.now()._replace(gpus=2))
+    host = simulated_gpus.create(simulated_gpus.now()._replace(gpus=2))
     for engine in engines:
         found = checks.seen(engine, "all")
         report.check(f"{engine}, a GPU more, only the other one", found == checks.whole(host, 0), found)
@@ -70,7 +70,7 @@ def try_gpu(report: Report, engines: list[str]) -> None:
         report.check(f"{engine}, a GPU more, unknown", f"{checks.KIND}=1" in found.complaint, found)
     replace(report, "a GPU more", f"It lacks the devices 1, {simulated_gpus.uuid(1)}")
     right(report, "a GPU more", engines, host)
-    host = simulated_gpus.become(simulated_gpus.now()._replace(gpus=1))
+    host = simulated_gpus.create(simulated_gpus.now()._replace(gpus=1))
     replace(report, "a GPU less", f"It has the devices 1, {simulated_gpus.uuid(1)}, which no longer exist.")
     right(report, "a GPU less", engines, host)
 
@@ -91,14 +91,14 @@ def try_broken(report: Report, engines: list[str]) -> None:
 def main() -> None:
     """Run all checks. The specification is removed at the end."""
     report, engines = Report(), sys.argv[1:]
-    simulated_gpus.become(BASE)
+    simulated_gpus.create(BASE)
     checks.specification()
     try_driver(report, engines)
     try_number(report, engines)
     try_gpu(report, engines)
     try_broken(report, engines)
     checks.specification(state="absent")
-    simulated_gpus.become(BASE)
+    simulated_gpus.create(BASE)
     report.print()
 
 

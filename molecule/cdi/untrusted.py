@@ -112,7 +112,7 @@ def own_socket(report: Report) -> None:
 def main() -> None:
     """Run all checks. The specification and the units are removed at the end."""
     report = Report()
-    simulated_gpus.become(simulated_gpus.Machine())
+    simulated_gpus.create(simulated_gpus.SimulatedHost())
     remove()
     attack(report, "native")
     attack(report, "nvidia-ctk")

@@ -15,7 +15,7 @@ GROUPS = "additionalGids"
 def main() -> None:
     """Run all checks. The specification is removed at the end."""
     report = Report()
-    host = simulated_gpus.become(simulated_gpus.Machine())
+    host = simulated_gpus.create(simulated_gpus.SimulatedHost())
     checks.specification(state="absent")
     written = checks.specification()
     report.worked("limited", written, changed=True)

@@ -16,12 +16,12 @@ edit() {
 
 addition() { printf '# The owner'"'"'s\n[plugins."io.containerd.cri.v1.runtime"]\nmax_container_log_line_size = 131072\n'; }
 
-look() { exec python3 "$here/../shared/observe_containerd.py" "$@"; }
+observe() { exec python3 "$here/../shared/observe_containerd.py" "$@"; }
 
 case $1 in
     # The first state: bookworm has Debian's own file, trixie one for Kubernetes with a secret, sid one in version 3, which
     # imports a directory with a foreign file.
-    begin)
+    prepare)
         cp $file /root/containerd-as-packaged.toml
         case $2 in
             trixie) install -m 640 "$here/files/kubeadm.toml" "$file" ;;
@@ -35,7 +35,7 @@ case $1 in
         /fx/load-busybox
         docker run --detach --network=none --runtime=runc --stop-signal=KILL --name=survivor gpufleet/busybox:1
         python3 "$here/../shared/observe_docker.py" --fresh >/dev/null
-        look --fresh
+        observe --fresh
         ;;
     # The owner's edit: in the main file, or in the drop-in of this collection if it does not change the main file.
     edit)
@@ -62,4 +62,4 @@ case $1 in
         systemctl restart containerd.service
         ;;
 esac
-look
+observe

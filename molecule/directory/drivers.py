@@ -32,8 +32,8 @@ def try_engines(report: Report, *, loaded: bool, other: bool) -> None:
         title = f"{name}, driver loaded: {loaded}, another runtime: {other}"
         complaint = start(engine)
         # Docker prints the messages of a runtime to the user who runs the container.
-        said = complaint.replace(UNLOADED, "" if not loaded else UNLOADED)
-        report.check(f"{title}, start", not said, complaint)
+        unexpected = complaint.replace(UNLOADED, "" if not loaded else UNLOADED)
+        report.check(f"{title}, start", not unexpected, complaint)
         made = [of_one_version(line) for line in creations(known)]
         report.check(f"{title}, calls", made == ([current()] if loaded else []), calls()[known:])
         report.check(f"{title}, other calls", others() - before == int(other and not loaded), others() - before)

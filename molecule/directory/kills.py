@@ -149,7 +149,7 @@ def at_work(case: Case) -> str:
     return "" if version in (case.old, case.new) else complaint or f"{version} is at work"
 
 
-def healed(case: Case, expected: Tree) -> str:
+def wrong_after_next_run(case: Case, expected: Tree) -> str:
     """Run the module twice. Return an error if the first run leaves wrong files or the second changes anything."""
     first, second = toolkit(DEST, **case.options), toolkit(DEST, **case.options)
     left, lost = differing(expected, tree()), sorted(map(str, scratch()))
@@ -182,7 +182,7 @@ def main() -> None:
                     wrong[f"{name} at {point}"] = ["the run ended before this point"]
                 break
             points[name] += 1
-            faulty = [text for text in (at_work(case), healed(case, expected)) if text]
+            faulty = [text for text in (at_work(case), wrong_after_next_run(case, expected)) if text]
             if faulty:
                 wrong[f"{name} at {point}"] = faulty
     shutil.rmtree(HOME)

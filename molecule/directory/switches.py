@@ -44,18 +44,18 @@ class Repeated(threading.Thread):
         self.join()
 
 
-def watch(teller: Connection) -> None:
+def watch(pipe: Connection) -> None:
     """Look for the runtime until the parent process sends a message. Then send how often it existed and was missing."""
     there = gone = 0
-    while not teller.poll():
-        for _look in range(1000):
+    while not pipe.poll():
+        for _ in range(1000):
             try:
                 os.stat(f"{DEST}/{RUNTIME}")
             except OSError:
                 gone += 1
             else:
                 there += 1
-    teller.send((there, gone))
+    pipe.send((there, gone))
 
 
 def main() -> None:
@@ -63,8 +63,8 @@ def main() -> None:
     count = int(sys.argv[1])
     report, known = Report(), len(calls())
     install(OLD)
-    listener, teller = multiprocessing.Pipe()
-    watcher = multiprocessing.Process(target=watch, args=(teller,))
+    parent_end, child_end = multiprocessing.Pipe()
+    watcher = multiprocessing.Process(target=watch, args=(child_end,))
     watcher.start()
     starts = Repeated(lambda: start(DEST))
     containers = Repeated(lambda: ("container", start_container(ENGINES["docker"])))
@@ -82,8 +82,8 @@ def main() -> None:
     finally:
         for thread in (starts, containers):
             thread.end()
-        listener.send("tell")
-        there, gone = listener.recv()
+        parent_end.send("stop")
+        there, gone = parent_end.recv()
         watcher.join()
     report.check("the runtime was always there", there > 1000 * count and not gone, (there, gone))
     report.check("starts", not starts.wrong, starts.wrong[:3])
@@ -95,7 +95,7 @@ def main() -> None:
     report.check("containers are of several versions", len(set(made)) > 1, made)
     report.check("it can be cleared away", not install((OLD, NEW)[count % 2]).get("failed"))
     report.check("two versions stay", len(versions()) == 2, versions())
-    report.print(starts=sum(starts.answers.values()), containers=containers.answers, looks=there)
+    report.print(starts=sum(starts.answers.values()), containers=containers.answers, observations=there)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ def start(runtime: str) -> list[str]:
     known = len(calls())
     chosen = [] if runtime == "default" else ["--runtime", runtime]
     command = ["docker", "run", "--rm", "--network=none", *chosen, IMAGE, "echo", "ran"]
-    said = subprocess.check_output(command, text=True)
-    if said != "ran\n":
-        raise SystemExit(f"{runtime}: the container said {said!r}")
+    output = subprocess.check_output(command, text=True)
+    if output != "ran\n":
+        raise SystemExit(f"{runtime}: the container printed {output!r}")
     # dockerd also calls each runtime with "features".
     return [os.path.basename(call.split()[0]) for call in calls()[known:] if "create" in call.split()]
 

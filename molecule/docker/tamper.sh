@@ -9,7 +9,7 @@ drop_in=/etc/systemd/system/docker.service.d
 
 case $1 in
     # The first state: bookworm has no file, trixie one with many settings, sid one with another default.
-    begin)
+    prepare)
         if [ "$2" != bookworm ]; then
             mkdir -p /etc/docker
             if [ "$2" = trixie ]; then mode=640; else mode=600; fi

@@ -17,14 +17,14 @@ from watched import identify, watched  # noqa: E402
 PACKAGES = (("dpkg-query", "--show", "--showformat=${Package} ${Version} ${db:Status-Abbrev}\\n"), ("rpm", "-qa"))
 
 
-def tell(path: str) -> str:
+def describe(path: str) -> str:
     """Return the description of a file."""
     return identify(path) if path.startswith(observe.READ) else observe.lightly(path)
 
 
 def main() -> None:
     """Print the manifest."""
-    found = watched(observe.TREES, observe.PRIVATE, tell)
+    found = watched(observe.TREES, observe.PRIVATE, describe)
     for command in PACKAGES:
         try:
             lines = subprocess.check_output(command, text=True).splitlines()

@@ -114,12 +114,12 @@ def live(engine: Engine) -> dict[str, Any] | None:
             info = ask("/info")
         except (OSError, ValueError):
             return None
-        return {"default": info["DefaultRuntime"], "ours": ours(info["Runtimes"])}
+        return {"default": info["DefaultRuntime"], "own": own(info["Runtimes"])}
     try:
         config: Any = Cri(SOCKET).status()["config"]
     except grpc.RpcError:
         return None
-    return {"default": config["containerd"]["defaultRuntimeName"], "ours": ours(config["containerd"]["runtimes"])}
+    return {"default": config["containerd"]["defaultRuntimeName"], "own": own(config["containerd"]["runtimes"])}
 
 
 def start(engine: Engine) -> str:
@@ -140,7 +140,7 @@ def start(engine: Engine) -> str:
     return ""
 
 
-def ours(runtimes: dict[str, Any]) -> list[str]:
+def own(runtimes: dict[str, Any]) -> list[str]:
     """Return the names of the NVIDIA runtimes."""
     return sorted(name for name in runtimes if name.startswith("nvidia"))
 

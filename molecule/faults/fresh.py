@@ -17,7 +17,7 @@ SCENARIOS = Path("/molecule")
 KEPT = Path("/root/gpufleet-kept")
 
 
-def begin(suite: str) -> None:
+def prepare(suite: str) -> None:
     """Copy the files of the engines' own scenarios for this release, and start a pod that must run in all rows."""
     docker, containerd = ENGINES["docker"], ENGINES["containerd"]
     os.makedirs(docker.folder, exist_ok=True)
@@ -64,4 +64,4 @@ def fresh(engine: Engine, faults: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    begin(sys.argv[1])
+    prepare(sys.argv[1])

@@ -32,13 +32,13 @@ from engines import (
 )
 from faults import remove_faults
 from fresh import fresh
-from observe import leftovers, look
+from observe import leftovers, read_state
 
 UNTIL = str(Path(__file__).with_name("until.py"))
 WANTED = {"runtimes": ["nvidia"], "default_runtime": "nvidia"}
 
 
-class Victim(NamedTuple):
+class KilledModule(NamedTuple):
     """A module that is killed. ``new`` is the content of the engine's files after a run that is not killed."""
 
     module: str
@@ -73,10 +73,10 @@ class Victim(NamedTuple):
             whole = files(self.engine) in (remembered("files")[self.engine.name], self.new)
             return "" if same and whole else f"after the kill: {same}, {files(self.engine)}"
         settled(self.engine.unit)
-        found = look(self.engine)
+        found = read_state(self.engine)
         return "" if found["sound"] and not found["disturbed"] else f"after the kill: {found}"
 
-    def healed(self) -> str:
+    def wrong_after_next_run(self) -> str:
         """Return what is wrong with the host after the next run of the role, empty if nothing is."""
         configured = self.configure()
         if self.module == "config":
@@ -86,7 +86,7 @@ class Victim(NamedTuple):
         restarted: dict[str, Any] = {}
         if configured["restart_required"] or Path(f"{STATE}/state/restart-{self.engine.name}.json").exists():
             restarted = call("nvidia_runtime_restart", **self.arguments(configured["backup_files"]))
-        found = look(self.engine)
+        found = read_state(self.engine)
         state = "old" if self.faults else "new"
         kind = "old" if found["files"] == "old" else "new" if files(self.engine) == self.new else "other"
         expected = "rolled_back" if self.faults else "applied"
@@ -101,17 +101,17 @@ def main() -> None:
     what, chosen = kill_points(word)
     engine = ENGINES[name]
     fresh(engine, [])
-    victim = Victim(what, engine, faults, {})
-    victim.configure()
-    victim = victim._replace(new=files(engine))
+    module_to_kill = KilledModule(what, engine, faults, {})
+    module_to_kill.configure()
+    module_to_kill = module_to_kill._replace(new=files(engine))
     points, wrong = 0, {}
     for point in chosen:
-        if not victim.killed(point):
+        if not module_to_kill.killed(point):
             if isinstance(chosen, list):
                 wrong[point] = ["the run ended before this point"]
             break
         points += 1
-        faulty = [text for text in (victim.left(), victim.healed()) if text]
+        faulty = [text for text in (module_to_kill.left(), module_to_kill.wrong_after_next_run()) if text]
         if faulty:
             wrong[point] = faulty
     remove_faults()

@@ -62,14 +62,14 @@ def state(engine: engines.Engine) -> str:
         return "none"
     if found == engines.remembered("live")[engine.name]:
         return "old"
-    return "new" if "nvidia" in found["ours"] else json.dumps(found)
+    return "new" if "nvidia" in found["own"] else json.dumps(found)
 
 
 def agrees(engine: engines.Engine) -> bool:
     """Return whether the daemon has the same further NVIDIA runtimes as its files."""
     found = engines.live(engine)
     texts = "".join(Path(path).read_text() for path in engines.files(engine) if os.path.isfile(path))
-    return found is not None and all((name in found["ours"]) == (name in texts) for name in OTHERS)
+    return found is not None and all((name in found["own"]) == (name in texts) for name in OTHERS)
 
 
 def process(engine: engines.Engine, found: dict[str, str]) -> str:
@@ -123,7 +123,7 @@ def held() -> bool:
     return False
 
 
-def look(engine: engines.Engine) -> dict[str, Any]:
+def read_state(engine: engines.Engine) -> dict[str, Any]:
     """Return all properties of the state."""
     unit = engines.status(engine.unit)
     live = state(engine)
@@ -142,4 +142,4 @@ def look(engine: engines.Engine) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: look(engine) for name, engine in engines.ENGINES.items()}))
+    print(json.dumps({name: read_state(engine) for name, engine in engines.ENGINES.items()}))

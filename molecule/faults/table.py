@@ -1,6 +1,6 @@
 """Inside a host: runs rows of vars/rows.yml, and prints their results as JSON: table.py ROWS (as JSON).
 
-said: the message of the failed module, if one failed
+message: the message of the failed module, if one failed
 now: refused, state, files, live, daemon, disturbed and leftovers, as explained in rows.yml
 wrong: the values that differ from those that the row expects
 seen: the result of observe.py; seconds: the duration of the row
@@ -17,7 +17,7 @@ from typing import Any
 from engines import ENGINES, Engine, call
 from faults import FAULTS, remove_faults
 from fresh import fresh
-from observe import look
+from observe import read_state
 
 # The result for a host on which nothing is changed.
 ORDINARY = {
@@ -55,11 +55,11 @@ def outcome(row: dict[str, Any], engine: Engine) -> dict[str, Any]:
     """Run one row on one engine. Return the result."""
     began = time.monotonic()
     configured, restarted = took_place(row, engine)
-    seen = look(engine)
+    seen = read_state(engine)
     remove_faults()
     changes = configured.get("written", configured.get("backup_files", []))
     written = {entry["path"]: entry["checksum"] for entry in changes}
-    said = " ".join(result["msg"] for result in (configured, restarted) if result.get("failed"))
+    message = " ".join(result["msg"] for result in (configured, restarted) if result.get("failed"))
     files = seen["files"]
     now = {
         "refused": configured.get("failed", False),
@@ -70,10 +70,17 @@ def outcome(row: dict[str, Any], engine: Engine) -> dict[str, Any]:
     }
     wanted = {**ORDINARY, **row["expect"]}
     wrong = [f"{name}: {now[name]}, not {wanted[name]}" for name in wanted if now[name] != wanted[name]]
-    if not re.search(row.get("message", "^$"), said, re.DOTALL):
+    if not re.search(row.get("message", "^$"), message, re.DOTALL):
         wrong.append("the message")
     title = f"{row['row']} ({engine.name})"
-    return {"row": title, "said": said, "now": now, "wrong": wrong, "seen": seen, "seconds": time.monotonic() - began}
+    return {
+        "row": title,
+        "message": message,
+        "now": now,
+        "wrong": wrong,
+        "seen": seen,
+        "seconds": time.monotonic() - began,
+    }
 
 
 def main() -> None:

@@ -80,9 +80,9 @@ def wrong_pods(engines: dict[str, Any]) -> list[str]:
     """Start pods in each CRI with each NVIDIA runtime, runc and the default. Return those of an unexpected program."""
     found = []
     for target, address in places.HERE.cri.items():
-        said = engines[target]
-        expected = {"": PROGRAMS[said["default"]], "runc": []}
-        expected.update({name: PROGRAMS[name] for name in said["ours"]})
+        reported = engines[target]
+        expected = {"": PROGRAMS[reported["default"]], "runc": []}
+        expected.update({name: PROGRAMS[name] for name in reported["own"]})
         made = {handler: pod(address, handler) for handler in {"nvidia", *expected}}
         unknown = made["nvidia"] if "nvidia" not in expected else 'no runtime for "nvidia" is configured'
         if 'no runtime for "nvidia" is configured' not in unknown:
@@ -133,7 +133,7 @@ def main() -> None:
         "overwritten": overwritten(),
     }
     if "--start" in sys.argv:
-        silent = [target for target, said in engines.items() if said is None]
+        silent = [target for target, reported in engines.items() if reported is None]
         report["wrong"] = silent or wrong_pods(engines) + wrong_containers(engines)
         report["cdi"] = cdi() if places.KIND == "users" else {}
     print(json.dumps(report))

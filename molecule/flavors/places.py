@@ -87,8 +87,8 @@ def said_by_cri(address: str) -> dict[str, Any] | None:
 
 def compared(default: str, runtimes: dict[str, Any]) -> dict[str, Any]:
     """Return the compared runtimes. MicroK8s itself has a runtime nvidia-container-runtime, which is omitted."""
-    ours = (name for name in runtimes if name.startswith("nvidia") and name != "nvidia-container-runtime")
-    return {"default": default, "ours": sorted(ours)}
+    own = (name for name in runtimes if name.startswith("nvidia") and name != "nvidia-container-runtime")
+    return {"default": default, "own": sorted(own)}
 
 
 def engines() -> dict[str, dict[str, Any] | None]:

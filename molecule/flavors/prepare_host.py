@@ -263,7 +263,7 @@ KINDS = {"k3s": k3s, "rke2": rke2, "k0s": k0s, "microk8s": microk8s, "units": un
 
 def main() -> None:
     """Prepare the host."""
-    simulated_gpus.become(simulated_gpus.Machine())
+    simulated_gpus.create(simulated_gpus.SimulatedHost())
     KINDS[places.KIND]()
     for address in places.HERE.cri.values():
         load_pause(address)

@@ -82,19 +82,19 @@ def daemon() -> dict[str, Any] | None:
     config = answer["config"]
     containerd = config["containerd"]
     runtimes = essence(containerd.pop("runtimes"))
-    ours = {name: entry for name, entry in runtimes.items() if name.startswith("nvidia")}
+    own = {name: entry for name, entry in runtimes.items() if name.startswith("nvidia")}
     return {
         "default": containerd.pop("defaultRuntimeName"),
-        "ours": sorted(ours),
-        "runtimes": ours,
+        "own": sorted(own),
+        "runtimes": own,
         "handlers": sorted(answer["handlers"]),
         # containerd 1.6 has no such setting.
         "cdi": config.pop("enableCDI", None),
-        "foreign": {**essence(config), "runtimes": {name: runtimes[name] for name in runtimes.keys() - ours.keys()}},
+        "foreign": {**essence(config), "runtimes": {name: runtimes[name] for name in runtimes.keys() - own.keys()}},
     }
 
 
-def look() -> dict[str, Any]:
+def read_state() -> dict[str, Any]:
     """Return the whole state."""
     files = [path for path in sorted(CONFIG.rglob("*")) if path.is_file()]
     state = service(UNIT)
@@ -112,4 +112,4 @@ def look() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    observe(look, "cri", [UNIT])
+    observe(read_state, "cri", [UNIT])

@@ -49,7 +49,7 @@ def daemon() -> dict[str, Any] | None:
     state = ask("/containers/survivor/json").get("State", {})
     return {
         "default": info["DefaultRuntime"],
-        "ours": sorted(name for name in runtimes if name.startswith("nvidia")),
+        "own": sorted(name for name in runtimes if name.startswith("nvidia")),
         "foreign": {
             "runtimes": {name: entry for name, entry in runtimes.items() if not name.startswith("nvidia")},
             "labels": sorted(info["Labels"]),
@@ -60,7 +60,7 @@ def daemon() -> dict[str, Any] | None:
     }
 
 
-def look() -> dict[str, Any]:
+def read_state() -> dict[str, Any]:
     """Return the whole state."""
     return {
         "trees": trees(TREES),
@@ -71,4 +71,4 @@ def look() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    observe(look, "docker", ["docker.service", "docker.socket"])
+    observe(read_state, "docker", ["docker.service", "docker.socket"])

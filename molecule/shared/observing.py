@@ -84,17 +84,17 @@ def late(now: dict[str, Any], daemon: str, until: dict[str, Any]) -> bool:
     return now[daemon] is None or not until.items() <= now[daemon].items()
 
 
-def observe(look: Callable[[], dict[str, Any]], daemon: str, units: Sequence[str]) -> None:
+def observe(read_state: Callable[[], dict[str, Any]], daemon: str, units: Sequence[str]) -> None:
     """Observe the host, compare it with the saved states, and save it. ``daemon`` is the key of the daemon's report."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--until", type=json.loads, default={})
     arguments = parser.parse_args()
     deadline = time.monotonic() + PATIENCE
-    now = look()
+    now = read_state()
     while late(now, daemon, arguments.until) and time.monotonic() < deadline:
         time.sleep(0.2)
-        now = look()
+        now = read_state()
     memory = MEMORY / daemon
     memory.mkdir(parents=True, exist_ok=True)
     if arguments.fresh:

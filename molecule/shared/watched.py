@@ -26,7 +26,9 @@ def identify(path: str) -> str:
     return f"{describe(path)}\t{state.st_ino} {state.st_mtime_ns}"
 
 
-def watched(trees: Iterable[str], private: Iterable[str] = (), tell: Callable[[str], str] = identify) -> dict[str, str]:
+def watched(
+    trees: Iterable[str], private: Iterable[str] = (), describe_file: Callable[[str], str] = identify
+) -> dict[str, str]:
     """Return all files in the trees without the private ones."""
     hidden = {*PRIVATE, *private}
     found = {}
@@ -34,7 +36,7 @@ def watched(trees: Iterable[str], private: Iterable[str] = (), tell: Callable[[s
         for folder, folders, files in os.walk(tree):
             folders[:] = [name for name in folders if os.path.join(folder, name) not in hidden]
             paths = [os.path.join(folder, name) for name in folders + files]
-            found.update({path: tell(path) for path in paths if path not in hidden})
+            found.update({path: describe_file(path) for path in paths if path not in hidden})
     return found
 
 

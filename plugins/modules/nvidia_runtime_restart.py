@@ -340,7 +340,7 @@ def restart_engine(module: AnsibleModule) -> dict[str, object]:
             tuple(expect.get("runtimes") or ()), expect.get("default_runtime"), expect.get("cdi")
         ),
         rollback=tuple(
-            rollback.Change(entry["path"], entry["backup"], entry["checksum"]) for entry in params["rollback"]
+            rollback.ChangedFile(entry["path"], entry["backup"], entry["checksum"]) for entry in params["rollback"]
         ),
         backup_dir=backup_dir,
     )

@@ -165,8 +165,8 @@ class Configuration(t.NamedTuple):
         old, new = contents(before), contents(snapshot(folder))
         for path, content in old.items():
             if new.get(path) != content:
-                told = {**asked, "before": content}
-                expected, found = self.foreign(content, told), self.foreign(new.get(path, b""), told)
+                request = {**asked, "before": content}
+                expected, found = self.foreign(content, request), self.foreign(new.get(path, b""), request)
                 if text_of(expected) != text_of(found):
                     raise AssertionError(f"{path} lost a foreign entry: {content!r} became {new.get(path)!r}"[-6_000:])
                 mask = _MASKS.get(Path(path).suffix, mask_toml)

@@ -34,7 +34,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.tests.fuzz.mutators import Files
 
 _PROGRAM = "/usr/bin/nvidia-container-runtime"
-_GPUS = (explain_devices.Gpu("GPU 0", ("0", "GPU-1"), ("/dev/nvidia0",)),)
+_GPUS = (explain_devices.ExplainedGpu("GPU 0", ("0", "GPU-1"), ("/dev/nvidia0",)),)
 _VERSIONS = ("1.17.8", "1.20.0")
 
 
@@ -51,7 +51,7 @@ def _object(files: Files, name: str) -> dict[str, t.Any]:
 def containers(_folder: object, files: Files, rng: random.Random) -> None:
     """Explain the container of each engine."""
     config, mounts = _object(files, "config.json"), files.get("mountinfo.json", b"")
-    host = explain_host.Host(
+    host = explain_host.ExplainedHost(
         version=rng.choice(_VERSIONS),
         settings=runtime_settings.settings_of(_object(files, "settings.json")),
         driver="550.54.15",

@@ -44,7 +44,7 @@ FORMATS = (
     Format("procfs", TEXT, reading.procfs_seeds, reading.procfs),
     Format("kubelet", JSON, reading.kubelet_seeds, reading.kubelet, reading.KUBELET_FILES),
     Format("archives", BINARY, reading.archives_seeds, reading.archives, kinds=False),
-    Format("elf", BINARY, reading.elves_seeds, reading.elves),
+    Format("elf", BINARY, reading.elf_files_seeds, reading.elf_files),
     Format("ld-cache", BINARY, reading.linker_caches_seeds, reading.linker_caches, kinds=False),
     Format("docker-api", JSON, sockets.docker_seeds, sockets.docker, kinds=False),
     Format("docker-http", TEXT, sockets.raw_http_seeds, sockets.raw_http, kinds=False),

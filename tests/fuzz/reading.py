@@ -334,7 +334,7 @@ def _ar(members: t.Mapping[str, bytes]) -> bytes:
     return archive
 
 
-def elves(folder: Path, files: Files, _rng: random.Random) -> None:
+def elf_files(folder: Path, files: Files, _rng: random.Random) -> None:
     """Read the header, soname and minimum size of ELF files, and find the toolkit's files among them."""
     for content in files.values():
         if isinstance(content, bytes):
@@ -349,7 +349,7 @@ def elves(folder: Path, files: Files, _rng: random.Random) -> None:
             raise AssertionError(f"only libx.so was mutated, but nvidia-ctk is refused: {error}") from error
 
 
-def elves_seeds() -> list[Files]:
+def elf_files_seeds() -> list[Files]:
     """Programs and libraries of both byte orders, with and without segments and sections."""
     shapes = ((True, True, "<"), (True, False, ">"), (False, True, "<"))
     libraries = [elf("libcuda.so.1", segments=one, sections=two, order=order) for one, two, order in shapes]

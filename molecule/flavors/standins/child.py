@@ -39,7 +39,7 @@ def generate(path: Path, text: str) -> None:
     GENERATED.write_text(json.dumps({**known, str(path): written(path)}))
 
 
-def call_myself(name: str) -> None:
+def set_process_name(name: str) -> None:
     """Set the name of this process that the kernel and systemd show."""
     Path("/proc/self/comm").write_text(name)
 

@@ -27,7 +27,7 @@ PROGRAMS = "/var/lib/k0s/bin"
 CRI = "io.containerd.grpc.v1.cri"
 PAUSE = "quay.io/k0sproject/pause:3.9"
 # Seconds: from a change to the new file, from the end of containerd to its next start, between two checks.
-DEBOUNCE, RESPAWN, LOOK = 3.0, 5.0, 0.3
+DEBOUNCE, RESPAWN, POLL = 3.0, 5.0, 0.3
 
 
 def merged(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
@@ -57,9 +57,9 @@ def configure() -> None:
     final = {"version": 2, "plugins": {CRI: merged(cri, {"sandbox_image": PAUSE})}}
     imports = [str(MERGED)]
     for path in sorted(DROP_INS.glob("*.toml")):
-        said = tomllib.loads(path.read_text())
-        if CRI in said.get("plugins", {}):
-            final = merged(final, said)
+        drop_in = tomllib.loads(path.read_text())
+        if CRI in drop_in.get("plugins", {}):
+            final = merged(final, drop_in)
         else:
             imports.append(str(path))
     child.generate(MERGED, "\n".join([*lines(final, []), ""]))
@@ -79,7 +79,7 @@ def supervise() -> None:
     child.end_on_signal(containerd)
     known, changed = drop_ins(), 0.0
     while containerd.poll() is None:
-        time.sleep(LOOK)
+        time.sleep(POLL)
         now = drop_ins()
         if now != known:
             known, changed = now, time.monotonic()
@@ -95,7 +95,7 @@ def main() -> None:
     if sys.argv[1:] == ["version"]:
         print("v1.30.4+k0s.0")
         return
-    child.call_myself("k0s")
+    child.set_process_name("k0s")
     configure()
     while True:
         supervise()

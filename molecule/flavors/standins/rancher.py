@@ -106,7 +106,7 @@ RUNTIME = """
 class Release(NamedTuple):
     """A release. ``version`` is that of its containerd's configuration, ``suffix`` a part of its template's name."""
 
-    said: str
+    printed_version: str
     text: str
     version: int
     suffix: str
@@ -140,8 +140,8 @@ def runtimes(release: Release) -> dict[str, str]:
 
 def configuration(program: str, data: str) -> str:
     """Return the configuration, made from the user's template if there is one."""
-    release, said, found = RELEASES[program], settings(program), runtimes(RELEASES[program])
-    default = said.get("default-runtime", "")
+    release, configured, found = RELEASES[program], settings(program), runtimes(RELEASES[program])
+    default = configured.get("default-runtime", "")
     if default and default not in found:
         sys.exit(f'level=fatal msg="Error: failed to get CRI config: default runtime {default} was not found"')
     text = (HEAD + release.text).format(
@@ -149,7 +149,7 @@ def configuration(program: str, data: str) -> str:
         data=data,
         suffix=release.suffix,
         version=release.version,
-        snapshotter=said.get("snapshotter", "overlayfs"),
+        snapshotter=configured.get("snapshotter", "overlayfs"),
         default=f'  default_runtime_name = "{default}"\n' if default else "",
     )
     for name, path in sorted(found.items()):
@@ -163,10 +163,10 @@ def configuration(program: str, data: str) -> str:
 def main(program: str) -> None:
     """Run the command of the command line."""
     if "--version" in sys.argv:
-        print(f"{program} version {RELEASES[program].said}")
+        print(f"{program} version {RELEASES[program].printed_version}")
         return
     # The name of the process is k3s-server or k3s-agent, and rke2 for RKE2.
-    child.call_myself(f"{program}-{sys.argv[1]}" if program == "k3s" else program)
+    child.set_process_name(f"{program}-{sys.argv[1]}" if program == "k3s" else program)
     data = f"/var/lib/rancher/{program}"
     file = Path(data, "agent/etc/containerd/config.toml")
     child.generate(file, configuration(program, data))

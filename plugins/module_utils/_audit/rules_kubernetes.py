@@ -53,7 +53,7 @@ class Resource(t.NamedTuple):
         return _bases(report.texts(entry.get("devices")))
 
 
-class Node:
+class NodeFacts:
     """The facts of a node for the rules here. Unknown or invalid values are empty."""
 
     def __init__(self, facts: report.HostFacts) -> None:
@@ -171,7 +171,7 @@ def kubelet_stopped(facts: report.HostFacts) -> report.Findings:
 
 def engine(facts: report.HostFacts) -> report.Findings:
     """Yield findings for an engine of the kubelet with which no pod can use a GPU, or no device plugin."""
-    node = Node(facts)
+    node = NodeFacts(facts)
     if not node.applies or "engines" not in facts.collected:
         return
     endpoint, target = report.text(node.part.get("cri_endpoint")), report.text(node.part.get("engine"))
@@ -218,7 +218,7 @@ def engine(facts: report.HostFacts) -> report.Findings:
         yield _without_nvml(node, target, default or "another runtime", has_nvidia(runtimes))
 
 
-def _without_nvml(node: Node, target: str, default: str, has_nvidia: bool) -> report.Finding:
+def _without_nvml(node: NodeFacts, target: str, default: str, has_nvidia: bool) -> report.Finding:
     pods = f" ({core_text.listed(node.pods)})" if node.pods else ""
     message = (
         f"{target} starts the containers of a pod with {default} unless the pod selects the runtime nvidia, and the"
@@ -242,7 +242,7 @@ def has_nvidia(runtimes: t.Mapping[str, t.Any]) -> bool:
 
 def plugins(facts: report.HostFacts) -> report.Findings:
     """Yield findings for plugins that do not serve the kubelet: they are dead, unknown to it, or missing."""
-    node = Node(facts)
+    node = NodeFacts(facts)
     if not node.applies:
         return
     dead = dict(_dead(node))
@@ -263,7 +263,7 @@ def plugins(facts: report.HostFacts) -> report.Findings:
         yield _missing(node)
 
 
-def _missing(node: Node) -> report.Finding:
+def _missing(node: NodeFacts) -> report.Finding:
     """Return the finding about a node without registered plugin. It is no problem if no pod of a plugin is there."""
     running = [str(row["pid"]) for row in node.processes if report.number(row.get("pid")) is not None]
     state = f"its process {core_text.listed(running)} runs" if running else "no process of NVIDIA's plugin runs"
@@ -292,7 +292,7 @@ def _is_nvidia(row: t.Mapping[str, t.Any]) -> bool:
     return engines_base.is_nvidia_program(report.text(row.get("program")))
 
 
-def _read_log(node: Node) -> str:
+def _read_log(node: NodeFacts) -> str:
     """Return the advice for a plugin that ends again and again; empty for others."""
     restarted = [row for row in node.logs if (report.number(row.get("restarts")) or 0) > 0 and report.text(row["log"])]
     if node.processes or not restarted:
@@ -302,7 +302,7 @@ def _read_log(node: Node) -> str:
     return f"The plugin ended and was restarted {count} times. Read its log: {logs}."
 
 
-def _dead(node: Node) -> t.Iterator[tuple[str, str]]:
+def _dead(node: NodeFacts) -> t.Iterator[tuple[str, str]]:
     """Yield the resource or the driver of each plugin that serves nothing, and the message about it."""
     used = {
         _without_domain(found.name) for found in node.resources if found.allocatable or found.recorded or found.held
@@ -322,7 +322,7 @@ def _dead(node: Node) -> t.Iterator[tuple[str, str]]:
             yield name, f"The DRA driver {name} has ended: no program listens on its sockets."
 
 
-def _lost(node: Node) -> t.Iterator[str]:
+def _lost(node: NodeFacts) -> t.Iterator[str]:
     """Yield the resources whose plugin has lost its registration, or never had one."""
     known = {_without_domain(found.name) for found in node.resources}
     for found in node.resources:
@@ -349,7 +349,7 @@ def _lost(node: Node) -> t.Iterator[str]:
 
 def duplicates(facts: report.HostFacts) -> report.Findings:
     """Yield a finding if two resources or two plugins offer the same GPU."""
-    node = Node(facts)
+    node = NodeFacts(facts)
     if not node.runs:
         return
     names: dict[str, set[str]] = {}
@@ -389,7 +389,7 @@ def older_than_driver(facts: report.HostFacts) -> report.Findings:
         for row in report.rows(facts.kubernetes.get("plugin_processes"))
         if row.get("before_driver") is True
     ]
-    if pids and Node(facts).applies:
+    if pids and NodeFacts(facts).applies:
         message = (
             f"The device plugin (process {core_text.listed(pids)}) started before the driver was loaded. It reads the"
             " GPUs only when it starts, and waits without end if it found no driver and failOnInitError is false."
@@ -402,7 +402,7 @@ def older_than_driver(facts: report.HostFacts) -> report.Findings:
 
 def devices(facts: report.HostFacts) -> report.Findings:
     """Yield findings for devices that the kubelet does not offer: unhealthy ones, and ones that no plugin lists."""
-    node = Node(facts)
+    node = NodeFacts(facts)
     if not node.applies:
         return
     unhealthy: set[str] = set()
@@ -438,7 +438,7 @@ _XID = "Look for Xid in the kernel's log. If the GPU works, restart the pod of t
 
 def mig(facts: report.HostFacts) -> report.Findings:
     """Yield a finding if MIG mode or the MIG devices have changed since the device plugin read them."""
-    node = Node(facts)
+    node = NodeFacts(facts)
     offered = node.offered
     if not node.applies or not offered:
         return

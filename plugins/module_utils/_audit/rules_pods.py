@@ -23,7 +23,7 @@ def injection(facts: report.HostFacts) -> report.Findings:
 
     Of the runtime nvidia, only the default is used by pods without a RuntimeClass.
     """
-    node = rules_kubernetes.Node(facts)
+    node = rules_kubernetes.NodeFacts(facts)
     names = frozenset(report.texts(node.part.get("device_list_strategies")))
     if not node.applies or not node.engine or not node.offered or not names:
         return
@@ -47,7 +47,7 @@ def injection(facts: report.HostFacts) -> report.Findings:
         yield from _without_runtime(node, target)
 
 
-def _without_runtime(node: rules_kubernetes.Node, target: str) -> report.Findings:
+def _without_runtime(node: rules_kubernetes.NodeFacts, target: str) -> report.Findings:
     """Yield a finding for pods that hold GPUs, and whose containers were started with another runtime."""
     held = [entry for found in node.resources for entry in found.entries]
     wrong = [entry for entry in held if report.text(entry.get("program")) and not _is_nvidia(entry)]
@@ -76,7 +76,7 @@ def _pods(entries: t.Iterable[t.Mapping[str, t.Any]]) -> list[str]:
 
 def in_mig_mode(facts: report.HostFacts) -> report.Findings:
     """Yield a finding for pods that hold a whole GPU whose MIG mode was switched on later, with any MIG strategy."""
-    node = rules_kubernetes.Node(facts)
+    node = rules_kubernetes.NodeFacts(facts)
     if not node.runs:
         return
     for uuid in sorted(rules_kubernetes.gpus_in_mig_mode(facts)):

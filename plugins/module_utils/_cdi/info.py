@@ -75,7 +75,7 @@ def changed_gpus(
 
 
 def _gpu_devices(host: hostfs.HostFS, gpus: t.Mapping[str, t.Any]) -> list[GpuDevice]:
-    capabilities, found = procfs.Capabilities(host), []
+    capabilities, found = procfs.MigCapabilities(host), []
     for gpu in gpus["devices"]:
         index, minor = gpu["index"], gpu["minor"]
         nodes = [f"/dev/nvidia{minor}"]

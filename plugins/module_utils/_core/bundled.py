@@ -23,7 +23,7 @@ if t.TYPE_CHECKING:
     import types
 
 
-class Package(t.NamedTuple):
+class BundledPackage(t.NamedTuple):
     """A package that can be sent with a task: pure Python, or usable without its compiled modules.
 
     ``distribution`` is its name for pip. ``minimum`` is the oldest version that works. ``last_for`` gives the last
@@ -42,10 +42,10 @@ class Package(t.NamedTuple):
 
 
 # Packages by the name under which they are imported.
-PACKAGES: dict[str, Package] = {
-    "tomlkit": Package("tomlkit", (0, 12), {(3, 8): "0.13"}),
+PACKAGES: dict[str, BundledPackage] = {
+    "tomlkit": BundledPackage("tomlkit", (0, 12), {(3, 8): "0.13"}),
     # The last release for Python 3.8 is also the latest release.
-    "yaml": Package("PyYAML", (5, 1), {(3, 8): "6.0"}),
+    "yaml": BundledPackage("PyYAML", (5, 1), {(3, 8): "6.0"}),
 }
 
 _registered: dict[str, str] = {}

@@ -48,7 +48,7 @@ class JsonSyntaxError(Exception):
         self.problem = problem
 
 
-class Node(t.NamedTuple):
+class JsonNode(t.NamedTuple):
     """One value. ``start`` and ``end`` are character offsets, ``end`` exclusive.
 
     ``members`` is set for objects, ``items`` for arrays, and ``value`` for all other values.
@@ -57,8 +57,8 @@ class Node(t.NamedTuple):
     start: int
     end: int
     value: t.Any
-    members: tuple[Member, ...] | None = None
-    items: tuple[Node, ...] | None = None
+    members: tuple[JsonMember, ...] | None = None
+    items: tuple[JsonNode, ...] | None = None
 
     @property
     def is_object(self) -> bool:
@@ -78,13 +78,13 @@ class Node(t.NamedTuple):
         return "string" if isinstance(self.value, str) else "number"
 
 
-class Member(t.NamedTuple):
+class JsonMember(t.NamedTuple):
     """One ``"name": value`` of an object. ``start`` and ``name_end`` are the offsets of the quoted name."""
 
     name: str
     start: int
     name_end: int
-    node: Node
+    node: JsonNode
 
 
 class _Parser:
@@ -95,7 +95,7 @@ class _Parser:
         match = _WHITESPACE.match(self.text, offset)
         return match.end() if match else offset
 
-    def value(self, offset: int, depth: int) -> Node:
+    def value(self, offset: int, depth: int) -> JsonNode:
         if depth > MAX_DEPTH:
             raise JsonSyntaxError(offset, f"objects and arrays are nested more than {MAX_DEPTH} levels deep")
         head = self.text[offset : offset + 1]
@@ -107,21 +107,21 @@ class _Parser:
             return self.string(offset)
         for word, value in _LITERALS:
             if self.text.startswith(word, offset):
-                return Node(offset, offset + len(word), value)
+                return JsonNode(offset, offset + len(word), value)
         match = _NUMBER.match(self.text, offset)
         if match:
-            return Node(offset, match.end(), _number(match.group()))
+            return JsonNode(offset, match.end(), _number(match.group()))
         raise JsonSyntaxError(offset, self.unexpected(offset, "a value"))
 
-    def string(self, offset: int) -> Node:
+    def string(self, offset: int) -> JsonNode:
         try:
             value, end = _parse_string(self.text, offset + 1, True)  # noqa: FBT003
         except ValueError as error:
             raise JsonSyntaxError(offset, "a string is not terminated or has an invalid escape sequence") from error
-        return Node(offset, end, value)
+        return JsonNode(offset, end, value)
 
-    def object(self, start: int, depth: int) -> Node:
-        members: list[Member] = []
+    def object(self, start: int, depth: int) -> JsonNode:
+        members: list[JsonMember] = []
         offset = self.skip(start + 1)
         while self.text[offset : offset + 1] != "}" or members:
             if self.text[offset : offset + 1] != '"':
@@ -129,15 +129,15 @@ class _Parser:
             name = self.string(offset)
             offset = self.expect(self.skip(name.end), ":")
             node = self.value(self.skip(offset), depth + 1)
-            members.append(Member(name.value, name.start, name.end, node))
+            members.append(JsonMember(name.value, name.start, name.end, node))
             offset = self.skip(node.end)
             if self.text[offset : offset + 1] == "}":
                 break
             offset = self.skip(self.expect(offset, ",", "}"))
-        return Node(start, offset + 1, None, members=tuple(members))
+        return JsonNode(start, offset + 1, None, members=tuple(members))
 
-    def array(self, start: int, depth: int) -> Node:
-        items: list[Node] = []
+    def array(self, start: int, depth: int) -> JsonNode:
+        items: list[JsonNode] = []
         offset = self.skip(start + 1)
         while self.text[offset : offset + 1] != "]" or items:
             items.append(self.value(offset, depth + 1))
@@ -145,7 +145,7 @@ class _Parser:
             if self.text[offset : offset + 1] == "]":
                 break
             offset = self.skip(self.expect(offset, ",", "]"))
-        return Node(start, offset + 1, None, items=tuple(items))
+        return JsonNode(start, offset + 1, None, items=tuple(items))
 
     def expect(self, offset: int, *wanted: str) -> int:
         if self.text[offset : offset + 1] == wanted[0]:
@@ -167,7 +167,7 @@ def _number(spelling: str) -> t.Any:
     return int(spelling) if digits.isdigit() and len(digits) < _LONGEST_INTEGER else float(spelling)
 
 
-def parse(text: str) -> Node | None:
+def parse(text: str) -> JsonNode | None:
     """Return the tree of ``text``, or None if it contains only whitespace.
 
     Raises JsonSyntaxError, also for NaN, Infinity, comments and trailing commas, which daemons refuse.
@@ -190,7 +190,7 @@ def to_json(value: t.Any) -> str:
     return _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", json.dumps(value, ensure_ascii=False))
 
 
-def plain(node: Node | None) -> t.Any:
+def plain(node: JsonNode | None) -> t.Any:
     """Return the value as Python's json module does. Of duplicate names, the last one is used."""
     if node is None:
         return None
@@ -231,7 +231,7 @@ class JsonDocument:
     ``bom`` tells whether the file begins with a byte order mark.
     """
 
-    def __init__(self, path: str, text: str, root: Node | None, bom: bool = False) -> None:
+    def __init__(self, path: str, text: str, root: JsonNode | None, bom: bool = False) -> None:
         self.path = path
         self.text = text
         self.root = root
@@ -249,7 +249,7 @@ class JsonDocument:
     def to_bytes(self) -> bytes:
         return (codecs.BOM_UTF8 if self.bom else b"") + self.text.encode("utf-8")
 
-    def error(self, node: Node | Member, problem: str, advice: str) -> errors.ConfigurationError:
+    def error(self, node: JsonNode | JsonMember, problem: str, advice: str) -> errors.ConfigurationError:
         """Return an error with the line and column of ``node``."""
         line, column = core_text.position(self.text, node.start)
         return errors.ConfigurationError(self.path, problem, advice, line, column)
@@ -262,7 +262,7 @@ class JsonDocument:
         """Return whether there is an entry at ``path``. A null is an entry, too."""
         return self.node(*path) is not None
 
-    def node(self, *path: str) -> Node | None:
+    def node(self, *path: str) -> JsonNode | None:
         """Return the node at ``path``, or None. Raises ConfigurationError for a duplicate name on the path."""
         node = self.root
         for name in path:
@@ -335,7 +335,7 @@ class JsonDocument:
             document = document.delete(around) if then is None else document.set(around, plain(then))
         return document
 
-    def _member(self, node: Node | None, name: str) -> Member | None:
+    def _member(self, node: JsonNode | None, name: str) -> JsonMember | None:
         found = [member for member in (node.members if node and node.members else ()) if member.name == name]
         if len(found) > 1:
             error = self.error(
@@ -349,12 +349,12 @@ class JsonDocument:
     def _reparsed(self, text: str) -> JsonDocument:
         return _parsed(self.path, text, self.bom)
 
-    def _replace(self, node: Node, value: t.Any, path: KeyPath) -> JsonDocument:
+    def _replace(self, node: JsonNode, value: t.Any, path: KeyPath) -> JsonDocument:
         parent = self.node(*path[:-1])
         layout = self._layout(parent, path[:-1]) if parent is not None else self._layout(node, path)
         return self._reparsed(self.text[: node.start] + _serialized(value, layout) + self.text[node.end :])
 
-    def _insert(self, parent: Node, path: KeyPath, value: t.Any) -> JsonDocument:
+    def _insert(self, parent: JsonNode, path: KeyPath, value: t.Any) -> JsonDocument:
         layout = self._layout(parent, path[:-1])
         entry = to_json(path[-1]) + layout.colon
         if parent.members:
@@ -366,7 +366,7 @@ class JsonDocument:
         entry = layout.newline + layout.indent + entry + _serialized(value, layout) + layout.newline + layout.closing
         return self._reparsed(self.text[: parent.start] + "{" + entry + "}" + self.text[parent.end :])
 
-    def _layout(self, node: Node, path: KeyPath) -> _Layout:
+    def _layout(self, node: JsonNode, path: KeyPath) -> _Layout:
         """Return the layout of the object ``node`` at ``path``, from its own entries or else from outer objects."""
         newline = "\r\n" if "\r\n" in self.text else "\n"
         unit = self._indent_unit()
@@ -448,7 +448,7 @@ def mask_json(text: str) -> str:
     return "".join(parts) + text[position:]
 
 
-def _masked(node: Node) -> t.Iterator[tuple[int, int, str]]:
+def _masked(node: JsonNode) -> t.Iterator[tuple[int, int, str]]:
     """Yield start, end and replacement of each name or value that must be hidden, in the order of the text."""
     members, items = node.members or (), node.items or ()
     named = masking.secret_member((member.name, member.node.value) for member in members)

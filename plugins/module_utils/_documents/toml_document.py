@@ -261,7 +261,7 @@ def _kind(value: t.Any) -> str:
 # -- checks of an edit -----------------------------------------------------------------------------------------------
 
 
-def _is_affected(entry: toml_parser.Entry, path: toml_parser.KeyPath, deleted: bool) -> bool:
+def _is_affected(entry: toml_parser.TomlEntry, path: toml_parser.KeyPath, deleted: bool) -> bool:
     """Return whether a change of the value at ``path`` may change the lines of the entry.
 
     This is the case if the entry is part of this value or contains it. Headers of tables around the value are affected
@@ -271,12 +271,12 @@ def _is_affected(entry: toml_parser.Entry, path: toml_parser.KeyPath, deleted: b
     return entry.under(path) or contains
 
 
-def _lines(text: str, entry: toml_parser.Entry) -> tuple[int, int]:
+def _lines(text: str, entry: toml_parser.TomlEntry) -> tuple[int, int]:
     return text.count("\n", 0, entry.first), text.count("\n", 0, entry.last)
 
 
 def _lines_between_entries(
-    text: str, entries: list[toml_parser.Entry], path: toml_parser.KeyPath
+    text: str, entries: list[toml_parser.TomlEntry], path: toml_parser.KeyPath
 ) -> list[tuple[int, int]]:
     """Return the first and last line of each part of the table at ``path`` that is between two of its entries.
 
@@ -345,7 +345,7 @@ def _tokens(text: str) -> t.Iterator[Token]:
             yield from _value_tokens(text, entry.node, secret)
 
 
-def _named_secrets(text: str, entries: t.Sequence[toml_parser.Entry]) -> set[int]:
+def _named_secrets(text: str, entries: t.Sequence[toml_parser.TomlEntry]) -> set[int]:
     """Return the indexes of the values whose names are values of their own, as in name = NAME, value = VALUE."""
     found: set[int] = set()
     table: dict[str, tuple[int, str | None]] = {}
@@ -364,7 +364,7 @@ def _is_secret(names: t.Sequence[str], value: str | None) -> bool:
     return masking.is_secret(names[-1], value) or any(map(masking.is_secret, names[:-1]))
 
 
-def _value_tokens(text: str, node: toml_parser.Node, secret: bool) -> t.Iterator[Token]:
+def _value_tokens(text: str, node: toml_parser.TomlNode, secret: bool) -> t.Iterator[Token]:
     raw = text[node.start : node.end]
     if secret:
         yield node.start, node.end, toml_parser.quote_string(masking.MASK)
@@ -384,7 +384,7 @@ def _value_tokens(text: str, node: toml_parser.Node, secret: bool) -> t.Iterator
         yield node.start, node.end, _masked_string(raw, toml_parser.plain_string(raw)) if node.kind else raw
 
 
-def _string_value(text: str, node: toml_parser.Node) -> str | None:
+def _string_value(text: str, node: toml_parser.TomlNode) -> str | None:
     """Return the string of a node; for another scalar its text, and None for a collection."""
     raw = text[node.start : node.end]
     if node.kind in ("[", "{"):

@@ -50,7 +50,7 @@ class Editor(toml_layout.Layout):
             self._remove_member(*inline)
             inline = self._inline_member(path)
         runs: list[tuple[int, int]] = []
-        previous: toml_parser.Entry | None = None
+        previous: toml_parser.TomlEntry | None = None
         for entry in self.entries:
             if entry.under(path):
                 if previous is not None and _within(previous, path) and _within(entry, path):
@@ -69,17 +69,17 @@ class Editor(toml_layout.Layout):
             self._cut_lines(header.first, header.last)
             self._changed()
 
-    def bare_header(self, path: toml_parser.KeyPath) -> toml_parser.Entry | None:
+    def bare_header(self, path: toml_parser.KeyPath) -> toml_parser.TomlEntry | None:
         """Return the header of the table at ``path`` if the table has no assignments of its own, or None."""
         header = self.header(path)
         own = any(entry.node is not None and entry.table == path for entry in self.entries)
         return None if own else header
 
-    def trailing_comment(self, entry: toml_parser.Entry) -> str:
+    def trailing_comment(self, entry: toml_parser.TomlEntry) -> str:
         """Return the text behind an entry or a header on its line."""
         return self.text[entry.end : entry.last].strip()
 
-    def _inline_member(self, path: toml_parser.KeyPath) -> tuple[toml_parser.Node, int] | None:
+    def _inline_member(self, path: toml_parser.KeyPath) -> tuple[toml_parser.TomlNode, int] | None:
         for entry in self.entries:
             if entry.node is not None and len(entry.path) < len(path) and path[: len(entry.path)] == entry.path:
                 found = _member_in(entry.node, path[len(entry.path) :])
@@ -105,7 +105,7 @@ class Editor(toml_layout.Layout):
     def _line_break(text: str) -> str:
         return "\r\n" if text.startswith("\r\n") else text[:1] if text.startswith("\n") else ""
 
-    def _remove_member(self, node: toml_parser.Node, index: int) -> None:
+    def _remove_member(self, node: toml_parser.TomlNode, index: int) -> None:
         """Remove one element of an array, or one entry of an inline table, with its comma and its line.
 
         Raises UneditableError if its value contains a comment.
@@ -182,13 +182,13 @@ class Editor(toml_layout.Layout):
                 self._append(node, items)
         return True
 
-    def _array(self, path: toml_parser.KeyPath) -> toml_parser.Node:
+    def _array(self, path: toml_parser.KeyPath) -> toml_parser.TomlNode:
         member = self.member(path)
         if member is None:
             raise ValueError(path)
         return member.node
 
-    def _insert_before(self, node: toml_parser.Node, index: int, items: list[str]) -> None:
+    def _insert_before(self, node: toml_parser.TomlNode, index: int, items: list[str]) -> None:
         """Insert items before an element of an array, and before the comments above it."""
         element = node.members[index]
         at = node.commas[index - 1] + 1 if index else node.start + 1
@@ -224,7 +224,11 @@ class Editor(toml_layout.Layout):
         return self._insert_tables(path, value, depth)
 
     def _insert_assignment(
-        self, parent: toml_parser.KeyPath, header: toml_parser.Entry | None, own: list[toml_parser.Entry], line: str
+        self,
+        parent: toml_parser.KeyPath,
+        header: toml_parser.TomlEntry | None,
+        own: list[toml_parser.TomlEntry],
+        line: str,
     ) -> None:
         example = own[-1] if own else header
         name = line.split("=", 1)[0].rstrip()
@@ -244,7 +248,9 @@ class Editor(toml_layout.Layout):
             lines = [indent + "[" + self._names(parent) + "]", indent + self._key_indent(first) + line]
         return self._insert_block(self._last_line(self._lead(first)), lines)
 
-    def _insert_after(self, entry: toml_parser.Entry, lines: list[str], example: toml_parser.Entry | None) -> None:
+    def _insert_after(
+        self, entry: toml_parser.TomlEntry, lines: list[str], example: toml_parser.TomlEntry | None
+    ) -> None:
         indent = self._indent_of(entry if example is None else example)
         if example is None:
             indent += self._key_indent(entry)
@@ -279,7 +285,7 @@ class Editor(toml_layout.Layout):
         blank = self.newline if self._blank_before(at) else ""
         return self._splice((at, at, blank + "".join(self.newline + line for line in lines)))
 
-    def _append(self, node: toml_parser.Node, items: list[str]) -> None:
+    def _append(self, node: toml_parser.TomlNode, items: list[str]) -> None:
         if not node.members:
             return self._fill(node, items)
         last, count = node.members[-1], len(node.members)
@@ -296,7 +302,7 @@ class Editor(toml_layout.Layout):
         between = self.text[end:at]
         return self._splice((end, at, ("" if trailing else ",") + between + added))
 
-    def _fill(self, node: toml_parser.Node, items: list[str]) -> None:
+    def _fill(self, node: toml_parser.TomlNode, items: list[str]) -> None:
         """Insert items into an empty array or inline table, below any comments in it."""
         inside = self.text[node.start + 1 : node.end - 1]
         if self.comments(node):
@@ -319,11 +325,11 @@ class Editor(toml_layout.Layout):
         self.entries = toml_parser.scan(self.text)
 
 
-def _within(entry: toml_parser.Entry, path: toml_parser.KeyPath) -> bool:
+def _within(entry: toml_parser.TomlEntry, path: toml_parser.KeyPath) -> bool:
     return entry.table[: len(path)] == path
 
 
-def _member_in(node: toml_parser.Node, path: toml_parser.KeyPath) -> tuple[toml_parser.Node, int] | None:
+def _member_in(node: toml_parser.TomlNode, path: toml_parser.KeyPath) -> tuple[toml_parser.TomlNode, int] | None:
     """Return the inline table with the entry at ``path``, and the index of this entry in the table, or None.
 
     If there is no such entry, the first entry below ``path`` is used, such as ``a.b`` for ``a``. ``path`` is relative

@@ -28,14 +28,16 @@ class Layout:
 
     # -- search ----------------------------------------------------------------------------------------------------
 
-    def header(self, path: toml_parser.KeyPath) -> toml_parser.Entry | None:
+    def header(self, path: toml_parser.KeyPath) -> toml_parser.TomlEntry | None:
         return next((e for e in self.entries if e.node is None and not e.array and e.path == path), None)
 
-    def member(self, path: toml_parser.KeyPath) -> toml_parser.Member | None:
+    def member(self, path: toml_parser.KeyPath) -> toml_parser.TomlMember | None:
         """Return the assignment at exactly ``path``, on a line of its own or in an inline table, or None."""
         for entry in self.entries:
             if entry.node is not None and path[: len(entry.path)] == entry.path:
-                found: toml_parser.Member | None = toml_parser.Member(entry.path, entry.raws, entry.start, entry.node)
+                found: toml_parser.TomlMember | None = toml_parser.TomlMember(
+                    entry.path, entry.raws, entry.start, entry.node
+                )
                 rest = path[len(entry.path) :]
                 while found is not None and rest:
                     found = next((m for m in found.node.members if m.names and rest[: len(m.names)] == m.names), None)
@@ -59,7 +61,7 @@ class Layout:
         inside = [entry for entry in self.entries if entry.under(path)]
         return bool(inside) and all(e.node is None and not e.array and e.path == path for e in inside)
 
-    def comments(self, node: toml_parser.Node) -> set[str]:
+    def comments(self, node: toml_parser.TomlNode) -> set[str]:
         """Return the comments inside a value, at any depth."""
         found: set[str] = set()
         here = node.start
@@ -73,10 +75,10 @@ class Layout:
 
     # -- layout ----------------------------------------------------------------------------------------------------
 
-    def _indent_of(self, entry: toml_parser.Entry) -> str:
+    def _indent_of(self, entry: toml_parser.TomlEntry) -> str:
         return self.text[entry.first : entry.start]
 
-    def _key_indent(self, header: toml_parser.Entry) -> str:
+    def _key_indent(self, header: toml_parser.TomlEntry) -> str:
         """Return how much deeper than its header an assignment is indented.
 
         The example is an assignment in this table or in a table inside it, or else any assignment of the file.
@@ -106,11 +108,11 @@ class Layout:
                 return self._deeper(headers[path[:-1]], entry)
         return ""
 
-    def _deeper(self, outer: toml_parser.Entry, inner: toml_parser.Entry) -> str:
+    def _deeper(self, outer: toml_parser.TomlEntry, inner: toml_parser.TomlEntry) -> str:
         above, below = self._indent_of(outer), self._indent_of(inner)
         return below[len(above) :] if below.startswith(above) else ""
 
-    def _lead(self, entry: toml_parser.Entry) -> int:
+    def _lead(self, entry: toml_parser.TomlEntry) -> int:
         """Return the start of the comment lines directly above ``entry``.
 
         An entry that is commented out belongs to the table above.
@@ -129,7 +131,7 @@ class Layout:
         end = len(self.text[:limit].rstrip())
         return toml_parser.line_end(self.text, end) if end else 0
 
-    def _block_end(self, entry: toml_parser.Entry) -> int:
+    def _block_end(self, entry: toml_parser.TomlEntry) -> int:
         """Return the end of the table whose last entry is ``entry``, with the comments that belong to it."""
         index = self.entries.index(entry)
         following = self.entries[index + 1] if index + 1 < len(self.entries) else None
@@ -173,7 +175,7 @@ class Layout:
             return not following[1].strip()
         return self._sets_off(self.entries)
 
-    def _sets_off(self, entries: list[toml_parser.Entry]) -> bool:
+    def _sets_off(self, entries: list[toml_parser.TomlEntry]) -> bool:
         """Return whether blank lines separate most tables. Headers directly below another header are not used."""
         votes = [
             "\n" in self.text[above.last : self._lead(entry)].strip(" \t\r\n") or self._gap(above, entry) > 1
@@ -182,10 +184,10 @@ class Layout:
         ]
         return sum(votes) * 2 >= len(votes)
 
-    def _gap(self, above: toml_parser.Entry, entry: toml_parser.Entry) -> int:
+    def _gap(self, above: toml_parser.TomlEntry, entry: toml_parser.TomlEntry) -> int:
         return self.text[above.last : entry.first].count("\n")
 
-    def _blank_inside(self, example: toml_parser.Entry | None, outer: bool) -> bool:
+    def _blank_inside(self, example: toml_parser.TomlEntry | None, outer: bool) -> bool:
         """Return whether a blank line separates a table from the tables in it.
 
         The tables inside ``example`` decide. If they show nothing, the result is ``outer``.
@@ -201,7 +203,7 @@ class Layout:
         path: toml_parser.KeyPath,
         value: dict[str, t.Any],
         indent: str,
-        example: toml_parser.Entry | None,
+        example: toml_parser.TomlEntry | None,
         blank: bool,
     ) -> list[str]:
         tables = {name: entry for name, entry in value.items() if isinstance(entry, dict)}
@@ -232,7 +234,7 @@ class Layout:
         equals = "=" if narrow else " = "
         return self._name(path[-1]) + equals + self._spelled(path, value)
 
-    def _source_node(self, path: toml_parser.KeyPath) -> toml_parser.Node | None:
+    def _source_node(self, path: toml_parser.KeyPath) -> toml_parser.TomlNode | None:
         member = self.source.member(path) if self.source is not None else None
         return None if member is None or member.node.kind == "{" else member.node
 

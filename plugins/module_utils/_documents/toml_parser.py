@@ -129,7 +129,7 @@ def _depth(data: dict[str, t.Any]) -> int:
     return depth
 
 
-def _outline(entries: list[Entry]) -> dict[str, t.Any]:
+def _outline(entries: list[TomlEntry]) -> dict[str, t.Any]:
     """Return the names in a text: tables as dictionaries, arrays of tables as lists, and None for values."""
     root: dict[str, t.Any] = {}
     table = root
@@ -166,7 +166,7 @@ def _agree(outline: t.Any, data: t.Any) -> bool:
 # -- positions -------------------------------------------------------------------------------------------------------
 
 
-class Node(t.NamedTuple):
+class TomlNode(t.NamedTuple):
     """One value. ``start`` and ``end`` are character offsets, ``end`` exclusive.
 
     ``kind`` is the first character of strings, arrays and inline tables, else empty. ``commas`` are the offsets of the
@@ -176,20 +176,20 @@ class Node(t.NamedTuple):
     start: int
     end: int
     kind: str
-    members: tuple[Member, ...] = ()
+    members: tuple[TomlMember, ...] = ()
     commas: tuple[int, ...] = ()
 
 
-class Member(t.NamedTuple):
+class TomlMember(t.NamedTuple):
     """One entry of an inline table, or one element of an array, which has no names."""
 
     names: KeyPath
     raws: tuple[str, ...]
     start: int
-    node: Node
+    node: TomlNode
 
 
-class Entry(t.NamedTuple):
+class TomlEntry(t.NamedTuple):
     """The header of a table (``node`` is None) or one assignment. The positions are character offsets."""
 
     path: KeyPath
@@ -200,7 +200,7 @@ class Entry(t.NamedTuple):
     first: int  # start of its first line
     last: int  # end of the text on its last line
     array: bool = False
-    node: Node | None = None
+    node: TomlNode | None = None
     equals: str = ""
 
     def under(self, path: KeyPath) -> bool:
@@ -217,12 +217,12 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2}
 _ESCAPED = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", "e": "\x1b"}
 
 
-def scan(text: str) -> list[Entry]:
+def scan(text: str) -> list[TomlEntry]:
     """Return every header and assignment of a text that parse() accepts.
 
     Raises ValueError if this scanner and the parser disagree.
     """
-    entries: list[Entry] = []
+    entries: list[TomlEntry] = []
     table: KeyPath = ()
     here = _skip(text, 0)
     while here < len(text):
@@ -235,7 +235,7 @@ def scan(text: str) -> list[Entry]:
                 raise ValueError(end)
             end += 1 + array
             last = line_end(text, end)
-            entries.append(Entry(table, table, raws, start, end, first, last, array))
+            entries.append(TomlEntry(table, table, raws, start, end, first, last, array))
         else:
             names, raws, end = _names(text, here)
             key_end = start + len(text[start:end].rstrip())
@@ -243,7 +243,7 @@ def scan(text: str) -> list[Entry]:
             last = line_end(text, node.end)
             equals = text[key_end : node.start]
             entries.append(
-                Entry(table + names, table, raws, start, node.end, first, last, False, node, equals)  # noqa: FBT003
+                TomlEntry(table + names, table, raws, start, node.end, first, last, False, node, equals)  # noqa: FBT003
             )
         here = _skip(text, last)
     return entries
@@ -322,18 +322,18 @@ def _unescaped(found: re.Match[str]) -> str:
     return chr(int(digits, 16)) if digits else _ESCAPED.get(found.group(4), found.group(4) or "")
 
 
-def _value(text: str, start: int) -> Node:
+def _value(text: str, start: int) -> TomlNode:
     kind = text[start : start + 1]
     if kind and kind in "[{":
         return _sequence(text, start, kind)
     if kind and kind in "\"'":
-        return Node(start, _string_end(text, start), kind)
-    return Node(start, start + len(_match(_SCALAR, text, start).group().rstrip()), "")
+        return TomlNode(start, _string_end(text, start), kind)
+    return TomlNode(start, start + len(_match(_SCALAR, text, start).group().rstrip()), "")
 
 
-def _sequence(text: str, start: int, kind: str) -> Node:
+def _sequence(text: str, start: int, kind: str) -> TomlNode:
     closing = "]" if kind == "[" else "}"
-    members: list[Member] = []
+    members: list[TomlMember] = []
     commas: list[int] = []
     here = _skip(text, start + 1)
     while text[here : here + 1] != closing:
@@ -348,9 +348,9 @@ def _sequence(text: str, start: int, kind: str) -> Node:
             names, raws, at = _names(text, here)
             at = _skip(text, at + 1)
         node = _value(text, at)
-        members.append(Member(names, raws, here, node))
+        members.append(TomlMember(names, raws, here, node))
         here = _skip(text, node.end)
-    return Node(start, here + 1, kind, tuple(members), tuple(commas))
+    return TomlNode(start, here + 1, kind, tuple(members), tuple(commas))
 
 
 def equal(one: t.Any, other: t.Any) -> bool:

@@ -448,7 +448,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 
 
 # The options that the files of only some engines can contain.
-_OF_SOME_ENGINES = engines_facts.RUNTIMES | engines_facts.TABLES | engines_facts.MODES | {"use_legacy_config"}
+_OF_SOME_ENGINES = engines_facts.RUNTIMES | engines_facts.TABLES | engines_facts.FILE_OPTIONS | {"use_legacy_config"}
 
 
 class RuntimeRequest(t.NamedTuple):
@@ -482,7 +482,7 @@ class RuntimeRequest(t.NamedTuple):
         if not row.tables:
             unsupported |= engines_facts.TABLES
         if flavor != core_constants.SYSTEM or (self.config_mode == "hook" and not facts.hook_mode):
-            unsupported |= engines_facts.MODES
+            unsupported |= engines_facts.FILE_OPTIONS
         defaults = RuntimeRequest()
         return self._replace(**{name: getattr(defaults, name) for name in unsupported})
 

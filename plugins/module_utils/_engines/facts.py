@@ -15,7 +15,7 @@ Version = t.Tuple[int, ...]
 
 # The options of nvidia_runtime_config that the files of only some engines can contain.
 TABLES = frozenset({"extra_modes", "runtime_type", "runtime_options", "container_annotations"})
-MODES = frozenset({"config_mode", "drop_in_path"})
+FILE_OPTIONS = frozenset({"config_mode", "drop_in_path"})
 RUNTIMES = frozenset({"runtime_name", "set_as_default", "enable_cdi"})
 
 # The advice for a pod, whose engine is called by the kubelet.
@@ -33,7 +33,7 @@ class EngineFacts(t.NamedTuple):
     - ``cdi_folders``: the directories of specifications, where they are not the usual ones.
     - ``cdi_always``: it cannot switch CDI off, and does not report it.
     - ``cdi_folders_in_files``: rules of the audit read the directories from its files.
-    - ``options``: the options in TABLES, MODES and RUNTIMES, and others, that its files can contain.
+    - ``options``: the options in TABLES, FILE_OPTIONS and RUNTIMES, and others, that its files can contain.
     - ``hook_mode``: whether config_mode may be hook.
     - ``packages``: the Python packages that its task needs, and those that only some hosts need.
     - ``cri``: a kubelet can use it.

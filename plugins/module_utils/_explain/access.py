@@ -30,7 +30,7 @@ _CONFINED = "container_t"
 _OPEN_TYPES = ("container_file_t", "svirt_sandbox_file_t")
 
 
-class Node(t.NamedTuple):
+class NodeAccess(t.NamedTuple):
     """A device node: its permission bits, owner and group, and the type in its SELinux label (empty: unknown).
 
     ``number`` are its major and minor number, None if they are unknown.
@@ -50,7 +50,7 @@ class Selinux(t.NamedTuple):
 
 
 def denied_by_mode(
-    nodes: t.Mapping[str, Node], user: explain_container.User | None
+    nodes: t.Mapping[str, NodeAccess], user: explain_container.User | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the nodes that ``user`` cannot open for reading and writing, and those for which that is unknown."""
     denied, unknown = [], []
@@ -64,7 +64,7 @@ def denied_by_mode(
     return tuple(denied), tuple(unknown)
 
 
-def _permits(node: Node, user: explain_container.User) -> bool:
+def _permits(node: NodeAccess, user: explain_container.User) -> bool:
     # Only the first class that matches counts (path_resolution(7)).
     shift = 6 if user.uid == node.uid else 3 if node.gid in user.gids else 0
     return node.mode >> shift & _READ_WRITE == _READ_WRITE
@@ -84,7 +84,7 @@ def denied_by_cgroup(rules: str, nodes: t.Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def denied_by_config(config: t.Mapping[str, t.Any] | None, made: t.Mapping[str, Node]) -> tuple[str, ...]:
+def denied_by_config(config: t.Mapping[str, t.Any] | None, made: t.Mapping[str, NodeAccess]) -> tuple[str, ...]:
     """Return the nodes in ``made`` for which the OCI config lacks a rule that permits reading and writing.
 
     The low-level runtime makes its device cgroup from these rules, in their order (config-linux.md of the OCI runtime
@@ -131,7 +131,10 @@ def _matches(rule: t.Sequence[str], minor: int) -> bool:
 
 
 def denied_by_selinux(
-    selinux: Selinux | None, config: t.Mapping[str, t.Any] | None, mounted: t.Iterable[str], nodes: t.Mapping[str, Node]
+    selinux: Selinux | None,
+    config: t.Mapping[str, t.Any] | None,
+    mounted: t.Iterable[str],
+    nodes: t.Mapping[str, NodeAccess],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the nodes that SELinux denies a container, and those for which that is unknown.
 

@@ -54,7 +54,7 @@ class Contents(t.NamedTuple):
     complete: bool = False
     whole_dev: bool = False
     mounted: frozenset[str] = frozenset()
-    made: t.Mapping[str, explain_access.Node] = core_plan.NOTHING
+    made: t.Mapping[str, explain_access.NodeAccess] = core_plan.NOTHING
 
     @property
     def has_gpu(self) -> bool:
@@ -106,7 +106,7 @@ def contents_of(config: Data | None, mountinfo: str) -> Contents:
     )
 
 
-def _made(devices: t.Iterable[t.Any], mounted: t.Collection[str]) -> dict[str, explain_access.Node]:
+def _made(devices: t.Iterable[t.Any], mounted: t.Collection[str]) -> dict[str, explain_access.NodeAccess]:
     """Return the nodes in ``devices`` of an OCI config that are not mounted.
 
     runc makes them with these values, and 0666 without a mode (libcontainer/specconv/spec_linux.go of runc 1.1 to 1.3).
@@ -118,7 +118,7 @@ def _made(devices: t.Iterable[t.Any], mounted: t.Collection[str]) -> dict[str, e
         if _NODE.match(path) and path not in mounted:
             number = json_data.get(device, "major", 0), json_data.get(device, "minor", 0)
             mode, uid = json_data.get(device, "fileMode", 0o666), json_data.get(device, "uid", 0)
-            found[path] = explain_access.Node(mode, uid, json_data.get(device, "gid", 0), number=number)
+            found[path] = explain_access.NodeAccess(mode, uid, json_data.get(device, "gid", 0), number=number)
     return found
 
 

@@ -27,7 +27,7 @@ _LEGACY_INDEX = re.compile(r"\+?([0-9]{1,19})\Z")
 _LEGACY_MIG_INDEX = re.compile(r"\+?([0-9]{1,19}):\s*\+?([0-9]{1,19})")
 
 
-class Gpu(t.NamedTuple):
+class ExplainedGpu(t.NamedTuple):
     """A GPU or MIG device.
 
     ``names`` are its number, UUID and PCI addresses, as far as they are known. ``nodes`` are its device nodes.
@@ -48,14 +48,14 @@ class Gpu(t.NamedTuple):
     mig_unknown: bool = False
 
 
-class Selection(t.NamedTuple):
+class GpuSelection(t.NamedTuple):
     """The GPUs that a request names.
 
     ``unknown`` are other names. ``certain`` says that no GPU can have them. ``rule`` says which names the mode accepts,
     if one of ``unknown`` is of another form; it is empty otherwise.
     """
 
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[ExplainedGpu, ...]
     unknown: tuple[str, ...] = ()
     certain: bool = True
     rule: str = ""
@@ -78,7 +78,7 @@ class _Rules(t.NamedTuple):
     rule: str
 
 
-def select(gpus: t.Sequence[Gpu], names: t.Iterable[str], known: bool, legacy: bool) -> Selection:
+def select(gpus: t.Sequence[ExplainedGpu], names: t.Iterable[str], known: bool, legacy: bool) -> GpuSelection:
     """Return the GPUs that ``names`` request.
 
     With ``legacy``, by the rules of nvidia-container-cli (select_devices() in src/cli/common.c of libnvidia-container
@@ -87,7 +87,7 @@ def select(gpus: t.Sequence[Gpu], names: t.Iterable[str], known: bool, legacy: b
     names.
     """
     rules = _LEGACY if legacy else _GENERATED
-    found: dict[str, Gpu] = {}
+    found: dict[str, ExplainedGpu] = {}
     unknown = []
     for name in filter(None, names):
         if rules.is_all(name):
@@ -101,7 +101,7 @@ def select(gpus: t.Sequence[Gpu], names: t.Iterable[str], known: bool, legacy: b
     # NVML compares UUIDs itself. Whether it ignores the case of digits is not known.
     lower = {name.lower() for gpu in gpus for name in gpu.names}
     similar = not legacy and any(rules.is_valid(name) and name.lower() in lower for name in unknown)
-    return Selection(tuple(found.values()), tuple(unknown), invalid or (known and not similar), rules.rule * invalid)
+    return GpuSelection(tuple(found.values()), tuple(unknown), invalid or (known and not similar), rules.rule * invalid)
 
 
 def _legacy_form(name: str) -> str:

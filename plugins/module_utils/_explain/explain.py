@@ -5,7 +5,7 @@
 """Explain which GPUs a container has, and the first step at which it did not get more.
 
 ``explain`` is pure: it compares what an engine reports about a container (``container.py``) with the host
-(``Host``), by the rules of the toolkit (``rules.py``). The steps after the injection are in ``result.py``.
+(``ExplainedHost``), by the rules of the toolkit (``rules.py``). The steps after the injection are in ``result.py``.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ _AT_START = (
 )
 
 
-def explain(container: explain_container.Container, host: hosts.Host) -> dict[str, t.Any]:
+def explain(container: explain_container.Container, host: hosts.ExplainedHost) -> dict[str, t.Any]:
     """Return the explanation, as the module documents it."""
     return _Explainer(container, host).explain()
 
 
-def docker_gpus(host: hosts.Host, names: t.Sequence[str]) -> str:
+def docker_gpus(host: hosts.ExplainedHost, names: t.Sequence[str]) -> str:
     """Return how Docker handles `--gpus`: BY_ENGINE, BY_HOOK, or BY_NOTHING if it refuses it.
 
     ``names`` are the CDI devices that it would use.
@@ -79,7 +79,7 @@ def docker_gpus(host: hosts.Host, names: t.Sequence[str]) -> str:
 class _Explainer:
     """The decisions about one container, made in the order of the steps."""
 
-    def __init__(self, container: explain_container.Container, host: hosts.Host) -> None:
+    def __init__(self, container: explain_container.Container, host: hosts.ExplainedHost) -> None:
         # Network devices, and GPUs of other vendors, are also requested by CDI.
         own = tuple(name for name in container.cdi_devices if _is_of_nvidia(name, host))
         others = (*container.cdi_devices, *container.as_paths)
@@ -109,7 +109,7 @@ class _Explainer:
             return BY_ENGINE
         by_docker = BY_NOTHING
         if container.gpus:
-            names = explain_rules.cdi_devices(self.gpu_names, runtime_settings.Settings(), explain_rules.CDI)
+            names = explain_rules.cdi_devices(self.gpu_names, runtime_settings.RuntimeSettings(), explain_rules.CDI)
             by_docker = docker_gpus(host, names)
             if by_docker == BY_ENGINE:
                 self.cdi = names
@@ -353,7 +353,7 @@ class _Explainer:
         mode = explain_rules.resolve_mode(self.image, settings, self.container.program, host.version, tegra)
         self.mode = mode.name
         too_new = mode.name == explain_rules.JIT_CDI and not explain_rules.is_unified(host.version)
-        if mode.name not in explain_rules.MODES or too_new:
+        if mode.name not in explain_rules.RUNTIME_MODES or too_new:
             problem = f"{host.config_path} sets the unknown mode {mode.name}"
             advice = f"Set {runtime_settings.KEYS['mode']} to auto."
             return explain_result.failed(MODE, "mode-unknown", problem, advice)
@@ -425,7 +425,7 @@ class _Explainer:
         return explain_result.failed(SETTINGS, "variable-refused", problem, advice)
 
 
-def _is_of_nvidia(name: str, host: hosts.Host) -> bool:
+def _is_of_nvidia(name: str, host: hosts.ExplainedHost) -> bool:
     """Return whether a CDI device is NVIDIA's, by its vendor or by what its specification adds."""
     vendor = name.partition("/")[0]
     nodes = host.engine_specifications.expected([name]).devices

@@ -66,7 +66,7 @@ _LABEL = "security.selinux"
 
 
 def missing_programs(
-    host: hostfs.HostFS, folder: str, settings: runtime_settings.Settings, own_runtime: bool
+    host: hostfs.HostFS, folder: str, settings: runtime_settings.RuntimeSettings, own_runtime: bool
 ) -> dict[str, tuple[str, ...]]:
     """Return the programs that the runtime needs in each mode and that the host lacks.
 
@@ -166,9 +166,9 @@ def library_version(host: hostfs.HostFS, root: str, name: str) -> str | None:
 # -- devices -----------------------------------------------------------------------------------------------------------
 
 
-def permissions(host: hostfs.HostFS, paths: t.Iterable[str]) -> dict[str, explain_access.Node]:
+def permissions(host: hostfs.HostFS, paths: t.Iterable[str]) -> dict[str, explain_access.NodeAccess]:
     """Return the permissions of the device nodes of GPUs in ``paths``, and of those that all GPUs need."""
-    found: dict[str, explain_access.Node] = {}
+    found: dict[str, explain_access.NodeAccess] = {}
     for path in dict.fromkeys([*device_nodes.NEEDED_NODES, *paths]):
         try:
             real = host.real_path(path)
@@ -178,7 +178,7 @@ def permissions(host: hostfs.HostFS, paths: t.Iterable[str]) -> dict[str, explai
         if stat.S_ISCHR(status.st_mode):
             mode = stat.S_IMODE(status.st_mode)
             number = os.major(status.st_rdev), os.minor(status.st_rdev)
-            found[path] = explain_access.Node(mode, status.st_uid, status.st_gid, _label_type(real), number)
+            found[path] = explain_access.NodeAccess(mode, status.st_uid, status.st_gid, _label_type(real), number)
     return found
 
 

@@ -53,11 +53,11 @@ class Selector(t.NamedTuple):
     socket: str | None = None
 
 
-class Found(t.NamedTuple):
+class FoundContainer(t.NamedTuple):
     """A container, and the state of its engine."""
 
     container: explain_container.Container
-    engine: explain_host.EngineState
+    engine: explain_host.ReportedEngine
 
 
 class _Candidate(t.NamedTuple):
@@ -69,7 +69,7 @@ class _Candidate(t.NamedTuple):
     engine: str
     identifier: str
     names: tuple[str, ...]
-    read: t.Callable[[], Found]
+    read: t.Callable[[], FoundContainer]
     created: int = 0
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class _EngineError(Exception):
     """The reason why the containers of an engine cannot be listed."""
 
 
-def find(name: str, selector: Selector, host: hostfs.HostFS, run: core_plan.Runner) -> Found:
+def find(name: str, selector: Selector, host: hostfs.HostFS, run: core_plan.Runner) -> FoundContainer:
     """Return the container ``name``: its name, its ID or the beginning of that. For a CRI also [NAMESPACE/]POD/NAME.
 
     Raises HostError if there is none, or several; the message says where it was searched.
@@ -140,7 +140,7 @@ def _matches(name: str, candidates: t.Iterable[_Candidate]) -> bool:
     return any(name in one.names or (name and one.identifier.startswith(name)) for one in candidates)
 
 
-def _of_kubelet(name: str, host: hostfs.HostFS, run: core_plan.Runner) -> Found | None:
+def _of_kubelet(name: str, host: hostfs.HostFS, run: core_plan.Runner) -> FoundContainer | None:
     """Return a container of a pod that was never created, with the last error of the pod; None if there is none."""
     # Most containers exist.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import pod_errors  # noqa: PLC0415
@@ -151,7 +151,7 @@ def _of_kubelet(name: str, host: hostfs.HostFS, run: core_plan.Runner) -> Found 
     container = explain_container.Container(
         error.engine, "", name, explain_container.CREATED, error=error.message, request_known=False
     )
-    return Found(container, explain_host.EngineState())
+    return FoundContainer(container, explain_host.ReportedEngine())
 
 
 def _newest(found: t.Iterable[_Candidate]) -> list[_Candidate]:
@@ -186,7 +186,7 @@ def _search(
     if installation.pid is None:
         raise _EngineError("does not run")
     live = engine.live(host, installation)
-    state = explain_host.EngineState(rootless=target.user is not None)
+    state = explain_host.ReportedEngine(rootless=target.user is not None)
     if live is not None:
         default = engines_base.is_nvidia_runtime(live.default_runtime, live.runtimes.get(live.default_runtime))
         state = state._replace(version=live.version, cdi=live.cdi, default_nvidia=default, folders=live.cdi_folders)
@@ -204,16 +204,16 @@ def _search(
 
 
 def _of_docker(
-    name: str, host: hostfs.HostFS, socket: str, programs: t.Mapping[str, str], state: explain_host.EngineState
+    name: str, host: hostfs.HostFS, socket: str, programs: t.Mapping[str, str], state: explain_host.ReportedEngine
 ) -> list[_Candidate]:
     def inspected(of: str) -> unix_socket.HttpResponse:
         return _docker_answer(host, socket, f"/containers/{quote(of, safe='')}/json")
 
-    def read(identifier: str) -> Found:
+    def read(identifier: str) -> FoundContainer:
         data = _docker_data(socket, inspected(identifier))
         bundle = _bundle(host, identifier)
         container = explain_container.from_docker(_object(data), programs, _config(host, bundle))
-        return Found(_with_program(container, host, bundle), state)
+        return FoundContainer(_with_program(container, host, bundle), state)
 
     def candidate(entry: t.Any, names: t.Iterable[str]) -> _Candidate:
         identifier = json_data.field(entry, "Id", str)
@@ -266,13 +266,13 @@ def _of_podman(name: str, host: hostfs.HostFS, run: core_plan.Runner, binary: st
         except ValueError as error:
             raise _EngineError("the output of podman is not JSON") from error
 
-    def read(identifier: str) -> Found:
+    def read(identifier: str) -> FoundContainer:
         answer = ask("container", "inspect", "--", identifier)
         data = _object(answer[0] if isinstance(answer, list) and answer else None)
         config = _parsed_config(host, json_data.get(data, "OCIConfigPath", ""))
         # Each user has containers of their own.
-        state = explain_host.EngineState(cdi=True, rootless=os.geteuid() != 0)
-        return Found(explain_container.from_podman(data, config), state)
+        state = explain_host.ReportedEngine(cdi=True, rootless=os.geteuid() != 0)
+        return FoundContainer(explain_container.from_podman(data, config), state)
 
     def candidate(entry: t.Any) -> _Candidate:
         identifier, names = json_data.field(entry, "Id", str), json_data.strings(entry, "Names")
@@ -320,12 +320,12 @@ def _of_cri(
     host: hostfs.HostFS,
     socket: str,
     *,
-    state: explain_host.EngineState,
+    state: explain_host.ReportedEngine,
     programs: t.Mapping[str, str],
 ) -> list[_Candidate]:
     path = host.real_path(socket)
 
-    def read(entry: cri.Container) -> Found:
+    def read(entry: cri.CriContainer) -> FoundContainer:
         try:
             status = cri.container_status(path, entry.identifier)
         except (OSError, ValueError) as error:
@@ -334,9 +334,9 @@ def _of_cri(
             name, entry.identifier, entry.names[0], status, state.cdi, programs=programs
         )
         bundle = _bundle(host, entry.identifier)
-        return Found(container._replace(config=_config(host, bundle) or container.config), state)
+        return FoundContainer(container._replace(config=_config(host, bundle) or container.config), state)
 
-    def candidate(entry: cri.Container) -> _Candidate:
+    def candidate(entry: cri.CriContainer) -> _Candidate:
         created = entry.created if len(entry.names) > 1 else 0
         return _Candidate(name, entry.identifier, entry.names, lambda: read(entry), created)
 
@@ -356,11 +356,11 @@ def _bundles(name: str, known: t.Sequence[_Candidate], host: hostfs.HostFS) -> l
     listed = {candidate.identifier for candidate in known}
     found = [bundle for bundle in gpu_containers.find_bundles(host, name) if bundle.identifier not in listed]
 
-    def read(bundle: gpu_containers.Bundle) -> Found:
+    def read(bundle: gpu_containers.Bundle) -> FoundContainer:
         config = _config(host, bundle) or {}
         program = host.read_text(f"{bundle.folder}/runtime", hostfs.UNIT_BYTES).strip()
         container = explain_container.from_bundle(bundle.engine, bundle.identifier, config, program, bundle.pid)
-        return Found(container, explain_host.EngineState())
+        return FoundContainer(container, explain_host.ReportedEngine())
 
     def candidate(bundle: gpu_containers.Bundle) -> _Candidate:
         names = (f"{bundle.namespace}/{bundle.identifier}",) if bundle.namespace else ()

@@ -55,7 +55,7 @@ _DOCKER_PROGRAMS = (explain_rules.HOOKS[0], "nvidia-cdi-hook")
 _MOUNTS = 1 << 20
 
 
-class Host(t.NamedTuple):
+class ExplainedHost(t.NamedTuple):
     """What decides about the GPUs of a container.
 
     - ``version``: the version of the toolkit, None if it is unknown. ``config_path``: its config.toml, and
@@ -82,7 +82,7 @@ class Host(t.NamedTuple):
     """
 
     version: str | None = None
-    settings: runtime_settings.Settings = runtime_settings.Settings()
+    settings: runtime_settings.RuntimeSettings = runtime_settings.RuntimeSettings()
     config_path: str = toolkit_constants.CONFIG_FILE
     config_problem: str = ""
     program: str = ""
@@ -97,7 +97,7 @@ class Host(t.NamedTuple):
     cuda_library: str | None = None
     tegra: bool = False
     comparable: bool = True
-    all_gpus: tuple[explain_devices.Gpu, ...] = ()
+    all_gpus: tuple[explain_devices.ExplainedGpu, ...] = ()
     names_known: bool = True
     engine_cdi: bool | None = None
     engine_version: str = ""
@@ -106,7 +106,7 @@ class Host(t.NamedTuple):
     engine_reads: bool = True
     rootless: bool = False
     default_nvidia: bool | None = None
-    nodes: t.Mapping[str, explain_access.Node] = core_plan.NOTHING
+    nodes: t.Mapping[str, explain_access.NodeAccess] = core_plan.NOTHING
     imex_channels: frozenset[str] = frozenset()
     creates_imex: bool = False
     features: frozenset[str] = frozenset(explain_rules.FEATURE_NODES)
@@ -117,15 +117,15 @@ class Host(t.NamedTuple):
     device_rules: str = ""
 
     @property
-    def gpus(self) -> tuple[explain_devices.Gpu, ...]:
+    def gpus(self) -> tuple[explain_devices.ExplainedGpu, ...]:
         return tuple(gpu for gpu in self.all_gpus if gpu.usable)
 
-    def select(self, names: t.Iterable[str], legacy: bool = True) -> explain_devices.Selection:
+    def select(self, names: t.Iterable[str], legacy: bool = True) -> explain_devices.GpuSelection:
         """Return the GPUs that ``names`` request in mode legacy, or in a mode with generated specifications."""
         return explain_devices.select(self.all_gpus, names, self.names_known, legacy)
 
 
-class EngineState(t.NamedTuple):
+class ReportedEngine(t.NamedTuple):
     """What is known about the engine of the container.
 
     Its version, whether it reads CDI specifications, whether it belongs to a user, and whether its default runtime is
@@ -141,11 +141,11 @@ class EngineState(t.NamedTuple):
 
 def read_host(
     container: explain_container.Container,
-    engine: EngineState,
+    engine: ReportedEngine,
     runtime_dir: str | None,
     host: hostfs.HostFS,
     run: core_plan.Runner,
-) -> Host:
+) -> ExplainedHost:
     """Return what decides about ``container``.
 
     Raises MissingPackageError if a file needs a Python package that this host lacks.
@@ -168,7 +168,7 @@ def read_host(
         if folders not in specifications:
             specifications[folders] = _specifications(host, folders, is_new)
     process = "" if container.pid is None else f"/proc/{container.pid}"
-    return Host(
+    return ExplainedHost(
         version=_version(host, run, program_dir),
         settings=settings,
         config_path=config_path,
@@ -239,7 +239,7 @@ def _version(host: hostfs.HostFS, run: core_plan.Runner, program_dir: str) -> st
     return None if program is None else toolkit_installed.run_version([program], host, run).version
 
 
-def _settings(host: hostfs.HostFS, path: str) -> tuple[runtime_settings.Settings, str]:
+def _settings(host: hostfs.HostFS, path: str) -> tuple[runtime_settings.RuntimeSettings, str]:
     """Return the settings in config.toml, and why the file cannot be read."""
     try:
         return runtime_settings.read(host, path), ""
@@ -247,15 +247,17 @@ def _settings(host: hostfs.HostFS, path: str) -> tuple[runtime_settings.Settings
         raise
     except errors.ConfigurationError as error:
         line = f", line {error.line}" if error.line is not None else ""
-        return runtime_settings.Settings(), f"{error.path}{line} is not valid: {error.problem}"
+        return runtime_settings.RuntimeSettings(), f"{error.path}{line} is not valid: {error.problem}"
     except errors.NvidiaError as error:
-        return runtime_settings.Settings(), str(error).rstrip(".")
+        return runtime_settings.RuntimeSettings(), str(error).rstrip(".")
 
 
-def _gpus(host: hostfs.HostFS, devices: t.Iterable[dict[str, t.Any]]) -> tuple[tuple[explain_devices.Gpu, ...], bool]:
+def _gpus(
+    host: hostfs.HostFS, devices: t.Iterable[dict[str, t.Any]]
+) -> tuple[tuple[explain_devices.ExplainedGpu, ...], bool]:
     """Return the GPUs and MIG devices in the report ``devices``, and whether all of their names are known."""
-    mig_nodes = procfs.Capabilities(host).known_nodes
-    found: list[explain_devices.Gpu] = []
+    mig_nodes = procfs.MigCapabilities(host).known_nodes
+    found: list[explain_devices.ExplainedGpu] = []
     known = True
     for device in devices:
         index, minor, uuid = device["index"], device["minor"], device["uuid"]
@@ -267,7 +269,7 @@ def _gpus(host: hostfs.HostFS, devices: t.Iterable[dict[str, t.Any]]) -> tuple[t
         gpu = f"GPU {device['bus_id'] if index is None else index}"
         (problem, advice), migs = explain_facts.problem_of(device["reasons"]), device["mig_devices"]
         empty = bool(device["mig_enabled"]) and not migs
-        one = explain_devices.Gpu(gpu, tuple(names), node, not device["mig_enabled"], empty=empty)
+        one = explain_devices.ExplainedGpu(gpu, tuple(names), node, not device["mig_enabled"], empty=empty)
         found.append(one._replace(problem=problem, advice=advice, mig_unknown=device["mig_enabled"] is None))
         known = known and index is not None and uuid is not None
         for number, mig in enumerate(migs):
@@ -275,7 +277,7 @@ def _gpus(host: hostfs.HostFS, devices: t.Iterable[dict[str, t.Any]]) -> tuple[t
             known = known and mig["index"] is not None and mig["uuid"] is not None
             nodes = tuple(mig_nodes(minor, mig["gpu_instance"], mig["compute_instance"])) if node else ()
             names = [f"{index}:{own}", *([mig["uuid"]] if mig["uuid"] else [])]
-            one = explain_devices.Gpu(f"{gpu} MIG {own}", tuple(names), (*node, *nodes))
+            one = explain_devices.ExplainedGpu(f"{gpu} MIG {own}", tuple(names), (*node, *nodes))
             problem, advice = explain_facts.problem_of(mig["reasons"])
             found.append(one._replace(problem=problem, advice=advice))
     return tuple(found), known
@@ -284,9 +286,9 @@ def _gpus(host: hostfs.HostFS, devices: t.Iterable[dict[str, t.Any]]) -> tuple[t
 def _requirement_facts(
     host: hostfs.HostFS,
     container: explain_container.Container,
-    gpus: tuple[explain_devices.Gpu, ...],
+    gpus: tuple[explain_devices.ExplainedGpu, ...],
     missing_nodes: t.Sequence[str],
-) -> tuple[str | None, tuple[explain_devices.Gpu, ...]]:
+) -> tuple[str | None, tuple[explain_devices.ExplainedGpu, ...]]:
     """Return the driver's CUDA version, and ``gpus`` with what requirements of images compare.
 
     NVML is asked only for an image with requirements, because that takes seconds on some hosts. It must not create

@@ -85,7 +85,7 @@ class Injected(t.NamedTuple):
 class Outcome:
     """What a container whose request is handled should have, and has."""
 
-    def __init__(self, container: explain_container.Container, host: hosts.Host, injected: Injected) -> None:
+    def __init__(self, container: explain_container.Container, host: hosts.ExplainedHost, injected: Injected) -> None:
         self.container, self.host, self.image = container, host, injected.image
         self.enforced, self.path, self.mode = injected.enforced, injected.path, injected.mode
         self.devices = injected.devices

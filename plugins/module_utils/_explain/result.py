@@ -67,7 +67,7 @@ def unknown(name: str, code: str, message: str, advice: str = "") -> Step:
 
 def summarize(
     container: explain_container.Container,
-    host: hosts.Host,
+    host: hosts.ExplainedHost,
     steps: t.Sequence[Step],
     details: t.Mapping[str, t.Any],
     success: str,

@@ -26,7 +26,7 @@ if t.TYPE_CHECKING:
 
 LEGACY, CDI, CSV, JIT_CDI = "legacy", "cdi", "csv", "jit-cdi"
 AUTO = runtime_settings.AUTO
-MODES = (LEGACY, CDI, CSV, JIT_CDI)
+RUNTIME_MODES = (LEGACY, CDI, CSV, JIT_CDI)
 HOOKS = (runtime_settings.HOOK, "nvidia-container-toolkit")
 
 VISIBLE_DEVICES, DRIVER_CAPABILITIES = "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"
@@ -120,7 +120,7 @@ def is_unified(version: str | None) -> bool:
 
 
 def visible_devices(
-    image: Image, settings: runtime_settings.Settings, version: str | None, mode: str, hook: bool = False
+    image: Image, settings: runtime_settings.RuntimeSettings, version: str | None, mode: str, hook: bool = False
 ) -> Visible:
     """Return the devices that the runtime in ``mode``, or ``hook``, adds.
 
@@ -207,7 +207,7 @@ class Mode(t.NamedTuple):
 
 
 def resolve_mode(
-    image: Image, settings: runtime_settings.Settings, program: str, version: str | None, tegra: bool
+    image: Image, settings: runtime_settings.RuntimeSettings, program: str, version: str | None, tegra: bool
 ) -> Mode:
     """Return the mode of the runtime ``program`` for a container.
 
@@ -223,7 +223,7 @@ def resolve_mode(
 
 
 def _auto_mode(
-    image: Image, settings: runtime_settings.Settings, version: str | None, tegra: bool, default: str
+    image: Image, settings: runtime_settings.RuntimeSettings, version: str | None, tegra: bool, default: str
 ) -> str:
     """Return the mode that ``auto`` is. Containers that request only CDI devices by their names get mode cdi."""
     if is_unified(version):
@@ -236,7 +236,7 @@ def _auto_mode(
     return CSV if tegra else default
 
 
-def hook_refuses(image: Image, settings: runtime_settings.Settings, version: str | None, tegra: bool) -> str:
+def hook_refuses(image: Image, settings: runtime_settings.RuntimeSettings, version: str | None, tegra: bool) -> str:
     """Return the mode with which nvidia-container-runtime-hook refuses to run; empty if it runs.
 
     See cmd/nvidia-container-runtime-hook/hook_config.go, function assertModeIsLegacy() (1.20), and main.go (1.17.8).
@@ -249,7 +249,7 @@ def hook_refuses(image: Image, settings: runtime_settings.Settings, version: str
     return "" if mode == LEGACY else mode
 
 
-def cdi_devices(devices: t.Sequence[str], settings: runtime_settings.Settings, mode: str) -> tuple[str, ...]:
+def cdi_devices(devices: t.Sequence[str], settings: runtime_settings.RuntimeSettings, mode: str) -> tuple[str, ...]:
     """Return the names of the CDI devices for ``devices`` (DeviceRequests() in internal/modifier/cdi.go, 1.20)."""
     kind = AUTOMATIC_KIND if mode == JIT_CDI else settings.default_kind
     named = [name if is_qualified(name or "none") else f"{kind}={name or 'none'}" for name in devices]
@@ -270,7 +270,7 @@ class Capabilities(t.NamedTuple):
     unsupported: frozenset[str] = frozenset()
 
 
-def capabilities(image: Image, settings: runtime_settings.Settings) -> Capabilities:
+def capabilities(image: Image, settings: runtime_settings.RuntimeSettings) -> Capabilities:
     """Return the capabilities that the hook passes to nvidia-container-cli.
 
     getDriverCapabilities() in cmd/nvidia-container-runtime-hook/container_config.go (1.14 to 1.20). The modes cdi and
@@ -288,7 +288,7 @@ def capabilities(image: Image, settings: runtime_settings.Settings) -> Capabilit
     return Capabilities(requested, requested & supported, requested - supported)
 
 
-def requirements(image: Image, settings: runtime_settings.Settings) -> tuple[dict[str, str], str]:
+def requirements(image: Image, settings: runtime_settings.RuntimeSettings) -> tuple[dict[str, str], str]:
     """Return the requirements of an image by variable, and why they cannot be read (empty: they can).
 
     GetRequirements() in internal/config/image/cuda_image.go (1.14 to 1.20). An old image requires its CUDA version.
@@ -308,7 +308,7 @@ def requirements(image: Image, settings: runtime_settings.Settings) -> tuple[dic
     return found, ""
 
 
-def imex_channels(image: Image, settings: runtime_settings.Settings) -> tuple[str, ...]:
+def imex_channels(image: Image, settings: runtime_settings.RuntimeSettings) -> tuple[str, ...]:
     """Return the IMEX channels that a container requests (ImexChannelRequests() in cuda_image.go, 1.18 to 1.20)."""
     prefix = f"{DEVICE_MOUNTS}/imex/"
     points = [posixpath.normpath(path) for source, path in image.mounts if posixpath.normpath(source) == "/dev/null"]

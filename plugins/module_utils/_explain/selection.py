@@ -54,7 +54,12 @@ class Selected:
     """The devices of a request. ``granted`` are the driver capabilities that decide about files."""
 
     def __init__(
-        self, host: hosts.Host, cdi: tuple[str, ...], devices: tuple[str, ...], granted: t.Collection[str], how: How
+        self,
+        host: hosts.ExplainedHost,
+        cdi: tuple[str, ...],
+        devices: tuple[str, ...],
+        granted: t.Collection[str],
+        how: How,
     ) -> None:
         self.host, self.cdi, self.devices, self._how = host, cdi, devices, how
         # Just-in-time CDI generates its specification, all other CDI reads files.
@@ -80,7 +85,7 @@ class Selected:
         nodes = self._selection.nodes if self._selection is not None else ()
         return explain_contents.of_driver(self.host.driver, nodes, granted)
 
-    def _gpus(self) -> tuple[explain_devices.Gpu, ...]:
+    def _gpus(self) -> tuple[explain_devices.ExplainedGpu, ...]:
         """Return the requested GPUs. Those of CDI devices are found by their nodes."""
         if self._selection is not None:
             return self._selection.gpus
@@ -228,11 +233,11 @@ class Selected:
     def _is_all(self) -> bool:
         return self.generated and any(name.lower() == explain_devices.ALL for name in self._plain_names())
 
-    def _parts_of(self, gpu: explain_devices.Gpu) -> bool:
+    def _parts_of(self, gpu: explain_devices.ExplainedGpu) -> bool:
         """Return whether the request has MIG devices of ``gpu``."""
         return any(one.name.startswith(f"{gpu.name} MIG ") for one in self.gpus)
 
-    def _in_mig_mode(self, gpu: explain_devices.Gpu) -> Step:
+    def _in_mig_mode(self, gpu: explain_devices.ExplainedGpu) -> Step:
         has = "has no MIG device" if gpu.empty else "can be used only by its MIG devices, which are not requested"
         advice = _CREATE_MIG if gpu.empty else "Request its MIG devices, such as 0:0 or their UUIDs."
         return explain_result.failed(DEVICES, "mig-mode", f"{gpu.name} is in MIG mode and {has}", advice)

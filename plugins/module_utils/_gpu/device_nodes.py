@@ -60,7 +60,7 @@ _NUMBERS: tuple[tuple[str, tuple[str, ...], int | None], ...] = (
 )
 
 
-class Node(t.NamedTuple):
+class CharacterDevice(t.NamedTuple):
     """A character device: its path on the host, and its major and minor number."""
 
     path: str
@@ -68,7 +68,7 @@ class Node(t.NamedTuple):
     minor: int
 
 
-def missing_nodes(host: hostfs.HostFS, driver_root: str = "/") -> tuple[list[Node], list[str]]:
+def missing_nodes(host: hostfs.HostFS, driver_root: str = "/") -> tuple[list[CharacterDevice], list[str]]:
     """Return the missing control device nodes of ``host``, and warnings for those that cannot be created.
 
     The nodes belong in the directory ``dev`` of ``driver_root`` if it exists, and otherwise in /dev. A node with the
@@ -100,7 +100,7 @@ def missing_nodes(host: hostfs.HostFS, driver_root: str = "/") -> tuple[list[Nod
     return missing, warnings
 
 
-def control_nodes(host: hostfs.HostFS) -> list[Node]:
+def control_nodes(host: hostfs.HostFS) -> list[CharacterDevice]:
     """Return the control device nodes of the loaded modules, whether or not they are in /dev."""
     return _expected_nodes(host, "/dev")[0]
 
@@ -110,7 +110,7 @@ def may_create_nodes(host: hostfs.HostFS) -> bool:
     return _parameters(host).get("ModifyDeviceFiles", 1) == 1
 
 
-def create_nodes(host: hostfs.HostFS, nodes: t.Sequence[Node], run: core_plan.Runner) -> None:
+def create_nodes(host: hostfs.HostFS, nodes: t.Sequence[CharacterDevice], run: core_plan.Runner) -> None:
     """Create ``nodes``, as returned by missing_nodes(), with nvidia-modprobe.
 
     nvidia-modprobe replaces nodes that have wrong numbers.
@@ -163,20 +163,20 @@ def _dev_directory(host: hostfs.HostFS, driver_root: str) -> str:
     return folder if driver_root != "/" and os.path.isdir(host.real_path(folder)) else "/dev"
 
 
-def _expected_nodes(host: hostfs.HostFS, folder: str) -> tuple[list[Node], list[str]]:
+def _expected_nodes(host: hostfs.HostFS, folder: str) -> tuple[list[CharacterDevice], list[str]]:
     """Return all control nodes of the loaded modules, and warnings for the modules that are not loaded."""
     majors = kernel_majors(host)
     major = next((majors[name] for name in _MAJOR_NAMES if name in majors), _MAJOR)
-    nodes = [Node(f"{folder}/{_CONTROL}", major, _MINORS[_CONTROL])]
+    nodes = [CharacterDevice(f"{folder}/{_CONTROL}", major, _MINORS[_CONTROL])]
     warnings = []
     # The kernel writes the names of modules with underscores.
     module = _MODESET.replace("-", "_")
     if any(line.split(" ", 1)[0] == module for line in host.read_text(_MODULES).splitlines()):
-        nodes.append(Node(f"{folder}/{_MODESET}", major, _MINORS[_MODESET]))
+        nodes.append(CharacterDevice(f"{folder}/{_MODESET}", major, _MINORS[_MODESET]))
     else:
         warnings.append(_not_loaded(module, _MODULES, [f"{folder}/{_MODESET}"]))
     if _UVM in majors:
-        nodes += [Node(f"{folder}/{name}", majors[_UVM], minor) for name, minor in _UVM_MINORS.items()]
+        nodes += [CharacterDevice(f"{folder}/{name}", majors[_UVM], minor) for name, minor in _UVM_MINORS.items()]
     else:
         warnings.append(_not_loaded(_UVM.replace("-", "_"), _DEVICES, [f"{folder}/{name}" for name in _UVM_MINORS]))
     return nodes, warnings
@@ -223,7 +223,7 @@ def _parameters(host: hostfs.HostFS) -> dict[str, int]:
     return {name.strip(): int(value) for name, value in pairs if value.strip().isdecimal()}
 
 
-def _is_correct(host: hostfs.HostFS, node: Node) -> bool:
+def _is_correct(host: hostfs.HostFS, node: CharacterDevice) -> bool:
     """Return whether the node exists with its numbers, possibly behind a link.
 
     Raises:

@@ -100,7 +100,7 @@ _FIRMWARE_FOLDER, _KERNEL = "/sys/module/firmware_class/parameters/path", "/proc
 _MACHINES = {gpu_elf.X86_64: "x86_64", gpu_elf.AARCH64: "aarch64"}
 
 
-class Found(t.NamedTuple):
+class DriverFile(t.NamedTuple):
     """A file of the driver: its path on the host, and its path relative to the driver's root, with a leading slash."""
 
     host: str
@@ -167,7 +167,7 @@ class DriverFiles:
                 f" while it was loaded, or set {errors.option:driver_root} or {errors.option:library_search_paths}."
             )
 
-    def libraries(self, pattern: str) -> list[Found]:
+    def libraries(self, pattern: str) -> list[DriverFile]:
         """Return the matching libraries, resolved and unique: from directories, or else from ld.so.cache."""
         if self._library_folders:
             return self._resolved(self._matches(self._library_folders, pattern))
@@ -178,23 +178,23 @@ class DriverFiles:
         """Return the directories of libraries of this version, relative to the driver's root."""
         return list(dict.fromkeys(posixpath.dirname(found.inside) for found in self.libraries(f"lib*.so.{version}")))
 
-    def in_folders(self, folders: t.Sequence[str], pattern: str) -> list[Found]:
+    def in_folders(self, folders: t.Sequence[str], pattern: str) -> list[DriverFile]:
         """Return the matching libraries in ``folders`` (relative to the driver's root), resolved and unique."""
         resolved = self._resolved(self._matches([file_lookup.under(self.root, folder) for folder in folders], pattern))
         return [
-            Found(path, found.inside)
+            DriverFile(path, found.inside)
             for found in resolved
             for path in [file_lookup.under(self.root, found.inside)]
             if self.lookup.is_file(path)
         ]
 
-    def first(self, folders: t.Iterable[str], name: str) -> Found | None:
+    def first(self, folders: t.Iterable[str], name: str) -> DriverFile | None:
         """Return the first file ``name`` in ``folders`` (relative to the driver's root), without resolving links."""
         for folder in folders:
             inside = posixpath.join(folder, name)
             path = file_lookup.under(self.root, inside)
             if self.lookup.is_file(path):
-                return Found(path, inside)
+                return DriverFile(path, inside)
         return None
 
     def config(self, name: str) -> str | None:
@@ -205,14 +205,14 @@ class DriverFiles:
             candidates = [file_lookup.under(self.root, posixpath.join(folder, name)) for folder in CONFIG_FOLDERS]
         return next((path for path in candidates if self.lookup.is_file(path)), None)
 
-    def program(self, name: str) -> Found | None:
+    def program(self, name: str) -> DriverFile | None:
         for folder in PROGRAM_FOLDERS:
             path = file_lookup.under(self.root, f"{folder}/{name}")
             if self.lookup.is_program(path):
-                return Found(path, f"{folder}/{name}")
+                return DriverFile(path, f"{folder}/{name}")
         return None
 
-    def firmware(self, version: str) -> list[Found]:
+    def firmware(self, version: str) -> list[DriverFile]:
         """Return the firmware of the GPU System Processor (GSP), from all firmware directories of the kernel."""
         host = self.lookup.host
         # An offline tree does not belong to the running kernel.
@@ -225,9 +225,9 @@ class DriverFiles:
             if folder.startswith("/"):
                 path = file_lookup.under(self.root, f"{posixpath.normpath(folder)}/nvidia/{version}")
                 found.update(dict.fromkeys(self.lookup.glob(path, "gsp*.bin")))
-        return [Found(path, file_lookup.strip_root(self.root, path)) for path in found]
+        return [DriverFile(path, file_lookup.strip_root(self.root, path)) for path in found]
 
-    def soname(self, library: Found) -> str | None:
+    def soname(self, library: DriverFile) -> str | None:
         """Return the soname of a library, its file name if it has none, or None if the file is not a library."""
         with self.lookup.open(library.host) as stream:
             soname = gpu_elf.read_soname(stream)
@@ -240,7 +240,7 @@ class DriverFiles:
                 else None
             )
 
-    def machine(self, library: Found | None) -> str:
+    def machine(self, library: DriverFile | None) -> str:
         """Return the architecture of ``library`` as `uname -m` names it, such as x86_64.
 
         Without a library, or for an unknown architecture, it is that of the running kernel.
@@ -282,9 +282,9 @@ class DriverFiles:
                 path = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
         return [host for host in chain.values() if self.lookup.is_file(host)]
 
-    def _resolved(self, paths: t.Iterable[str]) -> list[Found]:
+    def _resolved(self, paths: t.Iterable[str]) -> list[DriverFile]:
         real = dict.fromkeys(self.lookup.real(path) for path in paths)
-        return [Found(path, file_lookup.strip_root(self.root, path)) for path in real if path is not None]
+        return [DriverFile(path, file_lookup.strip_root(self.root, path)) for path in real if path is not None]
 
 
 def _check_version(version: str) -> str:

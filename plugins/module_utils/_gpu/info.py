@@ -142,7 +142,7 @@ def _missing(host: hostfs.HostFS, nodes: t.Iterable[str]) -> list[str]:
 
 def _gpu_nodes(host: hostfs.HostFS, gpus: t.Iterable[ScannedGpu]) -> t.Iterator[str]:
     """Yield the device nodes of GPUs and of their MIG devices, as far as their numbers are known."""
-    capabilities = procfs.Capabilities(host)
+    capabilities = procfs.MigCapabilities(host)
     for gpu in (scanned.gpu for scanned in gpus):
         if gpu.minor >= 0:
             yield f"/dev/nvidia{gpu.minor}"
@@ -198,7 +198,7 @@ def _gpus_in_proc(host: hostfs.HostFS) -> tuple[list[ScannedGpu], frozenset[str]
     found.sort(key=lambda entry: (len(entry[0]), entry[0]))
     # NVML numbers display adapters, too.
     numbered = enumerate(scanned for _bus, scanned in found if scanned is not None)
-    gpus = [scanned._replace(gpu=scanned.gpu._replace(index=index)) for index, scanned in numbered]
+    gpus = [scanned._replace(gpu=scanned.gpu._replace(number=index)) for index, scanned in numbered]
     addresses = frozenset(bus for bus, _scanned in found)
     return [scanned for scanned in gpus if scanned.gpu.name not in procfs.SKIPPED_NAMES], addresses
 
@@ -226,7 +226,7 @@ def _limits_of_proc(
     if gpus and (mig_capable or reason.code != inventory.NOT_QUERIED):
         code = reason.code if reason.code == inventory.ABSENT else "gpus-from-proc"
         yield errors.Problem(code, inventory.listed_from_proc(mig_capable, reason), reason.advice)
-    unknown = [str(scanned.gpu.index) for scanned in gpus if not scanned.gpu.uuid and not scanned.problems]
+    unknown = [str(scanned.gpu.number) for scanned in gpus if not scanned.gpu.uuid and not scanned.problems]
     if unknown:
         yield errors.Problem("gpu-uuid-unknown", inventory.unknown_uuid(unknown), inventory.READ_UUID)
 
@@ -260,7 +260,7 @@ def _merge(result: nvml.NvmlResult, in_proc: t.Sequence[ScannedGpu]) -> list[Sca
     for number, scanned in enumerate(in_proc):
         if scanned.gpu.bus not in addresses:
             not_listed = errors.Problem("gpu-not-listed", "NVML does not list this GPU.", procfs.CHECK_LOG)
-            gpu = scanned.gpu._replace(index=-1 - number)
+            gpu = scanned.gpu._replace(number=-1 - number)
             gpus.append(scanned._replace(gpu=gpu, problems=scanned.problems or (not_listed,)))
     return gpus
 
@@ -268,7 +268,7 @@ def _merge(result: nvml.NvmlResult, in_proc: t.Sequence[ScannedGpu]) -> list[Sca
 def _from_nvml(gpu: nvml.NvmlGpu) -> ScannedGpu:
     bus = procfs.normalize_or_keep(gpu.bus)
     migs = tuple(inventory.MigDevice(*mig[:5]) for mig in gpu.migs)
-    found = inventory.Gpu(gpu.index, gpu.uuid, gpu.minor, bus, gpu.name, gpu.mig, migs)
+    found = inventory.Gpu(gpu.number, gpu.uuid, gpu.minor, bus, gpu.name, gpu.mig, migs)
     if gpu.failure:
         return ScannedGpu(found, (errors.Problem("gpu-failed", gpu.failure, gpu.advice),), gpu.mig or None)
     # The files in /proc and /sys identify a GPU by its address.
@@ -301,14 +301,14 @@ def _describe_device(
     scanned: ScannedGpu, shared: t.Sequence[errors.Problem], reasons: t.Mapping[str, t.Sequence[errors.Problem]]
 ) -> dict[str, t.Any]:
     gpu = scanned.gpu
-    problems = [*scanned.problems, *reasons.get(str(gpu.index), ()), *shared]
+    problems = [*scanned.problems, *reasons.get(str(gpu.number), ()), *shared]
     mig_devices = []
     for number, mig in enumerate(gpu.migs):
         # What prevents the use of a GPU also prevents that of its MIG devices.
-        mig_problems = [*reasons.get(f"{gpu.index}:{mig.index}", ()), *problems]
+        mig_problems = [*reasons.get(f"{gpu.number}:{mig.number}", ()), *problems]
         mig_devices.append(
             {
-                "index": _known(mig.index),
+                "index": _known(mig.number),
                 "uuid": mig.uuid or None,
                 "gpu_instance": mig.gi,
                 "compute_instance": mig.ci,
@@ -318,7 +318,7 @@ def _describe_device(
             }
         )
     return {
-        "index": _known(gpu.index),
+        "index": _known(gpu.number),
         "uuid": gpu.uuid or None,
         "minor": _known(gpu.minor),
         "bus_id": gpu.bus or None,

@@ -38,8 +38,7 @@ class MigDevice(t.NamedTuple):
     ``gfx`` is true if it supports graphics.
     """
 
-    # Hides tuple.index on purpose.
-    index: int  # type: ignore[assignment]
+    number: int
     uuid: str
     gi: int
     ci: int
@@ -49,14 +48,13 @@ class MigDevice(t.NamedTuple):
 class Gpu(t.NamedTuple):
     """A GPU.
 
-    ``index`` is its position in NVML's order. ``minor`` is the minor number of its device node. ``bus`` is its PCI
+    ``number`` is its position in NVML's order. ``minor`` is the minor number of its device node. ``bus`` is its PCI
     address as normalize_address() returns it: in lower case, with a domain of four digits, or of eight if four are not
     enough. ``uuid`` is empty if the driver has not read it yet. ``mig`` is true if MIG mode is on, even without MIG
     devices. ``coherent`` is as in NvmlGpu, and has no meaning in a GpuInventory from /proc.
     """
 
-    # Hides tuple.index on purpose.
-    index: int  # type: ignore[assignment]
+    number: int
     uuid: str
     minor: int
     bus: str
@@ -117,10 +115,10 @@ def read_inventory(
     for gpu in failed:
         if is_integrated(gpu.name) or len(failed) == len(result.gpus):
             error = IntegratedGpuError if is_integrated(gpu.name) else errors.HostError
-            raise error(f"GPU {gpu.index} ({gpu.bus or 'unknown address'}): {gpu.failure} {gpu.advice}")
+            raise error(f"GPU {gpu.number} ({gpu.bus or 'unknown address'}): {gpu.failure} {gpu.advice}")
     whole = [gpu for gpu in result.gpus if not gpu.failure and gpu.name not in procfs.SKIPPED_NAMES]
     warnings = tuple(
-        f"GPU {gpu.index} ({gpu.bus or 'unknown address'}) is left out: {gpu.failure.rstrip('.')}." for gpu in failed
+        f"GPU {gpu.number} ({gpu.bus or 'unknown address'}) is left out: {gpu.failure.rstrip('.')}." for gpu in failed
     )
     omitted = tuple(procfs.normalize_or_keep(gpu.bus) for gpu in failed if gpu.bus)
     return _without_lost(host, GpuInventory(result.version, tuple(map(_from_nvml, whole)), "nvml", warnings, omitted))
@@ -131,7 +129,7 @@ def _without_lost(host: hostfs.HostFS, found: GpuInventory) -> GpuInventory:
     lost = [gpu for gpu in found.gpus if is_off_bus(host, gpu.bus)]
     if not lost or len(lost) == len(found.gpus):
         return found
-    warnings = [f"GPU {gpu.index} ({gpu.bus}) is left out, because it is no longer on the PCI bus." for gpu in lost]
+    warnings = [f"GPU {gpu.number} ({gpu.bus}) is left out, because it is no longer on the PCI bus." for gpu in lost]
     return found._replace(
         gpus=tuple(gpu for gpu in found.gpus if gpu not in lost),
         warnings=(*found.warnings, *(f"{warning} {procfs.CHECK_LOG}" for warning in warnings)),
@@ -197,7 +195,7 @@ def query_nvml(
 
 def mig_nodes(host: hostfs.HostFS, found: GpuInventory) -> list[str]:
     """Return the device nodes of the MIG devices, without those of their GPUs. Raises as Capabilities.minors()."""
-    capabilities = procfs.Capabilities(host)
+    capabilities = procfs.MigCapabilities(host)
     parts = [(gpu.minor, mig) for gpu in found.gpus for mig in gpu.migs]
     return [path for minor, mig in parts for path in capabilities.nodes(minor, mig.gi, mig.ci)]
 
@@ -209,15 +207,15 @@ def unusable_devices(host: hostfs.HostFS, found: GpuInventory) -> list[GpuProble
     opens no device node, so it does not wake up a suspended GPU.
     """
     problems: list[GpuProblem] = []
-    capabilities = procfs.Capabilities(host)
+    capabilities = procfs.MigCapabilities(host)
     for gpu in found.gpus:
-        index, device = str(gpu.index), f"{_PCI}/{_kernel_address(gpu.bus)}"
+        index, device = str(gpu.number), f"{_PCI}/{_kernel_address(gpu.bus)}"
         if is_off_bus(host, gpu.bus):
             message = f"{device} does not exist: the GPU is no longer on the PCI bus."
             problems.append(GpuProblem(index, errors.Problem("gpu-off-bus", message)))
         nodes = [(index, f"nvidia{gpu.minor}", gpu.minor, NODE)]
         for mig in gpu.migs:
-            name = f"{index}:{mig.index}"
+            name = f"{index}:{mig.number}"
             try:
                 minors = capabilities.minors(gpu.minor, mig.gi, mig.ci)
             except errors.NvidiaError as error:
@@ -237,10 +235,10 @@ def _from_nvml(gpu: nvml.NvmlGpu) -> Gpu:
         bus = procfs.normalize_address(gpu.bus)
     except ValueError:
         raise errors.HostError(
-            f"NVML reports the invalid PCI address {gpu.bus!r} for GPU {gpu.index}. {procfs.CHECK_LOG}"
+            f"NVML reports the invalid PCI address {gpu.bus!r} for GPU {gpu.number}. {procfs.CHECK_LOG}"
         ) from None
     migs = tuple(MigDevice(*mig[:5]) for mig in gpu.migs)
-    return Gpu(gpu.index, gpu.uuid, gpu.minor, bus, gpu.name, gpu.mig, migs, gpu.coherent)
+    return Gpu(gpu.number, gpu.uuid, gpu.minor, bus, gpu.name, gpu.mig, migs, gpu.coherent)
 
 
 def _from_proc(host: hostfs.HostFS, reason: errors.Problem) -> GpuInventory:
@@ -278,7 +276,7 @@ def _warnings(host: hostfs.HostFS, gpus: t.Iterable[Gpu], reason: errors.Problem
     mig_capable = host.exists(procfs.MIG_MINORS)
     if mig_capable or reason.code != NOT_QUERIED:
         yield f"{listed_from_proc(mig_capable, reason)} {reason.advice}".rstrip()
-    unknown = [str(gpu.index) for gpu in gpus if not gpu.uuid]
+    unknown = [str(gpu.number) for gpu in gpus if not gpu.uuid]
     if unknown:
         yield f"{unknown_uuid(unknown)} {READ_UUID}"
 

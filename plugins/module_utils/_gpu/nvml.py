@@ -58,11 +58,11 @@ class DriverMismatchError(errors.HostError):
 class NvmlMig(t.NamedTuple):
     """A MIG device as NVML reports it.
 
-    ``gfx`` says that its GPU instance has graphics. ``profile``, such as 1g.5gb, is empty if NVML does not report it.
+    ``number`` is its index on its GPU. ``gfx`` says that its GPU instance has graphics. ``profile``, such as 1g.5gb, is
+    empty if NVML does not report it.
     """
 
-    # Hides tuple.index on purpose.
-    index: int  # type: ignore[assignment]
+    number: int
     uuid: str
     gi: int
     ci: int
@@ -73,17 +73,16 @@ class NvmlMig(t.NamedTuple):
 class NvmlGpu(t.NamedTuple):
     """A GPU as NVML reports it.
 
-    ``bus`` is the address in NVML's own form. ``coherent`` says that the GPU uses the page tables of the host's
-    processor (ATS); it is None if NVML returns an error. ``arch`` is its compute capability, such as 9.0, and
-    ``brand`` its brand as requirements of images name it; both are empty if they are unknown. ``persistent`` is whether
-    persistence mode is on, None if NVML does not report it. ``vgpu`` is None, or for the vGPU of a virtual machine the
-    name of the product that it needs a license for, which may be empty. ``licensed`` is whether it has that license,
-    None if NVML does not report it. With a ``failure``, ``advice`` says what to do, and the other values are those
-    known before it.
+    ``number`` is its index. ``bus`` is the address in NVML's own form. ``coherent`` says that the GPU uses the page
+    tables of the host's processor (ATS); it is None if NVML returns an error. ``arch`` is its compute capability, such
+    as 9.0, and ``brand`` its brand as requirements of images name it; both are empty if they are unknown.
+    ``persistent`` is whether persistence mode is on, None if NVML does not report it. ``vgpu`` is None, or for the vGPU
+    of a virtual machine the name of the product that it needs a license for, which may be empty. ``licensed`` is
+    whether it has that license, None if NVML does not report it. With a ``failure``, ``advice`` says what to do, and
+    the other values are those known before it.
     """
 
-    # Hides tuple.index on purpose.
-    index: int  # type: ignore[assignment]
+    number: int
     name: str = ""
     uuid: str = ""
     minor: int = -1

@@ -385,7 +385,7 @@ def parse_minors(text: str, path: str = MIG_MINORS) -> dict[str, int]:
     return found
 
 
-class Capabilities:
+class MigCapabilities:
     """The capabilities of the MIG devices of one host. mig-minors is read once, when it is first needed."""
 
     def __init__(self, host: hostfs.HostFS) -> None:

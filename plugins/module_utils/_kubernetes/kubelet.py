@@ -57,7 +57,7 @@ _K3S_DOCKER_ENDPOINT = "unix:///run/k3s/cri-dockerd/cri-dockerd.sock"
 _SCHEME = "unix://"
 
 
-class Settings(t.NamedTuple):
+class KubeletSettings(t.NamedTuple):
     """The settings of one kubelet.
 
     ``values`` has the settings by their names in the configuration file, without those that nothing sets. ``files``
@@ -80,7 +80,7 @@ class Settings(t.NamedTuple):
         return self.values.get(name) or (_DEFAULTS.get(name) if is_known else None)
 
 
-def read_settings(host: hostfs.HostFS, found: distributions.FoundKubelet) -> Settings:
+def read_settings(host: hostfs.HostFS, found: distributions.FoundKubelet) -> KubeletSettings:
     """Return the settings of a kubelet. A file that cannot be read is a problem, and its settings are unknown."""
     problems: list[errors.Problem] = []
     in_files: list[str] = []
@@ -108,7 +108,7 @@ def read_settings(host: hostfs.HostFS, found: distributions.FoundKubelet) -> Set
         except errors.NvidiaError as error:
             problems.append(errors.Problem.of(error))
     is_missing = any(problem.code == errors.MissingPackageError.code for problem in problems)
-    return Settings(
+    return KubeletSettings(
         posixpath.normpath(root_dir) if root_dir.startswith("/") else found.distribution.root_dir,
         endpoint or ("" if problems else found.distribution.endpoint),
         values,
@@ -160,7 +160,9 @@ def _rancher_arguments(host: hostfs.HostFS, found: distributions.FoundKubelet) -
     Raises NvidiaError if a file cannot be read, and MissingPackageError if PyYAML is needed and missing.
     """
     arguments: list[str] = []
-    for path in k3s_config.Settings(k3s_config.Distribution(found.distribution.name), host, found.unit).files():
+    for path in k3s_config.RancherSettings(
+        k3s_config.RancherDistribution(found.distribution.name), host, found.unit
+    ).files():
         content = host.read(path, hostfs.JSON_BYTES)
         if content is None or not _MENTIONS_ARGUMENTS.search(content):
             continue
@@ -189,7 +191,7 @@ def _files(host: hostfs.HostFS, found: distributions.FoundKubelet, flags: _Flags
         yield main
     folder = flags.last("--config-dir")
     if not folder and distribution.config_dir:
-        data_dir = k3s_config.data_dir(k3s_config.Distribution(distribution.name), host, found.unit)
+        data_dir = k3s_config.data_dir(k3s_config.RancherDistribution(distribution.name), host, found.unit)
         folder = f"{data_dir}/{distribution.config_dir}"
     if folder.startswith("/"):
         names = [name for name in host.readable_entries(folder) if name.endswith(_DROP_IN)]
@@ -216,7 +218,7 @@ def _read_file(host: hostfs.HostFS, path: str) -> dict[str, str]:
 
 def _rancher_endpoint(host: hostfs.HostFS, found: distributions.FoundKubelet) -> str:
     """Return the CRI endpoint in the settings of K3s or RKE2; empty if they start their own containerd."""
-    settings = k3s_config.Settings(k3s_config.Distribution(found.distribution.name), host, found.unit)
+    settings = k3s_config.RancherSettings(k3s_config.RancherDistribution(found.distribution.name), host, found.unit)
     if settings.value(k3s_config.DOCKER).lower() == "true":
         return _K3S_DOCKER_ENDPOINT
     return settings.value(k3s_config.ENDPOINT)

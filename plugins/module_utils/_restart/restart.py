@@ -46,7 +46,7 @@ class RestartOptions(t.NamedTuple):
     service: str | None = None
     socket: str | None = None
     expect: restart_health.Expectation = restart_health.Expectation()
-    rollback: tuple[restart_rollback.Change, ...] = ()
+    rollback: tuple[restart_rollback.ChangedFile, ...] = ()
     allow_disruption: bool = False
     require_runtime: bool = True
     validate: str = "auto"

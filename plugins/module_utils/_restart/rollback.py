@@ -28,7 +28,7 @@ if t.TYPE_CHECKING:
 _CONFIG_MODE = 0o644
 
 
-class Change(t.NamedTuple):
+class ChangedFile(t.NamedTuple):
     """One changed file: the path of its backup and the digest of what was written.
 
     ``backup`` is None if the file did not exist before. ``checksum`` is None if it is unknown.
@@ -39,7 +39,7 @@ class Change(t.NamedTuple):
     checksum: str | None = None
 
 
-def previous_files(host: hostfs.HostFS, changes: t.Iterable[Change]) -> tuple[engines_journal.PreviousFile, ...]:
+def previous_files(host: hostfs.HostFS, changes: t.Iterable[ChangedFile]) -> tuple[engines_journal.PreviousFile, ...]:
     """Return the content of each file before the first of ``changes``. Raises NvidiaError for a missing backup."""
     files: tuple[engines_journal.PreviousFile, ...] = ()
     for change in changes:
@@ -48,7 +48,7 @@ def previous_files(host: hostfs.HostFS, changes: t.Iterable[Change]) -> tuple[en
     return files
 
 
-def _previous_file(host: hostfs.HostFS, path: str, change: Change) -> engines_journal.PreviousFile:
+def _previous_file(host: hostfs.HostFS, path: str, change: ChangedFile) -> engines_journal.PreviousFile:
     if change.backup is None:
         return engines_journal.PreviousFile(path, None, None, change.checksum)
     backup = host.check_path("rollback.backup", change.backup)

@@ -113,7 +113,7 @@ _REPLY_BYTES = 16 << 20
 _POD_LABELS = ("io.kubernetes.pod.namespace", "io.kubernetes.pod.name")
 
 
-class Container(t.NamedTuple):
+class CriContainer(t.NamedTuple):
     """A container of a CRI. ``names`` are NAMESPACE/POD/NAME and POD/NAME of a pod that a kubelet made, and NAME.
 
     ``created`` is the time of its creation in nanoseconds.
@@ -138,7 +138,7 @@ _KUBELET_LABELS = (*_POD_LABELS, "io.kubernetes.container.name")
 _PART_OF_ID = re.compile(r"[0-9a-f]{1,64}")
 
 
-def find_containers(socket_path: str, name: str) -> list[Container]:
+def find_containers(socket_path: str, name: str) -> list[CriContainer]:
     """Return the containers whose ID begins with ``name``, or of which it is one of the ``names``.
 
     The engine selects them, because a list of thousands of containers exceeds its limit. If it finds none for a name
@@ -156,7 +156,7 @@ def find_containers(socket_path: str, name: str) -> list[Container]:
     return unique if unique or len(parts) > 1 else list_containers(socket_path)
 
 
-def list_containers(socket_path: str, request: bytes = b"") -> list[Container]:
+def list_containers(socket_path: str, request: bytes = b"") -> list[CriContainer]:
     """Return the containers that ``request`` selects, by default all. Raises OSError or ValueError."""
     reply = grpc.fields(grpc.call(socket_path, _SERVICE + "ListContainers", request, limit=_REPLY_BYTES))
     return [_container(content) for number, content in reply if number == _CONTAINERS]
@@ -178,7 +178,7 @@ def container_status(socket_path: str, identifier: str) -> ContainerStatus:
     return ContainerStatus(dict(grpc.numbers(status)).get(_STATE, 0), info if isinstance(info, dict) else {}, error)
 
 
-def _container(message: bytes) -> Container:
+def _container(message: bytes) -> CriContainer:
     entries = list(grpc.fields(message))
     first = dict(reversed(entries))
     name = _text(dict(grpc.fields(first.get(_METADATA, b""))).get(_NAME, b""))
@@ -187,7 +187,7 @@ def _container(message: bytes) -> Container:
     namespace, pod = (values.get(label, "") for label in _POD_LABELS)
     names = [f"{namespace}/{pod}/{name}", f"{pod}/{name}", name] if namespace and pod else [name]
     created = dict(grpc.numbers(message)).get(_CREATED, 0)
-    return Container(_text(first.get(_CONTAINER_ID, b"")), tuple(names), created)
+    return CriContainer(_text(first.get(_CONTAINER_ID, b"")), tuple(names), created)
 
 
 def _information(reply: t.Iterable[tuple[int, bytes]]) -> dict[bytes, bytes]:

@@ -91,7 +91,7 @@ class GpuChecks:
         self._program = program
         program_dir = posixpath.dirname(program) if program and program.startswith("/") else ""
         self._runtime_dir = runtime_dir or program_dir or "/usr/bin"
-        self._settings: runtime_settings.Settings | None = None
+        self._settings: runtime_settings.RuntimeSettings | None = None
 
     def checks(self) -> list[Check]:
         """Return the results of all checks in their order. CDI is checked only if the runtime uses it."""
@@ -196,13 +196,13 @@ class GpuChecks:
     def _config_file(self) -> str:
         return toolkit_constants.config_file(self._host, self._runtime_dir)
 
-    def settings(self) -> runtime_settings.Settings:
+    def settings(self) -> runtime_settings.RuntimeSettings:
         """Return the settings in config.toml; the defaults if it cannot be read."""
         if self._settings is None:
             try:
                 self._settings = runtime_settings.read(self._host, self._config_file())
             except errors.NvidiaError:
-                self._settings = runtime_settings.Settings()
+                self._settings = runtime_settings.RuntimeSettings()
         return self._settings
 
     # -- CDI -----------------------------------------------------------------------------------------------------

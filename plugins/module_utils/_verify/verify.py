@@ -102,7 +102,7 @@ class Verification:
         self.program: str | None = None
         # How the container gets the GPUs, and the GPUs of the host, each with whether the container sees it.
         self.injection = verify_injection.RUNTIME
-        self.gpus: list[tuple[visible_gpus.Gpu, bool]] = []
+        self.gpus: list[tuple[visible_gpus.HostGpu, bool]] = []
         # Why no container is started although no check has failed.
         self.not_verified = ""
         self.output = ""
@@ -370,7 +370,7 @@ class Verification:
 
         devices = gpu_info.describe_gpus(self.host)["devices"]
         view = visible_gpus.view_of(self.output)
-        expected = visible_gpus.gpus_of_host(devices, procfs.Capabilities(self.host).known_nodes)
+        expected = visible_gpus.gpus_of_host(devices, procfs.MigCapabilities(self.host).known_nodes)
         self.gpus = [(gpu, visible_gpus.is_seen(gpu, view)) for gpu in expected]
         if not self.gpus:
             problem = "This host has no GPU that a container can use."

@@ -34,7 +34,7 @@ COMMANDS = (COMMAND, NODES_COMMAND)
 _UUID = re.compile(r"\(UUID: ((?:GPU|MIG)-[^)\s]+)\)")
 
 
-class Gpu(t.NamedTuple):
+class HostGpu(t.NamedTuple):
     """A GPU or a MIG device of the host. An empty ``uuid`` and empty ``nodes`` are unknown."""
 
     name: str
@@ -53,23 +53,23 @@ class View(t.NamedTuple):
     nodes: frozenset[str]
 
 
-def gpus_of_host(devices: t.Iterable[t.Mapping[str, t.Any]], mig_nodes: MigNodes) -> list[Gpu]:
+def gpus_of_host(devices: t.Iterable[t.Mapping[str, t.Any]], mig_nodes: MigNodes) -> list[HostGpu]:
     """Return what a container has to see of ``devices``, which are those of describe_gpus().
 
     A GPU in MIG mode cannot be used itself, only its MIG devices.
     """
-    found: list[Gpu] = []
+    found: list[HostGpu] = []
     for device in devices:
         index, minor = device["index"], device["minor"]
         name = f"GPU {device['bus_id'] or 'without a number'}" if index is None else f"GPU {index}"
         node = () if minor is None else (f"/dev/nvidia{minor}",)
         if not device["mig_enabled"]:
-            found.append(Gpu(name, device["uuid"] or "", node))
+            found.append(HostGpu(name, device["uuid"] or "", node))
             continue
         for number, mig in enumerate(device["mig_devices"]):
             nodes = tuple(mig_nodes(minor, mig["gpu_instance"], mig["compute_instance"])) if node else ()
             mig_name = f"{name} MIG {number if mig['index'] is None else mig['index']}"
-            found.append(Gpu(mig_name, mig["uuid"] or "", (*node, *nodes) if nodes else ()))
+            found.append(HostGpu(mig_name, mig["uuid"] or "", (*node, *nodes) if nodes else ()))
     return found
 
 
@@ -80,7 +80,7 @@ def view_of(output: str) -> View:
     return View(frozenset(_UUID.findall(output)), nodes)
 
 
-def is_seen(gpu: Gpu, view: View) -> bool:
+def is_seen(gpu: HostGpu, view: View) -> bool:
     """Return whether the container sees a GPU: by UUID if both sides know it, otherwise by all of its device nodes."""
     if gpu.uuid and view.uuids:
         return gpu.uuid in view.uuids

@@ -151,8 +151,8 @@ class Tree(Files):
         if not drm:
             return
         for kind, name, minor, group in (
-            ("card", f"card{gpu.index}", gpu.index, 44),
-            ("render", f"renderD{128 + gpu.index}", 128 + gpu.index, 105),
+            ("card", f"card{gpu.number}", gpu.number, 44),
+            ("render", f"renderD{128 + gpu.number}", 128 + gpu.number, 105),
         ):
             self.folder(f"/sys/bus/pci/devices/{gpu.bus}/drm/{name}")
             self.node(f"{root}/dev/dri/{name}", 226, minor, 0o660, group)
@@ -228,11 +228,11 @@ def gpus(count: int, parts: int = 0, gfx: bool = False) -> tuple[Gpu, ...]:
 
 def mig_gpu(gpu: Gpu, *parts: tuple[int, int, int, bool]) -> Gpu:
     """Return ``gpu`` with MIG devices: index, GPU instance, compute instance, and whether it supports graphics."""
-    migs = tuple(MigDevice(part, f"MIG-{gpu.index:04x}{part:04x}-0000", gi, ci, gfx) for part, gi, ci, gfx in parts)
+    migs = tuple(MigDevice(part, f"MIG-{gpu.number:04x}{part:04x}-0000", gi, ci, gfx) for part, gi, ci, gfx in parts)
     return gpu._replace(mig=True, migs=migs)
 
 
-def machine(*devices: Gpu) -> GpuInventory:
+def inventory_of(*devices: Gpu) -> GpuInventory:
     return GpuInventory(VERSION, devices, "nvml", ())
 
 

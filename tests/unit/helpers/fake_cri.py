@@ -157,8 +157,8 @@ class FakeCri:
 
     def do_container_status(self, _message: bytes) -> bytes:
         status = self.statuses.pop(0) if self.statuses else self.status
-        told = b"" if status is None else field(3, 2) + (field(7, status) if status else b"")
-        return field(1, field(1, "container1") + told)
+        status_fields = b"" if status is None else field(3, 2) + (field(7, status) if status else b"")
+        return field(1, field(1, "container1") + status_fields)
 
     def do_list_pod_sandbox(self, message: bytes) -> bytes:
         wanted = dict(fields(dict(fields(message))[1]))[3]

@@ -70,7 +70,7 @@ class FakePrograms:
         return 0, "", ""
 
 
-class World:
+class FakePackageManager:
     """A package manager as PackageManager describes it, and the host that it changes."""
 
     name = "apt"

@@ -24,7 +24,7 @@ class FakeSystemd:
     """The fake. ``ends`` maps the text of daemon.json to the result of a start or reload with it.
 
     The results are "active", "failed", "auto-restart", "hangs" (until the process is killed; then ``ends`` is called
-    again for the next start), and "deaf" (a reload without effect).
+    again for the next start), and "no effect" (of a reload).
     """
 
     def __init__(self, docker: FakeDocker) -> None:
@@ -40,7 +40,7 @@ class FakeSystemd:
         # The number of `systemctl show` calls before an accepted request changes the status.
         self.hesitates = 0
         # The number of `systemctl show` calls for which a unit is still stopping, unless it is killed.
-        self.stubborn = 0
+        self.slow_stops = 0
         self.started: t.Callable[[], t.Any] = lambda: None
         self.name, self.kill_mode, self.dependent_units = "docker.service", "process", ""
         self.file, self.control_group, self.main_pid = FILE, CONTROL_GROUP, PID
@@ -93,15 +93,15 @@ class FakeSystemd:
         elif verb == "daemon-reload":
             self.needs_reload = False
         elif verb == "kill":
-            self.stubborn = 0
+            self.slow_stops = 0
             self._start()
         return 0, "", ""
 
     def _show(self) -> str:
         if self._pending is not None and self.hesitates:
             self.hesitates -= 1
-        elif self._pending is not None and self.stubborn and self.active == "active":
-            self.stubborn -= 1
+        elif self._pending is not None and self.slow_stops and self.active == "active":
+            self.slow_stops -= 1
             return self._show_output("deactivating", "stop-sigterm", job=True)
         elif self._pending is not None:
             work, self._pending = self._pending, None

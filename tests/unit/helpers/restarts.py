@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart i
     RestartOptions,
     RestartResult,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.rollback import Change
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.rollback import ChangedFile
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_systemd import FakeSystemd
@@ -38,20 +38,20 @@ class Signalled(t.NamedTuple):
     got: list[int]
 
 
-def configure(systemd: FakeSystemd, **request: t.Any) -> tuple[Change, ...]:
+def configure(systemd: FakeSystemd, **request: t.Any) -> tuple[ChangedFile, ...]:
     """Register the runtime, and return the changes for the restart."""
     return _changes(systemd, RuntimeRequest(**{"set_as_default": True, **request}))
 
 
-def remove(systemd: FakeSystemd, **options: t.Any) -> tuple[Change, ...]:
+def remove(systemd: FakeSystemd, **options: t.Any) -> tuple[ChangedFile, ...]:
     """Remove the runtime, and return the changes for the restart."""
     return _changes(systemd, None, **options)
 
 
-def _changes(systemd: FakeSystemd, request: RuntimeRequest | None, **options: t.Any) -> tuple[Change, ...]:
+def _changes(systemd: FakeSystemd, request: RuntimeRequest | None, **options: t.Any) -> tuple[ChangedFile, ...]:
     configuration = ConfigureEngine(Options("docker", request, **options), systemd.docker.host, systemd.run)
     files = configuration.execute(check_mode=False).backup_files
-    return tuple(Change(str(file["path"]), file["backup"], file["checksum"]) for file in files)
+    return tuple(ChangedFile(str(file["path"]), file["backup"], file["checksum"]) for file in files)
 
 
 def restart(systemd: FakeSystemd, check_mode: bool = False, **options: t.Any) -> RestartResult:

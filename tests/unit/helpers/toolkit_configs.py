@@ -10,9 +10,9 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.configure import (
-    ConfigFile,
     ConfigPlan,
     SettingsRequest,
+    ToolkitConfigFile,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.settings import SETTINGS, effective
 
@@ -182,8 +182,8 @@ class Config:
         self.real_ldconfig = real_ldconfig
 
     @property
-    def file(self) -> ConfigFile:
-        return ConfigFile(PATH, self.content, self.record, self.real_ldconfig)
+    def file(self) -> ToolkitConfigFile:
+        return ToolkitConfigFile(PATH, self.content, self.record, self.real_ldconfig)
 
     @property
     def text(self) -> str:

@@ -4,7 +4,7 @@
 
 """The layout of plugins/module_utils: which package imports which, without cycles, and modules instead of names.
 
-The table of packages is read from docs/architecture.md.
+The table of packages is read from docs/architecture.md. The last test is about the tests: no file imports a test file.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ import re
 import typing as t
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 MODULE_UTILS = ROOT / "plugins/module_utils"
 PREFIX = "ansible_collections.gpufleet.nvidia.plugins.module_utils"
 PLUGINS = sorted((ROOT / "plugins").rglob("*.py"))
+TESTS = sorted(path for folder in ("tests", "molecule", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
 _ROW = re.compile(r"^\| `(_\w+)` \| [^|]+ \| ([^|]+) \|$", re.MULTILINE)
 
 
@@ -86,3 +89,39 @@ def test_a_file_is_not_too_long() -> None:
 def test_one_file_knows_ansible() -> None:
     pattern = re.compile(r"^\s*(?:from|import) ansible\b(?!_collections)", re.MULTILINE)
     assert [name for name, text in TEXTS.items() if pattern.search(text)] == ["_module"]
+
+
+def _imports_a_test_file(node: ast.AST) -> bool:
+    """Return whether a statement imports a test file, or a name from one, relative imports too."""
+    names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+    module = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+    return any(part.startswith("test_") for name in (*module, *names) for part in name.split("."))
+
+
+def test_no_file_imports_a_test_file() -> None:
+    # What several test files use is in tests/unit/helpers or in a conftest.py.
+    texts = {path: path.read_text(encoding="utf-8") for path in TESTS}
+    found = [
+        f"{path}:{node.lineno}"
+        for path, text in texts.items()
+        # Parsing all files takes seconds.
+        if re.search(r"(?<!def )\btest_", text)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.stmt) and _imports_a_test_file(node)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("from .test_properties import REQUESTS", True),
+        ("from . import test_properties", True),
+        ("from ansible_collections.gpufleet.nvidia.tests.unit.plugins import test_layout as layout", True),
+        ("import tests.unit.plugins.test_layout", True),
+        ("from ansible_collections.gpufleet.nvidia.tests.unit.helpers import gpu_hosts", False),
+        ("from . import helpers", False),
+    ],
+)
+def test_imports_of_test_files_are_recognized(statement: str, expected: bool) -> None:
+    assert _imports_a_test_file(ast.parse(statement).body[0]) is expected

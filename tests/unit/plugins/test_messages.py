@@ -39,7 +39,9 @@ def placeholders(source: str, name: str) -> t.Iterator[Placeholder]:
 
     def visit(node: ast.AST, in_function: bool) -> t.Iterator[Placeholder]:
         if isinstance(node, ast.FormattedValue) and _is_option(node.value):
-            parts = node.format_spec.values if isinstance(node.format_spec, ast.JoinedStr) else []
+            values = node.format_spec.values if isinstance(node.format_spec, ast.JoinedStr) else []
+            # Python 3.12.1 appends an empty text to a nested placeholder.
+            parts = [part for part in values if not (isinstance(part, ast.Constant) and part.value == "")]
             place = f"{name}:{node.lineno}"
             assert len(parts) == 1, f"{place}: an option needs its name, as in errors.option:source"
             option = parts[0].value if isinstance(parts[0], ast.Constant) else None

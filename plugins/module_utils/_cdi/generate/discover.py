@@ -41,7 +41,7 @@ class DeviceNodes:
         self.root = root
         self._hooks = hooks
         self._with_gids = with_gids
-        self._capabilities = procfs.Capabilities(lookup.host)
+        self._capabilities = procfs.MigCapabilities(lookup.host)
 
     def named(self, paths: t.Iterable[str]) -> list[cdi_edits.DeviceNode]:
         """Return the character devices among ``paths``, which are paths inside the container."""
@@ -172,7 +172,7 @@ def driver_edits(
 
 def driver_libraries(
     files: driver_files.DriverFiles, folders: t.Sequence[str], version: str, explicit: bool
-) -> list[driver_files.Found]:
+) -> list[driver_files.DriverFile]:
     """Return all libraries of this version in ``folders``, and the libraries there that have other versions."""
     found = files.in_folders([*folders, *(f"{folder}/vdpau" for folder in folders)], f"*.so.{version}")
     found += files.in_folders(folders, _OTHER_VERSION_LIBRARIES)
@@ -181,11 +181,11 @@ def driver_libraries(
     return list(dict.fromkeys(found))
 
 
-def mounts(found: t.Iterable[driver_files.Found]) -> tuple[cdi_edits.Mount, ...]:
+def mounts(found: t.Iterable[driver_files.DriverFile]) -> tuple[cdi_edits.Mount, ...]:
     return tuple(cdi_edits.Mount(file.host, file.inside) for file in found)
 
 
-def _library_links(files: driver_files.DriverFiles, library: driver_files.Found) -> list[str]:
+def _library_links(files: driver_files.DriverFiles, library: driver_files.DriverFile) -> list[str]:
     """Return the links that a container needs for a library, in the hook's format."""
     folder, name = posixpath.split(library.inside)
     links = [f"{target or name}::{folder}/{link}" for pattern, target, link in _EXTRA_LINKS if pattern.match(name)]
@@ -209,7 +209,7 @@ def _linker_name(soname: str) -> str:
     return soname
 
 
-def _is_link_beside(files: driver_files.DriverFiles, library: driver_files.Found, name: str) -> bool:
+def _is_link_beside(files: driver_files.DriverFiles, library: driver_files.DriverFile, name: str) -> bool:
     # Only a damaged file has a soname with a slash.
     return (
         "/" not in name and files.lookup.link_target(posixpath.join(posixpath.dirname(library.host), name)) is not None
@@ -217,7 +217,7 @@ def _is_link_beside(files: driver_files.DriverFiles, library: driver_files.Found
 
 
 def _cache_hook(
-    libraries: t.Sequence[driver_files.Found], request: cdi_options.Request, hooks: cdi_options.Hooks
+    libraries: t.Sequence[driver_files.DriverFile], request: cdi_options.Request, hooks: cdi_options.Hooks
 ) -> cdi_edits.Edits:
     inside = [library.inside for library in libraries if _LDCONFIG_NAME.match(posixpath.basename(library.inside))]
     arguments = ["--ldconfig-path", request.ldconfig_path] if request.ldconfig_path else []
@@ -298,13 +298,13 @@ def graphics_edits(files: driver_files.DriverFiles, version: str, hooks: cdi_opt
     )
 
 
-def _x_files(files: driver_files.DriverFiles, folders: t.Sequence[str], version: str) -> list[driver_files.Found]:
+def _x_files(files: driver_files.DriverFiles, folders: t.Sequence[str], version: str) -> list[driver_files.DriverFile]:
     paths = [f"{folder}/{name}" for folder in folders for name in ("nvidia/xorg", *(f"xorg/{m}" for m in _X_MODULES))]
     found = [files.first([*paths, *_X_FOLDERS], name) for name in (_X_DRIVER, f"{_X_EXTENSION}.{version}")]
     return [file for file in found if file is not None]
 
 
-def _graphics_links(libraries: t.Iterable[driver_files.Found], name: str, target: str, link: str) -> list[str]:
+def _graphics_links(libraries: t.Iterable[driver_files.DriverFile], name: str, target: str, link: str) -> list[str]:
     """Return a link for each file of that name. It leads to ``target``, or to the file if ``target`` is empty."""
     pattern = re.compile(re.escape(name) + r"\..*\..*\Z")
     parts = [posixpath.split(library.inside) for library in libraries]

@@ -214,7 +214,7 @@ class SpecGenerator:
             reason = f"{core_errors.option:mode}: {mode} needs it"
             if options.backend == cdi_options.NVIDIA_CTK:
                 reason = f"{core_errors.option:backend} is nvidia-ctk"
-            elif mode in cdi_modes.MODES:
+            elif mode in cdi_modes.NATIVE_MODES:
                 reason = "a refresh unit generates the same file with it"
             raise core_errors.HostError(
                 f"There is no nvidia-ctk on this host, but {reason}. Install the NVIDIA Container Toolkit first (role"
@@ -222,7 +222,7 @@ class SpecGenerator:
             )
         if not is_predicted(program, self._host):
             return generate_all_with(program, mode, options.request, self._run_pinned, self._host)
-        if mode not in cdi_modes.MODES:
+        if mode not in cdi_modes.NATIVE_MODES:
             raise UnpredictableError(
                 f"Check mode cannot predict the specification, because {core_errors.option:mode}: {mode} needs"
                 f" {program}, which an earlier task of this play would install."
@@ -238,14 +238,14 @@ class SpecGenerator:
 
 
 def _backend(backend: str, mode: str, owned_by_unit: bool) -> str:
-    if backend == cdi_options.NATIVE and mode not in cdi_modes.MODES:
+    if backend == cdi_options.NATIVE and mode not in cdi_modes.NATIVE_MODES:
         raise core_errors.NvidiaError(
             f"{core_errors.option:backend}: native does not support {core_errors.option:mode}: {mode}. Set"
             f" {core_errors.option:backend} to auto or nvidia-ctk."
         )
     if backend != cdi_options.AUTO:
         return backend
-    return cdi_options.NVIDIA_CTK if owned_by_unit or mode not in cdi_modes.MODES else cdi_options.NATIVE
+    return cdi_options.NVIDIA_CTK if owned_by_unit or mode not in cdi_modes.NATIVE_MODES else cdi_options.NATIVE
 
 
 def _required(
@@ -260,7 +260,7 @@ def _required(
 
 def _gpus_without_mig_devices(found: inventory.GpuInventory | None, mode: str) -> list[str]:
     empty = (
-        [str(gpu.index) for gpu in found.gpus if gpu.mig and not gpu.migs] if found and mode == cdi_modes.NVML else []
+        [str(gpu.number) for gpu in found.gpus if gpu.mig and not gpu.migs] if found and mode == cdi_modes.NVML else []
     )
     return [
         f"GPU {index} is in MIG mode, but has no MIG devices, so containers cannot use it. Create MIG devices, then run"
@@ -272,7 +272,7 @@ def _gpus_without_mig_devices(found: inventory.GpuInventory | None, mode: str) -
 def _unknown_coherence(options: cdi_options.CdiOptions, found: inventory.GpuInventory | None, mode: str) -> list[str]:
     if cdi_options.COHERENCE not in options.request.feature_flags or found is None or mode != cdi_modes.NVML:
         return []
-    unknown = [str(gpu.index) for gpu in found.gpus if gpu.coherent is None or found.source != "nvml"]
+    unknown = [str(gpu.number) for gpu in found.gpus if gpu.coherent is None or found.source != "nvml"]
     warning = (
         f"NVML does not report whether GPU {', '.join(unknown)} is coherent, so it is in neither of the additional"
         f" specifications. Make NVML usable, or remove {cdi_options.COHERENCE} from"
@@ -513,7 +513,7 @@ def _unquoted(text: str) -> str:
 
 
 def _advice(mode: str) -> str:
-    if mode in cdi_modes.MODES:
+    if mode in cdi_modes.NATIVE_MODES:
         return f"Check that the driver is loaded (nvidia-smi), or set {core_errors.option:backend}: native."
     return f"Check that mode {mode} is right for this host, and that its driver is installed."
 

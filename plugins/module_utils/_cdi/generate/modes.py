@@ -113,7 +113,7 @@ def _by_identifier(gpu_inventory: inventory.GpuInventory, identifier: str) -> _S
     match = _INDEX.match(identifier)
     for candidate in candidates:
         gpu, mig_device = candidate
-        numbers = (gpu.index, None if mig_device is None else mig_device.index)
+        numbers = (gpu.number, None if mig_device is None else mig_device.number)
         if match and numbers == (int(match.group(1)), None if match.group(2) is None else int(match.group(2))):
             return candidate
         if identifier and identifier == (gpu.uuid if mig_device is None else mig_device.uuid):
@@ -127,13 +127,13 @@ def _by_identifier(gpu_inventory: inventory.GpuInventory, identifier: str) -> _S
 
 def _name(gpu: inventory.Gpu, mig_device: inventory.MigDevice | None, strategy: str) -> str:
     if strategy in {cdi_options.INDEX, cdi_options.TYPE_INDEX}:
-        number = f"{gpu.index}" if mig_device is None else f"{gpu.index}:{mig_device.index}"
+        number = f"{gpu.number}" if mig_device is None else f"{gpu.number}:{mig_device.number}"
         prefix = "gpu" if mig_device is None else "mig"
         return number if strategy == cdi_options.INDEX else prefix + number
     uuid = gpu.uuid if mig_device is None else mig_device.uuid
     if not uuid:
         raise errors.HostError(
-            f"The driver does not report the UUID of GPU {gpu.index} ({gpu.bus}), because no program has used the GPU"
+            f"The driver does not report the UUID of GPU {gpu.number} ({gpu.bus}), because no program has used the GPU"
             f" since the host started. Run nvidia-smi -L, or remove uuid from {errors.option:device_name_strategies}."
         )
     return uuid
@@ -142,8 +142,8 @@ def _name(gpu: inventory.Gpu, mig_device: inventory.MigDevice | None, strategy: 
 def _require_nodes(gpu: inventory.Gpu, edits: cdi_edits.Edits) -> None:
     if not edits.nodes:
         raise errors.HostError(
-            f"GPU {gpu.index} ({gpu.bus}) has no device node: /dev/nvidia{gpu.minor} is missing. Run nvidia-smi as root"
-            " to create it."
+            f"GPU {gpu.number} ({gpu.bus}) has no device node: /dev/nvidia{gpu.minor} is missing. Run nvidia-smi as"
+            " root to create it."
         )
 
 
@@ -173,7 +173,7 @@ _NODE_MODES = {
         "Use this mode only on hosts with NVSwitch and a loaded driver.",
     ),
 }
-MODES = (NVML, MANAGEMENT, *_NODE_MODES, IMEX)
+NATIVE_MODES = (NVML, MANAGEMENT, *_NODE_MODES, IMEX)
 
 
 class _Inputs(t.NamedTuple):
@@ -191,7 +191,7 @@ def generate_all(
 
     Specifications are plain data with keys in the order of nvidia-ctk. VARIANTS has the names of the variants.
 
-    mode: one of MODES.
+    mode: one of NATIVE_MODES.
     gpu_inventory: required for nvml. Without it, management uses the version of the loaded driver on a live host, and
     the version of libcuda in an offline tree.
 
@@ -199,8 +199,8 @@ def generate_all(
     describes. Like nvidia-ctk, this leaves out single device nodes that are missing. The caller must check the nodes
     that are required.
     """
-    if mode not in MODES:
-        raise errors.NvidiaError(f"{errors.option:mode}: unknown value {mode!r}. Use one of {', '.join(MODES)}.")
+    if mode not in NATIVE_MODES:
+        raise errors.NvidiaError(f"{errors.option:mode}: unknown value {mode!r}. Use one of {', '.join(NATIVE_MODES)}.")
     request = cdi_options.checked(request, host)
     lookup = file_lookup.CachedFS(host)
     # As in nvidia-ctk (pkg/nvcdi/options.go, v1.20.0), where enabled_hooks still has effect.

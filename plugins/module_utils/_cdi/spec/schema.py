@@ -95,7 +95,7 @@ MOUNT_OPTIONS = frozenset(
 )
 
 
-class Problem(t.NamedTuple):
+class SpecificationProblem(t.NamedTuple):
     """A problem of a document. ``field`` is like ``devices[0].containerEdits.env[1]``, empty for the whole document."""
 
     field: str
@@ -150,18 +150,20 @@ class Reader:
     """Converts data to the types of the library, and records errors and warnings."""
 
     def __init__(self) -> None:
-        self.errors: list[Problem] = []
-        self.warnings: list[Problem] = []
+        self.errors: list[SpecificationProblem] = []
+        self.warnings: list[SpecificationProblem] = []
 
     def error(self, field: str, message: str) -> None:
-        self.errors.append(Problem(field, message))
+        self.errors.append(SpecificationProblem(field, message))
         if len(self.errors) >= _MAX_PROBLEMS:
-            self.errors.append(Problem("", f"has more than {_MAX_PROBLEMS} errors. Only the first ones are shown"))
+            self.errors.append(
+                SpecificationProblem("", f"has more than {_MAX_PROBLEMS} errors. Only the first ones are shown")
+            )
             raise LimitError
 
     def warn(self, field: str, message: str) -> None:
         if len(self.warnings) < _MAX_PROBLEMS:
-            self.warnings.append(Problem(field, message))
+            self.warnings.append(SpecificationProblem(field, message))
 
     def read(self, data: t.Any) -> dict[str, t.Any] | None:
         """Return a whole document, or None if ``data`` is not a mapping.

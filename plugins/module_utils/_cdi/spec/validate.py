@@ -33,8 +33,8 @@ class ValidationResult(t.NamedTuple):
     types, and no null values. If there are errors, it contains the parts that could be read.
     """
 
-    errors: tuple[cdi_schema.Problem, ...]
-    warnings: tuple[cdi_schema.Problem, ...]
+    errors: tuple[cdi_schema.SpecificationProblem, ...]
+    warnings: tuple[cdi_schema.SpecificationProblem, ...]
     minimum_version: str
     document: dict[str, t.Any]
 

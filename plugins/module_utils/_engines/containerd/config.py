@@ -121,7 +121,7 @@ _PLUGINS = tuple(dict.fromkeys(path[-1] for path in CRI_TABLE.values()))
 _VERSION_DEPENDENT = ("plugins", "disabled_plugins", "required_plugins")
 
 
-class ConfigFile(t.NamedTuple):
+class ContainerdFile(t.NamedTuple):
     """One file of the configuration. All links in ``path`` are resolved."""
 
     path: str
@@ -168,8 +168,8 @@ class ContainerdFiles:
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    def _load(self, path: str) -> list[ConfigFile]:
-        loaded: dict[str, ConfigFile] = {}
+    def _load(self, path: str) -> list[ContainerdFile]:
+        loaded: dict[str, ContainerdFile] = {}
         pending = [path]
         while pending:
             name = pending.pop(0)
@@ -184,7 +184,7 @@ class ContainerdFiles:
                 self.missing.append(name)
                 continue
             document = document or toml_document.TomlDocument.from_bytes(real, b"")
-            loaded[real] = ConfigFile(real, document)
+            loaded[real] = ContainerdFile(real, document)
             for pattern in self._patterns(name, document):
                 pending += self.expand(pattern)
         return list(loaded.values())
@@ -327,13 +327,13 @@ class ContainerdFiles:
 
     def _tables_of_both_names(self, document: toml_document.TomlDocument) -> tuple[t.Any, t.Any]:
         """Return the CRI settings with the names of version 3 and those with the names of version 2."""
-        files = [ConfigFile("", document)] if self.migrates else self.files
+        files = [ContainerdFile("", document)] if self.migrates else self.files
         return self._merged(files, CRI_TABLE[3]), self._merged(files, CRI_TABLE[2])
 
     def _keeps_new_names(self) -> bool:
         return self.engine_version is None or self.engine_version >= KEEPS_NEW_NAMES_SINCE
 
-    def _merged(self, files: t.Iterable[ConfigFile], path: KeyPath) -> dict[str, t.Any] | None:
+    def _merged(self, files: t.Iterable[ContainerdFile], path: KeyPath) -> dict[str, t.Any] | None:
         """Return the table at ``path`` after all files, with the names of the files; None if no file has it."""
         tables = [
             toml_plan.require(file.document, self._path_in(file, path), dict, "Make it a table, or remove it.")
@@ -343,12 +343,12 @@ class ContainerdFiles:
         found = [table for table in tables if table is not None]
         return functools.reduce(toml_plan.merged, found) if found else None
 
-    def _path_in(self, file: ConfigFile, path: KeyPath) -> KeyPath:
+    def _path_in(self, file: ContainerdFile, path: KeyPath) -> KeyPath:
         """Return where a file has the table ``path``: containerd 2.0 to 2.2 renames those of version 1."""
         is_renamed = self.merges and not self.migrates and file.document.value("version") in (None, 1)
         return CRI_TABLE[1] if is_renamed and path == CRI_TABLE[2] and not file.document.has(*path) else path
 
-    def _migrated(self, files: t.Sequence[ConfigFile]) -> dict[str, t.Any] | None:
+    def _migrated(self, files: t.Sequence[ContainerdFile]) -> dict[str, t.Any] | None:
         """Return the CRI settings of files that containerd merges before it migrates them, None if there are none."""
         paths = dict.fromkeys(path for file in files for path in self.cri_paths(file.document))
         tables = [table for table in (self._merged(files, path) for path in paths) if table is not None]
@@ -356,7 +356,7 @@ class ContainerdFiles:
             tables = tables[-1:]
         return functools.reduce(_merge_older, tables) if tables else None
 
-    def cri_tables(self) -> list[tuple[ConfigFile, dict[str, t.Any]]]:
+    def cri_tables(self) -> list[tuple[ContainerdFile, dict[str, t.Any]]]:
         """Return the files whose CRI settings have effect, with these settings."""
         found = [(file, self._migrated([file])) for file in self.files]
         return [(file, self.names.canonical(table, _CRI)) for file, table in found if table is not None]
@@ -390,7 +390,7 @@ class ContainerdFiles:
         for file in self.files:
             self.names.check_spelling(self.as_written(file), known, "containerd")
 
-    def as_written(self, file: ConfigFile) -> toml_document.TomlDocument:
+    def as_written(self, file: ContainerdFile) -> toml_document.TomlDocument:
         """Return the document with the names of the file."""
         return self._written.get(file.path, file.document)
 

@@ -24,7 +24,7 @@ FACTS = engines_facts.EngineFacts(
         # read: 1.1.0 (containerd #12664).
         ((2, 2, 1), "1.1.0"),
     ),
-    options=engines_facts.RUNTIMES | engines_facts.TABLES | engines_facts.MODES | {"use_legacy_config"},
+    options=engines_facts.RUNTIMES | engines_facts.TABLES | engines_facts.FILE_OPTIONS | {"use_legacy_config"},
     # The settings of k3s and RKE2 are in YAML, but only the host knows the flavor of its containerd.
     packages=(("tomlkit",), ("yaml",)),
     cri=True,

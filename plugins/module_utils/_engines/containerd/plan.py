@@ -24,7 +24,7 @@ DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 # containerd's RELEASES.md: the setting exists from 1.7 on and is on by default from 2.0 on. 2.4.0-beta.0 still obeys
 # false, although its removal was planned for 2.4 (internal/cri/server/container_create_linux.go).
 CDI_SINCE, CDI_BY_DEFAULT_SINCE = (1, 7), (2,)
-MODES = ("auto", "in_place", "drop_in")
+CONFIG_MODES = ("auto", "in_place", "drop_in")
 # A type of containerd 1.x, whose options have no field BinaryName (runtime/linux/runctypes of 1.7.24).
 OLD_LINUX_TYPE = "io.containerd.runtime.v1.linux"
 _TABLE = "Make it a table, or remove it."
@@ -151,9 +151,10 @@ class ContainerdPlanner:
 
     def _mode(self, requested: str) -> str:
         """Return in_place, drop_in (only the entries of this collection) or snapshot (a copy of all CRI settings)."""
-        if requested not in MODES:
+        if requested not in CONFIG_MODES:
             raise errors.NvidiaError(
-                f"containerd does not support {errors.option:config_mode}: {requested}. Use one of {', '.join(MODES)}."
+                f"containerd does not support {errors.option:config_mode}: {requested}."
+                f" Use one of {', '.join(CONFIG_MODES)}."
             )
         merges = self.current.merges
         if requested == "in_place" or (requested == "auto" and not merges):

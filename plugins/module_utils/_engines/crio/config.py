@@ -87,7 +87,7 @@ _RUNC = "runc"
 _TABLE_ADVICE = "Make it a table, or remove it."
 
 
-class ConfigFile(t.NamedTuple):
+class CrioFile(t.NamedTuple):
     """One file of the configuration.
 
     ``name`` is the path at which CRI-O finds the file, ``path`` the same path with all links resolved.
@@ -187,13 +187,13 @@ class CrioFiles:
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    def _load(self, path: str) -> list[ConfigFile]:
+    def _load(self, path: str) -> list[CrioFile]:
         main = self._document(path) or toml_document.TomlDocument.from_bytes(path, b"")
-        loaded = [ConfigFile(path, path, main)]
+        loaded = [CrioFile(path, path, main)]
         for name, real in self._drop_ins():
             document = self._document(real)
             if document is not None:
-                loaded.append(ConfigFile(name, real, document))
+                loaded.append(CrioFile(name, real, document))
             elif real not in self._overlay:
                 self.missing.append(name)
         return loaded
@@ -255,7 +255,7 @@ class CrioFiles:
 
     # -- effective settings --------------------------------------------------------------------------------------
 
-    def defining_file(self, path: KeyPath) -> ConfigFile | None:
+    def defining_file(self, path: KeyPath) -> CrioFile | None:
         """Return the file whose value of ``path`` has effect."""
         return next((file for file in reversed(self.files) if file.document.has(*path)), None)
 
@@ -275,7 +275,7 @@ class CrioFiles:
                 found.pop(_RUNC, None)
         return found
 
-    def _drops_runc(self, file: ConfigFile) -> bool:
+    def _drops_runc(self, file: CrioFile) -> bool:
         is_old = self.version is not None and self.version < KEEPS_RUNC_SINCE
         return is_old and file.document.has(*DEFAULT) and file.document.value(*DEFAULT) != _RUNC
 

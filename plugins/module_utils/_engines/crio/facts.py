@@ -26,7 +26,7 @@ FACTS = engines_facts.EngineFacts(
         ((1, 35), "1.0.0"),
     ),
     cdi_always=True,
-    options=engines_facts.RUNTIMES | engines_facts.TABLES | engines_facts.MODES,
+    options=engines_facts.RUNTIMES | engines_facts.TABLES | engines_facts.FILE_OPTIONS,
     hook_mode=True,
     packages=(("tomlkit",), ()),
     cri=True,

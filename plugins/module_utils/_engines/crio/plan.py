@@ -367,7 +367,7 @@ class CrioPlanner:
                 raise errors.NvidiaError(f"{self._unit_path()}: {problem}. {advice}")
             raise file.document.error(crio_config.DEFAULT, problem, advice)
 
-    def _advice(self, file: crio_config.ConfigFile) -> str:
+    def _advice(self, file: crio_config.CrioFile) -> str:
         if self.drop_in is None:
             return f"remove {errors.option:config_mode}: in_place."
         folder, name = posixpath.split(file.name)

@@ -82,7 +82,7 @@ class K0sFiles(containerd_config.ContainerdFiles):
 
     managed = True
 
-    def _load(self, path: str) -> list[containerd_config.ConfigFile]:
+    def _load(self, path: str) -> list[containerd_config.ContainerdFile]:
         real = self._files.resolve(path)
         main = self._document(real)
         self.managed = main is None or is_managed(main.text, self.engine_version)
@@ -91,12 +91,14 @@ class K0sFiles(containerd_config.ContainerdFiles):
         # A k0s whose containerd migrates files does not start with drop-ins of another version
         # (internal/pkg/sysinfo/probes/containerd.go of 1.36.1).
         self.merges, self.migrates, self.merges_versions = True, False, False
-        loaded = {real: containerd_config.ConfigFile(real, main or toml_document.TomlDocument.from_bytes(real, b""))}
+        loaded = {
+            real: containerd_config.ContainerdFile(real, main or toml_document.TomlDocument.from_bytes(real, b""))
+        }
         for name in self.expand(f"{DROP_INS}/*.toml"):
             drop_in = self._files.resolve(name)
             document = self._document(drop_in)
             if document is not None:
-                loaded.setdefault(drop_in, containerd_config.ConfigFile(drop_in, document))
+                loaded.setdefault(drop_in, containerd_config.ContainerdFile(drop_in, document))
         return list(loaded.values())
 
     def _version(self) -> int:
@@ -139,7 +141,7 @@ class K0sFiles(containerd_config.ContainerdFiles):
         found = document.value(*self.cri_path)
         return found if isinstance(found, dict) else {}
 
-    def wrong_versions(self) -> list[tuple[containerd_config.ConfigFile, str]]:
+    def wrong_versions(self) -> list[tuple[containerd_config.ContainerdFile, str]]:
         """Return drop-ins in a format version that k0s does not accept, each with a setting that shows its version."""
         found = []
         other_paths = [path for path in dict.fromkeys(containerd_config.CRI_TABLE.values()) if path != self.cri_path]

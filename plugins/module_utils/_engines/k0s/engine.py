@@ -30,7 +30,7 @@ if t.TYPE_CHECKING:
 
 
 DROP_IN = f"{k0s_config.DROP_INS}/99-nvidia.toml"
-MODES = ("auto", "drop_in")
+CONFIG_MODES = ("auto", "drop_in")
 # The services that `k0s install` creates.
 SERVICES = ("k0sworker.service", "k0scontroller.service")
 # Parts of the error message when the validation command cannot start, on this host and in a chroot.
@@ -172,10 +172,10 @@ class K0sPlanner(containerd_plan.ContainerdPlanner):
 
     def _check(self, request: engines_base.RuntimeRequest) -> None:
         """Raise NvidiaError for options that k0s does not support."""
-        if request.config_mode not in MODES:
+        if request.config_mode not in CONFIG_MODES:
             raise errors.NvidiaError(
                 f"k0s does not support {errors.option:config_mode}: {request.config_mode}, because k0s writes"
-                f" {self.main.path} itself. Use one of {', '.join(MODES)}."
+                f" {self.main.path} itself. Use one of {', '.join(CONFIG_MODES)}."
             )
         if request.drop_in_path is not None and k0s_config.drop_in_name(request.drop_in_path) is None:
             raise errors.NvidiaError(

@@ -40,7 +40,7 @@ _SUFFIXES = (".yaml", ".yml")
 _OWN_FILE = re.compile(re.escape(toml_plan.HEADER) + DEFAULT_RUNTIME.encode() + rb": ([A-Za-z0-9_.-]+)\n\Z")
 
 
-class Setting(t.NamedTuple):
+class RancherSetting(t.NamedTuple):
     """The values of one setting. The last one has effect. ``source`` is the file or unit that sets the last one."""
 
     values: tuple[str, ...]
@@ -51,7 +51,7 @@ class Setting(t.NamedTuple):
         return self.values[-1] if self.values else ""
 
 
-class Distribution(t.NamedTuple):
+class RancherDistribution(t.NamedTuple):
     """The paths of K3s or RKE2. ``program`` is the name k3s or rke2 in paths, units and environment variables."""
 
     program: str
@@ -85,7 +85,7 @@ def own_default(content: bytes | None) -> str | None:
     return match.group(1).decode() if match is not None else None
 
 
-class Settings:
+class RancherSettings:
     """The settings of K3s or RKE2 on one host.
 
     ``overlay`` maps resolved paths to planned contents, which replace the files on the host (None: the file is
@@ -94,7 +94,7 @@ class Settings:
 
     def __init__(
         self,
-        distribution: Distribution,
+        distribution: RancherDistribution,
         host: hostfs.HostFS,
         unit: systemd_units.Unit | None,
         overlay: t.Mapping[str, bytes | None] | None = None,
@@ -106,7 +106,7 @@ class Settings:
         self._host = host
         self._overlay = overlay or {}
         self.config_file = config_file(distribution, unit)
-        self._found: dict[str, Setting] = {}
+        self._found: dict[str, RancherSetting] = {}
         for path in self.files():
             for name, value in self._read(path).items():
                 self._add(str(name), value, path)
@@ -172,20 +172,22 @@ class Settings:
             return
         values = tuple(_to_text(each) for each in (value if isinstance(value, list) else [value]))
         before = self._found.get(name)
-        self._found[name] = Setting((*before.values, *values) if appends and before is not None else values, path)
+        self._found[name] = RancherSetting(
+            (*before.values, *values) if appends and before is not None else values, path
+        )
 
 
-def config_file(distribution: Distribution, unit: systemd_units.Unit | None) -> str:
+def config_file(distribution: RancherDistribution, unit: systemd_units.Unit | None) -> str:
     """Return the configuration file: the one in the unit's environment, else in its flags, else the default."""
     variable = unit.environment.get(distribution.variable("CONFIG_FILE")) if unit is not None else None
     flag = _flag_values(unit, ("config", "c")) if unit is not None else []
     return variable or (flag[0] if flag else distribution.config_file)
 
 
-def data_dir(distribution: Distribution, host: hostfs.HostFS, unit: systemd_units.Unit | None) -> str:
+def data_dir(distribution: RancherDistribution, host: hostfs.HostFS, unit: systemd_units.Unit | None) -> str:
     """Return the data directory. If a configuration file cannot be read, only the unit is used."""
     try:
-        found = Settings(distribution, host, unit).value(DATA_DIR)
+        found = RancherSettings(distribution, host, unit).value(DATA_DIR)
     except errors.NvidiaError:
         # The error is not lost: K3sPlanner reads the same files again and raises it.
         flag = flags(unit).get(DATA_DIR)
@@ -195,12 +197,12 @@ def data_dir(distribution: Distribution, host: hostfs.HostFS, unit: systemd_unit
     return folder.rstrip("/") if folder.startswith("/") else distribution.data_dir
 
 
-def flags(unit: systemd_units.Unit | None) -> dict[str, Setting]:
+def flags(unit: systemd_units.Unit | None) -> dict[str, RancherSetting]:
     """Return the settings on the command line of the unit."""
     if unit is None:
         return {}
     found = {name: _flag_values(unit, [flag for flag in _NAMES if _NAMES[flag] == name]) for name in _NAMES.values()}
-    return {name: Setting(tuple(values), f"the unit {unit.name}") for name, values in found.items() if values}
+    return {name: RancherSetting(tuple(values), f"the unit {unit.name}") for name, values in found.items() if values}
 
 
 def _flag_values(unit: systemd_units.Unit, names: t.Collection[str]) -> list[str]:

@@ -47,7 +47,7 @@ class K3sFamily(containerd_engine.EmbeddedContainerd):
     def __init__(self, title: str, program: str, services: tuple[str, ...]) -> None:
         self.title = title
         self.flavor = self.key = self.starter = program
-        self.distribution = k3s_config.Distribution(program)
+        self.distribution = k3s_config.RancherDistribution(program)
         self.services = services
         self.service = services[0]
         self.config_path = f"{self.distribution.data_dir}/{_GENERATED}"
@@ -127,14 +127,14 @@ class K3sFamily(containerd_engine.EmbeddedContainerd):
 
     def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
         """Return the state after the next restart. Raises NvidiaError."""
-        settings = k3s_config.Settings(self.distribution, k3s_generated.host_of(context), context.unit)
+        settings = k3s_config.RancherSettings(self.distribution, k3s_generated.host_of(context), context.unit)
         return k3s_generated.GeneratedConfig(context).expected(settings.value(k3s_config.DEFAULT_RUNTIME))
 
     def config_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
         generated = k3s_generated.GeneratedConfig(
             engines_base.HostFiles(host, self.key).as_configured(installation, None)
         )
-        return [*generated.sources(), *k3s_config.Settings(self.distribution, host, installation.unit).files()]
+        return [*generated.sources(), *k3s_config.RancherSettings(self.distribution, host, installation.unit).files()]
 
     # -- no validator --------------------------------------------------------------------------------------------
 

@@ -130,8 +130,13 @@ def _releases_text(since: t.Mapping[int, int]) -> str:
 
 
 def host_of(context: engines_base.Context) -> hostfs.HostFS:
-    """Return the host, on which the programs of the runtimes are searched."""
-    return t.cast("engines_base.HostFiles", context.files).host
+    """Return the host, on which the programs of the runtimes are searched.
+
+    Raises TypeError for other files than HostFiles, which have no host.
+    """
+    if not isinstance(context.files, engines_base.HostFiles):
+        raise TypeError(f"There is no host in {type(context.files).__name__}.")
+    return context.files.host
 
 
 class GeneratedConfig:

@@ -35,7 +35,7 @@ class K3sPlanner:
     """One plan for the settings of one installation. ``title`` is the display name of the distribution."""
 
     def __init__(
-        self, title: str, distribution: k3s_config.Distribution, generated: str, context: engines_base.Context
+        self, title: str, distribution: k3s_config.RancherDistribution, generated: str, context: engines_base.Context
     ) -> None:
         self.title = title
         self.distribution = distribution
@@ -43,7 +43,7 @@ class K3sPlanner:
         self.generated = k3s_generated.GeneratedConfig(context)
         self.context = context
         self.host = k3s_generated.host_of(context)
-        self.before = k3s_config.Settings(distribution, self.host, context.unit)
+        self.before = k3s_config.RancherSettings(distribution, self.host, context.unit)
         self.path = context.files.resolve(f"{self.before.config_file}.d/{FILE_NAME}")
         self.content = self.host.read(self.path)
         self.found = k3s_generated.find_programs(context)
@@ -210,7 +210,7 @@ class K3sPlanner:
 
     def _plan(self, files: t.Sequence[core_plan.PlannedFile]) -> engines_base.EnginePlan:
         overlay = {file.path: file.after for file in files}
-        self.after = k3s_config.Settings(self.distribution, self.host, self.context.unit, overlay)
+        self.after = k3s_config.RancherSettings(self.distribution, self.host, self.context.unit, overlay)
         same = self.before.value(k3s_config.DEFAULT_RUNTIME) == self.after.value(k3s_config.DEFAULT_RUNTIME)
         state = self.generated.expected(self.after.value(k3s_config.DEFAULT_RUNTIME))
         return engines_base.EnginePlan(

@@ -30,7 +30,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 
 
-MODES = ("auto", "in_place")
+CONFIG_MODES = ("auto", "in_place")
 GENERATED_NAME = "containerd.toml"
 RUNTIME, RUNTIME_TYPE = "${RUNTIME}", "${RUNTIME_TYPE}"
 # The template of the snap contains a runtime of this name.
@@ -183,10 +183,10 @@ class TemplatePlanner(containerd_plan.ContainerdPlanner):
 
     def _check(self, request: engines_base.RuntimeRequest) -> None:
         """Raise NvidiaError for options that MicroK8s does not support."""
-        if request.config_mode not in MODES:
+        if request.config_mode not in CONFIG_MODES:
             raise errors.NvidiaError(
                 f"MicroK8s does not support {errors.option:config_mode}: {request.config_mode}, because it generates"
-                f" the configuration of its containerd from {self.main.path}. Use one of {', '.join(MODES)}."
+                f" the configuration of its containerd from {self.main.path}. Use one of {', '.join(CONFIG_MODES)}."
             )
         for name in ("drop_in_path", "use_legacy_config"):
             if getattr(request, name):

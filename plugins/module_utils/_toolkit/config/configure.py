@@ -43,7 +43,7 @@ class ConfigPlan(t.NamedTuple):
     warnings: tuple[str, ...]
 
 
-class ConfigFile(t.NamedTuple):
+class ToolkitConfigFile(t.NamedTuple):
     """The content of config.toml and the record of its original.
 
     ``content`` is None if the file does not exist. ``real_ldconfig`` says whether the host has REAL_LDCONFIG, which
@@ -91,7 +91,7 @@ class ConfigFile(t.NamedTuple):
 class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
     """The changes to config.toml. A commented setting is written below its comment, and the comment stays."""
 
-    def __init__(self, file: ConfigFile) -> None:
+    def __init__(self, file: ToolkitConfigFile) -> None:
         super().__init__(toml_document.TomlDocument.from_bytes, file.path, file.content, file.record)
         self._real_ldconfig = file.real_ldconfig
 
@@ -264,7 +264,7 @@ class ConfigTask:
         """Return the plan for the present file. Raises NvidiaError for wrong settings, or a file that is not TOML."""
         path, request = self.writer.main_path, self.options.request
         record = core_records.load_record(self.host, core_records.TOOLKIT, path)
-        file = ConfigFile(path, self.host.read(path), record, self.host.exists(toolkit_settings.REAL_LDCONFIG))
+        file = ToolkitConfigFile(path, self.host.read(path), record, self.host.exists(toolkit_settings.REAL_LDCONFIG))
         return file.absent() if request is None else file.present(request)
 
 

@@ -20,7 +20,7 @@ HOOK = "nvidia-container-runtime-hook"
 ALL_CAPABILITIES = frozenset(("compat32", "compute", "display", "graphics", "ngx", "utility", "video"))
 
 
-class Settings(t.NamedTuple):
+class RuntimeSettings(t.NamedTuple):
     """The settings of config.toml that decide about a container. The defaults are those of the programs.
 
     ``invalid`` is why the programs refuse the file; empty if they accept it.
@@ -64,7 +64,7 @@ class Settings(t.NamedTuple):
         return ALL_CAPABILITIES if "all" in names else names
 
 
-# The dotted key of each setting, by its name in Settings.
+# The dotted key of each setting, by its name in RuntimeSettings.
 KEYS = {
     "mode": "nvidia-container-runtime.mode",
     "accept_variable": "accept-nvidia-visible-devices-envvar-when-unprivileged",
@@ -88,7 +88,7 @@ KEYS = {
 }
 
 
-def settings_of(data: t.Mapping[str, t.Any]) -> Settings:
+def settings_of(data: t.Mapping[str, t.Any]) -> RuntimeSettings:
     """Return the settings in the parsed config.toml ``data``. A value of a wrong type makes them invalid."""
     found: dict[str, t.Any] = {}
     invalid = ""
@@ -96,7 +96,7 @@ def settings_of(data: t.Mapping[str, t.Any]) -> Settings:
         value: t.Any = data
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
-        default = Settings._field_defaults[name]
+        default = RuntimeSettings._field_defaults[name]
         if value is None:
             continue
         if isinstance(default, tuple):
@@ -108,14 +108,14 @@ def settings_of(data: t.Mapping[str, t.Any]) -> Settings:
             invalid = invalid or f"{key} has a wrong type"
         else:
             found[name] = value
-    settings = Settings(**found)
+    settings = RuntimeSettings(**found)
     unsupported = sorted(settings.supported - ALL_CAPABILITIES)
     if unsupported and not invalid:
         invalid = f"{KEYS['supported_capabilities']} has the unknown capability {unsupported[0]}"
     return settings._replace(invalid=invalid)
 
 
-def read(host: hostfs.HostFS, path: str) -> Settings:
+def read(host: hostfs.HostFS, path: str) -> RuntimeSettings:
     """Return the settings in config.toml at ``path``; the defaults if it does not exist.
 
     Raises NvidiaError if it cannot be read, ConfigurationError if it is not TOML.
@@ -124,7 +124,9 @@ def read(host: hostfs.HostFS, path: str) -> Settings:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document  # noqa: PLC0415
 
     content = host.read(path)
-    return Settings() if content is None else settings_of(toml_document.TomlDocument.from_bytes(path, content).data)
+    return (
+        RuntimeSettings() if content is None else settings_of(toml_document.TomlDocument.from_bytes(path, content).data)
+    )
 
 
 def mode_of_program(program: str) -> str | None:

@@ -40,7 +40,7 @@ _INSTALLER_LOCK = "/run/nvidia/toolkit/toolkit.pid"
 _FAPOLICYD = "/run/fapolicyd/fapolicyd.fifo"
 
 
-class Plan(t.NamedTuple):
+class DirectoryPlan(t.NamedTuple):
     """The required changes.
 
     ``before`` is the current version if it is complete, and ``layout`` the directory that replaces it. ``stale``
@@ -55,7 +55,7 @@ class Plan(t.NamedTuple):
     leftovers: tuple[str, ...]
     stale: tuple[str, ...]
     kept: t.Mapping[str, t.Sequence[str]]
-    nodes: tuple[device_nodes.Node, ...]
+    nodes: tuple[device_nodes.CharacterDevice, ...]
     previous_config: bytes | None
 
     @property
@@ -148,7 +148,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         files = [self.host.check_path("files", path) for path in options.files]
         return reader.from_packages(files, options.components, self.tools.unpack)
 
-    def _plan(self, source: toolkit_source.Source) -> Plan:
+    def _plan(self, source: toolkit_source.Source) -> DirectoryPlan:
         name, before = self.store.current(), self.current()
         integrity = None if before is None else self.store.check_integrity(before, self.options.thorough)
         layout = directory_layout.build_layout(
@@ -159,7 +159,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         stay = {name} if build or before is None else {name, before.replaces}
         others = [other for other in self.store.names() if other not in stay]
         used = {other: toolkit_usage.users(self.host, self.store.path(other)) for other in others}
-        return Plan(
+        return DirectoryPlan(
             before,
             integrity,
             layout,
@@ -171,7 +171,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             previous_config=self.read_config(self.config_path) if build and before else None,
         )
 
-    def _missing_device_nodes(self) -> list[device_nodes.Node]:
+    def _missing_device_nodes(self) -> list[device_nodes.CharacterDevice]:
         # On most hosts the driver has created the device nodes already.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes  # noqa: PLC0415
 
@@ -182,7 +182,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
 
     # -- Preconditions -------------------------------------------------------------------------------------------------
 
-    def _check_preconditions(self, plan: Plan, source: toolkit_source.Source) -> None:
+    def _check_preconditions(self, plan: DirectoryPlan, source: toolkit_source.Source) -> None:
         """Raise an error, or warn, for every problem that is known before the host is changed."""
         for warning in plan.layout.warnings:
             self.warn(warning)
@@ -205,7 +205,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
                 " `fapolicyd-cli --update`."
             )
 
-    def _check_removed_programs(self, plan: Plan) -> None:
+    def _check_removed_programs(self, plan: DirectoryPlan) -> None:
         """Refuse to remove programs that engines are configured with."""
         present = plan.before.files if plan.before is not None else self.store.names_at_dest()
         removed = {name for name in present if name not in plan.layout.entries}
@@ -258,7 +258,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
 
     # -- Changes under the lock ----------------------------------------------------------------------------------------
 
-    def _apply(self, plan: Plan, source: toolkit_source.Source) -> toolkit_directory.DirectoryResult:
+    def _apply(self, plan: DirectoryPlan, source: toolkit_source.Source) -> toolkit_directory.DirectoryResult:
         store, after = self.writable_store(), plan.before
         backups: list[dict[str, str | None]] = []
         if plan.build:
@@ -332,7 +332,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             )
         return versions.pop() if versions else None
 
-    def _save_config(self, plan: Plan, current: str | None) -> list[dict[str, str | None]]:
+    def _save_config(self, plan: DirectoryPlan, current: str | None) -> list[dict[str, str | None]]:
         if current is None:
             return []
         if plan.before is None or plan.integrity is None:
@@ -340,7 +340,9 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             return self.save_config(current, None)
         return self.save_config(current, plan.integrity)
 
-    def _switch(self, store: directory_store.VersionStore, plan: Plan, name: str) -> list[dict[str, str | None]]:
+    def _switch(
+        self, store: directory_store.VersionStore, plan: DirectoryPlan, name: str
+    ) -> list[dict[str, str | None]]:
         """Make a version the current one. Returns the backups of the previous version's config.toml."""
         try:
             backups = self._save_config(plan, store.current())
@@ -355,12 +357,12 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             raise
         return backups
 
-    def _create_device_nodes(self, nodes: t.Sequence[device_nodes.Node]) -> None:
+    def _create_device_nodes(self, nodes: t.Sequence[device_nodes.CharacterDevice]) -> None:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes  # noqa: PLC0415
 
         device_nodes.create_nodes(self.host, nodes, self.tools.run)
 
-    def _refresh_manifest(self, plan: Plan, source: toolkit_source.Source) -> None:
+    def _refresh_manifest(self, plan: DirectoryPlan, source: toolkit_source.Source) -> None:
         """Write the new identities of unchanged files, so that the next run need not read them."""
         before, integrity = plan.before, plan.integrity
         if before is None or integrity is None or not (integrity.fresh or before.sources != source.sources):
@@ -369,7 +371,9 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
 
     # -- Result --------------------------------------------------------------------------------------------------------
 
-    def _check_mode_result(self, plan: Plan, source: toolkit_source.Source) -> toolkit_directory.DirectoryResult:
+    def _check_mode_result(
+        self, plan: DirectoryPlan, source: toolkit_source.Source
+    ) -> toolkit_directory.DirectoryResult:
         result = self._result(plan, plan.before)
         if not plan.build:
             return result
@@ -381,7 +385,9 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         result = result._replace(version=toolkit_source.version_of(source), path=path)
         return self._with_new_files(result, directory_layout.build_layout(source.parts, self._spec, path), plan)
 
-    def _result(self, plan: Plan, after: toolkit_manifest.Manifest | None) -> toolkit_directory.DirectoryResult:
+    def _result(
+        self, plan: DirectoryPlan, after: toolkit_manifest.Manifest | None
+    ) -> toolkit_directory.DirectoryResult:
         current = plan.before.name if plan.before is not None else None
         previous = current if plan.build else plan.before.replaces if plan.before is not None else None
         lines = toolkit_directory.diff_lines(plan.before, plan.integrity)
@@ -406,7 +412,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         )
 
     def _with_new_files(
-        self, result: toolkit_directory.DirectoryResult, new: directory_layout.DirectoryLayout, plan: Plan
+        self, result: toolkit_directory.DirectoryResult, new: directory_layout.DirectoryLayout, plan: DirectoryPlan
     ) -> toolkit_directory.DirectoryResult:
         """Return the result with the new files and config.toml for the diff."""
         return result._replace(

@@ -227,7 +227,7 @@ class DirectorySpec(t.NamedTuple):
 class DirectoryLayout(t.NamedTuple):
     """The files of one version, and the effective settings of its config.toml (``settings`` without secrets)."""
 
-    entries: dict[str, toolkit_manifest.Entry]
+    entries: dict[str, toolkit_manifest.ManifestEntry]
     config: str
     settings: dict[str, t.Any]
     warnings: tuple[str, ...]
@@ -291,11 +291,11 @@ def build_layout(parts: t.Sequence[toolkit_manifest.PartDigest], spec: Directory
     for runtime in runtimes:
         check_runtime(f"{RUNTIMES_KEY} contains", runtime, spec.dest)
     context = WrapperContext(folder, spec.dest, list(dict.fromkeys(runtimes)), version_in(parts))
-    entries: dict[str, toolkit_manifest.Entry] = {}
+    entries: dict[str, toolkit_manifest.ManifestEntry] = {}
     for part in parts:
         entries.update(_entries_of(part, context))
     if HOOK in entries:
-        entries[_HOOK_LINK] = toolkit_manifest.Entry(0o777, target=HOOK)
+        entries[_HOOK_LINK] = toolkit_manifest.ManifestEntry(0o777, target=HOOK)
     entries[toolkit_constants.OWN_CONFIG_FILE] = _text(config.text, _CONFIG_MODE)
     return DirectoryLayout(entries, config.text, toolkit_settings.masked(config.settings), config.warnings)
 
@@ -325,21 +325,21 @@ def version_in(parts: t.Iterable[toolkit_manifest.PartDigest]) -> str | None:
 
 def _entries_of(
     part: toolkit_manifest.PartDigest, context: WrapperContext
-) -> t.Iterator[tuple[str, toolkit_manifest.Entry]]:
+) -> t.Iterator[tuple[str, toolkit_manifest.ManifestEntry]]:
     if part.name.startswith("lib"):
-        yield part.name, toolkit_manifest.Entry((part.mode | 0o444) & 0o755, part.sha256, part.name)
+        yield part.name, toolkit_manifest.ManifestEntry((part.mode | 0o444) & 0o755, part.sha256, part.name)
         if part.soname and part.soname != part.name:
-            yield part.soname, toolkit_manifest.Entry(0o777, target=part.name)
+            yield part.soname, toolkit_manifest.ManifestEntry(0o777, target=part.name)
         return
     mode = (part.mode | 0o111) & 0o755
     if part.name in toolkit_constants.UNWRAPPED:
-        yield part.name, toolkit_manifest.Entry(mode, part.sha256, part.name)
+        yield part.name, toolkit_manifest.ManifestEntry(mode, part.sha256, part.name)
         return
-    yield part.name + toolkit_constants.REAL_SUFFIX, toolkit_manifest.Entry(mode, part.sha256, part.name)
+    yield part.name + toolkit_constants.REAL_SUFFIX, toolkit_manifest.ManifestEntry(mode, part.sha256, part.name)
     # A shell has to read the script, so the script needs read permission too.
     yield part.name, _text(wrapper(part.name, context), mode | 0o444)
 
 
-def _text(text: str, mode: int) -> toolkit_manifest.Entry:
+def _text(text: str, mode: int) -> toolkit_manifest.ManifestEntry:
     content = text.encode()
-    return toolkit_manifest.Entry(mode, hashlib.sha256(content).hexdigest(), text=content)
+    return toolkit_manifest.ManifestEntry(mode, hashlib.sha256(content).hexdigest(), text=content)

@@ -46,7 +46,7 @@ class FileDigest(t.NamedTuple):
     identity: Identity
 
 
-class Entry(t.NamedTuple):
+class ManifestEntry(t.NamedTuple):
     """A file or link to create in the directory of a version: a copy of ``part``, ``text``, or a link to ``target``."""
 
     mode: int
@@ -288,7 +288,7 @@ def digest_file(path: str, before: FileDigest | None, thorough: bool) -> FileDig
     return FileDigest(sha256_of(path), identity)
 
 
-def installed_entry(path: str, entry: Entry) -> Installed:
+def installed_entry(path: str, entry: ManifestEntry) -> Installed:
     """Return the manifest entry of a file or link that was written for ``entry``."""
     status = os.lstat(path)
     content = None if entry.target else FileDigest(entry.sha256, Identity.of(status))

@@ -144,7 +144,7 @@ class VersionStore(directory_versions.VersionReader):
                 if os.path.lexists(path):
                     remove_tree.remove_tree(path)
 
-    def copy_part(self, name: str, entry: toolkit_manifest.Entry, source: str) -> None:
+    def copy_part(self, name: str, entry: toolkit_manifest.ManifestEntry, source: str) -> None:
         """Copy ``source``, a path of this process, into the version that is built. Raises HostError."""
         with self._path_errors("written"):
             digest = toolkit_manifest.create(
@@ -153,7 +153,7 @@ class VersionStore(directory_versions.VersionReader):
         if digest != entry.sha256:
             raise errors.HostError(f"{source} changed while it was read. Run the task again.")
 
-    def write_entry(self, name: str, entry: toolkit_manifest.Entry) -> None:
+    def write_entry(self, name: str, entry: toolkit_manifest.ManifestEntry) -> None:
         """Write a text or a link into the version that is built. Raises HostError."""
         path = os.path.join(self.process_build_dir, name)
         with self._path_errors("written"):
@@ -176,7 +176,7 @@ class VersionStore(directory_versions.VersionReader):
         return next(each for each in names if each not in taken)
 
     def finish(
-        self, manifest: toolkit_manifest.Manifest, entries: t.Mapping[str, toolkit_manifest.Entry], label: Label
+        self, manifest: toolkit_manifest.Manifest, entries: t.Mapping[str, toolkit_manifest.ManifestEntry], label: Label
     ) -> toolkit_manifest.Manifest:
         """Write the manifest of the new version and rename the version. Returns the manifest. Raises HostError."""
         new, final = self.process_build_dir, self._real_path(manifest.name)

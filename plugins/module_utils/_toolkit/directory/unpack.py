@@ -35,7 +35,7 @@ _FOLDERS = frozenset(folder[1:] for folder in (*toolkit_source.PROGRAM_FOLDERS, 
 _NAMES = ("nvidia-", "libnvidia-container")
 
 
-class Entry(t.NamedTuple):
+class ArchiveEntry(t.NamedTuple):
     """One name in an archive. ``mode`` includes the file type. ``content`` of a link is its target."""
 
     name: str
@@ -54,7 +54,7 @@ def _check_entry_count(count: int, label: str) -> None:
         raise archive_error(label, f"it contains more than {MAX_ENTRIES} entries")
 
 
-def write_entries(entries: t.Sequence[Entry], folder: str, label: str) -> None:
+def write_entries(entries: t.Sequence[ArchiveEntry], folder: str, label: str) -> None:
     """Write the toolkit's files and links of an archive below the existing ``folder``, and ignore all other entries.
 
     Owners are ignored, and modes are limited to 0755. A file of an earlier package is replaced. ``label`` is the
@@ -72,7 +72,7 @@ def write_entries(entries: t.Sequence[Entry], folder: str, label: str) -> None:
         _write(os.path.join(folder, path), entry)
 
 
-def _taken_path(entry: Entry) -> str:
+def _taken_path(entry: ArchiveEntry) -> str:
     """Return the path of one of the toolkit's files, relative to the root; empty for everything else.
 
     Since only known directories are used, and no entry replaces them, no file is written through a link.
@@ -82,7 +82,7 @@ def _taken_path(entry: Entry) -> str:
     return f"{above}/{name}" if is_taken and (stat.S_ISREG(entry.mode) or stat.S_ISLNK(entry.mode)) else ""
 
 
-def _write(path: str, entry: Entry) -> None:
+def _write(path: str, entry: ArchiveEntry) -> None:
     try:
         # A mode of the archive could keep this process from writing into the directory and removing it.
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -109,12 +109,12 @@ _DIGITS = re.compile(rb"[0-9A-Fa-f]+\Z")
 _END = b"TRAILER!!!"
 
 
-def read_newc(archive: bytes, label: str) -> list[Entry]:
+def read_newc(archive: bytes, label: str) -> list[ArchiveEntry]:
     """Return the entries of a cpio archive, each with its content.
 
     ``label`` is the archive's name in messages. Raises NvidiaError for a damaged archive.
     """
-    entries: list[Entry] = []
+    entries: list[ArchiveEntry] = []
     # Of several names of one file, only the last has the content. These are the file of each entry, and its content.
     files: list[tuple[int, int, int] | None] = []
     contents: dict[tuple[int, int, int], bytes] = {}
@@ -145,7 +145,7 @@ def read_newc(archive: bytes, label: str) -> list[Entry]:
             contents[file] = content
         _check_entry_count(len(entries), label)
         files.append(file)
-        entries.append(Entry(os.fsdecode(name), mode, content))
+        entries.append(ArchiveEntry(os.fsdecode(name), mode, content))
         offset = _aligned(end)
 
 
@@ -170,23 +170,23 @@ _REGULAR_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 _TAR_ERRORS = (tarfile.TarError, ValueError, ArithmeticError, LookupError, EOFError, RecursionError)
 
 
-def read_tar(archive: bytes, label: str) -> list[Entry]:
+def read_tar(archive: bytes, label: str) -> list[ArchiveEntry]:
     """Return the regular files and links of an uncompressed tar archive, each with its content. Owners are not read.
 
     A hard link gets the content of its target. ``label`` is the archive's name in messages. Raises NvidiaError for an
     archive that is damaged or in a form that Debian packages may not have.
     """
-    entries: list[Entry] = []
+    entries: list[ArchiveEntry] = []
     # By name without "./": the possible targets of a hard link.
-    files: dict[str, Entry] = {}
+    files: dict[str, ArchiveEntry] = {}
     for member in _members(archive, label):
         if member.islnk():
             entry = _linked(member, files, label)
         elif member.issym():
-            entry = Entry(member.name, stat.S_IFLNK | 0o777, os.fsencode(member.linkname))
+            entry = ArchiveEntry(member.name, stat.S_IFLNK | 0o777, os.fsencode(member.linkname))
         elif member.type in _REGULAR_TYPES:
             content = archive[member.offset_data : member.offset_data + member.size]
-            entry = Entry(member.name, stat.S_IFREG | stat.S_IMODE(member.mode), content)
+            entry = ArchiveEntry(member.name, stat.S_IFREG | stat.S_IMODE(member.mode), content)
         else:
             continue
         entries.append(entry)
@@ -216,7 +216,7 @@ def _members(archive: bytes, label: str) -> t.Iterator[tarfile.TarInfo]:
         raise archive_error(label, "its content has an invalid header")
 
 
-def _linked(member: tarfile.TarInfo, files: t.Mapping[str, Entry], label: str) -> Entry:
+def _linked(member: tarfile.TarInfo, files: t.Mapping[str, ArchiveEntry], label: str) -> ArchiveEntry:
     """Return a hard link as a separate file."""
     original = files.get(os.path.normpath(member.linkname))
     if original is None:
@@ -236,7 +236,7 @@ class _Kind(t.NamedTuple):
     magic: bytes
     tool: str
     options: tuple[str, ...]
-    read: t.Callable[[bytes, str], list[Entry]]
+    read: t.Callable[[bytes, str], list[ArchiveEntry]]
 
 
 # deb(5), and the lead of an RPM file. dpkg-deb could write the files too, but it follows links and gives the directory

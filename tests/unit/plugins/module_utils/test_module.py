@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import subprocess
 import sys
 import typing as t
 from pathlib import Path
@@ -28,56 +26,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import (
     pinned_runner,
     run_module,
 )
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.dummy_module import DummyModule, Ended, argument_spec_of
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import docker_host
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_systemd import FILE, FakeSystemd
-
-
-class Ended(BaseException):
-    """The module has ended, where AnsibleModule ends the process."""
-
-
-class DummyModule:
-    """The parts of AnsibleModule that the modules use."""
-
-    _name = "nvidia_toolkit_install"
-    argument_spec: t.ClassVar[dict[str, t.Any]] = {"lock_timeout": {"type": "int"}}
-
-    def __init__(self, check_mode: bool = False, **params: t.Any) -> None:
-        self.check_mode = check_mode
-        self.params = params
-        self.warnings: list[str] = []
-        self.selinux = False
-        self.missing: list[str] = []
-        self.result: dict[str, t.Any] = {}
-
-    def warn(self, warning: str) -> None:
-        self.warnings.append(warning)
-
-    def exit_json(self, **result: t.Any) -> None:
-        self.result = result
-        raise Ended
-
-    def fail_json(self, msg: str, **result: t.Any) -> None:
-        self.result = {"failed": True, "msg": msg, **result}
-        raise Ended
-
-    def get_bin_path(self, name: str) -> str | None:
-        return None if name in self.missing else f"/usr/bin/{name}"
-
-    def run_command(
-        self, argv: list[str], environ_update: dict[str, str], handle_exceptions: bool, expand_user_and_vars: bool
-    ) -> tuple[int, str, str]:
-        # Otherwise AnsibleModule would end the task if a program is missing.
-        assert not handle_exceptions
-        assert not expand_user_and_vars
-        done = subprocess.run(argv, env={**os.environ, **environ_update}, capture_output=True, text=True, check=False)
-        return done.returncode, done.stdout, done.stderr
-
-    def selinux_enabled(self) -> bool:
-        return self.selinux
-
-    def selinux_default_context(self, path: str) -> list[str | None]:
-        return [None, None, None, None] if path == "/tmp" else ["system_u", "object_r", f"{path[5:]}_t", "s0:c1"]
 
 
 def finished(work: t.Callable[[], dict[str, t.Any]], **params: t.Any) -> DummyModule:
@@ -199,7 +150,7 @@ def test_pending_action(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     pytest.importorskip("ansible.module_utils.basic")
     from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_runtime_config  # noqa: PLC0415
 
-    specification = _options(monkeypatch, nvidia_runtime_config)
+    specification = argument_spec_of(monkeypatch, nvidia_runtime_config)
     arguments: dict[str, t.Any] = {name: option.get("default") for name, option in specification.items()}
     arguments.update(engine="docker", host_root=str(tmp_path))
     result = nvidia_runtime_config.configure(t.cast("t.Any", DummyModule(**arguments)))
@@ -214,7 +165,7 @@ def test_result_of_a_failed_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     yaml = pytest.importorskip("yaml")
     from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_runtime_restart  # noqa: PLC0415
 
-    specification = _options(monkeypatch, nvidia_runtime_restart)
+    specification = argument_spec_of(monkeypatch, nvidia_runtime_restart)
     arguments: dict[str, t.Any] = {name: option.get("default") for name, option in specification.items()}
     with docker_host() as docker:
         systemd = FakeSystemd(docker)
@@ -410,17 +361,3 @@ def test_limit_of_commands(monkeypatch: pytest.MonkeyPatch, limit: int | None, a
     monkeypatch.setattr(module, "run_command", run_command)
     assert command_runner(t.cast("t.Any", module), limit)(["x"]) == (0, "", "")
     assert ran == [argv]
-
-
-def _options(monkeypatch: pytest.MonkeyPatch, module: t.Any) -> dict[str, dict[str, t.Any]]:
-    """Return the argument specification that the module gives to new_module()."""
-    seen: list[dict[str, dict[str, t.Any]]] = []
-
-    def new_module(argument_spec: dict[str, dict[str, t.Any]], **_rules: t.Any) -> None:
-        seen.append(argument_spec)
-        raise Ended
-
-    monkeypatch.setattr(_module, "new_module", new_module)
-    with pytest.raises(Ended):
-        module.main()
-    return seen[0]

@@ -81,27 +81,27 @@ def test_explanation(explain: Run, docker: Docker, check_mode: bool) -> None:
 def test_no_such_container(explain: Run) -> None:
     result = explain(container="x", engine="docker")
     assert result["failed"]
-    message = "No container has the name or ID 'x'. Searched: docker (/run/docker.sock). Correct container, or select"
-    assert result["msg"].startswith(message)
+    assert " 'x'. " in result["msg"]
+    assert ": docker (/run/docker.sock). " in result["msg"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({}, "one of the following is required: engine, container"),
-        ({"container": "x", "level": "gpu"}, "The option level does not apply to an existing container."),
-        ({"container": "x", "image": "y"}, "The option image does not apply to an existing container."),
-        ({"container": "x", "command": ["y"]}, "The option command does not apply to an existing container."),
-        ({"container": "x", "pull": True}, "The option pull does not apply to an existing container."),
-        ({"container": "x", "timeout": 5}, "The option timeout does not apply to an existing container."),
-        ({"container": "x", "runtime_name": "y"}, "The option runtime_name does not apply to an existing container."),
-        ({"container": "x", "method": "auto"}, "The option method does not apply to an existing container."),
-        ({"container": "x", "config_path": "/y"}, "The option config_path does not apply to an existing container."),
+        ({"container": "x", "level": "gpu"}, "option level does not apply"),
+        ({"container": "x", "image": "y"}, "option image does not apply"),
+        ({"container": "x", "command": ["y"]}, "option command does not apply"),
+        ({"container": "x", "pull": True}, "option pull does not apply"),
+        ({"container": "x", "timeout": 5}, "option timeout does not apply"),
+        ({"container": "x", "runtime_name": "y"}, "option runtime_name does not apply"),
+        ({"container": "x", "method": "auto"}, "option method does not apply"),
+        ({"container": "x", "config_path": "/y"}, "option config_path does not apply"),
         ({"container": "x", "socket": "/y"}, "missing parameter(s) required by 'socket': engine"),
         ({"container": "x", "service": "y"}, "missing parameter(s) required by 'service': engine"),
         ({"container": "x", "user": "y"}, "missing parameter(s) required by 'user': engine"),
-        ({"container": "x", "flavor": "k3s"}, "The option flavor needs the option engine. Add engine."),
-        ({"container": "x", "host_root_live": False}, "An offline tree has no containers."),
+        ({"container": "x", "flavor": "k3s"}, "option flavor needs the option engine"),
+        ({"container": "x", "host_root_live": False}, "offline tree"),
     ],
 )
 def test_options(explain: Run, arguments: dict[str, t.Any], message: str) -> None:

@@ -120,4 +120,4 @@ def test_a_backup_of_a_user_is_not_restored(tmp_path: Path) -> None:
     os.chown(tmp_path / "home", USER, USER)
     host = hostfs.HostFS(str(tmp_path), live=False)
     with pytest.raises(errors.HostError, match=r"^rollback\.backup '/home/backup' is not safe"):
-        rollback.previous_files(host, [rollback.Change("/etc/docker/daemon.json", "/home/backup")])
+        rollback.previous_files(host, [rollback.ChangedFile("/etc/docker/daemon.json", "/home/backup")])

@@ -24,7 +24,7 @@ pytest.importorskip("ansible.plugins.action", reason="the action plugins import 
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.bundled import PACKAGES, Package
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.bundled import PACKAGES, BundledPackage
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _bundled, _packing
 
 PLUGINS = "ansible_collections.gpufleet.nvidia.plugins.action"
@@ -373,9 +373,9 @@ def test_minimum_python_of_package(
 
 
 def test_packs_no_missing_or_old_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PACKAGES, "missing", Package("Made-Up-And-Absent", (1,), {}))
+    monkeypatch.setitem(PACKAGES, "missing", BundledPackage("Made-Up-And-Absent", (1,), {}))
     assert _packing.pack("missing") is None
-    monkeypatch.setitem(PACKAGES, "yaml", Package("PyYAML", (99,), {}))
+    monkeypatch.setitem(PACKAGES, "yaml", BundledPackage("PyYAML", (99,), {}))
     assert _packing.pack("yaml") is None
     # Only the metadata of this package is installed.
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)

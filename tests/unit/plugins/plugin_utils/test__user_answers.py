@@ -71,7 +71,7 @@ def test_wrong_types_of_an_inspection_are_a_failure(engines: t.Any) -> None:
 def test_names_with_control_characters_are_a_failure(name: str, value: t.Any) -> None:
     for module, row in ((INFO, engine(ALICE)), (CONFIG, ROW)):
         found = checked(module, engines=[{**row, name: value}])
-        assert (found["failed"], found["msg"]) == (True, "The module returned names with control characters.")
+        assert (found["failed"], "control characters" in found["msg"]) == (True, True)
 
 
 def test_a_configuration_has_the_row_of_the_user_only() -> None:

@@ -96,8 +96,8 @@ def test_processes_of_a_task_without_end_are_ended() -> None:
     begin = time.monotonic()
     result = _user_tasks.run(action, "alice", 1, execute)
     assert time.monotonic() - begin < 30
-    expected = "The task that ran as alice did not end within 1 seconds. Its processes on the host were ended."
-    assert (result["failed"], result["msg"]) == (True, expected)
+    assert result["failed"] is True
+    assert " alice did not end within 1 seconds. " in result["msg"]
     assert started[0].wait(10) == -signal.SIGKILL
 
 

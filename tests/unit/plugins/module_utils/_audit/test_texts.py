@@ -18,18 +18,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.audit impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.host_info import describe_host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures import audit_fleet, audit_results
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers import leftovers
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers import audit_causes, audit_reports, foreign_files, leftovers
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers import kubernetes_reports as kubernetes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import Tree
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._audit import (
-    test_audit,
-    test_causes,
-)
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._audit import (
-    test_foreign_files as test_owners,
-)
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._audit import (
-    test_rules_kubernetes as kubernetes,
-)
 
 ROOT = Path(__file__).parents[5]
 MODULES = sorted(path.stem for path in (ROOT / "plugins/modules").glob("*.py"))
@@ -76,53 +67,40 @@ NODES: list[dict[str, t.Any]] = [
 ]
 # Several files or items of one kind.
 SEVERAL: list[dict[str, str | None]] = [
-    {leftovers.MAIN: "# Ansible managed\nversion = 2\n", test_owners.CONFIG_TOML: "# Ansible managed\n"},
+    {leftovers.MAIN: "# Ansible managed\nversion = 2\n", foreign_files.CONFIG_TOML: "# Ansible managed\n"},
     {leftovers.HOOK: leftovers.HOOK_FILE, leftovers.OWN_HOOK: leftovers.HOOK_FILE},
-    {f"{test_owners.CRIO_DIR}/{name}.bak": "[crio]\n" for name in "ab"},
-    {f"{test_owners.CRIO_DIR}/{name}": "@/gone" for name in "ab"},
+    {f"{foreign_files.CRIO_DIR}/{name}.bak": "[crio]\n" for name in "ab"},
+    {f"{foreign_files.CRIO_DIR}/{name}": "@/gone" for name in "ab"},
     {leftovers.MAIN: leftovers.main_file(imports='"/etc/gone.toml", "/etc/lost.toml"')},
     {"/run/nvidia/validations": None, "/usr/local/nvidia/toolkit": None},
 ]
 
 
-def cases(function: t.Callable[..., None]) -> list[t.Any]:
-    """Return the cases of a parametrized test."""
-    (mark,) = [mark for mark in getattr(function, "pytestmark") if mark.name == "parametrize"]  # noqa: B009
-    return list(mark.args[1])
-
-
-def items(function: t.Callable[..., None], position: int = 0) -> list[t.Any]:
-    """Return the values of one parameter of a parametrized test."""
-    return [case[position] for case in cases(function)]
-
-
 REPORTS: list[dict[str, t.Any]] = [
     *(
-        test_audit.healthy_host(**copy.deepcopy(case))
+        audit_reports.healthy_host(**copy.deepcopy(case))
         for case in [
-            *(parts for parts, *_expected in test_audit.CASES),
-            *items(test_causes.test_findings_with_one_cause_are_one),
-            *items(test_causes.test_one_finding_for_items_with_one_step),
+            *(parts for parts, *_expected in audit_reports.CASES),
+            *(parts for parts, *_expected in audit_causes.ONE_CAUSE),
+            *(parts for parts, *_expected in audit_causes.ONE_STEP),
         ]
     ),
     *NODES,
     *(
         NODE(engines=[engine], device_list_strategies=strategies)
-        for strategies, engine, _expected in cases(kubernetes.test_strategies_and_what_the_engine_can_add)
+        for strategies, engine, _expected in kubernetes.STRATEGIES
     ),
 ]
-# An engine, and files in /etc/cdi that it does not read.
-UNREAD = cases(test_audit.test_files_that_engines_do_not_read)
 
 
 def findings_of_unread(root: Path, case: tuple[t.Any, ...]) -> list[dict[str, str]]:
-    """Return the findings of one case of UNREAD."""
+    """Return the findings of one case of audit_reports.UNREAD."""
     reader, paths, expected = case
-    host = test_audit.host_with_specifications(root, paths)
-    return findings_of(host, test_audit.parts_with_specifications(reader, expected))
+    host = audit_reports.host_with_specifications(root, paths)
+    return findings_of(host, audit_reports.parts_with_specifications(reader, expected))
 
 
-TREES = [*(files for files, *_expected in test_owners.CASES), *SEVERAL]
+TREES = [*(files for files, *_expected in foreign_files.CASES), *SEVERAL]
 
 
 def problems_of(finding: t.Mapping[str, str]) -> list[str]:
@@ -144,7 +122,7 @@ def problems_of(finding: t.Mapping[str, str]) -> list[str]:
 
 @pytest.fixture
 def empty(tree: Tree) -> HostFS:
-    tree.file(test_audit.NVIDIA, b"", 0o755)
+    tree.file(audit_reports.NVIDIA, b"", 0o755)
     return tree.host()
 
 
@@ -153,7 +131,7 @@ def test_texts_of_reports(empty: HostFS, parts: dict[str, t.Any]) -> None:
     assert {one["id"]: problems_of(one) for one in findings_of(empty, parts) if problems_of(one)} == {}
 
 
-@pytest.mark.parametrize("case", UNREAD)
+@pytest.mark.parametrize("case", audit_reports.UNREAD)
 def test_texts_about_unread_files(tmp_path: Path, case: tuple[t.Any, ...]) -> None:
     found = findings_of_unread(tmp_path, case)
     assert {one["id"]: problems_of(one) for one in found if problems_of(one)} == {}
@@ -188,7 +166,7 @@ def test_texts_about_hosts(tmp_path: Path, kind: audit_fleet.Kind) -> None:
 
 @pytest.mark.parametrize("files", TREES)
 def test_texts_about_files(tree: Tree, files: dict[str, str | None]) -> None:
-    test_owners.create(tree, files)
+    foreign_files.create(tree, files)
     found = findings_of(tree.host(), {})
     assert {one["id"]: problems_of(one) for one in found if problems_of(one)} == {}
     assert len({one["id"] for one in found}) == len(found)
@@ -200,9 +178,9 @@ def test_every_finding_has_a_case(empty: HostFS, tmp_path: Path) -> None:
     seen.update(one["id"] for parts in REPORTS for one in findings_of(empty, parts))
     for number, files in enumerate(TREES):
         tree = Tree(tmp_path / str(number))
-        test_owners.create(tree, files)
+        foreign_files.create(tree, files)
         seen.update(one["id"] for one in findings_of(tree.host(), {}))
-    for number, case in enumerate(UNREAD):
+    for number, case in enumerate(audit_reports.UNREAD):
         seen.update(one["id"] for one in findings_of_unread(tmp_path / f"unread{number}", case))
     lines = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8").partition("\n## Findings\n")[2].splitlines()
     rows = [line.partition(" | ")[0] for line in lines if line.startswith("| `")]

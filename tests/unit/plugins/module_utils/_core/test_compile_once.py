@@ -112,8 +112,8 @@ def test_without_an_archive_it_adds_no_importer() -> None:
 @pytest.mark.parametrize("module", sorted((ROOT / "plugins" / "modules").glob("*.py")), ids=lambda path: path.stem)
 def test_every_module_imports_module_py_first(module: Path) -> None:
     nodes = [node for node in ast.parse(module.read_text()).body if isinstance(node, ast.ImportFrom)]
-    ours = [
+    own = [
         f"{node.module}.{node.names[0].name}" for node in nodes if f"{node.module}".startswith("ansible_collections.")
     ]
     # A module that contains only documentation imports nothing.
-    assert ours[:1] == ([f"{MODULE_UTILS}._module"] if "def main()" in module.read_text() else [])
+    assert own[:1] == ([f"{MODULE_UTILS}._module"] if "def main()" in module.read_text() else [])

@@ -310,7 +310,8 @@ def test_read_without_permission(root: Path) -> None:
     (root / "etc/docker/daemon.json").chmod(0o600)
     path = "/etc/docker/daemon.json"
     error = chrooted(root, lambda: str(HostFS().read(path)), uid=65534)
-    assert error == f"{path} cannot be read: Permission denied. Run the task as root (become: true)."
+    assert error.startswith(f"{path} cannot be read: Permission denied. ")
+    assert "become: true" in error
     assert chrooted(root, lambda: HostFS().read_text(path) + "-", uid=65534) == "-"
     assert chrooted(root, lambda: str(HostFS().read(path))) == "b'{}'"
 

@@ -25,13 +25,13 @@ def recorded(original: bytes | None, keys: t.Mapping[tuple[str, ...], t.Any]) ->
 
 
 def test_a_first_change() -> None:
-    change = edit(b"a = 1 # theirs\n")
+    change = edit(b"a = 1 # foreign\n")
     change.write(("b",), 2)
     change.write(("t", "c"), "x")
     file = change.planned(change.document.to_bytes())
-    assert file.after == b'a = 1 # theirs\nb = 2\n\n[t]\nc = "x"\n'
+    assert file.after == b'a = 1 # foreign\nb = 2\n\n[t]\nc = "x"\n'
     assert file.keys == {("b",): 2, ("t", "c"): "x"}
-    assert (file.path, file.before, file.like, file.changed) == (PATH, b"a = 1 # theirs\n", (), True)
+    assert (file.path, file.before, file.like, file.changed) == (PATH, b"a = 1 # foreign\n", (), True)
 
 
 def test_what_stood_there_with_the_same_value_is_not_ours() -> None:
@@ -100,7 +100,7 @@ def test_the_original_is_what_was_recorded() -> None:
         (FRESH, FRESH, True),
         (FRESH + b" \n\n", FRESH, True),
         (FRESH, b"", False),
-        (FRESH + b"# theirs\n", FRESH, False),
+        (FRESH + b"# foreign\n", FRESH, False),
         (FRESH + b"a = 1\n", FRESH, False),
     ],
 )

@@ -314,15 +314,15 @@ _STEPS = st.one_of(
 def test_restorable_unless_another_program_changed_the_file(original: bytes, steps: list[tuple[str, bytes]]) -> None:
     record = OriginalFile("docker", DAEMON, original, 0, 0, 0o644)
     content: bytes | None = original
-    ours = disturbed = False
+    own = edited = False
     for actor, after in steps:
         if actor == "another program":
-            content, ours = after, False
+            content, own = after, False
             continue
-        disturbed = disturbed or not (ours or content == original)
+        edited = edited or not (own or content == original)
         record = record.after_write(content, after, {})
         if actor == "write":
-            content, ours = after, True
-    assert record.restorable(content) is (ours and not disturbed)
-    assert record.exact is not disturbed
+            content, own = after, True
+    assert record.restorable(content) is (own and not edited)
+    assert record.exact is not edited
     assert record.original == original

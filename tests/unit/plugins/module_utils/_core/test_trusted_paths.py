@@ -67,12 +67,12 @@ def test_a_tree_of_the_acting_user(tree: Path, live: bool) -> None:
 def test_root_writes_into_no_tree_of_a_user(tmp_path: Path, tree: Path, owned: str, live: bool) -> None:
     folder = tmp_path / owned
     os.chown(str(folder), USER, USER)
-    said = refusal(tree, live)
-    assert said.startswith(
+    message = refusal(tree, live)
+    assert message.startswith(
         f"host_root {str(tree)!r} is not safe: {folder} belongs to user {USER}, so another user could replace it"
     )
-    assert f"`chown 0 {folder}`" in said
-    assert ("sudo" in said) is not live
+    assert f"`chown 0 {folder}`" in message
+    assert ("sudo" in message) is not live
 
 
 @needs_root
@@ -110,9 +110,9 @@ def test_a_user_writes_into_an_own_tree_but_not_into_another_s(monkeypatch: pyte
 def test_a_tree_that_others_can_replace(tmp_path: Path, tree: Path, name: str, mode: int, live: bool) -> None:
     folder = tmp_path / name
     folder.chmod(mode)
-    said = refusal(tree, live)
-    assert f"{folder} is writable by other users" in said
-    assert f"`chmod go-w {folder}`" in said
+    message = refusal(tree, live)
+    assert f"{folder} is writable by other users" in message
+    assert f"`chmod go-w {folder}`" in message
 
 
 def test_groups(monkeypatch: pytest.MonkeyPatch, tree: Path) -> None:

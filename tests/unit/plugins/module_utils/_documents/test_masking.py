@@ -341,13 +341,13 @@ def test_toml_accepts_any_text(text: str) -> None:
 
 
 def test_masking_imports_no_toml_parser() -> None:
-    ours = masking.__package__ or ""
+    package = masking.__package__ or ""
     readers = {toml_parser.__name__, "tomllib", "tomlkit"}
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            for name in [name for name in sys.modules if name in readers or name.startswith(ours)]:
+            for name in [name for name in sys.modules if name in readers or name.startswith(package)]:
                 del sys.modules[name]
             importlib.import_module(masking.__name__)
             status = len(readers & set(sys.modules))

@@ -335,16 +335,16 @@ def test_equal_means_equal_in_type() -> None:
 
 
 def test_reading_imports_no_editor_and_no_tomlkit_where_there_is_tomllib() -> None:
-    ours = toml_document.__package__ or ""
+    package = toml_document.__package__ or ""
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            for name in [name for name in sys.modules if name.startswith((ours, "tomllib", "tomlkit"))]:
+            for name in [name for name in sys.modules if name.startswith((package, "tomllib", "tomlkit"))]:
                 del sys.modules[name]
             document = importlib.import_module(toml_document.__name__).TomlDocument
             document.from_bytes("f", b"a = 1").set(("a",), 1)
-            status = f"{ours}.toml_editor" in sys.modules or {"tomllib", "tomlkit"} <= set(sys.modules)
+            status = f"{package}.toml_editor" in sys.modules or {"tomllib", "tomlkit"} <= set(sys.modules)
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0

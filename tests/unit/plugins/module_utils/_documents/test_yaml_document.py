@@ -142,7 +142,7 @@ class TestYaml:
         assert same(read(text), data)
 
     @pytest.mark.parametrize(
-        ("text", "place", "said"),
+        ("text", "place", "problem"),
         [
             ("a: 1\nb: 2\n a: 3\n", (3, 3), "invalid YAML: "),
             ("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n", (5, 6), 'the key "c" is used twice in one mapping'),
@@ -172,9 +172,9 @@ class TestYaml:
             ("a: 'b", None, "invalid YAML: "),
         ],
     )  # fmt: skip
-    def test_refused(self, text: str, place: tuple[int, int] | None, said: str) -> None:
+    def test_refused(self, text: str, place: tuple[int, int] | None, problem: str) -> None:
         error = refusal(text)
-        assert said in error.problem
+        assert problem in error.problem
         if place is not None:
             assert (error.line, error.column) == place
         assert str(error).startswith("/etc/cdi/x.yaml")
@@ -256,7 +256,7 @@ class TestText:
         assert parse("/etc/cdi/x.yaml", b" " * CDI_SPEC_BYTES) is None
 
     @pytest.mark.parametrize(
-        ("content", "place", "said"),
+        ("content", "place", "problem"),
         [
             (b"a: 1\nb: \xff\n", (2, 4), "invalid UTF-8"),
             ("é: ".encode() + b"\xc3", (1, 4), "invalid UTF-8"),
@@ -270,9 +270,9 @@ class TestText:
             ("\ufeffa: ".encode("utf-16-be") + b"\xd8\x00", (1, 4), "invalid UTF-16"),
         ],
     )
-    def test_bytes_that_are_no_text(self, content: bytes, place: tuple[int, int], said: str) -> None:
+    def test_bytes_that_are_no_text(self, content: bytes, place: tuple[int, int], problem: str) -> None:
         error = refusal(content)
-        assert error.problem.startswith(said)
+        assert error.problem.startswith(problem)
         assert (error.line, error.column) == place
 
     @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
@@ -322,7 +322,7 @@ class TestWithoutPyYaml:
         assert same(read(text), data) or data is None
 
     @pytest.mark.parametrize(
-        ("text", "place", "said"),
+        ("text", "place", "problem"),
         [
             ('{"a": {"b": 1, "b": 2}}', (None, None), 'the key "b" is used twice in one mapping'),
             ('{"a":\n "x\\\\\\/"}', (2, 6), "engines reject the escape \\/"),
@@ -331,9 +331,9 @@ class TestWithoutPyYaml:
             ("[" * 100_000 + "]" * 100_000, (None, None), "lists and mappings"),
         ],
     )
-    def test_json_that_is_refused(self, text: str, place: tuple[int, int], said: str) -> None:
+    def test_json_that_is_refused(self, text: str, place: tuple[int, int], problem: str) -> None:
         error = refusal(text)
-        assert error.problem.startswith(said)
+        assert error.problem.startswith(problem)
         assert (error.line, error.column) == place
 
     def test_writing(self) -> None:

@@ -304,13 +304,13 @@ def test_plans_again_under_lock(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> 
     lock = core_lock.host_lock
 
     def slow(host: HostFS) -> t.Any:
-        tree.write(DAEMON_JSON, '{"labels": ["theirs"]}')
+        tree.write(DAEMON_JSON, '{"labels": ["foreign"]}')
         return lock(host)
 
     monkeypatch.setattr(core_lock, "host_lock", slow)
     outcome = tree.present()
-    assert json.loads(tree.path(DAEMON_JSON).read_bytes())["labels"] == ["theirs"]
-    assert outcome.files[0].before == b'{"labels": ["theirs"]}'
+    assert json.loads(tree.path(DAEMON_JSON).read_bytes())["labels"] == ["foreign"]
+    assert outcome.files[0].before == b'{"labels": ["foreign"]}'
 
 
 def _before_lock(monkeypatch: pytest.MonkeyPatch, work: t.Callable[[], object]) -> None:
@@ -374,11 +374,11 @@ def test_new_plan_is_validated_again(live: Tree, monkeypatch: pytest.MonkeyPatch
     live.write(DAEMON_JSON, ORIGINAL)
     foreign = '{"hosts": "bad"}'
 
-    def spoil() -> None:
+    def change() -> None:
         live.write(DAEMON_JSON, foreign)
         live.answers["--validate"] = (1, "", "bad hosts")
 
-    _before_lock(monkeypatch, spoil)
+    _before_lock(monkeypatch, change)
     with pytest.raises(NvidiaError, match="docker refuses the new content"):
         live.present()
     assert live.path(DAEMON_JSON).read_text() == foreign

@@ -47,7 +47,7 @@ ALL = {
 }  # fmt: skip
 COMMON = {"runtime_name", "set_as_default", "enable_cdi"}
 TABLES = {"extra_modes", "runtime_type", "runtime_options", "container_annotations"}
-MODES = {"config_mode", "drop_in_path"}
+FILE_OPTIONS = {"config_mode", "drop_in_path"}
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ MODES = {"config_mode", "drop_in_path"}
         ("docker", "system", {}, COMMON | {"extra_modes"}),
         ("docker", "rootless", {}, COMMON | {"extra_modes"}),
         ("podman", "system", {}, set()),
-        ("containerd", "system", {}, COMMON | TABLES | MODES | {"use_legacy_config"}),
+        ("containerd", "system", {}, COMMON | TABLES | FILE_OPTIONS | {"use_legacy_config"}),
         ("containerd", "system", {"config_mode": "hook"}, COMMON | TABLES | {"use_legacy_config"}),
         ("containerd", "k0s", {}, COMMON | TABLES | {"use_legacy_config"}),
         ("containerd", "k3s", {}, COMMON | {"use_legacy_config"}),
-        ("crio", "system", {}, COMMON | TABLES | MODES),
-        ("crio", "system", {"config_mode": "hook"}, COMMON | TABLES | MODES),
+        ("crio", "system", {}, COMMON | TABLES | FILE_OPTIONS),
+        ("crio", "system", {"config_mode": "hook"}, COMMON | TABLES | FILE_OPTIONS),
     ],
 )
 def test_options_of_engines(engine: str, flavor: str, changed: dict[str, t.Any], kept: set[str]) -> None:

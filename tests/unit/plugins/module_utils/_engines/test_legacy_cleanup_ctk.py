@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import STATE_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.config import ContainerdFiles
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.cleanup_hosts import Host
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.leftovers import (
     CRIO_CTK,
     CRIO_READ,
@@ -25,7 +26,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.leftovers import (
     small_drop_in,
     snapshot,
 )
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._engines.test_legacy_cleanup import Host
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import Tree

@@ -76,7 +76,7 @@ def opened(docker: FakeDocker, work: t.Callable[[], t.Any]) -> list[str]:
     return [path for path in found if f"{path}/".startswith(folders)]
 
 
-def plant_environment_file(docker: FakeDocker) -> None:
+def create_environment_file(docker: FakeDocker) -> None:
     """Make the unit read /proc/kmsg, which blocks."""
     docker.write(
         f"{UNIT_FOLDER}/docker.service",
@@ -84,23 +84,23 @@ def plant_environment_file(docker: FakeDocker) -> None:
     )
 
 
-def plant_link(docker: FakeDocker) -> None:
+def create_link(docker: FakeDocker) -> None:
     docker.path(f"{HOME}/.config/docker/daemon.json").unlink()
     docker.path(f"{HOME}/.config/docker/daemon.json").symlink_to("/proc/kmsg")
 
 
-def plant_fifo(docker: FakeDocker) -> None:
+def create_fifo(docker: FakeDocker) -> None:
     for path in (f"{UNIT_FOLDER}/docker.service", f"{HOME}/.config/docker/daemon.json", f"{RUNTIME}/docker.pid"):
         docker.path(path).unlink()
         os.mkfifo(docker.path(path))
 
 
-ATTACKS = [plant_environment_file, plant_link, plant_fifo, lambda _docker: None]
+CHANGES_BY_USER = [create_environment_file, create_link, create_fifo, lambda _docker: None]
 
 
-@pytest.mark.parametrize("plant", ATTACKS)
-def test_report_opens_no_user_file(docker: FakeDocker, plant: t.Callable[[FakeDocker], None]) -> None:
-    plant(docker)
+@pytest.mark.parametrize("change", CHANGES_BY_USER)
+def test_report_opens_no_user_file(docker: FakeDocker, change: t.Callable[[FakeDocker], None]) -> None:
+    change(docker)
     found: dict[str, t.Any] = {}
     subjects = ("engines", "toolkit", "cdi", "findings")
     assert opened(docker, lambda: found.update(describe_host(docker.host, docker.run, subjects))) == []
@@ -116,10 +116,10 @@ def test_report_opens_no_user_file(docker: FakeDocker, plant: t.Callable[[FakeDo
     assert all(engine["inspected"] for engine in found["engines"] if engine is not entry)
 
 
-@pytest.mark.parametrize("plant", ATTACKS)
+@pytest.mark.parametrize("change", CHANGES_BY_USER)
 @pytest.mark.parametrize("remove", [False, True])
-def test_change_opens_no_user_file(docker: FakeDocker, plant: t.Callable[[FakeDocker], None], remove: bool) -> None:
-    plant(docker)
+def test_change_opens_no_user_file(docker: FakeDocker, change: t.Callable[[FakeDocker], None], remove: bool) -> None:
+    change(docker)
 
     def work() -> None:
         for request in (RuntimeRequest(), None) if remove else (RuntimeRequest(),):
@@ -131,9 +131,9 @@ def test_change_opens_no_user_file(docker: FakeDocker, plant: t.Callable[[FakeDo
 
 
 @pytest.mark.parametrize("user", ["mallory", None])
-@pytest.mark.parametrize("plant", ATTACKS)
-def test_refuses_engine_of_user(docker: FakeDocker, plant: t.Callable[[FakeDocker], None], user: str | None) -> None:
-    plant(docker)
+@pytest.mark.parametrize("change", CHANGES_BY_USER)
+def test_refuses_engine_of_user(docker: FakeDocker, change: t.Callable[[FakeDocker], None], user: str | None) -> None:
+    change(docker)
     advice = f"become: true and become_user: {user or 'NAME'}"
 
     def configure() -> None:

@@ -9,7 +9,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import access as explain_access
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.access import Node, Selinux
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.access import NodeAccess, Selinux
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.container import User, user_of
 
 ROOT, USER, IN_GROUP = User(0, (0,), is_root=True), User(1000, (1000,)), User(1000, (1000, 44))
@@ -19,22 +19,22 @@ NODE, OTHER = "/dev/nvidia0", "/dev/nvidia1"
 @pytest.mark.parametrize(
     ("node", "user", "denied", "unknown"),
     [
-        (Node(0o666), None, False, False),
-        (Node(0o660, 0, 44), ROOT, False, False),
-        (Node(0o660, 0, 44), USER, True, False),
-        (Node(0o660, 0, 44), IN_GROUP, False, False),
-        (Node(0o664, 0, 44), USER, True, False),
+        (NodeAccess(0o666), None, False, False),
+        (NodeAccess(0o660, 0, 44), ROOT, False, False),
+        (NodeAccess(0o660, 0, 44), USER, True, False),
+        (NodeAccess(0o660, 0, 44), IN_GROUP, False, False),
+        (NodeAccess(0o664, 0, 44), USER, True, False),
         # Only the first class that matches counts.
-        (Node(0o606, 0, 44), IN_GROUP, False, False),
-        (Node(0o646, 0, 44), IN_GROUP, False, False),
-        (Node(0o600, 1000, 44), USER, False, False),
-        (Node(0o660, 0, 44), None, False, True),
+        (NodeAccess(0o606, 0, 44), IN_GROUP, False, False),
+        (NodeAccess(0o646, 0, 44), IN_GROUP, False, False),
+        (NodeAccess(0o600, 1000, 44), USER, False, False),
+        (NodeAccess(0o660, 0, 44), None, False, True),
         # Root of a user namespace is another user of the host.
-        (Node(0o660, 0, 44), User(100000, (100000,)), True, False),
-        (Node(0o660, 0, 44), User(None), True, False),
+        (NodeAccess(0o660, 0, 44), User(100000, (100000,)), True, False),
+        (NodeAccess(0o660, 0, 44), User(None), True, False),
     ],
 )
-def test_permissions(node: Node, user: User | None, denied: bool, unknown: bool) -> None:
+def test_permissions(node: NodeAccess, user: User | None, denied: bool, unknown: bool) -> None:
     found = explain_access.denied_by_mode({NODE: node}, user)
     assert found == ((NODE,) * denied, (NODE,) * unknown)
 
@@ -84,7 +84,7 @@ def test_the_device_cgroup(rules: str, denied: tuple[str, ...]) -> None:
 
 
 CONFINED = {"process": {"selinuxLabel": "system_u:system_r:container_t:s0:c1,c2"}}
-LABELLED = {NODE: Node(0o666, label="xserver_misc_device_t")}
+LABELLED = {NODE: NodeAccess(0o666, label="xserver_misc_device_t")}
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ LABELLED = {NODE: Node(0o666, label="xserver_misc_device_t")}
         (Selinux(permits=False), CONFINED, LABELLED, ((NODE,), ())),
         (Selinux(permits=True), CONFINED, LABELLED, ((), ())),
         (Selinux(permits=None), CONFINED, LABELLED, ((), (NODE,))),
-        (Selinux(permits=False), CONFINED, {NODE: Node(0o666, label="container_file_t")}, ((), ())),
-        (Selinux(permits=False), CONFINED, {NODE: Node(0o666)}, ((), (NODE,))),
+        (Selinux(permits=False), CONFINED, {NODE: NodeAccess(0o666, label="container_file_t")}, ((), ())),
+        (Selinux(permits=False), CONFINED, {NODE: NodeAccess(0o666)}, ((), (NODE,))),
         (Selinux(permits=False), {"process": {"selinuxLabel": "u:r:spc_t:s0"}}, LABELLED, ((), ())),
         (Selinux(permits=False), None, LABELLED, ((), ())),
         # A node that the runtime makes has the label of the container.
@@ -103,6 +103,6 @@ LABELLED = {NODE: Node(0o666, label="xserver_misc_device_t")}
     ],
 )
 def test_selinux(
-    selinux: Selinux | None, config: dict[str, t.Any] | None, nodes: dict[str, Node], expected: t.Any
+    selinux: Selinux | None, config: dict[str, t.Any] | None, nodes: dict[str, NodeAccess], expected: t.Any
 ) -> None:
     assert explain_access.denied_by_selinux(selinux, config, (NODE,), nodes) == expected

@@ -5,113 +5,46 @@
 from __future__ import annotations
 
 import json
-import typing as t
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import explain
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.access import Node
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.access import NodeAccess
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.container import (
     CREATED,
     EXITED,
-    RUNNING,
     Container,
-    GpuRequest,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.contents import Specifications
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.devices import Gpu
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.host import Host
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.runtime_settings import Settings
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.explained_containers import (
+    BY_CDI,
+    BY_HOOK,
+    DRIVER,
+    GPUS,
+    HOST,
+    LIBRARIES,
+    MIG,
+    NVIDIA,
+    OLD,
+    VISIBLE,
+    config,
+    container,
+    device,
+    mounts,
+    with_cdi,
+    with_gpus,
+    with_nvidia,
+)
 
-IDENTIFIER = "3a3a3ce6c3f00fc605aa026e31f56bf724cdc75aaf35e34d8a2bddabe47dc9ec"
-NVIDIA = "/usr/bin/nvidia-container-runtime"
+if TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.host import ExplainedHost
+
 HOOK = "/usr/bin/nvidia-container-runtime-hook"
-DRIVER = "550.54.15"
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-GPUS = tuple(
-    Gpu(f"GPU {number}", (str(number), f"GPU-{number}"), (f"/dev/nvidia{number}",), arch="8.0", brand="Tesla")
-    for number in range(2)
-)
-MIG = (
-    Gpu("GPU 0", ("0", "GPU-0"), ("/dev/nvidia0",), usable=False),
-    Gpu("GPU 0 MIG 0", ("0:0", "MIG-0"), ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3")),
-)
-LIBRARIES = "/usr/lib/x86_64-linux-gnu"
-
-
-def device(number: str, *nodes: str) -> dict[str, t.Any]:
-    return {"name": number, "containerEdits": {"deviceNodes": [{"path": node} for node in nodes]}}
-
-
-SPECIFICATION: dict[str, t.Any] = {
-    "kind": "nvidia.com/gpu",
-    "devices": [
-        device("0", "/dev/nvidia0"), device("1", "/dev/nvidia1"), device("all", "/dev/nvidia0", "/dev/nvidia1"),
-    ],
-    "containerEdits": {
-        "env": [f"{VISIBLE}=void"],
-        "deviceNodes": [{"path": "/dev/nvidiactl"}, {"path": "/dev/nvidia-uvm"}],
-        "mounts": [{"containerPath": f"{LIBRARIES}/libcuda.so.{DRIVER}", "hostPath": "/x"}],
-    },
-}  # fmt: skip
-SPECIFICATIONS = Specifications(
-    ("/etc/cdi", "/var/run/cdi"),
-    {f"nvidia.com/gpu={name}": "/etc/cdi/nvidia.yaml" for name in ("0", "1", "all")},
-    {"/etc/cdi/nvidia.yaml": SPECIFICATION},
-)
-HOST = Host(
-    version="1.20.0",
-    programs=frozenset(("nvidia-container-runtime-hook", "nvidia-cdi-hook")),
-    driver=DRIVER,
-    library=DRIVER,
-    cuda_library=DRIVER,
-    cuda="12.4",
-    all_gpus=GPUS,
-    engine_cdi=True,
-    engine_version="26.1.5",
-    engine_specifications=SPECIFICATIONS,
-    runtime_specifications=SPECIFICATIONS,
-)
-OLD = HOST._replace(version="1.17.8")
-
-
-def mounts(*points: str) -> str:
-    lines = [f"{number} 1 0:40 / {point} rw - tmpfs tmpfs rw" for number, point in enumerate(("/proc", *points))]
-    return "\n".join(lines)
-
-
-# What the legacy hook mounts for all GPUs.
-BY_HOOK = mounts(
-    *("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1"),
-    *(f"{LIBRARIES}/libcuda.so.{DRIVER}", f"{LIBRARIES}/libnvidia-ml.so.{DRIVER}"),
-)
-BY_CDI = mounts("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", f"{LIBRARIES}/libcuda.so.{DRIVER}")
-
-
-def container(value: str | None = None, **fields: t.Any) -> Container:
-    environment = {**({} if value is None else {VISIBLE: value}), **fields.pop("environment", {})}
-    given = {"runtime": "runc", "program": "runc", "environment": environment, "pid": 7, **fields}
-    return Container("docker", IDENTIFIER, "web", **{"state": RUNNING, **given})
-
-
-def with_nvidia(value: str | None = "all", **fields: t.Any) -> Container:
-    return container(value, runtime="nvidia", program=NVIDIA, **fields)
-
-
-def with_cdi(*names: str, **fields: t.Any) -> Container:
-    return container(cdi_devices=tuple(f"nvidia.com/gpu={name}" for name in names), **fields)
-
-
-def with_gpus(number: int = -1, *capabilities: str, **fields: t.Any) -> Container:
-    return container(gpus=(GpuRequest(number, (), ("gpu", *capabilities)),), **fields)
-
-
-def config(**settings: t.Any) -> Host:
-    return OLD._replace(settings=Settings(**settings))
 
 
 # Each container, the host, and the code of the first failed step.
-BROKEN: list[tuple[str, Container, Host, str]] = [
+BROKEN: list[tuple[str, Container, ExplainedHost, str]] = [
     ("no request", container(), HOST, "no-gpu-requested"),
     ("void", with_nvidia("void"), HOST, "no-gpu-requested"),
     ("none", with_nvidia("none"), HOST, "none-requested"),
@@ -159,7 +92,7 @@ BROKEN: list[tuple[str, Container, Host, str]] = [
      "files-missing"),
 ]  # fmt: skip
 # Each container that has what it requests, and the end of the sentence.
-WHOLE: list[tuple[str, Container, Host, str]] = [
+WHOLE: list[tuple[str, Container, ExplainedHost, str]] = [
     ("legacy", with_nvidia(), OLD._replace(mountinfo=BY_HOOK),
      "has 2 of 2 GPUs of this host through the runtime nvidia in mode legacy."),
     ("one GPU", with_nvidia("GPU-1"), OLD._replace(mountinfo=BY_HOOK), "has 1 of 2 GPUs of this host through"),
@@ -213,7 +146,7 @@ WHOLE: list[tuple[str, Container, Host, str]] = [
 
 
 # Each container of which a fact that decides is not known, and the code of the first such step.
-UNKNOWN: list[tuple[str, Container, Host, str]] = [
+UNKNOWN: list[tuple[str, Container, ExplainedHost, str]] = [
     ("the request", container(request_known=False), HOST, "request-unknown"),
     ("the request, with a variable for another runtime", container("all", request_known=False), HOST,
      "request-unknown"),
@@ -225,13 +158,13 @@ UNKNOWN: list[tuple[str, Container, Host, str]] = [
     ("the mounts", with_nvidia(), OLD, "contents-unknown"),
     ("the mounts of CDI", with_cdi("0"), HOST, "contents-unknown"),
     ("the driver's library", with_nvidia(state=CREATED, pid=None), OLD._replace(library=None), "library-unknown"),
-    ("the user", with_nvidia(), OLD._replace(mountinfo=BY_HOOK, nodes={"/dev/nvidia0": Node(0o660, 0, 44)}),
+    ("the user", with_nvidia(), OLD._replace(mountinfo=BY_HOOK, nodes={"/dev/nvidia0": NodeAccess(0o660, 0, 44)}),
      "access-unknown"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("given", "host", "code"), [row[1:] for row in UNKNOWN], ids=[row[0] for row in UNKNOWN])
-def test_unknown_facts(given: Container, host: Host, code: str) -> None:
+def test_unknown_facts(given: Container, host: ExplainedHost, code: str) -> None:
     found = explain.explain(given, host)
     assert (found["ok"], found["code"]) == (None, code)
     assert found["message"].startswith("web (docker, 3a3a3ce6c3f0): ")
@@ -239,7 +172,7 @@ def test_unknown_facts(given: Container, host: Host, code: str) -> None:
 
 
 @pytest.mark.parametrize(("given", "host", "code"), [row[1:] for row in BROKEN], ids=[row[0] for row in BROKEN])
-def test_first_failed_step(given: Container, host: Host, code: str) -> None:
+def test_first_failed_step(given: Container, host: ExplainedHost, code: str) -> None:
     found = explain.explain(given, host)
     failed = [step for step in found["steps"] if step["ok"] is False]
     assert (found["ok"], found["code"]) == (False, code)
@@ -252,7 +185,7 @@ def test_first_failed_step(given: Container, host: Host, code: str) -> None:
 
 
 @pytest.mark.parametrize(("given", "host", "end"), [row[1:] for row in WHOLE], ids=[row[0] for row in WHOLE])
-def test_nothing_failed(given: Container, host: Host, end: str) -> None:
+def test_nothing_failed(given: Container, host: ExplainedHost, end: str) -> None:
     found = explain.explain(given, host)
     assert [step for step in found["steps"] if step["ok"] is False] == []
     assert (found["ok"], found["code"], bool(found["advice"])) == (True, "ok", found["message"].count(". ") > 0)
@@ -310,10 +243,8 @@ def test_steps_of_a_request_that_nothing_handles() -> None:
     assert [(step["name"], step["ok"]) for step in found["steps"]] == [
         ("request", True), ("injection", False), ("start", True),
     ]  # fmt: skip
-    assert found["message"] == (
-        "web (docker, 3a3a3ce6c3f0): Its runtime is runc, which is not a runtime of NVIDIA and ignores"
-        " NVIDIA_VISIBLE_DEVICES."
-    )
+    assert found["code"] == found["steps"][1]["code"] == "runtime-not-nvidia"
+    assert found["message"].startswith("web (docker, 3a3a3ce6c3f0): Its runtime is runc, ")
     assert (found["injection"], found["mode"], found["requested"]) == ("none", None, ["all"])
     assert found["missing_devices"] == found["missing_files"] == []
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Containers that look right and do not work, and containers that work although their next start fails."""
+"""Running containers without working GPUs, and containers with GPUs whose next start fails."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
     host as explain_host,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.access import Node
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.access import NodeAccess
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.contents import Specifications
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._explain import test_explain as pure
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._explain.test_reports import (
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers import explained_containers as values
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.container_reports import (
     ALL,
     ALL_MOUNTS,
     COMMON,
@@ -34,8 +34,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils._explai
 )
 
 if t.TYPE_CHECKING:
-    from pathlib import Path
-
     Change = t.Callable[[Report], None]
 
 RUNTIME = "/usr/bin/nvidia-container-runtime"
@@ -44,14 +42,9 @@ GPUS = [{"Driver": "", "Count": -1, "DeviceIDs": None, "Capabilities": [["gpu"]]
 IN_CONTAINER = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0")
 
 
-@pytest.fixture
-def report(tmp_path: Path) -> Report:
-    return Report(tmp_path)
-
-
 def running(given: dict[str, t.Any], report: Report, **changes: t.Any) -> dict[str, t.Any]:
     """Explain a container of Docker that runs with all of its devices, on a host that has changed since."""
-    report._mounts(ALL_MOUNTS)
+    report.set_mounts(ALL_MOUNTS)
     data = {
         "Id": "ab12" + "0" * 60,
         "Name": "/job",
@@ -180,11 +173,11 @@ def test_an_engine_that_does_not_report_cdi(report: Report) -> None:
     found = report.explain(container, report.docker, None)
     assert found["steps"][1]["code"] == "cdi-unknown"
     assert found["steps"][1]["ok"] is None
-    host = pure.HOST._replace(engine_cdi=None)
-    found = explain.explain(pure.with_cdi("0", state=explain_container.EXITED, pid=None), host)
+    host = values.HOST._replace(engine_cdi=None)
+    found = explain.explain(values.with_cdi("0", state=explain_container.EXITED, pid=None), host)
     assert verdict(found) == (None, "cdi-unknown")
     # One that runs shows what it has.
-    assert verdict(explain.explain(pure.with_cdi("0"), host._replace(mountinfo=pure.BY_CDI))) == (True, "ok")
+    assert verdict(explain.explain(values.with_cdi("0"), host._replace(mountinfo=values.BY_CDI))) == (True, "ok")
 
 
 @pytest.mark.parametrize("toolkit", ["1.17.8", "1.19.1"])
@@ -220,7 +213,7 @@ def test_the_hook_of_a_rootless_engine(report: Report, toolkit: str, settings: s
     report.add(CONFIG, settings)
     data = {"State": {"Status": "created"}, "Config": {"Env": [ALL]}, "HostConfig": {"Runtime": "nvidia"}}
     container = explain_container.from_docker(data, report.runtimes, None)
-    state = explain_host.EngineState("26.1.5", cdi=False, rootless=True)
+    state = explain_host.ReportedEngine("26.1.5", cdi=False, rootless=True)
     facts = explain_host.read_host(container, state, None, report.host, report.run)
     assert verdict(explain.explain(container, facts)) == expected
 
@@ -240,17 +233,17 @@ def test_capabilities_without_compute(report: Report) -> None:
 
 def specified(text: str, *mountinfo: str) -> dict[str, t.Any]:
     """Explain a container with nvidia.com/gpu=0 of the common edits in ``text``; with ``mountinfo`` it runs."""
-    edits = dict(pure.SPECIFICATION["containerEdits"])
+    edits = dict(values.SPECIFICATION["containerEdits"])
     edits["deviceNodes"] = [node for node in edits["deviceNodes"] if node["path"] != text]
     edits["mounts"] = [mount for mount in edits["mounts"] if text not in mount["containerPath"]]
-    document = {**pure.SPECIFICATION, "containerEdits": edits}
-    specifications = pure.SPECIFICATIONS._replace(documents={"/etc/cdi/nvidia.yaml": document})
-    host = pure.HOST._replace(engine_specifications=specifications, mountinfo=pure.mounts(*mountinfo))
+    document = {**values.SPECIFICATION, "containerEdits": edits}
+    specifications = values.SPECIFICATIONS._replace(documents={"/etc/cdi/nvidia.yaml": document})
+    host = values.HOST._replace(engine_specifications=specifications, mountinfo=values.mounts(*mountinfo))
     fields = {} if mountinfo else {"state": explain_container.EXITED, "pid": None}
-    return explain.explain(pure.with_cdi("0", **fields), host if mountinfo else host._replace(mountinfo=""))
+    return explain.explain(values.with_cdi("0", **fields), host if mountinfo else host._replace(mountinfo=""))
 
 
-LIBRARY = f"/usr/lib/libcuda.so.{pure.DRIVER}"
+LIBRARY = f"/usr/lib/libcuda.so.{values.DRIVER}"
 
 
 @pytest.mark.parametrize("node", ["/dev/nvidiactl", "/dev/nvidia-uvm"])
@@ -259,7 +252,7 @@ def test_a_specification_without_a_node_that_all_gpus_need(node: str) -> None:
     assert verdict(specified(node)) == (False, "cdi-incomplete")
     assert node in specified(node)["message"]
     others = [path for path in IN_CONTAINER if path != node]
-    library = pure.SPECIFICATION["containerEdits"]["mounts"][0]["containerPath"]
+    library = values.SPECIFICATION["containerEdits"]["mounts"][0]["containerPath"]
     assert verdict(specified(node, *others, library)) == (False, "cdi-incomplete")
     # Another option can add the node.
     assert verdict(specified(node, *IN_CONTAINER, library)) == (True, "ok")
@@ -272,33 +265,39 @@ def test_a_specification_without_libcuda() -> None:
 
 
 def test_a_specification_of_other_devices_needs_no_libcuda() -> None:
-    document = {"kind": "nvidia.com/gds", "devices": [pure.device("all", "/dev/nvidia-fs0")]}
+    document = {"kind": "nvidia.com/gds", "devices": [values.device("all", "/dev/nvidia-fs0")]}
     found = Specifications(("/etc/cdi",), {"nvidia.com/gds=all": "/a"}, {"/a": document})
-    given = pure.container(cdi_devices=("nvidia.com/gds=all",), state=explain_container.EXITED, pid=None)
-    assert verdict(explain.explain(given, pure.HOST._replace(engine_specifications=found))) == (True, "ok")
+    given = values.container(cdi_devices=("nvidia.com/gds=all",), state=explain_container.EXITED, pid=None)
+    assert verdict(explain.explain(given, values.HOST._replace(engine_specifications=found))) == (True, "ok")
 
 
 def test_all_devices_of_a_specification_that_lacks_a_gpu() -> None:
-    document = {**pure.SPECIFICATION, "devices": [pure.device("all", "/dev/nvidia0"), pure.device("0", "/dev/nvidia0")]}
-    specifications = pure.SPECIFICATIONS._replace(documents={"/etc/cdi/nvidia.yaml": document})
-    host = pure.HOST._replace(engine_specifications=specifications, mountinfo=pure.BY_CDI)
-    found = explain.explain(pure.with_cdi("all"), host)
+    document = {
+        **values.SPECIFICATION,
+        "devices": [values.device("all", "/dev/nvidia0"), values.device("0", "/dev/nvidia0")],
+    }
+    specifications = values.SPECIFICATIONS._replace(documents={"/etc/cdi/nvidia.yaml": document})
+    host = values.HOST._replace(engine_specifications=specifications, mountinfo=values.BY_CDI)
+    found = explain.explain(values.with_cdi("all"), host)
     assert verdict(found) == (True, "ok")
     assert "/etc/cdi/nvidia.yaml does not describe GPU 1 of this host." in found["message"]
-    assert "GPU 1" not in explain.explain(pure.with_cdi("0"), host)["message"]
+    assert "GPU 1" not in explain.explain(values.with_cdi("0"), host)["message"]
 
 
 @pytest.mark.parametrize("permissions", ["r", "none", "m", "rm"])
 def test_a_specification_with_permissions_that_are_too_few(permissions: str) -> None:
     node = {"path": "/dev/nvidia0", "permissions": permissions}
-    document = {**pure.SPECIFICATION, "devices": [{"name": "0", "containerEdits": {"deviceNodes": [node]}}]}
-    specifications = pure.SPECIFICATIONS._replace(documents={"/etc/cdi/nvidia.yaml": document})
-    host = pure.HOST._replace(engine_specifications=specifications)
-    found = explain.explain(pure.with_cdi("0", state=explain_container.CREATED, pid=None), host)
+    document = {**values.SPECIFICATION, "devices": [{"name": "0", "containerEdits": {"deviceNodes": [node]}}]}
+    specifications = values.SPECIFICATIONS._replace(documents={"/etc/cdi/nvidia.yaml": document})
+    host = values.HOST._replace(engine_specifications=specifications)
+    found = explain.explain(values.with_cdi("0", state=explain_container.CREATED, pid=None), host)
     assert verdict(found) == (False, "cdi-incomplete")
     assert "/dev/nvidia0" in found["message"]
     node["permissions"] = "rw"
-    assert verdict(explain.explain(pure.with_cdi("0", state=explain_container.CREATED, pid=None), host)) == (True, "ok")
+    assert verdict(explain.explain(values.with_cdi("0", state=explain_container.CREATED, pid=None), host)) == (
+        True,
+        "ok",
+    )
 
 
 # -- nodes that the low-level runtime makes ----------------------------------------------------------------------------
@@ -314,28 +313,34 @@ def made(rules: t.Sequence[dict[str, t.Any]] = (), **fields: t.Any) -> dict[str,
     return {"process": {"user": user}, "linux": {"devices": nodes, "resources": {"devices": list(rules)}}}
 
 
-def explained(config: dict[str, t.Any], nodes: t.Mapping[str, Node]) -> dict[str, t.Any]:
-    library = pure.SPECIFICATION["containerEdits"]["mounts"][0]["containerPath"]
-    host = pure.HOST._replace(mountinfo=pure.mounts(library), nodes=nodes)
-    given = pure.with_cdi("0", config=config, user=explain_container.user_of(config))
+def explained(config: dict[str, t.Any], nodes: t.Mapping[str, NodeAccess]) -> dict[str, t.Any]:
+    library = values.SPECIFICATION["containerEdits"]["mounts"][0]["containerPath"]
+    host = values.HOST._replace(mountinfo=values.mounts(library), nodes=nodes)
+    given = values.with_cdi("0", config=config, user=explain_container.user_of(config))
     return explain.explain(given, host)
 
 
 def test_nodes_of_a_driver_that_was_loaded_again() -> None:
-    nodes = {"/dev/nvidia-uvm": Node(0o666, number=(511, 0)), "/dev/nvidia0": Node(0o666, number=(195, 0))}
+    nodes = {
+        "/dev/nvidia-uvm": NodeAccess(0o666, number=(511, 0)),
+        "/dev/nvidia0": NodeAccess(0o666, number=(195, 0)),
+    }
     found = explained(made(), nodes)
     assert verdict(found) == (False, "devices-stale")
     assert "/dev/nvidia-uvm" in found["message"]
-    assert verdict(explained(made(), {**nodes, "/dev/nvidia-uvm": Node(0o666, number=(510, 0))})) == (True, "ok")
+    assert verdict(explained(made(), {**nodes, "/dev/nvidia-uvm": NodeAccess(0o666, number=(510, 0))})) == (
+        True,
+        "ok",
+    )
 
 
 def test_the_owner_of_a_node_is_that_in_the_container() -> None:
     # The CDI library gives a node without an owner to the user of the container (container-edits.go of 0.6 to 1.1).
-    host = {"/dev/nvidia0": Node(0o660, 0, 44)}
+    host = {"/dev/nvidia0": NodeAccess(0o660, 0, 44)}
     assert verdict(explained(made(fileMode=0o660, uid=1000, gid=1000), host)) == (True, "ok")
     assert verdict(explained(made(fileMode=0o660, uid=0, gid=44), host)) == (False, "nodes-denied")
     # The host's node is open for all, that of the container is not.
-    assert verdict(explained(made(fileMode=0o600), {"/dev/nvidia0": Node(0o666)})) == (False, "nodes-denied")
+    assert verdict(explained(made(fileMode=0o600), {"/dev/nvidia0": NodeAccess(0o666)})) == (False, "nodes-denied")
 
 
 NONE = {"allow": False, "access": "rwm"}

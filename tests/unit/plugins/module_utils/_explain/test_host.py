@@ -12,9 +12,9 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import host as explain_host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.container import RUNNING, Container
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.devices import Gpu
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.host import EngineState, Host
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.runtime_settings import Settings
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.devices import ExplainedGpu
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.host import ExplainedHost, ReportedEngine
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.runtime_settings import RuntimeSettings
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.checks import GpuChecks
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers import gpu_hosts
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import FakeGpu, FakeMig
@@ -50,9 +50,9 @@ class Made:
         gpu_hosts.write(self.root, {path: text})
         (self.root / path).chmod(0o755 if executable else 0o644)
 
-    def read(self, runtime_dir: str | None = None, **fields: t.Any) -> Host:
+    def read(self, runtime_dir: str | None = None, **fields: t.Any) -> ExplainedHost:
         given = Container("docker", "3a3a", "web", RUNNING, **{"program": NVIDIA, **fields})
-        return explain_host.read_host(given, EngineState("26.1.5", cdi=True), runtime_dir, self.host, run)
+        return explain_host.read_host(given, ReportedEngine("26.1.5", cdi=True), runtime_dir, self.host, run)
 
 
 @pytest.fixture
@@ -65,12 +65,12 @@ def test_a_host(made: Made) -> None:
     found = made.read(pid=7)
     assert found.version == "1.18.0"
     assert (found.config_path, found.config_problem) == ("/etc/nvidia-container-runtime/config.toml", "")
-    assert found.settings == Settings()
+    assert found.settings == RuntimeSettings()
     assert found.programs == {"nvidia-container-runtime-hook"}
     assert found.program_exists
     assert (found.driver_loaded, found.driver, found.cuda) == (True, gpu_hosts.VERSION, None)
     names = ("0", PLAIN.identity(), "0000:07:00.0", "00000000:07:00.0")
-    assert found.all_gpus == (Gpu("GPU 0", names, ("/dev/nvidia1",)),)
+    assert found.all_gpus == (ExplainedGpu("GPU 0", names, ("/dev/nvidia1",)),)
     assert found.names_known
     assert (found.engine_cdi, found.engine_version, found.tegra) == (True, "26.1.5", False)
     assert found.engine_specifications.folders == ("/etc/cdi", "/var/run/cdi")
@@ -80,7 +80,7 @@ def test_a_host(made: Made) -> None:
 def test_directories_of_specifications_that_the_engine_reports(made: Made) -> None:
     given = Container("docker", "3a3a", "web", RUNNING, 7)
     for folders, expected in ((("/opt/cdi",), ("/opt/cdi",)), (None, ("/etc/cdi", "/var/run/cdi"))):
-        state = EngineState("28.5.2", cdi=True, folders=folders)
+        state = ReportedEngine("28.5.2", cdi=True, folders=folders)
         found = explain_host.read_host(given, state, None, made.host, lambda _argv: (127, "", ""))
         assert found.engine_specifications.folders == expected
         assert found.runtime_specifications.folders == ("/etc/cdi", "/var/run/cdi")
@@ -89,7 +89,7 @@ def test_directories_of_specifications_that_the_engine_reports(made: Made) -> No
 def test_nothing_of_nvidia(tmp_path: Path) -> None:
     found = explain_host.read_host(
         Container("docker", "3a3a", "web", RUNNING, 7, program="runc"),
-        EngineState(),
+        ReportedEngine(),
         None,
         HostFS(str(tmp_path), live=True),
         lambda _argv: (127, "", ""),
@@ -110,7 +110,7 @@ def test_kinds_of_hosts(tmp_path: Path, path: str, text: str, tegra: bool, compa
     gpu_hosts.write(tmp_path, {path: text})
     given = Container("docker", "3a3a", "web", RUNNING, program="runc")
     host = HostFS(str(tmp_path), live=True)
-    found = explain_host.read_host(given, EngineState(), None, host, lambda _argv: (127, "", ""))
+    found = explain_host.read_host(given, ReportedEngine(), None, host, lambda _argv: (127, "", ""))
     assert (found.tegra, found.comparable) == (tegra, comparable)
 
 
@@ -132,7 +132,7 @@ def test_the_checks_read_the_same_settings(made: Made, text: str) -> None:
 
 def test_config_toml(made: Made) -> None:
     made.add(CONFIG, 'accept-nvidia-visible-devices-envvar-when-unprivileged = false\nswarm-resource = "X"\n')
-    assert made.read().settings == Settings(accept_variable=False, swarm_resource="X")
+    assert made.read().settings == RuntimeSettings(accept_variable=False, swarm_resource="X")
     made.add(CONFIG, "disable-require = 1\n")
     assert made.read().settings.invalid == "disable-require has a wrong type"
     made.add(CONFIG, "a = 1\nb = =\n")
@@ -190,7 +190,7 @@ def test_an_engine_that_reads_no_specifications(made: Made) -> None:
         return (0, "Docker version 20.10.24", "") if argv[2].endswith("dockerd") else run(argv)
 
     given = Container("docker", "3a3a", "web", RUNNING, program=NVIDIA)
-    found = explain_host.read_host(given, EngineState("20.10.24", None), None, made.host, old)
+    found = explain_host.read_host(given, ReportedEngine("20.10.24", None), None, made.host, old)
     assert found.engine_cdi is False
     assert found.engine_specifications.folders == ()
 
@@ -204,10 +204,10 @@ def test_the_running_engine_is_not_the_program_in_path(made: Made) -> None:
 
     given = Container("containerd", "3a3a", "web", RUNNING, program=NVIDIA)
     for version, cdi in (("v2.1.5-k3s1", True), ("v1.7.27", None)):
-        found = explain_host.read_host(given, EngineState(version, cdi), None, made.host, old)
+        found = explain_host.read_host(given, ReportedEngine(version, cdi), None, made.host, old)
         assert found.engine_cdi is cdi
         assert found.engine_specifications.folders == ("/etc/cdi", "/var/run/cdi")
-    found = explain_host.read_host(given, EngineState("", cdi=None), None, made.host, old)
+    found = explain_host.read_host(given, ReportedEngine("", cdi=None), None, made.host, old)
     assert found.engine_cdi is False
 
 
@@ -236,9 +236,9 @@ def test_what_requirements_compare(tmp_path: Path) -> None:
 
 
 GPUS = (
-    Gpu("GPU 0", ("0", "GPU-aa", "00000000:07:00.0"), ("/dev/nvidia1",)),
-    Gpu("GPU 1", ("1", "GPU-bb"), ("/dev/nvidia0",), usable=False),
-    Gpu("GPU 1 MIG 0", ("1:0", "MIG-cc"), ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3")),
+    ExplainedGpu("GPU 0", ("0", "GPU-aa", "00000000:07:00.0"), ("/dev/nvidia1",)),
+    ExplainedGpu("GPU 1", ("1", "GPU-bb"), ("/dev/nvidia0",), usable=False),
+    ExplainedGpu("GPU 1 MIG 0", ("1:0", "MIG-cc"), ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3")),
 )
 
 
@@ -258,10 +258,10 @@ GPUS = (
     ],
 )
 def test_selection(names: tuple[str, ...], selected: list[str], unknown: tuple[str, ...]) -> None:
-    found = Host(all_gpus=GPUS).select(names)
+    found = ExplainedHost(all_gpus=GPUS).select(names)
     assert (found.names, found.unknown, found.certain) == (selected, unknown, True)
-    assert Host(all_gpus=GPUS, names_known=False).select(names).certain is False
+    assert ExplainedHost(all_gpus=GPUS, names_known=False).select(names).certain is False
 
 
 def test_nodes_of_a_selection() -> None:
-    assert Host(all_gpus=GPUS).select(("1", "1:0")).nodes == ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3")
+    assert ExplainedHost(all_gpus=GPUS).select(("1", "1:0")).nodes == ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3")

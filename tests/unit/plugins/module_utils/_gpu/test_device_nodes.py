@@ -10,7 +10,11 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.device_nodes import Node, create_nodes, missing_nodes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.device_nodes import (
+    CharacterDevice,
+    create_nodes,
+    missing_nodes,
+)
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_nodes import FakeNodes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import write
 
@@ -33,8 +37,8 @@ Block devices:
 259 nvidia-uvm
 """
 MODULES = "nvidia_uvm 4935680 0 - Live 0x0\nnvidia_modeset 1314816 0 - Live 0x0\nnvidia 56823808 2 - Live"
-CONTROL, MODESET = Node("/dev/nvidiactl", 195, 255), Node("/dev/nvidia-modeset", 195, 254)
-UVM, TOOLS = Node("/dev/nvidia-uvm", 510, 0), Node("/dev/nvidia-uvm-tools", 510, 1)
+CONTROL, MODESET = CharacterDevice("/dev/nvidiactl", 195, 255), CharacterDevice("/dev/nvidia-modeset", 195, 254)
+UVM, TOOLS = CharacterDevice("/dev/nvidia-uvm", 510, 0), CharacterDevice("/dev/nvidia-uvm-tools", 510, 1)
 ALL = [CONTROL, MODESET, UVM, TOOLS]
 
 
@@ -68,16 +72,16 @@ class Tree:
         self.add(*{"-c": [CONTROL], "-m": [MODESET], "-u": [UVM, TOOLS]}[argv[3]], driver_root=argv[1])
         return 0, "", ""
 
-    def add(self, *nodes: Node, driver_root: str = "") -> None:
+    def add(self, *nodes: CharacterDevice, driver_root: str = "") -> None:
         for node in nodes:
             path = driver_root[len(str(self.root)) :] + node.path
             self.fakes.nodes[path] = (node.major, node.minor)
             self.fakes.block.discard(path)
 
-    def create(self, nodes: list[Node]) -> None:
+    def create(self, nodes: list[CharacterDevice]) -> None:
         create_nodes(self.host, nodes, self.run)
 
-    def missing(self, driver_root: str = "/") -> list[Node]:
+    def missing(self, driver_root: str = "/") -> list[CharacterDevice]:
         found, warnings = missing_nodes(self.host, driver_root)
         assert warnings == []
         return found
@@ -139,7 +143,7 @@ def test_numbers(tree: Tree, line: str, major: int) -> None:
     ],
 )
 def test_nodes_of_modules_that_are_not_loaded(
-    tree: Tree, path: str, text: str, nodes: list[Node], warning: str
+    tree: Tree, path: str, text: str, nodes: list[CharacterDevice], warning: str
 ) -> None:
     tree.write(path, text)
     found, (message,) = missing_nodes(tree.host)
@@ -207,7 +211,7 @@ def test_program_creates_no_node(tree: Tree) -> None:
 
 
 def test_accepts_links_to_nodes(tree: Tree) -> None:
-    tree.add(CONTROL, Node("/dev/nvidia/uvm", 510, 0))
+    tree.add(CONTROL, CharacterDevice("/dev/nvidia/uvm", 510, 0))
     tree.path(UVM.path).symlink_to("/dev/nvidia/uvm")
     assert tree.missing() == [MODESET, TOOLS]
 
@@ -216,7 +220,7 @@ def test_accepts_links_to_nodes(tree: Tree) -> None:
     ("wrong", "block"),
     [(CONTROL._replace(minor=0), False), (CONTROL._replace(major=1), False), (CONTROL, True)],
 )
-def test_replaces_devices_with_other_numbers(tree: Tree, wrong: Node, block: bool) -> None:
+def test_replaces_devices_with_other_numbers(tree: Tree, wrong: CharacterDevice, block: bool) -> None:
     tree.add(wrong, MODESET, UVM, TOOLS)
     tree.fakes.block.update([CONTROL.path] if block else [])
     assert tree.missing() == [CONTROL]
@@ -227,7 +231,7 @@ def test_replaces_devices_with_other_numbers(tree: Tree, wrong: Node, block: boo
 @pytest.mark.parametrize("kind", ["file", "directory", "/dev/gone", "text", "other"])
 def test_never_replaces_other_entries(tree: Tree, kind: str) -> None:
     tree.write("/dev/text", "important")
-    tree.add(Node("/dev/other", 1, 3))
+    tree.add(CharacterDevice("/dev/other", 1, 3))
     if kind == "file":
         tree.write(UVM.path, "important")
     elif kind == "directory":

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import driver_files
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.driver_files import DriverFiles, Found
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.driver_files import DriverFile, DriverFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.file_lookup import CachedFS
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import (
     AARCH64,
@@ -33,7 +33,7 @@ def files(tree: Tree, root: str = "/", **folders: tuple[str, ...]) -> DriverFile
     return DriverFiles(CachedFS(tree.host()), root, **folders)
 
 
-def hosts(found: list[Found]) -> list[str]:
+def hosts(found: list[DriverFile]) -> list[str]:
     return [file.host for file in found]
 
 
@@ -112,8 +112,10 @@ def test_driver_root(tree: Tree) -> None:
     tree.driver("/usr/lib64")
     found = files(tree, root)
     assert found.library_folders(VERSION) == [MULTIARCH]
-    assert found.libraries("libcuda.so.?") == [Found(f"{root}{MULTIARCH}/{CUDA}", f"{MULTIARCH}/{CUDA}")]
-    assert found.in_folders([MULTIARCH], "libcuda.so.1") == [Found(f"{root}{MULTIARCH}/{CUDA}", f"{MULTIARCH}/{CUDA}")]
+    assert found.libraries("libcuda.so.?") == [DriverFile(f"{root}{MULTIARCH}/{CUDA}", f"{MULTIARCH}/{CUDA}")]
+    assert found.in_folders([MULTIARCH], "libcuda.so.1") == [
+        DriverFile(f"{root}{MULTIARCH}/{CUDA}", f"{MULTIARCH}/{CUDA}")
+    ]
 
 
 def test_links_out_of_driver_root(tree: Tree) -> None:
@@ -125,14 +127,14 @@ def test_links_out_of_driver_root(tree: Tree) -> None:
     tree.link(f"{root}/usr/lib64/libother.so.1", "/opt/libother.so.1")
     # nvidia-ctk also joins the root and the target.
     found = files(tree, root).in_folders(["/usr/lib64"], "*.so.1")
-    assert found == [Found(f"{root}/opt/libother.so.1", "/opt/libother.so.1")]
+    assert found == [DriverFile(f"{root}/opt/libother.so.1", "/opt/libother.so.1")]
 
 
 def test_cache_of_driver_root(tree: Tree) -> None:
     root = "/run/nvidia/driver"
     tree.driver("/opt/lib", root)
     tree.file(f"{root}/etc/ld.so.cache", ld_cache("/opt/lib/libcuda.so.1"))
-    found = [Found(f"{root}/opt/lib/{CUDA}", f"/opt/lib/{CUDA}")]
+    found = [DriverFile(f"{root}/opt/lib/{CUDA}", f"/opt/lib/{CUDA}")]
     assert files(tree, root).libraries(CUDA) == found
     # Only links of libraries in the cache begin at the driver's root.
     tree.link(f"{root}/usr/lib/current", "/opt/lib")
@@ -188,11 +190,11 @@ def test_programs(tree: Tree) -> None:
     tree.link("/usr/bin/nvidia-imex", "/opt/imex")
     tree.program("/opt/imex")
     found = files(tree)
-    assert found.program("nvidia-smi") == Found("/usr/local/bin/nvidia-smi", "/usr/local/bin/nvidia-smi")
-    assert found.program("nvidia-imex") == Found("/usr/bin/nvidia-imex", "/usr/bin/nvidia-imex")
+    assert found.program("nvidia-smi") == DriverFile("/usr/local/bin/nvidia-smi", "/usr/local/bin/nvidia-smi")
+    assert found.program("nvidia-imex") == DriverFile("/usr/bin/nvidia-imex", "/usr/bin/nvidia-imex")
     assert found.program("nvidia-xconfig") is None
     tree.program("/run/driver/usr/bin/nvidia-smi")
-    assert files(tree, "/run/driver").program("nvidia-smi") == Found(
+    assert files(tree, "/run/driver").program("nvidia-smi") == DriverFile(
         "/run/driver/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi"
     )
     assert files(tree, "/run/driver").program("nvidia-imex") is None
@@ -230,7 +232,7 @@ def test_firmware(tree: Tree) -> None:
     assert hosts(found) == [names[2].replace("/usr/", "/"), *(name.replace("/usr/", "/") for name in names[4:])]
     tree.file(f"/run/driver/lib/firmware/nvidia/{VERSION}/gsp_c.bin")
     assert files(tree, "/run/driver").firmware(VERSION) == [
-        Found(f"/run/driver/lib/firmware/nvidia/{VERSION}/gsp_c.bin", f"/lib/firmware/nvidia/{VERSION}/gsp_c.bin")
+        DriverFile(f"/run/driver/lib/firmware/nvidia/{VERSION}/gsp_c.bin", f"/lib/firmware/nvidia/{VERSION}/gsp_c.bin")
     ]
 
 

@@ -416,6 +416,6 @@ def test_dev_cannot_be_made_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
             return -1
 
     monkeypatch.setattr(ctypes, "CDLL", lambda *_arguments, **_options: FailingLibrary)
-    assert nvml.make_dev_read_only() == "/dev cannot be made read-only (Operation not permitted)"
+    assert "(Operation not permitted)" in nvml.make_dev_read_only()
     monkeypatch.setattr(ctypes, "CDLL", lambda *_arguments, **_options: object())
-    assert nvml.make_dev_read_only() == "/dev cannot be made read-only (this Python lacks ctypes)"
+    assert "ctypes" in nvml.make_dev_read_only()

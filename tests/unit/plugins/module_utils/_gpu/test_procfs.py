@@ -18,7 +18,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.procfs import Capabilities, Instance, Module, ProcGpu
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.procfs import (
+    Instance,
+    MigCapabilities,
+    Module,
+    ProcGpu,
+)
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import (
     INFORMATION,
     UNKNOWN_UUID,
@@ -105,7 +110,8 @@ def test_detects_no_gpu(tmp_path: Path, files: dict[str, str]) -> None:
 def test_unknown_presence(tmp_path: Path) -> None:
     assert procfs.detect_gpu(host(tmp_path, {})).present is None
     offline = procfs.detect_gpu(host(tmp_path, {"proc/driver/nvidia/version": VERSION}, live=False))
-    assert offline == procfs.GpuPresence(None, "The host is an offline tree, which has no hardware.", None)
+    assert offline == procfs.GpuPresence(None, offline.message, None)
+    assert "offline tree" in offline.message
 
 
 def test_loaded_driver_and_devices(tmp_path: Path) -> None:
@@ -311,7 +317,7 @@ CAPABILITIES, MINORS = "proc/driver/nvidia/capabilities", "proc/driver/nvidia-ca
 
 
 def test_minors(tmp_path: Path) -> None:
-    capabilities = Capabilities(host(tmp_path, {MINORS: mig_minors()}))
+    capabilities = MigCapabilities(host(tmp_path, {MINORS: mig_minors()}))
     assert capabilities.minors(0, 0, 0) == (3, 4)
     # Each GPU has 15 GPU instances, and each of these has one line and eight compute instances.
     assert capabilities.minors(2, 7, 1) == (3 + 9 * (2 * 15 + 7), 3 + 9 * (2 * 15 + 7) + 2)
@@ -319,7 +325,7 @@ def test_minors(tmp_path: Path) -> None:
 
 
 def test_reads_minors_once(tmp_path: Path) -> None:
-    capabilities = Capabilities(host(tmp_path, {}))
+    capabilities = MigCapabilities(host(tmp_path, {}))
     with pytest.raises(HostError, match="mig-minors does not exist"):
         capabilities.minors(0, 0, 0)
     write(tmp_path, {MINORS: mig_minors()})
@@ -333,7 +339,7 @@ def test_reads_minors_once(tmp_path: Path) -> None:
 )
 def test_missing_capability(tmp_path: Path, minor: int, gi: int, ci: int, missing: str) -> None:
     with pytest.raises(HostError, match=f"mig-minors does not contain {missing}, although"):
-        Capabilities(host(tmp_path, {MINORS: mig_minors()})).minors(minor, gi, ci)
+        MigCapabilities(host(tmp_path, {MINORS: mig_minors()})).minors(minor, gi, ci)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +366,7 @@ def test_ignores_white_space() -> None:
 def test_minors_are_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(procfs, "_MAX_CAPABILITIES", 1000)
     with pytest.raises(HostError, match="more than 1000 bytes"):
-        Capabilities(host(tmp_path, {MINORS: mig_minors()})).minors(0, 0, 0)
+        MigCapabilities(host(tmp_path, {MINORS: mig_minors()})).minors(0, 0, 0)
 
 
 LINE = st.one_of(st.sampled_from(["config 1", "gpu0/gi1/access 12", "gpu0/gi1/ci0/access 13"]), st.text(max_size=30))

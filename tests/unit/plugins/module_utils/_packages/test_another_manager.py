@@ -22,7 +22,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import d
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import sources as packages_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import repository as toolkit_repository
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers import names_in_code
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import World
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import FakePackageManager
 
 ROOT = Path(__file__).resolve().parents[5]
 FOLDER = "/etc/pkg.d"
@@ -47,7 +47,7 @@ REPOSITORY = packages_base.Repository(
 )
 
 
-class Pkg(World):
+class Pkg(FakePackageManager):
     """A manager whose keys are files, and which does not record a required reboot."""
 
     name = "pkg"
@@ -59,7 +59,7 @@ class Pkg(World):
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pkg:
+def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pkg:
     """The row of the manager in the registry, and a host of its distribution."""
     found = Pkg(tmp_path)
     found.published = ["1.20.0-1"]
@@ -77,59 +77,59 @@ def files(address: str = "https://mirror.example/pkg") -> tuple[toolkit_reposito
     )
 
 
-def host_of(world: Pkg) -> HostFS:
-    return HostFS(str(world.root), live=True)
+def host_of(manager: Pkg) -> HostFS:
+    return HostFS(str(manager.root), live=True)
 
 
-def test_it_is_detected(world: Pkg) -> None:
-    assert detect.detect_package_manager(host_of(world), world.run) is world
-    world.path("/usr/bin/pkg").unlink()
+def test_it_is_detected(manager: Pkg) -> None:
+    assert detect.detect_package_manager(host_of(manager), manager.run) is manager
+    manager.path("/usr/bin/pkg").unlink()
     with pytest.raises(HostError, match="lacks pkg"):
-        detect.detect_package_manager(host_of(world), world.run)
+        detect.detect_package_manager(host_of(manager), manager.run)
 
 
-def test_installation_and_removal_write_its_repository(world: Pkg) -> None:
-    result = world.execute(repository_files=files())
+def test_installation_and_removal_write_its_repository(manager: Pkg) -> None:
+    result = manager.execute(repository_files=files())
     # The key comes before the source that needs it.
     assert result["written_files"] == [KEY, REPOSITORY.source]
-    assert set(world.packages) == set(packages_base.PACKAGES)
-    assert sorted(packages_sources.own_files(host_of(world))) == sorted([KEY, REPOSITORY.source])
-    assert not world.execute(repository_files=files())["changed"]
-    world.execute(state="absent")
-    assert packages_sources.own_files(host_of(world)) == []
-    assert world.packages == {}
+    assert set(manager.packages) == set(packages_base.PACKAGES)
+    assert sorted(packages_sources.own_files(host_of(manager))) == sorted([KEY, REPOSITORY.source])
+    assert not manager.execute(repository_files=files())["changed"]
+    manager.execute(state="absent")
+    assert packages_sources.own_files(host_of(manager)) == []
+    assert manager.packages == {}
 
 
-def test_conflicting_source_is_removed(world: Pkg) -> None:
-    other = world.write(f"{FOLDER}/nvidia-docker.conf", "from https://nvidia.github.io/nvidia-docker/x\n")
-    kept = world.write(f"{FOLDER}/main.conf", "from https://example.com/main\n")
-    world.execute(repository_files=files())
+def test_conflicting_source_is_removed(manager: Pkg) -> None:
+    other = manager.write(f"{FOLDER}/nvidia-docker.conf", "from https://nvidia.github.io/nvidia-docker/x\n")
+    kept = manager.write(f"{FOLDER}/main.conf", "from https://example.com/main\n")
+    manager.execute(repository_files=files())
     assert (other.exists(), kept.exists()) == (False, True)
 
 
-def test_mixed_source_is_refused_before_a_change(world: Pkg) -> None:
-    mixed = world.write(
+def test_mixed_source_is_refused_before_a_change(manager: Pkg) -> None:
+    mixed = manager.write(
         f"{FOLDER}/all.conf", "from https://example.com/main\nfrom https://nvidia.github.io/nvidia-docker/x\n"
     )
-    before = world.snapshot()
+    before = manager.snapshot()
     with pytest.raises(ConfigurationError) as caught:
-        world.execute(repository_files=files())
+        manager.execute(repository_files=files())
     assert (caught.value.path, caught.value.line) == (f"{FOLDER}/all.conf", 2)
-    assert world.snapshot() == before
+    assert manager.snapshot() == before
     assert mixed.exists()
 
 
-def test_a_file_of_no_manager_is_refused_before_a_change(world: Pkg, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = world.snapshot()
+def test_a_file_of_no_manager_is_refused_before_a_change(manager: Pkg, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = manager.snapshot()
     monkeypatch.setattr(detect, "FAMILIES", detect.FAMILIES[:-1])
     with pytest.raises(NvidiaError, match="is not allowed"):
-        world.execute(repository_files=files())
-    assert world.snapshot() == before
+        manager.execute(repository_files=files())
+    assert manager.snapshot() == before
 
 
-def test_its_facts_reach_messages(world: Pkg) -> None:
-    assert packages_base.reboot_required(host_of(world), world) is None
-    assert world.repair_command(["a", "b"]) == "pkg repair a b"
+def test_its_facts_reach_messages(manager: Pkg) -> None:
+    assert packages_base.reboot_required(host_of(manager), manager) is None
+    assert manager.repair_command(["a", "b"]) == "pkg repair a b"
 
 
 # -- names of managers in other code ------------------------------------------------------------------------------

@@ -156,8 +156,8 @@ def test_does_not_kill_a_daemon_that_starts_slowly_with_new_files(systemd: FakeS
 def test_gives_an_active_daemon_time_to_stop(busy: FakeSystemd) -> None:
     changes = configure(busy)
     # The new daemon stops more slowly than one that hangs during its start may.
-    looks = int(restart_methods.KILL_AFTER / restart_methods.PROBE_INTERVAL) + 2
-    busy.started = lambda: setattr(busy, "stubborn", looks)
+    calls = int(restart_methods.KILL_AFTER / restart_methods.PROBE_INTERVAL) + 2
+    busy.started = lambda: setattr(busy, "slow_stops", calls)
     options: dict[str, t.Any] = {"rollback": changes, "expect": Expectation(("nope",)), "timeout": 30.0}
     _message, result = failure(busy, allow_disruption=True, **options)
     assert result.state == "rolled_back"
@@ -169,7 +169,7 @@ def test_gives_an_active_daemon_time_to_stop(busy: FakeSystemd) -> None:
 
 def test_repeats_a_reload_without_effect_and_rolls_back(systemd: FakeSystemd) -> None:
     changes = configure(systemd)
-    systemd.ends = ends_with("nvidia", "deaf")
+    systemd.ends = ends_with("nvidia", "no effect")
     message, result = failure(systemd, action="reload", rollback=changes, retries=2)
     assert len(systemd.done("systemctl reload")) == 4
     assert not systemd.done("systemctl restart")
@@ -191,7 +191,7 @@ def test_a_daemon_that_ends_by_a_reload_is_a_failure(systemd: FakeSystemd) -> No
         if "nvidia" not in text:
             return "active"
         systemd.active, systemd.detail = "failed", "failed"
-        return "deaf"
+        return "no effect"
 
     systemd.ends = stop
     assert "docker.service is failed (failed)" in failure(systemd, action="reload", rollback=changes, retries=0)[0]
@@ -210,7 +210,7 @@ def test_restarts_the_engine_if_a_reload_does_not_restore_it_and_stops_no_contai
         # A reload applies the runtime, but not the default.
         if "nvidia" in text and not systemd.done("systemctl restart"):
             systemd.docker.info["Runtimes"] = {"runc": {"path": "runc"}, "nvidia": {"path": "/usr/bin/x"}}
-            return "deaf"
+            return "no effect"
         return "active"
 
     systemd.ends = end

@@ -16,7 +16,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile, record_path
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import PreviousFile, joined
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.rollback import Change, Rollback, previous_files
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.rollback import (
+    ChangedFile,
+    Rollback,
+    previous_files,
+)
 
 MAIN, DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/99-nvidia.toml"
 
@@ -32,7 +36,7 @@ def host(tmp_path: Path) -> HostFS:
     return HostFS(str(tmp_path))
 
 
-def rollback_of(host: HostFS, *changes: Change) -> Rollback:
+def rollback_of(host: HostFS, *changes: ChangedFile) -> Rollback:
     return Rollback(host, "containerd", previous_files(host, changes), "/b")
 
 
@@ -42,7 +46,7 @@ def checksum(text: str) -> str:
 
 def test_restores_the_last_written_file_first(host: HostFS) -> None:
     """containerd does not start while an import names a missing file."""
-    rollback = rollback_of(host, Change(DROP_IN, None), Change(MAIN, "/b/old"))
+    rollback = rollback_of(host, ChangedFile(DROP_IN, None), ChangedFile(MAIN, "/b/old"))
     rollback.restore()
     assert [entry["path"] for entry in rollback.restored] == [MAIN, DROP_IN]
     assert host.read(MAIN) == b"old"
@@ -54,13 +58,13 @@ def test_refuses_a_damaged_backup_before_anything_is_restored(host: HostFS) -> N
     backup = apply.save_backup(host, "/b", MAIN, b"old")
     Path(host.real_path(backup)).write_bytes(b"another")
     with pytest.raises(HostError, match=r"SHA-256 is not the one in its name. Nothing is restored from it."):
-        previous_files(host, [Change(DROP_IN, None), Change(MAIN, backup)])
+        previous_files(host, [ChangedFile(DROP_IN, None), ChangedFile(MAIN, backup)])
 
 
 def test_keeps_links_and_modes(host: HostFS, tmp_path: Path) -> None:
     (tmp_path / "etc/link.toml").symlink_to(MAIN)
     (tmp_path / MAIN[1:]).chmod(0o640)
-    rollback_of(host, Change("/etc/link.toml", "/b/old")).restore()
+    rollback_of(host, ChangedFile("/etc/link.toml", "/b/old")).restore()
     assert (tmp_path / "etc/link.toml").is_symlink()
     assert host.read(MAIN) == b"old"
     assert (tmp_path / MAIN[1:]).stat().st_mode & 0o777 == 0o640
@@ -69,13 +73,13 @@ def test_keeps_links_and_modes(host: HostFS, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (Change("etc/x", None), "is not an absolute path"),
-        (Change(MAIN, "b/old"), "is not an absolute path"),
-        (Change(MAIN, "/b/gone"), "the backup /b/gone of .* does not exist"),
-        (Change(MAIN, "/b"), "is not a regular file"),
+        (ChangedFile("etc/x", None), "is not an absolute path"),
+        (ChangedFile(MAIN, "b/old"), "is not an absolute path"),
+        (ChangedFile(MAIN, "/b/gone"), "the backup /b/gone of .* does not exist"),
+        (ChangedFile(MAIN, "/b"), "is not a regular file"),
     ],
 )
-def test_refuses_an_unusable_backup(host: HostFS, change: Change, reason: str) -> None:
+def test_refuses_an_unusable_backup(host: HostFS, change: ChangedFile, reason: str) -> None:
     with pytest.raises(NvidiaError, match=reason):
         rollback_of(host, change)
     assert host.read(MAIN) == b"new"
@@ -100,7 +104,7 @@ def test_refuses_an_unusable_backup(host: HostFS, change: Change, reason: str) -
 def test_restores_no_content_from_before_a_change_of_another_program(
     host: HostFS, changes: list[tuple[str | None, str | None]], previous: str | None
 ) -> None:
-    steps = [Change(MAIN, None if text is None else f"/b/{text}", written) for text, written in changes]
+    steps = [ChangedFile(MAIN, None if text is None else f"/b/{text}", written) for text, written in changes]
     content = None if previous is None else previous.encode()
     assert [file.content for file in previous_files(host, steps)] == [content]
     # The result is the same if the first change is from the journal of a killed run,
@@ -121,7 +125,7 @@ def test_restores_no_content_from_before_a_change_of_another_program(
     ],
 )
 def test_detects_changes_of_other_programs(host: HostFS, written: str, now: str | None, edited: bool) -> None:
-    rollback = rollback_of(host, Change(MAIN, "/b/old", written))
+    rollback = rollback_of(host, ChangedFile(MAIN, "/b/old", written))
     path = Path(host.real_path(MAIN))
     if now is None:
         path.unlink()
@@ -131,7 +135,7 @@ def test_detects_changes_of_other_programs(host: HostFS, written: str, now: str 
 
 
 def test_knows_the_restored_files_after_an_error(host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
-    rollback = rollback_of(host, Change(DROP_IN, None), Change(MAIN, "/b/old"))
+    rollback = rollback_of(host, ChangedFile(DROP_IN, None), ChangedFile(MAIN, "/b/old"))
 
     def fails(*_arguments: t.Any) -> None:
         raise HostError("read-only")
@@ -143,7 +147,7 @@ def test_knows_the_restored_files_after_an_error(host: HostFS, monkeypatch: pyte
 
 
 def test_removes_the_copy_if_it_uses_the_last_space(host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
-    rollback = rollback_of(host, Change(MAIN, "/b/old"))
+    rollback = rollback_of(host, ChangedFile(MAIN, "/b/old"))
     write, backups = Rollback._write, len(host.readable_entries("/b"))
 
     def disk_full(self: Rollback, *arguments: t.Any) -> None:
@@ -158,7 +162,7 @@ def test_removes_the_copy_if_it_uses_the_last_space(host: HostFS, monkeypatch: p
 
 
 def test_keeps_the_only_copy_of_the_replaced_content(host: HostFS, monkeypatch: pytest.MonkeyPatch) -> None:
-    rollback = rollback_of(host, Change(MAIN, "/b/old"))
+    rollback = rollback_of(host, ChangedFile(MAIN, "/b/old"))
     write, current = Rollback._write, host.read(MAIN)
 
     def fails_after_the_change(self: Rollback, *arguments: t.Any) -> None:

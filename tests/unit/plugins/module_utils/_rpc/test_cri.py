@@ -19,7 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.engi
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import grpc
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc.cri import (
-    Container,
+    CriContainer,
     Plugin,
     container_status,
     list_containers,
@@ -165,9 +165,9 @@ def test_containers(monkeypatch: pytest.MonkeyPatch) -> None:
     loose = field(1, "bb") + field(3, field(1, "x")) + field(8, field(1, "app") + field(2, "y"))
     asked = _answer(monkeypatch, field(1, of_pod) + field(1, loose) + field(1, b""))
     assert list_containers("/run/x.sock") == [
-        Container("aa", ("ns/web-0/main", "web-0/main", "main"), 9),
-        Container("bb", ("x",)),
-        Container("", ("",)),
+        CriContainer("aa", ("ns/web-0/main", "web-0/main", "main"), 9),
+        CriContainer("bb", ("x",)),
+        CriContainer("", ("",)),
     ]
     assert asked == ["/runtime.v1.RuntimeService/ListContainers"]
 

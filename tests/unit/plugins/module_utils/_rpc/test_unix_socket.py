@@ -38,7 +38,7 @@ def pair() -> t.Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def test_deadline_covers_all_reads(pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, daemon = pair
+    client, daemon = pair
     over = threading.Event()
 
     def trickle() -> None:
@@ -49,15 +49,15 @@ def test_deadline_covers_all_reads(pair: tuple[socket.socket, socket.socket]) ->
     thread.start()
     try:
         with within(20), pytest.raises(OSError, match=r"does not reply in time|timed out"):
-            Connection(ours, 0.3, 1 << 20).read(1 << 19)
+            Connection(client, 0.3, 1 << 20).read(1 << 19)
     finally:
         over.set()
         thread.join()
 
 
 def test_size_limit(pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, daemon = pair
-    wire = Connection(ours, 20.0, 10)
+    client, daemon = pair
+    wire = Connection(client, 20.0, 10)
     daemon.sendall(b"x" * 10)
     assert wire.read(4) + wire.read(6) == b"x" * 10
     daemon.sendall(b"x")
@@ -66,11 +66,11 @@ def test_size_limit(pair: tuple[socket.socket, socket.socket]) -> None:
 
 
 def test_reply_ends_too_early(pair: tuple[socket.socket, socket.socket]) -> None:
-    ours, daemon = pair
+    client, daemon = pair
     daemon.sendall(b"x")
     daemon.close()
     with pytest.raises(ValueError, match="the reply ends early"):
-        Connection(ours, 20.0, 10).read(2)
+        Connection(client, 20.0, 10).read(2)
 
 
 def test_deadline_covers_sending(pair: tuple[socket.socket, socket.socket]) -> None:

@@ -10,15 +10,15 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import VERSIONS, World
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import VERSIONS, FakePackageManager
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def manager(tmp_path: Path) -> FakePackageManager:
     """A host whose repository offers several versions."""
-    world = World(tmp_path)
-    world.listed = world.published = list(VERSIONS)
-    return world
+    manager = FakePackageManager(tmp_path)
+    manager.listed = manager.published = list(VERSIONS)
+    return manager

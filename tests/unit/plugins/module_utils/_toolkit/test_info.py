@@ -25,10 +25,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.manifest import (
     NAME,
-    Entry,
     FileDigest,
     Identity,
     Manifest,
+    ManifestEntry,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.store import VersionStore
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.info import describe_toolkit
@@ -97,8 +97,8 @@ class Tree:
         """Install a version like nvidia_toolkit_install with source: directory. Return its name."""
         store = VersionStore(HostFS(str(self.root), live=False), folder)
         store.prepare_build()
-        entries = {name: Entry(0o755, text=f"{version}".encode()) for name in names}
-        entries[OWN_CONFIG_FILE] = Entry(0o644, text=b"disable-require = true\n")
+        entries = {name: ManifestEntry(0o755, text=f"{version}".encode()) for name in names}
+        entries[OWN_CONFIG_FILE] = ManifestEntry(0o644, text=b"disable-require = true\n")
         entries = {name: entry._replace(sha256=sha256(entry.text).hexdigest()) for name, entry in entries.items()}
         for name, entry in entries.items():
             store.write_entry(name, entry)
@@ -360,7 +360,8 @@ def test_reports_incomplete_version(tree: Tree) -> None:
     (tree.root / f"{DIRECTORY[1:]}.versions/{name}/{NAME}").unlink()
     found = tree.describe()
     path = f"{DIRECTORY}.versions/{name}"
-    assert found["version_mismatches"] == [f"The installation in {path}, to which {DIRECTORY} links, is incomplete."]
+    (mismatch,) = found["version_mismatches"]
+    assert f" {path}, to which {DIRECTORY} links, " in mismatch
     assert found["directory"]["sources"] == []
     assert found["version"] == "1.19.0"
 
@@ -448,7 +449,7 @@ class _Silent:
     ("readable", "problem"),
     [
         (True, "rpm failed. Repair it."),
-        (False, "The installed packages are unknown, because dnf cannot list those of an offline tree."),
+        (False, "dnf cannot list those of an offline tree"),
     ],
 )
 def test_reports_unreadable_packages(tree: Tree, monkeypatch: pytest.MonkeyPatch, readable: bool, problem: str) -> None:
@@ -456,7 +457,8 @@ def test_reports_unreadable_packages(tree: Tree, monkeypatch: pytest.MonkeyPatch
     tree.install()
     tree.put("/etc/yum.repos.d/nvidia-docker.repo", f"[x]\nbaseurl=https://{ADDRESS}\n")
     found = tree.describe()
-    assert [one["message"] for one in found["problems"]] == [problem]
+    (message,) = [one["message"] for one in found["problems"]]
+    assert problem in message
     assert found["packages"] == {}
     assert found["version"] == "1.19.0"
     assert found["conflicting_sources"][0]["path"] == "/etc/yum.repos.d/nvidia-docker.repo"

@@ -229,13 +229,13 @@ def test_programs_without_version_are_no_mismatch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("packages", "changed", "message"),
+    ("packages", "changed", "parts"),
     [
         (
             {PACKAGES[0]: "1.18.2-1"},
             {},
             [
-                f"The packages {', '.join(PACKAGES[1:])} are not installed, but other packages of the toolkit are.",
+                f" {', '.join(PACKAGES[1:])} are not installed, ",
                 f"/usr/bin/{RUNTIME} has version 1.19.1, but the packages have 1.18.2.",
                 f"/usr/bin/{HOOK} has version 1.19.1, but the packages have 1.18.2.",
                 f"/usr/bin/{CLI} has version 1.19.1, but the packages have 1.18.2.",
@@ -245,7 +245,7 @@ def test_programs_without_version_are_no_mismatch() -> None:
         (
             {**WHOLE, PACKAGES[3]: "1.19.10-1"},
             {},
-            [f"The packages have different versions: {' 1.19.1, '.join(PACKAGES)} 1.19.10."],
+            [f": {' 1.19.1, '.join(PACKAGES)} 1.19.10."],
         ),
         (
             WHOLE,
@@ -256,26 +256,28 @@ def test_programs_without_version_are_no_mismatch() -> None:
             {},
             {"nvidia-cdi-hook": Program("/usr/bin/nvidia-cdi-hook", "1.20.0")},
             [
-                f"The programs have different versions: {EACH}, /usr/bin/nvidia-cdi-hook 1.20.0.",
+                f": {EACH}, /usr/bin/nvidia-cdi-hook 1.20.0.",
             ],
         ),
-        (WHOLE, {CLI: None}, [f"The program {CLI} is not installed."]),
-        (WHOLE, {CLI: None, CTK: None}, [f"The programs {CLI}, {CTK} are not installed."]),
+        (WHOLE, {CLI: None}, [f" {CLI} is not installed"]),
+        (WHOLE, {CLI: None, CTK: None}, [f" {CLI}, {CTK} are not installed"]),
         (
             WHOLE,
             {CTK: Program("/usr/local/bin/nvidia-ctk", None)},
-            ["The program nvidia-ctk is not in /usr/bin, but in /usr/local/bin."],
+            [" nvidia-ctk is not in /usr/bin, but in /usr/local/bin."],
         ),
         (
             WHOLE,
             {CLI: Program(f"/usr/bin/{CLI}", None)},
-            [f"/usr/bin/{CLI} reports no version. Run it with --version to see why."],
+            [f"/usr/bin/{CLI} reports no version. "],
         ),
     ],
 )
-def test_version_mismatches(packages: dict[str, str], changed: dict[str, Program | None], message: list[str]) -> None:
+def test_version_mismatches(packages: dict[str, str], changed: dict[str, Program | None], parts: list[str]) -> None:
     found = {name: program for name, program in {**THERE, **changed}.items() if program is not None}
-    assert version_mismatches(packages, found) == message
+    messages = version_mismatches(packages, found)
+    assert len(messages) == len(parts)
+    assert [part for part, message in zip(parts, messages) if part not in message] == []
 
 
 @pytest.mark.parametrize(

@@ -185,11 +185,11 @@ def test_other_file_and_unit(docker: DockerWithContainers) -> None:
 
 def test_level_engine(docker: DockerWithContainers) -> None:
     result = verify(docker, level="engine")
-    assert result["checks"][2] == {
-        "name": "container",
-        "ok": True,
-        "detail": "`true` in a container of gpufleet/busybox:1 with the runtime nvidia exited with status 0.",
-    }
+    check = result["checks"][2]
+    assert (check["name"], check["ok"]) == ("container", True)
+    assert "`true`" in check["detail"]
+    assert " gpufleet/busybox:1 with the runtime nvidia " in check["detail"]
+    assert " status 0." in check["detail"]
     assert (result["changed"], result["failed_check"], result["output"]) == (False, None, "hello")
     (made,) = docker.made
     assert made["Entrypoint"] == ["true"]
@@ -282,7 +282,9 @@ def test_check_mode_starts_no_container(docker: DockerWithContainers, level: str
     result = verify(docker, check_mode=True, level=level)
     assert (result["verified"], result["summary"]) == (False, "not verified: check mode")
     assert (result["checks"][-1]["ok"], result["failed_check"]) == (None, None)
-    assert result["warnings"] == ["container: No container is started in check mode."]
+    (warning,) = result["warnings"]
+    assert warning.startswith("container: ")
+    assert "check mode" in warning
     assert docker.made == []
 
 
@@ -294,7 +296,7 @@ def test_level_gpu(docker: DockerWithContainers) -> None:
     result = verify(docker, level="gpu")
     assert names(result) == [*GPU_CHECKS, "container"]
     assert all(check["ok"] for check in result["checks"])
-    assert result["checks"][-1]["detail"] == "A container with `--runtime nvidia` sees 2 of 2 GPUs of this host."
+    assert " `--runtime nvidia` sees 2 of 2 GPUs " in result["checks"][-1]["detail"]
     assert result["gpus"][1] == {"name": "GPU 1", "uuid": UUIDS[1], "nodes": ["/dev/nvidia1"], "seen": True}
     assert (result["verified"], result["injection"]) == (True, "--runtime nvidia")
     assert result["summary"] == "2 of 2 GPUs (--runtime nvidia)"
@@ -453,7 +455,9 @@ def test_offline_tree(docker: DockerWithContainers) -> None:
     offline = HostFS(docker.host.root, live=False)
     result = Verification(VerifyOptions("docker"), offline, docker.run).execute(check_mode=False)
     assert [check["ok"] for check in result["checks"]] == [True, None]
-    assert result["warnings"] == ["live engine: An offline tree has no running engine. Only its files were checked."]
+    (warning,) = result["warnings"]
+    assert warning.startswith("live engine: ")
+    assert "offline tree" in warning
     assert docker.commands == []
     for level in ("engine", "gpu"):
         with pytest.raises(NvidiaError, match="Use level: config, or set host_root_live: true"):
@@ -602,7 +606,7 @@ def test_crio(cri: FakeCri) -> None:
     add_crio(cri)
     result = verify_pods(cri, engine="crio")
     assert [check["ok"] for check in result["checks"]] == [True, True, True]
-    assert result["checks"][1]["detail"] == "crio runs with its current files. It does not report its runtimes."
+    assert "does not report its runtimes" in result["checks"][1]["detail"]
     cri.errors["RunPodSandbox"] = "failed to find runtime handler nvidia from runtime list map[crun:0xc0]"
     message = pod_failure(cri, engine="crio")
     assert message.startswith("container: crio cannot start the pod: failed to find runtime handler nvidia")

@@ -13,7 +13,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.visible_gpus import (
     COMMAND,
-    Gpu,
+    HostGpu,
     View,
     gpus_of_host,
     is_seen,
@@ -45,25 +45,25 @@ CAPS = ("/dev/nvidia3", "/dev/nvidia-caps/nvidia-cap37", "/dev/nvidia-caps/nvidi
 @pytest.mark.parametrize(
     ("described", "expected"),
     [
-        (device(), [Gpu("GPU 0", UUID, ("/dev/nvidia3",))]),
-        (device(uuid=None, minor=None), [Gpu("GPU 0", "", ())]),
-        (device(index=None), [Gpu("GPU 0000:01:00.0", UUID, ("/dev/nvidia3",))]),
-        (device(mig_enabled=None), [Gpu("GPU 0", UUID, ("/dev/nvidia3",))]),
+        (device(), [HostGpu("GPU 0", UUID, ("/dev/nvidia3",))]),
+        (device(uuid=None, minor=None), [HostGpu("GPU 0", "", ())]),
+        (device(index=None), [HostGpu("GPU 0000:01:00.0", UUID, ("/dev/nvidia3",))]),
+        (device(mig_enabled=None), [HostGpu("GPU 0", UUID, ("/dev/nvidia3",))]),
         # No container can use a GPU in MIG mode without MIG devices.
         (device(mig_enabled=True), []),
-        (device(mig_enabled=True, mig_devices=[mig()]), [Gpu("GPU 0 MIG 1", MIG, CAPS)]),
-        (device(mig_enabled=True, mig_devices=[mig(index=None, uuid=None)]), [Gpu("GPU 0 MIG 0", "", CAPS)]),
+        (device(mig_enabled=True, mig_devices=[mig()]), [HostGpu("GPU 0 MIG 1", MIG, CAPS)]),
+        (device(mig_enabled=True, mig_devices=[mig(index=None, uuid=None)]), [HostGpu("GPU 0 MIG 0", "", CAPS)]),
         # The node of the GPU alone does not show that a container has the MIG device.
-        (device(mig_enabled=True, minor=None, mig_devices=[mig()]), [Gpu("GPU 0 MIG 1", MIG, ())]),
+        (device(mig_enabled=True, minor=None, mig_devices=[mig()]), [HostGpu("GPU 0 MIG 1", MIG, ())]),
     ],
 )
-def test_gpus_of_a_host(described: dict[str, t.Any], expected: list[Gpu]) -> None:
+def test_gpus_of_a_host(described: dict[str, t.Any], expected: list[HostGpu]) -> None:
     assert gpus_of_host([described], mig_nodes) == expected
 
 
 def test_mig_devices_whose_nodes_are_unknown() -> None:
     described = device(mig_enabled=True, mig_devices=[mig()])
-    assert gpus_of_host([described], lambda *_numbers: ()) == [Gpu("GPU 0 MIG 1", MIG, ())]
+    assert gpus_of_host([described], lambda *_numbers: ()) == [HostGpu("GPU 0 MIG 1", MIG, ())]
 
 
 def test_view() -> None:
@@ -82,26 +82,26 @@ GPU 1: device node /dev/nvidia8 (UUID: {OTHER})
 @pytest.mark.parametrize(
     ("gpu", "uuids", "nodes", "seen"),
     [
-        (Gpu("", UUID, ("/dev/nvidia0",)), [UUID], [], True),
-        (Gpu("", UUID, ("/dev/nvidia0",)), [OTHER], ["/dev/nvidia0"], False),
+        (HostGpu("", UUID, ("/dev/nvidia0",)), [UUID], [], True),
+        (HostGpu("", UUID, ("/dev/nvidia0",)), [OTHER], ["/dev/nvidia0"], False),
         # Without nvidia-smi, or if the host does not know the UUID.
-        (Gpu("", UUID, ("/dev/nvidia0",)), [], ["/dev/nvidia0"], True),
-        (Gpu("", "", ("/dev/nvidia0",)), [OTHER], ["/dev/nvidia0"], True),
-        (Gpu("", UUID, CAPS), [], CAPS, True),
-        (Gpu("", UUID, CAPS), [], CAPS[:2], False),
-        (Gpu("", UUID, ("/dev/nvidia0",)), [], ["/dev/nvidia1"], False),
-        (Gpu("", UUID, ("/dev/nvidia0",)), [], [], False),
+        (HostGpu("", UUID, ("/dev/nvidia0",)), [], ["/dev/nvidia0"], True),
+        (HostGpu("", "", ("/dev/nvidia0",)), [OTHER], ["/dev/nvidia0"], True),
+        (HostGpu("", UUID, CAPS), [], CAPS, True),
+        (HostGpu("", UUID, CAPS), [], CAPS[:2], False),
+        (HostGpu("", UUID, ("/dev/nvidia0",)), [], ["/dev/nvidia1"], False),
+        (HostGpu("", UUID, ("/dev/nvidia0",)), [], [], False),
         # Nothing can be compared.
-        (Gpu("", "", ()), [OTHER], ["/dev/nvidia0"], False),
+        (HostGpu("", "", ()), [OTHER], ["/dev/nvidia0"], False),
     ],
 )
-def test_is_seen(gpu: Gpu, uuids: t.Sequence[str], nodes: t.Sequence[str], seen: bool) -> None:
+def test_is_seen(gpu: HostGpu, uuids: t.Sequence[str], nodes: t.Sequence[str], seen: bool) -> None:
     assert is_seen(gpu, View(frozenset(uuids), frozenset(nodes))) is seen
 
 
 def test_name_in_messages() -> None:
-    assert str(Gpu("GPU 0", UUID, ("/dev/nvidia3",))) == "GPU 0 (GPU-1a, /dev/nvidia3)"
-    assert str(Gpu("GPU 0", "", ())) == "GPU 0"
+    assert str(HostGpu("GPU 0", UUID, ("/dev/nvidia3",))) == "GPU 0 (GPU-1a, /dev/nvidia3)"
+    assert str(HostGpu("GPU 0", "", ())) == "GPU 0"
 
 
 # The script, with any shell of this machine.

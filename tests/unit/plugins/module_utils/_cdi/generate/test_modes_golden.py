@@ -26,8 +26,8 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import 
     Tree,
     elf,
     gpus,
+    inventory_of,
     ld_cache,
-    machine,
     makes_nodes,
     mig_gpu,
 )
@@ -58,7 +58,7 @@ def golden(name: str) -> Data:
 
 def generated(tree: Tree, name: str, request: Request, devices: tuple[Gpu, ...], mode: str = "nvml") -> Data:
     root = LAYOUTS[name].root or "/"
-    document = generate_all(mode, request._replace(driver_root=root), machine(*devices), tree.host())[""]
+    document = generate_all(mode, request._replace(driver_root=root), inventory_of(*devices), tree.host())[""]
     return without_replaceable_mounts(document, tree.host())[0]
 
 
@@ -322,21 +322,22 @@ def test_request_changes(tmp_path: Path, name: str, request_: Request, expected:
 def test_coherent_variants(tmp_path: Path, all_device: bool) -> None:
     tree = Tree(tmp_path)
     whole, other, unknown = gpus(3)
-    divided = mig_gpu(whole._replace(index=3, minor=3, bus="0000:20:00.0"), (0, 7, 0, False))._replace(coherent=True)
+    divided = mig_gpu(whole._replace(number=3, minor=3, bus="0000:20:00.0"), (0, 7, 0, False))._replace(coherent=True)
     devices = (whole._replace(coherent=True), other, unknown._replace(coherent=None), divided)
     LAYOUTS["cache"].make(tree, devices)
     flag = ("enable-coherent-annotations",)
     request = Request(device_name_strategies=INDEX, feature_flags=flag, all_device=all_device)
-    documents = generate_all("nvml", request, machine(*devices), tree.host())
+    documents = generate_all("nvml", request, inventory_of(*devices), tree.host())
     assert list(documents) == ["", "coherent", "noncoherent"]
-    assert documents[""] == generate_all("nvml", request._replace(feature_flags=()), machine(*devices), tree.host())[""]
+    without_flags = request._replace(feature_flags=())
+    assert documents[""] == generate_all("nvml", without_flags, inventory_of(*devices), tree.host())[""]
     for name, device in (("coherent", devices[0]), ("noncoherent", devices[1])):
-        alone = generate_all("nvml", request._replace(class_=f"gpu.{name}"), machine(device), tree.host())[""]
+        alone = generate_all("nvml", request._replace(class_=f"gpu.{name}"), inventory_of(device), tree.host())[""]
         # A dot in the class needs 0.6.0, groups need 0.7.0.
         assert alone["cdiVersion"] == "0.7.0"
         assert json.dumps(documents[name]) == json.dumps(alone)
     assert "annotations" not in json.dumps(documents)
-    for mode, known in (("management", None), ("nvml", machine(*devices)._replace(source="proc"))):
+    for mode, known in (("management", None), ("nvml", inventory_of(*devices)._replace(source="proc"))):
         assert list(generate_all(mode, request, known, tree.host())) == [""]
 
 

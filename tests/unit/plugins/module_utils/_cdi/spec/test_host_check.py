@@ -130,7 +130,7 @@ def common(document: Data) -> Data:
 def test_valid_specification(tree: Tree) -> None:
     document = specification()
     assert validate(document).errors == ()
-    required = required_of(machine(gpu(0), gpu(1)))
+    required = required_of(inventory_of(gpu(0), gpu(1)))
     assert check_host(document, tree.host, required) == ((), ())
     assert missing_paths(document, tree.host) == []
 
@@ -191,10 +191,8 @@ def test_missing_ldconfig(tree: Tree, arguments: tuple[str, ...]) -> None:
 def test_wrong_device_numbers(tree: Tree, major: int, minor: int) -> None:
     tree.device("/dev/nvidia-uvm", major, minor)
     (error,) = check_host(specification(), tree.host).errors
-    assert error == (
-        f"/dev/nvidia-uvm has device number {major}:{minor}, but containerEdits.deviceNodes[0] has 510:0, which engines"
-        " use. Generate the specification again."
-    )
+    assert error.startswith(f"/dev/nvidia-uvm has device number {major}:{minor}, ")
+    assert " containerEdits.deviceNodes[0] has 510:0, " in error
 
 
 def test_omitted_device_numbers(tree: Tree) -> None:
@@ -281,7 +279,7 @@ def gpu(minor: int, mig: bool = False, migs: int = 0) -> Gpu:
     return Gpu(minor, f"GPU-{minor}", minor, "0000:07:00.0", "A100", mig, devices)
 
 
-def machine(*gpus: Gpu) -> GpuInventory:
+def inventory_of(*gpus: Gpu) -> GpuInventory:
     return GpuInventory("580.95.05", gpus, "nvml", ())
 
 
@@ -296,17 +294,18 @@ def machine(*gpus: Gpu) -> GpuInventory:
 )
 def test_required_of(gpus: list[Gpu], minors: list[int], devices: int) -> None:
     nodes = {"/dev/nvidiactl", "/dev/nvidia-uvm", *(f"/dev/nvidia{minor}" for minor in minors)}
-    assert required_of(machine(*gpus)) == Required(frozenset(nodes), devices)
+    assert required_of(inventory_of(*gpus)) == Required(frozenset(nodes), devices)
     caps = {"/dev/nvidia-caps/nvidia-cap3"}
-    assert required_of(machine(*gpus), caps) == Required(frozenset(nodes | caps), devices)
+    assert required_of(inventory_of(*gpus), caps) == Required(frozenset(nodes | caps), devices)
 
 
 def test_required_node_is_missing(tree: Tree) -> None:
     document = specification()
     del common(document)["deviceNodes"][0]
-    required = required_of(machine(gpu(0), gpu(1)))
-    advice = "Create it with nvidia-modprobe -u -c 0, then generate the specification again."
-    assert check_host(document, tree.host, required).errors == (f"The specification lacks /dev/nvidia-uvm. {advice}",)
+    required = required_of(inventory_of(gpu(0), gpu(1)))
+    (error,) = check_host(document, tree.host, required).errors
+    assert " lacks /dev/nvidia-uvm. " in error
+    assert " nvidia-modprobe -u -c 0, " in error
     assert check_host(document, tree.host).errors == ()
 
 

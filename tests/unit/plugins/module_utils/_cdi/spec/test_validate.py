@@ -272,7 +272,9 @@ def test_stated_version_is_too_low(data: Data, version: str, field: str) -> None
 
 @pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
 def test_earliest_versions(version: str) -> None:
-    assert errors(document(version=version)) == [f"cdiVersion is {version}, but the document needs 0.3.0."]
+    (error,) = errors(document(version=version))
+    assert error.startswith(f"cdiVersion is {version}, ")
+    assert error.endswith(" 0.3.0.")
 
 
 def test_version_number() -> None:
@@ -317,7 +319,7 @@ def test_last_spelling_has_precedence() -> None:
 def test_limit_on_problems() -> None:
     found = errors(edited(env=["A"] * 5000))
     assert len(found) == 101
-    assert found[-1] == "The document has more than 100 errors. Only the first ones are shown."
+    assert " more than 100 errors. " in found[-1]
     assert len(validate(edited(deviceNodes=[NODE] * 5000)).warnings) == 100
 
 
@@ -327,7 +329,8 @@ def test_recursive_document() -> None:
     assert "containerEdits.cdiVersion is an unknown field" in errors(data)[0]
     loop: list[t.Any] = []
     loop.append(loop)
-    assert errors(document(devices=loop)) == ["devices[0] must be a mapping, but is a list."]
+    (error,) = errors(document(devices=loop))
+    assert error.startswith("devices[0] must be a mapping")
 
 
 NAMES = st.sampled_from(

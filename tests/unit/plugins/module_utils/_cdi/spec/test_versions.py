@@ -23,7 +23,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import 
     Tree,
     TreeLookup,
     gpus,
-    machine,
+    inventory_of,
 )
 
 if t.TYPE_CHECKING:
@@ -90,7 +90,7 @@ def test_same_as_feature_flag(tree: Tree, parts: int, drm: bool, mode: int, gid:
     for gpu in devices:
         tree.gpu(gpu, drm=drm, mode=mode, gid=gid)
     tree.mig_nodes(devices)
-    known, host = machine(*devices), tree.host()
+    known, host = inventory_of(*devices), tree.host()
     full = generate_all("nvml", Request(), known, host)[""]
     assert full["cdiVersion"] == "0.7.0" or (gid == 0 and parts)
     downgraded = downgrade_spec(full, [NEW_DOCKER, OLD_PODMAN])

@@ -408,11 +408,11 @@ def test_errors_name_the_position(files: t.Any, problem: str | None) -> None:
         assert read(files).cri_disabled_in() is None
         return
     with pytest.raises(ConfigurationError) as caught:
-        look(files)
+        read_settings(files)
     assert problem in str(caught.value)
 
 
-def look(files: t.Any) -> None:
+def read_settings(files: t.Any) -> None:
     found = read(files)
     found.cri()
     found.cri_disabled_in()

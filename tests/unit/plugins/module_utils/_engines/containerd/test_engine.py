@@ -237,15 +237,15 @@ def test_live_without_a_process(tmp_path: Path, report: t.Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("young", "late"), [(None, False), (MAIN, True), ("/x/imported.toml", True), ("/x/other.toml", False)]
+    ("newer", "late"), [(None, False), (MAIN, True), ("/x/imported.toml", True), ("/x/other.toml", False)]
 )
-def test_live_without_an_answer(tmp_path: Path, report: t.Any, young: str | None, late: bool) -> None:
+def test_live_without_an_answer(tmp_path: Path, report: t.Any, newer: str | None, late: bool) -> None:
     main = 'version = 2\nimports = ["/x/i*.toml"]\n'
     files = {MAIN: main, "/x/imported.toml": "version = 2\n", "/x/other.toml": ""}
     host = tree(tmp_path, files={**files, "proc/7/stat": f"7 (containerd) S {' '.join(['0'] * 18)} 100 0\n"})
     report(None)
     for name in files:
-        age = 2**31 if name == young else 0
+        age = 2**31 if name == newer else 0
         os.utime(str(tmp_path) + name, (age, age))
     live = CONTAINERD.live(host, CONTAINERD.inspect(host))
     assert live == LiveState("", {}, "", runtimes_unknown=True, outdated=late)

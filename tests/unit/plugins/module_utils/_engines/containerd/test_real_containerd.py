@@ -21,9 +21,14 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.containerd_configs import FILES, MAIN
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.containerd_strategies import (
+    REQUESTS,
+    Asked,
+    ask,
+    configurations,
+    host_of,
+)
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import Host
-
-from .test_properties import REQUESTS, Asked, ask, configurations, host_of
 
 NIGHTLY = os.environ.get("GPUFLEET_NIGHTLY") == "1"
 CACHE = Path(os.environ.get("GPUFLEET_CACHE") or Path.home() / ".cache/gpufleet-nvidia")

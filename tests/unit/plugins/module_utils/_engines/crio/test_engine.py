@@ -69,12 +69,12 @@ STOCK = "[crio.image]\npause_image = 'x'\n"
 
 
 class Tree(EngineTree):
-    """The directory tree of a host with CRI-O. ``spoil`` changes the configuration that the validator prints."""
+    """The directory tree of a host with CRI-O. ``change_printed`` changes what the validator prints."""
 
     # What CRI-O 1.36.3 prints for its built-in runtime, as a comment if no other is defined.
     BUILTIN: t.ClassVar[dict[str, t.Any]] = {"runtime_path": "", "runtime_type": "oci", "runtime_root": "/run/crun"}
 
-    spoil: t.Callable[[dict[str, t.Any]], None]
+    change_printed: t.Callable[[dict[str, t.Any]], None]
 
     def start(self, age: float = 60, comm: str = "crio") -> None:
         """Add the process, ``age`` seconds old, to the unit's control group. The uptime must be longer."""
@@ -117,8 +117,8 @@ class Tree(EngineTree):
         tables = runtime.get("runtimes", {})
         if tables:
             runtime["runtimes"] = {"crun": self.BUILTIN, **tables}
-        if hasattr(self, "spoil"):
-            self.spoil(merged)
+        if hasattr(self, "change_printed"):
+            self.change_printed(merged)
         return 0, "".join(printed(merged)), 'level=info msg="Starting CRI-O"'
 
     def etc(self) -> dict[str, bytes]:
@@ -468,11 +468,11 @@ def test_removed_directory_requires_a_restart(tree: Tree) -> None:
 
 
 def test_refuses_changes_of_foreign_entries(running: Tree) -> None:
-    def spoil(config: dict[str, t.Any]) -> None:
+    def change(config: dict[str, t.Any]) -> None:
         runtimes = config["crio"]["runtime"]["runtimes"]
         runtimes["crun"]["monitor_path"] = "/other" if "nvidia" in runtimes else "/usr/libexec/crio/conmon"
 
-    running.spoil = spoil
+    running.change_printed = change
     before = running.etc()
     with pytest.raises(NvidiaError, match=r"would also change crio\.runtime\.runtimes\.crun\.monitor_path"):
         running.present()

@@ -14,24 +14,21 @@ from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, RuntimeRequest
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.crio_strategies import CONTENTS, REQUESTS
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_crio import (
     ASKED,
     BUNDLED,
-    DISTRIBUTION,
     DROP_IN,
     FOLDER,
     HOSTS,
     MAIN,
     NVIDIA,
     OLD,
-    OPERATOR,
     PACKAGED,
-    PROFILES,
     STOCK,
     Host,
     accepts,
     default,
-    table,
 )
 
 # -- real files --------------------------------------------------------------------------------------------------------
@@ -103,42 +100,6 @@ def test_releases(content: dict[str, str], default_runtime: str, inherited: dict
 
 
 # -- generated files ---------------------------------------------------------------------------------------------------
-
-REQUESTS = st.fixed_dictionaries(
-    {},
-    optional={
-        "runtime_name": st.sampled_from(["nvidia", "gpu", "nvidia-cdi"]),
-        "runtime_dir": st.sampled_from(["/usr/bin", "/opt/nvidia"]),
-        "extra_modes": st.sampled_from([(), ("cdi",), ("cdi", "legacy")]),
-        "set_as_default": st.sampled_from([None, True, False]),
-        "config_mode": st.sampled_from(["auto", "drop_in", "in_place"]),
-        "drop_in_path": st.sampled_from([None, f"{FOLDER}/98", f"{FOLDER}/z/1"]),
-        "runtime_type": st.sampled_from([None, "oci", "vm"]),
-        "runtime_options": st.sampled_from([{}, {"monitor_path": "/x"}, {"default_annotations": {"a.b/c": "d"}}]),
-        "container_annotations": st.sampled_from([(), ("x",), ("x", "y")]),
-    },
-)
-SNIPPETS = [
-    "",
-    "# nothing\n",
-    STOCK,
-    BUNDLED,
-    DISTRIBUTION,
-    OLD,
-    OPERATOR,
-    PROFILES,
-    DISTRIBUTION.replace("\n", "\r\n"),
-    default("runc") + table("runc"),
-    'crio.runtime.runtimes.runc.runtime_path = "/runc"\ncrio.runtime.default_runtime = "runc"',
-    'crio = { runtime = { default_runtime = "crun" } }\n',
-    table("nvidia", runtime_path='"/site"', of_theirs="1") + table("gpu", monitor_path='"/site"'),
-    "[[array]]\nx = 1\n[[array]]\n",
-]
-CONTENTS = st.dictionaries(
-    st.sampled_from([MAIN, PACKAGED, f"{FOLDER}/00-default", f"{FOLDER}/y/deep.bak", DROP_IN]),
-    st.sampled_from(SNIPPETS),
-    max_size=4,
-)
 
 
 @given(CONTENTS, st.lists(REQUESTS, min_size=1, max_size=3))

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import ConfiguredState, RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.config import builtin_runtimes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.engine import CRIO
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.crio_strategies import CONTENTS, REQUESTS
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_crio import (
     FOLDER,
     HOSTS,
@@ -32,8 +33,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_crio import (
     default,
     table,
 )
-
-from .test_properties import CONTENTS, REQUESTS
 
 PROGRAM = shutil.which("crio") if os.environ.get("GPUFLEET_NIGHTLY") == "1" else None
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no crio to compare with, or not GPUFLEET_NIGHTLY=1")

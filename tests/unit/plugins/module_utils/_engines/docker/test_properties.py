@@ -66,7 +66,7 @@ def test_property_foreign_content_survives(
     file = File(json.dumps(data, **style))
     for number, asked in enumerate(calls):
         if number == moment:
-            file.edit(labels=["theirs"])
+            file.edit(labels=["foreign"])
         file.present(**asked)
         after = file.data
         assert after.get("debug") == data.get("debug")
@@ -76,7 +76,7 @@ def test_property_foreign_content_survives(
             assert after["runtimes"][name].get("runtimeArgs") == entry.get("runtimeArgs")
     if file.record is not None:
         file.absent()
-        assert (file.data.get("labels") == ["theirs"]) is (moment < len(calls))
+        assert (file.data.get("labels") == ["foreign"]) is (moment < len(calls))
         assert {**file.data, "labels": None} == {**data, "labels": None} or moment < len(calls)
 
 
@@ -91,6 +91,6 @@ def test_property_default_stays_defined(text: str | None, asked: dict[str, t.Any
     assume(not dangling())
     file.present(**asked)
     assert not dangling()
-    file.edit(labels=["theirs"])
+    file.edit(labels=["foreign"])
     file.absent()
     assert not dangling()

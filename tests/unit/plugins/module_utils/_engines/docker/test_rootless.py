@@ -19,7 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart as restart_restart
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health import Expectation
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import RestartError, RestartOptions
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.rollback import Change
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.rollback import ChangedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import PID
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rootless_hosts import (
@@ -307,10 +307,10 @@ def systemd(docker: Rootless, skips_pauses: None) -> t.Iterator[FakeSystemd]:  #
         yield found
 
 
-def changed(systemd: FakeSystemd, **request: t.Any) -> tuple[Change, ...]:
+def changed(systemd: FakeSystemd, **request: t.Any) -> tuple[ChangedFile, ...]:
     options = Options("docker", RuntimeRequest(**request), flavor="rootless")
     outcome = ConfigureEngine(options, systemd.docker.host, systemd.run).execute(check_mode=False)
-    return tuple(Change(str(file["path"]), file["backup"], file["checksum"]) for file in outcome.backup_files)
+    return tuple(ChangedFile(str(file["path"]), file["backup"], file["checksum"]) for file in outcome.backup_files)
 
 
 def restart(systemd: FakeSystemd, **options: t.Any) -> RestartResult:

@@ -17,8 +17,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s.config import (
-    Distribution,
-    Settings,
+    RancherDistribution,
+    RancherSettings,
     config_file,
     data_dir,
     flags,
@@ -28,7 +28,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units imp
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-K3S = Distribution("k3s")
+K3S = RancherDistribution("k3s")
 MAIN = "/etc/rancher/k3s/config.yaml"
 
 
@@ -46,7 +46,7 @@ def unit_with(*arguments: str, **environment: str) -> Unit:
 
 
 def default_of(root: Path, **files: str | bytes) -> str:
-    return Settings(K3S, host_with(root, **files), None).value("default-runtime")
+    return RancherSettings(K3S, host_with(root, **files), None).value("default-runtime")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_effective_value(tmp_path: Path, files: dict[str, str], value: str) -> N
     ],
 )
 def test_flags_override_files(tmp_path: Path, arguments: tuple[str, ...], value: str) -> None:
-    settings = Settings(K3S, host_with(tmp_path, main="default-runtime: yaml"), unit_with(*arguments))
+    settings = RancherSettings(K3S, host_with(tmp_path, main="default-runtime: yaml"), unit_with(*arguments))
     assert settings.value("default-runtime") == value
     assert settings.source("default-runtime") == (MAIN if value == "yaml" else "the unit k3s.service")
 
@@ -113,13 +113,13 @@ def test_overlay_replaces_files(tmp_path: Path) -> None:
     host = host_with(tmp_path, a_yaml="default-runtime: a", b_yaml="default-runtime: b")
 
     def value(overlay: dict[str, bytes | None]) -> str:
-        return Settings(K3S, host, None, overlay).value("default-runtime")
+        return RancherSettings(K3S, host, None, overlay).value("default-runtime")
 
     assert value({f"{MAIN}.d/b.yaml": None}) == "a"
     assert value({f"{MAIN}.d/c.yaml": b"default-runtime: c"}) == "c"
     assert value({f"{MAIN}.d/0.yaml": b"default-runtime: c"}) == "b"
     assert value({"/elsewhere/z.yaml": b"default-runtime: c"}) == "b"
-    assert Settings(K3S, host, None, {f"{MAIN}.d/c.yaml": b""}).files() == [
+    assert RancherSettings(K3S, host, None, {f"{MAIN}.d/c.yaml": b""}).files() == [
         f"{MAIN}.d/{name}" for name in ("a.yaml", "b.yaml", "c.yaml")
     ]
 
@@ -154,7 +154,7 @@ def test_ignores_directories_and_dangling_links(tmp_path: Path) -> None:
     host = host_with(tmp_path, b_yaml="default-runtime: b")
     (tmp_path / f"{MAIN[1:]}.d/a.yaml").mkdir()
     (tmp_path / f"{MAIN[1:]}.d/c.yaml").symlink_to("nowhere")
-    assert Settings(K3S, host, None).value("default-runtime") == "b"
+    assert RancherSettings(K3S, host, None).value("default-runtime") == "b"
 
 
 def test_missing_pyyaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_missing_pyyaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(bundled, "_registered", {})
     host = host_with(tmp_path, main="data-dir: /data\n")
     with pytest.raises(MissingPackageError) as caught:
-        Settings(K3S, host, None)
+        RancherSettings(K3S, host, None)
     assert caught.value.details == {"needed": "yaml"}
     # The data directory is found nevertheless.
     assert data_dir(K3S, host, unit_with("server")) == "/var/lib/rancher/k3s"
@@ -209,20 +209,20 @@ def test_drop_ins_of_another_config_file(tmp_path: Path) -> None:
     (tmp_path / "srv/k3s.yml.d").mkdir(parents=True)
     (tmp_path / "srv/k3s.yml.d/a.yaml").write_text("default-runtime: other")
     unit = unit_with("server", K3S_CONFIG_FILE="/srv/k3s.yml")
-    assert Settings(K3S, host, unit).value("default-runtime") == "other"
+    assert RancherSettings(K3S, host, unit).value("default-runtime") == "other"
     # A URL, and a relative path.
     for name in ("https://host/k3s.yaml", "srv/k3s.yml"):
-        assert Settings(K3S, host, unit_with("server", "-c", name)).files() == []
+        assert RancherSettings(K3S, host, unit_with("server", "-c", name)).files() == []
 
 
 def test_unreadable_files(tmp_path: Path) -> None:
     host = host_with(tmp_path)
     (tmp_path / MAIN[1:]).mkdir(parents=True)
     with pytest.raises(NvidiaError, match="not a regular file"):
-        Settings(K3S, host, None)
+        RancherSettings(K3S, host, None)
     (tmp_path / MAIN[1:]).rmdir()
     link = tmp_path / f"{MAIN[1:]}.d/loop.yaml"
     link.parent.mkdir()
     link.symlink_to("loop.yaml")
     with pytest.raises(NvidiaError, match="loop"):
-        Settings(K3S, host, None)
+        RancherSettings(K3S, host, None)

@@ -14,6 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base impo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import generated as k3s_generated
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import NVIDIA
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_files import FakeFiles
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rancher_hosts import (
     OPERATOR,
     RancherHost,
@@ -33,6 +34,11 @@ def context_of(
 ) -> Context:
     unit = Unit("k3s.service", "/u", environment=environment or {})
     return HostFiles(HostFS(str(root), live=False), "k3s").context("/none", unit, version)
+
+
+def test_files_without_a_host_are_refused() -> None:
+    with pytest.raises(TypeError, match="FakeFiles"):
+        k3s_generated.host_of(FakeFiles().context("/none"))
 
 
 # -- releases --------------------------------------------------------------------------------------------------------

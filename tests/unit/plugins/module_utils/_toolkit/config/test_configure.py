@@ -217,12 +217,12 @@ def test_reset_settings_are_recorded() -> None:
     config = Config(before)
     config.present({f"{CLI}.user": None, f"{RUNTIME}.mode": None})
     assert config.text == DEFAULT.replace('#user = "root:video"\n', "")
-    config.content = b"# theirs\n" + (config.content or b"")
+    config.content = b"# foreign\n" + (config.content or b"")
     config.present({f"{RUNTIME}.mode": None}, exclusive=True)
     assert config.settings == Config(written({f"{CLI}.user": "x:y"})).settings
     config.absent()
     assert config.settings == Config(before).settings
-    assert config.text.startswith("# theirs\n")
+    assert config.text.startswith("# foreign\n")
 
 
 # Earlier releases of the collection uncommented a setting instead of writing it below its comment.
@@ -242,11 +242,11 @@ def test_restores_files_of_earlier_releases(requested: dict[str, t.Any]) -> None
 
 
 def test_removes_only_the_setting_from_an_edited_file() -> None:
-    config = Config("# theirs\n" + UNCOMMENTED)
+    config = Config("# foreign\n" + UNCOMMENTED)
     record = OriginalFile("toolkit", PATH, OLD.encode(), 0, 0, 0o644, main=PATH)
     config.record = record.after_write(OLD.encode(), UNCOMMENTED.encode(), {(CLI, "no-cgroups"): True})
     config.absent()
-    assert config.text == "# theirs\n" + OLD.replace("#no-cgroups = false\n", "")
+    assert config.text == "# foreign\n" + OLD.replace("#no-cgroups = false\n", "")
 
 
 # -- absent ------------------------------------------------------------------------------------------------------------

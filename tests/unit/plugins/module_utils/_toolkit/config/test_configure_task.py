@@ -107,9 +107,9 @@ def test_present_then_absent(tree: Toolkit, content: str | None) -> None:
 def test_masks_secrets(tree: Toolkit) -> None:
     key = "nvidia-container-cli.environment"
     requested = {key: ["PASSWORD=my hunter2", "HTTP_PROXY=http://bob:hunter2@proxy"]}
-    told = tree.toolkit(requested).settings[key]
-    assert told == ["PASSWORD=********", "HTTP_PROXY=http://********@proxy"]
-    assert tree.toolkit({}).settings[key] == told
+    shown = tree.toolkit(requested).settings[key]
+    assert shown == ["PASSWORD=********", "HTTP_PROXY=http://********@proxy"]
+    assert tree.toolkit({}).settings[key] == shown
     assert not tree.toolkit(requested).changed
 
 

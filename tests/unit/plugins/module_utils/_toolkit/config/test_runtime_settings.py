@@ -12,7 +12,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.runtime_settings import (
     ALL_CAPABILITIES,
-    Settings,
+    RuntimeSettings,
     mode_of_program,
     read,
     settings_of,
@@ -32,7 +32,7 @@ def test_settings() -> None:
         "foreign": 1,
     }
     found = settings_of(data)
-    assert found == Settings(
+    assert found == RuntimeSettings(
         "cdi",
         accept_variable=False,
         swarm_resource="A,B",
@@ -42,7 +42,7 @@ def test_settings() -> None:
     )
     assert found.swarm_variables == ("A", "B")
     assert found.supported == ALL_CAPABILITIES
-    assert settings_of({}) == Settings()
+    assert settings_of({}) == RuntimeSettings()
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_invalid_settings(data: dict[str, t.Any], message: str) -> None:
     ],
 )
 def test_cdi_folders(paths: tuple[str, ...], folders: tuple[str, ...]) -> None:
-    assert Settings(spec_dirs=paths).cdi_folders == folders
+    assert RuntimeSettings(spec_dirs=paths).cdi_folders == folders
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,9 @@ def test_mode_of_program(program: str, mode: str | None) -> None:
 
 def test_read(tmp_path: Path) -> None:
     host = HostFS(str(tmp_path), live=False)
-    assert read(host, "/config.toml") == Settings()
+    assert read(host, "/config.toml") == RuntimeSettings()
     (tmp_path / "config.toml").write_text("swarm-resource = 'A'")
-    assert read(host, "/config.toml") == Settings(swarm_resource="A")
+    assert read(host, "/config.toml") == RuntimeSettings(swarm_resource="A")
     (tmp_path / "config.toml").write_text("swarm-resource = A")
     with pytest.raises(ConfigurationError, match=r"^/config\.toml, line 1"):
         read(host, "/config.toml")

@@ -15,7 +15,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.device_nodes import Node
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.device_nodes import CharacterDevice
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import AARCH64, X86_64
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import manifest as toolkit_manifest
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import program, tree
@@ -183,7 +183,7 @@ def test_refuses_while_the_installer_runs(tmp_path: Path) -> None:
 
 
 def test_device_nodes(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes, made = [Node("/dev/nvidiactl", 195, 255)], []
+    nodes, made = [CharacterDevice("/dev/nvidiactl", 195, 255)], []
     monkeypatch.setattr(device_nodes, "missing_nodes", lambda _host, _root: (nodes, ["a warning"]))
     monkeypatch.setattr(device_nodes, "create_nodes", lambda _host, found, _run: made.extend(found))
     host.install(NEW)
@@ -266,7 +266,7 @@ def left(host: Host) -> Tree:
     }
 
 
-class Scene:
+class PreparedHost:
     """A tree that is prepared once, and copied for each try."""
 
     def __init__(self, folder: Path, start: t.Callable[[Host], None]) -> None:
@@ -276,7 +276,7 @@ class Scene:
         host.source(NEW)
         start(host)
 
-    def host(self) -> Host:
+    def copy(self) -> Host:
         shutil.rmtree(str(self._folder), ignore_errors=True)
         shutil.copytree(str(self._prepared), str(self._folder), symlinks=True)
         return Host(self._folder)
@@ -287,12 +287,14 @@ def cut_off(monkeypatch: pytest.MonkeyPatch, kill_points: t.Callable[..., list[i
     """Yields hosts on which a run was killed, each before another change."""
     killer = Killer(monkeypatch)
 
-    def hosts(scene: Scene, work: t.Callable[[Host], object], offset: int = 0) -> t.Iterator[tuple[int, Host]]:
-        host = scene.host()
+    def hosts(
+        prepared: PreparedHost, work: t.Callable[[Host], object], offset: int = 0
+    ) -> t.Iterator[tuple[int, Host]]:
+        host = prepared.copy()
         assert not killer.kills(MANY, lambda: work(host))
         assert killer.done > 5
         for number in kill_points(killer.done, offset):
-            host = scene.host()
+            host = prepared.copy()
             assert killer.kills(number, lambda host=host: work(host))  # type: ignore[misc]
             yield number, host
 
@@ -307,8 +309,8 @@ def removed(host: Host) -> object:
     return host.remove()
 
 
-def removed_tree(scene: Scene) -> Tree:
-    host = scene.host()
+def removed_tree(prepared: PreparedHost) -> Tree:
+    host = prepared.copy()
     host.remove()
     return left(host)
 
@@ -316,13 +318,13 @@ def removed_tree(scene: Scene) -> Tree:
 @pytest.mark.parametrize("start", STARTS)
 def test_killed_installation(start: t.Callable[[Host], None], tmp_path: Path, cut_off: CutOff) -> None:
     """dest has the previous content or the complete new version, and the next run has the usual result."""
-    scene = Scene(tmp_path / "host", start)
-    host = scene.host()
+    prepared = PreparedHost(tmp_path / "host", start)
+    host = prepared.copy()
     before = view(host)
     install(host)
-    after, whole, gone = view(host), left(host), removed_tree(scene)
+    after, whole, gone = view(host), left(host), removed_tree(prepared)
     seen = set()
-    for number, host in cut_off(scene, install, STARTS.index(start)):
+    for number, host in cut_off(prepared, install, STARTS.index(start)):
         found = view(host)
         assert found in (before, after), number
         seen.add(found == after)
@@ -337,9 +339,9 @@ def test_killed_installation(start: t.Callable[[Host], None], tmp_path: Path, cu
 
 @pytest.mark.parametrize("start", [*FIRSTS, old_version])
 def test_removal_after_a_killed_installation(start: t.Callable[[Host], None], tmp_path: Path, cut_off: CutOff) -> None:
-    scene = Scene(tmp_path / "host", start)
-    gone = removed_tree(scene)
-    for number, host in cut_off(scene, install, STARTS.index(start)):
+    prepared = PreparedHost(tmp_path / "host", start)
+    gone = removed_tree(prepared)
+    for number, host in cut_off(prepared, install, STARTS.index(start)):
         host.remove()
         assert left(host) == gone, number
         assert not host.remove().changed, number
@@ -359,12 +361,12 @@ def test_killed_removal(
         start(host)
         old_version(host)
 
-    first, scene = Scene(tmp_path / "first", start), Scene(tmp_path / "host", installed)
-    host = first.host()
+    first, prepared = PreparedHost(tmp_path / "first", start), PreparedHost(tmp_path / "host", installed)
+    host = first.copy()
     gone, former = left(host), view(host)
     install(host)
-    again, whole = view(host), view(scene.host())
-    for number, host in cut_off(scene, removed, STARTS.index(start)):
+    again, whole = view(host), view(prepared.copy())
+    for number, host in cut_off(prepared, removed, STARTS.index(start)):
         assert view(host) in (whole, former), number
         then(host)
         if then is install:
@@ -380,10 +382,10 @@ def test_killed_run_leaves_at_most_empty_directories(tmp_path: Path, cut_off: Cu
     def no_folder(host: Host) -> None:
         host.dest.parent.rmdir()
 
-    scene = Scene(tmp_path / "host", no_folder)
-    gone = left(scene.host())
+    prepared = PreparedHost(tmp_path / "host", no_folder)
+    gone = left(prepared.copy())
     folders = {VERSIONS[1:].rsplit("/", 1)[0]: ("folder", 0o755)}
-    for number, host in cut_off(scene, install):
+    for number, host in cut_off(prepared, install):
         install(host)
         host.remove()
         found = left(host)

@@ -309,9 +309,9 @@ class Wrapped:
         self.modules.write_text(NOT_LOADED)
         self.real = script(self.folder / f"{program}.real")
         text = wrapper(program, WrapperContext(str(self.folder), str(self.dest), runtimes))
-        for real, ours in (("/sys/module/nvidia", self.sysfs), ("/proc/modules", self.modules)):
+        for real, fake in (("/sys/module/nvidia", self.sysfs), ("/proc/modules", self.modules)):
             assert (real in text) == (program in RUNTIMES)
-            text = text.replace(real, str(ours))
+            text = text.replace(real, str(fake))
         self.script = script(self.folder / program, text)
 
     def run(self, *arguments: str, shell: str = "/bin/sh", **environment: str) -> tuple[int, list[str], str]:
@@ -328,11 +328,11 @@ class Wrapped:
 def test_wrapper_runs_its_own_version(program: str, name: str, shell: str, tmp_path: Path) -> None:
     wrapped = Wrapped(tmp_path, program, name)
     wrapped.sysfs.mkdir()
-    status, told, error = wrapped.run(*ARGUMENTS, shell=shell, PATH="/usr/bin:/bin", LD_LIBRARY_PATH="/lib/x")
+    status, printed, error = wrapped.run(*ARGUMENTS, shell=shell, PATH="/usr/bin:/bin", LD_LIBRARY_PATH="/lib/x")
     folder = str(wrapped.folder)
     config = f"{folder}/.config/nvidia-container-runtime/config.toml" if program in RUNTIMES else "unset"
     libraries = f"{folder}:/lib/x" if program == CLI else "/lib/x"
-    assert told == [str(wrapped.real), f"{folder}:/usr/bin:/bin", libraries, config, *ARGUMENTS]
+    assert printed == [str(wrapped.real), f"{folder}:/usr/bin:/bin", libraries, config, *ARGUMENTS]
     assert (status, error) == (STATUS, "")
 
 
@@ -348,8 +348,8 @@ def test_wrapper_runs_its_own_version(program: str, name: str, shell: str, tmp_p
 def test_variables(program: str, path: str, libraries: bool, config: bool, tmp_path: Path) -> None:
     wrapped = Wrapped(tmp_path, program)
     wrapped.modules.write_text(LOADED)
-    told = wrapped.run(PATH="/usr/bin:/bin")[1]
-    assert told == [
+    printed = wrapped.run(PATH="/usr/bin:/bin")[1]
+    assert printed == [
         str(wrapped.real),
         f"{wrapped.dest if path == 'dest' else wrapped.folder}:/usr/bin:/bin",
         str(wrapped.folder) if libraries else "unset",
@@ -360,11 +360,11 @@ def test_variables(program: str, path: str, libraries: bool, config: bool, tmp_p
 @pytest.mark.parametrize("empty", [{}, {"PATH": "", "LD_LIBRARY_PATH": ""}])
 def test_variables_have_no_empty_entry(empty: dict[str, str], tmp_path: Path) -> None:
     """An empty entry would be the working directory."""
-    told = Wrapped(tmp_path, CLI).run(**empty)[1]
-    assert told[2] == str(tmp_path / "version")
+    printed = Wrapped(tmp_path, CLI).run(**empty)[1]
+    assert printed[2] == str(tmp_path / "version")
     # Without PATH, shells use a default.
-    assert not any(not entry for entry in told[1].split(":"))
-    assert told[1].split(":")[0] == str(tmp_path / "version")
+    assert not any(not entry for entry in printed[1].split(":"))
+    assert printed[1].split(":")[0] == str(tmp_path / "version")
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -387,15 +387,15 @@ def test_wrapper_checks_the_driver(modules: str | None, loaded: bool, shell: str
         wrapped.modules.unlink()
     else:
         wrapped.modules.write_text(modules)
-    status, told, error = wrapped.run("create", "x y", shell=shell, PATH="/usr/bin:/bin")
+    status, printed, error = wrapped.run("create", "x y", shell=shell, PATH="/usr/bin:/bin")
     assert status == STATUS
-    assert (told[0] == str(wrapped.real)) is loaded
-    assert told[-2:] == ["create", "x y"]
+    assert (printed[0] == str(wrapped.real)) is loaded
+    assert printed[-2:] == ["create", "x y"]
     assert ("a low-level runtime takes over" in error) is not loaded
     assert error.count("\n") == (0 if loaded else 1)
     if not loaded:
         # The other runtime gets the unchanged environment.
-        assert told[:4] == [str(runc), "/usr/bin:/bin", "unset", "unset"]
+        assert printed[:4] == [str(runc), "/usr/bin:/bin", "unset", "unset"]
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -429,8 +429,8 @@ def test_wrapper_skips_files_that_are_not_executable(shell: str, tmp_path: Path)
 
 @pytest.mark.parametrize("runtimes", [["/nowhere/runc", "gpufleet-runc"], []])
 def test_wrapper_fails_without_runtime(runtimes: list[str], tmp_path: Path) -> None:
-    status, told, error = Wrapped(tmp_path, RUNTIMES[0], runtimes=runtimes).run("x", PATH="/usr/bin:/bin")
-    assert (status, told) == (127, [])
+    status, printed, error = Wrapped(tmp_path, RUNTIMES[0], runtimes=runtimes).run("x", PATH="/usr/bin:/bin")
+    assert (status, printed) == (127, [])
     assert f"no low-level runtime was found, looked for {', '.join(runtimes)}" in error
 
 

@@ -14,11 +14,11 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.manifest import (
-    Entry,
     FileDigest,
     Identity,
     Installed,
     Manifest,
+    ManifestEntry,
     PartDigest,
     create,
     digest_file,
@@ -183,8 +183,8 @@ def entries(tmp_path: Path) -> dict[str, Installed]:
     create(str(tmp_path / "file"), 0o644, [b"content"])
     (tmp_path / "link").symlink_to("file")
     return {
-        "file": installed_entry(str(tmp_path / "file"), Entry(0o644, SHA, text=b"content")),
-        "link": installed_entry(str(tmp_path / "link"), Entry(0o777, target="file")),
+        "file": installed_entry(str(tmp_path / "file"), ManifestEntry(0o644, SHA, text=b"content")),
+        "link": installed_entry(str(tmp_path / "link"), ManifestEntry(0o777, target="file")),
     }
 
 

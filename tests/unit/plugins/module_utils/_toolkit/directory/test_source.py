@@ -362,13 +362,12 @@ def test_components_match_constants() -> None:
 
 def test_lists_all_missing_files(source: Path) -> None:
     remove(source, RUNTIME, HOOK, CDI_HOOK, "libnvidia-container-go.so.1")
-    assert parts_error(source) == (
-        "src /opt/toolkit does not contain nvidia-container-runtime, nvidia-container-runtime-hook,"
-        " libnvidia-container-go.so.1. Programs are searched in usr/bin, usr/sbin, bin, sbin, usr/local/bin,"
-        " libraries in usr/lib64,"
-        " usr/lib/x86_64-linux-gnu, usr/lib/aarch64-linux-gnu, usr/lib. Unpack all packages of the toolkit into one"
-        " directory, or set components to those that the source contains."
-    )
+    message = parts_error(source)
+    assert message.startswith("src /opt/toolkit ")
+    assert " nvidia-container-runtime, nvidia-container-runtime-hook, libnvidia-container-go.so.1. " in message
+    assert " usr/bin, usr/sbin, bin, sbin, usr/local/bin, " in message
+    assert " usr/lib64, usr/lib/x86_64-linux-gnu, usr/lib/aarch64-linux-gnu, usr/lib. " in message
+    assert " components " in message
 
 
 def test_named_components_are_required(source: Path) -> None:
@@ -378,12 +377,13 @@ def test_named_components_are_required(source: Path) -> None:
 
 @pytest.mark.parametrize(
     ("components", "problem"),
-    [(["ctk", "cdi"], "components contains unknown names: cdi."), ([], "components is empty.")],
+    [(["ctk", "cdi"], ": cdi. "), ([], " empty. ")],
 )
 def test_rejects_invalid_components(source: Path, components: list[str], problem: str) -> None:
-    assert parts_error(source, components) == (
-        f"{problem} Use some of runtime, hook, cli, ctk, cdi_hook, or remove the option to install all."
-    )
+    message = parts_error(source, components)
+    assert message.startswith("components ")
+    assert problem in message
+    assert " runtime, hook, cli, ctk, cdi_hook, " in message
 
 
 def test_rejects_missing_directory(source: Path) -> None:
@@ -439,17 +439,16 @@ def test_rejects_link_loops(source: Path) -> None:
     ctk = source / "usr/bin/nvidia-ctk"
     ctk.unlink()
     ctk.symlink_to(CTK)
-    assert parts_error(source) == "src /opt/toolkit: /usr/bin/nvidia-ctk: too many symbolic links. Remove the loop."
+    assert parts_error(source).startswith("src /opt/toolkit: /usr/bin/nvidia-ctk: too many symbolic links. ")
 
 
 def test_rejects_several_machines(source: Path) -> None:
     (source / "usr/bin/nvidia-cdi-hook").write_bytes(program("true", AARCH64))
     (source / "usr/lib/x86_64-linux-gnu/libnvidia-container.so.1").write_bytes(library("1.20.0", 243))
-    assert parts_error(source, ["ctk", "cli", "cdi_hook"]) == (
-        "src /opt/toolkit contains files for several machines: nvidia-container-cli, nvidia-ctk,"
-        " libnvidia-container-go.so.1.20.0 for x86-64; nvidia-cdi-hook for AArch64; libnvidia-container.so.1.20.0 for"
-        " machine 243. Use the files for one machine."
-    )
+    assert (
+        ": nvidia-container-cli, nvidia-ctk, libnvidia-container-go.so.1.20.0 for x86-64; nvidia-cdi-hook for AArch64;"
+        " libnvidia-container.so.1.20.0 for machine 243. "
+    ) in parts_error(source, ["ctk", "cli", "cdi_hook"])
 
 
 @pytest.mark.parametrize(
@@ -505,11 +504,8 @@ def test_accepts_machine_of_the_host(tmp_path: Path, machine: int, live: bool) -
 
 @pytest.mark.parametrize("live", [True, False])
 def test_rejects_another_machine(tmp_path: Path, live: bool) -> None:
-    with pytest.raises(NvidiaError) as caught:
+    with pytest.raises(NvidiaError, match="nvidia-ctk is for AArch64, but the host is x86-64"):
         check_machine(parts_for(AARCH64), host_with(tmp_path, program("true"), live))
-    assert str(caught.value) == (
-        "The toolkit's nvidia-ctk is for AArch64, but the host is x86-64. Use the toolkit for x86-64."
-    )
 
 
 def test_host_without_a_shell(tmp_path: Path) -> None:

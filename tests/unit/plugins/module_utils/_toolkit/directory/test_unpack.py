@@ -26,7 +26,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory
     find_parts,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.unpack import (
-    Entry,
+    ArchiveEntry,
     run_limited,
     unpack,
     write_entries,
@@ -45,15 +45,15 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.package_archives imp
 # -- Entries ---------------------------------------------------------------------------------------------------------
 
 
-def entry(name: str, content: bytes = b"", mode: int = REGULAR | 0o644) -> Entry:
-    return Entry(name, mode, content)
+def entry(name: str, content: bytes = b"", mode: int = REGULAR | 0o644) -> ArchiveEntry:
+    return ArchiveEntry(name, mode, content)
 
 
-def write(folder: Path, *entries: Entry) -> None:
+def write(folder: Path, *entries: ArchiveEntry) -> None:
     write_entries(entries, str(folder), "a.rpm")
 
 
-def write_error(folder: Path, *entries: Entry) -> str:
+def write_error(folder: Path, *entries: ArchiveEntry) -> str:
     with pytest.raises(NvidiaError) as caught:
         write(folder, *entries)
     return str(caught.value)
@@ -113,7 +113,10 @@ def test_keeps_the_target_directory(tmp_path: Path, name: str) -> None:
     before = folder.stat()
     write(folder, *(entry(name, b"/etc", mode) for mode in (DIRECTORY | 0o777, REGULAR | 0o777, LINK | 0o777)))
     assert content_of(tmp_path) == {"folder": None}
-    assert folder.stat() == before
+    after = folder.stat()
+    # The time of the last access may change.
+    for field in ("st_ino", "st_mode", "st_uid", "st_gid", "st_mtime_ns", "st_ctime_ns"):
+        assert getattr(after, field) == getattr(before, field), field
 
 
 @pytest.mark.parametrize("kind", [DIRECTORY, PIPE, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK])
@@ -158,11 +161,11 @@ def test_does_not_write_through_links(tmp_path: Path, link: str, target: str) ->
 
 def test_replaces_links(tmp_path: Path) -> None:
     outside, folder = tmp_path / "outside", tmp_path / "folder"
-    outside.write_text("theirs")
+    outside.write_text("foreign")
     folder.mkdir()
     write(folder, entry(CTK, bytes(outside), LINK))
     write(folder, entry(CTK, b"ours"))
-    assert outside.read_text() == "theirs"
+    assert outside.read_text() == "foreign"
     assert (folder / CTK).read_bytes() == b"ours"
 
 
@@ -181,9 +184,7 @@ def test_writes_any_files(files: t.Mapping[str, bytes]) -> None:
 
 @pytest.mark.parametrize("target", [b"", b"a\0b"])
 def test_rejects_invalid_link_targets(tmp_path: Path, target: bytes) -> None:
-    assert write_error(tmp_path, entry(CTK, target, LINK)) == (
-        f"a.rpm cannot be unpacked: its link {CTK!r} has an invalid target. Fetch the package again."
-    )
+    assert f"a.rpm cannot be unpacked: its link {CTK!r} " in write_error(tmp_path, entry(CTK, target, LINK))
     assert content_of(tmp_path) == {}
 
 
@@ -340,9 +341,7 @@ def test_rejects_other_files(tmp_path: Path, content: bytes, message: str) -> No
 
 def test_rejects_missing_files(tmp_path: Path) -> None:
     missing = tmp_path / "missing.deb"
-    assert unpack_error(Runs(), missing, tmp_path / "folder") == (
-        f"{missing} does not exist. Correct files, or copy the package to this path."
-    )
+    assert unpack_error(Runs(), missing, tmp_path / "folder").startswith(f"{missing} does not exist. ")
     os.mkfifo(str(missing))
     for path in (tmp_path, missing):
         assert unpack_error(Runs(), path, tmp_path / "folder").startswith(f"{path} is not a regular file. ")
@@ -374,10 +373,8 @@ def test_failing_tool(tmp_path: Path) -> None:
     run = Runs({str(package): (1, newc(Item("tool", b"x")), "error: base: not an rpm package\n(or manifest)\n")})
     with pytest.raises(HostError) as caught:
         run.unpack([package], tmp_path / "folder")
-    assert str(caught.value) == (
-        f"{package} cannot be unpacked, rpm2cpio failed: error: base: not an rpm package (or manifest). Fetch the"
-        " package again, and check the free space."
-    )
+    assert str(caught.value).startswith(f"{package} ")
+    assert " rpm2cpio failed: error: base: not an rpm package (or manifest). " in str(caught.value)
     assert content_of(tmp_path / "folder") == {}
     run.archives = {str(package): (3, b"", "")}
     assert "rpm2cpio failed: exit status 3. " in unpack_error(run, package, tmp_path / "folder")

@@ -28,7 +28,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import
     FORMER_ENTRY,
     FORMER_LIST,
     ORIGIN,
-    World,
+    FakePackageManager,
     four,
 )
 
@@ -56,31 +56,31 @@ def versions(result: dict[str, t.Any]) -> set[str]:
 @pytest.mark.parametrize("check_mode", [False, True])
 @pytest.mark.parametrize("version", [None, "1.19.1", "1.19.1-1"])
 def test_unchanged_host_needs_no_calls(
-    world: World, monkeypatch: pytest.MonkeyPatch, check_mode: bool, version: str | None
+    manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch, check_mode: bool, version: str | None
 ) -> None:
     def locked(*_arguments: t.Any) -> None:
         raise AssertionError("no lock for a host that is as it should be")
 
     monkeypatch.setattr(lock, "host_lock", locked)
-    world.have(four("1.19.1-1", held=True))
-    before = world.snapshot()
-    result = world.execute(check_mode, version=version)
+    manager.have(four("1.19.1-1", held=True))
+    before = manager.snapshot()
+    result = manager.execute(check_mode, version=version)
     assert (result["changed"], result["version"], result["origin"]) == (False, "1.19.1", None)
     (diff,) = result["diff"]
     assert diff["before"] == diff["after"]
-    assert world.calls == []
-    assert world.snapshot() == before
+    assert manager.calls == []
+    assert manager.snapshot() == before
 
 
-def test_tests_a_changed_source(world: World) -> None:
-    world.have(four("1.19.1-1"))
-    assert not world.execute(pending=True)["changed"]
-    assert world.calls == ["refresh"]
-    assert not world.execute(check_mode=True, pending=True)["changed"]
-    assert world.calls == ["refresh"]
-    world.failures["refresh"] = "E: not signed"
+def test_tests_a_changed_source(manager: FakePackageManager) -> None:
+    manager.have(four("1.19.1-1"))
+    assert not manager.execute(pending=True)["changed"]
+    assert manager.calls == ["refresh"]
+    assert not manager.execute(check_mode=True, pending=True)["changed"]
+    assert manager.calls == ["refresh"]
+    manager.failures["refresh"] = "E: not signed"
     with pytest.raises(HostError, match="not signed"):
-        world.execute(pending=True)
+        manager.execute(pending=True)
 
 
 # -- installing ------------------------------------------------------------------------------------------------------
@@ -99,15 +99,15 @@ def test_tests_a_changed_source(world: World) -> None:
     ],
 )
 def test_installs_all_packages_in_one_transaction(
-    world: World, before: dict[str, Package], version: str | None, after: str
+    manager: FakePackageManager, before: dict[str, Package], version: str | None, after: str
 ) -> None:
-    world.have(before)
-    predicted = world.execute(check_mode=True, version=version, **ANYTHING)
-    assert world.packages == before
-    assert world.changes == []
-    result = world.execute(version=version, **ANYTHING)
-    assert world.packages == four(after)
-    assert [dict(change.install) for change in world.changes] == [dict.fromkeys(PACKAGES, after)]
+    manager.have(before)
+    predicted = manager.execute(check_mode=True, version=version, **ANYTHING)
+    assert manager.packages == before
+    assert manager.changes == []
+    result = manager.execute(version=version, **ANYTHING)
+    assert manager.packages == four(after)
+    assert [dict(change.install) for change in manager.changes] == [dict.fromkeys(PACKAGES, after)]
     assert (result["changed"], result["version"], result["origin"]) == (True, after.split("-", maxsplit=1)[0], ORIGIN)
     assert predicted["changed"]
     assert (predicted["diff"], predicted["packages"]) == (result["diff"], result["packages"])
@@ -115,123 +115,125 @@ def test_installs_all_packages_in_one_transaction(
     toolkit = predicted["predicted"]
     assert (toolkit["version"], toolkit["packages"], result["predicted"]) == (result["version"], True, None)
     assert {"/usr/bin/nvidia-ctk", "/usr/bin/nvidia-container-runtime.cdi"} < set(toolkit["programs"])
-    assert world.execute(check_mode=True, version=version, **ANYTHING)["predicted"] is None
-    again = world.execute(version=version, **ANYTHING)
+    assert manager.execute(check_mode=True, version=version, **ANYTHING)["predicted"] is None
+    again = manager.execute(version=version, **ANYTHING)
     assert not again["changed"]
 
 
-def test_order_of_steps(world: World) -> None:
-    world.have(four("1.18.2-1"))
-    world.execute(version="1.20.0", pending=True, hold=True)
-    assert world.calls == ["refresh", "candidates", "preview", "apply", "hold"]
+def test_order_of_steps(manager: FakePackageManager) -> None:
+    manager.have(four("1.18.2-1"))
+    manager.execute(version="1.20.0", pending=True, hold=True)
+    assert manager.calls == ["refresh", "candidates", "preview", "apply", "hold"]
 
 
-def test_fetches_lists_only_if_necessary(world: World) -> None:
-    world.execute(version="1.20.0")
-    assert "refresh" not in world.calls
-    world.calls.clear()
-    world.published = ["1.21.0-1", *world.published]
-    world.execute(version="1.21.0")
-    assert world.calls == ["candidates", "refresh", "candidates", "preview", "apply"]
-    world.calls.clear()
-    world.elsewhere = ["1.22.0-1"]
-    world.execute(version="1.22.0")
-    assert world.calls == [
+def test_fetches_lists_only_if_necessary(manager: FakePackageManager) -> None:
+    manager.execute(version="1.20.0")
+    assert "refresh" not in manager.calls
+    manager.calls.clear()
+    manager.published = ["1.21.0-1", *manager.published]
+    manager.execute(version="1.21.0")
+    assert manager.calls == ["candidates", "refresh", "candidates", "preview", "apply"]
+    manager.calls.clear()
+    manager.elsewhere = ["1.22.0-1"]
+    manager.execute(version="1.22.0")
+    assert manager.calls == [
         "candidates", "refresh", "candidates", "refresh everything", "candidates", "preview", "apply",
     ]  # fmt: skip
 
 
-def test_rejects_unknown_version(world: World) -> None:
-    world.failures["refresh everything"] = "E: another source is broken"
+def test_rejects_unknown_version(manager: FakePackageManager) -> None:
+    manager.failures["refresh everything"] = "E: another source is broken"
     with pytest.raises(HostError) as caught:
-        world.execute(version="1.19")
+        manager.execute(version="1.19")
     assert "No package source offers version 1.19 of all four" in str(caught.value)
     assert f"1.19.10-1 ({ORIGIN})" in str(caught.value)
-    assert world.changes == []
+    assert manager.changes == []
 
 
-def test_fetch_failure(world: World) -> None:
-    world.failures["refresh"] = "E: Could not connect"
+def test_fetch_failure(manager: FakePackageManager) -> None:
+    manager.failures["refresh"] = "E: Could not connect"
     with pytest.raises(HostError, match="Could not connect"):
-        world.execute(version="1.21.0")
+        manager.execute(version="1.21.0")
     with pytest.raises(HostError, match="Could not connect"):
-        world.execute(version="1.20.0", pending=True)
-    assert world.packages == {}
-    assert world.path("/var/lib/gpufleet-nvidia").exists() is False
+        manager.execute(version="1.20.0", pending=True)
+    assert manager.packages == {}
+    assert manager.path("/var/lib/gpufleet-nvidia").exists() is False
 
 
-def test_check_mode_fetches_nothing(world: World) -> None:
-    result = world.execute(check_mode=True, version="1.21.0")
+def test_check_mode_fetches_nothing(manager: FakePackageManager) -> None:
+    result = manager.execute(check_mode=True, version="1.21.0")
     assert versions(result) == {"1.21.0"}
     assert len(result["warnings"]) == 1
-    assert world.calls == ["candidates offline"]
+    assert manager.calls == ["candidates offline"]
 
 
-def test_check_mode_with_pending_source(world: World) -> None:
-    world.listed = []
-    requested = world.execute(check_mode=True, version="1.19.1", pending=True)
+def test_check_mode_with_pending_source(manager: FakePackageManager) -> None:
+    manager.listed = []
+    requested = manager.execute(check_mode=True, version="1.19.1", pending=True)
     assert (requested["changed"], requested["version"], versions(requested)) == (True, "1.19.1", {"1.19.1"})
-    unknown = world.execute(check_mode=True, pending=True)
+    unknown = manager.execute(check_mode=True, pending=True)
     assert (unknown["changed"], unknown["version"], unknown["known_cves"]) == (True, None, None)
     assert unknown["predicted"]["version"] is None
     assert [text for text in unknown["warnings"] if "predicts later tasks for the newest release" in text]
     assert not [text for text in requested["warnings"] if "newest release" in text]
     assert list(unknown["packages"]) == list(PACKAGES)
-    assert world.calls == []
+    assert manager.calls == []
 
 
 # -- latest ----------------------------------------------------------------------------------------------------------
 
 
-def test_latest_always_fetches(world: World) -> None:
-    world.have(four("1.20.0-1"))
-    assert not world.execute(version="latest")["changed"]
-    assert world.calls == ["refresh", "candidates"]
-    assert not world.execute(check_mode=True, version="latest")["changed"]
-    world.published = ["1.21.0-1", *world.published]
-    assert world.execute(version="latest")["version"] == "1.21.0"
+def test_latest_always_fetches(manager: FakePackageManager) -> None:
+    manager.have(four("1.20.0-1"))
+    assert not manager.execute(version="latest")["changed"]
+    assert manager.calls == ["refresh", "candidates"]
+    assert not manager.execute(check_mode=True, version="latest")["changed"]
+    manager.published = ["1.21.0-1", *manager.published]
+    assert manager.execute(version="latest")["version"] == "1.21.0"
 
 
-def test_latest_checks_containers_only_for_newer_versions(world: World, gpu_containers: list[str]) -> None:
-    world.have(four("1.20.0-1"))
-    assert world.execute(version="latest")["gpu_containers"] == []
-    world.published = ["1.21.0-1"]
+def test_latest_checks_containers_only_for_newer_versions(
+    manager: FakePackageManager, gpu_containers: list[str]
+) -> None:
+    manager.have(four("1.20.0-1"))
+    assert manager.execute(version="latest")["gpu_containers"] == []
+    manager.published = ["1.21.0-1"]
     with pytest.raises(HostError, match=gpu_containers[0]):
-        world.execute(version="latest")
-    assert world.changes == []
+        manager.execute(version="latest")
+    assert manager.changes == []
 
 
 # -- holds -----------------------------------------------------------------------------------------------------------
 
 
-def test_refuses_to_change_held_packages(world: World) -> None:
-    world.have({**four("1.18.2-1"), PACKAGES[1]: Package("1.18.2-1", held=True)})
+def test_refuses_to_change_held_packages(manager: FakePackageManager) -> None:
+    manager.have({**four("1.18.2-1"), PACKAGES[1]: Package("1.18.2-1", held=True)})
     for check_mode in (True, False):
         with pytest.raises(HostError, match=rf": {PACKAGES[1]}\. Set hold: true"):
-            world.execute(check_mode, version="1.20.0")
+            manager.execute(check_mode, version="1.20.0")
         with pytest.raises(HostError, match="Held packages"):
-            world.execute(check_mode, version="latest")
-    assert world.changes == []
+            manager.execute(check_mode, version="latest")
+    assert manager.changes == []
 
 
 @pytest.mark.parametrize("hold", [True, False])
-def test_hold_option_changes_held_packages(world: World, hold: bool) -> None:
-    world.have(four("1.18.2-1", held=True))
-    world.execute(version="1.20.0", hold=hold)
-    assert world.packages == four("1.20.0-1", held=hold)
+def test_hold_option_changes_held_packages(manager: FakePackageManager, hold: bool) -> None:
+    manager.have(four("1.18.2-1", held=True))
+    manager.execute(version="1.20.0", hold=hold)
+    assert manager.packages == four("1.20.0-1", held=hold)
 
 
 @pytest.mark.parametrize("hold", [True, False])
-def test_changes_holds_only(world: World, gpu_containers: list[str], hold: bool) -> None:
+def test_changes_holds_only(manager: FakePackageManager, gpu_containers: list[str], hold: bool) -> None:
     assert gpu_containers
-    world.have({**four("1.20.0-1"), PACKAGES[0]: Package("1.20.0-1", held=True)})
-    predicted = world.execute(check_mode=True, hold=hold)
-    result = world.execute(hold=hold)
-    assert world.packages == four("1.20.0-1", held=hold)
-    assert world.calls == ["hold" if hold else "unhold"]
+    manager.have({**four("1.20.0-1"), PACKAGES[0]: Package("1.20.0-1", held=True)})
+    predicted = manager.execute(check_mode=True, hold=hold)
+    result = manager.execute(hold=hold)
+    assert manager.packages == four("1.20.0-1", held=hold)
+    assert manager.calls == ["hold" if hold else "unhold"]
     assert result["changed"]
     assert result["diff"] == predicted["diff"]
-    assert not world.execute(hold=hold)["changed"]
+    assert not manager.execute(hold=hold)["changed"]
 
 
 # -- other packages ----------------------------------------------------------------------------------------------------
@@ -245,206 +247,208 @@ def test_changes_holds_only(world: World, gpu_containers: list[str], hold: bool)
         (Preview(downgrade=(*PACKAGES, "libc6")), "would also downgrade libc6"),
     ],
 )
-def test_refuses_to_change_other_packages(world: World, side_effects: Preview, message: str) -> None:
-    world.side_effects = side_effects
+def test_refuses_to_change_other_packages(manager: FakePackageManager, side_effects: Preview, message: str) -> None:
+    manager.side_effects = side_effects
     for check_mode in (True, False):
         with pytest.raises(HostError, match=message):
-            world.execute(check_mode, version="1.20.0")
-    assert world.changes == []
-    assert not world.path(CONFIG_FILE).exists()
+            manager.execute(check_mode, version="1.20.0")
+    assert manager.changes == []
+    assert not manager.path(CONFIG_FILE).exists()
 
 
-def test_removes_former_packages(world: World) -> None:
-    world.have({**four("1.20.0-1"), "nvidia-docker2": Package("2.13.0-1")})
-    predicted = world.execute(check_mode=True)
-    result = world.execute()
-    assert world.packages == four("1.20.0-1")
-    assert [change.remove for change in world.changes] == [("nvidia-docker2",)]
+def test_removes_former_packages(manager: FakePackageManager) -> None:
+    manager.have({**four("1.20.0-1"), "nvidia-docker2": Package("2.13.0-1")})
+    predicted = manager.execute(check_mode=True)
+    result = manager.execute()
+    assert manager.packages == four("1.20.0-1")
+    assert [change.remove for change in manager.changes] == [("nvidia-docker2",)]
     assert result["diff"] == predicted["diff"]
     assert (result["changed"], result["origin"]) == (True, None)
 
 
-def test_keeps_former_packages_without_remove_conflicts(world: World) -> None:
-    world.have({**four("1.20.0-1"), "nvidia-docker2": Package("2.13.0-1")})
-    result = world.execute(remove_conflicts=False)
+def test_keeps_former_packages_without_remove_conflicts(manager: FakePackageManager) -> None:
+    manager.have({**four("1.20.0-1"), "nvidia-docker2": Package("2.13.0-1")})
+    result = manager.execute(remove_conflicts=False)
     assert not result["changed"]
     assert result["packages"]["nvidia-docker2"] == {"version": "2.13.0-1", "held": False}
 
 
-def test_refuses_to_remove_held_former_packages(world: World) -> None:
-    world.have({**four("1.20.0-1"), "nvidia-docker2": Package("2.13.0-1", held=True)})
+def test_refuses_to_remove_held_former_packages(manager: FakePackageManager) -> None:
+    manager.have({**four("1.20.0-1"), "nvidia-docker2": Package("2.13.0-1", held=True)})
     with pytest.raises(HostError, match="Held packages must change: nvidia-docker2"):
-        world.execute()
-    world.execute(hold=False)
-    assert world.packages == four("1.20.0-1")
+        manager.execute()
+    manager.execute(hold=False)
+    assert manager.packages == four("1.20.0-1")
 
 
 # -- sources ---------------------------------------------------------------------------------------------------------
 
 
-def test_removes_conflicting_sources_first(world: World) -> None:
-    world.write(APT_SOURCE, OUR_SOURCE)
-    world.write(FORMER_LIST, FORMER_ENTRY).chmod(0o640)
-    predicted = world.execute(check_mode=True, version="1.20.0")
-    assert world.calls == []
-    assert world.path(FORMER_LIST).exists()
-    result = world.execute(version="1.20.0")
-    assert world.calls[0] == "refresh"
-    assert not world.path(FORMER_LIST).exists()
+def test_removes_conflicting_sources_first(manager: FakePackageManager) -> None:
+    manager.write(APT_SOURCE, OUR_SOURCE)
+    manager.write(FORMER_LIST, FORMER_ENTRY).chmod(0o640)
+    predicted = manager.execute(check_mode=True, version="1.20.0")
+    assert manager.calls == []
+    assert manager.path(FORMER_LIST).exists()
+    result = manager.execute(version="1.20.0")
+    assert manager.calls[0] == "refresh"
+    assert not manager.path(FORMER_LIST).exists()
     assert result["removed_sources"] == predicted["removed_sources"] == [FORMER_LIST]
     (backup,) = result["backup_files"]
-    assert world.path(backup["backup"]).read_text() == FORMER_ENTRY
-    assert not world.execute()["changed"]
+    assert manager.path(backup["backup"]).read_text() == FORMER_ENTRY
+    assert not manager.execute()["changed"]
 
 
 @pytest.mark.parametrize("failing", ["refresh", "preview", "apply"])
-def test_restores_sources_if_nothing_was_installed(world: World, failing: str) -> None:
-    world.write(APT_SOURCE, OUR_SOURCE)
-    world.write(FORMER_LIST, FORMER_ENTRY).chmod(0o640)
-    world.failures[failing] = "E: no"
+def test_restores_sources_if_nothing_was_installed(manager: FakePackageManager, failing: str) -> None:
+    manager.write(APT_SOURCE, OUR_SOURCE)
+    manager.write(FORMER_LIST, FORMER_ENTRY).chmod(0o640)
+    manager.failures[failing] = "E: no"
     with pytest.raises(HostError, match="E: no"):
-        world.execute(version="1.20.0")
-    assert world.path(FORMER_LIST).read_text() == FORMER_ENTRY
-    assert world.path(FORMER_LIST).stat().st_mode & 0o777 == 0o640
-    assert not world.path("/var/lib/gpufleet-nvidia").exists()
+        manager.execute(version="1.20.0")
+    assert manager.path(FORMER_LIST).read_text() == FORMER_ENTRY
+    assert manager.path(FORMER_LIST).stat().st_mode & 0o777 == 0o640
+    assert not manager.path("/var/lib/gpufleet-nvidia").exists()
 
 
-def test_keeps_the_only_source(world: World) -> None:
-    world.write(FORMER_LIST, FORMER_ENTRY)
-    assert world.execute(version="1.20.0")["removed_sources"] == []
-    assert world.path(FORMER_LIST).exists()
+def test_keeps_the_only_source(manager: FakePackageManager) -> None:
+    manager.write(FORMER_LIST, FORMER_ENTRY)
+    assert manager.execute(version="1.20.0")["removed_sources"] == []
+    assert manager.path(FORMER_LIST).exists()
 
 
-def test_keeps_new_sources_if_packages_changed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.write(APT_SOURCE, OUR_SOURCE)
-    world.write(FORMER_LIST, FORMER_ENTRY)
-    world.break_off(monkeypatch)
+def test_keeps_new_sources_if_packages_changed(manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager.write(APT_SOURCE, OUR_SOURCE)
+    manager.write(FORMER_LIST, FORMER_ENTRY)
+    manager.break_off(monkeypatch)
     with pytest.raises(HostError):
-        world.execute(version="1.20.0")
-    assert not world.path(FORMER_LIST).exists()
+        manager.execute(version="1.20.0")
+    assert not manager.path(FORMER_LIST).exists()
 
 
-def test_rejects_mixed_source_files(world: World) -> None:
-    world.write(APT_SOURCE, OUR_SOURCE)
-    world.have(four("1.20.0-1"))
-    world.write("/etc/apt/sources.list", "deb http://debian.example.com/debian trixie main\n" + FORMER_ENTRY)
+def test_rejects_mixed_source_files(manager: FakePackageManager) -> None:
+    manager.write(APT_SOURCE, OUR_SOURCE)
+    manager.have(four("1.20.0-1"))
+    manager.write("/etc/apt/sources.list", "deb http://debian.example.com/debian trixie main\n" + FORMER_ENTRY)
     with pytest.raises(
         ConfigurationError, match=r"^/etc/apt/sources.list, line 2: the source .*remove_conflicts: false"
     ):
-        world.execute()
-    assert not world.execute(remove_conflicts=False)["changed"]
+        manager.execute()
+    assert not manager.execute(remove_conflicts=False)["changed"]
 
 
 # -- containers ------------------------------------------------------------------------------------------------------
 
 
-def test_running_gpu_containers(world: World, gpu_containers: list[str]) -> None:
-    world.have(four("1.18.2-1"))
+def test_running_gpu_containers(manager: FakePackageManager, gpu_containers: list[str]) -> None:
+    manager.have(four("1.18.2-1"))
     for check_mode in (True, False):
         with pytest.raises(HostError, match=rf"{gpu_containers[0]} .*running_gpu_containers: warn"):
-            world.execute(check_mode, version="1.20.0")
-    assert world.calls == []
-    warned = world.execute(check_mode=True, version="1.20.0", running_gpu_containers="warn")
+            manager.execute(check_mode, version="1.20.0")
+    assert manager.calls == []
+    warned = manager.execute(check_mode=True, version="1.20.0", running_gpu_containers="warn")
     assert (len(warned["warnings"]), warned["gpu_containers"]) == (1, gpu_containers)
-    ignored = world.execute(version="1.20.0", running_gpu_containers="ignore")
+    ignored = manager.execute(version="1.20.0", running_gpu_containers="ignore")
     assert (ignored["warnings"], ignored["gpu_containers"]) == ([], gpu_containers)
 
 
 # -- versions with known vulnerabilities -----------------------------------------------------------------------------
 
 
-def test_minimum_version(world: World) -> None:
+def test_minimum_version(manager: FakePackageManager) -> None:
     for check_mode in (True, False):
         with pytest.raises(NvidiaError, match=r"Version 1.18.2 .*older than 1.19.1.*CVE-2026-24260"):
-            world.execute(check_mode, version="1.18.2", minimum_version_policy="fail")
-    assert world.calls == []
-    warned = world.execute(version="1.18.2")
+            manager.execute(check_mode, version="1.18.2", minimum_version_policy="fail")
+    assert manager.calls == []
+    warned = manager.execute(version="1.18.2")
     assert len(warned["warnings"]) == 1
     assert [entry["name"] for entry in warned["known_cves"]] == ["CVE-2026-24260"]
     with pytest.raises(NvidiaError, match="CVE-2026-24260"):
-        world.execute(minimum_version_policy="fail")
-    assert world.execute(minimum_version="1.18.0", minimum_version_policy="fail")["warnings"] == []
-    assert world.execute(version="1.20.0", minimum_version_policy="fail")["known_cves"] == []
+        manager.execute(minimum_version_policy="fail")
+    assert manager.execute(minimum_version="1.18.0", minimum_version_policy="fail")["warnings"] == []
+    assert manager.execute(version="1.20.0", minimum_version_policy="fail")["known_cves"] == []
 
 
-def test_minimum_version_of_preferred_version(world: World) -> None:
-    world.listed = world.published = ["1.18.2-1"]
+def test_minimum_version_of_preferred_version(manager: FakePackageManager) -> None:
+    manager.listed = manager.published = ["1.18.2-1"]
     with pytest.raises(NvidiaError, match="CVE-2026-24260"):
-        world.execute(minimum_version_policy="fail")
-    assert world.changes == []
+        manager.execute(minimum_version_policy="fail")
+    assert manager.changes == []
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
-def test_installs_files(world: World) -> None:
-    files = world.four_files("1.19.1-1")
-    predicted = world.execute(check_mode=True, source="files", files=tuple(files))
-    result = world.execute(source="files", files=tuple(files))
-    assert world.packages == four("1.19.1-1")
+def test_installs_files(manager: FakePackageManager) -> None:
+    files = manager.four_files("1.19.1-1")
+    predicted = manager.execute(check_mode=True, source="files", files=tuple(files))
+    result = manager.execute(source="files", files=tuple(files))
+    assert manager.packages == four("1.19.1-1")
     assert result["diff"] == predicted["diff"]
     assert result["origin"] == predicted["origin"] == "files"
-    assert set(world.calls) == {"preview", "apply"}
-    assert not world.execute(source="files", files=tuple(files))["changed"]
+    assert set(manager.calls) == {"preview", "apply"}
+    assert not manager.execute(source="files", files=tuple(files))["changed"]
 
 
-def test_check_mode_with_pending_files(world: World) -> None:
+def test_check_mode_with_pending_files(manager: FakePackageManager) -> None:
     files = tuple(f"/srv/{name}.deb" for name in PACKAGES)
-    world.have(four("1.19.1-1"))
+    manager.have(four("1.19.1-1"))
     requested: dict[str, t.Any] = {"check_mode": True, "source": "files", "files": files, "pending": True}
-    assert world.execute(**requested)["changed"]
-    assert not world.execute(version="1.19.1", **requested)["changed"]
-    assert world.execute(version="1.20.0", **requested)["version"] == "1.20.0"
+    assert manager.execute(**requested)["changed"]
+    assert not manager.execute(version="1.19.1", **requested)["changed"]
+    assert manager.execute(version="1.20.0", **requested)["version"] == "1.20.0"
 
 
-def test_files_keep_sources(world: World) -> None:
-    world.write(FORMER_LIST, FORMER_ENTRY)
-    world.execute(source="files", files=tuple(world.four_files("1.19.1-1")))
-    assert world.path(FORMER_LIST).exists()
+def test_files_keep_sources(manager: FakePackageManager) -> None:
+    manager.write(FORMER_LIST, FORMER_ENTRY)
+    manager.execute(source="files", files=tuple(manager.four_files("1.19.1-1")))
+    assert manager.path(FORMER_LIST).exists()
 
 
-def test_cleans_the_cache(world: World) -> None:
-    files = tuple(world.file(f"{PACKAGE_CACHE}/{name}.deb", name, "1.19.1-1") for name in PACKAGES)
-    old = world.write(f"{PACKAGE_CACHE}/old.deb")
+def test_cleans_the_cache(manager: FakePackageManager) -> None:
+    files = tuple(manager.file(f"{PACKAGE_CACHE}/{name}.deb", name, "1.19.1-1") for name in PACKAGES)
+    old = manager.write(f"{PACKAGE_CACHE}/old.deb")
     options: dict[str, t.Any] = {"source": "files", "files": files, "package_cache": PACKAGE_CACHE}
-    assert world.execute(check_mode=True, **options)["changed"]
+    assert manager.execute(check_mode=True, **options)["changed"]
     assert old.exists()
-    world.execute(**options)
+    manager.execute(**options)
     assert not old.exists()
-    assert all(world.path(path).exists() for path in files)
-    assert not world.execute(**options)["changed"]
+    assert all(manager.path(path).exists() for path in files)
+    assert not manager.execute(**options)["changed"]
     # Packages from another source need no cache.
-    assert world.execute(package_cache=PACKAGE_CACHE)["changed"]
-    assert not world.path("/var/cache/gpufleet-nvidia").exists()
+    assert manager.execute(package_cache=PACKAGE_CACHE)["changed"]
+    assert not manager.path("/var/cache/gpufleet-nvidia").exists()
 
 
 # -- existing ----------------------------------------------------------------------------------------------------------
 
 
-def test_existing_without_package_manager(world: World, tmp_path: Path) -> None:
+def test_existing_without_package_manager(manager: FakePackageManager, tmp_path: Path) -> None:
     options = InstallOptions(source="existing")
-    task = Installation(options, HostFS(str(tmp_path), live=True), None, world.run)
+    task = Installation(options, HostFS(str(tmp_path), live=True), None, manager.run)
     with pytest.raises(HostError, match=r"the NVIDIA Container Toolkit is not installed on this host"):
         task.execute(check_mode=False)
     assert not task.execute(check_mode=True).changed
-    world.have(four("1.20.0-1"))
+    manager.have(four("1.20.0-1"))
     assert not task.execute(check_mode=False).changed
 
 
 # -- config.toml -----------------------------------------------------------------------------------------------------
 
 
-def test_records_config_file_before_scripts_create_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = HostFS(str(world.root), live=True)
-    carry_out = world.apply
+def test_records_config_file_before_scripts_create_it(
+    manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = HostFS(str(manager.root), live=True)
+    carry_out = manager.apply
     noted = []
 
     def looking(change: t.Any) -> None:
         noted.append(load_record(host, OWNER, CONFIG_FILE))
         carry_out(change)
 
-    monkeypatch.setattr(world, "apply", looking)
-    world.execute(version="1.20.0")
+    monkeypatch.setattr(manager, "apply", looking)
+    manager.execute(version="1.20.0")
     (record,) = noted
     assert record is not None
     assert record.original is None
@@ -452,10 +456,10 @@ def test_records_config_file_before_scripts_create_it(world: World, monkeypatch:
     assert load_record(host, OWNER, CONFIG_FILE) == record
 
 
-def test_does_not_record_existing_config_file(world: World) -> None:
-    world.write(CONFIG_FILE, "# mine\n")
-    world.execute(version="1.20.0")
-    assert load_record(HostFS(str(world.root), live=True), OWNER, CONFIG_FILE) is None
+def test_does_not_record_existing_config_file(manager: FakePackageManager) -> None:
+    manager.write(CONFIG_FILE, "# mine\n")
+    manager.execute(version="1.20.0")
+    assert load_record(HostFS(str(manager.root), live=True), OWNER, CONFIG_FILE) is None
 
 
 # -- invalid options ---------------------------------------------------------------------------------------------------
@@ -472,20 +476,20 @@ def test_does_not_record_existing_config_file(world: World) -> None:
         ({"package_cache": "/srv/gpufleet-nvidia"}, "package_cache '/srv/gpufleet-nvidia' is not allowed"),
     ],
 )
-def test_rejects_invalid_options(world: World, options: dict[str, t.Any], message: str) -> None:
+def test_rejects_invalid_options(manager: FakePackageManager, options: dict[str, t.Any], message: str) -> None:
     with pytest.raises(NvidiaError, match=message):
-        world.execute(**options)
+        manager.execute(**options)
 
 
 @pytest.mark.parametrize("state", ["present", "absent"])
-def test_rejects_offline_trees(world: World, state: str) -> None:
-    world.live = False
+def test_rejects_offline_trees(manager: FakePackageManager, state: str) -> None:
+    manager.live = False
     with pytest.raises(HostError, match=r"offline tree.*host_root_live: true, or set source: existing"):
-        world.execute(state=state)
+        manager.execute(state=state)
 
 
-def test_rejects_unknown_package_manager(world: World, tmp_path: Path) -> None:
-    task = Installation(InstallOptions(), HostFS(str(tmp_path), live=True), None, world.run)
+def test_rejects_unknown_package_manager(manager: FakePackageManager, tmp_path: Path) -> None:
+    task = Installation(InstallOptions(), HostFS(str(tmp_path), live=True), None, manager.run)
     with pytest.raises(HostError, match=r"Unsupported package manager.*source: existing"):
         task.execute(check_mode=True)
 
@@ -506,14 +510,14 @@ def test_rejects_unknown_package_manager(world: World, tmp_path: Path) -> None:
         (None, True),
     ],
 )
-def test_existing_and_requested_version(world: World, requested: str | None, accepted: bool) -> None:
-    world.have(four("1.19.1-1"))
+def test_existing_and_requested_version(manager: FakePackageManager, requested: str | None, accepted: bool) -> None:
+    manager.have(four("1.19.1-1"))
     if accepted:
-        assert not world.execute(source="existing", version=requested)["changed"]
+        assert not manager.execute(source="existing", version=requested)["changed"]
     else:
         with pytest.raises(HostError, match=rf"is 1\.19\.1(-1)?, not {requested}\. Change one"):
-            world.execute(source="existing", version=requested)
-    assert len(world.execute(check_mode=True, source="existing", version=requested)["warnings"]) == int(not accepted)
+            manager.execute(source="existing", version=requested)
+    assert len(manager.execute(check_mode=True, source="existing", version=requested)["warnings"]) == int(not accepted)
 
 
 @pytest.mark.parametrize(
@@ -525,14 +529,14 @@ def test_existing_and_requested_version(world: World, requested: str | None, acc
         ({"minimum_version_policy": "fail"}, False),
     ],
 )
-def test_existing_with_unknown_version(world: World, options: dict[str, t.Any], accepted: bool) -> None:
+def test_existing_with_unknown_version(manager: FakePackageManager, options: dict[str, t.Any], accepted: bool) -> None:
     # Programs of an offline tree are not run.
-    world.live = False
-    world.have(four("1.20.0-1"))
-    world.packages.clear()
+    manager.live = False
+    manager.have(four("1.20.0-1"))
+    manager.packages.clear()
     if not accepted:
         with pytest.raises(HostError, match=r"the version of the installed toolkit is unknown"):
-            world.execute(source="existing", **options)
+            manager.execute(source="existing", **options)
     else:
-        assert not world.execute(source="existing", **options)["changed"]
-    assert len(world.execute(check_mode=True, source="existing", **options)["warnings"]) == int(not accepted)
+        assert not manager.execute(source="existing", **options)["changed"]
+    assert len(manager.execute(check_mode=True, source="existing", **options)["warnings"]) == int(not accepted)

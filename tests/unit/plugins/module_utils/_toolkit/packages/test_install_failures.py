@@ -12,7 +12,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import PACKAGES, Package
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import World, four
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import FakePackageManager, four
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
@@ -21,54 +21,54 @@ if t.TYPE_CHECKING:
 # -- failed and interrupted transactions -------------------------------------------------------------------------------
 
 
-def test_transaction_that_changes_nothing(world: World) -> None:
-    world.failures["apply"] = "E: no space"
+def test_transaction_that_changes_nothing(manager: FakePackageManager) -> None:
+    manager.failures["apply"] = "E: no space"
     with pytest.raises(HostError, match=r"E: no space. The packages are unchanged"):
-        world.execute(version="1.20.0")
+        manager.execute(version="1.20.0")
     # No record remains if nothing was installed.
-    assert not world.path("/var/lib/gpufleet-nvidia").exists()
+    assert not manager.path("/var/lib/gpufleet-nvidia").exists()
 
 
-def test_next_run_completes_a_failed_transaction(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_run_completes_a_failed_transaction(manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        world.break_off(patch)
+        manager.break_off(patch)
         with pytest.raises(
             HostError, match=rf"{PACKAGES[1]} 1.20.0-1 \(half installed\).*The next run completes"
         ) as half:
-            world.execute(version="1.20.0")
+            manager.execute(version="1.20.0")
     assert half.value.details == {"changed": True}
-    world.calls.clear()
-    predicted = world.execute(check_mode=True, version="1.20.0")
+    manager.calls.clear()
+    predicted = manager.execute(check_mode=True, version="1.20.0")
     assert predicted["changed"]
-    assert "repair" not in world.calls
-    result = world.execute(version="1.20.0")
-    assert world.packages == four("1.20.0-1")
+    assert "repair" not in manager.calls
+    result = manager.execute(version="1.20.0")
+    assert manager.packages == four("1.20.0-1")
     assert result["changed"]
-    assert "repair" in world.calls
-    assert not world.execute(version="1.20.0")["changed"]
+    assert "repair" in manager.calls
+    assert not manager.execute(version="1.20.0")["changed"]
 
 
-def test_completes_own_interrupted_transaction_first(world: World) -> None:
-    world.have({**four("1.20.0-1"), PACKAGES[0]: Package("1.20.0-1", complete=False)})
-    world.cut_off = True
-    assert world.execute(check_mode=True)["changed"]
-    assert world.execute(version="1.20.0")["changed"]
-    assert world.calls == ["repair", "candidates"]
+def test_completes_own_interrupted_transaction_first(manager: FakePackageManager) -> None:
+    manager.have({**four("1.20.0-1"), PACKAGES[0]: Package("1.20.0-1", complete=False)})
+    manager.cut_off = True
+    assert manager.execute(check_mode=True)["changed"]
+    assert manager.execute(version="1.20.0")["changed"]
+    assert manager.calls == ["repair", "candidates"]
 
 
-def test_reads_state_again_under_the_lock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_state_again_under_the_lock(manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch) -> None:
     take = lock.host_lock
 
     def late(host: HostFS) -> t.Any:
-        world.have(four("1.20.0-1"))
+        manager.have(four("1.20.0-1"))
         return take(host)
 
     monkeypatch.setattr(lock, "host_lock", late)
-    assert not world.execute(version="1.20.0")["changed"]
-    assert world.changes == []
+    assert not manager.execute(version="1.20.0")["changed"]
+    assert manager.changes == []
 
 
-def test_checks_containers_again_under_the_lock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_containers_again_under_the_lock(manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[str] = []
     monkeypatch.setattr(gpu_containers, "legacy_gpu_containers", lambda _host: list(found))
 
@@ -80,30 +80,30 @@ def test_checks_containers_again_under_the_lock(world: World, monkeypatch: pytes
 
     monkeypatch.setattr(lock, "host_lock", late)
     with pytest.raises(HostError, match="docker/0123"):
-        world.execute(version="1.20.0")
-    assert world.calls == []
-    warned = world.execute(version="1.20.0", running_gpu_containers="warn")
+        manager.execute(version="1.20.0")
+    assert manager.calls == []
+    warned = manager.execute(version="1.20.0", running_gpu_containers="warn")
     assert len(warned["warnings"]) == 1
 
 
-def test_rejects_version_mismatch_after_installation(world: World) -> None:
-    world.program_versions["nvidia-ctk"] = "1.17.0"
+def test_rejects_version_mismatch_after_installation(manager: FakePackageManager) -> None:
+    manager.program_versions["nvidia-ctk"] = "1.17.0"
     with pytest.raises(HostError, match=r"nvidia-ctk has version 1\.17\.0"):
-        world.execute(version="1.20.0")
-    assert world.packages == four("1.20.0-1")
+        manager.execute(version="1.20.0")
+    assert manager.packages == four("1.20.0-1")
 
 
-def test_rejects_version_mismatch(world: World) -> None:
-    world.have(four("1.20.0-1"))
-    world.program_versions["nvidia-ctk"] = "1.17.0"
+def test_rejects_version_mismatch(manager: FakePackageManager) -> None:
+    manager.have(four("1.20.0-1"))
+    manager.program_versions["nvidia-ctk"] = "1.17.0"
     with pytest.raises(HostError, match=r"have other versions: /usr/bin/nvidia-ctk has version 1\.17\.0"):
-        world.execute()
+        manager.execute()
     with pytest.raises(
         HostError, match=r"incomplete or has several versions: /usr/bin/nvidia-ctk has version 1\.17\.0"
     ):
-        world.execute(source="existing")
+        manager.execute(source="existing")
     # In check mode, earlier tasks of the play have not fixed the problem yet.
-    assert len(world.execute(check_mode=True, source="existing")["warnings"]) == 1
+    assert len(manager.execute(check_mode=True, source="existing")["warnings"]) == 1
 
 
 # -- outdated package lists --------------------------------------------------------------------------------------------
@@ -111,112 +111,114 @@ def test_rejects_version_mismatch(world: World) -> None:
 GONE = "E: Failed to fetch https://x/nvidia-container-toolkit_1.20.0-1_amd64.deb  404  Not Found"
 
 
-def test_fetches_lists_again_for_removed_packages(world: World) -> None:
-    world.failures_once["apply"] = GONE
-    world.published = ["1.21.0-1"]
-    assert world.execute()["version"] == "1.21.0"
+def test_fetches_lists_again_for_removed_packages(manager: FakePackageManager) -> None:
+    manager.failures_once["apply"] = GONE
+    manager.published = ["1.21.0-1"]
+    assert manager.execute()["version"] == "1.21.0"
     first = ["candidates", "preview", "apply"]
-    assert world.calls == [*first, "refresh", *first]
+    assert manager.calls == [*first, "refresh", *first]
 
 
-def test_fetches_lists_again_once(world: World) -> None:
-    world.failures["apply"] = GONE
+def test_fetches_lists_again_once(manager: FakePackageManager) -> None:
+    manager.failures["apply"] = GONE
     with pytest.raises(HostError, match=r"404 .*unchanged"):
-        world.execute(version="1.20.0")
-    assert world.calls.count("apply") == 2
-    world.calls.clear()
+        manager.execute(version="1.20.0")
+    assert manager.calls.count("apply") == 2
+    manager.calls.clear()
     # The list of the collection's repository was fetched already.
-    world.failures["refresh everything"] = "E: another source is broken"
+    manager.failures["refresh everything"] = "E: another source is broken"
     with pytest.raises(HostError, match=r"404 .*unchanged"):
-        world.execute(version="1.20.0", pending=True)
-    assert world.calls == ["refresh", "candidates", "preview", "apply", "refresh everything"]
+        manager.execute(version="1.20.0", pending=True)
+    assert manager.calls == ["refresh", "candidates", "preview", "apply", "refresh everything"]
 
 
-def test_reports_first_failure_if_new_lists_lack_the_version(world: World) -> None:
-    world.failures_once["apply"] = GONE
-    world.published = []
+def test_reports_first_failure_if_new_lists_lack_the_version(manager: FakePackageManager) -> None:
+    manager.failures_once["apply"] = GONE
+    manager.published = []
     with pytest.raises(HostError, match=r"404 .*unchanged"):
-        world.execute(version="1.20.0")
-    assert world.calls.count("apply") == 1
+        manager.execute(version="1.20.0")
+    assert manager.calls.count("apply") == 1
 
 
 @pytest.mark.parametrize("source", ["repository", "files"])
-def test_does_not_retry_other_failures(world: World, source: str) -> None:
-    files = tuple(world.four_files("1.20.0-1")) if source == "files" else ()
-    world.failures["apply"] = "E: no space" if source == "repository" else GONE
+def test_does_not_retry_other_failures(manager: FakePackageManager, source: str) -> None:
+    files = tuple(manager.four_files("1.20.0-1")) if source == "files" else ()
+    manager.failures["apply"] = "E: no space" if source == "repository" else GONE
     with pytest.raises(HostError):
-        world.execute(source=source, files=files)
-    assert world.calls.count("apply") == 1
+        manager.execute(source=source, files=files)
+    assert manager.calls.count("apply") == 1
 
 
 # -- late failures -----------------------------------------------------------------------------------------------------
 
 
-def test_late_failure_reports_change(world: World) -> None:
-    world.failures["hold"] = "E: apt-mark"
+def test_late_failure_reports_change(manager: FakePackageManager) -> None:
+    manager.failures["hold"] = "E: apt-mark"
     with pytest.raises(HostError, match="apt-mark") as caught:
-        world.execute(version="1.20.0", hold=True)
+        manager.execute(version="1.20.0", hold=True)
     assert caught.value.details == {"changed": True}
-    world.have(four("1.20.0-1"))
+    manager.have(four("1.20.0-1"))
     with pytest.raises(HostError, match="apt-mark") as caught:
-        world.execute(version="1.20.0", hold=True)
+        manager.execute(version="1.20.0", hold=True)
     assert caught.value.details == {"changed": False}
-    world.program_versions["nvidia-ctk"] = "1.17.0"
+    manager.program_versions["nvidia-ctk"] = "1.17.0"
     with pytest.raises(HostError, match="have other versions") as caught:
-        world.execute(version="1.19.1")
+        manager.execute(version="1.19.1")
     assert caught.value.details == {"changed": True}
 
 
 # -- interrupted transactions of others --------------------------------------------------------------------------------
 
 
-def test_ignores_interrupted_transaction_if_nothing_changes(world: World) -> None:
-    world.have(four("1.20.0-1"))
-    world.cut_off = True
+def test_ignores_interrupted_transaction_if_nothing_changes(manager: FakePackageManager) -> None:
+    manager.have(four("1.20.0-1"))
+    manager.cut_off = True
     for check_mode in (True, False):
-        assert not world.execute(check_mode, version="1.20.0")["changed"]
-        assert not world.execute(check_mode, version="latest")["changed"]
-    assert "repair" not in world.calls
-    world.execute(version="1.20.0", hold=True)
-    assert world.packages == four("1.20.0-1", held=True)
+        assert not manager.execute(check_mode, version="1.20.0")["changed"]
+        assert not manager.execute(check_mode, version="latest")["changed"]
+    assert "repair" not in manager.calls
+    manager.execute(version="1.20.0", hold=True)
+    assert manager.packages == four("1.20.0-1", held=True)
 
 
 @pytest.mark.parametrize("check_mode", [False, True])
 @pytest.mark.parametrize("options", [{"version": "1.20.0"}, {"state": "absent"}])
-def test_refuses_foreign_interrupted_transaction(world: World, check_mode: bool, options: dict[str, t.Any]) -> None:
-    world.have(four("1.19.1-1"))
-    world.cut_off = True
-    before = world.snapshot()
+def test_refuses_foreign_interrupted_transaction(
+    manager: FakePackageManager, check_mode: bool, options: dict[str, t.Any]
+) -> None:
+    manager.have(four("1.19.1-1"))
+    manager.cut_off = True
+    before = manager.snapshot()
     with pytest.raises(HostError, match="Other packages are pending"):
-        world.execute(check_mode, **options)
-    assert (world.calls, world.snapshot()) == ([], before)
+        manager.execute(check_mode, **options)
+    assert (manager.calls, manager.snapshot()) == ([], before)
 
 
-def test_refuses_foreign_interrupted_transaction_with_latest(world: World) -> None:
-    world.have(four("1.19.1-1"))
-    world.cut_off = True
+def test_refuses_foreign_interrupted_transaction_with_latest(manager: FakePackageManager) -> None:
+    manager.have(four("1.19.1-1"))
+    manager.cut_off = True
     with pytest.raises(HostError, match="Other packages are pending"):
-        world.execute(version="latest")
-    assert "repair" not in world.calls
-    assert world.packages == four("1.19.1-1")
+        manager.execute(version="latest")
+    assert "repair" not in manager.calls
+    assert manager.packages == four("1.19.1-1")
 
 
-def test_completes_half_installed_former_package(world: World) -> None:
-    world.have({"nvidia-docker2": Package("2.13.0-1", complete=False)})
-    world.cut_off = True
-    assert world.execute(check_mode=True, version="1.20.0")["changed"]
-    assert world.calls == []
-    world.execute(version="1.20.0")
-    assert (world.calls[0], world.packages) == ("repair", four("1.20.0-1"))
+def test_completes_half_installed_former_package(manager: FakePackageManager) -> None:
+    manager.have({"nvidia-docker2": Package("2.13.0-1", complete=False)})
+    manager.cut_off = True
+    assert manager.execute(check_mode=True, version="1.20.0")["changed"]
+    assert manager.calls == []
+    manager.execute(version="1.20.0")
+    assert (manager.calls[0], manager.packages) == ("repair", four("1.20.0-1"))
 
 
-def test_waits_for_running_package_manager(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.have({**four("1.20.0-1"), PACKAGES[0]: Package("1.20.0-1", complete=False)})
+def test_waits_for_running_package_manager(manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager.have({**four("1.20.0-1"), PACKAGES[0]: Package("1.20.0-1", complete=False)})
 
     def interrupted() -> bool:
-        world.have(four("1.20.0-1"))
+        manager.have(four("1.20.0-1"))
         return False
 
-    monkeypatch.setattr(world, "interrupted", interrupted)
-    assert world.execute(version="1.20.0")["version"] == "1.20.0"
-    assert (world.changes, "repair" in world.calls) == ([], False)
+    monkeypatch.setattr(manager, "interrupted", interrupted)
+    assert manager.execute(version="1.20.0")["version"] == "1.20.0"
+    assert (manager.changes, "repair" in manager.calls) == ([], False)

@@ -30,12 +30,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.
     track_config,
     untrack_config,
 )
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import stanza, write_file
-from ansible_collections.gpufleet.nvidia.tests.unit.plugins.module_utils.test_module import (
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.dummy_module import (
     DummyModule,
     Ended,
-    _options,
+    argument_spec_of,
 )
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import stanza, write_file
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +66,7 @@ class Ran(t.NamedTuple):
 def run_module(monkeypatch: pytest.MonkeyPatch, root: Path, check_mode: bool = False, **options: t.Any) -> Ran:
     from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_toolkit_install  # noqa: PLC0415
 
-    specification = _options(monkeypatch, nvidia_toolkit_install)
+    specification = argument_spec_of(monkeypatch, nvidia_toolkit_install)
     arguments: dict[str, t.Any] = {name: option.get("default") for name, option in specification.items()}
     arguments.update({"host_root": str(root), "host_root_live": True, **options})
     ran = Ran(DummyModule(check_mode, **arguments), [])
@@ -113,24 +113,24 @@ def test_options_match_documentation(monkeypatch: pytest.MonkeyPatch) -> None:
         for fragment in (nvidia_toolkit_install, toolkit_directory.ModuleDocFragment, bundled.ModuleDocFragment)
         for name, option in yaml.safe_load(fragment.DOCUMENTATION)["options"].items()
     }
-    specification = _options(monkeypatch, nvidia_toolkit_install)
+    specification = argument_spec_of(monkeypatch, nvidia_toolkit_install)
     for name in ("host_root", "host_root_live"):
         del specification[name]
     assert specification["proxy"].pop("no_log")
     assert specification["key_fingerprint"].pop("no_log") is False
     assert specification["_bundled"].pop("no_log")
-    assert _told(documented) == specification
+    assert _specification_of(documented) == specification
 
 
-def _told(documented: dict[str, dict[str, t.Any]]) -> dict[str, dict[str, t.Any]]:
-    told: dict[str, dict[str, t.Any]] = {
+def _specification_of(documented: dict[str, dict[str, t.Any]]) -> dict[str, dict[str, t.Any]]:
+    found: dict[str, dict[str, t.Any]] = {
         name: {key: option[key] for key in ("type", "choices", "default", "elements", "required") if key in option}
         for name, option in documented.items()
     }
     for name, option in documented.items():
         if "suboptions" in option:
-            told[name]["options"] = _told(option["suboptions"])
-    return told
+            found[name]["options"] = _specification_of(option["suboptions"])
+    return found
 
 
 def test_only_transactions_have_no_time_limit(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:

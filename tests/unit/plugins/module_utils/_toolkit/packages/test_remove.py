@@ -24,135 +24,135 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import packages as toolkit_packages
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.packages import InstallOptions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.remove import Removal
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import World, four
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import FakePackageManager, four
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
 
-def host_of(world: World) -> HostFS:
-    return HostFS(str(world.root), live=True)
+def host_of(manager: FakePackageManager) -> HostFS:
+    return HostFS(str(manager.root), live=True)
 
 
-def test_nothing_to_remove(world: World) -> None:
-    assert not world.execute(state="absent", package_cache=PACKAGE_CACHE)["changed"]
-    assert world.calls == []
+def test_nothing_to_remove(manager: FakePackageManager) -> None:
+    assert not manager.execute(state="absent", package_cache=PACKAGE_CACHE)["changed"]
+    assert manager.calls == []
 
 
-def test_installation_and_removal(world: World) -> None:
-    world.write("/etc/hostname", "x\n")
-    world.write("/usr/bin/true")
-    world.write("/run/other")
-    world.path("/etc/apt").mkdir()
-    before = world.snapshot()
-    world.execute(hold=True)
-    standing = world.snapshot()
-    predicted = world.execute(check_mode=True, state="absent")
-    assert world.snapshot() == standing
-    world.calls.clear()
-    result = world.execute(state="absent")
-    assert world.calls == ["preview", "unhold", "apply"]
+def test_installation_and_removal(manager: FakePackageManager) -> None:
+    manager.write("/etc/hostname", "x\n")
+    manager.write("/usr/bin/true")
+    manager.write("/run/other")
+    manager.path("/etc/apt").mkdir()
+    before = manager.snapshot()
+    manager.execute(hold=True)
+    standing = manager.snapshot()
+    predicted = manager.execute(check_mode=True, state="absent")
+    assert manager.snapshot() == standing
+    manager.calls.clear()
+    result = manager.execute(state="absent")
+    assert manager.calls == ["preview", "unhold", "apply"]
     assert result["diff"] == predicted["diff"]
     assert (result["changed"], predicted["changed"], result["packages"]) == (True, True, {})
     (backup,) = result["backup_files"]
     assert (backup["path"], backup["checksum"]) == (CONFIG_FILE, "absent")
-    assert world.path(backup["backup"]).read_text() == "disable-require = false\n"
-    left = {path: content for path, content in world.snapshot().items() if "backups" not in path}
+    assert manager.path(backup["backup"]).read_text() == "disable-require = false\n"
+    left = {path: content for path, content in manager.snapshot().items() if "backups" not in path}
     assert left == {**before, "var": None, "var/lib": None, "var/lib/gpufleet-nvidia": None}
-    assert not world.execute(state="absent")["changed"]
+    assert not manager.execute(state="absent")["changed"]
 
 
-def test_purges_leftover_configuration(world: World) -> None:
-    world.configured_only = [PACKAGES[0]]
-    assert world.execute(state="absent")["changed"]
-    assert [change.remove for change in world.changes] == [(PACKAGES[0],)]
-    assert not world.execute(state="absent")["changed"]
+def test_purges_leftover_configuration(manager: FakePackageManager) -> None:
+    manager.configured_only = [PACKAGES[0]]
+    assert manager.execute(state="absent")["changed"]
+    assert [change.remove for change in manager.changes] == [(PACKAGES[0],)]
+    assert not manager.execute(state="absent")["changed"]
 
 
-def test_keeps_former_packages(world: World) -> None:
-    world.have({"nvidia-docker2": Package("2.13.0-1")})
-    assert not world.execute(state="absent")["changed"]
-    assert "nvidia-docker2" in world.packages
+def test_keeps_former_packages(manager: FakePackageManager) -> None:
+    manager.have({"nvidia-docker2": Package("2.13.0-1")})
+    assert not manager.execute(state="absent")["changed"]
+    assert "nvidia-docker2" in manager.packages
 
 
 @pytest.mark.parametrize("check_mode", [True, False])
-def test_refuses_to_remove_other_packages(world: World, check_mode: bool) -> None:
-    world.have(four("1.20.0-1", held=True))
-    world.side_effects = Preview(remove=("gpufleet-bystander",))
+def test_refuses_to_remove_other_packages(manager: FakePackageManager, check_mode: bool) -> None:
+    manager.have(four("1.20.0-1", held=True))
+    manager.side_effects = Preview(remove=("gpufleet-bystander",))
     with pytest.raises(HostError, match="would also remove gpufleet-bystander"):
-        world.execute(check_mode, state="absent")
-    assert world.packages == four("1.20.0-1", held=True)
+        manager.execute(check_mode, state="absent")
+    assert manager.packages == four("1.20.0-1", held=True)
 
 
 @pytest.mark.parametrize("check_mode", [True, False])
-def test_running_gpu_containers(world: World, monkeypatch: pytest.MonkeyPatch, check_mode: bool) -> None:
+def test_running_gpu_containers(manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch, check_mode: bool) -> None:
     monkeypatch.setattr(gpu_containers, "legacy_gpu_containers", lambda _host: ["docker/0123"])
-    assert not world.execute(check_mode, state="absent")["changed"]
-    world.have(four("1.20.0-1"))
+    assert not manager.execute(check_mode, state="absent")["changed"]
+    manager.have(four("1.20.0-1"))
     with pytest.raises(HostError, match="docker/0123"):
-        world.execute(check_mode, state="absent")
-    assert world.calls == []
+        manager.execute(check_mode, state="absent")
+    assert manager.calls == []
 
 
 @pytest.mark.parametrize("check_mode", [True, False])
 def test_containers_with_a_runtime_of_the_toolkit(
-    world: World, monkeypatch: pytest.MonkeyPatch, check_mode: bool
+    manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch, check_mode: bool
 ) -> None:
     monkeypatch.setattr(gpu_containers, "toolkit_runtime_containers", lambda _host: ["docker/4567"])
-    assert not world.execute(check_mode, state="absent")["changed"]
-    world.have(four("1.20.0-1"))
+    assert not manager.execute(check_mode, state="absent")["changed"]
+    manager.have(four("1.20.0-1"))
     with pytest.raises(HostError, match="docker/4567 run with a runtime of the toolkit"):
-        world.execute(check_mode, state="absent")
-    assert world.calls == []
-    warned = world.execute(check_mode, state="absent", running_gpu_containers="warn")
+        manager.execute(check_mode, state="absent")
+    assert manager.calls == []
+    warned = manager.execute(check_mode, state="absent", running_gpu_containers="warn")
     assert (warned["changed"], len(warned["warnings"])) == (True, 1)
 
 
-def test_failed_removal_restores_holds(world: World) -> None:
-    world.have(four("1.20.0-1", held=True))
-    world.failures["apply"] = "E: prerm fails"
+def test_failed_removal_restores_holds(manager: FakePackageManager) -> None:
+    manager.have(four("1.20.0-1", held=True))
+    manager.failures["apply"] = "E: prerm fails"
     with pytest.raises(HostError, match=r"E: prerm fails\. The packages are unchanged"):
-        world.execute(state="absent")
-    assert world.packages == four("1.20.0-1", held=True)
+        manager.execute(state="absent")
+    assert manager.packages == four("1.20.0-1", held=True)
 
 
-def test_completes_interrupted_removal(world: World) -> None:
-    world.have({**four("1.20.0-1"), PACKAGES[1]: Package("1.20.0-1", complete=False)})
-    world.cut_off = True
-    assert world.execute(check_mode=True, state="absent")["changed"]
-    world.execute(state="absent")
-    assert world.calls == ["repair", "preview", "apply"]
+def test_completes_interrupted_removal(manager: FakePackageManager) -> None:
+    manager.have({**four("1.20.0-1"), PACKAGES[1]: Package("1.20.0-1", complete=False)})
+    manager.cut_off = True
+    assert manager.execute(check_mode=True, state="absent")["changed"]
+    manager.execute(state="absent")
+    assert manager.calls == ["repair", "preview", "apply"]
 
 
-def test_existing_removes_no_packages(world: World) -> None:
-    world.have(four("1.20.0-1"))
-    world.live = False
-    assert not world.execute(state="absent", source="existing")["changed"]
-    assert world.packages == four("1.20.0-1")
+def test_existing_removes_no_packages(manager: FakePackageManager) -> None:
+    manager.have(four("1.20.0-1"))
+    manager.live = False
+    assert not manager.execute(state="absent", source="existing")["changed"]
+    assert manager.packages == four("1.20.0-1")
 
 
 # -- config.toml -----------------------------------------------------------------------------------------------------
 
 
-def test_keeps_foreign_config_file(world: World) -> None:
-    world.write(CONFIG_FILE, "# mine\n")
-    world.execute()
-    world.execute(state="absent")
-    assert world.path(CONFIG_FILE).read_text() == "# mine\n"
+def test_keeps_foreign_config_file(manager: FakePackageManager) -> None:
+    manager.write(CONFIG_FILE, "# mine\n")
+    manager.execute()
+    manager.execute(state="absent")
+    assert manager.path(CONFIG_FILE).read_text() == "# mine\n"
 
 
-def test_keeps_config_file_with_settings(world: World) -> None:
-    world.execute()
-    settings = world.write(record_path(TOOLKIT, CONFIG_FILE), _record_of_settings())
-    result = world.execute(state="absent")
-    assert world.packages == {}
-    assert world.path(CONFIG_FILE).exists()
+def test_keeps_config_file_with_settings(manager: FakePackageManager) -> None:
+    manager.execute()
+    settings = manager.write(record_path(TOOLKIT, CONFIG_FILE), _record_of_settings())
+    result = manager.execute(state="absent")
+    assert manager.packages == {}
+    assert manager.path(CONFIG_FILE).exists()
     assert len(result["warnings"]) == 1
     assert "nvidia_toolkit_config" in result["warnings"][0]
     settings.unlink()
     # The packages are removed already, and the config file is removed now.
-    assert world.execute(state="absent")["changed"]
-    assert not world.path("/etc/nvidia-container-runtime").exists()
+    assert manager.execute(state="absent")["changed"]
+    assert not manager.path("/etc/nvidia-container-runtime").exists()
 
 
 def _record_of_settings() -> str:
@@ -161,8 +161,8 @@ def _record_of_settings() -> str:
 
 
 @pytest.mark.parametrize("failing", ["remove_file", "drop"])
-def test_completes_killed_removal(world: World, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
-    world.execute()
+def test_completes_killed_removal(manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    manager.execute()
 
     def killed(*_arguments: t.Any) -> None:
         raise KeyboardInterrupt
@@ -170,108 +170,108 @@ def test_completes_killed_removal(world: World, monkeypatch: pytest.MonkeyPatch,
     with monkeypatch.context() as patch:
         patch.setattr(atomic_write if failing == "remove_file" else record_store, failing, killed)
         with pytest.raises(KeyboardInterrupt):
-            world.execute(state="absent")
-    assert load_record(host_of(world), OWNER, CONFIG_FILE) is not None
-    assert world.execute(state="absent")["changed"]
-    assert not world.path("/etc/nvidia-container-runtime").exists()
-    assert load_record(host_of(world), OWNER, CONFIG_FILE) is None
-    assert not world.execute(state="absent")["changed"]
+            manager.execute(state="absent")
+    assert load_record(host_of(manager), OWNER, CONFIG_FILE) is not None
+    assert manager.execute(state="absent")["changed"]
+    assert not manager.path("/etc/nvidia-container-runtime").exists()
+    assert load_record(host_of(manager), OWNER, CONFIG_FILE) is None
+    assert not manager.execute(state="absent")["changed"]
 
 
 # -- the cache -------------------------------------------------------------------------------------------------------
 
 
-def test_removes_the_cache(world: World) -> None:
-    world.write(f"{PACKAGE_CACHE}/a.deb")
-    world.write("/var/cache/other")
-    assert world.execute(check_mode=True, state="absent", package_cache=PACKAGE_CACHE)["changed"]
-    assert world.path(f"{PACKAGE_CACHE}/a.deb").exists()
-    result = world.execute(state="absent", package_cache=PACKAGE_CACHE)
+def test_removes_the_cache(manager: FakePackageManager) -> None:
+    manager.write(f"{PACKAGE_CACHE}/a.deb")
+    manager.write("/var/cache/other")
+    assert manager.execute(check_mode=True, state="absent", package_cache=PACKAGE_CACHE)["changed"]
+    assert manager.path(f"{PACKAGE_CACHE}/a.deb").exists()
+    result = manager.execute(state="absent", package_cache=PACKAGE_CACHE)
     assert f"{PACKAGE_CACHE}/a.deb" in result["diff"][0]["before"]
-    assert not world.path("/var/cache/gpufleet-nvidia").exists()
-    assert world.path("/var/cache/other").exists()
+    assert not manager.path("/var/cache/gpufleet-nvidia").exists()
+    assert manager.path("/var/cache/other").exists()
 
 
 # -- existing and unknown package managers -----------------------------------------------------------------------------
 
 
-def test_unknown_package_manager(world: World, tmp_path: Path) -> None:
-    world.write(f"{PACKAGE_CACHE}/a.deb")
+def test_unknown_package_manager(manager: FakePackageManager, tmp_path: Path) -> None:
+    manager.write(f"{PACKAGE_CACHE}/a.deb")
     options = InstallOptions(state="absent", package_cache=PACKAGE_CACHE)
-    task = Removal(options, HostFS(str(tmp_path), live=True), None, world.run)
+    task = Removal(options, HostFS(str(tmp_path), live=True), None, manager.run)
     assert task.execute(check_mode=False).changed
-    assert not world.path(PACKAGE_CACHE).exists()
+    assert not manager.path(PACKAGE_CACHE).exists()
     assert not task.execute(check_mode=False).changed
 
 
-def test_failure_after_the_packages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.have(four("1.20.0-1"))
-    world.write(f"{PACKAGE_CACHE}/a.deb")
+def test_failure_after_the_packages(manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager.have(four("1.20.0-1"))
+    manager.write(f"{PACKAGE_CACHE}/a.deb")
 
     def failing(*_arguments: t.Any) -> None:
         raise HostError("No.")
 
     monkeypatch.setattr(toolkit_packages, "clean_cache", failing)
     with pytest.raises(HostError) as caught:
-        world.execute(state="absent", package_cache=PACKAGE_CACHE)
-    assert (caught.value.details, world.packages) == ({"changed": True}, {})
+        manager.execute(state="absent", package_cache=PACKAGE_CACHE)
+    assert (caught.value.details, manager.packages) == ({"changed": True}, {})
 
 
 # -- packages that were not recorded ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("check_mode", [True, False])
-def test_keeps_unrecorded_packages(world: World, check_mode: bool) -> None:
-    world.have(four("1.20.0-1"))
-    before = world.snapshot()
-    result = world.execute(check_mode, state="absent", keep_unrecorded=True)
+def test_keeps_unrecorded_packages(manager: FakePackageManager, check_mode: bool) -> None:
+    manager.have(four("1.20.0-1"))
+    before = manager.snapshot()
+    result = manager.execute(check_mode, state="absent", keep_unrecorded=True)
     assert (result["changed"], result["unrecorded"]) == (False, list(PACKAGES))
-    assert (world.snapshot(), world.calls) == (before, [])
-    assert world.execute(check_mode, state="absent")["unrecorded"] == []
+    assert (manager.snapshot(), manager.calls) == (before, [])
+    assert manager.execute(check_mode, state="absent")["unrecorded"] == []
 
 
-def test_removes_recorded_packages(world: World) -> None:
-    world.path("/usr/bin").mkdir(parents=True)
-    world.path("/etc").mkdir()
-    before = world.snapshot()
-    world.execute()
-    result = world.execute(state="absent", keep_unrecorded=True)
-    assert (result["changed"], result["unrecorded"], world.packages) == (True, [], {})
-    left = {path: content for path, content in world.snapshot().items() if "backups" not in path}
+def test_removes_recorded_packages(manager: FakePackageManager) -> None:
+    manager.path("/usr/bin").mkdir(parents=True)
+    manager.path("/etc").mkdir()
+    before = manager.snapshot()
+    manager.execute()
+    result = manager.execute(state="absent", keep_unrecorded=True)
+    assert (result["changed"], result["unrecorded"], manager.packages) == (True, [], {})
+    left = {path: content for path, content in manager.snapshot().items() if "backups" not in path}
     assert left == {**before, "var": None, "var/lib": None, "var/lib/gpufleet-nvidia": None}
-    assert not world.execute(state="absent", keep_unrecorded=True)["changed"]
+    assert not manager.execute(state="absent", keep_unrecorded=True)["changed"]
 
 
-def test_keeps_upgraded_packages(world: World) -> None:
-    world.have(four("1.19.0-1"))
-    world.execute(version="1.20.0", remove_conflicts=False)
-    assert world.packages == four("1.20.0-1")
-    result = world.execute(state="absent", keep_unrecorded=True)
+def test_keeps_upgraded_packages(manager: FakePackageManager) -> None:
+    manager.have(four("1.19.0-1"))
+    manager.execute(version="1.20.0", remove_conflicts=False)
+    assert manager.packages == four("1.20.0-1")
+    result = manager.execute(state="absent", keep_unrecorded=True)
     assert result["unrecorded"] == list(PACKAGES)
-    assert world.packages == four("1.20.0-1")
-    assert not world.path("/var/lib/gpufleet-nvidia/state").exists()
+    assert manager.packages == four("1.20.0-1")
+    assert not manager.path("/var/lib/gpufleet-nvidia/state").exists()
 
 
-def test_refuses_to_remove_dependent_unrecorded_packages(world: World) -> None:
-    world.have({PACKAGES[0]: Package("1.20.0-1")})
-    world.execute()
-    world.side_effects = Preview(remove=(PACKAGES[0],))
+def test_refuses_to_remove_dependent_unrecorded_packages(manager: FakePackageManager) -> None:
+    manager.have({PACKAGES[0]: Package("1.20.0-1")})
+    manager.execute()
+    manager.side_effects = Preview(remove=(PACKAGES[0],))
     with pytest.raises(HostError, match=f"would also remove {PACKAGES[0]}"):
-        world.execute(state="absent", keep_unrecorded=True)
-    world.side_effects = Preview()
-    assert world.execute(state="absent", keep_unrecorded=True)["unrecorded"] == [PACKAGES[0]]
-    assert list(world.packages) == [PACKAGES[0]]
+        manager.execute(state="absent", keep_unrecorded=True)
+    manager.side_effects = Preview()
+    assert manager.execute(state="absent", keep_unrecorded=True)["unrecorded"] == [PACKAGES[0]]
+    assert list(manager.packages) == [PACKAGES[0]]
 
 
-def test_failed_run_records_nothing(world: World) -> None:
-    world.failures["apply"] = "E: no space"
+def test_failed_run_records_nothing(manager: FakePackageManager) -> None:
+    manager.failures["apply"] = "E: no space"
     with pytest.raises(HostError):
-        world.execute()
-    assert not world.path("/var/lib/gpufleet-nvidia/state").exists()
+        manager.execute()
+    assert not manager.path("/var/lib/gpufleet-nvidia/state").exists()
 
 
-def test_rejects_damaged_list_of_packages(world: World) -> None:
-    world.have(four("1.20.0-1"))
-    world.write(toolkit_packages.INSTALLED, "{")
+def test_rejects_damaged_list_of_packages(manager: FakePackageManager) -> None:
+    manager.have(four("1.20.0-1"))
+    manager.write(toolkit_packages.INSTALLED, "{")
     with pytest.raises(HostError, match=f"{toolkit_packages.INSTALLED} is damaged"):
-        world.execute(state="absent", keep_unrecorded=True)
+        manager.execute(state="absent", keep_unrecorded=True)

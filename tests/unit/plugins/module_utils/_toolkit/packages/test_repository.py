@@ -31,7 +31,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.
     is_own_file,
     plan_files,
 )
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import FORMER_ENTRY, FORMER_LIST, World, four
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import (
+    FORMER_ENTRY,
+    FORMER_LIST,
+    FakePackageManager,
+    four,
+)
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kills import Killed
 
 if t.TYPE_CHECKING:
@@ -53,8 +58,8 @@ FILES = (SOURCE, FETCHED)
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    found = World(tmp_path)
+def manager(tmp_path: Path) -> FakePackageManager:
+    found = FakePackageManager(tmp_path)
     found.published = ["1.20.0-1"]
     found.write(STAGED, "key\n")
     # Directories of every host.
@@ -64,23 +69,23 @@ def world(tmp_path: Path) -> World:
     return found
 
 
-def host_of(world: World) -> HostFS:
-    return HostFS(str(world.root), live=True)
+def host_of(manager: FakePackageManager) -> HostFS:
+    return HostFS(str(manager.root), live=True)
 
 
-def text(world: World, path: str) -> str | None:
-    return world.path(path).read_text() if world.path(path).exists() else None
+def text(manager: FakePackageManager, path: str) -> str | None:
+    return manager.path(path).read_text() if manager.path(path).exists() else None
 
 
-def mode(world: World, path: str) -> int:
-    return world.path(path).stat().st_mode & 0o7777
+def mode(manager: FakePackageManager, path: str) -> int:
+    return manager.path(path).stat().st_mode & 0o7777
 
 
 # -- requested files ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("path", "ours"),
+    ("path", "own"),
     [
         *((path, True) for path in REPOSITORY_FILES),
         (KEY, True),
@@ -94,8 +99,8 @@ def mode(world: World, path: str) -> int:
         ("/etc/passwd", False),
     ],
 )
-def test_is_own_file(path: str, ours: bool) -> None:
-    assert is_own_file(path) is ours
+def test_is_own_file(path: str, own: bool) -> None:
+    assert is_own_file(path) is own
 
 
 @pytest.mark.parametrize(
@@ -113,137 +118,145 @@ def test_is_own_file(path: str, ours: bool) -> None:
         (RepositoryFile(APT_CONF, "@PROXY@"), "http://x\nevil=1", "proxy contains a space"),
     ],
 )
-def test_rejects_invalid_files(world: World, file: RepositoryFile, proxy: str | None, message: str) -> None:
-    before = world.snapshot()
+def test_rejects_invalid_files(
+    manager: FakePackageManager, file: RepositoryFile, proxy: str | None, message: str
+) -> None:
+    before = manager.snapshot()
     for check_mode in (True, False):
         with pytest.raises(NvidiaError, match=message) as caught:
-            world.execute(check_mode, repository_files=(file,), proxy=proxy)
+            manager.execute(check_mode, repository_files=(file,), proxy=proxy)
         assert "evil" not in str(caught.value).lower()
-    assert (world.calls, world.snapshot()) == ([], before)
+    assert (manager.calls, manager.snapshot()) == ([], before)
 
 
-def test_rejects_invalid_combinations(world: World) -> None:
+def test_rejects_invalid_combinations(manager: FakePackageManager) -> None:
     with pytest.raises(NvidiaError, match="is listed twice"):
         check_files([SOURCE, WRONG], None)
     with pytest.raises(NvidiaError, match="repository_files requires source: repository"):
-        world.execute(source="files", files=tuple(world.four_files("1.20.0-1")), repository_files=FILES)
+        manager.execute(source="files", files=tuple(manager.four_files("1.20.0-1")), repository_files=FILES)
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
-def test_writes_keys_before_sources(world: World) -> None:
-    plan = plan_files(host_of(world), FILES, None, predicted=False)
+def test_writes_keys_before_sources(manager: FakePackageManager) -> None:
+    plan = plan_files(host_of(manager), FILES, None, predicted=False)
     assert [(file.path, file.before, file.after) for file in plan.files] == [
         (KEY, None, b"key\n"),
         (APT_SOURCE, None, b"URIs: right\n"),
     ]
-    assert plan_files(host_of(world), None, None, predicted=False).has_changes is False
+    assert plan_files(host_of(manager), None, None, predicted=False).has_changes is False
 
 
-def test_key_that_is_not_fetched_yet(world: World) -> None:
-    world.path(STAGED).unlink()
-    before = world.snapshot()
-    predicted = world.execute(check_mode=True, repository_files=FILES)
+def test_key_that_is_not_fetched_yet(manager: FakePackageManager) -> None:
+    manager.path(STAGED).unlink()
+    before = manager.snapshot()
+    predicted = manager.execute(check_mode=True, repository_files=FILES)
     assert predicted["changed"]
     assert "(not fetched yet)" in predicted["diff"][1]["after"]
     with pytest.raises(HostError, match=f"The src {STAGED} of {KEY} does not exist"):
-        world.execute(repository_files=FILES)
-    assert (world.calls, world.snapshot()) == ([], before)
+        manager.execute(repository_files=FILES)
+    assert (manager.calls, manager.snapshot()) == ([], before)
 
 
 @pytest.mark.parametrize("repository", [apt_sources.REPOSITORY, dnf_sources.REPOSITORY])
-def test_own_address(world: World, repository: packages_base.Repository) -> None:
+def test_own_address(manager: FakePackageManager, repository: packages_base.Repository) -> None:
     path, name = (APT_SOURCE, "URIs: ") if repository is apt_sources.REPOSITORY else (DNF_SOURCE, "[x]\nbaseurl=")
-    host = host_of(world)
+    host = host_of(manager)
     assert address_of(host, None, repository) is None
-    world.write(path, f"{name}http://standing/\n")
+    manager.write(path, f"{name}http://standing/\n")
     assert address_of(host, None, repository) == "http://standing/"
     assert address_of(host, (RepositoryFile(path, f"{name}http://asked/\n"),), repository) == "http://asked/"
     assert address_of(host, (), repository) is None
 
 
-def test_removes_sources_with_the_own_address(world: World) -> None:
-    world.write("/etc/apt/sources.list.d/mirror.list", "deb http://mirror.example/toolkit /\n")
+def test_removes_sources_with_the_own_address(manager: FakePackageManager) -> None:
+    manager.write("/etc/apt/sources.list.d/mirror.list", "deb http://mirror.example/toolkit /\n")
     files = (RepositoryFile(APT_SOURCE, "Types: deb\nURIs: http://mirror.example/toolkit\nSuites: /\n"),)
-    result = world.execute(version="1.20.0", repository_files=files)
+    result = manager.execute(version="1.20.0", repository_files=files)
     assert result["removed_sources"] == ["/etc/apt/sources.list.d/mirror.list"]
 
 
 # -- with the packages -------------------------------------------------------------------------------------------------
 
 
-def test_installation_and_removal(world: World) -> None:
-    before = world.snapshot()
-    predicted = world.execute(check_mode=True, version="1.20.0", repository_files=FILES)
-    assert (world.calls, world.snapshot()) == ([], before)
-    result = world.execute(version="1.20.0", repository_files=FILES)
-    assert world.calls == ["refresh", "candidates", "preview", "apply"]
-    assert (text(world, APT_SOURCE), text(world, KEY), world.packages) == ("URIs: right\n", "key\n", four("1.20.0-1"))
+def test_installation_and_removal(manager: FakePackageManager) -> None:
+    before = manager.snapshot()
+    predicted = manager.execute(check_mode=True, version="1.20.0", repository_files=FILES)
+    assert (manager.calls, manager.snapshot()) == ([], before)
+    result = manager.execute(version="1.20.0", repository_files=FILES)
+    assert manager.calls == ["refresh", "candidates", "preview", "apply"]
+    assert (text(manager, APT_SOURCE), text(manager, KEY), manager.packages) == (
+        "URIs: right\n",
+        "key\n",
+        four("1.20.0-1"),
+    )
     assert result["written_files"] == predicted["written_files"] == [KEY, APT_SOURCE]
     assert result["diff"][1:] == predicted["diff"][1:]
-    assert not world.path(MARKER).exists()
-    assert own_files(host_of(world)) == [APT_SOURCE, KEY, STAGED]
-    world.calls.clear()
-    settled = world.snapshot()
+    assert not manager.path(MARKER).exists()
+    assert own_files(host_of(manager)) == [APT_SOURCE, KEY, STAGED]
+    manager.calls.clear()
+    settled = manager.snapshot()
     for check_mode in (True, False):
-        assert not world.execute(check_mode, version="1.20.0", repository_files=FILES)["changed"]
+        assert not manager.execute(check_mode, version="1.20.0", repository_files=FILES)["changed"]
         # Without the option the files stay.
-        assert not world.execute(check_mode, version="1.20.0")["changed"]
-    assert (world.calls, world.snapshot()) == ([], settled)
-    predicted = world.execute(check_mode=True, state="absent")
-    gone = world.execute(state="absent")
+        assert not manager.execute(check_mode, version="1.20.0")["changed"]
+    assert (manager.calls, manager.snapshot()) == ([], settled)
+    predicted = manager.execute(check_mode=True, state="absent")
+    gone = manager.execute(state="absent")
     assert gone["diff"] == predicted["diff"]
     assert gone["restored_files"] == [APT_SOURCE, KEY]
     assert f"{STAGED} (file)" in gone["diff"][0]["before"]
-    assert own_files(host_of(world)) == []
-    left = {path: content for path, content in world.snapshot().items() if "gpufleet-nvidia" not in path}
+    assert own_files(host_of(manager)) == []
+    left = {path: content for path, content in manager.snapshot().items() if "gpufleet-nvidia" not in path}
     was = {path: content for path, content in before.items() if "gpufleet-nvidia" not in path}
     assert left == was
-    assert not world.path(STATE_DIR).exists()
-    assert not world.execute(state="absent")["changed"]
+    assert not manager.path(STATE_DIR).exists()
+    assert not manager.execute(state="absent")["changed"]
 
 
-def test_removal_restores_original_files(world: World) -> None:
-    world.write(APT_SOURCE, "# mine\n").chmod(0o640)
-    world.execute(version="1.20.0", repository_files=(RepositoryFile(APT_SOURCE, "URIs: right\n", mode="0600"),))
-    assert (text(world, APT_SOURCE), mode(world, APT_SOURCE)) == ("URIs: right\n", 0o600)
-    world.execute(version="1.20.0", repository_files=(SOURCE,))
-    assert mode(world, APT_SOURCE) == 0o644
-    result = world.execute(state="absent", source="existing")
-    assert (text(world, APT_SOURCE), mode(world, APT_SOURCE)) == ("# mine\n", 0o640)
-    assert (result["changed"], world.packages) == (True, four("1.20.0-1"))
+def test_removal_restores_original_files(manager: FakePackageManager) -> None:
+    manager.write(APT_SOURCE, "# mine\n").chmod(0o640)
+    manager.execute(version="1.20.0", repository_files=(RepositoryFile(APT_SOURCE, "URIs: right\n", mode="0600"),))
+    assert (text(manager, APT_SOURCE), mode(manager, APT_SOURCE)) == ("URIs: right\n", 0o600)
+    manager.execute(version="1.20.0", repository_files=(SOURCE,))
+    assert mode(manager, APT_SOURCE) == 0o644
+    result = manager.execute(state="absent", source="existing")
+    assert (text(manager, APT_SOURCE), mode(manager, APT_SOURCE)) == ("# mine\n", 0o640)
+    assert (result["changed"], manager.packages) == (True, four("1.20.0-1"))
 
 
-def test_changes_mode_only(world: World) -> None:
-    world.execute(version="1.20.0", repository_files=FILES)
-    world.path(KEY).chmod(0o600)
-    predicted = world.execute(check_mode=True, version="1.20.0", repository_files=FILES)
-    result = world.execute(version="1.20.0", repository_files=FILES)
+def test_changes_mode_only(manager: FakePackageManager) -> None:
+    manager.execute(version="1.20.0", repository_files=FILES)
+    manager.path(KEY).chmod(0o600)
+    predicted = manager.execute(check_mode=True, version="1.20.0", repository_files=FILES)
+    result = manager.execute(version="1.20.0", repository_files=FILES)
     assert result["diff"] == predicted["diff"]
     assert result["diff"][1]["before_header"] == f"{KEY} (mode 0600)"
-    assert (mode(world, KEY), result["changed"]) == (0o644, True)
-    assert not world.execute(version="1.20.0", repository_files=FILES)["changed"]
+    assert (mode(manager, KEY), result["changed"]) == (0o644, True)
+    assert not manager.execute(version="1.20.0", repository_files=FILES)["changed"]
 
 
-def test_restores_files_that_are_no_longer_listed(world: World) -> None:
+def test_restores_files_that_are_no_longer_listed(manager: FakePackageManager) -> None:
     proxied = (*FILES, RepositoryFile(APT_CONF, "Acquire::http::Proxy @PROXY@;\n", mode="0600"))
-    world.execute(version="1.20.0", repository_files=proxied, proxy=PROXY)
-    assert (text(world, APT_CONF), mode(world, APT_CONF)) == (f"Acquire::http::Proxy {PROXY};\n", 0o600)
-    world.calls.clear()
-    result = world.execute(version="1.20.0", repository_files=FILES)
-    assert (text(world, APT_CONF), result["restored_files"], world.calls) == (None, [APT_CONF], ["refresh"])
+    manager.execute(version="1.20.0", repository_files=proxied, proxy=PROXY)
+    assert (text(manager, APT_CONF), mode(manager, APT_CONF)) == (f"Acquire::http::Proxy {PROXY};\n", 0o600)
+    manager.calls.clear()
+    result = manager.execute(version="1.20.0", repository_files=FILES)
+    assert (text(manager, APT_CONF), result["restored_files"], manager.calls) == (None, [APT_CONF], ["refresh"])
     assert "geheim" not in str(result)
     assert "proxy.example" in str(result)
     other = KEY.replace(DIGITS, "0" * 16)
-    world.execute(version="1.20.0", repository_files=(SOURCE, RepositoryFile(other, "other\n")))
-    assert own_files(host_of(world)) == [APT_SOURCE, other]
-    files = tuple(world.four_files("1.20.0-1"))
-    assert world.execute(source="files", files=files, repository_files=())["changed"]
-    assert (own_files(host_of(world)), load_records(host_of(world), OWNER)) == ([], [])
+    manager.execute(version="1.20.0", repository_files=(SOURCE, RepositoryFile(other, "other\n")))
+    assert own_files(host_of(manager)) == [APT_SOURCE, other]
+    files = tuple(manager.four_files("1.20.0-1"))
+    assert manager.execute(source="files", files=files, repository_files=())["changed"]
+    assert (own_files(host_of(manager)), load_records(host_of(manager), OWNER)) == ([], [])
 
 
-def test_no_temporary_files_in_configuration_directories(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_temporary_files_in_configuration_directories(
+    manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[str] = []
     replace = os.replace
 
@@ -252,75 +265,75 @@ def test_no_temporary_files_in_configuration_directories(world: World, monkeypat
         replace(old, new)
 
     monkeypatch.setattr(os, "replace", watched)
-    world.execute(version="1.20.0", repository_files=FILES)
+    manager.execute(version="1.20.0", repository_files=FILES)
     assert seen
     assert not [path for path in seen if "sources.list.d" in path or "keyrings" in path]
 
 
-def test_passwords_are_never_readable_for_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passwords_are_never_readable_for_others(manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atomic_write, "set_access", lambda *_arguments: None)
     files = (RepositoryFile(APT_CONF, "@PROXY@", mode="0600"), RepositoryFile(APT_SOURCE, "@PROXY@", mode="0600"))
-    world.write(APT_SOURCE, "# mine\n").chmod(0o644)
-    world.execute(version="1.20.0", repository_files=files, proxy=PROXY)
-    assert (mode(world, APT_CONF), mode(world, APT_SOURCE)) == (0o600, 0o600)
+    manager.write(APT_SOURCE, "# mine\n").chmod(0o644)
+    manager.execute(version="1.20.0", repository_files=files, proxy=PROXY)
+    assert (mode(manager, APT_CONF), mode(manager, APT_SOURCE)) == (0o600, 0o600)
 
 
-def test_restores_mode(world: World) -> None:
-    world.write(APT_SOURCE, "# mine\n").chmod(0o644)
+def test_restores_mode(manager: FakePackageManager) -> None:
+    manager.write(APT_SOURCE, "# mine\n").chmod(0o644)
     with pytest.raises(HostError, match="the source is wrong"):
-        world.execute(version="1.20.0", repository_files=(WRONG._replace(mode="0600"),))
-    assert (text(world, APT_SOURCE), mode(world, APT_SOURCE)) == ("# mine\n", 0o644)
+        manager.execute(version="1.20.0", repository_files=(WRONG._replace(mode="0600"),))
+    assert (text(manager, APT_SOURCE), mode(manager, APT_SOURCE)) == ("# mine\n", 0o644)
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("failing", ["refresh", "preview", "apply", "no such version"])
-def test_failure_restores_everything(world: World, failing: str) -> None:
-    world.write(FORMER_LIST, FORMER_ENTRY).chmod(0o640)
-    world.write(APT_SOURCE, "# mine\n").chmod(0o600)
-    world.failures[failing] = "E: no"
-    before = world.snapshot()
+def test_failure_restores_everything(manager: FakePackageManager, failing: str) -> None:
+    manager.write(FORMER_LIST, FORMER_ENTRY).chmod(0o640)
+    manager.write(APT_SOURCE, "# mine\n").chmod(0o600)
+    manager.failures[failing] = "E: no"
+    before = manager.snapshot()
     version = "1.21.0" if failing == "no such version" else "1.20.0"
     for _run in range(2):
-        world.write(STAGED, "key\n")
+        manager.write(STAGED, "key\n")
         with pytest.raises(HostError) as caught:
-            world.execute(version=version, repository_files=FILES)
+            manager.execute(version=version, repository_files=FILES)
         assert caught.value.details == {"changed": False}
         # The key may be wrong, so it is fetched again.
         del before[STAGED[1:]]
-        assert world.snapshot() == before
-        assert (mode(world, FORMER_LIST), mode(world, APT_SOURCE)) == (0o640, 0o600)
+        assert manager.snapshot() == before
+        assert (mode(manager, FORMER_LIST), mode(manager, APT_SOURCE)) == (0o640, 0o600)
         before[STAGED[1:]] = "key\n"
-    world.failures.clear()
-    world.write(STAGED, "key\n")
-    assert world.execute(version="1.20.0", repository_files=FILES)["changed"]
+    manager.failures.clear()
+    manager.write(STAGED, "key\n")
+    assert manager.execute(version="1.20.0", repository_files=FILES)["changed"]
 
 
-def test_failure_on_a_configured_host(world: World) -> None:
-    world.execute(version="1.20.0", repository_files=FILES)
-    before = world.snapshot()
+def test_failure_on_a_configured_host(manager: FakePackageManager) -> None:
+    manager.execute(version="1.20.0", repository_files=FILES)
+    before = manager.snapshot()
     for _run in range(2):
         with pytest.raises(HostError, match="the source is wrong"):
-            world.execute(version="1.20.0", repository_files=(WRONG,))
-        assert text(world, APT_SOURCE) == "URIs: right\n"
-        assert text(world, KEY) == "key\n"
-    world.write(STAGED, "key\n")
-    assert world.snapshot() == before
-    assert not world.execute(version="1.20.0", repository_files=FILES)["changed"]
+            manager.execute(version="1.20.0", repository_files=(WRONG,))
+        assert text(manager, APT_SOURCE) == "URIs: right\n"
+        assert text(manager, KEY) == "key\n"
+    manager.write(STAGED, "key\n")
+    assert manager.snapshot() == before
+    assert not manager.execute(version="1.20.0", repository_files=FILES)["changed"]
 
 
-def test_keeps_files_if_packages_changed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.break_off(monkeypatch)
+def test_keeps_files_if_packages_changed(manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager.break_off(monkeypatch)
     with pytest.raises(HostError) as caught:
-        world.execute(version="1.20.0", repository_files=FILES)
+        manager.execute(version="1.20.0", repository_files=FILES)
     assert caught.value.details == {"changed": True}
-    assert text(world, APT_SOURCE) == "URIs: right\n"
-    assert text(world, STAGED) == "key\n"
-    assert not world.path(MARKER).exists()
+    assert text(manager, APT_SOURCE) == "URIs: right\n"
+    assert text(manager, STAGED) == "key\n"
+    assert not manager.path(MARKER).exists()
 
 
-def test_unreachable_repository(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_repository(manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch) -> None:
     peers: list[tuple[str, int]] = []
 
     def refuse(peer: tuple[str, int], _timeout: float) -> t.NoReturn:
@@ -329,16 +342,22 @@ def test_unreachable_repository(world: World, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(socket, "create_connection", refuse)
     files = (RepositoryFile(APT_SOURCE, "Types: deb\nURIs: https://mirror.example/toolkit\nSuites: /\n"),)
-    world.failures["refresh"] = "Err:1 whatever apt says"
-    for proxy, peer, told in (
+    manager.failures["refresh"] = "Err:1 whatever apt says"
+    for proxy, peer, problem in (
         (None, ("mirror.example", 443), "nvidia_toolkit_proxy (proxy) is not set"),
         (PROXY, ("proxy.example", 3128), "nvidia_toolkit_proxy (proxy) is proxy.example:3128"),
     ):
         with pytest.raises(HostError) as caught:
-            world.execute(version="1.20.0", repository_files=files, proxy=proxy)
+            manager.execute(version="1.20.0", repository_files=files, proxy=proxy)
         message = str(caught.value)
         assert f"This host cannot connect to {peer[0]}:{peer[1]}: Connection refused. " in message
-        for text in ("on mirror.example", told, "nvidia_toolkit_base_url", "files, directory or existing", "apt says"):
+        for text in (
+            "on mirror.example",
+            problem,
+            "nvidia_toolkit_base_url",
+            "files, directory or existing",
+            "apt says",
+        ):
             assert text in message
         assert "geheim" not in message
         assert caught.value.details == {"code": "repository-unreachable", "changed": False}
@@ -346,7 +365,7 @@ def test_unreachable_repository(world: World, monkeypatch: pytest.MonkeyPatch) -
     # A host that can connect reports only the original error.
     monkeypatch.setattr(socket, "create_connection", lambda *_peer: io.BytesIO())
     with pytest.raises(HostError, match=r"is on mirror\.example") as caught:
-        world.execute(version="1.20.0", repository_files=files)
+        manager.execute(version="1.20.0", repository_files=files)
     assert caught.value.details == {"changed": False}
 
 
@@ -380,9 +399,9 @@ def test_invalid_host_name(host: str) -> None:
 
 @pytest.mark.parametrize("where", ["remove_sources", "write_files", "refresh"])
 @pytest.mark.parametrize("works", [True, False])
-def test_killed_run(world: World, monkeypatch: pytest.MonkeyPatch, where: str, works: bool) -> None:
-    world.write(FORMER_LIST, FORMER_ENTRY)
-    before = world.snapshot()
+def test_killed_run(manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch, where: str, works: bool) -> None:
+    manager.write(FORMER_LIST, FORMER_ENTRY)
+    before = manager.snapshot()
     wanted = FILES if works else (WRONG, FETCHED)
 
     def killed(*_arguments: t.Any) -> None:
@@ -390,70 +409,70 @@ def test_killed_run(world: World, monkeypatch: pytest.MonkeyPatch, where: str, w
 
     with monkeypatch.context() as patch:
         owner: t.Any = {"remove_sources": toolkit_packages, "write_files": toolkit_repository}
-        patch.setattr(owner.get(where, world), where, killed)
+        patch.setattr(owner.get(where, manager), where, killed)
         with pytest.raises(Killed):
-            world.execute(version="1.20.0", repository_files=wanted)
-    assert world.path(MARKER).exists()
-    assert mode(world, MARKER) == 0o600
+            manager.execute(version="1.20.0", repository_files=wanted)
+    assert manager.path(MARKER).exists()
+    assert mode(manager, MARKER) == 0o600
     # The source is tested even if nothing else changes.
-    world.have(four("1.20.0-1"))
+    manager.have(four("1.20.0-1"))
     if works:
-        world.execute(version="1.20.0", repository_files=wanted)
-        assert world.calls == ["refresh"]
-        assert text(world, FORMER_LIST) is None
+        manager.execute(version="1.20.0", repository_files=wanted)
+        assert manager.calls == ["refresh"]
+        assert text(manager, FORMER_LIST) is None
     else:
         with pytest.raises(HostError, match="the source is wrong"):
-            world.execute(version="1.20.0", repository_files=wanted)
-        now = {path: content for path, content in world.snapshot().items() if "backups" not in path}
-        expected = {**before, **{f"usr/bin/{path.name}": "" for path in world.path("/usr/bin").iterdir()}}
+            manager.execute(version="1.20.0", repository_files=wanted)
+        now = {path: content for path, content in manager.snapshot().items() if "backups" not in path}
+        expected = {**before, **{f"usr/bin/{path.name}": "" for path in manager.path("/usr/bin").iterdir()}}
         del expected[STAGED[1:]]
         # A backup of the run that was killed may be left.
         now.pop("var/lib/gpufleet-nvidia", None)
         assert {**now, "packages": {}} == expected
-    assert not world.path(MARKER).exists()
-    assert not world.path(STATE_DIR).exists() or load_records(host_of(world), OWNER)
+    assert not manager.path(MARKER).exists()
+    assert not manager.path(STATE_DIR).exists() or load_records(host_of(manager), OWNER)
 
 
-def test_keeps_files_written_after_a_killed_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.write(FORMER_LIST, FORMER_ENTRY)
+def test_keeps_files_written_after_a_killed_run(manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager.write(FORMER_LIST, FORMER_ENTRY)
 
     def killed(*_arguments: t.Any) -> None:
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(world, "refresh", killed)
+        patch.setattr(manager, "refresh", killed)
         with pytest.raises(Killed):
-            world.execute(version="1.20.0", repository_files=FILES)
+            manager.execute(version="1.20.0", repository_files=FILES)
     other = FORMER_ENTRY.replace("debian10", "debian11")
-    world.write(FORMER_LIST, other)
-    world.failures["refresh"] = "E: no"
+    manager.write(FORMER_LIST, other)
+    manager.failures["refresh"] = "E: no"
     with pytest.raises(HostError):
-        world.execute(version="1.20.0", repository_files=FILES)
-    assert (text(world, FORMER_LIST), text(world, APT_SOURCE)) == (other, None)
+        manager.execute(version="1.20.0", repository_files=FILES)
+    assert (text(manager, FORMER_LIST), text(manager, APT_SOURCE)) == (other, None)
 
 
-def test_removal_after_a_killed_run(world: World) -> None:
-    world.write(MARKER, '{"files": [], "directories": []}')
-    assert world.execute(check_mode=True, state="absent")["changed"]
-    world.execute(state="absent")
-    assert not world.path(STATE_DIR).exists()
+def test_removal_after_a_killed_run(manager: FakePackageManager) -> None:
+    manager.write(MARKER, '{"files": [], "directories": []}')
+    assert manager.execute(check_mode=True, state="absent")["changed"]
+    manager.execute(state="absent")
+    assert not manager.path(STATE_DIR).exists()
 
 
-def test_rejects_damaged_marker(world: World) -> None:
-    world.write(MARKER, '{"files": [{}]}')
+def test_rejects_damaged_marker(manager: FakePackageManager) -> None:
+    manager.write(MARKER, '{"files": [{}]}')
     with pytest.raises(HostError, match=r"unproven-repository is damaged.*remove this file"):
-        world.execute(version="1.20.0", repository_files=FILES)
+        manager.execute(version="1.20.0", repository_files=FILES)
 
 
-def test_failure_of_the_restoration(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_of_the_restoration(manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_arguments: t.Any) -> None:
         raise HostError("Disk full.")
 
     monkeypatch.setattr(toolkit_repository.SavedSources, "_restore", full)
     with pytest.raises(HostError, match=r"the source is wrong.*could not be restored: Disk full\.") as caught:
-        world.execute(version="1.20.0", repository_files=(WRONG,))
+        manager.execute(version="1.20.0", repository_files=(WRONG,))
     assert caught.value.details == {"changed": True}
-    assert world.path(MARKER).exists()
+    assert manager.path(MARKER).exists()
 
 
 def test_sources_of_apt_and_dnf() -> None:

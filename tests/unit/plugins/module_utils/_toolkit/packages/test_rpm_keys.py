@@ -19,7 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import dnf_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import rpm_keys
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.repository import RepositoryFile
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import World
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import FakePackageManager
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -87,7 +87,7 @@ def name_of(armor: str) -> str:
     return OTHER_IN_RPM if OTHER in armor else IN_RPM
 
 
-class DnfWorld(World):
+class DnfWorld(FakePackageManager):
     """A host with dnf. Programs other than gpg and rpm are those of the toolkit."""
 
     name = "dnf"
@@ -162,18 +162,18 @@ class DnfWorld(World):
         return {**{path: text for path, text in self.snapshot().items() if "run/" not in f"{path}/"}, **self.keys}
 
 
-def list_keys(world: World, content: str) -> rpm_keys.KeyListing:
-    return rpm_keys.list_keys(HostFS(str(world.root), live=True), world.run, content.encode())
+def list_keys(manager: FakePackageManager, content: str) -> rpm_keys.KeyListing:
+    return rpm_keys.list_keys(HostFS(str(manager.root), live=True), manager.run, content.encode())
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> DnfWorld:
+def manager(tmp_path: Path) -> DnfWorld:
     """A host with one other key in rpm, and with the staged key."""
-    world = DnfWorld(tmp_path)
-    world.listed = world.published = ["1.20.0-1", "1.19.1-1"]
-    world.keys["gpg-pubkey-00000001-00000002"] = "another vendor"
-    world.write(STAGED[FIRST], KEY)
-    return world
+    manager = DnfWorld(tmp_path)
+    manager.listed = manager.published = ["1.20.0-1", "1.19.1-1"]
+    manager.keys["gpg-pubkey-00000001-00000002"] = "another vendor"
+    manager.write(STAGED[FIRST], KEY)
+    return manager
 
 
 # -- the check of a file -----------------------------------------------------------------------------------------------
@@ -198,219 +198,219 @@ def world(tmp_path: Path) -> DnfWorld:
         ("<html>", False),
     ],
 )
-def test_exactly_one_key(world: DnfWorld, content: str, accepted: bool) -> None:
-    listing = list_keys(world, content)
+def test_exactly_one_key(manager: DnfWorld, content: str, accepted: bool) -> None:
+    listing = list_keys(manager, content)
     assert listing.is_only(FIRST) is accepted
     assert not listing.is_only(FIRST[:-1] + "0")
-    assert len(world.homes) == 1
-    assert os.listdir(world.path("/tmp")) == []
+    assert len(manager.homes) == 1
+    assert os.listdir(manager.path("/tmp")) == []
 
 
 @pytest.mark.parametrize("content", [OTHER, KEY + OTHER, "<html>"])
-def test_wrong_key(world: DnfWorld, content: str) -> None:
-    world.write(STAGED[FIRST], content)
-    before = world.state()
+def test_wrong_key(manager: DnfWorld, content: str) -> None:
+    manager.write(STAGED[FIRST], content)
+    before = manager.state()
     with pytest.raises(HostError, match=f"with exactly one key, which has the fingerprint {FIRST}"):
-        world.execute(check_mode=True, **world.requested())
-    assert world.state() == before
+        manager.execute(check_mode=True, **manager.requested())
+    assert manager.state() == before
     with pytest.raises(HostError, match=r"Check nvidia_toolkit_key_url"):
-        world.execute(**world.requested())
+        manager.execute(**manager.requested())
     # The next run fetches the key again.
     del before[STAGED[FIRST][1:]]
-    assert world.state() == before
-    assert world.calls == []
+    assert manager.state() == before
+    assert manager.calls == []
 
 
-def test_wrong_key_of_the_user_stays(world: DnfWorld) -> None:
-    world.write("/srv/key.asc", OTHER)
+def test_wrong_key_of_the_user_stays(manager: DnfWorld) -> None:
+    manager.write("/srv/key.asc", OTHER)
     with pytest.raises(HostError, match=SECOND):
-        world.execute(**world.requested(source="/srv/key.asc"))
-    assert world.path("/srv/key.asc").read_text() == OTHER
+        manager.execute(**manager.requested(source="/srv/key.asc"))
+    assert manager.path("/srv/key.asc").read_text() == OTHER
 
 
-def test_missing_gpg(world: DnfWorld) -> None:
-    world.path("/usr/bin/gpg").unlink()
+def test_missing_gpg(manager: DnfWorld) -> None:
+    manager.path("/usr/bin/gpg").unlink()
     for check_mode in (True, False):
         with pytest.raises(HostError, match="Install the package gnupg2"):
-            world.execute(check_mode, **world.requested())
-    assert world.calls == []
-    assert world.path(STAGED[FIRST]).exists()
+            manager.execute(check_mode, **manager.requested())
+    assert manager.calls == []
+    assert manager.path(STAGED[FIRST]).exists()
 
 
-def test_invalid_fingerprint(world: DnfWorld) -> None:
+def test_invalid_fingerprint(manager: DnfWorld) -> None:
     with pytest.raises(NvidiaError, match="key_fingerprint must have 40 hexadecimal digits"):
-        world.execute(**{**world.requested(), "key_fingerprint": FIRST[:-1]})
+        manager.execute(**{**manager.requested(), "key_fingerprint": FIRST[:-1]})
 
 
 # -- installation ------------------------------------------------------------------------------------------------------
 
 
-def test_first_run_and_unchanged_run(world: DnfWorld) -> None:
-    before = world.state()
-    predicted = world.execute(check_mode=True, **world.requested())
-    assert world.state() == before
-    result = world.execute(**world.requested())
+def test_first_run_and_unchanged_run(manager: DnfWorld) -> None:
+    before = manager.state()
+    predicted = manager.execute(check_mode=True, **manager.requested())
+    assert manager.state() == before
+    result = manager.execute(**manager.requested())
     assert result["changed"]
     # Check mode does not know the revision of the packages.
     assert result["diff"][1:] == predicted["diff"][1:]
     assert result["diff"][-1]["after"] == f"{PATHS[FIRST]}\n"
-    assert world.keys[IN_RPM] == KEY
-    after, ran = world.state(), list(world.calls)
+    assert manager.keys[IN_RPM] == KEY
+    after, ran = manager.state(), list(manager.calls)
     for check_mode in (True, False):
-        unchanged = world.execute(check_mode, **world.requested())
+        unchanged = manager.execute(check_mode, **manager.requested())
         assert not unchanged["changed"]
         assert len(unchanged["diff"]) == 1
-    assert (world.state(), world.calls) == (after, ran)
+    assert (manager.state(), manager.calls) == (after, ran)
 
 
-def test_check_mode_without_a_fetched_key(world: DnfWorld) -> None:
-    world.path(STAGED[FIRST]).unlink()
-    result = world.execute(check_mode=True, **world.requested())
+def test_check_mode_without_a_fetched_key(manager: DnfWorld) -> None:
+    manager.path(STAGED[FIRST]).unlink()
+    result = manager.execute(check_mode=True, **manager.requested())
     assert (result["changed"], result["diff"][-1]["after"]) == (True, f"{PATHS[FIRST]}\n")
-    world.keys[IN_RPM] = KEY
-    assert "keys of rpm" not in str(world.execute(check_mode=True, **world.requested())["diff"])
-    assert world.homes == []
+    manager.keys[IN_RPM] = KEY
+    assert "keys of rpm" not in str(manager.execute(check_mode=True, **manager.requested())["diff"])
+    assert manager.homes == []
 
 
-def test_rpm_has_lost_the_key(world: DnfWorld) -> None:
-    world.execute(**world.requested())
-    del world.keys[IN_RPM]
-    world.calls.clear()
-    assert world.execute(check_mode=True, **world.requested())["changed"]
-    assert world.execute(**world.requested())["changed"]
-    assert (world.keys[IN_RPM], world.calls) == (KEY, ["rpm --import"])
+def test_rpm_has_lost_the_key(manager: DnfWorld) -> None:
+    manager.execute(**manager.requested())
+    del manager.keys[IN_RPM]
+    manager.calls.clear()
+    assert manager.execute(check_mode=True, **manager.requested())["changed"]
+    assert manager.execute(**manager.requested())["changed"]
+    assert (manager.keys[IN_RPM], manager.calls) == (KEY, ["rpm --import"])
 
 
-def test_renewed_key(world: DnfWorld) -> None:
-    world.execute(**world.requested())
-    world.write(STAGED[FIRST], RENEWED)
-    world.calls.clear()
-    predicted = world.execute(check_mode=True, **world.requested())
-    assert world.keys[IN_RPM] == KEY
-    result = world.execute(**world.requested())
+def test_renewed_key(manager: DnfWorld) -> None:
+    manager.execute(**manager.requested())
+    manager.write(STAGED[FIRST], RENEWED)
+    manager.calls.clear()
+    predicted = manager.execute(check_mode=True, **manager.requested())
+    assert manager.keys[IN_RPM] == KEY
+    result = manager.execute(**manager.requested())
     assert result["diff"] == predicted["diff"]
     assert result["diff"][-1]["before"] == f"{IN_RPM}\n"
     # dnf would keep the previous version during the transaction.
-    assert world.calls == ["rpm --erase", REFRESH, "rpm --import"]
-    assert (world.keys[IN_RPM], world.path(PATHS[FIRST]).read_text()) == (RENEWED, RENEWED)
-    assert not world.execute(**world.requested())["changed"]
+    assert manager.calls == ["rpm --erase", REFRESH, "rpm --import"]
+    assert (manager.keys[IN_RPM], manager.path(PATHS[FIRST]).read_text()) == (RENEWED, RENEWED)
+    assert not manager.execute(**manager.requested())["changed"]
 
 
 @pytest.mark.parametrize("renewed", [True, False])
-def test_failed_run(world: DnfWorld, renewed: bool) -> None:
-    world.execute(**world.requested())
+def test_failed_run(manager: DnfWorld, renewed: bool) -> None:
+    manager.execute(**manager.requested())
     number, content = (FIRST, RENEWED) if renewed else (SECOND, OTHER)
-    world.write(STAGED[number], content)
-    before = world.state()
-    world.failures[REFRESH] = "wrong signature"
+    manager.write(STAGED[number], content)
+    before = manager.state()
+    manager.failures[REFRESH] = "wrong signature"
     with pytest.raises(HostError, match="wrong signature"):
-        world.execute(**world.requested(number))
+        manager.execute(**manager.requested(number))
     del before[STAGED[number][1:]]
-    assert world.state() == before
+    assert manager.state() == before
 
 
-def test_another_key(world: DnfWorld) -> None:
-    world.execute(**world.requested())
-    world.write(STAGED[SECOND], OTHER)
-    world.calls.clear()
-    predicted = world.execute(check_mode=True, **world.requested(SECOND))
-    assert IN_RPM in world.keys
-    result = world.execute(**world.requested(SECOND))
+def test_another_key(manager: DnfWorld) -> None:
+    manager.execute(**manager.requested())
+    manager.write(STAGED[SECOND], OTHER)
+    manager.calls.clear()
+    predicted = manager.execute(check_mode=True, **manager.requested(SECOND))
+    assert IN_RPM in manager.keys
+    result = manager.execute(**manager.requested(SECOND))
     assert result["diff"] == predicted["diff"]
-    assert world.calls == [REFRESH, "rpm --import", "rpm --erase"]
-    assert sorted(world.keys) == ["gpg-pubkey-00000001-00000002", OTHER_IN_RPM]
-    assert not world.execute(**world.requested(SECOND))["changed"]
+    assert manager.calls == [REFRESH, "rpm --import", "rpm --erase"]
+    assert sorted(manager.keys) == ["gpg-pubkey-00000001-00000002", OTHER_IN_RPM]
+    assert not manager.execute(**manager.requested(SECOND))["changed"]
 
 
-def test_key_with_the_same_short_name(world: DnfWorld) -> None:
+def test_key_with_the_same_short_name(manager: DnfWorld) -> None:
     """rpm names a key by 32 bits of its fingerprint."""
-    world.keys[f"{IN_RPM[:-1]}1"] = OTHER
-    world.execute(**world.requested())
-    assert world.keys[f"{IN_RPM[:-1]}1"] == OTHER
-    assert world.keys[IN_RPM] == KEY
+    manager.keys[f"{IN_RPM[:-1]}1"] = OTHER
+    manager.execute(**manager.requested())
+    assert manager.keys[f"{IN_RPM[:-1]}1"] == OTHER
+    assert manager.keys[IN_RPM] == KEY
 
 
-def test_full_fingerprints_in_names(world: DnfWorld) -> None:
+def test_full_fingerprints_in_names(manager: DnfWorld) -> None:
     """rpm 6 names a key by its fingerprint."""
     name = f"gpg-pubkey-{FIRST.lower()}-65920080"
-    world.execute(**world.requested())
-    world.keys[name] = world.keys.pop(IN_RPM)
-    assert not world.execute(**world.requested())["changed"]
-    world.execute(state="absent")
-    assert name not in world.keys
+    manager.execute(**manager.requested())
+    manager.keys[name] = manager.keys.pop(IN_RPM)
+    assert not manager.execute(**manager.requested())["changed"]
+    manager.execute(state="absent")
+    assert name not in manager.keys
 
 
-def test_without_a_fingerprint(world: DnfWorld) -> None:
-    world.write(STAGED[FIRST], OTHER)
-    world.execute(**{**world.requested(), "key_fingerprint": None})
-    assert world.homes == []
-    assert "rpm --import" not in world.calls
+def test_without_a_fingerprint(manager: DnfWorld) -> None:
+    manager.write(STAGED[FIRST], OTHER)
+    manager.execute(**{**manager.requested(), "key_fingerprint": None})
+    assert manager.homes == []
+    assert "rpm --import" not in manager.calls
 
 
 @pytest.mark.parametrize("command", ["-qa", "--import", "--erase"])
-def test_failure_of_rpm(world: DnfWorld, command: str) -> None:
-    world.execute(**world.requested())
-    world.write(STAGED[FIRST], RENEWED)
-    before = world.state()
-    world.broken_rpm.add(command)
+def test_failure_of_rpm(manager: DnfWorld, command: str) -> None:
+    manager.execute(**manager.requested())
+    manager.write(STAGED[FIRST], RENEWED)
+    before = manager.state()
+    manager.broken_rpm.add(command)
     with pytest.raises(HostError, match=rf"rpm {command} failed.*cannot open Packages database"):
-        world.execute(**world.requested())
-    world.broken_rpm.clear()
-    world.write(STAGED[FIRST], RENEWED)
+        manager.execute(**manager.requested())
+    manager.broken_rpm.clear()
+    manager.write(STAGED[FIRST], RENEWED)
     if command != "--import":
-        assert world.state() == before
-    assert world.execute(**world.requested())["changed"]
-    assert world.keys[IN_RPM] == RENEWED
+        assert manager.state() == before
+    assert manager.execute(**manager.requested())["changed"]
+    assert manager.keys[IN_RPM] == RENEWED
 
 
 # -- removal -----------------------------------------------------------------------------------------------------------
 
 
-def test_removal(world: DnfWorld) -> None:
-    world.execute(**world.requested())
+def test_removal(manager: DnfWorld) -> None:
+    manager.execute(**manager.requested())
     # The removal needs no gpg.
-    world.path("/usr/bin/gpg").unlink()
-    predicted = world.execute(check_mode=True, state="absent")
-    assert IN_RPM in world.keys
-    result = world.execute(state="absent")
+    manager.path("/usr/bin/gpg").unlink()
+    predicted = manager.execute(check_mode=True, state="absent")
+    assert IN_RPM in manager.keys
+    result = manager.execute(state="absent")
     assert result["diff"] == predicted["diff"]
     assert result["diff"][-1]["before"] == f"{IN_RPM}\n"
-    assert list(world.keys) == ["gpg-pubkey-00000001-00000002"]
-    assert not world.path(PATHS[FIRST]).exists()
-    assert not world.execute(state="absent")["changed"]
+    assert list(manager.keys) == ["gpg-pubkey-00000001-00000002"]
+    assert not manager.path(PATHS[FIRST]).exists()
+    assert not manager.execute(state="absent")["changed"]
 
 
-def test_interrupted_removal(world: DnfWorld) -> None:
-    world.execute(**world.requested())
-    world.broken_rpm.add("--erase")
+def test_interrupted_removal(manager: DnfWorld) -> None:
+    manager.execute(**manager.requested())
+    manager.broken_rpm.add("--erase")
     with pytest.raises(HostError, match="rpm --erase failed"):
-        world.execute(state="absent")
-    world.broken_rpm.clear()
-    assert world.execute(state="absent")["changed"]
-    assert IN_RPM not in world.keys
+        manager.execute(state="absent")
+    manager.broken_rpm.clear()
+    assert manager.execute(state="absent")["changed"]
+    assert IN_RPM not in manager.keys
 
 
-def test_offline_tree(world: DnfWorld) -> None:
+def test_offline_tree(manager: DnfWorld) -> None:
     """The database of rpm belongs to the running host."""
-    world.execute(**world.requested())
-    world.live = False
-    assert world.execute(state="absent", source="existing")["changed"]
-    assert IN_RPM in world.keys
+    manager.execute(**manager.requested())
+    manager.live = False
+    assert manager.execute(state="absent", source="existing")["changed"]
+    assert IN_RPM in manager.keys
 
 
 # -- real programs -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not (shutil.which("gpg") and shutil.which("rpm")), reason="needs gpg and rpm: apt install gpg rpm")
-def test_real_programs(world: DnfWorld, tmp_path: Path) -> None:
+def test_real_programs(manager: DnfWorld, tmp_path: Path) -> None:
     database = tmp_path / "rpm"
     database.mkdir()
 
     def run(argv: list[str]) -> tuple[int, str, str]:
         if argv[2] not in ("gpg", "rpm"):
-            return World.run(world, argv)
+            return FakePackageManager.run(manager, argv)
         # Without chroot, which needs root.
-        command = [re.sub("^(--homedir=)?/", rf"\g<1>{world.root}/", argument) for argument in argv[2:]]
+        command = [re.sub("^(--homedir=)?/", rf"\g<1>{manager.root}/", argument) for argument in argv[2:]]
         command[1:1] = [f"--dbpath={database}"] if argv[2] == "rpm" else []
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout, done.stderr
@@ -419,19 +419,19 @@ def test_real_programs(world: DnfWorld, tmp_path: Path) -> None:
         """Return the last digits of the fingerprints of all keys."""
         return [name.split("-")[2][-8:].upper() for name in run(["", "", "rpm", "-qa", "gpg-pubkey"])[1].split()]
 
-    world.run = run  # type: ignore[method-assign]
+    manager.run = run  # type: ignore[method-assign]
     for content, accepted in ((KEY, True), (RENEWED, True), (OTHER, False), (KEY + OTHER, False), ("", False)):
-        assert list_keys(world, content).is_only(FIRST) is accepted
-    world.execute(**world.requested())
+        assert list_keys(manager, content).is_only(FIRST) is accepted
+    manager.execute(**manager.requested())
     assert keys() == [FIRST[-8:]]
-    assert not world.execute(**world.requested())["changed"]
-    world.write(STAGED[FIRST], RENEWED)
-    assert world.execute(**world.requested())["changed"]
+    assert not manager.execute(**manager.requested())["changed"]
+    manager.write(STAGED[FIRST], RENEWED)
+    assert manager.execute(**manager.requested())["changed"]
     armor = run(["", "", "rpm", "-q", "--qf", "%{DESCRIPTION}", "gpg-pubkey"])[1]
-    assert list_keys(world, armor).records == list_keys(world, RENEWED).records
-    assert not world.execute(**world.requested())["changed"]
-    world.write(STAGED[SECOND], OTHER)
-    assert world.execute(**world.requested(SECOND))["changed"]
+    assert list_keys(manager, armor).records == list_keys(manager, RENEWED).records
+    assert not manager.execute(**manager.requested())["changed"]
+    manager.write(STAGED[SECOND], OTHER)
+    assert manager.execute(**manager.requested(SECOND))["changed"]
     assert keys() == [SECOND[-8:]]
-    assert world.execute(state="absent")["changed"]
+    assert manager.execute(state="absent")["changed"]
     assert keys() == []

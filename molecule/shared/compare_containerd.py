@@ -1,9 +1,9 @@
 """Inside a host: lets the real containerd read configurations that were changed without being used.
 
-judge_containerd.py begin [NAME...]: writes them, one directory each, and prints the expected result of those named (by
-    default all) for this version as JSON
-judge_containerd.py present: checks that containerd reads the new entries, and everything else as before
-judge_containerd.py absent: checks that files and settings are restored
+compare_containerd.py prepare [NAME...]: writes them, one directory each, and prints the expected result of those named
+    (by default all) for this version as JSON
+compare_containerd.py present: checks that containerd reads the new entries, and everything else as before
+compare_containerd.py absent: checks that files and settings are restored
 
 The last two exit with 1 if anything is wrong, and print it.
 """
@@ -45,7 +45,7 @@ PROGRAMS = {"nvidia": "/usr/bin/nvidia-container-runtime", "nvidia-cdi": "/usr/b
 SECTIONS = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 # Empty in the dump for a runtime in a file, but not for the built-in one. The running daemon sets them.
 FILLED_IN = ("sandbox_mode", "sandboxer")
-OURS = re.compile(
+OWN_ENTRIES = re.compile(
     r"version|imports|.*\.containerd\.(default_runtime_name|runtimes\.nvidia(-cdi)?\..*|runtimes\.runc\.sandbox_mode)"
 )
 # The built-in runtime, which appears in the dump if a file of an earlier tool no longer hides it.
@@ -100,7 +100,7 @@ def contents(folder: Path) -> dict[str, list[str]]:
     }
 
 
-def begin(names: list[str]) -> list[dict[str, Any]]:
+def prepare(names: list[str]) -> list[dict[str, Any]]:
     """Write and remember the configurations ``names``, by default all. Return the expected results."""
     lay_out()
     version = re.search(r" (?:v2 )?v?(\d+)\.", subprocess.check_output(["containerd", "--version"], text=True))
@@ -156,14 +156,14 @@ def present(row: dict[str, Any]) -> list[Any]:
     folder = Path(row["folder"])
     before, after = row["dump"], dump(folder)
     if before is None or after is None:
-        return ["containerd finds fault with it"]
+        return ["containerd refuses it"]
     old, new = cri(before), cri(after)
     hidden = old["default_runtime_name"] not in old["runtimes"]
     return [
         *(
             {path: values}
             for path, values in differences(flat(before), flat(after)).items()
-            if not OURS.fullmatch(path) and not (hidden and BUILT_IN.fullmatch(path))
+            if not OWN_ENTRIES.fullmatch(path) and not (hidden and BUILT_IN.fullmatch(path))
         ),
         *wrong_entries(old, new),
         *changed_lines(row["contents"], contents(folder)),
@@ -180,10 +180,10 @@ def absent(row: dict[str, Any]) -> list[Any]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "begin":
-        print(json.dumps(begin(sys.argv[2:])))
+    if sys.argv[1] == "prepare":
+        print(json.dumps(prepare(sys.argv[2:])))
     else:
-        judge = {"present": present, "absent": absent}[sys.argv[1]]
-        verdicts = {row["name"]: judge(row) for row in json.loads(MEMORY.read_text())}
-        faults = {name: found for name, found in verdicts.items() if found}
+        compare = {"present": present, "absent": absent}[sys.argv[1]]
+        results = {row["name"]: compare(row) for row in json.loads(MEMORY.read_text())}
+        faults = {name: found for name, found in results.items() if found}
         sys.exit(json.dumps(faults, indent=2) if faults else 0)

@@ -1,0 +1,104 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Hosts with files that other tools manage, and the expected findings."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.leftovers import (
+    CRIO_DROP_IN,
+    CRIO_MAIN,
+    CRIO_STRAY,
+    DAEMON_JSON,
+    DROP_IN,
+    HOOK,
+    HOOK_FILE,
+    MAIN,
+    NVIDIA,
+    OWN_HOOK,
+    STRAY,
+    main_file,
+    runtime,
+    small_drop_in,
+    snapshot,
+)
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import Tree
+
+FILES = Path(__file__).parents[1] / "files"
+UNIT = "/usr/lib/systemd/system/docker.service"
+K3S = "/var/lib/rancher/k3s/agent/etc/containerd"
+OVERRIDE = "/etc/systemd/system/docker.service.d/docker-override.conf"
+CRIO_DIR = "/etc/crio/crio.conf.d"
+PID_FILE = "/run/nvidia/toolkit/toolkit.pid"
+CONFIG_TOML = "/etc/nvidia-container-runtime/config.toml"
+HOOK_PROGRAM = "/usr/bin/nvidia-container-runtime-hook"
+
+
+def example(name: str) -> str:
+    return (FILES / name).read_text(encoding="utf-8")
+
+
+def create(tree: Tree, files: t.Mapping[str, str | None]) -> None:
+    """Create ``files``. None is a directory; a text that begins with @ is a link."""
+    for path, text in files.items():
+        if text is None:
+            tree.folder(path)
+        elif text.startswith("@"):
+            tree.link(path, text[1:])
+        else:
+            tree.file(path, text.encode("utf-8", "surrogateescape"), 0o755 if path.startswith("/usr/bin") else 0o644)
+
+
+def unit(flags: str) -> str:
+    return f"[Service]\nExecStart=/usr/bin/dockerd {flags}\n"
+
+
+RUNTIME = '[crio.runtime.runtimes.nvidia]\nruntime_path = "/usr/bin/nvidia-container-runtime"\n'
+KUBESPRAY = example("containerd-kubespray.toml")
+# The files of a host, and the finding's id, severity and subject.
+CASES: list[tuple[dict[str, str | None], str, str, str]] = [
+    ({MAIN: KUBESPRAY}, "kubespray-owns-file", "warning", MAIN),
+    ({MAIN: main_file(), DROP_IN: snapshot()}, "drop-in-copies-settings", "warning", DROP_IN),
+    ({MAIN: main_file("x"), STRAY: small_drop_in()}, "drop-in-of-old-toolkit", "warning", STRAY),
+    ({MAIN: main_file() + runtime("nvidia", NVIDIA), DROP_IN: snapshot()}, "runtime-defined-twice", "warning", DROP_IN),
+    ({MAIN: main_file() + runtime("nvidia-experimental", "/x")}, "runtime-experimental", "warning", MAIN),
+    ({MAIN: main_file(imports='"/etc/gone.toml"')}, "import-missing", "critical", "/etc/gone.toml"),
+    ({MAIN: main_file(imports=f'"{MAIN}"')}, "import-of-itself", "warning", MAIN),
+    ({MAIN: main_file(), DROP_IN: small_drop_in().replace("2", "3", 1)}, "config-version-mismatch", "warning", DROP_IN),
+    ({MAIN: 'disabled_plugins = ["cri"]\n'}, "cri-disabled", "info", MAIN),
+    ({f"{K3S}/config.toml.tmpl": "x"}, "custom-template", "warning", f"{K3S}/config.toml.tmpl"),
+    ({f"{K3S}/config-v3.toml.tmpl": "x"}, "custom-template", "warning", f"{K3S}/config-v3.toml.tmpl"),
+    ({f"{K3S}/config.toml": small_drop_in()}, "generated-file-edited", "warning", f"{K3S}/config.toml"),
+    ({DAEMON_JSON: '{"hosts": []}', UNIT: unit("-H fd://"), "/usr/bin/dockerd": ""},
+     "flag-conflict", "critical", DAEMON_JSON),
+    ({DAEMON_JSON: '{"default-runtime": "runc"}', UNIT: unit("--default-runtime=nvidia")},
+     "flag-conflict", "critical", DAEMON_JSON),
+    ({UNIT: unit(""), OVERRIDE: "[Service]\nRestart=no\n"}, "vendor-override", "warning", OVERRIDE),
+    ({"/etc/dgx-release": "DGX_NAME=x"}, "vendor-image", "info", "/etc/dgx-release"),
+    ({"/usr/bin/nvidia-docker": ""}, "nvidia-docker", "info", "/usr/bin/nvidia-docker"),
+    ({DAEMON_JSON: '{"runtimes": {"nvidia-experimental": {"path": "x"}}}'},
+     "runtime-experimental", "warning", DAEMON_JSON),
+    ({CRIO_STRAY: CRIO_DROP_IN}, "drop-in-of-old-toolkit", "warning", CRIO_STRAY),
+    ({f"{CRIO_DIR}/10-x.conf.4711.2026-01-01@10:00:00~": "[crio]\n"},
+     "backup-in-config-directory", "warning", f"{CRIO_DIR}/10-x.conf.4711.2026-01-01@10:00:00~"),
+    ({f"{CRIO_DIR}/10-x.conf.rpmsave": "[crio]\n"},
+     "backup-in-config-directory", "warning", f"{CRIO_DIR}/10-x.conf.rpmsave"),
+    ({f"{CRIO_DIR}/x": "@/gone"}, "dangling-symlink", "critical", f"{CRIO_DIR}/x"),
+    ({CRIO_MAIN: RUNTIME, f"{CRIO_DIR}/99-nvidia.conf": RUNTIME},
+     "runtime-defined-twice", "warning", f"{CRIO_DIR}/99-nvidia.conf"),
+    ({CRIO_MAIN: RUNTIME.replace("nvidia]", "nvidia-experimental]")}, "runtime-experimental", "warning", CRIO_MAIN),
+    ({PID_FILE: "12\n"}, "gpu-operator-owns-toolkit", "warning", PID_FILE),
+    ({"/run/nvidia/validations": None}, "gpu-operator-leftovers", "info", "/run/nvidia/validations"),
+    ({"/usr/local/nvidia/toolkit": None}, "gpu-operator-leftovers", "info", "/usr/local/nvidia/toolkit"),
+    ({HOOK: HOOK_FILE}, "legacy-oci-hook", "critical", HOOK),
+    ({HOOK: HOOK_FILE, HOOK_PROGRAM: ""}, "legacy-oci-hook", "warning", HOOK),
+    ({OWN_HOOK: '{"hook": "/opt/nvidia-container-toolkit"}'}, "legacy-oci-hook", "critical", OWN_HOOK),
+    ({MAIN: f"# Ansible managed: x\n{main_file()}"}, "other-config-management", "warning", MAIN),
+    ({CONFIG_TOML: "# This file is managed by Puppet.\n"}, "other-config-management", "warning", CONFIG_TOML),
+]  # fmt: skip
