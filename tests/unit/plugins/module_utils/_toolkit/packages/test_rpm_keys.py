@@ -231,7 +231,7 @@ def test_wrong_key_of_the_user_stays(world: DnfWorld) -> None:
 def test_missing_gpg(world: DnfWorld) -> None:
     world.path("/usr/bin/gpg").unlink()
     for check_mode in (True, False):
-        with pytest.raises(HostError, match="Install the package gnupg2"):
+        with pytest.raises(HostError, match="gnupg2"):
             world.execute(check_mode, **world.requested())
     assert world.calls == []
     assert world.path(STAGED[FIRST]).exists()
@@ -290,8 +290,8 @@ def test_renewed_key(world: DnfWorld) -> None:
     result = world.execute(**world.requested())
     assert result["diff"] == predicted["diff"]
     assert result["diff"][-1]["before"] == f"{IN_RPM}\n"
-    # dnf would keep the previous version during the transaction.
-    assert world.calls == ["rpm --erase", REFRESH, "rpm --import"]
+    # rpm would keep the previous version.
+    assert world.calls == ["rpm --erase", "rpm --import", REFRESH]
     assert (world.keys[IN_RPM], world.path(PATHS[FIRST]).read_text()) == (RENEWED, RENEWED)
     assert not world.execute(**world.requested())["changed"]
 
@@ -317,7 +317,8 @@ def test_another_key(world: DnfWorld) -> None:
     assert IN_RPM in world.keys
     result = world.execute(**world.requested(SECOND))
     assert result["diff"] == predicted["diff"]
-    assert world.calls == [REFRESH, "rpm --import", "rpm --erase"]
+    # zypper accepts what any key in rpm has signed.
+    assert world.calls == ["rpm --erase", "rpm --import", REFRESH]
     assert sorted(world.keys) == ["gpg-pubkey-00000001-00000002", OTHER_IN_RPM]
     assert not world.execute(**world.requested(SECOND))["changed"]
 
