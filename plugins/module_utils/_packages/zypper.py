@@ -33,6 +33,7 @@ _ONLY_FILES = (*_NO_REFRESH, "--no-gpg-checks", "--reposd-dir=/nonexistent")
 _INSTALL = ("install", "--name", "--no-recommends", "--oldpackage", "--no-force-resolution")
 _REMOVE = ("remove", "--name", "--no-clean-deps")
 
+_FAILED = 4
 _LOCKED = 7
 _REBOOT_NEEDED = 102
 _RESTART_NEEDED = 103
@@ -47,6 +48,8 @@ _CHANGED = (0, *_INFORMATION, _REPOSITORIES_SKIPPED, _SCRIPT_FAILED)
 _CACHED_LIST = "/var/cache/zypp/raw/{}/repodata/repomd.xml"
 _REMOVE_LOCK = "zypper removelock"
 _UPDATER = "transactional-update"
+# zypper adds the proxy of a repository to the addresses that it prints. It masks only the password of the repository.
+_PROXY_LOGIN = re.compile(r"(?<=[?&]proxy=)[^\s&]*@")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
@@ -184,8 +187,8 @@ class Zypper(rpm.RpmManager):
             status, output, errors = self.run(argv, self.commands.change)
         if status not in _CHANGED:
             command = "install" if "install" in argv else "remove"
-            lines, failed = self.last_lines(output, errors), _has_failed_download(output)
-            raise packages_base.CommandError(f"zypper {command}", lines, "", failed)
+            not_downloaded = _has_failed_download(status, output)
+            raise packages_base.CommandError(f"zypper {command}", self.last_lines(output, errors), "", not_downloaded)
         if status == _REBOOT_NEEDED:
             self.warnings.append("zypper reports that this host must be rebooted.")
         elif status == _SCRIPT_FAILED:
@@ -238,14 +241,16 @@ class Zypper(rpm.RpmManager):
         return status == _LOCKED
 
     def last_lines(self, output: str, errors: str) -> list[str]:
-        found = [
-            *(entry for entry in elements(output, "message") if entry.get("type") in ("error", "warning")),
-            # The explanation of a question, such as which dependencies cannot be satisfied.
-            *elements(output, "prompt/description"),
-        ]
-        text = "\n".join(entry.text or "" for entry in found)
-        # Other programs that read the database of rpm print nothing but lines of text.
-        return packages_base.last_lines(text if found else output, errors, lambda _line: False)
+        messages = elements(output, "message")
+        found = [entry for entry in messages if entry.get("type") in ("error", "warning")]
+        # The explanation of a question, such as which dependencies cannot be satisfied.
+        questions = elements(output, "prompt/description")
+        # A single error may only say that there are errors.
+        found = [*found, *questions] if questions or len(found) > 1 else messages
+        # Other programs print nothing but lines of text.
+        text = "\n".join(entry.text or "" for entry in found) or output
+        lines = packages_base.last_lines(text, errors, lambda _line: False)
+        return [_PROXY_LOGIN.sub("********@", line) for line in lines]
 
 
 def elements(output: str, path: str) -> list[ElementTree.Element]:
@@ -278,8 +283,14 @@ def preview_of(output: str) -> packages_base.Preview:
     return packages_base.Preview(install, tuple(remove), tuple(downgrade))
 
 
-def _has_failed_download(output: str) -> bool:
-    return any(entry.get("done") == "0" for entry in elements(output, "download"))
+def _has_failed_download(status: int, output: str) -> bool:
+    """Return whether a transaction failed because a package could not be fetched.
+
+    libzypp 17.38 fetches packages before the transaction. If this fails, zypper 1.14.101 has no other sign of it than
+    the exit status, which it also has for a dependency that cannot be satisfied, but then it asks what to do.
+    """
+    failed = any(entry.get("done") == "0" for entry in elements(output, "download"))
+    return failed or (status == _FAILED and not elements(output, "prompt/description"))
 
 
 def _is_lock_of(entry: ElementTree.Element, names: t.Collection[str]) -> bool:
