@@ -56,6 +56,19 @@ def test_completes_own_interrupted_transaction_first(world: World) -> None:
     assert world.calls == ["repair", "candidates"]
 
 
+@pytest.mark.parametrize("check_mode", [True, False])
+@pytest.mark.parametrize("options", [{"version": "1.20.0"}, {"state": "absent"}])
+def test_packages_that_cannot_change(world: World, check_mode: bool, options: dict[str, str]) -> None:
+    world.have(four("1.19.1-1"))
+    world.can_change = False
+    before = world.snapshot()
+    with pytest.raises(HostError, match="cannot change"):
+        world.execute(check_mode, **options)
+    assert (world.snapshot(), world.calls) == (before, [])
+    # The installed packages can still be used.
+    assert not world.execute(check_mode, source="existing")["changed"]
+
+
 def test_reads_state_again_under_the_lock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     take = lock.host_lock
 

@@ -309,6 +309,17 @@ def test_failed_run(world: DnfWorld, renewed: bool) -> None:
     assert world.state() == before
 
 
+def test_failed_first_run(world: DnfWorld) -> None:
+    before = world.state()
+    world.failures[REFRESH] = "wrong signature"
+    with pytest.raises(HostError, match="wrong signature"):
+        world.execute(**world.requested())
+    # zypper would go on to trust the key for all repositories.
+    assert world.calls == ["rpm --import", REFRESH, "rpm --erase"]
+    del before[STAGED[FIRST][1:]]
+    assert world.state() == before
+
+
 def test_another_key(world: DnfWorld) -> None:
     world.execute(**world.requested())
     world.write(STAGED[SECOND], OTHER)
