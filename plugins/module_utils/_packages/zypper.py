@@ -44,8 +44,9 @@ _INFORMATION = (100, 101, _REBOOT_NEEDED, _RESTART_NEEDED)
 # The packages are changed. A repository that a transaction needs cannot be among the skipped ones.
 _CHANGED = (0, *_INFORMATION, _REPOSITORIES_SKIPPED, _SCRIPT_FAILED)
 
-# The list of a repository as zypper reads it. zypper fetches a list that is missing, also with --no-refresh.
-_CACHED_LIST = "/var/cache/zypp/raw/{}/repodata/repomd.xml"
+# The fetched list of each repository, in a directory of its own. zypper fetches a list that is missing, also with
+# --no-refresh.
+_LISTS = "/var/cache/zypp/raw"
 _REMOVE_LOCK = "zypper removelock"
 _UPDATER = "transactional-update"
 # zypper adds the proxy of a repository to the addresses that it prints. It masks only the password of the repository.
@@ -75,8 +76,9 @@ class Zypper(rpm.RpmManager):
     # -- available packages --------------------------------------------------------------------------------------
 
     def candidates(self, names: t.Sequence[str], offline: bool = False) -> dict[str, list[packages_base.Candidate]]:
-        aliases = self._repositories()
-        limit = self._only_cached(aliases) if offline else []
+        repositories = self._repositories()
+        limit = self._only_cached(repositories) if offline else []
+        aliases = {name: alias for alias, name in repositories.items()}
         argv = [*_NO_REFRESH, "search", "--details", "--match-exact", "--type=package", *limit, *names]
         output = self._xml("Reading the available versions", argv, (0, _NOT_FOUND, _REPOSITORIES_SKIPPED))
         found: dict[str, list[packages_base.Candidate]] = {}
@@ -106,18 +108,23 @@ class Zypper(rpm.RpmManager):
         return {**installed, **preview_of(output).install}
 
     def _repositories(self) -> dict[str, str]:
-        """Return the aliases of the enabled repositories by their names, which the list of packages contains."""
+        """Return the names of the enabled repositories, which the list of packages contains, by their aliases."""
         # The exit status 6 means that there is none.
         output = self._xml("Reading the repositories", [*_NO_REFRESH, "repos"], (0, 6))
         return {
-            entry.get("name", ""): entry.get("alias", "")
+            entry.get("alias", ""): entry.get("name", "")
             for entry in elements(output, "repo")
             if entry.get("enabled") == "1"
         }
 
-    def _only_cached(self, aliases: t.Mapping[str, str]) -> list[str]:
+    def _only_cached(self, aliases: t.Iterable[str]) -> list[str]:
         """Return the options that limit zypper to the lists on the host. Raises CommandError if there are none."""
-        cached = [alias for alias in aliases.values() if self.host.exists(_CACHED_LIST.format(alias))]
+        # A file whose name begins with a dot is not a part of the list.
+        cached = [
+            alias
+            for alias in aliases
+            if any(not name.startswith(".") for name in self.host.entries(f"{_LISTS}/{alias}"))
+        ]
         if not cached:
             raise packages_base.CommandError("Reading the available versions", ["No package list is on this host"], "")
         return [f"--repo={alias}" for alias in cached]

@@ -138,6 +138,9 @@ def test_check_mode_uses_local_lists(zypper: Zypper, programs: Programs) -> None
         with pytest.raises(CommandError, match="No package list"):
             read()
     assert {argv[-1] for argv in programs.ran} == {"repos"}
+    write_file(zypper.host.root, f"/var/cache/zypp/raw/{ALIAS}/.repo_gpgcheck", "")
+    with pytest.raises(CommandError, match="No package list"):
+        zypper.candidates([NAME], offline=True)
     write_file(zypper.host.root, CACHED, "")
     zypper.candidates([NAME], offline=True)
     zypper.preview(Change({NAME: "1"}), offline=True)
