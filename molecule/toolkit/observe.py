@@ -34,6 +34,7 @@ READ = ("/etc", "/var", "/usr/share/keyrings")
 PRIVATE = (
     "/var/lib/dnf",
     "/var/lib/rpm",
+    "/var/lib/YaST2",
     "/var/lib/zypp",
     "/etc/dnf/plugins/versionlock.list",
     "/etc/zypp/locks",
