@@ -189,11 +189,11 @@ class Zypper(rpm.RpmManager):
     def transact(self, change: packages_base.Change) -> None:
         argv = self._arguments(change)
         status, output, errors = self.run(argv, self.commands.change)
-        if status == _RESTART_NEEDED:
-            # zypper has changed only itself.
+        command = "remove" if "remove" in argv else "install"
+        if status == _RESTART_NEEDED and command == "install":
+            # zypper has changed only itself. A package that is removed already could not be removed again.
             status, output, errors = self.run(argv, self.commands.change)
         if status not in _CHANGED:
-            command = "install" if "install" in argv else "remove"
             not_downloaded = _has_failed_download(status, output)
             raise packages_base.CommandError(f"zypper {command}", self.last_lines(output, errors), "", not_downloaded)
         if status == _REBOOT_NEEDED:

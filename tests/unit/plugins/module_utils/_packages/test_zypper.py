@@ -207,9 +207,10 @@ def test_successful_exit_status(zypper: Zypper, programs: Programs, status: int,
 
 
 def test_repeats_after_a_change_of_zypper_itself(zypper: Zypper, programs: Programs) -> None:
-    programs.answers["install"] = [(103, "", ""), (0, "", "")]
+    programs.answers.update({"install": [(103, "", ""), (0, "", "")], "remove": [(103, "", "")]})
     zypper.apply(Change({NAME: "1-1"}))
-    assert len(arguments(programs, "install")) == 2
+    zypper.apply(Change(remove=(NAME,)))
+    assert (len(arguments(programs, "install")), len(arguments(programs, "remove"))) == (2, 1)
 
 
 def test_waits_for_a_lock(zypper: Zypper, programs: Programs) -> None:
