@@ -15,7 +15,6 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import zypper as packages_zypper
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import zypper_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import (
     PACKAGES,
@@ -263,7 +262,7 @@ def test_transactional_host(
     zypper: Zypper, monkeypatch: pytest.MonkeyPatch, read_only: bool, updater: bool, refused: bool
 ) -> None:
     flags = os.ST_RDONLY if read_only else 0
-    monkeypatch.setattr(packages_zypper.os, "statvfs", lambda _path: types.SimpleNamespace(f_flag=flags))
+    monkeypatch.setattr(os, "statvfs", lambda _path: types.SimpleNamespace(f_flag=flags))
     if updater:
         write_file(zypper.host.root, "/usr/sbin/transactional-update", "").chmod(0o755)
     if not refused:
