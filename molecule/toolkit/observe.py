@@ -31,7 +31,15 @@ NAMES = re.compile("nvidia")
 TREES = ("/etc", "/usr", "/opt", "/root", "/var/lib", "/var/cache/gpufleet-nvidia")
 # In these directories, files are compared by content, so a file that is written again with the same content is equal.
 READ = ("/etc", "/var", "/usr/share/keyrings")
-PRIVATE = ("/var/lib/dnf", "/var/lib/rpm", "/etc/dnf/plugins/versionlock.list", "/root/.gnupg")
+PRIVATE = (
+    "/var/lib/dnf",
+    "/var/lib/rpm",
+    "/var/lib/YaST2",
+    "/var/lib/zypp",
+    "/etc/dnf/plugins/versionlock.list",
+    "/etc/zypp/locks",
+    "/root/.gnupg",
+)
 
 
 def output(*argv: str) -> str:
@@ -78,6 +86,18 @@ class Dnf:
         )
 
 
+class Zypper(Dnf):
+    """The package manager of a host with rpm and zypper."""
+
+    def held(self) -> list[str]:
+        """Names."""
+        return sorted(re.findall("<name>(.*?)</name>", output("zypper", "--xmlout", "locks")))
+
+    def pin(self) -> list[str]:
+        """Return the priority of the repository."""
+        return sorted(set(re.findall(r' priority="(\d+)"', output("zypper", "--xmlout", "repos"))))
+
+
 def flat(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the settings with their dotted names."""
     for key, value in data.items():
@@ -107,7 +127,8 @@ def lightly(path: str) -> str:
 
 def look() -> dict[str, Any]:
     """Return the whole state."""
-    manager = Apt() if "ID=debian" in Path("/etc/os-release").read_text().splitlines() else Dnf()
+    release = Path("/etc/os-release").read_text().splitlines()
+    manager = Apt() if "ID=debian" in release else Zypper() if 'ID="opensuse-leap"' in release else Dnf()
     return {
         "packages": manager.packages(),
         "held": manager.held(),

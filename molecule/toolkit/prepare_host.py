@@ -1,7 +1,7 @@
-"""Inside a host: prepares it for the scenario: prepare_host.py deb|rpm
+"""Inside a host: prepares it for the scenario: prepare_host.py deb|rpm [suse]
 
 It adds a GPU on the PCI bus, an image for containers, packages in /srv/packages, and a signed repository of them at
-127.0.0.1:8088. With "rpm", the host, which runs Debian, looks like one of Rocky Linux.
+127.0.0.1:8088. With "rpm", the host, which runs Debian, looks like one of Rocky Linux, or of openSUSE with "suse".
 """
 
 from __future__ import annotations
@@ -17,12 +17,19 @@ REPOSITORY = Path("/srv/repository")
 UNIT = "gpufleet-repository.service"
 DEVICES = Path("/run/gpufleet-devices")
 GPU = {"vendor": "0x10de", "class": "0x030200"}
-RELEASE = """\
+ROCKY = """\
 NAME="Rocky Linux"
 ID="rocky"
 ID_LIKE="rhel centos fedora"
 VERSION_ID="9.4"
 PRETTY_NAME="Rocky Linux 9.4"
+"""
+SUSE = """\
+NAME="openSUSE Leap"
+ID="opensuse-leap"
+ID_LIKE="suse opensuse"
+VERSION_ID="15.6"
+PRETTY_NAME="openSUSE Leap 15.6"
 """
 
 
@@ -40,14 +47,14 @@ def add_gpu() -> None:
     run("mount", "--bind", DEVICES, "/sys/bus/pci/devices")
 
 
-def dress() -> None:
-    """Make the host look like one of Rocky Linux."""
+def dress(is_suse: bool) -> None:
+    """Make the host look like one of openSUSE or of Rocky Linux."""
     # On Debian this is a link to a file of a package.
     release = Path("/etc/os-release")
     release.unlink()
-    release.write_text(RELEASE)
-    for folder in ("/etc/yum.repos.d", "/etc/pki/rpm-gpg"):
-        Path(folder).mkdir(parents=True)
+    release.write_text(SUSE if is_suse else ROCKY)
+    for folder in ("/etc/zypp/repos.d",) if is_suse else ("/etc/yum.repos.d", "/etc/pki/rpm-gpg"):
+        Path(folder).mkdir(parents=True, exist_ok=is_suse)
     # Debian enables this plugin, which adds a repository of all packages that were installed before.
     Path("/etc/dnf/plugins/local.conf").write_text("[main]\nenabled = 0\n")
     run("rpm", "--install", "--nodeps", *(PACKAGES / "other").glob("gpufleet-release-*.rpm"))
@@ -65,7 +72,7 @@ def main() -> None:
         arguments = [PACKAGES] if name == "build" else [PACKAGES, REPOSITORY]
         run(sys.executable, "-B", HERE / "packages" / f"{name}.py", *arguments, "--kind", kind)
     if kind == "rpm":
-        dress()
+        dress("suse" in sys.argv)
     units = Path("/run/systemd/system")
     units.mkdir(parents=True, exist_ok=True)
     shutil.copy(HERE / "files" / UNIT, units)

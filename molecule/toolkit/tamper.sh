@@ -4,6 +4,7 @@ set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 packages=/srv/packages
 if grep -qx 'ID=debian' /etc/os-release; then kind=deb; else kind=rpm; fi
+if grep -qx 'ID="opensuse-leap"' /etc/os-release; then sources=/etc/zypp/repos.d; else sources=/etc/yum.repos.d; fi
 export DEBIAN_FRONTEND=noninteractive
 
 add() { # add FILE...: with dpkg or rpm themselves
@@ -22,6 +23,8 @@ for action; do
             if [ $kind = deb ]; then
                 apt-get update
                 apt-get --yes upgrade
+            elif [ $sources = /etc/zypp/repos.d ]; then
+                zypper --non-interactive update
             else
                 dnf --assumeyes --refresh upgrade
             fi
@@ -39,7 +42,7 @@ for action; do
                     >/etc/apt/sources.list.d/nvidia-docker.list
             else
                 printf '[%s]\nname=former\nbaseurl=https://%s/stable/rpm\n' nvidia-docker nvidia.github.io/nvidia-docker \
-                    >/etc/yum.repos.d/nvidia-docker.repo
+                    >$sources/nvidia-docker.repo
             fi
             ;;
         # A container that gets its GPU from the legacy hook.

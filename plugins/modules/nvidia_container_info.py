@@ -451,7 +451,7 @@ toolkit:
     gpg:
       description:
         - The path of the program C(gpg), with which M(gpufleet.nvidia.nvidia_toolkit_install) checks the key for
-          C(dnf). Null if there is none.
+          C(dnf) and C(zypper). Null if there is none.
       type: str
       sample: /usr/bin/gpg
     packages:

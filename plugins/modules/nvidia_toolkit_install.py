@@ -20,7 +20,8 @@ description:
     nothing is changed.
   - If a host already has the requested state, the module only reads. It takes no lock and needs no network.
   - Afterwards the packages and programs must have the same version. Otherwise the task fails and names the differences.
-  - Works with C(apt) on Debian, Ubuntu and their derivatives, and with C(dnf) on Fedora, RHEL and their derivatives.
+  - Works with C(apt) on Debian, Ubuntu and their derivatives, with C(dnf) on Fedora, RHEL and their derivatives, and
+    with C(zypper) on openSUSE and SLES. A host with a read-only system that C(transactional-update) changes is refused.
   - The module can also write the files of the package repository, see O(repository_files). A run that fails before a
     package has changed restores them.
   - The module can also write the toolkit's C(config.toml), see O(settings).
@@ -80,7 +81,8 @@ options:
         satisfy O(version) and O(minimum_version).
       - V(directory) takes the toolkit's files from O(src) or from the packages in O(files), and installs them into
         O(dest). It does not use the package manager.
-      - Offline trees, and distributions without C(apt) and C(dnf), support only V(existing) and V(directory).
+      - Offline trees, and distributions without C(apt), C(dnf) and C(zypper), support only V(existing) and
+        V(directory).
     type: str
     choices: [repository, files, existing, directory]
     default: repository
@@ -110,9 +112,9 @@ options:
     default: false
   repository_files:
     description:
-      - All files that configure the repository for C(apt) or C(dnf). A file that is missing or different is written,
-        after a backup. A file that an earlier run wrote and that is no longer listed is restored to its previous
-        content, or removed if there was none.
+      - All files that configure the repository for C(apt), C(dnf) or C(zypper). A file that is missing or different is
+        written, after a backup. A file that an earlier run wrote and that is no longer listed is restored to its
+        previous content, or removed if there was none.
       - The package list is then fetched. If that or a later step fails before a package has changed, all files are
         restored, and fetched keys are removed so that the next run fetches them again. A run after an interrupted one
         does the same.
@@ -129,6 +131,8 @@ options:
             C(/usr/share/keyrings/gpufleet-nvidia-container-toolkit-<16 digits>.asc).
           - For C(dnf) these are C(/etc/yum.repos.d/gpufleet-nvidia-container-toolkit.repo), and a key,
             C(/etc/pki/rpm-gpg/RPM-GPG-KEY-gpufleet-nvidia-container-toolkit-<16 digits>).
+          - For C(zypper) these are C(/etc/zypp/repos.d/gpufleet-nvidia-container-toolkit.repo), and a key,
+            C(/etc/zypp/RPM-GPG-KEY-gpufleet-nvidia-container-toolkit-<16 digits>).
           - The digits are the last ones of the key's fingerprint.
         type: path
         required: true
@@ -148,12 +152,14 @@ options:
   key_fingerprint:
     description:
       - The fingerprint of the key in O(repository_files), 40 hexadecimal digits with or without spaces.
-      - It is used with C(dnf), which trusts every key in the file. C(apt) reads the fingerprint in C(Signed-By).
+      - It is used with C(dnf) and C(zypper), which trust every key in the file. C(apt) reads the fingerprint in
+        C(Signed-By).
       - The task fails unless the file is one armored block that contains this key and no other one. This needs the
         program C(gpg). A wrong key in C(/var/cache) is removed, so that it can be fetched again.
-      - The key is also imported into C(rpm). It replaces the same key with another expiry date, which C(dnf) would
-        keep.
-      - When left out, the key is not checked, and C(dnf) imports it when it installs a package.
+      - The key is also imported into C(rpm) before the package list is fetched. It replaces the same key with another
+        expiry date, which C(rpm) would keep.
+      - When left out, the key is not checked. C(dnf) imports it when it installs a package. For C(zypper), it must be
+        in C(rpm) already.
       - In both cases the key of an earlier run is removed from C(rpm) together with its file.
     type: str
   proxy:
@@ -163,17 +169,17 @@ options:
   hold:
     description:
       - V(true) holds the packages at their version, so that upgrades of the host do not change them. It uses
-        C(apt-mark) or C(dnf versionlock), for which C(dnf) 4 needs C(python3-dnf-plugin-versionlock). V(false) releases
-        them.
+        C(apt-mark), C(dnf versionlock), for which C(dnf) 4 needs C(python3-dnf-plugin-versionlock), or
+        C(zypper addlock). V(false) releases them.
       - When left out, holds are not changed, and a held package that would have to change is an error.
       - O(state=absent) always releases them.
     type: bool
   remove_conflicts:
     description:
       - Whether to remove packages that the toolkit replaces, which are C(nvidia-docker2), C(nvidia-docker),
-        C(nvidia-container-runtime), and C(nvidia-container-runtime-hook). With C(apt) they are removed in the same
-        transaction, and their configuration files stay. With C(dnf) they are removed in a second one, after the new
-        packages are installed.
+        C(nvidia-container-runtime), and C(nvidia-container-runtime-hook). With C(apt) and C(zypper) they are removed in
+        the same transaction, and with C(dnf) in a second one, after the new packages are installed. Their configuration
+        files stay.
       - With O(source=repository) the source files of NVIDIA's previous installation instructions are removed too, after
         a backup, because C(apt) refuses to work beside them. They are restored if the task fails before a package has
         changed.

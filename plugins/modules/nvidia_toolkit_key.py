@@ -16,7 +16,8 @@ description:
   - Internal, for the role P(gpufleet.nvidia.nvidia_toolkit#role).
   - Does not put the password of a proxy on a command line, where every user of the host could read it.
     M(ansible.builtin.get_url), which gets a proxy through C(environment), does.
-  - Does not check the key. C(apt) does, and for C(dnf) the module M(gpufleet.nvidia.nvidia_toolkit_install).
+  - Does not check the key. C(apt) does, and for C(dnf) and C(zypper) the module
+    M(gpufleet.nvidia.nvidia_toolkit_install).
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.bundled

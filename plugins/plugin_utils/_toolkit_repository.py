@@ -94,6 +94,17 @@ def _apt_files(settings: Repository, address: str, key_file: str) -> Files:
 
 
 def _dnf_files(settings: Repository, address: str, key_file: str) -> Files:
+    # With another value in dnf.conf, dnf would skip a repository with a wrong signature instead of failing.
+    return _repo_file("/etc/yum.repos.d", settings, address, key_file, "skip_if_unavailable=0")
+
+
+def _zypper_files(settings: Repository, address: str, key_file: str) -> Files:
+    # With gpgcheck alone, zypper does not check the packages of a repository whose signature is valid.
+    return _repo_file("/etc/zypp/repos.d", settings, address, key_file, "pkg_gpgcheck=1", "autorefresh=1")
+
+
+def _repo_file(folder: str, settings: Repository, address: str, key_file: str, *own: str) -> Files:
+    """Return the file with the repository. dnf and zypper have the same format, and ``own`` settings."""
     lines = [
         f"[{_NAME}]",
         "name=NVIDIA Container Toolkit",
@@ -102,13 +113,11 @@ def _dnf_files(settings: Repository, address: str, key_file: str) -> Files:
         f"gpgkey=file://{key_file}",
         "gpgcheck=1",
         f"repo_gpgcheck={int(settings.gpgcheck)}",
-        # With another value in dnf.conf, dnf would skip a repository with a wrong signature instead of failing.
-        "skip_if_unavailable=0",
+        *own,
         *([f"priority={settings.pin_priority}"] if settings.pin_priority else ()),
         *([f"proxy={_PROXY}"] if settings.has_proxy else ()),
     ]
-    path = f"/etc/yum.repos.d/{_NAME}.repo"
-    return [{"path": path, "content": _text(lines), "mode": settings.proxy_mode}]
+    return [{"path": f"{folder}/{_NAME}.repo", "content": _text(lines), "mode": settings.proxy_mode}]
 
 
 def _text(lines: list[str]) -> str:
@@ -133,4 +142,5 @@ class _Manager(t.NamedTuple):
 _MANAGERS = {
     "apt": _Manager(f"/usr/share/keyrings/{_NAME}", ".asc", "/deb/$(ARCH)", needs_gpg=False, files=_apt_files),
     "dnf": _Manager(f"/etc/pki/rpm-gpg/RPM-GPG-KEY-{_NAME}", "", "/rpm/$basearch", needs_gpg=True, files=_dnf_files),
+    "zypper": _Manager(f"/etc/zypp/RPM-GPG-KEY-{_NAME}", "", "/rpm/$basearch", needs_gpg=True, files=_zypper_files),
 }

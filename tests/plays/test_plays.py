@@ -84,7 +84,7 @@ HOSTS = {
     "dnf": Host({}, {"nvidia_container_info": info("dnf")}),
     # Without the key of the repository.
     "fresh": Host({}, {"nvidia_container_info": info(written=False)}),
-    "given": Host({"nvidia_toolkit_key": "KEY"}, {"nvidia_container_info": info("dnf", written=False)}),
+    "given": Host({"nvidia_toolkit_key": "KEY"}, {"nvidia_container_info": info("zypper", written=False)}),
     "no_gpu": Host({"nvidia_runtime_engines": ["docker"]}, {"nvidia_container_info": info(gpu=False)}),
     "no_engine": Host({}, {"nvidia_container_info": info(engines=())}),
     "absent": Host({"nvidia_runtime_engines": ["docker", "crio"]}, {}),

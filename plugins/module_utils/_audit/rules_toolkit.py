@@ -115,7 +115,7 @@ def sources(facts: report.HostFacts) -> report.Findings:
         places = [f"{path} ({', '.join(found)})" if is_entry else path for path, found in by_path.items()]
         message = (
             f"Other package sources conflict with the one that this collection writes: {core_text.listed(places)}. apt"
-            " refuses two sources with one address and different keys. dnf may install packages from either source."
+            " refuses two sources with one address and different keys. dnf and zypper may install packages from either."
         )
         advice = "Remove the entries from these files." if is_entry else steps.REMOVE_SOURCES
         yield report.warning("conflicting-source", core_text.listed(list(by_path)), message, advice)

@@ -195,6 +195,9 @@ class Apt:
 
     # -- transactions --------------------------------------------------------------------------------------------
 
+    def require_transactions(self) -> None:
+        """Return without a check, because apt can always change packages."""
+
     def preview(self, change: packages_base.Change, offline: bool = False) -> packages_base.Preview:
         del offline  # a simulation fetches nothing
         output = self._read("Simulating the change (apt-get -s)", ["apt-get", "-s", *self._arguments(change)])
@@ -254,7 +257,7 @@ class Apt:
     def _run(self, argv: list[str], run: t.Callable[[list[str]], tuple[int, str, str]]) -> tuple[int, str, str]:
         # Only transactions of apt-get can wait for a lock. apt-get update, apt-mark and dpkg cannot.
         return packages_base.retry_while_locked(
-            run, self.host.argv(argv), lambda text: bool(_BUSY.search(text)), self.lock_timeout
+            run, self.host.argv(argv), lambda _status, text: bool(_BUSY.search(text)), self.lock_timeout
         )
 
 

@@ -36,7 +36,7 @@ REPLACED_PACKAGES = (
 REPOSITORY_NAME = "gpufleet-nvidia-container-toolkit"
 # The names of key files contain sixteen hexadecimal digits of the key's fingerprint.
 SHORT_FINGERPRINT = "[0-9A-Fa-f]" * 16
-# The values that mean false for apt (sources.list(5), apt.conf(5)) or dnf (dnf.conf(5)).
+# The values that mean false for apt (sources.list(5), apt.conf(5)), dnf (dnf.conf(5)) or zypper.
 FALSE = ("no", "false", "without", "off", "disable", "0")
 
 # Seconds between two attempts to get a lock.
@@ -202,6 +202,9 @@ class PackageManager(t.Protocol):
 
     def architecture(self) -> str: ...
 
+    def require_transactions(self) -> None:
+        """Raise HostError if the packages of this host cannot change while it runs."""
+
     def preview(self, change: Change, offline: bool = False) -> Preview: ...
 
     def apply(self, change: Change) -> None: ...
@@ -215,8 +218,9 @@ class PackageManager(t.Protocol):
     def unhold(self, names: t.Sequence[str]) -> None: ...
 
 
-# Debian and its derivatives create these files if a reboot is required.
-REBOOT_FILES = ("/run/reboot-required", "/run/reboot-required.pkgs")
+# These files exist if a reboot is required. Debian and its derivatives create the first two, and libzypp the third
+# (zypper needs-rebooting).
+REBOOT_FILES = ("/run/reboot-required", "/run/reboot-required.pkgs", "/run/reboot-needed")
 
 
 def reboot_required(host: hostfs.HostFS, manager: PackageManager | None) -> bool | None:
@@ -229,24 +233,31 @@ def reboot_required(host: hostfs.HostFS, manager: PackageManager | None) -> bool
 
 
 class CommandError(core_errors.HostError):
-    """A failure of a package manager's program. ``output`` are the last lines that the program printed."""
+    """A failure of a package manager's program.
 
-    def __init__(self, action: str, output: t.Sequence[str], advice: str) -> None:
+    ``output`` are the last lines that the program printed. ``not_downloaded`` says that it could not fetch a package.
+    """
+
+    def __init__(self, action: str, output: t.Sequence[str], advice: str, not_downloaded: bool = False) -> None:
         text = " | ".join(output).rstrip(".") or "nothing"
         end = "" if text[-1] in "!?" else "."
         super().__init__(f"{action} failed. Program output: {text}{end} {advice}".rstrip())
         self.advice = advice
+        self.not_downloaded = not_downloaded
         self.output = tuple(output)
 
 
 def retry_while_locked(
-    run: core_plan.Runner, argv: list[str], busy: t.Callable[[str], bool], timeout: float
+    run: core_plan.Runner, argv: list[str], busy: t.Callable[[int, str], bool], timeout: float
 ) -> tuple[int, str, str]:
-    """Run ``argv``, and repeat it for ``timeout`` seconds while it fails because another program holds a lock."""
+    """Run ``argv``, and repeat it for ``timeout`` seconds while it fails because another program holds a lock.
+
+    ``busy`` returns whether this is the reason, from the exit status and the output.
+    """
     deadline = time.monotonic() + timeout
     while True:
         status, output, errors = run(argv)
-        if not status or time.monotonic() >= deadline or not busy(output + errors):
+        if not status or time.monotonic() >= deadline or not busy(status, output + errors):
             return status, output, errors
         time.sleep(_PAUSE)
 

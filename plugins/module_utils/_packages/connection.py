@@ -37,8 +37,8 @@ def endpoint(url: str | None) -> Endpoint | None:
 def connection_error(url: str | None, proxy: str | None) -> str | None:
     """Return why this host cannot connect to the proxy or, without one, to the host of ``url``; None if it can.
 
-    This is checked after apt-get or dnf has failed, because their exit status is the same for an unreachable host and
-    for a wrong signature.
+    This is checked after apt-get, dnf or zypper has failed, because their exit status is the same for an unreachable
+    host and for a wrong signature.
     """
     # Only a failed task needs this import.
     import socket  # noqa: PLC0415

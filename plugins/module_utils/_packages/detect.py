@@ -9,7 +9,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt_sources, dnf_sources
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt_sources, dnf_sources, zypper_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 
 if t.TYPE_CHECKING:
@@ -53,6 +53,12 @@ def _create_dnf(host: hostfs.HostFS, run: packages_base.Commands, lock_timeout: 
     return dnf.Dnf(host, run, lock_timeout)
 
 
+def _create_zypper(host: hostfs.HostFS, run: packages_base.Commands, lock_timeout: int) -> packages_base.PackageManager:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import zypper  # noqa: PLC0415
+
+    return zypper.Zypper(host, run, lock_timeout)
+
+
 FAMILIES = (
     Family(
         ("debian", "ubuntu"),
@@ -66,7 +72,12 @@ FAMILIES = (
         _create_dnf,
         dnf_sources.REPOSITORY,
     ),
-    Family(("suse", "sles", "opensuse", "opensuse-leap", "opensuse-tumbleweed"), (), None, None),
+    Family(
+        ("suse", "sles", "sled", "opensuse", "opensuse-leap", "opensuse-tumbleweed"),
+        ("zypper", "rpm"),
+        _create_zypper,
+        zypper_sources.REPOSITORY,
+    ),
 )
 
 
@@ -102,8 +113,9 @@ def _create(
 ) -> packages_base.PackageManager:
     if family.create is None:
         raise UnsupportedError(
-            f"This collection does not support packages of {distribution}. Install the NVIDIA Container Toolkit with"
-            f" the distribution's package manager, and set {errors.option:source}: existing."
+            f"This collection does not support packages of {distribution}. Set {errors.option:source}: directory, or"
+            " install the NVIDIA Container Toolkit with the distribution's package manager and set"
+            f" {errors.option:source}: existing."
         )
     missing = [name for name in family.programs if host.find_executable([name]) is None]
     if missing and host.live:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Read the version locks of dnf, and save and restore files that a transaction removes or changes."""
+"""Read the version locks of dnf."""
 
 from __future__ import annotations
 
@@ -11,86 +11,13 @@ import fnmatch
 import os
 import posixpath
 import re
-import stat
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import saved_files
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
-
-
-# rpm adds this suffix to an edited file when it removes the package.
-_COPY = ".rpmsave"
-
-
-class SavedFile(t.NamedTuple):
-    """The state of a file before a transaction.
-
-    ``target`` is the target of a symbolic link; the content of the target is not saved. ``has_copy`` is true if a copy
-    with the suffix .rpmsave existed already.
-    """
-
-    path: str
-    content: bytes
-    mode: int
-    owner: tuple[int, int]
-    target: str | None
-    has_copy: bool
-
-
-def snapshot_files(host: hostfs.HostFS, paths: t.Iterable[str]) -> list[SavedFile]:
-    """Return the state of those ``paths`` that are regular files or links, for restore() and restore_missing().
-
-    Raises HostError if a file cannot be read.
-    """
-    saved = []
-    for path in paths:
-        real = host.real_path(path, last=False)
-        try:
-            status = os.lstat(real)
-            target = os.readlink(real) if stat.S_ISLNK(status.st_mode) else None
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise errors.os_error(path, "read", error) from error
-        content = host.read(path) if stat.S_ISREG(status.st_mode) else b""
-        if content is None or not (target is not None or stat.S_ISREG(status.st_mode)):
-            continue
-        owner, has_copy = (status.st_uid, status.st_gid), host.lexists(path + _COPY)
-        saved.append(SavedFile(path, content, stat.S_IMODE(status.st_mode), owner, target, has_copy))
-    return saved
-
-
-def restore_missing(host: hostfs.HostFS, saved: t.Iterable[SavedFile]) -> list[str]:
-    """Restore the files that no longer exist, and return their paths. Existing files stay unchanged."""
-    missing = [file for file in saved if not host.lexists(file.path)]
-    for file in missing:
-        atomic_write.make_directories(host, posixpath.dirname(file.path), 0o755)
-        _write(host, file)
-        copy = file.path + _COPY
-        if file.target is None and not file.has_copy and host.lexists(copy) and host.read(copy) == file.content:
-            atomic_write.remove_file(host, copy)
-    return [file.path for file in missing]
-
-
-def restore(host: hostfs.HostFS, saved: t.Iterable[SavedFile]) -> None:
-    """Restore the files that no longer exist or have another content."""
-    saved = list(saved)
-    restore_missing(host, saved)
-    for file in saved:
-        if file.target is None and host.read(file.path) != file.content:
-            atomic_write.replace_file(host, file.path, file.content, file.mode, file.owner)
-
-
-def _write(host: hostfs.HostFS, file: SavedFile) -> None:
-    if file.target is None:
-        atomic_write.replace_file(host, file.path, file.content, file.mode, file.owner)
-        return
-    try:
-        os.symlink(file.target, host.real_path(file.path, last=False))
-    except OSError as error:
-        raise errors.os_error(file.path, "written", error) from error
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import rpm
 
 
 # The configuration file of dnf 4's plugin, which has no list without this file, and the list of dnf 5.
@@ -127,6 +54,14 @@ class LockList(t.NamedTuple):
         text = self.host.read_text(path)
         return parse_dnf5_locks(text) if path == LOCKS_5 else parse_dnf4_locks(text)
 
+    def exist(self) -> bool:
+        return bool(self.patterns())
+
+    def held_names(self, rows: t.Sequence[rpm.Row]) -> set[str]:
+        """Return the names of those installed packages that are locked at their version."""
+        locks = self.patterns()
+        return {row.name for row in rows if is_locked(row, locks)}
+
     def delete_arguments(self, names: t.Collection[str]) -> list[str]:
         """Return the arguments of dnf versionlock delete for these packages.
 
@@ -138,9 +73,9 @@ class LockList(t.NamedTuple):
             return locks
         return [name for name in names if any(names_package(lock, name) for lock in locks)]
 
-    def snapshot(self) -> list[SavedFile]:
+    def snapshot(self) -> list[saved_files.SavedFile]:
         """Return the state of the list, for restore()."""
-        return [] if self.path is None else snapshot_files(self.host, [self.path])
+        return [] if self.path is None else saved_files.snapshot_files(self.host, [self.path])
 
 
 def _plugin_list(text: str) -> str | None:

@@ -4,8 +4,8 @@
 
 """The files of this collection's package repository, and package sources that conflict with it.
 
-If two sources have the same address but different keys (Signed-By), apt refuses both. dnf accepts both and may use
-either. `apt_sources` and `dnf_sources` read the sources of one package manager.
+If two sources have the same address but different keys (Signed-By), apt refuses both. dnf and zypper accept both and
+may use either. `apt_sources`, `dnf_sources` and `zypper_sources` read the sources of one package manager.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STAGED_KEYS = f"/var/cache/gpufleet-nvidia-key-{packages_base.SHORT_FINGERPRINT}
 
 # Scheme ("https", "mirror+http"), user and password, host, port, path. The groups are the host and the path.
 _ADDRESS = re.compile(r"(?:[a-z0-9.+-]+:/*)?(?:[^/@]*@)?([^/:]*)(?::[0-9]+)?(/.*)?", re.IGNORECASE)
-# Architectures in addresses, and the variables that apt and dnf replace with an architecture.
+# Architectures in addresses, and the variables that apt, dnf and zypper replace with an architecture.
 _ARCHITECTURES = ("$(ARCH)", "$basearch", "$arch", "amd64", "arm64", "x86_64", "aarch64", "ppc64el", "ppc64le")
 
 

@@ -99,6 +99,7 @@ class FakePackageManager:
         self.side_effects = Preview()
         self.cut_off = False
         self.can_hold = True
+        self.can_change = True
         self.program_versions: dict[str, str] = {}
         # The calls of methods except those that read, in order.
         self.calls: list[str] = []
@@ -200,6 +201,10 @@ class FakePackageManager:
 
     def architecture(self) -> str:
         return "amd64"
+
+    def require_transactions(self) -> None:
+        if not self.can_change:
+            raise HostError("Packages cannot change.")
 
     def preview(self, change: Change, offline: bool = False) -> Preview:
         del offline

@@ -179,6 +179,8 @@ class Installation(toolkit_packages.PackageTask):
 
     def _check_preconditions(self, state: toolkit_packages.State, changes: PendingChanges) -> None:
         """Raise an error, or warn, for every problem that is known before the host is changed."""
+        if changes.needs_transaction:
+            self.manager.require_transactions()
         if self.options.hold:
             self.manager.require_holds()
         known = self._requested if not self._wants_latest else None
@@ -268,14 +270,11 @@ class Installation(toolkit_packages.PackageTask):
             state = self.installed_state()
         try:
             backups = self._write_sources(changes, saved)
-            # dnf does not import the new version of a key while rpm has the previous one.
-            rpm_keys.remove_keys(self.host, self.run, changes.keys.replaced)
+            rpm_keys.apply_keys(self.host, self.run, changes.keys)
             target = self._change_packages(state, changes)
             self._set_holds()
             after = self.installed_state()
             self._check_versions(after)
-            rpm_keys.import_keys(self.host, self.run, changes.keys.imports)
-            rpm_keys.remove_keys(self.host, self.run, changes.keys.unused)
         except errors.NvidiaError as error:
             self._restore_sources(state, changes, saved, error)
             raise
@@ -309,9 +308,7 @@ class Installation(toolkit_packages.PackageTask):
             return
         try:
             saved.restore()
-            if changes.keys.replaced:
-                # The files contain the previous version again.
-                rpm_keys.import_keys(self.host, self.run, changes.keys.imports)
+            rpm_keys.undo_keys(self.host, self.run, changes.keys)
         except errors.HostError as another:
             raise errors.HostError(f"{error} The previous package sources could not be restored: {another}") from error
         if saved.saved:

@@ -41,7 +41,7 @@ INSTALLED = f"{core_records.STATE_DIR}/installed-packages.json"
 
 
 def remove_sources(host: hostfs.HostFS, paths: t.Iterable[str], backup_dir: str) -> list[dict[str, str | None]]:
-    """Remove the files ``paths``, which define repositories of apt or dnf, each after a backup. Returns the backups."""
+    """Remove the files ``paths``, which define repositories, each after a backup. Returns the backups."""
     backups: list[dict[str, str | None]] = []
     for path in paths:
         content = host.read(path)
@@ -172,9 +172,15 @@ def clean_cache(host: hostfs.HostFS, cache: str, files: t.Iterable[str]) -> None
     atomic_write.remove_empty_directories(host, [posixpath.dirname(cache), cache])
 
 
-# In these directories apt and dnf may read any file as configuration.
-SOURCE_FOLDERS = ("/etc/apt/sources.list.d", "/etc/apt/preferences.d", "/etc/apt/apt.conf.d", "/etc/yum.repos.d")
-# The messages of apt-get and dnf (4 and 5) about a package that they could not fetch.
+# In these directories apt, dnf and zypper may read any file as configuration.
+SOURCE_FOLDERS = (
+    "/etc/apt/sources.list.d",
+    "/etc/apt/preferences.d",
+    "/etc/apt/apt.conf.d",
+    "/etc/yum.repos.d",
+    "/etc/zypp",
+)
+# The messages of apt-get and dnf (4 and 5) about a package that they could not fetch. zypper says it in its XML.
 _NOT_DOWNLOADED = re.compile(
     r"Failed to fetch|Unable to fetch|Error downloading|Failed to download|Cannot download|Status code: 4|No more mirr"
 )
@@ -272,7 +278,7 @@ class PackageTask(toolkit_installed.Policies):
         """The package manager. Raises HostError if the host has no known one."""
         if self._manager is None:
             raise errors.HostError(
-                "Unsupported package manager: /etc/os-release names no distribution with apt or dnf. Set"
+                "Unsupported package manager: /etc/os-release names no distribution with apt, dnf or zypper. Set"
                 f" {errors.option:source}: directory, or install the NVIDIA Container Toolkit in another way and set"
                 f" {errors.option:source}: existing."
             )
@@ -397,7 +403,7 @@ def explain_failure(error: packages_base.CommandError, before: State, after: Sta
 
 def is_download_error(error: packages_base.CommandError) -> bool:
     """Return whether a transaction failed because a package could not be fetched, for example with old lists."""
-    return any(_NOT_DOWNLOADED.search(line) for line in error.output)
+    return error.not_downloaded or any(_NOT_DOWNLOADED.search(line) for line in error.output)
 
 
 def _predicted_toolkit(result: TaskResult, version: str | None) -> dict[str, t.Any] | None:

@@ -80,6 +80,8 @@ class Removal(toolkit_packages.PackageTask):
 
     def _check_preconditions(self, state: toolkit_packages.State, removal: RemovalPlan) -> None:
         """Raise an error, or warn, for every problem that is known before the host is changed."""
+        if removal.packages:
+            self.manager.require_transactions()
         if removal.packages and self.manager.interrupted():
             self.manager.refuse_interrupted(state.half_installed)
         # Packages of which only configuration files remain are not used by containers.

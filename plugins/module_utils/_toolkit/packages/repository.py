@@ -37,7 +37,7 @@ if t.TYPE_CHECKING:
 
 PROXY = "@PROXY@"
 _MODE = re.compile(r"0[0-7]{3}")
-# Characters that would end the value in apt.conf(5) or dnf.conf(5).
+# Characters that would end the value in apt.conf(5), dnf.conf(5) or a repository file of zypper.
 _NOT_IN_A_PROXY = re.compile(r"[\s\"'\\;{}]")
 # The diff shows this for a key that is not fetched yet.
 _NOT_FETCHED = b"(not fetched yet)\n"

@@ -2,9 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Check the key of the repository for dnf, import it into rpm, and remove previous and unused keys from rpm.
+"""Check the key of the repository for dnf or zypper, import it into rpm, and remove previous and unused keys from rpm.
 
 dnf trusts every key in the file that ``gpgkey`` names, and neither dnf nor rpm replaces a key by its renewed version.
+zypper trusts every key in rpm, for each repository. If rpm lacks the key of a repository, zypper can import one that
+the repository itself contains, so this module never lets it import any.
 """
 
 from __future__ import annotations
@@ -66,12 +68,14 @@ class KeyPlan(t.NamedTuple):
     """The required changes in rpm.
 
     ``imports`` are key files to import. ``replaced`` and ``unused`` are names in rpm: other versions of the imported
-    keys, and keys whose files are removed.
+    keys, and keys whose files are removed. ``unused_files`` are these files. ``kept`` are the names of the other keys.
     """
 
     imports: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    unused_files: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
     @property
     def has_changes(self) -> bool:
@@ -98,7 +102,7 @@ def plan_keys(
     fetched yet is not checked. Raises WrongKeyError and HostError.
     """
     keys = [file for file in files if fingerprint and _KEY_FILE.search(file.path)]
-    removed = [found[1] for found in (_KEY_FILE.search(file.path) for file in repository.restored) if found]
+    removed = {file.path: found[1] for file in repository.restored for found in [_KEY_FILE.search(file.path)] if found}
     if not keys and not removed:
         return KeyPlan()
     if keys:
@@ -118,15 +122,17 @@ def plan_keys(
         if key.records not in [listing.records for listing in present.values()]:
             imports.append(path)
             replaced += [name for name, listing in present.items() if fingerprint in listing.fingerprints]
-    unused = [name for digits in removed for name in _names_of(installed, digits) if name not in same]
-    return KeyPlan(tuple(imports), tuple(replaced), tuple(unused))
+    unused = [name for digits in removed.values() for name in _names_of(installed, digits) if name not in same]
+    kept = [name for name in installed if name not in (*replaced, *unused)]
+    return KeyPlan(tuple(imports), tuple(replaced), tuple(unused), tuple(removed), tuple(kept))
 
 
 def require_gpg(host: hostfs.HostFS) -> None:
     """Raise HostError if the host lacks the program that checks keys."""
     if host.find_executable(["gpg"]) is None:
         raise errors.HostError(
-            "The program gpg, which checks the key of the repository for dnf, is missing. Install the package gnupg2."
+            "The program gpg, which checks the key of the repository, is missing. Install the package gnupg2, on SUSE"
+            " gpg2."
         )
 
 
@@ -167,6 +173,29 @@ def list_keys(host: hostfs.HostFS, run: core_plan.Runner, content: bytes) -> Key
 # -- rpm ---------------------------------------------------------------------------------------------------------------
 
 
+def apply_keys(host: hostfs.HostFS, run: core_plan.Runner, plan: KeyPlan) -> None:
+    """Change the keys in rpm. zypper needs the key before it fetches a list, and must not accept the previous one.
+
+    Raises CommandError.
+    """
+    # Neither dnf nor rpm imports the new version of a key while rpm has the previous one.
+    remove_keys(host, run, (*plan.replaced, *plan.unused))
+    import_keys(host, run, plan.imports)
+
+
+def undo_keys(host: hostfs.HostFS, run: core_plan.Runner, plan: KeyPlan) -> None:
+    """Undo apply_keys(), after the key files have their previous content again. Raises CommandError."""
+    if not plan.has_changes:
+        return
+    if plan.imports:
+        digits = [found[1] for found in map(_KEY_FILE.search, plan.imports) if found]
+        present = _installed_keys(host, run)
+        imported = [name for each in digits for name in _names_of(present, each) if name not in plan.kept]
+        remove_keys(host, run, imported)
+    previous = [*(plan.imports if plan.replaced else ()), *(plan.unused_files if plan.unused else ())]
+    import_keys(host, run, [path for path in previous if host.exists(path)])
+
+
 def remove_keys(host: hostfs.HostFS, run: core_plan.Runner, names: t.Sequence[str]) -> None:
     """Remove keys from rpm by their names in rpm. Raises CommandError."""
     if names:
@@ -174,7 +203,7 @@ def remove_keys(host: hostfs.HostFS, run: core_plan.Runner, names: t.Sequence[st
 
 
 def import_keys(host: hostfs.HostFS, run: core_plan.Runner, paths: t.Sequence[str]) -> None:
-    """Import key files into rpm. rpm accepts a key that it has already, such as one that dnf has imported.
+    """Import key files into rpm. rpm accepts a key that it has already.
 
     Raises CommandError.
     """

@@ -83,7 +83,8 @@ def test_steps_that_only_some_hosts_need(
         ({}, {}, True), ({"package_manager": "dnf"}, {}, True),
         # The installation refuses these hosts, so nothing is written before.
         ({"package_manager": "dnf", "gpg": None}, {}, False), ({"package_manager": None}, {}, False),
-        ({"package_manager": "zypper"}, {}, False), ({}, {"host_root": "/tree"}, False),
+        ({"package_manager": "pkg"}, {}, False), ({"package_manager": "zypper"}, {}, True),
+        ({}, {"host_root": "/tree"}, False),
         ({}, {"key": "KEY"}, False), ({}, {"source": "existing"}, False),
         ({"repository_files": [STAGED]}, {}, False), ({"repository_files": [STAGED]}, {"key_refresh": "yes"}, True),
         ({"repository_files": [STAGED]}, {"key_refresh": True, "check_mode": True}, False),
@@ -165,7 +166,8 @@ def contents(manager: str, **settings: t.Any) -> dict[str, dict[str, str]]:
 
 APT_KEY = "/usr/share/keyrings/gpufleet-nvidia-container-toolkit-ddcae044f796ecb0.asc"
 DNF_KEY = "/etc/pki/rpm-gpg/RPM-GPG-KEY-gpufleet-nvidia-container-toolkit-ddcae044f796ecb0"
-SOURCE, PIN, PROXY, REPO = sources.repository_files()
+ZYPPER_KEY = "/etc/zypp/RPM-GPG-KEY-gpufleet-nvidia-container-toolkit-ddcae044f796ecb0"
+SOURCE, PIN, PROXY, REPO, ZYPPER_REPO = sources.repository_files()
 
 
 def test_files_for_apt() -> None:
@@ -196,11 +198,22 @@ def test_files_for_dnf() -> None:
     assert not [line for line in lines if line.startswith(("priority", "proxy"))]
 
 
+def test_files_for_zypper() -> None:
+    found = contents("zypper", proxy="http://p:1", pin_priority="5", repository_gpgcheck="no", key="KEY")
+    assert (set(found), found[ZYPPER_KEY]) == ({ZYPPER_KEY, ZYPPER_REPO}, {"content": "KEY\n"})
+    lines = found[ZYPPER_REPO]["content"].splitlines()
+    assert {"baseurl=https://b/stable/rpm/$basearch", f"gpgkey=file://{ZYPPER_KEY}", "autorefresh=1"} <= set(lines)
+    # The packages of a repository without a signature are checked.
+    assert {"gpgcheck=1", "repo_gpgcheck=0", "pkg_gpgcheck=1"} <= set(lines)
+    assert lines[-2:] == ["priority=5", "proxy=@PROXY@"]
+    assert "skip_if_unavailable=0" not in lines
+
+
 def test_no_files_without_a_repository() -> None:
-    assert contents("zypper") == contents("apt", source="existing") == contents("", key="KEY") == {}
+    assert contents("pkg") == contents("apt", source="existing") == contents("", key="KEY") == {}
 
 
-@pytest.mark.parametrize("manager", ["apt", "dnf"])
+@pytest.mark.parametrize("manager", ["apt", "dnf", "zypper"])
 def test_the_plan_has_no_secrets(manager: str) -> None:
     settings: dict[str, t.Any] = {"proxy": "http://me:secret@p:1", "key": "secret"}
     assert "secret" not in str(plan({"package_manager": manager}, **settings))

@@ -132,6 +132,13 @@ def test_its_facts_reach_messages(manager: Pkg) -> None:
     assert manager.repair_command(["a", "b"]) == "pkg repair a b"
 
 
+def test_a_family_without_a_manager(manager: Pkg, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(detect, "FAMILIES", (detect.Family(("example",), (), None, None),))
+    assert detect.repositories() == []
+    with pytest.raises(detect.UnsupportedError, match=r"packages of example\. .*source: directory.*source: existing"):
+        detect.detect_package_manager(host_of(manager), manager.run)
+
+
 # -- names of managers in other code ------------------------------------------------------------------------------
 
 NAMES = {"apt", "dnf", "zypper", "yum", "rpm", "dpkg"}
@@ -139,6 +146,8 @@ NAMES = {"apt", "dnf", "zypper", "yum", "rpm", "dpkg"}
 ALLOWED = {
     "plugins/module_utils/_packages/apt.py",
     "plugins/module_utils/_packages/dnf.py",
+    "plugins/module_utils/_packages/rpm.py",
+    "plugins/module_utils/_packages/zypper.py",
     "plugins/module_utils/_toolkit/packages/rpm_keys.py",
 }
 

@@ -29,9 +29,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.dnf impo
     Dnf,
     candidates_of,
     preview_of,
-    version_order,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.dnf_versionlock import PLUGIN_CONFIG
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.rpm import version_order
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import FakePrograms, write_file
 
 if t.TYPE_CHECKING:

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import typing as t
 
 import pytest
@@ -19,9 +17,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.dnf_vers
     names_package,
     parse_dnf4_locks,
     parse_dnf5_locks,
-    restore,
-    restore_missing,
-    snapshot_files,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import write_file
 
@@ -154,63 +149,3 @@ def test_lock_names_package(lock: str, own: bool) -> None:
 )
 def test_lock_holds_one_version(lock: str, locked: bool) -> None:
     assert is_locked(("toolkit", "0", "1.18.2-1", "x86_64"), ["other-1", lock]) is locked
-
-
-# -- saved files -------------------------------------------------------------------------------------------------------
-
-FILE = "/etc/docker/daemon.json"
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> HostFS:
-    (tmp_path / "etc/docker").mkdir(parents=True)
-    (tmp_path / "etc/docker/daemon.json").write_bytes(b"{}\xff\n")
-    (tmp_path / "etc/docker/daemon.json").chmod(0o600)
-    return HostFS(str(tmp_path), live=True)
-
-
-def test_restores_missing_file_with_its_directory(host: HostFS, tmp_path: Path) -> None:
-    saved = snapshot_files(host, [FILE, "/etc/nowhere", "/etc/docker"])
-    assert [file.path for file in saved] == [FILE]
-    owner = (saved[0].owner, (os.geteuid(), os.getegid()))
-    assert owner[0] == owner[1]
-    shutil.rmtree(tmp_path / "etc/docker")
-    assert restore_missing(host, saved) == [FILE]
-    assert (tmp_path / "etc/docker/daemon.json").read_bytes() == b"{}\xff\n"
-    assert (tmp_path / "etc/docker/daemon.json").stat().st_mode & 0o7777 == 0o600
-    assert restore_missing(host, saved) == []
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "left"),
-    [(None, b"{}\xff\n", False), (None, b"other", True), (b"{}\xff\n", b"{}\xff\n", True), (None, None, False)],
-)
-def test_removes_only_the_copy_of_rpm(
-    host: HostFS, tmp_path: Path, before: bytes | None, after: bytes | None, left: bool
-) -> None:
-    copy = tmp_path / "etc/docker/daemon.json.rpmsave"
-    if before is not None:
-        copy.write_bytes(before)
-    saved = snapshot_files(host, [FILE])
-    (tmp_path / FILE[1:]).unlink()
-    if after is not None:
-        copy.write_bytes(after)
-    assert restore_missing(host, saved) == [FILE]
-    assert copy.exists() is left
-
-
-def test_restores_changed_file(host: HostFS, tmp_path: Path) -> None:
-    saved = snapshot_files(host, [FILE])
-    (tmp_path / FILE[1:]).write_text("changed")
-    assert restore_missing(host, saved) == []
-    assert (tmp_path / FILE[1:]).read_text() == "changed"
-    restore(host, saved)
-    assert (tmp_path / FILE[1:]).read_bytes() == b"{}\xff\n"
-
-
-def test_restores_link(host: HostFS, tmp_path: Path) -> None:
-    (tmp_path / "etc/link").symlink_to("../nowhere")
-    saved = snapshot_files(host, ["/etc/link"])
-    (tmp_path / "etc/link").unlink()
-    restore(host, saved)
-    assert os.readlink(tmp_path / "etc/link") == "../nowhere"

@@ -4,14 +4,15 @@
 
 from __future__ import annotations
 
+import posixpath
 import typing as t
 
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt_sources, dnf_sources
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt_sources, dnf_sources, zypper_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.apt_sources import parse_deb822, parse_list
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import Entry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import Entry, Repository
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.dnf_sources import parse_repo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.sources import (
     STAGED_KEYS,
@@ -28,7 +29,6 @@ if t.TYPE_CHECKING:
     from pathlib import Path
 
 APT_SOURCE = apt_sources.REPOSITORY.source
-DNF_SOURCE = dnf_sources.REPOSITORY.source
 KEY_PATTERNS = key_patterns()
 REPOSITORY_FILES = repository_files()
 ADDRESS = "https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)"
@@ -223,25 +223,26 @@ def test_unrelated_sources_of_apt(tmp_path: Path, path: str, text: str) -> None:
     assert conflicts(host(tmp_path, {path: text}), apt_sources.REPOSITORY) == Conflicts([], [])
 
 
-def test_sources_of_dnf(tmp_path: Path) -> None:
+@pytest.mark.parametrize("repository", [dnf_sources.REPOSITORY, zypper_sources.REPOSITORY])
+def test_sources_of_dnf_and_zypper(tmp_path: Path, repository: Repository) -> None:
+    folder, address = posixpath.dirname(repository.source), "nvidia.github.io/libnvidia-container/centos8/$basearch"
     mixed = REPO.replace("enabled=0", "enabled=1").replace("https://nvidia.github.io/libnvidia-container/e", "http://e")
     found = conflicts(
         host(
             tmp_path,
             {
-                "/etc/yum.repos.d/company.repo": "[a]\nbaseurl=http://a\n\n" + REPO,
-                "/etc/yum.repos.d/libnvidia-container.repo": REPO,
-                "/etc/yum.repos.d/nvidia-container-runtime.repo": "[a]\nbaseurl=http://m/nvidia-docker\n",
-                DNF_SOURCE: REPO,
-                "/etc/yum.repos.d/nvidia-docker.repo": mixed,
-                "/etc/yum.repos.d/off.repo": REPO.replace("enabled=1", "enabled=0"),
-                "/etc/yum.repos.d/other.txt": REPO,
+                f"{folder}/company.repo": "[a]\nbaseurl=http://a\n\n" + REPO,
+                f"{folder}/libnvidia-container.repo": REPO,
+                f"{folder}/nvidia-container-runtime.repo": "[a]\nbaseurl=http://m/nvidia-docker\n",
+                repository.source: REPO,
+                f"{folder}/nvidia-docker.repo": mixed,
+                f"{folder}/off.repo": REPO.replace("enabled=1", "enabled=0"),
+                f"{folder}/other.txt": REPO,
                 f"{D}/nvidia-docker.list": LIST,
             },
         ),
-        dnf_sources.REPOSITORY,
+        repository,
     )
-    folder, address = "/etc/yum.repos.d", "nvidia.github.io/libnvidia-container/centos8/$basearch"
     assert found == Conflicts(
         [f"{folder}/libnvidia-container.repo", f"{folder}/nvidia-container-runtime.repo"],
         [

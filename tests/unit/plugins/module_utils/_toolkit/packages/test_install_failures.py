@@ -56,6 +56,19 @@ def test_completes_own_interrupted_transaction_first(manager: FakePackageManager
     assert manager.calls == ["repair", "candidates"]
 
 
+@pytest.mark.parametrize("check_mode", [True, False])
+@pytest.mark.parametrize("options", [{"version": "1.20.0"}, {"state": "absent"}])
+def test_packages_that_cannot_change(manager: FakePackageManager, check_mode: bool, options: dict[str, str]) -> None:
+    manager.have(four("1.19.1-1"))
+    manager.can_change = False
+    before = manager.snapshot()
+    with pytest.raises(HostError, match="cannot change"):
+        manager.execute(check_mode, **options)
+    assert (manager.snapshot(), manager.calls) == (before, [])
+    # The installed packages can still be used.
+    assert not manager.execute(check_mode, source="existing")["changed"]
+
+
 def test_reads_state_again_under_the_lock(manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch) -> None:
     take = lock.host_lock
 

@@ -15,6 +15,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import BACKUP_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._module import run_module as finish
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt_sources
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import detect as packages_detect
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.apt import STATUS_FILE
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import PACKAGES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.detect import FAMILIES
@@ -142,10 +143,11 @@ def test_only_transactions_have_no_time_limit(monkeypatch: pytest.MonkeyPatch, r
     assert any("DPkg::Lock::Timeout=7" in argv for _limit, argv in ran.commands)
 
 
-def test_suse_supports_existing(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
-    write_file(root, "/etc/os-release", "ID=sles\n")
+def test_unsupported_packages(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    write_file(root, "/etc/os-release", "ID=example\n")
+    monkeypatch.setattr(packages_detect, "FAMILIES", (packages_detect.Family(("example",), (), None, None),))
     ran = run_module(monkeypatch, root)
-    assert "source: existing" in ran.module.result["msg"]
+    assert {"directory,", "existing."} <= set(ran.module.result["msg"].split())
     assert ran.commands == []
     gone = run_module(monkeypatch, root, state="absent")
     assert (gone.module.result.get("msg"), gone.module.result["changed"]) == (None, False)

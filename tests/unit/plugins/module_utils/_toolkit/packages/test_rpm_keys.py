@@ -87,7 +87,7 @@ def name_of(armor: str) -> str:
     return OTHER_IN_RPM if OTHER in armor else IN_RPM
 
 
-class DnfWorld(FakePackageManager):
+class FakeDnf(FakePackageManager):
     """A host with dnf. Programs other than gpg and rpm are those of the toolkit."""
 
     name = "dnf"
@@ -167,9 +167,9 @@ def list_keys(manager: FakePackageManager, content: str) -> rpm_keys.KeyListing:
 
 
 @pytest.fixture
-def manager(tmp_path: Path) -> DnfWorld:
+def manager(tmp_path: Path) -> FakeDnf:
     """A host with one other key in rpm, and with the staged key."""
-    manager = DnfWorld(tmp_path)
+    manager = FakeDnf(tmp_path)
     manager.listed = manager.published = ["1.20.0-1", "1.19.1-1"]
     manager.keys["gpg-pubkey-00000001-00000002"] = "another vendor"
     manager.write(STAGED[FIRST], KEY)
@@ -198,7 +198,7 @@ def manager(tmp_path: Path) -> DnfWorld:
         ("<html>", False),
     ],
 )
-def test_exactly_one_key(manager: DnfWorld, content: str, accepted: bool) -> None:
+def test_exactly_one_key(manager: FakeDnf, content: str, accepted: bool) -> None:
     listing = list_keys(manager, content)
     assert listing.is_only(FIRST) is accepted
     assert not listing.is_only(FIRST[:-1] + "0")
@@ -207,7 +207,7 @@ def test_exactly_one_key(manager: DnfWorld, content: str, accepted: bool) -> Non
 
 
 @pytest.mark.parametrize("content", [OTHER, KEY + OTHER, "<html>"])
-def test_wrong_key(manager: DnfWorld, content: str) -> None:
+def test_wrong_key(manager: FakeDnf, content: str) -> None:
     manager.write(STAGED[FIRST], content)
     before = manager.state()
     with pytest.raises(HostError, match=f"with exactly one key, which has the fingerprint {FIRST}"):
@@ -221,23 +221,23 @@ def test_wrong_key(manager: DnfWorld, content: str) -> None:
     assert manager.calls == []
 
 
-def test_wrong_key_of_the_user_stays(manager: DnfWorld) -> None:
+def test_wrong_key_of_the_user_stays(manager: FakeDnf) -> None:
     manager.write("/srv/key.asc", OTHER)
     with pytest.raises(HostError, match=SECOND):
         manager.execute(**manager.requested(source="/srv/key.asc"))
     assert manager.path("/srv/key.asc").read_text() == OTHER
 
 
-def test_missing_gpg(manager: DnfWorld) -> None:
+def test_missing_gpg(manager: FakeDnf) -> None:
     manager.path("/usr/bin/gpg").unlink()
     for check_mode in (True, False):
-        with pytest.raises(HostError, match="Install the package gnupg2"):
+        with pytest.raises(HostError, match="gnupg2"):
             manager.execute(check_mode, **manager.requested())
     assert manager.calls == []
     assert manager.path(STAGED[FIRST]).exists()
 
 
-def test_invalid_fingerprint(manager: DnfWorld) -> None:
+def test_invalid_fingerprint(manager: FakeDnf) -> None:
     with pytest.raises(NvidiaError, match="key_fingerprint must have 40 hexadecimal digits"):
         manager.execute(**{**manager.requested(), "key_fingerprint": FIRST[:-1]})
 
@@ -245,7 +245,7 @@ def test_invalid_fingerprint(manager: DnfWorld) -> None:
 # -- installation ------------------------------------------------------------------------------------------------------
 
 
-def test_first_run_and_unchanged_run(manager: DnfWorld) -> None:
+def test_first_run_and_unchanged_run(manager: FakeDnf) -> None:
     before = manager.state()
     predicted = manager.execute(check_mode=True, **manager.requested())
     assert manager.state() == before
@@ -263,7 +263,7 @@ def test_first_run_and_unchanged_run(manager: DnfWorld) -> None:
     assert (manager.state(), manager.calls) == (after, ran)
 
 
-def test_check_mode_without_a_fetched_key(manager: DnfWorld) -> None:
+def test_check_mode_without_a_fetched_key(manager: FakeDnf) -> None:
     manager.path(STAGED[FIRST]).unlink()
     result = manager.execute(check_mode=True, **manager.requested())
     assert (result["changed"], result["diff"][-1]["after"]) == (True, f"{PATHS[FIRST]}\n")
@@ -272,7 +272,7 @@ def test_check_mode_without_a_fetched_key(manager: DnfWorld) -> None:
     assert manager.homes == []
 
 
-def test_rpm_has_lost_the_key(manager: DnfWorld) -> None:
+def test_rpm_has_lost_the_key(manager: FakeDnf) -> None:
     manager.execute(**manager.requested())
     del manager.keys[IN_RPM]
     manager.calls.clear()
@@ -281,7 +281,7 @@ def test_rpm_has_lost_the_key(manager: DnfWorld) -> None:
     assert (manager.keys[IN_RPM], manager.calls) == (KEY, ["rpm --import"])
 
 
-def test_renewed_key(manager: DnfWorld) -> None:
+def test_renewed_key(manager: FakeDnf) -> None:
     manager.execute(**manager.requested())
     manager.write(STAGED[FIRST], RENEWED)
     manager.calls.clear()
@@ -290,14 +290,14 @@ def test_renewed_key(manager: DnfWorld) -> None:
     result = manager.execute(**manager.requested())
     assert result["diff"] == predicted["diff"]
     assert result["diff"][-1]["before"] == f"{IN_RPM}\n"
-    # dnf would keep the previous version during the transaction.
-    assert manager.calls == ["rpm --erase", REFRESH, "rpm --import"]
+    # rpm would keep the previous version.
+    assert manager.calls == ["rpm --erase", "rpm --import", REFRESH]
     assert (manager.keys[IN_RPM], manager.path(PATHS[FIRST]).read_text()) == (RENEWED, RENEWED)
     assert not manager.execute(**manager.requested())["changed"]
 
 
 @pytest.mark.parametrize("renewed", [True, False])
-def test_failed_run(manager: DnfWorld, renewed: bool) -> None:
+def test_failed_run(manager: FakeDnf, renewed: bool) -> None:
     manager.execute(**manager.requested())
     number, content = (FIRST, RENEWED) if renewed else (SECOND, OTHER)
     manager.write(STAGED[number], content)
@@ -309,7 +309,18 @@ def test_failed_run(manager: DnfWorld, renewed: bool) -> None:
     assert manager.state() == before
 
 
-def test_another_key(manager: DnfWorld) -> None:
+def test_failed_first_run(manager: FakeDnf) -> None:
+    before = manager.state()
+    manager.failures[REFRESH] = "wrong signature"
+    with pytest.raises(HostError, match="wrong signature"):
+        manager.execute(**manager.requested())
+    # zypper would go on to trust the key for all repositories.
+    assert manager.calls == ["rpm --import", REFRESH, "rpm --erase"]
+    del before[STAGED[FIRST][1:]]
+    assert manager.state() == before
+
+
+def test_another_key(manager: FakeDnf) -> None:
     manager.execute(**manager.requested())
     manager.write(STAGED[SECOND], OTHER)
     manager.calls.clear()
@@ -317,12 +328,13 @@ def test_another_key(manager: DnfWorld) -> None:
     assert IN_RPM in manager.keys
     result = manager.execute(**manager.requested(SECOND))
     assert result["diff"] == predicted["diff"]
-    assert manager.calls == [REFRESH, "rpm --import", "rpm --erase"]
+    # zypper accepts what any key in rpm has signed.
+    assert manager.calls == ["rpm --erase", "rpm --import", REFRESH]
     assert sorted(manager.keys) == ["gpg-pubkey-00000001-00000002", OTHER_IN_RPM]
     assert not manager.execute(**manager.requested(SECOND))["changed"]
 
 
-def test_key_with_the_same_short_name(manager: DnfWorld) -> None:
+def test_key_with_the_same_short_name(manager: FakeDnf) -> None:
     """rpm names a key by 32 bits of its fingerprint."""
     manager.keys[f"{IN_RPM[:-1]}1"] = OTHER
     manager.execute(**manager.requested())
@@ -330,7 +342,7 @@ def test_key_with_the_same_short_name(manager: DnfWorld) -> None:
     assert manager.keys[IN_RPM] == KEY
 
 
-def test_full_fingerprints_in_names(manager: DnfWorld) -> None:
+def test_full_fingerprints_in_names(manager: FakeDnf) -> None:
     """rpm 6 names a key by its fingerprint."""
     name = f"gpg-pubkey-{FIRST.lower()}-65920080"
     manager.execute(**manager.requested())
@@ -340,7 +352,7 @@ def test_full_fingerprints_in_names(manager: DnfWorld) -> None:
     assert name not in manager.keys
 
 
-def test_without_a_fingerprint(manager: DnfWorld) -> None:
+def test_without_a_fingerprint(manager: FakeDnf) -> None:
     manager.write(STAGED[FIRST], OTHER)
     manager.execute(**{**manager.requested(), "key_fingerprint": None})
     assert manager.homes == []
@@ -348,7 +360,7 @@ def test_without_a_fingerprint(manager: DnfWorld) -> None:
 
 
 @pytest.mark.parametrize("command", ["-qa", "--import", "--erase"])
-def test_failure_of_rpm(manager: DnfWorld, command: str) -> None:
+def test_failure_of_rpm(manager: FakeDnf, command: str) -> None:
     manager.execute(**manager.requested())
     manager.write(STAGED[FIRST], RENEWED)
     before = manager.state()
@@ -366,7 +378,7 @@ def test_failure_of_rpm(manager: DnfWorld, command: str) -> None:
 # -- removal -----------------------------------------------------------------------------------------------------------
 
 
-def test_removal(manager: DnfWorld) -> None:
+def test_removal(manager: FakeDnf) -> None:
     manager.execute(**manager.requested())
     # The removal needs no gpg.
     manager.path("/usr/bin/gpg").unlink()
@@ -380,7 +392,7 @@ def test_removal(manager: DnfWorld) -> None:
     assert not manager.execute(state="absent")["changed"]
 
 
-def test_interrupted_removal(manager: DnfWorld) -> None:
+def test_interrupted_removal(manager: FakeDnf) -> None:
     manager.execute(**manager.requested())
     manager.broken_rpm.add("--erase")
     with pytest.raises(HostError, match="rpm --erase failed"):
@@ -390,7 +402,7 @@ def test_interrupted_removal(manager: DnfWorld) -> None:
     assert IN_RPM not in manager.keys
 
 
-def test_offline_tree(manager: DnfWorld) -> None:
+def test_offline_tree(manager: FakeDnf) -> None:
     """The database of rpm belongs to the running host."""
     manager.execute(**manager.requested())
     manager.live = False
@@ -402,7 +414,7 @@ def test_offline_tree(manager: DnfWorld) -> None:
 
 
 @pytest.mark.skipif(not (shutil.which("gpg") and shutil.which("rpm")), reason="needs gpg and rpm: apt install gpg rpm")
-def test_real_programs(manager: DnfWorld, tmp_path: Path) -> None:
+def test_real_programs(manager: FakeDnf, tmp_path: Path) -> None:
     database = tmp_path / "rpm"
     database.mkdir()
 
