@@ -37,12 +37,10 @@ from unchanged import CONFIG_TOML
 
 ENGINES = ("docker", "containerd", "crio")
 PROGRAMS = {"docker": "dockerd", "containerd": "containerd", "crio": "crio"}
-# Counts the tasks that a host lists, and the modules that run on it.
+# Counts the tasks that a host lists.
 COUNTER = """
 import collections, json, os
 from ansible.plugins.callback import CallbackBase
-
-ON_CONTROLLER = {"assert", "include_role", "include_tasks", "nvidia_check_settings"}
 
 class CallbackModule(CallbackBase):
     CALLBACK_VERSION, CALLBACK_TYPE, CALLBACK_NAME = 2.0, "aggregate", "counter"
@@ -50,26 +48,22 @@ class CallbackModule(CallbackBase):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.tasks = collections.Counter()
-        self.modules = collections.Counter()
 
     def v2_runner_on_skipped(self, result, **_more):
         self.tasks[(getattr(result, "host", None) or result._host).name] += 1
 
     def v2_runner_on_ok(self, result, **_more):
         self.v2_runner_on_skipped(result)
-        task = getattr(result, "task", None) or result._task
-        host = getattr(result, "host", None) or result._host
-        content = getattr(result, "result", None) or result._result
-        items = content["results"] if task.loop is not None else [content]
-        if task.action.rpartition(".")[2] not in ON_CONTROLLER:
-            self.modules[host.name] += len(items)
 
     def v2_playbook_on_stats(self, stats):
         with open(os.environ["COUNTED"], "w") as stream:
-            json.dump([max(self.tasks.values()), max(self.modules.values(), default=0)], stream)
+            json.dump(max(self.tasks.values()), stream)
 """
 NVIDIA_CTK = """#!/bin/sh
 case "$*" in *generate*) cat /usr/share/cdi.json ;; *) echo NVIDIA Container Toolkit CLI version 1.19.1 ;; esac
+"""
+SYSTEMCTL = """#!/bin/sh
+[ "$1" != show ] || printf 'LoadState=loaded\\nActiveState=active\\nSubState=exited\\nNeedDaemonReload=no\\n'
 """
 # Ansible calls it with the path of the module's file.
 RECORDED = """#!/bin/sh
@@ -118,14 +112,20 @@ ORDINARY = """
 PLAYS = {"site": SITE, "pings": PINGS, "ordinary": ORDINARY}
 
 
+# Counts the modules that are started.
+COUNTING = """#!/bin/sh
+echo >>{started}
+exec {python} "$@"
+"""
+
+
 class Cost(t.NamedTuple):
-    """One run: seconds of processor time, seconds, the memory of the controller in MiB, and counts for one host."""
+    """One run: seconds of processor time, seconds, the memory of the controller in MiB, and the tasks of one host."""
 
     processor: float
     elapsed: float
     memory: int
     tasks: int
-    modules: int
 
 
 def prepare(folder: Path, options: argparse.Namespace) -> None:
@@ -143,6 +143,8 @@ def prepare(folder: Path, options: argparse.Namespace) -> None:
     python = folder / "python"
     python.write_text(RECORDED.format(answers=folder / "answers", python=sys.executable))
     python.chmod(0o755)
+    (folder / "counting").write_text(COUNTING.format(started=folder / "started", python=sys.executable))
+    (folder / "counting").chmod(0o755)
     for name, text in PLAYS.items():
         (folder / f"{name}.yml").write_text(text)
 
@@ -160,7 +162,15 @@ def _write_host(tree: Path, engines: t.Sequence[str]) -> None:
     shutil.copy(shutil.which("cat") or "/bin/cat", tree / "bin/cat")
     (tree / "etc/docker/daemon.json").write_text('{\n  "log-driver": "journald"\n}\n')
     (tree / "etc/containerd/config.toml").write_text(CONFIG_TOML)
-    (tree / "etc/crio/crio.conf").write_text('[crio.runtime]\nlog_level = "info"\n')
+    (tree / "etc/crio/crio.conf").write_text('[crio.runtime]\nlog_level = "info"\nconmon = "/usr/bin/conmon"\n')
+    _write_systemd(tree)
+
+
+def _write_systemd(tree: Path) -> None:
+    """Let systemd run in the tree, so that the refresh unit of the specification causes no warning."""
+    (tree / "run/systemd/system").mkdir(parents=True)
+    (tree / "usr/bin/systemctl").write_text(SYSTEMCTL)
+    (tree / "usr/bin/systemctl").chmod(0o755)
 
 
 def _write_shell(tree: Path) -> None:
@@ -181,14 +191,14 @@ def play(
     name: str,
     forks: int,
     *,
-    recorded: bool = False,
+    program: str = sys.executable,
     more: tuple[str, ...] = (),
 ) -> Cost:
-    """Run one play and return its cost. ``recorded``: its modules print recorded results, or record them."""
+    """Run one play and return its cost. ``program`` is what Ansible starts as the Python of the hosts."""
     counted = folder / "counted.json"
     environ = {
         **os.environ, "ANSIBLE_CALLBACK_PLUGINS": str(folder / "callbacks"), "ANSIBLE_CALLBACKS_ENABLED": "counter",
-        "COUNTED": str(counted), "ANSIBLE_PYTHON_INTERPRETER": str(folder / "python") if recorded else sys.executable,
+        "COUNTED": str(counted), "ANSIBLE_PYTHON_INTERPRETER": program,
     }  # fmt: skip
     argv = [
         options.playbook, "-i", str(folder / "hosts.ini"), "-c", options.connection, "-f", str(forks), *more,
@@ -203,8 +213,7 @@ def play(
     if process.returncode:
         sys.exit(f"{name} failed:\n{output}")
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    tasks, modules = json.loads(counted.read_text())
-    return Cost(processor, elapsed, usage.ru_maxrss // 1024, tasks, modules)
+    return Cost(processor, elapsed, usage.ru_maxrss // 1024, json.loads(counted.read_text()))
 
 
 def ratio(label: str, costs: list[Cost], others: list[Cost]) -> str:
@@ -244,7 +253,7 @@ def configure(options: argparse.Namespace, folder: Path) -> None:
     for case in options.plays:
         play(options, folder, case, forks, more=more)
         if options.recorded:
-            play(options, folder, case, forks, more=more, recorded=True)
+            play(options, folder, case, forks, more=more, program=str(folder / "python"))
 
 
 def measure(options: argparse.Namespace, folder: Path, forks: int) -> None:
@@ -252,7 +261,8 @@ def measure(options: argparse.Namespace, folder: Path, forks: int) -> None:
     costs: dict[str, list[Cost]] = {case: [] for case in options.plays}
     for _round in range(options.rounds):
         for case, measured in costs.items():
-            measured.append(play(options, folder, case, forks, recorded=options.recorded))
+            program = str(folder / "python") if options.recorded else sys.executable
+            measured.append(play(options, folder, case, forks, program=program))
     print(f"{options.hosts} hosts, {forks} forks, engines: {', '.join(options.engines)}; {options.rounds} rounds")
     for other, label in (("pings", "nine pings"), ("ordinary", "16 ordinary tasks")):
         if {"site", other} <= set(costs):
@@ -261,8 +271,11 @@ def measure(options: argparse.Namespace, folder: Path, forks: int) -> None:
         each = statistics.median(cost.processor for cost in measured) / options.hosts
         elapsed = statistics.median(cost.elapsed for cost in measured)
         memory = max(cost.memory for cost in measured)
+        play(options, folder, case, forks, program=str(folder / "counting"), more=("-l", "host0"))
+        started = (folder / "started").read_text().count("\n")
+        (folder / "started").unlink()
         print(
-            f"{case}: {measured[0].tasks} tasks listed and {measured[0].modules} modules run for each host, "
+            f"{case}: {measured[0].tasks} tasks listed and {started} modules run for each host, "
             f"{each:.2f} s of processor time for each host, {elapsed:.1f} s elapsed, {memory} MiB of memory",
             flush=True,
         )
