@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Compare whole plays of two versions of the collection on a fixed list of hosts.
 
-python tests/compare_plays OLD [NEW] [--host PATTERN]... [--run PATTERN]...
+python tests/compare_plays OLD [NEW] [--host PATTERN]... [--run PATTERN]... [--results]
 
 OLD and NEW are directories of the collection or revisions of this repository. The default of NEW is the working tree.
 Both versions run the same plays. Most hosts answer from a table instead of running a module, the others are directory
@@ -76,8 +76,8 @@ RUNS = {
 class Version:
     """One version of the collection, with its own inventory, trees and records."""
 
-    def __init__(self, given: str, folder: Path, patterns: t.Sequence[str]) -> None:
-        self.folder = folder
+    def __init__(self, given: str, folder: Path, patterns: t.Sequence[str], only_results: bool) -> None:
+        self.folder, self._only_results = folder, only_results
         place = folder / "ansible_collections/gpufleet/nvidia"
         place.mkdir(parents=True)
         if Path(given).is_dir():
@@ -139,6 +139,10 @@ class Version:
         path, lines = self.records / f"{host}.jsonl", []
         for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
             entry = json.loads(text)
+            if self._only_results:
+                if "module" in entry:
+                    continue
+                entry["result"].pop("ahead", None)
             if "result" in entry and hosts.SECRET in text:
                 lines.append(f"SECRET in the result of {entry['task']}")
             # A short line, so that a difference shows one value.
@@ -166,10 +170,10 @@ def report(run: str, old: dict[str, list[str]], new: dict[str, list[str]]) -> in
         lines += [line for line in new[host] if line.startswith("SECRET")]
         failed += bool(lines)
         print(*([f"-- {run}: {host}", *lines[:MAX_LINES]] if lines else ()), sep="\n", end="\n" if lines else "")
-    modules = sum('"module": ' in line for lines in new.values() for line in lines)
+    modules = sum('"kind": ' in line for lines in new.values() for line in lines)
     changed = sum('"kind": "changed"' in line for lines in new.values() for line in lines)
-    print(f"{run}: {len(old) - 1} hosts, {modules} modules, {changed} changes; {failed} hosts with differences")
-    # Without modules, the variables of a host were refused.
+    print(f"{run}: {len(old) - 1} hosts, {modules} results, {changed} changes; {failed} hosts with differences")
+    # Without results, the variables of a host were refused.
     return failed or not modules
 
 
@@ -180,12 +184,14 @@ def main() -> int:
     parser.add_argument("new", nargs="?", metavar="NEW", default=str(ROOT))
     parser.add_argument("--host", action="append", default=[], help="only hosts whose names match this pattern")
     parser.add_argument("--run", action="append", default=[], help="only runs whose names match this pattern")
+    parser.add_argument("--results", action="store_true", help="compare only results: NEW may run fewer modules")
     options = parser.parse_args()
     failed = 0
     with tempfile.TemporaryDirectory(prefix="gpf-") as work, concurrent.futures.ThreadPoolExecutor() as pool:
         # Paths of equal length, since a message may be cut.
         given = {"old": options.old, "new": options.new}
-        old, new = (Version(name, Path(work, part), options.host or ["*"]) for part, name in given.items())
+        chosen, only_results = options.host or ["*"], options.results
+        old, new = (Version(name, Path(work, part), chosen, only_results) for part, name in given.items())
         for name, play in RUNS.items():
             if any(fnmatch.fnmatch(name, pattern) for pattern in options.run or ["*"]):
                 failed += report(name, *pool.map(lambda version, play=play: version.run(play), (old, new)))

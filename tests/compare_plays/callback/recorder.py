@@ -23,6 +23,7 @@ from ansible.plugins.callback import CallbackBase
 FOLDER = Path(os.environ["COMPARE_PLAYS"])
 # The parts of an argument list that are equal for all versions, or too long to read.
 _LEFT_OUT = ("_bundled", "_original_basename")
+_INSPECTION = "gpufleet.nvidia.nvidia_container_info"
 # What Ansible returns for a file that does not exist.
 _BUILT_IN = {"ansible.legacy.stat": {"changed": False, "stat": {"exists": False}}}
 
@@ -39,6 +40,9 @@ def _answer(self: t.Any, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
     host = str((kwargs.get("task_vars") or {}).get("inventory_hostname"))
     module = str(kwargs.get("module_name") or self._task.action)
     given = kwargs.get("module_args") or self._task.args
+    sent = json.loads((given.get("_bundled") or {}).get("ahead", "{}"))
+    # Versions before 1.2.0 have no module that runs later tasks ahead.
+    module, given = (_INSPECTION, given["inspection"]) if "inspection" in given else (module, given)
     user = (self._play_context.become_user or "") if self._play_context.become else ""
     options = {name: value for name, value in given.items() if name not in _LEFT_OUT}
     _record(host, module=module, user=user, check=bool(self._task.check_mode), options=options)
@@ -48,7 +52,20 @@ def _answer(self: t.Any, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
     known = json.loads(answers.read_text(encoding="utf-8"))
     name = module.rpartition(".")[2]
     default = _BUILT_IN.get(module, {"changed": False})
-    return copy.deepcopy(known.get(f"{name}.{user}", known.get(name, default)))
+    found = copy.deepcopy(known.get(f"{name}.{user}", known.get(name, default)))
+    return {**found, "ahead": {later: known[later] for later in _clean(sent, known)}} if sent else found
+
+
+def _clean(sent: t.Iterable[str], known: dict[str, t.Any]) -> t.Iterator[str]:
+    """Yield the tasks that the host runs ahead: those without change, warning, error and restart, until a change."""
+    for name in sent:
+        answer = {"changed": False, **known.setdefault(name, {})}
+        if answer["changed"]:
+            return
+        restarts = [engine["restart_required"] for engine in answer.get("engines", ())]
+        if not any([answer.get("failed"), answer.get("warnings"), *restarts]):
+            known[name] = answer
+            yield name
 
 
 ActionBase._execute_module = _answer  # type: ignore[method-assign]
