@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import time
 import typing as t
@@ -27,6 +28,9 @@ if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+    # The type of a module for files that do not import Ansible.
+    Module = AnsibleModule
 
 
 # Seconds for a command. The commands that use this limit end within one second.
@@ -79,25 +83,50 @@ def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> An
     """
     # The unit tests also run without Ansible.
     from ansible.module_utils.basic import AnsibleModule  # noqa: PLC0415
-    from ansible.module_utils.common.validation import check_type_dict  # noqa: PLC0415
 
     class MaskingModule(AnsibleModule):
         def _load_params(self) -> None:
             super()._load_params()  # type: ignore[no-untyped-call]
-            for name, given in self.params.items():
-                value = given
-                # Packages from the controller are long and contain no secrets.
-                if name == core_constants.BUNDLED:
-                    continue
-                if isinstance(value, str) and self.argument_spec.get(name, {}).get("type") == "dict":
-                    with contextlib.suppress(TypeError):
-                        value = check_type_dict(value)
-                for secret in masking.secrets_of({name: value}):
-                    if len(secret) >= masking.SHORTEST_HIDDEN:
-                        # Logs contain dictionaries in Python syntax, and results may contain them in JSON.
-                        self.no_log_values.update((secret, repr(secret)[1:-1], json.dumps(secret)[1:-1]))
+            _hide_secrets(self, self.params, self.argument_spec)
 
     return MaskingModule(argument_spec, supports_check_mode=True, **rules)  # type: ignore[no-untyped-call]
+
+
+def _hide_secrets(module: AnsibleModule, params: t.Mapping[str, t.Any], spec: t.Mapping[str, t.Any]) -> None:
+    from ansible.module_utils.common.validation import check_type_dict  # noqa: PLC0415
+
+    for name, given in params.items():
+        value = given
+        # Packages from the controller are long and contain no secrets.
+        if name == core_constants.BUNDLED:
+            continue
+        if isinstance(value, str) and spec.get(name, {}).get("type") == "dict":
+            with contextlib.suppress(TypeError):
+                value = check_type_dict(value)
+        for secret in masking.secrets_of({name: value}):
+            if len(secret) >= masking.SHORTEST_HIDDEN:
+                # Logs contain dictionaries in Python syntax, and results may contain them in JSON.
+                module.no_log_values.update((secret, repr(secret)[1:-1], json.dumps(secret)[1:-1]))
+
+
+def with_options(
+    module: AnsibleModule, spec: dict[str, dict[str, t.Any]], options: t.Mapping[str, t.Any]
+) -> AnsibleModule:
+    """Return a copy of the module with the options of another one. The result of ``module`` hides its secrets too.
+
+    Raises NvidiaError for options that Ansible refuses.
+    """
+    from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # noqa: PLC0415
+
+    _hide_secrets(module, options, spec)
+    validated = ArgumentSpecValidator(spec).validate({**options})
+    if validated.error_messages:
+        raise core_errors.NvidiaError(f"{'; '.join(validated.error_messages)}. Correct it.")
+    module.no_log_values.update(validated._no_log_values)  # noqa: SLF001 - no public attribute has them
+    other = copy.copy(module)
+    internal = {name: module.params[name] for name in BUNDLED_OPTIONS}
+    other.params, other.argument_spec = {**validated.validated_parameters, **internal}, spec
+    return other
 
 
 def checked_options(name: str, spec: t.Mapping[str, t.Any], values: t.Mapping[str, t.Any]) -> dict[str, t.Any]:

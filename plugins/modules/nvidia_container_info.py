@@ -1477,109 +1477,14 @@ findings:
       advice: Run gpufleet.nvidia.site, which writes the specification of the GPUs again.
 """
 
-import os
-import typing as t
-
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_info
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, variables
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
-
-if t.TYPE_CHECKING:
-    from ansible.module_utils.basic import AnsibleModule
-
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
-
-
-def describe(module: AnsibleModule) -> dict[str, object]:
-    """Inspect the host. Return the result as documented.
-
-    Raises HostError if the task must run as root and does not, and NvidiaError if a required engine has a problem.
-    """
-    params = module.params
-    if params["require_root"] and params["host_root"] == "/" and os.geteuid() != 0:
-        raise errors.HostError(f"The task runs as user {os.geteuid()}, not as root. Run with -b (become).")
-    _module.load_bundled_packages(module)
-    host, run = _module.host_from_params(module), _module.command_runner(module)
-    names = ("gather_subset", "toolkit_dir", "driver_root", "library_search_paths")
-    report = host_info.describe_host(host, run, **{name: params[name] for name in names})
-    # A report that needs a package is not the last one: the action plugin sends the package, and runs the module again.
-    if params["require_engines"] is None or "needed" in report:
-        return report
-    return {**report, "users_to_inspect": _require_engines(module, host, report)}
-
-
-def _require_engines(module: AnsibleModule, host: hostfs.HostFS, report: t.Mapping[str, t.Any]) -> list[str]:
-    """Return the users whose engines another task must inspect.
-
-    Raises NvidiaError if later tasks cannot configure the engines.
-    """
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements, selection  # noqa: PLC0415
-
-    required, engines, toolkit = module.params["require_engines"], report["engines"], report["toolkit"]
-    if engines is None:
-        raise errors.NvidiaError(
-            f"{errors.option:require_engines} needs engines in {errors.option:gather_subset}. Add it."
-        )
-    if not required["without_gpu"] and toolkit is not None and toolkit["gpu"]["present"] is False:
-        return []
-    requirement = requirements.Requirement(
-        wanted=selection.wanted_of(required["names"], required["flavor"], required["users"]),
-        user=required["user"],
-        files=required["files"],
-        # What is missing in an offline tree or in check mode may be installed later.
-        installed=host.live and not module.check_mode,
-    )
-    problems = requirements.problems_of(requirement, engines)
-    if required["options"] is not None:
-        problems += _refused_plans(module, host, requirements.targets_of(requirement, engines), engines)
-    if problems:
-        raise errors.NvidiaError(" ".join(dict.fromkeys(problems)))
-    return [] if requirement.user is not None else selection.users_of(requirement.wanted, engines)
-
-
-def _refused_plans(
-    module: AnsibleModule, host: hostfs.HostFS, targets: list[str], engines: t.Sequence[t.Mapping[str, t.Any]]
-) -> list[str]:
-    """Return why the later task cannot configure the engines, with the names of the variables of its role."""
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import parameters, requirements  # noqa: PLC0415
-
-    given = module.params["require_engines"]["options"]
-    params = _module.checked_options("require_engines.options", parameters.SPEC, given)
-    with errors.role_variables(variables.variables_of("nvidia_runtime_config", parameters.SPEC)):
-        return requirements.planned(params, targets, engines, host, _module.command_runner(module))
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._tasks import container_info
 
 
 def main() -> None:
-    module = _module.new_module(
-        {
-            "gather_subset": {
-                "type": "list",
-                "elements": "str",
-                "choices": list(host_info.SUBJECTS),
-                "default": list(host_info.SUBJECTS),
-            },
-            "toolkit_dir": {"type": "path", "default": toolkit_constants.DIRECTORY},
-            "driver_root": {"type": "path"},
-            "library_search_paths": {"type": "list", "elements": "path", "default": []},
-            "require_root": {"type": "bool", "default": False},
-            "require_engines": {
-                "type": "dict",
-                "options": {
-                    "names": {"type": "list", "elements": "str", "default": ["auto"]},
-                    "flavor": {"type": "str", "default": "auto"},
-                    "users": {"type": "list", "elements": "str", "default": []},
-                    "user": {"type": "str"},
-                    "files": {"type": "bool", "default": True},
-                    "options": {"type": "dict"},
-                    "without_gpu": {"type": "bool", "default": True},
-                },
-            },
-            **_module.HOST_ROOT_OPTIONS,
-            **_module.BUNDLED_OPTIONS,
-        }
-    )
-    _module.run_module(module, lambda: describe(module))
+    module = _module.new_module(container_info.SPEC)
+    _module.run_module(module, lambda: container_info.describe(module, host_info.describe_host))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import const
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import printable
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors, selection
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import (
+    _ahead,
     _check,
     _packing,
     _reports,
@@ -50,6 +51,7 @@ PACKAGES_OF_MODULE = {
     "nvidia_cdi_refresh": Packages(on_demand=("yaml",)),
     "nvidia_cdi_spec": Packages(on_demand=("yaml",)),
     "nvidia_container_info": Packages(("tomlkit",), ("yaml",)),
+    "nvidia_site_plan": Packages(("tomlkit",), ("yaml",)),
     "nvidia_toolkit_config": Packages(("tomlkit",)),
 }
 # The key is the option level of nvidia_runtime_verify, for every engine. At level gpu the module reads config.toml, and
@@ -224,8 +226,12 @@ class BundledAction(NormalActionModule):
         given = {**(self._task.args if module is None else kwargs.pop("module_args"))}
         packages = self.packages() if module is None else self.packages_of(module, given)
         names = [*packages.always, *(packages.on_demand if kwargs.get("wrap_async") else ())]
+        variables = kwargs.get("task_vars") or {}
+        known = _ahead.result_for(self, variables, self._module_name(module), given)
+        if known is not None and not kwargs.get("wrap_async"):
+            return known
         sent = self.bundle(names)
-        host = (kwargs.get("task_vars") or {}).get("inventory_hostname")
+        host = variables.get("inventory_hostname")
         # The module puts it before its warnings. Ansible prints equal warnings once, and does not say of which host.
         internal = {} if host is None else {core_constants.HOST: host}
         while True:

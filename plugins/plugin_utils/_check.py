@@ -154,7 +154,12 @@ def _parameters(role: t.Any) -> dict[str, t.Any]:
 
 def is_task_of(action: ActionBase, name: str) -> bool:
     """Return whether the task is one of this role of the collection."""
-    role: t.Any = getattr(action._task, "_role", None)  # noqa: SLF001
+    return is_in_role(action._task, name)  # noqa: SLF001
+
+
+def is_in_role(task: object, name: str) -> bool:
+    """Return whether a task belongs to this role of the collection."""
+    role: t.Any = getattr(task, "_role", None)
     return role is not None and _is_own(role) and _name(role) == name
 
 

@@ -34,6 +34,8 @@ _NO_GPU_ACTIONS = {
 # Options of nvidia_toolkit_install that the module refuses for the other kind of source.
 _OF_PACKAGES = ("repository_files", "key_fingerprint", "proxy", "hold", "package_cache")
 _OF_DIRECTORY = ("src", "components", "low_level_runtimes", "default_runtime_executable")
+# Steps that change nothing on a host.
+_WITHOUT_CHANGE = frozenset({"no_gpu", "users"})
 # The tags of the playbooks with which the role nvidia_runtime does not run.
 _OTHER_TAGS = ("toolkit", "cdi", "always")
 
@@ -197,6 +199,25 @@ def install_options(settings: Settings, host: Host, given: Values, sent_changed:
         "repository_files": repository.files(host.manager) if settings.source == _REPOSITORY else [],
     }
     return {name: value for name, value in options.items() if name not in others}
+
+
+def options_ahead(settings: Settings, given: Values) -> dict[str, t.Any]:
+    """Return the options before the host is known, and the files of the repository for each package manager.
+
+    A toolkit in a directory has none, because the controller may have to send it.
+    """
+    if settings.source == _DIRECTORY:
+        return {}
+    by_manager = {name: settings.repository.files(name) for name in _toolkit_repository.MANAGERS}
+    return {
+        "options": install_options(settings, Host(), given, sent_changed=False),
+        "repository_files": by_manager if settings.source == _REPOSITORY else {},
+    }
+
+
+def is_unchanged_before_installation(settings: Settings, host: Host) -> bool:
+    """Return whether no task changes this host between its inspection and the installation."""
+    return not set(_steps(settings, host)) - _WITHOUT_CHANGE
 
 
 def _paths(settings: Settings) -> list[str]:

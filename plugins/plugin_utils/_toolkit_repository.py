@@ -65,7 +65,7 @@ class Repository(t.NamedTuple):
 
     def files(self, manager: str) -> Files:
         """Return the files for a package manager, none for an unknown one."""
-        row = _MANAGERS.get(manager)
+        row = MANAGERS.get(manager)
         if row is None:
             return []
         key = {"content": f"{self.key.strip()}\n"} if self.key else {"src": self.staged_key}
@@ -76,7 +76,7 @@ class Repository(t.NamedTuple):
 
 def can_use_key(manager: str, has_gpg: bool) -> bool:
     """Return whether the installation accepts a key on a host with this package manager."""
-    return manager in _MANAGERS and (has_gpg or not _MANAGERS[manager].needs_gpg)
+    return manager in MANAGERS and (has_gpg or not MANAGERS[manager].needs_gpg)
 
 
 def _apt_files(settings: Repository, address: str, key_file: str) -> Files:
@@ -139,7 +139,7 @@ class _Manager(t.NamedTuple):
 
 
 # A row writes the files that REPOSITORY in module_utils/_packages/NAME_sources.py lists.
-_MANAGERS = {
+MANAGERS = {
     "apt": _Manager(f"/usr/share/keyrings/{_NAME}", ".asc", "/deb/$(ARCH)", needs_gpg=False, files=_apt_files),
     "dnf": _Manager(f"/etc/pki/rpm-gpg/RPM-GPG-KEY-{_NAME}", "", "/rpm/$basearch", needs_gpg=True, files=_dnf_files),
     "zypper": _Manager(f"/etc/zypp/RPM-GPG-KEY-{_NAME}", "", "/rpm/$basearch", needs_gpg=True, files=_zypper_files),

@@ -20,7 +20,7 @@ import threading
 import typing as t
 from pathlib import Path
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.host_info import SUBJECTS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.host_parts import SUBJECTS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import checkpoint

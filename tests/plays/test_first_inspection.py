@@ -108,6 +108,7 @@ def test_engines_of_users_are_inspected_by_tasks_of_these_users(tmp_path: Path, 
         "nvidia_container_info.daemon": {"changed": False, "engines": []},
         "nvidia_container_info.nobody": {"failed": fails, "msg": f"{PLACE}no value", "changed": False, "engines": []},
     }  # fmt: skip
+    answers["nvidia_site_plan"] = answers["nvidia_container_info"]
     for name, answer in answers.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(answer), encoding="utf-8")
     for name, content in {"python": INTERPRETER.format(folder=tmp_path), "sudo": SUDO}.items():
@@ -118,7 +119,7 @@ def test_engines_of_users_are_inspected_by_tasks_of_these_users(tmp_path: Path, 
                  "nvidia_runtime_users": ["daemon", "nobody"]}  # fmt: skip
     output = run(tmp_path, "site", variables)
     called = (tmp_path / "called").read_text(encoding="utf-8").split()
-    inspected = ["nvidia_container_info", "nvidia_container_info.daemon", "nvidia_container_info.nobody"]
+    inspected = ["nvidia_site_plan", "nvidia_container_info.daemon", "nvidia_container_info.nobody"]
     assert called[:3] == inspected, output
     # The key of the repository is fetched after the inspection. The answer of a user does not fail the host.
     assert called[3:4] == ["nvidia_toolkit_key"]

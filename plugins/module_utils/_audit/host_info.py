@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_parts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 
 if t.TYPE_CHECKING:
@@ -19,14 +19,10 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-# The parts of the report. The findings are derived from the others.
-SUBJECTS = ("engines", "toolkit", "gpus", "cdi", "kubernetes", "findings")
-
-
 def describe_host(
     host: hostfs.HostFS,
     run: core_plan.Runner,
-    gather_subset: t.Collection[str] = SUBJECTS,
+    gather_subset: t.Collection[str] = host_parts.SUBJECTS,
     toolkit_dir: str = toolkit_constants.DIRECTORY,
     *,
     driver_root: str | None = None,
@@ -48,14 +44,11 @@ def describe_host(
         # Specifications are compared with the GPUs, so CDI needs them too.
         gpus = _describe_gpus(host, run, "gpus" in gather_subset, (root, folders))
     cdi, missing_yaml = _describe_cdi(host, run, gpus) if "cdi" in gather_subset else (None, None)
-    engines, missing_toml = _describe_engines(host, run) if "engines" in gather_subset else (None, None)
     kubernetes, missing_for_kubelet = _describe_kubernetes(host) if "kubernetes" in gather_subset else (None, None)
-    if engines is not None:
-        _mark_engine_of_kubelet(host, engines, kubernetes)
+    common, missing_toml = host_parts.describe_parts(host, run, gather_subset, toolkit_dir, kubernetes)
     needed = missing_yaml or missing_toml or missing_for_kubelet
     parts = {
-        "engines": engines,
-        "toolkit": _describe_toolkit(host, run, toolkit_dir) if "toolkit" in gather_subset else None,
+        **common,
         "gpus": gpus if "gpus" in gather_subset else None,
         "cdi": cdi,
         "kubernetes": kubernetes,
@@ -81,45 +74,6 @@ def _describe_cdi(
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import info as cdi_info  # noqa: PLC0415
 
     return cdi_info.describe_cdi(host, run, gpus)
-
-
-def _describe_toolkit(host: hostfs.HostFS, run: core_plan.Runner, directory: str) -> dict[str, t.Any]:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import info as toolkit_info  # noqa: PLC0415
-
-    return toolkit_info.describe_toolkit(host, run, directory)
-
-
-def _describe_engines(host: hostfs.HostFS, run: core_plan.Runner) -> tuple[list[dict[str, t.Any]], str | None]:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import info as engines_info  # noqa: PLC0415
-
-    return engines_info.describe_engines(host, run)
-
-
-def _mark_engine_of_kubelet(
-    host: hostfs.HostFS, engines: list[dict[str, t.Any]], kubernetes: t.Mapping[str, t.Any] | None
-) -> None:
-    """Add to each engine whether the kubelet of ``host`` uses it."""
-    target = kubernetes["engine"] if kubernetes is not None else _engine_of_kubelet(host)
-    for engine in engines:
-        engine["used_by_kubelet"] = engine["target"] == target
-
-
-def _engine_of_kubelet(host: hostfs.HostFS) -> str | None:
-    """Return the target of the engine that the kubelet uses; None without a kubelet, or if it is unknown."""
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import distributions  # noqa: PLC0415
-
-    try:
-        found = distributions.find_kubelet(host)
-        if found is None:
-            # Most hosts with Docker or Podman. They do not need what reads the settings of a kubelet.
-            return None
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import kubelet  # noqa: PLC0415
-
-        settings = kubelet.read_settings(host, found)
-        return kubelet.target_of_endpoint(host, settings.endpoint, found.distribution.name)
-    except errors.NvidiaError:
-        # The part kubernetes reports what cannot be read.
-        return None
 
 
 def _describe_kubernetes(host: hostfs.HostFS) -> tuple[dict[str, t.Any], str | None]:

@@ -18,7 +18,7 @@ import stat
 import tempfile
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import changes, errors
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -47,6 +47,7 @@ def _target(host: hostfs.HostFS, path: str) -> str:
     Raises HostError for root if a directory or a link on the way belongs to another user. That user could replace it,
     and so choose which file root overwrites.
     """
+    changes.before_change()
     if os.geteuid() != 0:
         return host.real_path(path)
     # The owner of the root directory of a tree also owns the files in it.

@@ -20,6 +20,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (
     accounts,
     atomic_write,
+    changes,
     errors,
     hostfs,
     remove_tree,
@@ -46,6 +47,7 @@ def host_lock(host: hostfs.HostFS, timeout: float | None = None) -> t.Iterator[N
     In a directory tree that is not live, the lock is on the root directory of the tree, so nothing is created in it.
     Raises HostError if another process holds the lock for ``timeout`` seconds.
     """
+    changes.before_change()
     deadline = time.monotonic() + (TIMEOUT if timeout is None else timeout)
     path = _path(host) if host.live else host.root
     try:

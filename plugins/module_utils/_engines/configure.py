@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import changes as core_changes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, trusted_paths
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
@@ -327,6 +328,8 @@ class ConfigureEngine:
         unrecorded = self.state.unrecorded(plan)
         changed = self._has_work(plan.files)
         backups: list[dict[str, str | None]] = []
+        if changed:
+            core_changes.before_change()
         error = self._validation_error(plan) if changed else None
         if error is not None and check_mode:
             raise error

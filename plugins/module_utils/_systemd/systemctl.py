@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import changes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
@@ -30,6 +31,8 @@ _PROPERTIES = (
 # Values of KillMode (systemd.kill(5)) that end all processes of a unit, and the processes that containers run under.
 _ENDS_ALL = ("control-group", "mixed")
 _SHIM = ("containerd-shim", "conmon")
+# The only command here that changes nothing.
+_SHOW = "show"
 _LINES_READ = 200
 _JOURNAL_LINES = 15
 # The level of log lines that are not problems (logrus, in all three engines).
@@ -90,7 +93,7 @@ class Systemctl(t.NamedTuple):
 
         Raises HostError if systemctl fails.
         """
-        shown = self._checked("show", *(f"--property={name}" for name in _PROPERTIES), "--", self.unit)
+        shown = self._checked(_SHOW, *(f"--property={name}" for name in _PROPERTIES), "--", self.unit)
         values = dict(line.partition("=")[::2] for line in shown.splitlines())
         pid = values.get("MainPID", "0")
         return UnitStatus(
@@ -110,7 +113,7 @@ class Systemctl(t.NamedTuple):
         if self.user is not None:
             return []
         properties = ("RequiredBy", "BoundBy", "ConsistsOf")
-        shown = self._checked("show", "--value", *(f"--property={name}" for name in properties), "--", self.unit)
+        shown = self._checked(_SHOW, "--value", *(f"--property={name}" for name in properties), "--", self.unit)
         return shown.split()
 
     def container_pids_killed(self) -> list[int]:
@@ -121,7 +124,7 @@ class Systemctl(t.NamedTuple):
         """
         if self.user is not None:
             return []
-        mode = self._checked("show", "--value", "--property=KillMode", "--", self.unit).strip()
+        mode = self._checked(_SHOW, "--value", "--property=KillMode", "--", self.unit).strip()
         return (
             processes.find_processes(self.host, systemd_units.load_unit(self.host, self.unit), _SHIM)
             if mode in _ENDS_ALL
@@ -184,6 +187,8 @@ class Systemctl(t.NamedTuple):
         return (own or problems or lines)[-_JOURNAL_LINES:]
 
     def _run(self, *arguments: str) -> tuple[int, str, str]:
+        if arguments[0] != _SHOW:
+            changes.before_change()
         argv = ["systemctl", *arguments] if self.user is None else self.user.argv(["systemctl", "--user", *arguments])
         return self.run(self.host.argv(argv))
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import typing as t
 from pathlib import Path
@@ -36,5 +37,5 @@ def specs(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, dict[str, t.An
         if hasattr(module, "main") and hasattr(module, "_module"):
             with pytest.raises(CapturedError) as caught:
                 module.main()
-            found[name] = caught.value.spec
+            found[name] = copy.deepcopy(caught.value.spec)
     return found

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import typing as t
@@ -68,7 +69,7 @@ def argument_spec_of(monkeypatch: pytest.MonkeyPatch, module: t.Any) -> dict[str
     seen: list[dict[str, dict[str, t.Any]]] = []
 
     def new_module(argument_spec: dict[str, dict[str, t.Any]], **_rules: t.Any) -> None:
-        seen.append(argument_spec)
+        seen.append(copy.deepcopy(argument_spec))
         raise Ended
 
     monkeypatch.setattr(_module, "new_module", new_module)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import changes as core_changes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import connection as packages_connection
@@ -78,6 +79,7 @@ class Installation(toolkit_packages.PackageTask):
                 self._test_source(changes)
             self._check_versions(state)
             return toolkit_packages.TaskResult(changed=False, before=state, after=state)
+        core_changes.before_change()
         self._check_preconditions(state, changes)
         if check_mode:
             return self._check_mode_result(state, changes)

@@ -148,12 +148,13 @@ def test_diff_hides_secrets(mask: t.Callable[[str], str], text: str) -> None:
 
 def test_pending_action(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("ansible.module_utils.basic")
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._tasks import runtime_config  # noqa: PLC0415
     from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_runtime_config  # noqa: PLC0415
 
     specification = argument_spec_of(monkeypatch, nvidia_runtime_config)
     arguments: dict[str, t.Any] = {name: option.get("default") for name, option in specification.items()}
     arguments.update(engine="docker", host_root=str(tmp_path))
-    result = nvidia_runtime_config.configure(t.cast("t.Any", DummyModule(**arguments)))
+    result = runtime_config.configure(t.cast("t.Any", DummyModule(**arguments)))
     assert result["changed"] is True
     assert result["restart_action"] == "reload"
     assert result["restart_required"] is False

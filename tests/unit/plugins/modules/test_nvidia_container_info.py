@@ -15,9 +15,8 @@ import pytest
 pytest.importorskip("ansible.module_utils.basic")
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_info
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
-from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_container_info
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._tasks import container_info
 
 
 @pytest.mark.parametrize(
@@ -33,7 +32,6 @@ def test_requires_root(monkeypatch: pytest.MonkeyPatch, user: int, params: dict[
     monkeypatch.setattr(os, "geteuid", lambda: user)
     for name in ("load_bundled_packages", "host_from_params", "command_runner"):
         monkeypatch.setattr(_module, name, lambda _task: None)
-    monkeypatch.setattr(host_info, "describe_host", lambda *_args, **_options: {})
     module = MagicMock(
         params={
             **dict.fromkeys(("gather_subset", "toolkit_dir", "driver_root", "library_search_paths", "require_engines")),
@@ -42,6 +40,6 @@ def test_requires_root(monkeypatch: pytest.MonkeyPatch, user: int, params: dict[
     )
     if refused:
         with pytest.raises(HostError, match=r"runs as user 1000, not as root\. Run with -b \(become\)\."):
-            nvidia_container_info.describe(module)
+            container_info.describe(module, lambda *_args, **_options: {})
     else:
-        assert nvidia_container_info.describe(module) == {}
+        assert container_info.describe(module, lambda *_args, **_options: {}) == {}

@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_runtime_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._tasks import runtime_config
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kubelet_hosts import Node
 
 if t.TYPE_CHECKING:
@@ -151,7 +151,7 @@ def test_pods_from_before_the_default_runtime(
         changed=changed, previous_default=previous, default_runtime=default, target=target, runtimes={"nvidia": "/n"}
     )
     node = Node(tmp_path)
-    found = nvidia_runtime_config._pods_to_delete(node.host, result)
+    found = runtime_config._pods_to_delete(node.host, result)
     assert bool(found) is warned
     assert "Delete the pods" in found[0] if warned else not found
-    assert nvidia_runtime_config._pods_to_delete(HostFS(str(tmp_path / "no"), live=True), result) == []
+    assert runtime_config._pods_to_delete(HostFS(str(tmp_path / "no"), live=True), result) == []

@@ -9,7 +9,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_info
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_parts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.host_info import describe_host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
@@ -29,7 +29,7 @@ def docker(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeDocker]:
 
 
 def test_parts_that_are_not_gathered(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_info, "_describe_engines", lambda *_args: pytest.fail("collected"))
+    monkeypatch.setattr(host_parts, "_describe_engines", lambda *_args: pytest.fail("collected"))
     found = describe_host(docker.host, docker.run, ["toolkit"])
     assert found["engines"] is None
     assert found["toolkit"]["config_path"] == "/etc/nvidia-container-runtime/config.toml"

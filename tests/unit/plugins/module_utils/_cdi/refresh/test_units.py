@@ -23,7 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.flavors import FLAVORS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml
-from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_cdi_spec
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._tasks import cdi_spec
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.refresh_hosts import (
     ENVIRONMENT,
     LOCAL,
@@ -137,7 +137,7 @@ def test_time_limits_are_nested() -> None:
     """If NVML hangs, the inner limit ends first, so the task fails with its own message."""
     text = (drop_in(order=True, environment=False) or b"").decode()
     limits = dict(re.findall("^(Timeout.*Sec)=(.*)$", text, re.MULTILINE))
-    assert nvml.TIMEOUT == nvidia_cdi_spec.LIMIT == int(limits["TimeoutStartSec"])
+    assert nvml.TIMEOUT == cdi_spec.LIMIT == int(limits["TimeoutStartSec"])
     # After the limit systemd waits up to four times TimeoutStopSec: two signals, and two for remaining processes.
     assert int(limits["TimeoutStartSec"]) + 4 * int(limits["TimeoutStopSec"]) < refresh.LIMIT < lock.TIMEOUT
 

@@ -65,6 +65,7 @@ class Ran(t.NamedTuple):
 
 
 def run_module(monkeypatch: pytest.MonkeyPatch, root: Path, check_mode: bool = False, **options: t.Any) -> Ran:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._tasks import toolkit_install  # noqa: PLC0415
     from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_toolkit_install  # noqa: PLC0415
 
     specification = argument_spec_of(monkeypatch, nvidia_toolkit_install)
@@ -81,7 +82,7 @@ def run_module(monkeypatch: pytest.MonkeyPatch, root: Path, check_mode: bool = F
 
     monkeypatch.setattr(_module, "command_runner", runner)
     with pytest.raises(Ended):
-        finish(t.cast("t.Any", ran.module), lambda: nvidia_toolkit_install.install(t.cast("t.Any", ran.module)))
+        finish(t.cast("t.Any", ran.module), lambda: toolkit_install.install(t.cast("t.Any", ran.module)))
     return ran
 
 

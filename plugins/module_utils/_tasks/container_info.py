@@ -1,0 +1,117 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The task of nvidia_container_info: inspect a host."""
+
+from __future__ import annotations
+
+import os
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_parts
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, variables
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements
+
+SPEC: dict[str, dict[str, t.Any]] = {
+    "gather_subset": {
+        "type": "list",
+        "elements": "str",
+        "choices": list(host_parts.SUBJECTS),
+        "default": list(host_parts.SUBJECTS),
+    },
+    "toolkit_dir": {"type": "path", "default": toolkit_constants.DIRECTORY},
+    "driver_root": {"type": "path"},
+    "library_search_paths": {"type": "list", "elements": "path", "default": []},
+    "require_root": {"type": "bool", "default": False},
+    "require_engines": {
+        "type": "dict",
+        "options": {
+            "names": {"type": "list", "elements": "str", "default": ["auto"]},
+            "flavor": {"type": "str", "default": "auto"},
+            "users": {"type": "list", "elements": "str", "default": []},
+            "user": {"type": "str"},
+            "files": {"type": "bool", "default": True},
+            "options": {"type": "dict"},
+            "without_gpu": {"type": "bool", "default": True},
+        },
+    },
+    **_module.HOST_ROOT_OPTIONS,
+    **_module.BUNDLED_OPTIONS,
+}
+
+
+def describe(module: _module.Module, describe_host: t.Callable[..., dict[str, t.Any]]) -> dict[str, t.Any]:
+    """Inspect the host. Return the result as documented. ``describe_host`` collects the parts of the report.
+
+    Raises HostError if the task must run as root and does not, and NvidiaError if a required engine has a problem.
+    """
+    params = module.params
+    if params["require_root"] and params["host_root"] == "/" and os.geteuid() != 0:
+        raise errors.HostError(f"The task runs as user {os.geteuid()}, not as root. Run with -b (become).")
+    _module.load_bundled_packages(module)
+    host, run = _module.host_from_params(module), _module.command_runner(module)
+    names = ("gather_subset", "toolkit_dir", "driver_root", "library_search_paths")
+    report = describe_host(host, run, **{name: params[name] for name in names})
+    # A report that needs a package is not the last one: the action plugin sends the package, and runs the module again.
+    if params["require_engines"] is None or "needed" in report:
+        return report
+    return {**report, "users_to_inspect": _require_engines(module, host, report)}
+
+
+def targets_of(module: _module.Module, report: t.Mapping[str, t.Any]) -> list[str]:
+    """Return the engines that the later task configures as root; none if the options do not tell."""
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements  # noqa: PLC0415
+
+    required, engines = module.params["require_engines"], report["engines"]
+    if required is None or required["options"] is None or engines is None:
+        return []
+    return requirements.targets_of(_requirement(required), engines)
+
+
+def _require_engines(module: _module.Module, host: hostfs.HostFS, report: t.Mapping[str, t.Any]) -> list[str]:
+    """Return the users whose engines another task must inspect.
+
+    Raises NvidiaError if later tasks cannot configure the engines.
+    """
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements, selection  # noqa: PLC0415
+
+    required, engines, toolkit = module.params["require_engines"], report["engines"], report["toolkit"]
+    if engines is None:
+        raise errors.NvidiaError(
+            f"{errors.option:require_engines} needs engines in {errors.option:gather_subset}. Add it."
+        )
+    if not required["without_gpu"] and toolkit is not None and toolkit["gpu"]["present"] is False:
+        return []
+    # What is missing in an offline tree or in check mode may be installed later.
+    requirement = _requirement(required)._replace(installed=host.live and not module.check_mode)
+    problems = requirements.problems_of(requirement, engines)
+    if required["options"] is not None:
+        problems += _refused_plans(module, host, requirements.targets_of(requirement, engines), engines)
+    if problems:
+        raise errors.NvidiaError(" ".join(dict.fromkeys(problems)))
+    return [] if requirement.user is not None else selection.users_of(requirement.wanted, engines)
+
+
+def _requirement(required: t.Mapping[str, t.Any]) -> requirements.Requirement:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements, selection  # noqa: PLC0415
+
+    wanted = selection.wanted_of(required["names"], required["flavor"], required["users"])
+    return requirements.Requirement(wanted=wanted, user=required["user"], files=required["files"])
+
+
+def _refused_plans(
+    module: _module.Module, host: hostfs.HostFS, targets: list[str], engines: t.Sequence[t.Mapping[str, t.Any]]
+) -> list[str]:
+    """Return why the later task cannot configure the engines, with the names of the variables of its role."""
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import parameters, requirements  # noqa: PLC0415
+
+    given = module.params["require_engines"]["options"]
+    params = _module.checked_options("require_engines.options", parameters.SPEC, given)
+    with errors.role_variables(variables.variables_of("nvidia_runtime_config", parameters.SPEC)):
+        return requirements.planned(params, targets, engines, host, _module.command_runner(module))
