@@ -27,6 +27,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomi
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import systemctl
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._tasks import ahead
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers import released_trees
 
 warnings = pytest.importorskip("ansible.module_utils.common.warnings")
@@ -225,17 +226,17 @@ def test_tasks_ahead(configured: Path, tmp_path: Path, run_module: Run, case: Ca
     report = run_ahead(run_module, ahead_tree, case, _ansible_check_mode=check_mode)
     assert released_trees.read_tree(ahead_tree) == before
     results = run_tasks(run_module, real_tree, case, _ansible_check_mode=check_mode)
-    ahead = report.get("ahead", {})
+    found = report.get("ahead", {})
     # If the inspection fails, the play ends.
     for module, result in ({} if report.get("failed") else results).items():
-        assert (module in ahead) == is_clean(result)
-        if module in ahead:
-            known = json.dumps(ahead[module], sort_keys=True).replace(str(ahead_tree), str(real_tree))
+        assert (module in found) == is_clean(result)
+        if module in found:
+            known = json.dumps(found[module], sort_keys=True).replace(str(ahead_tree), str(real_tree))
             result.pop("invocation", None)
             assert known == json.dumps(result, sort_keys=True)
         if result.get("changed"):
             break
-    assert set(ahead) == set(case.expected)
+    assert set(found) == set(case.expected)
 
 
 def test_no_change_is_possible_while_tasks_run_ahead(tmp_path: Path) -> None:
@@ -264,3 +265,15 @@ def test_no_change_is_possible_while_tasks_run_ahead(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     changes.refusable(run)(["apt-get", "update"])
     assert len(commands) == 2
+
+
+def test_an_equal_command_runs_once() -> None:
+    calls: list[list[str]] = []
+
+    def run(argv: list[str], **_options: t.Any) -> tuple[int, str, str]:
+        calls.append(argv)
+        return len(calls), "", ""
+
+    remembered = ahead._remembered(run)
+    found = [remembered(argv, environ_update={}) for argv in (["a", "b"], ["a"], ["a", "b"])]
+    assert (calls, found) == ([["a", "b"], ["a"]], [(1, "", ""), (2, "", ""), (1, "", "")])
