@@ -59,7 +59,7 @@ def main() -> None:
         package = prepare_host.PACKAGES / "other" / "gpufleet-release-9.4.rpm"
         package.parent.mkdir(parents=True)
         package.write_bytes(base64.b64decode(needed["release"]))
-        prepare_host.dress()
+        prepare_host.dress(is_suse=False)
 
 
 if __name__ == "__main__":
