@@ -10,13 +10,8 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock as core_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import dnf_sources, dnf_versionlock, rpm
-
-if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
-
 
 _SECTION = re.compile(r"^(Installing|Upgrading|Downgrading|Reinstalling|Removing|Replacing)\b.*:$")
 _REPLACED = re.compile(r"^\s+replacing\s+(\S+)")
@@ -107,21 +102,13 @@ _OPTIONS = ("--setopt=exit_on_lock=1", "--setopt=install_weak_deps=0", "--setopt
 _BUSY = re.compile(r"already locked by|another copy is running|Failed to obtain .*lock", re.IGNORECASE)
 
 
-class Dnf(rpm.RpmManager):
+class Dnf(rpm.RpmManager[dnf_versionlock.LockList]):
     """The packages of one host with dnf and rpm."""
 
     name = "dnf"
     repository = dnf_sources.REPOSITORY
     records_reboot = False
-
-    def __init__(
-        self,
-        host: hostfs.HostFS,
-        commands: packages_base.Commands,
-        lock_timeout: int = core_lock.PACKAGE_MANAGER_TIMEOUT,
-    ) -> None:
-        self._locks = dnf_versionlock.LockList(host)
-        super().__init__(host, commands, self._locks, lock_timeout)
+    lock_list = dnf_versionlock.LockList
 
     def duplicates_advice(self) -> str:
         return (

@@ -40,6 +40,8 @@ class Row(t.NamedTuple):
 class Locks(t.Protocol):
     """The list of the package manager's locks, which hold packages."""
 
+    def __init__(self, host: hostfs.HostFS) -> None: ...
+
     def exist(self) -> bool:
         """Return whether there is any lock."""
 
@@ -50,17 +52,20 @@ class Locks(t.Protocol):
         """Return the state of the list, for restore()."""
 
 
-class RpmManager(abc.ABC):
-    """The packages of one host with rpm. A subclass changes them."""
+_Locks = t.TypeVar("_Locks", bound=Locks)
+
+
+class RpmManager(abc.ABC, t.Generic[_Locks]):
+    """The packages of one host with rpm. A subclass changes them. ``lock_list`` is the class of its locks."""
 
     name: str
+    lock_list: type[_Locks]
     imports_keys = True
 
     def __init__(
         self,
         host: hostfs.HostFS,
         commands: packages_base.Commands,
-        locks: Locks,
         lock_timeout: int = core_lock.PACKAGE_MANAGER_TIMEOUT,
     ) -> None:
         self.host = host
@@ -68,7 +73,7 @@ class RpmManager(abc.ABC):
         self.lock_timeout = lock_timeout
         self.warnings: list[str] = []
         self.duplicates: list[str] = []
-        self._lock_list = locks
+        self._locks = self.lock_list(host)
 
     @property
     def readable(self) -> bool:
@@ -89,7 +94,7 @@ class RpmManager(abc.ABC):
         _status, output, errors = self.commands.read(self.host.argv(["rpm", "-q", "--qf", _TAGS, *names]))
         rows = _rows(output)
         self._check_database(names, rows, output, errors)
-        held = self._lock_list.held_names(rows)
+        held = self._locks.held_names(rows)
         found: dict[str, packages_base.Package] = {}
         for row in rows:
             # An interrupted transaction leaves the old version and the new one.
@@ -149,7 +154,7 @@ class RpmManager(abc.ABC):
     def apply(self, change: packages_base.Change) -> None:
         saved = self._save_configuration(change)
         try:
-            if change.change_held and self._lock_list.exist():
+            if change.change_held and self._locks.exist():
                 self._apply_without_locks(change, self.names_of(change))
             else:
                 self.transact(change)
@@ -170,17 +175,17 @@ class RpmManager(abc.ABC):
 
     def _apply_without_locks(self, change: packages_base.Change, names: t.Sequence[str]) -> None:
         """Apply a change of packages that may be locked. Other packages stay locked meanwhile."""
-        before, saved = self.query(names), self._lock_list.snapshot()
+        before, saved = self.query(names), self._locks.snapshot()
         released = None
         try:
             self.unhold(names)
-            released = self._lock_list.snapshot()
+            released = self._locks.snapshot()
             self.transact(change)
         except core_errors.NvidiaError:
             after = self.query(names)
             same = {n: p.version for n, p in after.items()} == {n: p.version for n, p in before.items()}
             # A list that another program has changed meanwhile is not replaced.
-            if same and released in (None, self._lock_list.snapshot()):
+            if same and released in (None, self._locks.snapshot()):
                 saved_files.restore(self.host, saved)
             raise
 

@@ -17,13 +17,8 @@ import typing as t
 from xml.etree import ElementTree
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock as core_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import rpm, zypper_locks, zypper_sources
-
-if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
-
 
 _ZYPPER = ("zypper", "--non-interactive", "--xmlout")
 # Only refresh() fetches lists that exist already.
@@ -54,21 +49,13 @@ _PROXY_LOGIN = re.compile(r"(?<=[?&]proxy=)[^\s&]*@")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
-class Zypper(rpm.RpmManager):
+class Zypper(rpm.RpmManager[zypper_locks.LockList]):
     """The packages of one host with zypper and rpm."""
 
     name = "zypper"
     repository = zypper_sources.REPOSITORY
     records_reboot = True
-
-    def __init__(
-        self,
-        host: hostfs.HostFS,
-        commands: packages_base.Commands,
-        lock_timeout: int = core_lock.PACKAGE_MANAGER_TIMEOUT,
-    ) -> None:
-        self._locks = zypper_locks.LockList(host)
-        super().__init__(host, commands, self._locks, lock_timeout)
+    lock_list = zypper_locks.LockList
 
     def duplicates_advice(self) -> str:
         return "Remove the older version of each on the host (`rpm --erase --nodeps NAME-VERSION`), and run this again."
