@@ -26,6 +26,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import 
 
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
+    from ansible.module_utils.common.arg_spec import ValidationResult
 
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
@@ -116,12 +117,8 @@ def with_options(
 
     Raises NvidiaError for options that Ansible refuses.
     """
-    from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # noqa: PLC0415
-
     _hide_secrets(module, options, spec)
-    validated = ArgumentSpecValidator(spec).validate({**options})
-    if validated.error_messages:
-        raise core_errors.NvidiaError(f"{'; '.join(validated.error_messages)}. Correct it.")
+    validated = _validated("", spec, options)
     module.no_log_values.update(validated._no_log_values)  # noqa: SLF001 - no public attribute has them
     other = copy.copy(module)
     internal = {name: module.params[name] for name in BUNDLED_OPTIONS}
@@ -134,12 +131,16 @@ def checked_options(name: str, spec: t.Mapping[str, t.Any], values: t.Mapping[st
 
     Raises NvidiaError for values that Ansible refuses.
     """
+    return dict(_validated(f"{name}: ", spec, values).validated_parameters)
+
+
+def _validated(place: str, spec: t.Mapping[str, t.Any], values: t.Mapping[str, t.Any]) -> ValidationResult:
     from ansible.module_utils.common.arg_spec import ArgumentSpecValidator  # noqa: PLC0415
 
-    validated = ArgumentSpecValidator({**spec}).validate(values)
+    validated: ValidationResult = ArgumentSpecValidator({**spec}).validate(values)
     if validated.error_messages:
-        raise core_errors.NvidiaError(f"{name}: {'; '.join(validated.error_messages)}. Correct it.")
-    return dict(validated.validated_parameters)
+        raise core_errors.NvidiaError(f"{place}{'; '.join(validated.error_messages)}. Correct it.")
+    return validated
 
 
 def load_bundled_packages(module: AnsibleModule) -> None:
