@@ -119,8 +119,8 @@ def test_engines_of_users_are_inspected_by_tasks_of_these_users(tmp_path: Path, 
                  "nvidia_runtime_users": ["daemon", "nobody"]}  # fmt: skip
     output = run(tmp_path, "site", variables)
     called = (tmp_path / "called").read_text(encoding="utf-8").split()
-    inspected = ["nvidia_site_plan", "nvidia_container_info.daemon", "nvidia_container_info.nobody"]
-    assert called[:3] == inspected, output
+    first_modules = ["nvidia_site_plan", "nvidia_container_info.daemon", "nvidia_container_info.nobody"]
+    assert called[:3] == first_modules, output
     # The key of the repository is fetched after the inspection. The answer of a user does not fail the host.
     assert called[3:4] == ["nvidia_toolkit_key"]
     reason = "gpu: docker/rootless/nobody is not configured: "
