@@ -50,14 +50,18 @@ def describe(module: _module.Module) -> dict[str, t.Any]:
 
 
 def _remembered(run: t.Callable[..., t.Any]) -> t.Callable[..., t.Any]:
-    """Return a function that runs each command once, and remembers its result."""
+    """Return a function that remembers the results of commands that succeeded, and does not run them again.
+
+    A command that failed because another program holds a lock is repeated (packages_base.retry_while_locked).
+    """
     known: dict[tuple[str, ...], t.Any] = {}
 
     def run_once(argv: list[str], **options: t.Any) -> t.Any:
         key = tuple(argv)
-        if key not in known:
-            known[key] = run(argv, **options)
-        return known[key]
+        result = known[key] if key in known else run(argv, **options)
+        if not result[0]:
+            known[key] = result
+        return result
 
     return run_once
 

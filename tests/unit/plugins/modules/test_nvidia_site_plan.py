@@ -267,13 +267,14 @@ def test_no_change_is_possible_while_tasks_run_ahead(tmp_path: Path) -> None:
     assert len(commands) == 2
 
 
-def test_an_equal_command_runs_once() -> None:
+def test_an_equal_command_runs_once_if_it_succeeds() -> None:
     calls: list[list[str]] = []
 
     def run(argv: list[str], **_options: t.Any) -> tuple[int, str, str]:
         calls.append(argv)
-        return len(calls), "", ""
+        return int(argv == ["busy"]), str(len(calls)), ""
 
     remembered = ahead._remembered(run)
     found = [remembered(argv, environ_update={}) for argv in (["a", "b"], ["a"], ["a", "b"])]
-    assert (calls, found) == ([["a", "b"], ["a"]], [(1, "", ""), (2, "", ""), (1, "", "")])
+    assert (calls, found) == ([["a", "b"], ["a"]], [(0, "1", ""), (0, "2", ""), (0, "1", "")])
+    assert [remembered(["busy"])[1] for _attempt in range(2)] == ["3", "4"]
