@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import later_tasks
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _ahead
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._bundled import BundledAction
 
@@ -30,7 +30,7 @@ class ActionModule(BundledAction):
 
     def bundle(self, names: t.Iterable[str]) -> dict[str, str]:
         found = super().bundle(names)
-        return {**found, core_constants.AHEAD: json.dumps(self._tasks)} if found and self._tasks else found
+        return {**found, later_tasks.AHEAD: json.dumps(self._tasks)} if found and self._tasks else found
 
     def _execute_with_packages(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
         if self._tasks:

@@ -21,6 +21,7 @@ import typing as t
 from ansible.errors import AnsibleError
 from ansible.template import Templar
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import later_tasks
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _check, _role_state, _toolkit_plan
 
 if t.TYPE_CHECKING:
@@ -28,12 +29,13 @@ if t.TYPE_CHECKING:
 
     Values = t.Mapping[str, t.Any]
 
-# The playbooks, and the key of the results in the registered result of their first task.
 PLAYBOOKS = ("site", "rolling")
-AHEAD = "ahead"
-_INSTALL, _RUNTIME = "nvidia_toolkit_install", "nvidia_runtime_config"
 # The modules, with the role of the task, in the order of the tasks.
-_ROLES = {_INSTALL: "nvidia_toolkit", "nvidia_cdi_spec": "nvidia_cdi", _RUNTIME: "nvidia_runtime"}
+_ROLES = {
+    later_tasks.INSTALL: "nvidia_toolkit",
+    later_tasks.CDI: "nvidia_cdi",
+    later_tasks.RUNTIME: "nvidia_runtime",
+}
 # Their registered results.
 _REGISTERED = ("nvidia_toolkit_installation", "nvidia_cdi_specification")
 # Only this run knows the key, so nothing else can give a task a result. Ansible imports this file before it forks.
@@ -43,7 +45,7 @@ _KEY = secrets.token_bytes(32)
 def looks_ahead(action: ActionBase, variables: Values) -> bool:
     """Return whether the task is the inspection in a playbook that runs later tasks ahead."""
     in_play = variables.get(_role_state.PLAY) in PLAYBOOKS and not _role_state.user_of(variables)
-    return in_play and _check.is_task_of(action, _ROLES[_INSTALL])
+    return in_play and _check.is_task_of(action, _ROLES[later_tasks.INSTALL])
 
 
 def tasks_ahead(action: ActionBase, variables: Values) -> dict[str, dict[str, t.Any]]:
@@ -76,21 +78,18 @@ def kept(action: ActionBase, variables: Values, sent: Values, result: dict[str, 
         sent: The value of tasks_ahead().
         result: What the module has returned. The host may return anything.
     """
-    found = _role_state.table(result.pop(AHEAD, None))
+    found = _role_state.table(result.pop(later_tasks.AHEAD, None))
     host = _toolkit_plan.Host.of(result) if found and sent else None
     if host is None or not _toolkit_plan.is_unchanged_before_installation(_settings(action, variables), host):
         return result
     results = {}
     for module, task in sent.items():
         answer = _role_state.table(found.get(module))
-        options = {**task["options"]}
-        if module == _INSTALL:
-            options["repository_files"] = task["repository_files"].get(host.manager, [])
-        if module == _RUNTIME:
-            options["targets"] = [engine.get("target") for engine in _role_state.tables(answer.get("engines"))]
         if answer:
+            targets = [str(engine.get("target")) for engine in _role_state.tables(answer.get("engines"))]
+            options = later_tasks.completed(module, task, host.manager, targets)
             results[module] = {"digest": _digest(action, variables, module, options), "result": answer}
-    return {**result, AHEAD: results}
+    return {**result, later_tasks.AHEAD: results}
 
 
 def result_for(action: ActionBase, variables: Values, module: str, options: Values) -> dict[str, t.Any] | None:
@@ -101,7 +100,7 @@ def result_for(action: ActionBase, variables: Values, module: str, options: Valu
     if variables.get(_role_state.PLAY) not in PLAYBOOKS or _role_state.user_of(variables):
         return None
     inspection = _role_state.table(variables.get(_toolkit_plan.INFO))
-    answer = _role_state.table(_role_state.table(inspection.get(AHEAD)).get(module))
+    answer = _role_state.table(_role_state.table(inspection.get(later_tasks.AHEAD)).get(module))
     if not answer or any(_has_changed(variables, name) for name in _REGISTERED[: list(_ROLES).index(module)]):
         return None
     if not hmac.compare_digest(str(answer.get("digest")), _digest(action, variables, module, options)):
@@ -136,7 +135,7 @@ def _is_expected(task: t.Any, templar: t.Any, known: Values) -> bool:
 
 def _options_of(module: str, args: Values, templar: t.Any, known: Values) -> dict[str, t.Any]:
     given = {name: value for name, value in _plain(args).items() if value != known.get("omit")}
-    if module != _INSTALL:
+    if module != later_tasks.INSTALL:
         return {"options": given}
     settings = _toolkit_plan.Settings.of(templar.template(known[_toolkit_plan.SETTINGS]))
     return _toolkit_plan.options_ahead(settings, given)

@@ -12,8 +12,6 @@ AUTO = "auto"
 SYSTEM = "system"
 # The internal option in which the action plugin sends packages and the toolkit to a module.
 BUNDLED = "_bundled"
-# The name in BUNDLED of the options of later tasks (_tasks/ahead.py).
-AHEAD = "ahead"
 # The internal option with the name of the host in the inventory, for warnings.
 HOST = "_host"
 # If the unit of an engine is not the default one, its records are stored under UNIT_PREFIX + the name of the unit

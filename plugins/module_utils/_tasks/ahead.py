@@ -14,7 +14,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_parts
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import changes, errors, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import changes, errors, json_data, later_tasks
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._tasks import container_info
 
@@ -26,7 +26,6 @@ SPEC: dict[str, dict[str, t.Any]] = {
     "inspection": {"type": "dict", "required": True},
     **_module.BUNDLED_OPTIONS,
 }
-_INSTALL, _RUNTIME = "nvidia_toolkit_install", "nvidia_runtime_config"
 
 
 def describe(module: _module.Module) -> dict[str, t.Any]:
@@ -39,14 +38,14 @@ def describe(module: _module.Module) -> dict[str, t.Any]:
     inspection = _module.with_options(module, container_info.SPEC, module.params["inspection"])
     # The other parts of the report are not imported here, which keeps what is sent to the host small.
     report = container_info.describe(inspection, host_parts.describe_host)
-    text = (module.params[core_constants.BUNDLED] or {}).get(core_constants.AHEAD)
+    text = (module.params[core_constants.BUNDLED] or {}).get(later_tasks.AHEAD)
     # A host without a GPU is left as it is, or has few of these tasks.
     if text is None or "needed" in report or report["toolkit"]["gpu"]["present"] is False:
         return report
     warnings = errors.take_warnings()
     targets = container_info.targets_of(inspection, report)
     found = _results(module, json_data.load(text), report["toolkit"]["package_manager"] or "", targets)
-    return {**report, "ahead": found, "warnings": [*report.get("warnings", ()), *warnings]}
+    return {**report, later_tasks.AHEAD: found, "warnings": [*report.get("warnings", ()), *warnings]}
 
 
 def _remembered(run: t.Callable[..., t.Any]) -> t.Callable[..., t.Any]:
@@ -73,8 +72,9 @@ def _results(
     found: dict[str, _Result] = {}
     try:
         for name, (spec, work) in _works().items():
-            options = _complete(name, tasks.get(name), manager, targets)
-            result = None if options is None else _run(module, spec, work, options)
+            if name not in tasks or (name == later_tasks.RUNTIME and not targets):
+                continue
+            result = _run(module, spec, work, later_tasks.completed(name, tasks[name], manager, targets))
             if result is not None:
                 found[name] = result
     except changes.ChangeRefusedError:
@@ -92,22 +92,10 @@ def _works() -> dict[str, tuple[dict[str, dict[str, t.Any]], _Work]]:
     )
 
     return {
-        _INSTALL: (toolkit_packages.SPEC, toolkit_packages.install),
-        "nvidia_cdi_spec": (cdi_spec.SPEC, cdi_spec.describe),
-        _RUNTIME: (runtime_config.SPEC, runtime_config.configure),
+        later_tasks.INSTALL: (toolkit_packages.SPEC, toolkit_packages.install),
+        later_tasks.CDI: (cdi_spec.SPEC, cdi_spec.describe),
+        later_tasks.RUNTIME: (runtime_config.SPEC, runtime_config.configure),
     }
-
-
-def _complete(name: str, task: _Result | None, manager: str, targets: list[str]) -> _Result | None:
-    """Return the options of a task with those that depend on the host; None if the task does not run ahead."""
-    if task is None or (name == _RUNTIME and not targets):
-        return None
-    options: _Result = {**task["options"]}
-    if name == _INSTALL:
-        options["repository_files"] = task["repository_files"].get(manager, [])
-    if name == _RUNTIME:
-        options["targets"] = targets
-    return options
 
 
 def _run(module: _module.Module, spec: dict[str, dict[str, t.Any]], work: _Work, options: _Result) -> _Result | None:
