@@ -55,11 +55,16 @@ def _selection(nox: list[str], arguments: argparse.Namespace) -> list[str]:
 
 
 def _repeat(log: Path) -> None:
-    """Print the end of the output of a failed session, so that it is found below the lists of sessions."""
+    """Print the errors and the end of the output of a failed session, below the lists of sessions.
+
+    ansible-test goes on after an error, so that its errors can be far from the end.
+    """
     if log.exists():
-        print(f"\nThe end of {log.relative_to(_ROOT)}:")
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES_OF_FAILURE:]
-        print("\n".join(line[:_LENGTH_OF_LINE] for line in lines))
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        errors = [line for line in lines[:-_LINES_OF_FAILURE] if line.startswith("ERROR")]
+        print(f"\nErrors in {log.relative_to(_ROOT)}, and its end:")
+        for line in (*errors[-_LINES_OF_FAILURE:], *lines[-_LINES_OF_FAILURE:]):
+            print(line[:_LENGTH_OF_LINE])
 
 
 def _print_skips(results: list[dict[str, str]], skipped: Path) -> None:

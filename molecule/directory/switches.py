@@ -48,7 +48,7 @@ def watch(pipe: Connection) -> None:
     """Look for the runtime until the parent process sends a message. Then send how often it existed and was missing."""
     there = gone = 0
     while not pipe.poll():
-        for _ in range(1000):
+        for _attempt in range(1000):
             try:
                 os.stat(f"{DEST}/{RUNTIME}")
             except OSError:
