@@ -18,9 +18,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import BACKUP_DIR, STATE_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.json_document import mask_json
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import mask_toml
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import JournalEntry, PreviousFile, joined
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.rollback import Rollback
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.configure import (
     ConfigOptions,

@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors, program_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 
 if t.TYPE_CHECKING:
@@ -133,7 +134,7 @@ class Options(t.NamedTuple):
     """The parameters of the task. ``request`` is None for state=absent."""
 
     engine: str
-    request: engines_base.RuntimeRequest | None
+    request: engines_request.RuntimeRequest | None
     flavor: str = core_constants.AUTO
     user: str | None = None
     service: str | None = None
@@ -289,7 +290,9 @@ class EngineState:
         return record is not None and file.after == record.original
 
 
-def _normalized(request: engines_base.RuntimeRequest | None, host: hostfs.HostFS) -> engines_base.RuntimeRequest | None:
+def _normalized(
+    request: engines_request.RuntimeRequest | None, host: hostfs.HostFS
+) -> engines_request.RuntimeRequest | None:
     """Return the request with normalized paths.
 
     Raises NvidiaError for a request that no engine accepts.
@@ -459,7 +462,7 @@ class ConfigureEngine:
 
 
 def _expected(
-    request: engines_base.RuntimeRequest | None, state: engines_base.ConfiguredState
+    request: engines_request.RuntimeRequest | None, state: engines_base.ConfiguredState
 ) -> engines_base.ConfiguredState:
     """Return the part of ``state`` that the request sets. It is empty for a removal."""
     if request is None:

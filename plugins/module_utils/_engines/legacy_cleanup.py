@@ -23,6 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document, toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files, toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import imports as containerd_imports
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import plan as containerd_plan
@@ -107,7 +108,7 @@ class LegacyCleanup:
         host: hostfs.HostFS,
         engine: engines_base.Engine,
         context: engines_base.Context,
-        request: engines_base.RuntimeRequest | None = None,
+        request: engines_request.RuntimeRequest | None = None,
     ) -> None:
         """Scan the files of ``engine``. ``request`` is that of the plan, None for a removal.
 

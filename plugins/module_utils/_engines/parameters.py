@@ -13,8 +13,8 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import configure
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 
 # Ansible converts the booleans of a play to these strings, the only choices that it accepts for booleans.
 _SWITCH: dict[str | None, bool] = {"true": True, "false": False}
@@ -25,7 +25,7 @@ SPEC: dict[str, dict[str, t.Any]] = {
     "runtime_dir": {"type": "path", "default": "/usr/bin"},
     "extra_modes": {"type": "list", "elements": "str", "choices": list(core_constants.MODE_PROGRAMS), "default": []},
     "set_as_default": {"type": "bool"},
-    "enable_cdi": {"type": "str", "choices": [engines_base.CDI_AUTO, *_SWITCH]},
+    "enable_cdi": {"type": "str", "choices": [engines_request.CDI_AUTO, *_SWITCH]},
     "config_path": {"type": "path"},
     "config_mode": {"type": "str", "choices": ["auto", "in_place", "drop_in", "hook"], "default": "auto"},
     "drop_in_path": {"type": "path"},
@@ -44,9 +44,9 @@ SPEC: dict[str, dict[str, t.Any]] = {
 _OF_ONE_ENGINE = ("config_path", "engine_version")
 
 
-def request_of(params: t.Mapping[str, t.Any]) -> engines_base.RuntimeRequest:
+def request_of(params: t.Mapping[str, t.Any]) -> engines_request.RuntimeRequest:
     """Return the request that the options describe."""
-    return engines_base.RuntimeRequest(
+    return engines_request.RuntimeRequest(
         runtime_name=params["runtime_name"],
         runtime_dir=params["runtime_dir"],
         extra_modes=tuple(params["extra_modes"]),
@@ -62,7 +62,7 @@ def request_of(params: t.Mapping[str, t.Any]) -> engines_base.RuntimeRequest:
     )
 
 
-def options_of(params: t.Mapping[str, t.Any], request: engines_base.RuntimeRequest | None) -> configure.Options:
+def options_of(params: t.Mapping[str, t.Any], request: engines_request.RuntimeRequest | None) -> configure.Options:
     """Return the options of a task for any engine. ``request`` is None for a removal."""
     return configure.Options(
         engine="",

@@ -16,6 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers, processes
 
 if t.TYPE_CHECKING:
@@ -243,7 +244,7 @@ class _Candidates:
 
         Such a runtime would run itself, or would be removed with its toolkit.
         """
-        return name.startswith(engines_base.MAIN_NAME) or any(
+        return name.startswith(engines_request.MAIN_NAME) or any(
             posixpath.basename(path).startswith(core_constants.MAIN_PROGRAM)
             or self._host.lexists(posixpath.join(posixpath.dirname(path), _DIRECTORY_MARKER))
             for path in self._paths_of(name)

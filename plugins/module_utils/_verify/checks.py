@@ -23,7 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import runtime_settings
@@ -165,7 +165,7 @@ class GpuChecks:
     def mode(self) -> str:
         """Return the runtime's mode: ``cdi``, ``legacy``, or ``auto`` if its version decides."""
         by_program = runtime_settings.mode_of_program(self._program or "")
-        by_name = next((mode for mode, name in engines_base.MODE_NAMES.items() if name == self._name), None)
+        by_name = next((mode for mode, name in engines_request.MODE_NAMES.items() if name == self._name), None)
         if by_name is None and self._name.endswith("-cdi"):
             by_name = "cdi"
         mode = by_program or by_name or self.settings().mode

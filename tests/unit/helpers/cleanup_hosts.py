@@ -12,13 +12,10 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.apply import ChangeWriter
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import BACKUP_DIR, load_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.text import parse_version
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import (
-    EnginePlan,
-    HostFiles,
-    RuntimeRequest,
-)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import EnginePlan, HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.legacy_cleanup import LegacyCleanup
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Context

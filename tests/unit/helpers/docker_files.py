@@ -10,10 +10,13 @@ import json
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import OriginalFile
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Context, EnginePlan, RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.plan import DockerPlanner
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_files import FakeFiles
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Context, EnginePlan
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 NVIDIA = "/usr/bin/nvidia-container-runtime"

@@ -12,8 +12,9 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import HostFiles, RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s.engine import K3S, RKE2, K3sFamily
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import NVIDIA, EngineTree
 
 if t.TYPE_CHECKING:

@@ -9,8 +9,8 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart as restart_restart
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health import Expectation
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import (

@@ -20,6 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import recor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names, toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import plan as containerd_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
@@ -157,7 +158,9 @@ class Containerd(toml_plan.TomlEngine):
 
     # -- plans ---------------------------------------------------------------------------------------------------
 
-    def present(self, request: engines_base.RuntimeRequest, context: engines_base.Context) -> engines_base.EnginePlan:
+    def present(
+        self, request: engines_request.RuntimeRequest, context: engines_base.Context
+    ) -> engines_base.EnginePlan:
         return containerd_plan.ContainerdPlanner(context).present(request)
 
     def absent(self, context: engines_base.Context) -> engines_base.EnginePlan:
@@ -394,7 +397,9 @@ class ContainerdOfUnit(Containerd):
             )
         return installation._replace(binary=None, config_path=mains[0])
 
-    def present(self, request: engines_base.RuntimeRequest, context: engines_base.Context) -> engines_base.EnginePlan:
+    def present(
+        self, request: engines_request.RuntimeRequest, context: engines_base.Context
+    ) -> engines_base.EnginePlan:
         """Return the plan, with a drop-in path of its own. The default drop-in belongs to the system's containerd."""
         drop_in = request.drop_in_path or posixpath.join(
             posixpath.dirname(context.path),

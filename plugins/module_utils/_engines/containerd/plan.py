@@ -15,6 +15,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import imports as containerd_imports
@@ -63,7 +64,7 @@ class ContainerdPlanner:
 
     # -- present -------------------------------------------------------------------------------------------------
 
-    def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
+    def present(self, request: engines_request.RuntimeRequest) -> engines_base.EnginePlan:
         toml_plan.check_options(request.runtime_options, RESERVED)
         self.current.check_order()
         disabled_in = self.current.cri_disabled_in()
@@ -95,7 +96,7 @@ class ContainerdPlanner:
         if drop_in is not None:
             self.imports.ensure(drop_in)
 
-    def _writer(self, request: engines_base.RuntimeRequest) -> containerd_runtimes.RuntimeTableWriter:
+    def _writer(self, request: engines_request.RuntimeRequest) -> containerd_runtimes.RuntimeTableWriter:
         """Return the writer for the file that receives the entries of this collection."""
         drop_in = self.context.files.resolve(request.drop_in_path or self.drop_in)
         mode = self._mode(request.config_mode)
@@ -133,7 +134,7 @@ class ContainerdPlanner:
             others = self.files_class.of(self.context, {**self.files.planned_documents(), **hidden})
         return others
 
-    def _plan_without_cri(self, request: engines_base.RuntimeRequest, path: str) -> engines_base.EnginePlan:
+    def _plan_without_cri(self, request: engines_request.RuntimeRequest, path: str) -> engines_base.EnginePlan:
         message = (
             f"{path}: disabled_plugins disables containerd's CRI, as in Docker's packages. Kubernetes cannot use this"
             " containerd, so the file was not changed."
@@ -162,7 +163,7 @@ class ContainerdPlanner:
         return "drop_in" if merges else "snapshot"
 
     def _write_default(
-        self, request: engines_base.RuntimeRequest, writer: containerd_runtimes.RuntimeTableWriter
+        self, request: engines_request.RuntimeRequest, writer: containerd_runtimes.RuntimeTableWriter
     ) -> None:
         name = request.default(self.own_values[containerd_config.DEFAULT])
         if name is None:
@@ -177,15 +178,17 @@ class ContainerdPlanner:
             )
         writer.write_setting(containerd_config.DEFAULT, name)
 
-    def _write_cdi(self, request: engines_base.RuntimeRequest, writer: containerd_runtimes.RuntimeTableWriter) -> None:
+    def _write_cdi(
+        self, request: engines_request.RuntimeRequest, writer: containerd_runtimes.RuntimeTableWriter
+    ) -> None:
         version, enable = self.context.version, request.enable_cdi
-        if enable == engines_base.CDI_AUTO and version is not None:
+        if enable == engines_request.CDI_AUTO and version is not None:
             # `containerd config default` of 1.7 prints enable_cdi = false, so false in a file is not a decision of the
             # user. Later versions print true. remove_unwanted() removes a value that only an earlier run wrote.
             if CDI_SINCE <= version < CDI_BY_DEFAULT_SINCE:
                 writer.write_setting(containerd_runtimes.CDI, value=True)
             return
-        if enable is None or enable == engines_base.CDI_AUTO:
+        if enable is None or enable == engines_request.CDI_AUTO:
             if self.own_values[containerd_runtimes.CDI] is not None:
                 writer.write_setting(containerd_runtimes.CDI, self.own_values[containerd_runtimes.CDI])
             return
@@ -336,7 +339,7 @@ class ContainerdPlanner:
                     "Remove the file if no tool needs it, or convert both to the same version.",
                 )
 
-    def _check_effective_config(self, request: engines_base.RuntimeRequest) -> None:
+    def _check_effective_config(self, request: engines_request.RuntimeRequest) -> None:
         """Raise NvidiaError if another file overrides a planned entry, or if the CRI would not start."""
         after = self._after()
         containerd_imports.check_versions(after)
@@ -396,7 +399,7 @@ class ContainerdPlanner:
 
     def _check_default(
         self,
-        request: engines_base.RuntimeRequest,
+        request: engines_request.RuntimeRequest,
         after: containerd_config.ContainerdFiles,
         runtimes: t.Mapping[str, t.Any],
     ) -> None:

@@ -16,6 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names, toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 
 if t.TYPE_CHECKING:
@@ -94,7 +95,7 @@ class RuntimeTableWriter:
         if self.mode != "in_place":
             self.target.write(VERSION, self.version)
 
-    def write_runtimes(self, request: engines_base.RuntimeRequest) -> None:
+    def write_runtimes(self, request: engines_request.RuntimeRequest) -> None:
         present = self.others.runtimes()
         if self.mode == "snapshot":
             toml_plan.write_table(self.target, self.root, self.others.raw_cri())
@@ -222,7 +223,7 @@ class RuntimeTableWriter:
                 toml_plan.put(table, self._spelled(existing, leaf), value)
         toml_plan.write_table(self.target, path, table)
 
-    def remove_unwanted(self, request: engines_base.RuntimeRequest) -> None:
+    def remove_unwanted(self, request: engines_request.RuntimeRequest) -> None:
         """Remove the entries that earlier runs wrote and this run does not want.
 
         Settings that the request leaves open stay.
@@ -241,7 +242,7 @@ class RuntimeTableWriter:
 
 
 def check_legacy(
-    request: engines_base.RuntimeRequest, files: containerd_config.ContainerdFiles, warnings: list[str]
+    request: engines_request.RuntimeRequest, files: containerd_config.ContainerdFiles, warnings: list[str]
 ) -> None:
     """Check whether use_legacy_config is possible, and add a deprecation warning if it is.
 

@@ -20,6 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import recor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document, toml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files, toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import hook
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import plan as crio_plan
@@ -103,7 +104,9 @@ class Crio(toml_plan.TomlEngine):
 
     # -- plans ---------------------------------------------------------------------------------------------------
 
-    def present(self, request: engines_base.RuntimeRequest, context: engines_base.Context) -> engines_base.EnginePlan:
+    def present(
+        self, request: engines_request.RuntimeRequest, context: engines_base.Context
+    ) -> engines_base.EnginePlan:
         return hook.CrioHooks(context).present(request)
 
     def absent(self, context: engines_base.Context) -> engines_base.EnginePlan:

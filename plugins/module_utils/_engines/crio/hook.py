@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import plan as crio_plan
 
@@ -39,7 +40,7 @@ class CrioHooks:
 
     # -- plans ---------------------------------------------------------------------------------------------------
 
-    def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
+    def present(self, request: engines_request.RuntimeRequest) -> engines_base.EnginePlan:
         """Return the plan with the hook if the request asks for it, else the plan of the runtimes without it."""
         if request.config_mode == HOOK_MODE:
             return self._with_hook(request)
@@ -52,7 +53,7 @@ class CrioHooks:
         # A record of a hook proves that this collection registered no runtime.
         return self._without_hook(self.planner.absent_recorded() if self.records else self.planner.absent())
 
-    def _with_hook(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
+    def _with_hook(self, request: engines_request.RuntimeRequest) -> engines_base.EnginePlan:
         _check(request)
         folder = self._target_dir()
         exists = bool(self.context.files.glob(folder))
@@ -147,7 +148,7 @@ class CrioHooks:
         return folder
 
 
-def _check(request: engines_base.RuntimeRequest) -> None:
+def _check(request: engines_request.RuntimeRequest) -> None:
     """Raise NvidiaError for options that have no effect without a registered runtime."""
     given = {
         "set_as_default": bool(request.set_as_default),

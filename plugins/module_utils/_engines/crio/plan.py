@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document, toml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
 
@@ -54,7 +55,7 @@ class CrioPlanner:
 
     # -- present -------------------------------------------------------------------------------------------------
 
-    def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
+    def present(self, request: engines_request.RuntimeRequest) -> engines_base.EnginePlan:
         toml_plan.check_options(request.runtime_options, RESERVED)
         self.current.check()
         target = self._target(request)
@@ -78,7 +79,7 @@ class CrioPlanner:
         self._check_effective_config(request, target)
         return self._plan(target)
 
-    def _target(self, request: engines_base.RuntimeRequest) -> toml_plan.TomlEdit:
+    def _target(self, request: engines_request.RuntimeRequest) -> toml_plan.TomlEdit:
         """Return the file that receives the entries of this collection."""
         if request.config_mode == "in_place":
             return self.main
@@ -99,7 +100,7 @@ class CrioPlanner:
         return self.files.edit(posixpath.join(self.context.files.resolve(folder), name))
 
     def _inherited_entries(
-        self, request: engines_base.RuntimeRequest, others: crio_config.CrioFiles
+        self, request: engines_request.RuntimeRequest, others: crio_config.CrioFiles
     ) -> dict[str, t.Any]:
         """Return the settings that NVIDIA's runtimes copy from a low-level runtime.
 
@@ -132,7 +133,7 @@ class CrioPlanner:
 
     def _write_runtime(
         self,
-        request: engines_base.RuntimeRequest,
+        request: engines_request.RuntimeRequest,
         name: str,
         inherited: t.Mapping[str, t.Any],
         target: toml_plan.TomlEdit,
@@ -174,7 +175,7 @@ class CrioPlanner:
                 return value
         return None
 
-    def _warn_about_cdi(self, request: engines_base.RuntimeRequest) -> None:
+    def _warn_about_cdi(self, request: engines_request.RuntimeRequest) -> None:
         if request.enable_cdi is False:
             self.warnings.append(f"{errors.option:enable_cdi}: false has no effect, because CRI-O cannot disable CDI.")
         elif request.enable_cdi and self.current.cdi_dirs() == []:
@@ -298,7 +299,7 @@ class CrioPlanner:
 
     # -- checks --------------------------------------------------------------------------------------------------
 
-    def _check_effective_config(self, request: engines_base.RuntimeRequest, target: toml_plan.TomlEdit) -> None:
+    def _check_effective_config(self, request: engines_request.RuntimeRequest, target: toml_plan.TomlEdit) -> None:
         """Raise NvidiaError if another setting overrides a planned entry, or if CRI-O would not start."""
         after = self._with_overlay(self.files.overlay())
         for name in request.runtimes():
@@ -324,7 +325,7 @@ class CrioPlanner:
                     )
         self._check_default(request, after)
 
-    def _check_programs(self, request: engines_base.RuntimeRequest, path: str) -> None:
+    def _check_programs(self, request: engines_request.RuntimeRequest, path: str) -> None:
         """Raise NvidiaError for a missing program with which this CRI-O would not start; ``path`` is the target."""
         version = self.context.version
         if version is None or version >= crio_config.IGNORES_MISSING_SINCE:
@@ -338,7 +339,7 @@ class CrioPlanner:
                 f" {core_text.dotted(crio_config.IGNORES_MISSING_SINCE)} or newer."
             )
 
-    def _check_default(self, request: engines_base.RuntimeRequest, after: crio_config.CrioFiles) -> None:
+    def _check_default(self, request: engines_request.RuntimeRequest, after: crio_config.CrioFiles) -> None:
         default = after.default_runtime()
         file = None if after.flagged_default is not None else after.defining_file(crio_config.DEFAULT)
         if request.set_as_default and default != request.runtime_name:

@@ -14,6 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import const
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import plan as docker_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import unix_socket
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes, rootless
@@ -169,7 +170,9 @@ class Docker(engines_base.EngineDefaults):
 
     # -- plans ---------------------------------------------------------------------------------------------------
 
-    def present(self, request: engines_base.RuntimeRequest, context: engines_base.Context) -> engines_base.EnginePlan:
+    def present(
+        self, request: engines_request.RuntimeRequest, context: engines_base.Context
+    ) -> engines_base.EnginePlan:
         request.refuse_toml_settings(self.name)
         return self.planner(context).present(request)
 
@@ -274,7 +277,9 @@ class DockerSnap(Docker):
         unit = systemd_units.load_unit(host, service)
         return unit._replace(arguments=()) if unit is not None else None
 
-    def present(self, _request: engines_base.RuntimeRequest, _context: engines_base.Context) -> engines_base.EnginePlan:
+    def present(
+        self, _request: engines_request.RuntimeRequest, _context: engines_base.Context
+    ) -> engines_base.EnginePlan:
         raise errors.NvidiaError(_SNAP)
 
     def absent(self, context: engines_base.Context) -> engines_base.EnginePlan:
@@ -294,11 +299,11 @@ _CDI_VISIBLE_SINCE = (27, 4)
 class _RootlessPlanner(docker_plan.DockerPlanner):
     """One plan for the daemon.json of a user."""
 
-    def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
+    def present(self, request: engines_request.RuntimeRequest) -> engines_base.EnginePlan:
         plan = super().present(request)
         return plan._replace(warnings=(*plan.warnings, *self._cdi_warnings(request)))
 
-    def _cdi_warnings(self, request: engines_base.RuntimeRequest) -> t.Iterator[str]:
+    def _cdi_warnings(self, request: engines_request.RuntimeRequest) -> t.Iterator[str]:
         unit, version = self.context.unit, self.context.version
         named = self.document.value("cdi-spec-dirs") or (unit is not None and unit.flag_values("--cdi-spec-dir"))
         if (

@@ -14,6 +14,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
@@ -57,7 +58,7 @@ class DockerPlanner:
     def document(self, document: json_document.JsonDocument) -> None:
         self.file.document = document
 
-    def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
+    def present(self, request: engines_request.RuntimeRequest) -> engines_base.EnginePlan:
         runtimes = request.runtimes()
         self._check_names()
         self._check_types(runtimes)
@@ -66,7 +67,7 @@ class DockerPlanner:
             existing = self.document.value(RUNTIMES, name, key)
             if not isinstance(existing, str) or not self.context.same_program(existing, path):
                 self.file.write((RUNTIMES, name, key), path)
-        if request.enable_cdi == engines_base.CDI_AUTO:
+        if request.enable_cdi == engines_request.CDI_AUTO:
             self._enable_cdi_by_version()
         elif request.enable_cdi is not None:
             self.file.write(CDI, request.enable_cdi)

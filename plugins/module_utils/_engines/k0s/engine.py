@@ -16,6 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import engine as containerd_engine
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import plan as containerd_plan
@@ -72,7 +73,9 @@ class K0s(containerd_engine.EmbeddedContainerd):
 
     # -- plans ---------------------------------------------------------------------------------------------------
 
-    def present(self, request: engines_base.RuntimeRequest, context: engines_base.Context) -> engines_base.EnginePlan:
+    def present(
+        self, request: engines_request.RuntimeRequest, context: engines_base.Context
+    ) -> engines_base.EnginePlan:
         return K0sPlanner(context, self.running).present(request)
 
     def absent(self, context: engines_base.Context) -> engines_base.EnginePlan:
@@ -148,9 +151,9 @@ class K0sPlanner(containerd_plan.ContainerdPlanner):
         self.concatenates = self.release is not None and self.release < k0s_config.MERGES_SINCE
         super().__init__(context._replace(version=k0s_config.containerd_of(context.version, running)))
 
-    def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
+    def present(self, request: engines_request.RuntimeRequest) -> engines_base.EnginePlan:
         self._check(request)
-        if request.enable_cdi == engines_base.CDI_AUTO and self.concatenates:
+        if request.enable_cdi == engines_request.CDI_AUTO and self.concatenates:
             # This k0s has containerd 1.7, but the drop-ins that it concatenates cannot contain the setting.
             request = request._replace(enable_cdi=None)
         self._check_release(request)
@@ -170,7 +173,7 @@ class K0sPlanner(containerd_plan.ContainerdPlanner):
 
     # -- requests ------------------------------------------------------------------------------------------------
 
-    def _check(self, request: engines_base.RuntimeRequest) -> None:
+    def _check(self, request: engines_request.RuntimeRequest) -> None:
         """Raise NvidiaError for options that k0s does not support."""
         if request.config_mode not in CONFIG_MODES:
             raise errors.NvidiaError(
@@ -185,7 +188,7 @@ class K0sPlanner(containerd_plan.ContainerdPlanner):
         if request.use_legacy_config:
             raise errors.NvidiaError(f"k0s does not support {errors.option:use_legacy_config}. Remove this option.")
 
-    def _check_release(self, request: engines_base.RuntimeRequest) -> None:
+    def _check_release(self, request: engines_request.RuntimeRequest) -> None:
         """Raise NvidiaError if this k0s reads no drop-ins, or does not merge them although the request needs it."""
         version = self.context.version
         if version is not None and version < k0s_config.CONTAINERD_SINCE:

@@ -13,6 +13,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import engine as containerd_engine
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import config as k3s_config
@@ -114,7 +115,9 @@ class K3sFamily(containerd_engine.EmbeddedContainerd):
 
     # -- plans ---------------------------------------------------------------------------------------------------
 
-    def present(self, request: engines_base.RuntimeRequest, context: engines_base.Context) -> engines_base.EnginePlan:
+    def present(
+        self, request: engines_request.RuntimeRequest, context: engines_base.Context
+    ) -> engines_base.EnginePlan:
         return self._planner(context).present(request)
 
     def absent(self, context: engines_base.Context) -> engines_base.EnginePlan:

@@ -18,6 +18,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import plan as containerd_plan
@@ -53,10 +54,10 @@ _WASM = "/opt/kwasm/bin"
 
 # Name and program of each NVIDIA runtime that the distributions search (runtimes.go).
 _ALWAYS = {
-    engines_base.MAIN_NAME: core_constants.MAIN_PROGRAM,
+    engines_request.MAIN_NAME: core_constants.MAIN_PROGRAM,
     "nvidia-experimental": core_constants.MAIN_PROGRAM + "-experimental",
 }
-_WITH_CDI = {engines_base.MODE_NAMES["cdi"]: core_constants.MODE_PROGRAMS["cdi"]}
+_WITH_CDI = {engines_request.MODE_NAMES["cdi"]: core_constants.MODE_PROGRAMS["cdi"]}
 # The runtimes of all releases together.
 PROGRAMS: t.Mapping[str, str] = types.MappingProxyType({**_ALWAYS, **_WITH_CDI})
 

@@ -15,6 +15,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import config as k3s_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import generated as k3s_generated
@@ -52,7 +53,7 @@ class K3sPlanner:
 
     # -- present -------------------------------------------------------------------------------------------------
 
-    def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
+    def present(self, request: engines_request.RuntimeRequest) -> engines_base.EnginePlan:
         """Return the plan that fulfills ``request``. Raises NvidiaError before anything is written."""
         self._check(request)
         own_default = self._own_default() if request.set_as_default is None else None
@@ -69,7 +70,7 @@ class K3sPlanner:
         self._warn(request, plan.state)
         return plan._replace(warnings=tuple(self.warnings), drop_in_path=self.path if name is not None else None)
 
-    def _check(self, request: engines_base.RuntimeRequest) -> None:
+    def _check(self, request: engines_request.RuntimeRequest) -> None:
         """Raise NvidiaError for options that do not exist here or would have no effect."""
         request.refuse_toml_settings(self.title)
         if request.config_mode != "auto":
@@ -97,9 +98,9 @@ class K3sPlanner:
                 " starts no containerd. Configure that engine instead."
             )
 
-    def _check_names(self, request: engines_base.RuntimeRequest) -> None:
+    def _check_names(self, request: engines_request.RuntimeRequest) -> None:
         names = k3s_generated.registered_programs(self.context.version)
-        requested = [request.runtime_name, *(engines_base.MODE_NAMES[mode] for mode in request.extra_modes)]
+        requested = [request.runtime_name, *(engines_request.MODE_NAMES[mode] for mode in request.extra_modes)]
         unknown = [name for name in requested if name not in names]
         if unknown:
             raise errors.NvidiaError(
@@ -217,7 +218,7 @@ class K3sPlanner:
             tuple(files), state, engines_base.Action.NONE if same else engines_base.Action.RESTART
         )
 
-    def _warn(self, request: engines_base.RuntimeRequest, state: engines_base.ConfiguredState) -> None:
+    def _warn(self, request: engines_request.RuntimeRequest, state: engines_base.ConfiguredState) -> None:
         if self.generated.override is not None:
             self.warnings.append(
                 f"{self.generated.override} overrides the programs that {self.title} finds, so this collection does not"

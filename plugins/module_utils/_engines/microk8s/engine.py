@@ -17,6 +17,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import engine as containerd_engine
@@ -71,7 +72,9 @@ class MicroK8s(containerd_engine.Containerd):
         generated = f"{host.resolve(_ARGUMENTS)}/{GENERATED_NAME}"
         return [*super()._paths(host, installation), *([generated] if host.exists(generated) else [])]
 
-    def present(self, request: engines_base.RuntimeRequest, context: engines_base.Context) -> engines_base.EnginePlan:
+    def present(
+        self, request: engines_request.RuntimeRequest, context: engines_base.Context
+    ) -> engines_base.EnginePlan:
         return TemplatePlanner(context).present(request)
 
     def absent(self, context: engines_base.Context) -> engines_base.EnginePlan:
@@ -167,7 +170,7 @@ class TemplatePlanner(containerd_plan.ContainerdPlanner):
     files_class = TemplateFiles
     writer_class = TemplateWriter
 
-    def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
+    def present(self, request: engines_request.RuntimeRequest) -> engines_base.EnginePlan:
         self._check(request)
         if self.context.content is None:
             raise errors.NvidiaError(f"{self.main.path} does not exist. Install MicroK8s, which contains this file.")
@@ -181,7 +184,7 @@ class TemplatePlanner(containerd_plan.ContainerdPlanner):
     def absent(self) -> engines_base.EnginePlan:
         return self._filled(super().absent())
 
-    def _check(self, request: engines_base.RuntimeRequest) -> None:
+    def _check(self, request: engines_request.RuntimeRequest) -> None:
         """Raise NvidiaError for options that MicroK8s does not support."""
         if request.config_mode not in CONFIG_MODES:
             raise errors.NvidiaError(

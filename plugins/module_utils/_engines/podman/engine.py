@@ -10,6 +10,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import config as podman_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import plan as podman_plan
 
@@ -47,7 +48,9 @@ class Podman(engines_base.EngineDefaults):
 
     # -- plans ---------------------------------------------------------------------------------------------------
 
-    def present(self, request: engines_base.RuntimeRequest, context: engines_base.Context) -> engines_base.EnginePlan:
+    def present(
+        self, request: engines_request.RuntimeRequest, context: engines_base.Context
+    ) -> engines_base.EnginePlan:
         return podman_plan.PodmanPlanner(context).present(request)
 
     def absent(self, context: engines_base.Context) -> engines_base.EnginePlan:

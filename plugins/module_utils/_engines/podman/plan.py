@@ -21,6 +21,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support, nvidia_files, toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import config as podman_config
 
@@ -47,7 +48,7 @@ class PodmanPlanner:
 
     # -- present -------------------------------------------------------------------------------------------------
 
-    def present(self, request: engines_base.RuntimeRequest) -> engines_base.EnginePlan:
+    def present(self, request: engines_request.RuntimeRequest) -> engines_base.EnginePlan:
         self._check(request)
         version = self.context.version
         default = () if version is None else default_folders(version)
@@ -75,7 +76,7 @@ class PodmanPlanner:
             podman_config.DROP_IN if written else None,
         )
 
-    def _check(self, request: engines_base.RuntimeRequest) -> None:
+    def _check(self, request: engines_request.RuntimeRequest) -> None:
         """Raise NvidiaError for settings that Podman does not support."""
         if self.context.path != self.files.resolve(podman_config.MAIN):
             raise errors.NvidiaError(

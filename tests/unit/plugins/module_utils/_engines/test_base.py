@@ -15,15 +15,14 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.plan import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.text import parse_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import (
-    MODE_NAMES,
     Action,
     ConfiguredState,
     EnginePlan,
     Installation,
-    RuntimeRequest,
     is_nvidia_program,
     is_nvidia_runtime,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import MODE_NAMES, RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
 
 _MAIN = "/usr/bin/nvidia-container-runtime"

@@ -15,9 +15,10 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock as core_lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.apply import ChangeWriter
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import JournalEntry
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.docker_trees import DAEMON_JSON, ORIGINAL, Tree, live_tree
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.restarts import configure
 

@@ -13,11 +13,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import (
-    Action,
-    LiveState,
-    RuntimeRequest,
-)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, LiveState
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import (
     ConfigureEngine,
     Options,
@@ -27,6 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.container
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import Docker
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import JournalEntry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.program_version import ask_version
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import Host

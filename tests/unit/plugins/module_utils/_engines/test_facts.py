@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers import names_in_code
 
 ROOT = Path(__file__).resolve().parents[5]

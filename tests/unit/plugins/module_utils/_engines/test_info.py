@@ -18,9 +18,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import STATE_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import info as engines_info
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import (
     PID,
     SOCKET,

@@ -11,8 +11,8 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import STATE_DIR
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.config import ContainerdFiles
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.cleanup_hosts import Host
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.leftovers import (
     CRIO_CTK,

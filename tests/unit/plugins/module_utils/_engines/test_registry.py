@@ -10,7 +10,6 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.engine import ContainerdOfUnit
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.flavors import FLAVORS
@@ -19,6 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry 
     resolve_target,
     targets_on,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 
 if t.TYPE_CHECKING:
     from pathlib import Path

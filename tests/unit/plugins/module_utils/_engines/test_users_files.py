@@ -14,8 +14,8 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.host_info import describe_host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import RestartOptions, restart
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.usage import (
     configured_programs,

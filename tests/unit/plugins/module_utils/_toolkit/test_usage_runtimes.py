@@ -12,9 +12,10 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import STATE_DIR
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import HostFiles, RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import HostFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.usage import low_level_runtimes
 
 if t.TYPE_CHECKING:

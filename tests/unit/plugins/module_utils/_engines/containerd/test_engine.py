@@ -19,13 +19,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base impo
     HostFiles,
     Installation,
     LiveState,
-    RuntimeRequest,
     ValidationCommand,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.engine import (
     CONTAINERD,
     ContainerdOfUnit,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.containerd_configs import DROP_IN, MAIN
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import (

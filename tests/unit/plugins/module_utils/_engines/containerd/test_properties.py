@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.containerd_configs import (
     DROP_IN,
     FILES,

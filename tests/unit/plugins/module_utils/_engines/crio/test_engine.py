@@ -17,16 +17,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.constants im
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.plan import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import (
-    Action,
-    HostFiles,
-    LiveState,
-    RuntimeRequest,
-)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, HostFiles, LiveState
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.engine import CRIO
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import AppliedFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import start_time as process_start
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import NVIDIA, EngineTree

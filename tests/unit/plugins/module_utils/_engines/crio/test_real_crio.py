@@ -18,9 +18,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import ConfiguredState, RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import ConfiguredState
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.config import builtin_runtimes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.engine import CRIO
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.crio_strategies import CONTENTS, REQUESTS
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_crio import (
     FOLDER,

@@ -11,10 +11,11 @@ from urllib.parse import unquote
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER, DOCKER_SNAP
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.info import describe_engines
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import (
     CONTROL_GROUP,
     PID,

@@ -14,17 +14,13 @@ import yaml
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.json_document import JsonDocument
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import (
-    Action,
-    ConfiguredState,
-    LiveState,
-    RuntimeRequest,
-)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, ConfiguredState, LiveState
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.plan import (
     DockerPlanner,
     configured_state,
     required_action,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.docker_files import (
     DAEMON_JSON,

@@ -11,11 +11,11 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import RootlessDocker
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.info import describe_engines
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import resolve_target
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart as restart_restart
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health import Expectation
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import RestartError, RestartOptions

@@ -15,9 +15,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
     NvidiaError,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman.config import DROP_IN, MAIN
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman.engine import PODMAN
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.toml_plan import HEADER
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_files import FakeFiles
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.hook_hosts import (
