@@ -86,6 +86,19 @@ options:
     type: str
     choices: [present, absent]
     default: present
+  register:
+    description:
+      - Whether to register the runtimes. V(false) is for engines whose containers get GPUs through CDI alone.
+      - V(false) removes what an earlier run registered, including the default runtime, and switches CDI on as with
+        O(enable_cdi=auto). A file whose content only this module has changed gets its original bytes again, unless it
+        needs the setting of CDI. Runtimes that other tools registered stay, and so do those that K3s and RKE2 register
+        because they find their programs.
+      - V(false) fails, and changes nothing, if CDI would be off in the engine, if the engine has no CDI, or if options
+        describe a runtime, such as O(set_as_default=true).
+      - It has no effect on V(podman), which never has a registered runtime.
+    type: bool
+    default: true
+    version_added: 1.2.0
   runtime_name:
     description:
       - Name under which C(nvidia-container-runtime) is registered.
@@ -284,6 +297,11 @@ EXAMPLES = r"""
   gpufleet.nvidia.nvidia_runtime_config:
     engine: docker
     set_as_default: false
+
+- name: Let containers request CDI devices only, and remove the runtime that an earlier run registered
+  gpufleet.nvidia.nvidia_runtime_config:
+    engine: docker
+    register: false
 
 - name: Configure an image that is being built
   gpufleet.nvidia.nvidia_runtime_config:

@@ -86,13 +86,15 @@ options:
     default: nvidia
   method:
     description:
-      - How the container of O(level=gpu) gets the GPUs. Podman always uses CDI.
+      - How containers get the GPUs. Podman always uses CDI. V(cdi) was added in version 1.2.0.
       - V(runtime) uses the runtime O(runtime_name), and fails if the engine does not register it.
+      - V(cdi) uses CDI. No runtime needs to be registered, O(level=config) checks that CDI is on in the engine, and the
+        container of O(level=engine) has the default runtime of the engine.
       - V(auto) uses that runtime if it is registered. Otherwise it uses CDI if it is on and a specification describes
         the GPUs, or with Docker C(--gpus all) if the host has C(nvidia-container-runtime-hook). A containerd whose CRI
         is disabled is reported as not verified.
     type: str
-    choices: [runtime, auto]
+    choices: [runtime, cdi, auto]
     default: runtime
   image:
     description:

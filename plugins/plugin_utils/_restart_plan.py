@@ -38,7 +38,8 @@ Entry = t.Dict[str, t.Any]
 class Options:
     """The variables of the role that decide about restarts. ``values`` are those that each entry of the plan contains.
 
-    ``cdi_written`` is true if an earlier role of the play has written a CDI specification or its units.
+    ``registers`` is false if containers get GPUs through CDI alone. ``cdi_written`` is true if an earlier role of the
+    play has written a CDI specification or its units.
     """
 
     values: t.Mapping[str, t.Any]
@@ -50,6 +51,7 @@ class Options:
     restart_mode: str = "auto"
     purge_backups: bool = False
     verify: str = OFF
+    registers: bool = True
     runtime_name: str = "nvidia"
     enable_cdi: str = ""
     cdi_written: bool = False
@@ -155,7 +157,8 @@ class Planner:
         if options.verify not in LEVELS or options.state == ABSENT or options.check_mode:
             return OFF
         # A containerd whose CRI is disabled has no runtimes of this collection. Podman never has any.
-        return options.verify if options.runtime_name in result["runtimes"] or result["target"] == "podman" else OFF
+        needs_none = result["target"] == "podman" or (not options.registers and result["cdi"])
+        return options.verify if needs_none or options.runtime_name in result["runtimes"] else OFF
 
     def _entry(self, result: Result) -> Entry:
         """Return what the handlers need. They do not see variables that are set for the role only."""
@@ -181,6 +184,7 @@ class Planner:
             # A purge removes the files for a rollback, including those from before this play.
             "rollback": [*([] if purged else self._of_earlier(result, "rollback", [])), *result["backup_files"]],
             "verify": self._level(result),
+            "verify_method": "runtime" if options.registers else "cdi",
             "runtime_name": options.runtime_name,
         }  # fmt: skip
 
@@ -222,7 +226,8 @@ class Planner:
             return
         for result in configured:
             target = result["target"]
-            if target in self._selection.kubelet and _WITH_CRI.fullmatch(target) and not result["runtimes"]:
+            without_cri = self._options.registers and _WITH_CRI.fullmatch(target) and not result["runtimes"]
+            if without_cri and target in self._selection.kubelet:
                 yield (
                     f"The kubelet of this host uses {target}, whose CRI is disabled, so no pod can start. Remove cri"
                     f" from disabled_plugins, restart {target}, and run this play again."

@@ -134,6 +134,7 @@ class RoleState:
             restart_mode=str(values["restart_mode"]),
             purge_backups=bool(values["purge_backups"]),
             verify=str(values["verify"]),
+            registers=bool(values["register"]),
             runtime_name=str(values["name"]),
             enable_cdi=enable_cdi,
             cdi_written=bool(cdi.get("device_count") or cdi.get("refreshed_by")),

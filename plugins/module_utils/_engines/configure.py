@@ -229,7 +229,15 @@ class EngineState:
         return cleanup.plan(self._engine_plan)
 
     def _engine_plan(self, context: engines_base.Context) -> engines_base.EnginePlan:
-        return self.engine.absent(context) if self.request is None else self.engine.present(self.request, context)
+        facts, row = flavors.FACTS[self.target.engine], flavors.FLAVORS[self.target.engine, self.target.flavor]
+        if self.request is None:
+            return self.engine.absent(context)
+        if self.request.register or "register" not in facts.options:
+            return self.engine.present(self.request, context)
+        # The import is needed for this request only.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_alone  # noqa: PLC0415
+
+        return cdi_alone.plan(self.engine, facts, row.tables and not facts.cdi_always, self.request, context)
 
     def context(self) -> engines_base.Context:
         """Return the context of a plan with the current files.
@@ -300,6 +308,11 @@ def _normalized(
     if request is None:
         return None
     request.check()
+    if not request.register:
+        # The import is needed for this request only.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_alone  # noqa: PLC0415
+
+        request = cdi_alone.completed(request)
     request = request._replace(runtime_dir=host.check_path("runtime_dir", request.runtime_dir))
     if request.drop_in_path is not None:
         request = request._replace(drop_in_path=host.check_path("drop_in_path", request.drop_in_path))

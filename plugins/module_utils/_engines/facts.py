@@ -16,7 +16,7 @@ Version = t.Tuple[int, ...]
 # The options of nvidia_runtime_config that the files of only some engines can contain.
 TABLES = frozenset({"extra_modes", "runtime_type", "runtime_options", "container_annotations"})
 FILE_OPTIONS = frozenset({"config_mode", "drop_in_path"})
-RUNTIMES = frozenset({"runtime_name", "set_as_default", "enable_cdi"})
+RUNTIMES = frozenset({"register", "runtime_name", "set_as_default", "enable_cdi"})
 
 # The advice for a pod, whose engine is called by the kubelet.
 REQUEST_IN_POD = "Request nvidia.com/gpu in the limits of the pod."

@@ -21,6 +21,7 @@ _SWITCH: dict[str | None, bool] = {"true": True, "false": False}
 
 # The argument specification. The documentation is that of nvidia_runtime_config.
 SPEC: dict[str, dict[str, t.Any]] = {
+    "register": {"type": "bool", "default": True},
     "runtime_name": {"type": "str", "default": "nvidia"},
     "runtime_dir": {"type": "path", "default": "/usr/bin"},
     "extra_modes": {"type": "list", "elements": "str", "choices": list(core_constants.MODE_PROGRAMS), "default": []},
@@ -59,6 +60,7 @@ def request_of(params: t.Mapping[str, t.Any]) -> engines_request.RuntimeRequest:
         container_annotations=tuple(params["container_annotations"]),
         cri_disabled=params["cri_disabled"],
         use_legacy_config=params["use_legacy_config"],
+        register=params["register"],
     )
 
 

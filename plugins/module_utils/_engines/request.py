@@ -34,7 +34,8 @@ class RuntimeRequest(t.NamedTuple):
 
     ``set_as_default`` and ``enable_cdi`` are None if the user did not set them: the engine's setting stays as it is.
     ``enable_cdi`` may also be CDI_AUTO: CDI is enabled in versions in which it is off by default. The fields from
-    ``config_mode`` on are for engines that are configured in TOML.
+    ``config_mode`` on are for engines that are configured in TOML. Without ``register``, no runtime is requested, and
+    ``cdi_alone.py`` makes the plan.
     """
 
     runtime_name: str = MAIN_NAME
@@ -49,6 +50,7 @@ class RuntimeRequest(t.NamedTuple):
     container_annotations: tuple[str, ...] = ()
     cri_disabled: str = "warn"
     use_legacy_config: bool = False
+    register: bool = True
 
     def for_engine(self, engine: str, flavor: str) -> RuntimeRequest:
         """Return the request without the settings that the files of this engine cannot contain.
@@ -97,6 +99,8 @@ class RuntimeRequest(t.NamedTuple):
         This follows NVIDIA's installer: if ``runtime_name`` is the name of a mode, the main runtime keeps the name
         nvidia.
         """
+        if not self.register:
+            return {}
         modes = [
             mode
             for mode in core_constants.MODE_PROGRAMS

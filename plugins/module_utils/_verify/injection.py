@@ -10,9 +10,9 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 
-# The option "method". With AUTO, choose() decides.
+# The option "method" is one of METHODS. With AUTO, choose() decides. GPUS is Docker's option.
 RUNTIME, CDI, GPUS, AUTO = "runtime", "cdi", "gpus", "auto"
-METHODS = (RUNTIME, AUTO)
+METHODS = (RUNTIME, CDI, AUTO)
 # The qualified CDI name of all GPUs.
 ALL_GPUS = "nvidia.com/gpu=all"
 

@@ -191,7 +191,7 @@ class Verification:
             return verify_checks.failed(FILE, str(error))
         if flavors.FACTS[engine].cri_plugin and not state.lists_runtimes:
             problem = f"{path} or a file that it imports disables the CRI of {engine}."
-            if self.options.method == verify_injection.AUTO:
+            if self.options.method != verify_injection.RUNTIME:
                 self.not_verified = "its CRI is disabled"
                 return verify_checks.skipped(FILE, problem)
             return verify_checks.failed(
@@ -199,6 +199,9 @@ class Verification:
                 problem,
                 "Remove the CRI plugin from disabled_plugins, and restart containerd.",
             )
+        if self.options.method == verify_injection.CDI:
+            self.injection = verify_injection.CDI
+            return self._check_cdi_is_on(state)
         flags = self.installation.unit.flag_values("--add-runtime") if self.installation.unit is not None else []
         programs_of_flags = {flag.partition("=")[0]: flag.partition("=")[2] for flag in flags}
         if name not in state.runtimes and name not in state.flagged_runtimes:
@@ -214,6 +217,23 @@ class Verification:
                 " nvidia_runtime_config.",
             )
         return verify_checks.passed(FILE, f"{path} registers {name} as {self.program}.")
+
+    def _check_cdi_is_on(self, state: engines_base.ConfiguredState) -> verify_checks.Check:
+        """Check that the engine reads CDI specifications. The runtime need not be registered."""
+        engine, path = self.engine.name, self.installation.config_path
+        if self._cdi(state):
+            return verify_checks.passed(FILE, f"CDI is on in {engine}.")
+        return verify_checks.failed(
+            FILE,
+            f"CDI is off in {engine} ({path}).",
+            f"Set {errors.option:enable_cdi} of nvidia_runtime_config to true.",
+        )
+
+    def _cdi(self, state: engines_base.ConfiguredState) -> bool | None:
+        """Return whether the engine reads CDI specifications, None if it is unknown."""
+        # CRI-O cannot switch CDI off, and does not report it.
+        reported = self.live.cdi if self.live is not None and self.live.cdi is not None else state.cdi
+        return flavors.FACTS[self.engine.name].cdi_always or reported
 
     def _check_other_injection(self, state: engines_base.ConfiguredState) -> verify_checks.Check:
         """Check whether containers get the GPUs without the runtime, which the files do not register."""
@@ -233,9 +253,7 @@ class Verification:
         )
 
     def _engine_facts(self, state: engines_base.ConfiguredState) -> verify_injection.InjectionFacts:
-        # CRI-O cannot switch CDI off, and does not report it.
-        cdi = self.live.cdi if self.live is not None and self.live.cdi is not None else state.cdi
-        cdi = flavors.FACTS[self.engine.name].cdi_always or cdi
+        cdi = self._cdi(state)
         specification = self._check_cdi() if cdi else None
         return verify_injection.InjectionFacts(
             engine=self.engine.name,

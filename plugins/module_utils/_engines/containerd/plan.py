@@ -458,7 +458,8 @@ def configured_state(files: containerd_config.ContainerdFiles) -> engines_base.C
 
 def _effective_cdi(files: containerd_config.ContainerdFiles) -> bool | None:
     version = files.engine_version
-    if version is None or version < CDI_SINCE:
+    # The setting belongs to the CRI.
+    if version is None or version < CDI_SINCE or files.cri_disabled_in() is not None:
         return None
     configured = toml_plan.lookup(files.cri(), containerd_runtimes.CDI)
     return configured if isinstance(configured, bool) else version >= CDI_BY_DEFAULT_SINCE

@@ -152,6 +152,21 @@ def test_verification(target: str, runtimes: list[str], options: dict[str, t.Any
     assert actions(found) == ([] if expected is None else ["none"])
 
 
+@pytest.mark.parametrize(("cdi", "expected"), [(True, [("gpu", "cdi")]), (None, [])])
+def test_verification_without_a_registered_runtime(cdi: bool | None, expected: list[tuple[str, str]]) -> None:
+    """An engine without CDI is a containerd whose CRI is disabled."""
+    found = plan(
+        result("containerd", runtimes={}, cdi=cdi), engines=[engine("containerd")], verify="gpu", registers=False
+    )
+    assert [(each["verify"], each["verify_method"]) for each in found.entries] == expected
+    assert all(each["expect"]["runtimes"] == [] for each in found.entries)
+
+
+def test_no_runtime_is_no_problem_without_registration() -> None:
+    info = engine("containerd", used_by_kubelet=True)
+    assert plan(result("containerd", runtimes={}), engines=[info], registers=False).warnings == ()
+
+
 def test_the_entry_has_what_handlers_need() -> None:
     values = {"timeout": 60, "before": "/hook"}
     info = engine("containerd/system/second.service")
@@ -164,7 +179,8 @@ def test_the_entry_has_what_handlers_need() -> None:
             "timeout": 60, "before": "/hook", "label": "/host x.service", "user": "", "unit": "second.service",
             "engine_info": {"engine": "containerd", "flavor": "system", "instance": "second.service",
                             "target": info["target"], "service": "x.service", "host_root": "/host"},
-            "host_root_live": True, "action": "restart", "mode": "systemd", "verify": "off", "runtime_name": "nvidia",
+            "host_root_live": True, "action": "restart", "mode": "systemd", "verify": "off",
+            "verify_method": "runtime", "runtime_name": "nvidia",
             "expect": {"runtimes": ["nvidia"], "default_runtime": "runc"}, "rollback": [BACKUP],
         },
     )  # fmt: skip

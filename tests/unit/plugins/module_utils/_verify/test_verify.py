@@ -432,6 +432,32 @@ def test_stale_specification_is_not_used(unregistered: DockerWithContainers) -> 
     assert "No CDI specification in" in failure(unregistered, level="gpu", method="auto")[0]
 
 
+@pytest.mark.parametrize("level", ["config", "engine", "gpu"])
+def test_cdi_needs_no_runtime(unregistered: DockerWithContainers, level: str) -> None:
+    result = verify(unregistered, level=level, method="cdi")
+    assert "CDI is on in docker." in [check["detail"] for check in result["checks"]]
+    assert ["Runtime" in made["HostConfig"] for made in unregistered.made] == ([] if level == "config" else [False])
+    assert bool(result["gpus"]) == (level == "gpu")
+
+
+def test_cdi_is_used_although_the_runtime_is_registered(docker: DockerWithContainers) -> None:
+    configured = json.loads(docker.path(DAEMON_JSON).read_text())
+    docker.write(DAEMON_JSON, json.dumps({**configured, "features": {"cdi": True}}))
+    docker.info["CDISpecDirs"] = ["/etc/cdi"]
+    add_gpu(docker, cdi=True)
+    assert verify(docker, level="gpu", method="cdi")["summary"] == "2 of 2 GPUs (--device nvidia.com/gpu=all)"
+
+
+@pytest.mark.parametrize("level", ["config", "gpu"])
+def test_cdi_must_be_on(unregistered: DockerWithContainers, level: str) -> None:
+    unregistered.write(DAEMON_JSON, '{"features": {"cdi": false}}')
+    del unregistered.info["CDISpecDirs"]
+    message, details = failure(unregistered, level=level, method="cdi")
+    assert details["failed_check"] == "engine file"
+    assert "CDI is off in docker" in message
+    assert "enable_cdi" in message
+
+
 def test_only_auto_uses_other_injections(unregistered: DockerWithContainers) -> None:
     for options in ({"level": "gpu"}, {"level": "engine", "method": "auto"}):
         assert failure(unregistered, **options)[1]["failed_check"] in ("engine file", "toolkit")
