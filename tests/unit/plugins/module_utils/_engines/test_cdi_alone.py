@@ -88,7 +88,7 @@ def test_changes_nothing_on_a_host_without_a_registration(tmp_path: Path, case: 
 @pytest.mark.parametrize("case", WITH_SETTING)
 def test_switches_cdi_on_and_registers_nothing(tmp_path: Path, case: str, mode: str) -> None:
     engine, version, files, setting = WITH_SETTING[case]
-    modes = {"config_mode": mode} if engine == "containerd" else {}
+    modes: dict[str, t.Any] = {"config_mode": mode} if engine == "containerd" else {}
     tree = tree_of(tmp_path, engine, None, version, files)
     before = tree.files()
     tree.present(set_as_default=True, **modes)
