@@ -1,8 +1,10 @@
 """Inside a host: stands for nvidia-ctk of the toolkit 1.20: generator.py [--quiet] cdi generate FLAG...
 
-It uses the collection's native generator, which has the same output. It accepts the flags of nvidia-ctk and
-writes in a layout of its own. It refuses an empty value in the form --output=, as releases 1.18 and 1.19 do. Other
-commands do nothing.
+It uses the collection's native generator, which has the same output. It accepts the flags of nvidia-ctk, and
+begins a YAML file with a comment, so that its bytes differ from those of the collection. Other commands do nothing.
+
+1.20 accepts an empty value in the form --output=. This program refuses it, as releases 1.18 and 1.19 do, because the
+collection must not pass one.
 """
 
 from __future__ import annotations
@@ -62,9 +64,7 @@ def variable(flag: str) -> str:
 def document(mode: str, request: Any) -> Any:
     """Return the specification of this host."""
     host = HostFS("/", live=True)
-    # Old loaders crash on a library without code.
-    nvml = simulated_gpus.now().parts > 0
-    found = inventory.read_inventory(host, request.driver_root, nvml, request.library_search_paths)
+    found = inventory.read_inventory(host, request.driver_root, simulated_gpus.has_nvml(), request.library_search_paths)
     return cdi_modes.generate_all("nvml" if mode == "auto" else mode, request, found, host)[""]
 
 
@@ -72,7 +72,6 @@ def generate(words: Sequence[str]) -> None:
     """Print or write the specification."""
     empty = next((word for word in words if word.startswith("--") and word.endswith("=")), None)
     if empty is not None:
-        # As 1.18 and 1.19 do. 1.20 accepts it.
         sys.exit(f"Incorrect Usage: flag needs an argument: {empty}")
     parser = argparse.ArgumentParser()
     for flag, field in TEXTS.items():
@@ -100,7 +99,7 @@ def generate(words: Sequence[str]) -> None:
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
     new = place.with_name(f".{place.name}.tmp")
-    new.write_bytes(text if form == "json" else b"# Of the generator.\n" + text)
+    new.write_bytes(text if form == "json" else b"# Written by generator.py.\n" + text)
     new.chmod(0o644)
     os.replace(new, place)
 

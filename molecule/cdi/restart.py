@@ -14,20 +14,22 @@ import time
 import simulated_gpus
 from checks import KIND
 from engines import IMAGE, PATIENCE, run
+from observing import STARTED
 from toolkits import Report, must
 
 NAME = "at-boot"
 SCRIPT = "stat -c %t:%T /dev/nvidia-uvm; exec sleep 2147483647"
-# The identifiers of systemd's messages "unit is starting" and "unit has started" (sd-messages.h).
-STARTING, STARTED = "7d4958e842da4a758f6c1cdc7b36dcc5", "39f53479d3a045ac8e11786248231fbf"
-BEFORE, AFTER = 510, 508
+# The identifier of systemd's message "unit is starting" (sd-messages.h).
+STARTING = "7d4958e842da4a758f6c1cdc7b36dcc5"
+# The major number of nvidia-uvm before and after the restart.
+OLD_UVM, NEW_UVM = simulated_gpus.SimulatedHost().uvm, 508
 
 
 def before() -> None:
     """Start the container, and set another number of nvidia-uvm for the next restart."""
     chosen = ["--restart=always", "--stop-signal=KILL", "--network=none", f"--device={KIND}=all"]
     must("docker", "run", "--detach", f"--name={NAME}", *chosen, IMAGE, "sh", "-c", SCRIPT)
-    must(sys.executable, "-B", "/molecule/cdi/simulated_gpus.py", "later", f"uvm={AFTER}")
+    must(sys.executable, "-B", "/molecule/cdi/simulated_gpus.py", "later", f"uvm={NEW_UVM}")
 
 
 def moment(unit: str, message: str) -> int:
@@ -50,9 +52,9 @@ def numbers() -> list[str]:
 def after(unit: str) -> None:
     """Check that the specification was written before Docker started, and which number the container got."""
     report = Report()
-    report.check("the number of the host", simulated_gpus.now().uvm == AFTER, simulated_gpus.now())
+    report.check("the number of the host", simulated_gpus.now().uvm == NEW_UVM, simulated_gpus.now())
     found = numbers()
-    report.check("the container", found == [f"{BEFORE:x}:0", f"{AFTER:x}:0"], found)
+    report.check("the container", found == [f"{OLD_UVM:x}:0", f"{NEW_UVM:x}:0"], found)
     subprocess.check_call(["journalctl", "--sync"])
     made, engine = moment(unit, STARTED), moment("docker.service", STARTING)
     report.check(

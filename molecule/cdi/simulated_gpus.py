@@ -45,12 +45,12 @@ SMI = "/usr/bin/nvidia-smi"
 
 
 class SimulatedHost(NamedTuple):
-    """A host. ``uvm`` is the major number of nvidia-uvm, ``parts`` the number of MIG devices on each GPU."""
+    """A host. ``uvm`` is the major number of nvidia-uvm, ``migs`` the number of MIG devices on each GPU."""
 
     version: str = OLD
     gpus: int = 1
     uvm: int = 510
-    parts: int = 0
+    migs: int = 0
 
     def nodes(self, *gpus: int) -> dict[str, str]:
         """Return the nodes that a container with these GPUs must have: paths, and numbers as stat(1) prints them."""
@@ -59,12 +59,12 @@ class SimulatedHost(NamedTuple):
             found[f"/dev/{name}"] = f"{major:x}:{minor:x}"
         return found
 
-    def part_nodes(self, *parts: tuple[int, int]) -> dict[str, str]:
+    def mig_nodes(self, *migs: tuple[int, int]) -> dict[str, str]:
         """Return the nodes for MIG devices. Each is a pair of a GPU and the number of the device on it."""
         found = self.nodes()
-        for gpu, part in parts:
+        for gpu, mig in migs:
             found[f"/dev/nvidia{gpu}"] = f"c3:{gpu:x}"
-            for minor in capabilities(gpu, part):
+            for minor in capabilities(gpu, mig):
                 found[f"{CAPS}/nvidia-cap{minor}"] = f"{CAPS_MAJOR:x}:{minor:x}"
         return found
 
@@ -86,9 +86,9 @@ def gpu_nodes(gpu: int) -> list[tuple[str, int, int]]:
     return [(f"nvidia{gpu}", 195, gpu), (f"dri/card{gpu}", dri, gpu), (f"dri/renderD{128 + gpu}", dri, 128 + gpu)]
 
 
-def capabilities(gpu: int, part: int) -> tuple[int, int]:
+def capabilities(gpu: int, mig: int) -> tuple[int, int]:
     """Return the minor numbers of the capabilities of a GPU instance and of its only compute instance."""
-    first = 3 + 14 * gpu + 2 * part
+    first = 3 + 14 * gpu + 2 * mig
     return first, first + 1
 
 
@@ -97,9 +97,9 @@ def uuid(gpu: int) -> str:
     return f"GPU-{gpu:08d}-0000-0000-0000-000000000000"
 
 
-def part_uuid(gpu: int, part: int) -> str:
+def mig_uuid(gpu: int, mig: int) -> str:
     """Return the UUID that the library reports for a MIG device."""
-    return f"MIG-{gpu:08d}-0000-0000-0000-{part:012d}"
+    return f"MIG-{gpu:08d}-0000-0000-0000-{mig:012d}"
 
 
 def create(host: SimulatedHost) -> SimulatedHost:
@@ -121,17 +121,17 @@ def create(host: SimulatedHost) -> SimulatedHost:
         gpu_tree.node(DEV / name, major, minor, 0o666, 0)
     for gpu in range(host.gpus):
         gpu_tree.gpu(ROOT, gpu, host.version)
-    divide(host)
+    create_mig_devices(host)
     return host
 
 
-def divide(host: SimulatedHost) -> None:
+def create_mig_devices(host: SimulatedHost) -> None:
     """Create the MIG devices of each GPU, and an NVML that reports them. Without them the library has no code."""
     place = Path(FOLDER) / f"libnvidia-ml.so.{host.version}"
     nvml_file = Path(FOLDER) / "nvml.conf"
     if nvml_file.exists():
         nvml_file.unlink()
-    if not host.parts:
+    if not host.migs:
         return
     # The library is replaced, not overwritten, because a program may have loaded it.
     place.unlink()
@@ -139,14 +139,14 @@ def divide(host: SimulatedHost) -> None:
     minors, lines = ["config 1", "monitor 2"], [f"driver {host.version}"]
     for gpu in range(host.gpus):
         lines.append(f"gpu {uuid(gpu)} {gpu} 00000000:{gpu + 16:02X}:00.0 1 NVIDIA A100-SXM4-40GB")
-        for part in range(host.parts):
-            names = (f"gi{part}/access", f"gi{part}/ci0/access")
-            for name, minor in zip(names, capabilities(gpu, part)):
+        for mig in range(host.migs):
+            names = (f"gi{mig}/access", f"gi{mig}/ci0/access")
+            for name, minor in zip(names, capabilities(gpu, mig)):
                 minors.append(f"gpu{gpu}/{name} {minor}")
                 gpu_tree.node(CAPS / f"nvidia-cap{minor}", CAPS_MAJOR, minor, 0o444, 0)
-            gpu_tree.write(PROC / f"nvidia/capabilities/gpu{gpu}/mig/gi{part}/ci0/access", b"")
+            gpu_tree.write(PROC / f"nvidia/capabilities/gpu{gpu}/mig/gi{mig}/ci0/access", b"")
     for gpu in range(host.gpus):
-        lines += [f"mig {gpu} {part} {part_uuid(gpu, part)} {part} 0 0" for part in range(host.parts)]
+        lines += [f"mig {gpu} {mig} {mig_uuid(gpu, mig)} {mig} 0 0" for mig in range(host.migs)]
     gpu_tree.write(PROC / "nvidia-caps/mig-minors", "\n".join([*minors, ""]).encode())
     nvml_file.write_text("\n".join([*lines, ""]))
 
@@ -155,6 +155,14 @@ def now() -> SimulatedHost:
     """Return the current host."""
     state = HOME / "host.json"
     return SimulatedHost(*json.loads(state.read_text())) if state.exists() else SimulatedHost()
+
+
+def has_nvml() -> bool:
+    """Return whether the host has an NVML with code, which a program can load.
+
+    The dynamic loader of an old glibc crashes when it loads a library without code.
+    """
+    return now().migs > 0
 
 
 def enable() -> None:

@@ -1,7 +1,7 @@
 """Inside a host: prepares it for the release SUITE: prepare_host.py SUITE
 
-A GPU and its driver, images for containers and pods, toolkits in trees of files, and one in packages. In sid something
-stands where the toolkit is to go, as NVIDIA's own installer leaves it.
+It adds a GPU and its driver, images for containers and pods, toolkits in directory trees, and one in packages. In sid,
+DEST already contains a toolkit as NVIDIA's own installer leaves it.
 """
 
 from __future__ import annotations

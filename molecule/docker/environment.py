@@ -1,9 +1,10 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compare the systemd of this host with the table of the unit tests, whose module is on stdin.
+"""Compare the systemd of this host with the table FILES of tests/unit/helpers/environment_files.py, which is on stdin.
 
-Each text is the file of EnvironmentFile= of a transient unit, which prints its environment. Prints the differences.
+For each text of the table, a transient unit reads it with EnvironmentFile= and prints its environment. Prints the
+differences.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ import sys
 import tempfile
 import typing as t
 
-# The first release in which a backslash does not continue a comment.
-COMMENTS_END_SINCE = 254
 NAMES = ("A", "B", "C")
 
 
@@ -35,7 +34,7 @@ def main() -> None:
     exec(sys.stdin.read(), table)  # noqa: S102 - the table of the unit tests of this clone
     version = subprocess.run(["systemctl", "--version"], check=True, stdout=subprocess.PIPE).stdout.decode()
     match = re.match(r"systemd ([0-9]+)", version)
-    newer = match is not None and int(match.group(1)) >= COMMENTS_END_SINCE
+    newer = match is not None and int(match.group(1)) >= table["COMMENTS_END_SINCE"]
     for text, expected in table["FILES"]:
         variables = expected[newer] if isinstance(expected, tuple) else expected
         found = set_by_systemd(text)

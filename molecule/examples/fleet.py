@@ -12,7 +12,7 @@ from checks import MOST_LINES_OF_A_REMOVAL, Checks
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-    from played import Played
+    from play_output import PlayOutput
 
 HOSTS = {"ws-01.example.com": "ws", "batch-01.example.com": "batch", "node-01.example.com": "node"}
 WS, BATCH, NODE = HOSTS
@@ -82,7 +82,7 @@ def mixed_hosts(report: places.Report, work: Path) -> None:
     checks.closed(again)
 
 
-def expect_drained(checks: Checks, played: Played, place: places.Controller) -> None:
+def expect_drained(checks: Checks, played: PlayOutput, place: places.Controller) -> None:
     """Check that the node was drained once, and uncordoned."""
     calls = place.calls.read_text().splitlines() if place.calls.exists() else []
     place.calls.unlink(missing_ok=True)
@@ -91,7 +91,7 @@ def expect_drained(checks: Checks, played: Played, place: places.Controller) -> 
     checks.expect(played, words == wanted and all(NODE in call for call in calls), f"the calls of kubectl are {calls}")
 
 
-def expect_lines(checks: Checks, played: Played) -> None:
+def expect_lines(checks: Checks, played: PlayOutput) -> None:
     """Check the closing lines, and that the level of the page was used: no container was started."""
     for name, host in HOSTS.items():
         checks.closed(played, r"toolkit 1\.19\.1", ENGINES[name] + r"verified \(config\)", names=[name])
@@ -126,7 +126,7 @@ def a_host_is_unreachable(checks: Checks, rolling: str, place: places.Controller
     checks.untouched(played)
 
 
-def continuation(checks: Checks, played: Played, state: str) -> str:
+def continuation(checks: Checks, played: PlayOutput, state: str) -> str:
     """Return the command that continues a run which the second host ended. Check what it says about the hosts."""
     checks.expect(played, not played.counted(NODE), f"{NODE} was started")
     for words in (f"Done: {WS}", f"{state}: {BATCH}", f"Not started: {NODE}"):

@@ -1,7 +1,7 @@
 """Inside a host: prints its files and packages as JSON.
 
-Each entry has what a removal must restore; that of a small file also a tab, and the inode and time, which change
-whenever the file is written.
+The entry of a file in one of the directories READ has what a removal must restore, a tab, and the inode and time, which
+change whenever the file is written. The entry of any other file has its mode, owner, size and time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PACKAGES = (("dpkg-query", "--show", "--showformat=${Package} ${Version} ${db:St
 
 def describe(path: str) -> str:
     """Return the description of a file."""
-    return identify(path) if path.startswith(observe.READ) else observe.lightly(path)
+    return observe.tell(path, identify)
 
 
 def main() -> None:

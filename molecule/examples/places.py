@@ -12,7 +12,7 @@ import time
 import typing as t
 from pathlib import Path
 
-from played import Played
+from play_output import PlayOutput
 
 HERE = Path(__file__).resolve().parent
 TREE = HERE.parents[1]
@@ -129,7 +129,7 @@ class Report:
 
     def __init__(self) -> None:
         self.failed: list[str] = []
-        self.runs: list[Played] = []
+        self.runs: list[PlayOutput] = []
         self.started = time.monotonic()
         self.lock = threading.Lock()
 
@@ -138,18 +138,18 @@ class Report:
         with self.lock:
             print(f"{time.monotonic() - self.started:6.1f} s  {words}", flush=True)
 
-    def play(self, place: Place, command: str, status: int = 0, note: str = "") -> Played:
+    def play(self, place: Place, command: str, status: int = 0, note: str = "") -> PlayOutput:
         """Run a command, and check its status."""
         began = time.monotonic()
         code, output = place.call(command)
         title = f"{command}{f' ({note})' if note else ''}"
         self.say(f"{title}: {time.monotonic() - began:.1f} s, status {code}")
-        played = Played(title, output)
+        played = PlayOutput(title, output)
         self.runs.append(played)
         self.expect(played, code == status, f"the status is {code}, not {status}")
         return played
 
-    def expect(self, played: Played, good: t.Any, words: str) -> None:
+    def expect(self, played: PlayOutput, good: t.Any, words: str) -> None:
         """Record a failed check of a run."""
         if not good:
             self.failed.append(f"{played.title}: {words}")

@@ -1,8 +1,12 @@
 """Inside a host: describes the state of an engine. As a program, it prints the states of both engines as JSON.
 
+A row is one of vars/rows.yml.
+
+unit: the state of its unit in systemd
 files: old if they are as before the row; otherwise the digest of each file
-live: old or new, by the runtimes that the daemon reports; none if it does not answer
+live: old or new, by the runtimes that the daemon reports; other runtimes as JSON; none if it does not answer
 sound: whether a container starts with the default runtime, through the program that belongs to the state ``live``
+through, complaint: NVIDIA's programs that created this container, and its error; both are missing if ``live`` is none
 agrees: whether the daemon reports those further NVIDIA runtimes that its files contain
 daemon: same or other, by its process ID; none if it does not run
 disturbed: what the row affected although it must not: the process of the other engine, pods, the running container
@@ -51,7 +55,7 @@ def calls() -> list[str]:
 
 
 def state(engine: engines.Engine) -> str:
-    """Return the configuration that the daemon uses: old, new, or none without an answer."""
+    """Return the configuration that the daemon uses: old, new, another one as JSON, or none without an answer."""
     deadline = time.monotonic() + 5
     while True:
         found = engines.live(engine)
@@ -102,7 +106,7 @@ def leftovers(engine: engines.Engine, *, unchanged: bool) -> list[str]:
     kept = os.listdir(state) if os.path.isdir(state) else []
     if f"restart-{engine.name}.json" in kept:
         # The next run that finds this journal also removes the other files.
-        return [*found, "note"]
+        return [*found, "journal"]
     for tree in ("/etc", engines.STATE):
         for folder, _folders, names in os.walk(tree):
             found += [f"{folder}/{name}" for name in names if name.startswith(engines.TEMPORARY)]
@@ -128,7 +132,6 @@ def read_state(engine: engines.Engine) -> dict[str, Any]:
     unit = engines.status(engine.unit)
     live = state(engine)
     found = digests(engine)
-    # A request to a stopped Docker would start it through its socket, so the status of the unit is read first.
     return {
         "unit": f"{unit['ActiveState']} ({unit['SubState']})",
         "files": found,

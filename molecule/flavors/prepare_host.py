@@ -24,6 +24,8 @@ from cri import Cri
 
 FILES, STANDINS = Path("/molecule/flavors/files"), "/molecule/flavors/standins"
 VERSION = "1.20.0"
+# As in the unit and in the inventory.
+MICROK8S_REVISION = "7394"
 # The programs, units and directories of each engine.
 PROGRAMS = {
     "docker": ("usr/bin/docker", "usr/sbin/dockerd", "usr/bin/dockerd"),
@@ -134,10 +136,10 @@ def k0s() -> None:
 def microk8s() -> None:
     """Install MicroK8s as the snap does, whose directories are links to those of a revision."""
     stand_in("/usr/bin/snap", "snap")
-    bring("/snap/microk8s/7394/bin")
-    put("containerd-template.toml", "/var/snap/microk8s/7394/args/containerd-template.toml", 0o660)
+    bring(f"/snap/microk8s/{MICROK8S_REVISION}/bin")
+    put("containerd-template.toml", f"/var/snap/microk8s/{MICROK8S_REVISION}/args/containerd-template.toml", 0o660)
     for folder in ("/snap/microk8s", "/var/snap/microk8s"):
-        Path(folder, "current").symlink_to("7394")
+        Path(folder, "current").symlink_to(MICROK8S_REVISION)
     remove("docker", "containerd", "podman")
     unit("snap.microk8s.daemon-containerd.service")
 

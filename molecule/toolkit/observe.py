@@ -22,7 +22,7 @@ from observing import describe, differences
 from watched import watched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 MEMORY = Path("/run/gpufleet-observed/toolkit")
 REQUESTS = Path("/run/gpufleet-requests")
@@ -108,14 +108,14 @@ def flat(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def trees() -> dict[str, str]:
-    """Return all compared files. Large ones, which this collection never overwrites in place, are not read."""
+    """Return all compared files. Those outside of READ are not read: this collection never overwrites them in place."""
     caches = {str(path): describe(str(path)) for path in Path("/var/cache").glob("gpufleet-nvidia-*")}
     return {**caches, **watched(TREES, PRIVATE, tell)}
 
 
-def tell(path: str) -> str:
-    """Return the description of a small file, or the status of a large one."""
-    return describe(path) if path.startswith(READ) else lightly(path)
+def tell(path: str, read: Callable[[str], str] = describe) -> str:
+    """Return the description of a file in READ, or the status of any other file."""
+    return read(path) if path.startswith(READ) else lightly(path)
 
 
 def lightly(path: str) -> str:

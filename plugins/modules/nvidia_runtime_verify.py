@@ -546,7 +546,7 @@ def explain(module: AnsibleModule) -> dict[str, object]:
     """Return the explanation of an existing container. Raises NvidiaError for options that do not apply to it."""
     # Only this option needs the imports.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (  # noqa: PLC0415
-        explain as verify_explain,
+        explain as explain_explain,
     )
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (  # noqa: PLC0415
         find as explain_find,
@@ -575,7 +575,7 @@ def explain(module: AnsibleModule) -> dict[str, object]:
     )
     found = explain_find.find(params["container"], selector, host, run)
     facts = explain_host.read_host(found.container, found.engine, paths["runtime_dir"], host, run)
-    return {"changed": False, "explanation": verify_explain.explain(found.container, facts)}
+    return {"changed": False, "explanation": explain_explain.explain(found.container, facts)}
 
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {

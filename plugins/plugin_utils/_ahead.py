@@ -36,7 +36,7 @@ _ROLES = {
     later_tasks.CDI: "nvidia_cdi",
     later_tasks.RUNTIME: "nvidia_runtime",
 }
-# Their registered results.
+# The registered results of the first two. A later task depends on them.
 _REGISTERED = ("nvidia_toolkit_installation", "nvidia_cdi_specification")
 # Only this run knows the key, so nothing else can give a task a result. Ansible imports this file before it forks.
 _KEY = secrets.token_bytes(32)
@@ -49,9 +49,10 @@ def looks_ahead(action: ActionBase, variables: Values) -> bool:
 
 
 def tasks_ahead(action: ActionBase, variables: Values) -> dict[str, dict[str, t.Any]]:
-    """Return what the host needs to run later tasks ahead: by module, the options, and for packages the files.
+    """Return what the host needs to run later tasks ahead, by module, as later_tasks.completed() reads it.
 
-    A task that is not selected, or whose options or conditions cannot be evaluated yet, is left out.
+    A task is left out if it is not selected, if its options or conditions cannot be evaluated yet, or if it installs
+    the toolkit into a directory.
     """
     play: t.Any = _play_of(action)
     found: dict[str, dict[str, t.Any]] = {}
@@ -146,7 +147,7 @@ def _settings(action: ActionBase, variables: Values) -> _toolkit_plan.Settings:
 
 
 def _digest(action: ActionBase, variables: Values, module: str, options: Values) -> str:
-    """Return a digest that only this run can compute, of all that a result depends on beside the host."""
+    """Return a digest that only this run can compute, of all that a result depends on, except for the host."""
     task: t.Any = action._task  # noqa: SLF001 - no public attribute has the task
     parts = [_play_of(action)._uuid, variables.get("inventory_hostname"), bool(task.check_mode), module, options]  # noqa: SLF001
     text = json.dumps(_plain(parts), sort_keys=True)

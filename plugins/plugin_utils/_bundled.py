@@ -254,6 +254,6 @@ class BundledAction(NormalActionModule):
         return result
 
     def bundle(self, names: t.Iterable[str]) -> dict[str, str]:
-        """Return the result of _packing.packed() for each of the packages that the controller has, by name."""
-        packages = {name: _packing.packed(name, constants.DEFAULT_LOCAL_TMP) for name in names}  # type: ignore[attr-defined]
+        """Return the result of _packing.pack_once() for each of the packages that the controller has, by name."""
+        packages = {name: _packing.pack_once(name, constants.DEFAULT_LOCAL_TMP) for name in names}  # type: ignore[attr-defined]
         return {name: text for name, text in packages.items() if text is not None}

@@ -27,10 +27,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundl
 _BEFORE_STATEMENT = (tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT)
 
 
-def packed(name: str, cache: str) -> str | None:
+def pack_once(name: str, cache: str) -> str | None:
     """Return pack() of ``name``, executed once for all processes that share the directory ``cache``.
 
-    Ansible forks for every host and task, so a result in memory would be lost.
+    Ansible forks for every host and task, so a result in memory would be lost. An empty file stands for None.
     """
     path = Path(cache, f"gpufleet-bundled-{name}")
     try:

@@ -19,12 +19,13 @@ ABSENT, PRESENT = "absent", "present"
 NONE, RELOAD, RESTART = "none", "reload", "restart"
 OFF = "off"
 LEVELS = ("config", "engine", "gpu")
-# By strength.
+# From the weakest to the strongest.
 _ACTIONS = (NONE, RELOAD, RESTART)
 _ROOTLESS = "rootless"
 # The runtimes of this collection, besides the one that the role names. Only these are expected after a restart.
 _OWN_RUNTIMES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
-# Engines in which CDI can be switched on.
+# Engines in which this collection can switch CDI on. K3s and RKE2 decide that themselves. Podman and CRI-O always use
+# CDI.
 _WITH_CDI_SETTING = re.compile(r"(docker|containerd)(/(system|rootless|k0s|microk8s)(/.*)?)?")
 # A containerd with a unit of the system. Without CRI it has no runtimes.
 _WITH_CRI = re.compile(r"containerd(/system/.*)?")
@@ -38,8 +39,8 @@ Entry = t.Dict[str, t.Any]
 class Options:
     """The variables of the role that decide about restarts. ``values`` are those that each entry of the plan contains.
 
-    ``registers`` is false if containers get GPUs through CDI alone. ``cdi_written`` is true if an earlier role of the
-    play has written a CDI specification or its units.
+    ``registers`` is false if containers get GPUs through CDI alone. ``cdi_written`` is true if the role nvidia_cdi manages
+    a CDI specification of this host, or units that write one.
     """
 
     values: t.Mapping[str, t.Any]
@@ -107,7 +108,7 @@ class Planner:
             is_first: Whether this is the task of root, which also warns about engines without a result.
 
         Returns:
-            The plan.
+            The plan. The caller gives each entry an ``id``.
         """
         configured = [result for result in results if "error" not in result]
         entries = [self._entry(result) for result in configured if self._has_work(result)]
@@ -141,9 +142,10 @@ class Planner:
     def _action(self, result: Result) -> str:
         target = result["target"]
         if target in self.interrupted:
-            by_signal = self._options.restart_mode == "signal" or target in self._reloadable
-            return RELOAD if by_signal else RESTART
-        # It covers all changes, including earlier and reverted ones. Without it, the stronger action is used.
+            is_reload = self._options.restart_mode == "signal" or target in self._reloadable
+            return RELOAD if is_reload else RESTART
+        # pending_action covers all changes, including earlier and reverted ones. Without it, the stronger of two
+        # actions is used.
         pending = result["pending_action"]
         actions = [pending] if pending else [result["restart_action"], self._of_earlier(result, "action", NONE)]
         # A user can forge the result, so an unknown action counts as the strongest one.

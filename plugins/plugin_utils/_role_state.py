@@ -27,7 +27,7 @@ _ENTRY = "nvidia_runtime_entry"
 _HOOKS = ("nvidia_runtime_before_restart", "nvidia_runtime_after_restart")
 # A setting of the toolkit, in its section features.
 _CUDA_COMPAT = "disable-cuda-compat-lib-hook"
-# What each entry of the plan contains.
+# The settings of the role that each entry of the plan contains.
 _OF_ENTRY = (
     "allow_disruption", "require_runtime", "validate", "timeout", "retries", "backup_dir", "before", "after",
     "verify_image", "verify_pull", "verify_command",

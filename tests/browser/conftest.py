@@ -30,7 +30,7 @@ if t.TYPE_CHECKING:
 # In seconds, on a machine with other work.
 TIMEOUT = 20
 TITLE = "GPU fleet audit"
-WIDE, NARROW = 1400, 400
+WIDE = 1400
 
 
 @pytest.fixture(scope="session")

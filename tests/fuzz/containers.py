@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
     devices as explain_devices,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import explain as verify_explain
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import explain as explain_explain
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
     host as explain_host,
 )
@@ -49,7 +49,7 @@ def _object(files: Files, name: str) -> dict[str, t.Any]:
 
 
 def containers(_folder: object, files: Files, rng: random.Random) -> None:
-    """Explain the container of each engine."""
+    """Explain a container of Docker, Podman, containerd and CRI-O."""
     config, mounts = _object(files, "config.json"), files.get("mountinfo.json", b"")
     host = explain_host.ExplainedHost(
         version=rng.choice(_VERSIONS),
@@ -64,9 +64,12 @@ def containers(_folder: object, files: Files, rng: random.Random) -> None:
         explain_container.from_docker(inspected, {"nvidia": _PROGRAM}, config),
         explain_container.from_podman(inspected, config),
         explain_container.from_cri("containerd", "a", "b", cri.ContainerStatus(1, status), host.engine_cdi),
+        explain_container.from_cri(
+            "crio", "a", "b", cri.ContainerStatus(1, status), host.engine_cdi, programs={"": _PROGRAM}
+        ),
         explain_container.from_bundle("containerd", "a", config, _PROGRAM, 7),
     ):
-        json.dumps(verify_explain.explain(container, host))
+        json.dumps(explain_explain.explain(container, host))
 
 
 def containers_seeds() -> list[Files]:

@@ -2,7 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Run site.yml and rolling.yml for hosts whose engines cannot be configured: they fail before their first change."""
+"""Run site.yml and rolling.yml for hosts whose engines cannot be configured.
+
+Such a host fails before its first change, but not because of engines that the play does not configure, or of engines of
+users.
+"""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def write(work: Path, *options: str, status: int = 0) -> Written:
         interpreter.write_text(INTERPRETER.format(path=answer), encoding="utf-8")
         interpreter.chmod(0o755)
         hosts[name] = {"ansible_python_interpreter": str(interpreter)}
-    # Variables for all hosts do not apply to the controller.
+    # A task on the controller must not use these variables of the group all: become would fail.
     variables = {"ansible_connection": "local", "ansible_become": True, "ansible_become_exe": "/nonexistent"}
     local = {name: {**values, "ansible_become": False} for name, values in hosts.items()}
     inventory = {"all": {"hosts": local, "vars": variables}}
@@ -98,9 +98,9 @@ def test_each_registered_runtime_has_a_class(tmp_path: Path) -> None:
     assert "No RuntimeClass was written for the runtime gvisor of this host" in found.output.replace("\n", " ")
 
 
-def test_the_configured_name_has_a_class(tmp_path: Path) -> None:
+def test_the_configured_name_has_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A YAML parser would read this name as a boolean."""
-    HOSTS["k3s"][0]["runtimes"]["true"] = PROGRAM
+    monkeypatch.setitem(HOSTS["k3s"][0]["runtimes"], "true", PROGRAM)
     found = write(tmp_path, "-e", "nvidia_runtime_name=true")
     assert found.files["runtime-classes/true.yml"]["metadata"] == {"name": "true"}
 

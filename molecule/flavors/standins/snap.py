@@ -1,6 +1,7 @@
-"""A stand-in for the program that `snap run microk8s.daemon-containerd` starts in the unit of MicroK8s 1.28.
+"""A stand-in for /usr/bin/snap, which the unit of MicroK8s 1.28 calls as `snap run microk8s.daemon-containerd`.
 
-It replaces the placeholders of the template (run-containerd-with-args), then executes the real containerd.
+It does what the snap's script run-containerd-with-args does: it replaces the placeholders of the template, and then
+executes the real containerd.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import child
 
-REVISION = "7394"
+# The link that prepare_host.py creates.
+REVISION = os.readlink("/snap/microk8s/current")
 SNAP, DATA, COMMON = f"/snap/microk8s/{REVISION}", f"/var/snap/microk8s/{REVISION}", "/var/snap/microk8s/common"
 ADDRESS = f"{COMMON}/run/containerd.sock"
 

@@ -32,6 +32,7 @@ _SUFFIX = ".backup"
 # Bytes of a name before the timestamp. The rest (timestamp, digest and both suffixes) has 102 bytes; NAME_MAX is 255.
 _STEM_LIMIT = 153
 _DIGEST = re.compile(r"\.([0-9a-f]{64})\.backup\Z")
+_PRIVATE_DIRECTORY = 0o700
 
 
 def save_backup(host: hostfs.HostFS, directory: str, path: str, content: bytes, record: bytes | None = None) -> str:
@@ -40,7 +41,7 @@ def save_backup(host: hostfs.HostFS, directory: str, path: str, content: bytes, 
     The record, if given, goes into a separate file beside the backup, so that restoring the backup also restores its
     record.
     """
-    atomic_write.make_directories(host, directory, 0o700)
+    atomic_write.make_directories(host, directory, _PRIVATE_DIRECTORY)
     timestamp = dt.datetime.now(dt.timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
     backup = f"{directory}/{_stem(path)}{timestamp}.{core_records.digest(content)}{_SUFFIX}"
     if record is not None:
@@ -56,8 +57,8 @@ def save_backup(host: hostfs.HostFS, directory: str, path: str, content: bytes, 
 def load_backup(host: hostfs.HostFS, backup: str) -> tuple[bytes, bytes | None] | None:
     """Return the content of a backup and its record; None if there is no backup.
 
-    Raises HostError if the content does not match the SHA-256 in the name of the backup. A file without a SHA-256 in
-    its name is not checked.
+    Raises HostError if the content does not match the SHA-256 in the name of the backup, or if the record is damaged. A
+    file without a SHA-256 in its name is not checked.
     """
     content = host.read(backup)
     if content is None:
@@ -70,6 +71,7 @@ def load_backup(host: hostfs.HostFS, backup: str) -> tuple[bytes, bytes | None] 
         )
     record = host.read(backup + RECORD_SUFFIX)
     if record is not None:
+        # A damaged record must not be restored.
         core_records.OriginalFile.from_bytes(backup + RECORD_SUFFIX, record)
     return content, record
 
@@ -84,6 +86,7 @@ def backups_of(host: hostfs.HostFS, directory: str, path: str) -> list[str]:
     """Return the backups of ``path``, oldest first."""
     stem = _stem(path)
     names = [name for name in host.entries(directory) if name.startswith(stem) and name.endswith(_SUFFIX)]
+    # The prefix of /etc/a is the beginning of the prefix of /etc/a/b, which contains another ~.
     return [f"{directory}/{name}" for name in names if "~" not in name[len(stem) :]]
 
 
@@ -98,9 +101,6 @@ def _stem(path: str) -> str:
     if len(os.fsencode(stem)) <= _STEM_LIMIT:
         return stem
     return f"~{core_records.digest(os.fsencode(plain))}~"
-
-
-_PRIVATE_DIRECTORY = 0o700
 
 
 class ChangeWriter:
@@ -164,14 +164,13 @@ class ChangeWriter:
         """Return the backups of ``files`` that a purge removes."""
         paths = [file.path for file in files] if self.purging else []
         if self.purging and self.drop_in_path is not None:
-            # An earlier run in drop-in mode may have written it.
             paths.append(self.host.resolve(self.drop_in_path))
         found = [backups_of(self.host, self.backup_dir, path) for path in dict.fromkeys(paths)]
         return [backup for backups in found for backup in backups]
 
     def apply(self, files: t.Sequence[core_plan.PlannedFile]) -> list[dict[str, str | None]]:
         """Write the files, and return the changed files with the paths of their backups."""
-        # The list is made before the first write, because the writes remove the records that name the files.
+        # Before the first write, so that nothing has changed if this raises an error.
         obsolete = self.obsolete_backups(files)
         backups: list[dict[str, str | None]] = []
         dropped = []
@@ -204,14 +203,14 @@ class ChangeWriter:
                     record_store.drop_unused(self.host, saved, file.before)
                 raise
         elif file.record is not None and file.keys:
-            # Settings of this collection need what was a leftover, so a record now tracks it.
+            # The file stays as it is, but entries that other tools left in it now belong to this collection.
             self._save_record(file, record)
         return backups
 
     def _save_record(
         self, file: core_plan.PlannedFile, record: core_records.OriginalFile | None
     ) -> core_records.OriginalFile:
-        """Write the record of the file's original content before anything else changes, and return the record."""
+        """Return the record of the file's original content. Unless this is a removal, write it before the file."""
         if file.record is not None:
             record = file.record
         elif record is None:
@@ -236,30 +235,31 @@ class ChangeWriter:
     def _back_up(
         self, file: core_plan.PlannedFile, record: core_records.OriginalFile | None
     ) -> list[dict[str, str | None]]:
+        """Make a backup of the file, if it exists, and return its entry in the result of apply(). A purge has none."""
         if self.purging:
             return []
         backup = None
         if file.before is not None:
-            recorded = None if record is None else record.to_bytes()
-            backup = save_backup(self.host, self.backup_dir, file.path, file.before, recorded)
+            record_bytes = None if record is None else record.to_bytes()
+            backup = save_backup(self.host, self.backup_dir, file.path, file.before, record_bytes)
         return [{"path": file.path, "backup": backup, "checksum": core_records.digest(file.after)}]
 
     def _put(self, file: core_plan.PlannedFile, record: core_records.OriginalFile) -> None:
         if file.after is None:
             atomic_write.remove_file(self.host, file.path)
             return
+        folder = os.path.dirname(file.path)
         # A new directory in a home is accessible to its owner only (XDG Base Directory Specification).
         folder_mode = _PRIVATE_DIRECTORY if self.owner.startswith(accounts.ROOTLESS_PREFIX) else 0o755
-        atomic_write.make_directories(self.host, os.path.dirname(file.path), folder_mode)
+        atomic_write.make_directories(self.host, folder, folder_mode)
         max_mode = 0o7777 if file.mode is None else file.mode
         for path in file.like:
             if path != file.path and self.host.exists(path):
                 max_mode &= os.stat(self.host.real_path(path)).st_mode
         # A daemon reads a file beside the main one only because of the directory that the file is in.
-        folder = os.path.dirname(file.path)
         beside = [] if file.path == self.main_path or folder in core_constants.INOTIFY_DIRS else [folder]
         config_dirs = (*core_constants.STRICT_CONFIG_DIRS, *beside)
-        owner = (record.uid, record.gid)
+        ids = (record.uid, record.gid)
         atomic_write.replace_file(
-            self.host, file.path, file.after, record.mode, owner, config_dirs=config_dirs, max_mode=max_mode
+            self.host, file.path, file.after, record.mode, ids, config_dirs=config_dirs, max_mode=max_mode
         )

@@ -74,7 +74,6 @@ _ROWS = (
     ),
     Distribution("kubelet", ("kubelet.service",), ("kubelet",), "kubelet", _USUAL_ROOT, _USUAL_ENDPOINT),
 )  # fmt: skip
-DISTRIBUTIONS = {row.name: row for row in _ROWS}
 K3S, RKE2, K0S, KUBELET, KUBEADM = "k3s", "rke2", "k0s", "kubelet", "kubeadm"
 
 # kubeadm writes this file when a node joins (cmd/kubeadm/app/constants/constants.go of Kubernetes 1.34).

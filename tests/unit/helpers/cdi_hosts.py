@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hosts with GPUs on which nvidia_cdi_spec runs. Tests with them need the mark makes_nodes."""
+"""Hosts with GPUs on which nvidia_cdi_spec runs. Tests with them need the mark needs_root."""
 
 from __future__ import annotations
 

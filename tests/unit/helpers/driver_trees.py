@@ -181,7 +181,7 @@ class Tree(Files):
 
 
 class NodeTree(Tree):
-    """A tree with real device nodes. Tests with it need the mark ``makes_nodes``."""
+    """A tree with real device nodes. Tests with it need the mark ``needs_root``."""
 
     def node(self, path: str, major: int, minor: int, mode: int = 0o666, gid: int = 0) -> None:
         node = self.path / path.lstrip("/")
@@ -191,7 +191,7 @@ class NodeTree(Tree):
         os.chown(str(node), 0, gid)
 
 
-makes_nodes = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 class TreeLookup(CachedFS):

@@ -3,14 +3,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Contents of files for EnvironmentFile=, and the variables that systemd 252 and 257 set for them.
 
-Where the releases differ, there are two results: of systemd before 254, and of later ones. The scenario docker compares
-them with the systemd of its hosts.
+Where the releases differ, there are two results: of systemd before COMMENTS_END_SINCE, and of later ones. The scenario
+docker compares them with the systemd of its hosts.
 """
 
 from __future__ import annotations
 
 import typing as t
 
+# The first release in which a backslash does not continue a comment.
+COMMENTS_END_SINCE = 254
 Variables = t.Dict[str, str]
 FILES: list[tuple[str, Variables | tuple[Variables, Variables]]] = [
     ("A=1\n", {"A": "1"}),

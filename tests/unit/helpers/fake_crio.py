@@ -22,7 +22,6 @@ FOLDER = "/etc/crio/crio.conf.d"
 DROP_IN = f"{FOLDER}/99-nvidia.toml"
 PACKAGED = f"{FOLDER}/10-crio.conf"
 NVIDIA = "/usr/bin/nvidia-container-runtime"
-TABLE = ("crio", "runtime", "runtimes")
 
 # crio.conf of a package: all settings are comments.
 STOCK = """\

@@ -2,8 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Run code under test with a time limit, or in another root directory. The limit makes a test fail that would otherwise
-# block the whole run. No test measures times with it.
+"""Run code under test with a time limit, or in another root directory.
+
+The limit makes a test fail that would otherwise block the whole run. No test measures times with it.
+"""
 
 from __future__ import annotations
 

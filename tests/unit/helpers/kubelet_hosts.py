@@ -37,7 +37,7 @@ CHECKPOINT = f"{PLUGINS}/kubelet_internal_checkpoint"
 GPU_SOCKET = f"{PLUGINS}/nvidia-gpu.sock"
 GPU = "nvidia.com/gpu"
 # The processes in the control groups of units.
-PID, CONTAINERD_PID = 700, 600
+PID = 700
 
 _CONTAINERD_UNIT = "[Service]\nExecStart=/usr/bin/containerd\n"
 _KUBELET_UNIT = """\

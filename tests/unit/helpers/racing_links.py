@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Another program that changes a link between lstat(2) and readlink(2).
+"""Another program that changes a link between lstat(2) and readlink(2)."""
 
 from __future__ import annotations
 

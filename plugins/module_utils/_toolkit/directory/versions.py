@@ -40,8 +40,8 @@ TOOLKIT_NAME = re.compile(r"nvidia-[^/]*\Z|libnvidia-container[^/]*\Z|\.config(/
 class IntegrityReport(t.NamedTuple):
     """The differences between a version and its manifest.
 
-    ``changed`` are missing or different names. ``foreign`` are names that are not in the manifest. ``fresh`` are
-    new identities, for the manifest, of files that were read and are unchanged.
+    ``changed`` are missing or different names; that of a directory ends with a slash. ``foreign`` are names that are
+    not in the manifest. ``fresh`` are new identities, for the manifest, of files that were read and are unchanged.
     """
 
     changed: tuple[str, ...]
@@ -87,13 +87,14 @@ class VersionReader:
         names = [
             name for name in self.host.entries(self.folder) if name in (NEW, LINK) or atomic_write.is_temporary(name)
         ]
+        # restore_original() of store.py was interrupted after it had exchanged the two entries.
         if self._version_of(self._real_path(ORIGINAL)) is not None:
             names.append(ORIGINAL)
         staging = [path for path in self._staging_paths() if self.host.lexists(path)]
         return [*(self.path(name) for name in names), *staging]
 
     def is_empty(self) -> bool:
-        """Return whether the directory of the versions exists and contains no version or other entry."""
+        """Return whether the directory of the versions exists and contains nothing, except for the list CREATED."""
         return self.host.lexists(self.folder) and not set(self.host.entries(self.folder)) - {CREATED}
 
     def has_original(self) -> bool:
@@ -121,9 +122,7 @@ class VersionReader:
     def names_at_dest(self) -> list[str]:
         """Return all names in the directory at ``dest``, or in the directory that it links to."""
         with self._path_errors("read", self.dest):
-            return toolkit_manifest.walk(
-                os.path.realpath(self._real_dest()) if self.host.root == "/" else self.host.real_path(self.dest)
-            )
+            return toolkit_manifest.walk(self.host.real_path(self.dest))
 
     def check_integrity(self, manifest: toolkit_manifest.Manifest, thorough: bool) -> IntegrityReport:
         """Return how a version differs from its manifest.
@@ -151,6 +150,7 @@ class VersionReader:
                     changed.append(name)
                 elif entry.known is not None and identity != entry.known.identity:
                     fresh[name] = identity
+            # The directory of the versions (".."), that of the version (""), and those in it.
             changed += [
                 f"{name}/"
                 for name in ("..", "", *folders)

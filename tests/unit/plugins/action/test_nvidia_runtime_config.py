@@ -87,7 +87,7 @@ def configured(name: str, changed: bool = True, **values: t.Any) -> dict[str, t.
 def test_one_result_for_each_target(
     monkeypatch: pytest.MonkeyPatch, returned: dict[str, t.Any], expected: list[dict[str, t.Any]]
 ) -> None:
-    monkeypatch.setattr(_packing, "packed", lambda name, _cache: f"<{name}>")
+    monkeypatch.setattr(_packing, "pack_once", lambda name, _cache: f"<{name}>")
     monkeypatch.setattr(ActionBase, "_execute_module", lambda _self, **_call: dict(returned))
     result = new_action(args={"targets": ["docker", "crio"]}).run(task_vars={})
     assert result["engines"] == expected
@@ -104,7 +104,7 @@ def test_one_result_for_each_target(
 def test_other_tasks_have_no_engines(
     monkeypatch: pytest.MonkeyPatch, task: dict[str, t.Any], returned: dict[str, t.Any]
 ) -> None:
-    monkeypatch.setattr(_packing, "packed", lambda name, _cache: f"<{name}>")
+    monkeypatch.setattr(_packing, "pack_once", lambda name, _cache: f"<{name}>")
     monkeypatch.setattr(ActionBase, "_execute_module", lambda _self, **_call: dict(returned))
     assert "engines" not in new_action(**task).run(task_vars={})
 
@@ -118,7 +118,7 @@ class RoleTask:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **answers: dict[str, t.Any]) -> None:
         self.calls: list[tuple[str, dict[str, t.Any]]] = []
         self._answers = answers
-        monkeypatch.setattr(_packing, "packed", lambda _name, _cache: None)
+        monkeypatch.setattr(_packing, "pack_once", lambda _name, _cache: None)
         monkeypatch.setattr(ActionBase, "_execute_module", lambda _self, **call: self._answer(**call))
 
     def _answer(self, module_name: str, module_args: dict[str, t.Any], **_call: t.Any) -> dict[str, t.Any]:

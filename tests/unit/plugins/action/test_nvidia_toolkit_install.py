@@ -95,7 +95,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     cache = tmp_path / "cache"
     cache.mkdir()
     monkeypatch.setattr(constants, "DEFAULT_LOCAL_TMP", str(cache))
-    monkeypatch.setattr(_packing, "packed", lambda name, _cache: f"<{name}>")
+    monkeypatch.setattr(_packing, "pack_once", lambda name, _cache: f"<{name}>")
 
     def execute(_self: ActionBase, **call: t.Any) -> dict[str, t.Any]:
         assert call["task_vars"] == host.variables

@@ -206,14 +206,14 @@ def test_environment_of_commands(monkeypatch: pytest.MonkeyPatch, missing: list[
 def test_missing_program(missing: list[str]) -> None:
     module = DummyModule()
     module.missing = missing
-    status, output, errors = command_runner(t.cast("t.Any", module))(["/nowhere/program"])
+    status, output, complaint = command_runner(t.cast("t.Any", module))(["/nowhere/program"])
     assert (status, output) == (127, "")
-    assert "/nowhere/program" in errors
+    assert "/nowhere/program" in complaint
 
 
 def test_timeout() -> None:
-    status, _output, errors = command_runner(t.cast("t.Any", DummyModule()), limit=1)(["sleep", "60"])
-    assert (status, errors) == (124, "it did not end within 1 seconds")
+    status, _output, complaint = command_runner(t.cast("t.Any", DummyModule()), limit=1)(["sleep", "60"])
+    assert (status, complaint) == (124, "it did not end within 1 seconds")
 
 
 def test_timeout_of_a_command_that_ignores_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,10 +225,10 @@ def test_timeout_of_a_command_that_ignores_sigterm(monkeypatch: pytest.MonkeyPat
         return run_command([argv[0], "-k", "0.1", *argv[3:]], **options)
 
     monkeypatch.setattr(module, "run_command", with_short_kill_delay)
-    status, _output, errors = command_runner(t.cast("t.Any", module), limit=1)(
+    status, _output, complaint = command_runner(t.cast("t.Any", module), limit=1)(
         ["sh", "-c", "trap '' TERM; sleep 60; sleep 60"]
     )
-    assert (status, errors) == (124, "it did not end within 1 seconds")
+    assert (status, complaint) == (124, "it did not end within 1 seconds")
 
 
 @pytest.mark.parametrize("status", [137, -9])

@@ -93,7 +93,7 @@ class Calls:
         self.sent: list[dict[str, t.Any]] = []
         self.packed: list[str] = []
         self._monkeypatch = monkeypatch
-        monkeypatch.setattr(_packing, "packed", self._pack)
+        monkeypatch.setattr(_packing, "pack_once", self._pack)
 
     def _pack(self, name: str, _cache: str) -> str:
         self.packed.append(name)
@@ -171,7 +171,7 @@ def test_the_module_gets_the_name_of_its_host(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_controller_without_packages(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_packing, "packed", lambda *_args: None)
+    monkeypatch.setattr(_packing, "pack_once", lambda *_args: None)
     assert calls.run(NEEDED) == FAILED
     assert calls.sent == [{"engine": "containerd"}]
 
@@ -397,8 +397,8 @@ def test_packs_once_for_all_processes(text: str | None, tmp_path: Path, monkeypa
         return text
 
     monkeypatch.setattr(_packing, "pack", pack)
-    assert [_packing.packed("tomlkit", str(tmp_path)) for _call in range(2)] == [text, text]
+    assert [_packing.pack_once("tomlkit", str(tmp_path)) for _call in range(2)] == [text, text]
     assert names == ["tomlkit"]
     assert [path.name for path in tmp_path.iterdir()] == ["gpufleet-bundled-tomlkit"]
     # The directory does not have to exist.
-    assert _packing.packed("tomlkit", str(tmp_path / "missing")) == text
+    assert _packing.pack_once("tomlkit", str(tmp_path / "missing")) == text

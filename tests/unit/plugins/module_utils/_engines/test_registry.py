@@ -27,7 +27,7 @@ if t.TYPE_CHECKING:
 
 UNIT = "[Service]\nExecStart={}\n"
 SECOND = "containerd-gpu.service"
-SYSTEM_UNIT, ROOTLESS_UNIT = "lib/systemd/system", "home/alice/.config/systemd/user/docker.service"
+ROOTLESS_UNIT = "home/alice/.config/systemd/user/docker.service"
 
 
 def host(tree: Path, *marks: str) -> HostFS:

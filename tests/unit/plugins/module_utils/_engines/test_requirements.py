@@ -29,7 +29,7 @@ SLOW = {"code": "engine-not-responding", "message": "docker runs but does not an
 
 
 def engine(target: str, **changed: t.Any) -> dict[str, t.Any]:
-    name, flavor, instance = (*target.split("/"), "system", "")[:3] if "/" in target else (target, "system", "")
+    name, flavor, instance = target.split("/") if "/" in target else (target, "system", "")
     return {"engine": name, "flavor": flavor, "target": target, "user": instance if flavor == "rootless" else None,
             "inspected": True, "installed": True, "readable": True, "problems": [], **changed}  # fmt: skip
 
@@ -116,9 +116,8 @@ def alice() -> t.Iterator[Rootless]:
 
 
 def test_plan_of_a_user(alice: Rootless) -> None:
-    target = "docker/rootless/alice"
     # Only root can use this directory of backups.
-    assert plan(alice.host, target, backup_dir="/var/lib/gpufleet-nvidia/backups") == []
+    assert plan(alice.host, ALICE, backup_dir="/var/lib/gpufleet-nvidia/backups") == []
     alice.write(FILE, '{"features": {"cdi": "yes"}}')
-    (problem,) = plan(alice.host, target)
+    (problem,) = plan(alice.host, ALICE)
     assert problem.startswith(f"{FILE}, line 1, column 22: features.cdi has the type string")

@@ -34,8 +34,8 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-# The tests with this mark run the generated programs, which exist only for these two architectures.
-runs = pytest.mark.skipif(
+# The code of the generated programs exists only for these two architectures.
+needs_known_machine = pytest.mark.skipif(
     platform.machine() not in {"x86_64", "aarch64"} or sys.platform != "linux",
     reason="needs x86_64 or aarch64",
 )
@@ -72,9 +72,9 @@ def test_the_header(head: bytes, found: Elf | None) -> None:
 def test_this_python() -> None:
     with open(os.path.realpath(sys.executable), "rb") as stream:
         head = stream.read(HEADER_BYTES)
-    elf = read_elf(head)
-    assert elf is not None
-    assert (elf.bits, elf.kind in {2, 3}) == (64 if sys.maxsize > 2**32 else 32, True)
+    header = read_elf(head)
+    assert header is not None
+    assert (header.bits, header.kind in {2, 3}) == (64 if sys.maxsize > 2**32 else 32, True)
     # The table of sections is at the end of a program that a linker wrote.
     assert 1000 < minimum_size(head) <= os.path.getsize(os.path.realpath(sys.executable))
 
@@ -196,7 +196,7 @@ def test_reads_only_the_necessary_parts() -> None:
 # -- the programs of the tests -----------------------------------------------------------------------------------------
 
 
-@runs
+@needs_known_machine
 @pytest.mark.parametrize("size", [0, 300000])
 def test_program_runs_its_script(tmp_path: Path, size: int) -> None:
     file = tmp_path / "a program"

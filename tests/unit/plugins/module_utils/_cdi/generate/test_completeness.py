@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.driver_files 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.file_lookup import CachedFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.inventory import GpuInventory, read_inventory
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.cdi_hosts import CdiHost
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import VERSION, makes_nodes
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import VERSION, needs_root
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import FakeGpu, gpu_host
 
 if t.TYPE_CHECKING:
@@ -84,7 +84,7 @@ def test_roots_without_links(tmp_path: Path) -> None:
     assert checked(Request(library_search_paths=("/a",)), host).library_search_paths == ("/a",)
 
 
-@makes_nodes
+@needs_root
 @pytest.mark.parametrize("links", [{"/snap/current": "/drv"}, {"/snap/current": "/snap/1", "/snap/1": "../drv"}])
 def test_a_driver_root_that_is_a_link(tmp_path: Path, links: dict[str, str]) -> None:
     host = CdiHost(tmp_path / "host")

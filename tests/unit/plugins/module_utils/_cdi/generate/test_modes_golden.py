@@ -28,8 +28,8 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import 
     gpus,
     inventory_of,
     ld_cache,
-    makes_nodes,
     mig_gpu,
+    needs_root,
 )
 
 if t.TYPE_CHECKING:
@@ -73,7 +73,7 @@ def test_layouts(tmp_path: Path, name: str, mode: str, strategies: tuple[str, ..
     assert json.dumps(result) == json.dumps(expected)
 
 
-@makes_nodes
+@needs_root
 @pytest.mark.parametrize("name", ["lib64", "debian"])
 def test_real_nodes(tmp_path: Path, name: str) -> None:
     tree = NodeTree(tmp_path)

@@ -24,14 +24,14 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.cdi_hosts import (
     CdiHost,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import (
-    makes_nodes,
+    needs_root,
 )
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
 
-pytestmark = makes_nodes
+pytestmark = needs_root
 
 
 @pytest.fixture

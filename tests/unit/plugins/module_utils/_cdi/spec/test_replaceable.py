@@ -18,14 +18,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec.replaceable import without_replaceable_mounts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.cdi_hosts import SPEC_PATH, CdiHost
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import Files, Tree, makes_nodes
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import Files, Tree, needs_root
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
 USER = 12345
 MPS, PERSISTENCED, FABRIC = "/tmp/nvidia-mps", "/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket"
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 Data = t.Dict[str, t.Any]
 
 
@@ -155,7 +154,7 @@ def test_a_tree_of_the_user_of_sudo(tree: Files, monkeypatch: pytest.MonkeyPatch
     assert kept(tree, specification("/usr/lib/libx.so")) == []
 
 
-@makes_nodes
+@needs_root
 def test_device_nodes(tree: Files) -> None:
     """The driver can give its nodes to a user (NVreg_DeviceFileUID), who still cannot replace them in /dev."""
     tree.folder("/dev")
@@ -193,7 +192,7 @@ def mounts_of(host: CdiHost) -> list[str]:
     return [mount["hostPath"] for mount in host.document()["containerEdits"]["mounts"]]
 
 
-@makes_nodes
+@needs_root
 @pytest.mark.parametrize("backend", ["native", "nvidia-ctk"])
 def test_a_user_creates_the_path_of_mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     host = CdiHost(tmp_path)
@@ -220,7 +219,7 @@ def test_a_user_creates_the_path_of_mps(tmp_path: Path, monkeypatch: pytest.Monk
         assert FABRIC not in mounts_of(host)
 
 
-@makes_nodes
+@needs_root
 def test_the_audit_reports_a_specification_with_such_a_path(tmp_path: Path) -> None:
     host = CdiHost(tmp_path)
     shared(host, "/tmp")
@@ -239,7 +238,7 @@ def test_the_audit_reports_a_specification_with_such_a_path(tmp_path: Path) -> N
     assert "path-replaceable" not in reasons()
 
 
-@makes_nodes
+@needs_root
 def test_a_unit_that_mounts_sockets_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = CdiHost(tmp_path)
     host.enable_refresh(monkeypatch)

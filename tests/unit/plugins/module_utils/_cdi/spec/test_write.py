@@ -27,14 +27,14 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.cdi_hosts import (
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import (
     MULTIARCH,
     VERSION,
-    makes_nodes,
     mig_gpu,
+    needs_root,
 )
 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = makes_nodes
+pytestmark = needs_root
 
 
 @pytest.fixture

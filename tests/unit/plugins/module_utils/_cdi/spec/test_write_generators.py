@@ -32,7 +32,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.cdi_hosts import (
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import (
     VERSION,
-    makes_nodes,
+    needs_root,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import (
     FakeGpu,
@@ -44,7 +44,7 @@ if t.TYPE_CHECKING:
     from pathlib import Path
 
 
-pytestmark = makes_nodes
+pytestmark = needs_root
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory
     unpack,
     write_entries,
 )
-from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import tree
+from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import LIBRARIES, tree
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.package_archives import (
     DIRECTORY,
     LINK,
@@ -42,7 +42,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.package_archives imp
     newc,
 )
 
-# -- Entries ---------------------------------------------------------------------------------------------------------
+# -- entries ---------------------------------------------------------------------------------------------------------
 
 
 def entry(name: str, content: bytes = b"", mode: int = REGULAR | 0o644) -> ArchiveEntry:
@@ -59,9 +59,9 @@ def write_error(folder: Path, *entries: ArchiveEntry) -> str:
     return str(caught.value)
 
 
-# -- written files -----------------------------------------------------------------------------------------------------
+# -- entries: written files ------------------------------------------------------------------------------------------
 
-# Each directory and each file in which find_parts() looks for the toolkit.
+# Each program in each directory of programs that find_parts() searches, and a library in each directory of libraries.
 TAKEN = [
     *(f"{folder[1:]}/{name}" for folder in PROGRAM_FOLDERS for name in toolkit_constants.INSTALLED_PROGRAMS),
     *(
@@ -179,7 +179,7 @@ def test_writes_any_files(files: t.Mapping[str, bytes]) -> None:
         assert content_of(Path(folder, "sbin")) == {f"nvidia-{name}": content for name, content in files.items()}
 
 
-# -- errors ------------------------------------------------------------------------------------------------------------
+# -- entries: errors -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", [b"", b"a\0b"])
@@ -201,21 +201,15 @@ def test_write_failure(tmp_path: Path) -> None:
         write(tmp_path, entry(f"usr/bin/nvidia-{'a' * 300}", b"x"))
 
 
-# -- Packages --------------------------------------------------------------------------------------------------------
+# -- packages --------------------------------------------------------------------------------------------------------
 
 needs_dpkg_deb = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="needs dpkg-deb: apt install dpkg")
 RPM_START = b"\xed\xab\xee\xdb\x03\x00" + bytes(90)
 FOREIGN_UID = 12345
-TOOLKIT = [
-    "libnvidia-container1",
-    "libnvidia-container-tools",
-    "nvidia-container-toolkit-base",
-    "nvidia-container-toolkit",
-]
 
 
 class Runs:
-    """Runs dpkg-deb, and returns prepared results of rpm2cpio by package."""
+    """Returns the prepared result of a package. Runs dpkg-deb for packages without one."""
 
     def __init__(self, archives: t.Mapping[str, tuple[int, bytes, str]] | None = None) -> None:
         self.archives = archives or {}
@@ -258,7 +252,7 @@ def rpm(folder: Path, name: str) -> Path:
     return file
 
 
-# -- unpacked files ----------------------------------------------------------------------------------------------------
+# -- packages: unpacked files ----------------------------------------------------------------------------------------
 
 
 @needs_dpkg_deb
@@ -271,7 +265,8 @@ def test_debian_packages(tmp_path: Path) -> None:
     run = Runs()
     run.unpack(packages, folder)
     assert run.ran == [["dpkg-deb", "--fsys-tarfile", str(package)] for package in packages]
-    assert len(find_parts(HostFS(str(folder), live=False), None, "files")) == 9
+    parts = find_parts(HostFS(str(folder), live=False), None, "files")
+    assert len(parts) == len(toolkit_constants.INSTALLED_PROGRAMS) + len(LIBRARIES)
 
 
 def test_rpm_packages(tmp_path: Path) -> None:
@@ -295,7 +290,7 @@ def test_rpm_packages(tmp_path: Path) -> None:
 
 
 @needs_dpkg_deb
-def test_keeps_mode_and_owner(tmp_path: Path) -> None:
+def test_keeps_mode_and_owner_of_the_directory_only(tmp_path: Path) -> None:
     root, folder = tmp_path / "root", tmp_path / "folder"
     (root / "usr/bin").mkdir(parents=True)
     tool = root / CTK
@@ -317,7 +312,7 @@ def test_keeps_mode_and_owner(tmp_path: Path) -> None:
         assert (found.st_mode & 0o7777, found.st_uid, found.st_gid) == (0o755, os.geteuid(), before.st_gid)
 
 
-# -- errors ------------------------------------------------------------------------------------------------------------
+# -- packages: errors ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -401,7 +396,7 @@ def test_rejects_debian_package_without_tar(tmp_path: Path, archive: bytes) -> N
     assert error.startswith(f"{package} cannot be unpacked: its content is not a complete tar archive (")
 
 
-# -- limits ----------------------------------------------------------------------------------------------------------
+# -- packages: limits ------------------------------------------------------------------------------------------------
 
 
 @needs_dpkg_deb

@@ -41,7 +41,7 @@ def cpio_error(archive: bytes) -> str:
     return str(caught.value)
 
 
-# -- entries -----------------------------------------------------------------------------------------------------------
+# -- cpio: entries ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("magic", ["070701", "070702"])
@@ -87,7 +87,7 @@ def test_any_cpio_files(files: t.Mapping[str, bytes], magic: str) -> None:
     assert {entry.name: entry.content for entry in read_newc(archive, "a.rpm")} == files
 
 
-# -- errors ------------------------------------------------------------------------------------------------------------
+# -- cpio: errors ----------------------------------------------------------------------------------------------------
 
 
 CPIO = newc(Item("usr/bin/tool", b"content"), Item("usr/bin/other", b"more"), magic="070702")
@@ -143,7 +143,7 @@ def tar_error(archive: bytes) -> str:
     return error[len(start) : -len(end)]
 
 
-# -- entries -----------------------------------------------------------------------------------------------------------
+# -- tar: entries ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
@@ -203,7 +203,7 @@ def test_empty_tar() -> None:
     assert read_tar(tar(), "a.deb") == []
 
 
-# -- errors ------------------------------------------------------------------------------------------------------------
+# -- tar: errors -----------------------------------------------------------------------------------------------------
 
 TOOL, OTHER = member("usr/bin/tool", b"content"), member("usr/bin/other", b"more")
 TAR = tar(TOOL, OTHER)

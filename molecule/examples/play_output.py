@@ -9,7 +9,7 @@ _TITLE = re.compile(r"(TASK|RUNNING HANDLER|PLAY) (?:\[(.*)\] \*+|\*+)")
 _RESULT = re.compile(r"(ok|changed|skipping|fatal|failed): \[([^\] ]+)(?: -> [^\]]*)?\]:?(.*)")
 _INCLUDED = re.compile(r"included: (\S+) for (.*)")
 _RECAP = re.compile(r"(\S+)\s+: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)\s+skipped=(\d+)")
-_COUNTS = ("ok", "changed", "unreachable", "failed", "skipped")
+COUNTS = ("ok", "changed", "unreachable", "failed", "skipped")
 # The last task of each playbook, which prints the state of a host, and the line of rolling about all hosts.
 _CLOSING = ("Report the state of the host", "Report the GPUs that containers see")
 _OF_ALL = "Report the hosts of all batches"
@@ -33,7 +33,7 @@ class Result(t.NamedTuple):
         return self.task.rpartition(" : ")[2] in _CLOSING
 
 
-class Played:
+class PlayOutput:
     """The output of one run. ``recap`` has the counts of each host, ``results`` the lines about tasks."""
 
     def __init__(self, title: str, output: str) -> None:
@@ -45,12 +45,12 @@ class Played:
         self.recap: dict[str, dict[str, int]] = {}
         task = ""
         for line in output.splitlines():
-            title, result, included = _TITLE.match(line), _RESULT.match(line), _INCLUDED.match(line)
+            heading, result, included = _TITLE.match(line), _RESULT.match(line), _INCLUDED.match(line)
             recap = _RECAP.match(line)
-            if title:
-                task = title[2] or ""
+            if heading:
+                task = heading[2] or ""
             elif recap:
-                self.recap[recap[1]] = dict(zip(_COUNTS, map(int, recap.groups()[1:])))
+                self.recap[recap[1]] = dict(zip(COUNTS, map(int, recap.groups()[1:])))
             elif included:
                 self.results += [
                     Result(task, "included", host, included[1], []) for host in included[2].split(" => ")[0].split(", ")
@@ -75,7 +75,7 @@ class Played:
         return found
 
     def lines_of_status(self, host: str) -> list[str]:
-        """Return the lines of status of a host. The line about all hosts, which Ansible prints for one, is none."""
+        """Return the lines of status of a host. The line about all hosts does not count."""
         return [
             f"{result.kind}: {result.task}"
             for result in self.results

@@ -1,6 +1,7 @@
-"""Inside a host with an old engine: checks that the specification has only what it reads. Prints JSON, as Report does.
+"""Inside a host with Podman 4.3.1: checks that the specification contains only what this release reads.
 
-Podman 4.3.1 skips a file with additionalGids as a whole. The nodes below /dev/dri have a group of their own.
+Prints JSON, as Report does. The nodes below /dev/dri belong to other groups, for which a newer specification has
+additionalGids. Podman 4.3.1 skips a file with additionalGids as a whole.
 """
 
 from __future__ import annotations
