@@ -39,8 +39,8 @@ Entry = t.Dict[str, t.Any]
 class Options:
     """The variables of the role that decide about restarts. ``values`` are those that each entry of the plan contains.
 
-    ``registers`` is false if containers get GPUs through CDI alone. ``cdi_written`` is true if the role nvidia_cdi manages
-    a CDI specification of this host, or units that write one.
+    ``registers`` is false if containers get GPUs through CDI alone. ``cdi_written`` is true if the role nvidia_cdi
+    manages a CDI specification of this host, or units that write one.
     """
 
     values: t.Mapping[str, t.Any]
