@@ -10,7 +10,8 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 
-# The option "method" is one of METHODS. With AUTO, choose() decides. GPUS is Docker's option.
+# The option "method" is one of METHODS. With AUTO, choose() decides for an engine that does not register the runtime.
+# GPUS is an option of Docker.
 RUNTIME, CDI, GPUS, AUTO = "runtime", "cdi", "gpus", "auto"
 METHODS = (RUNTIME, CDI, AUTO)
 # The qualified CDI name of all GPUs.
@@ -18,29 +19,21 @@ ALL_GPUS = "nvidia.com/gpu=all"
 
 
 class InjectionFacts(t.NamedTuple):
-    """What decides about the injection.
+    """What decides about the injection of an engine that does not register the runtime.
 
-    - ``daemon``: whether the engine has one. Podman has none, and registers no runtime.
-    - ``registered``: whether the files or flags of the engine register the runtime.
-    - ``cdi``: whether the engine reads CDI specifications, None if it is unknown.
+    - ``cdi``: whether the engine reads CDI specifications, None if it is unknown or if its version cannot.
     - ``cdi_problem``: why the specifications describe no usable GPU, empty if they do.
     - ``hook``: whether nvidia-container-runtime-hook, which Docker runs for ``--gpus``, is on the host.
     """
 
     engine: str
-    daemon: bool
-    registered: bool
     cdi: bool | None
     cdi_problem: str
     hook: bool
 
 
-def choose(facts: InjectionFacts, method: str) -> str | None:
-    """Return RUNTIME, CDI or GPUS; None if the engine is configured for none of them."""
-    if not facts.daemon:
-        return CDI
-    if method == RUNTIME or facts.registered:
-        return RUNTIME
+def choose(facts: InjectionFacts) -> str | None:
+    """Return CDI or GPUS; None if the engine is configured for neither of them."""
     if facts.cdi and not facts.cdi_problem:
         return CDI
     return GPUS if flavors.FACTS[facts.engine].gpus_option and facts.hook else None
@@ -48,6 +41,8 @@ def choose(facts: InjectionFacts, method: str) -> str | None:
 
 def reason_for_none(facts: InjectionFacts) -> str:
     """Return why choose() returned None."""
+    if facts.cdi is None:
+        return f"It is unknown whether {facts.engine} reads CDI specifications, or its version cannot."
     return facts.cdi_problem if facts.cdi else f"CDI is off in {facts.engine}."
 
 

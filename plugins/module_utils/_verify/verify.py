@@ -242,7 +242,7 @@ class Verification:
         problem = f"{path} does not register the runtime {name}. Registered runtimes: {registered}."
         if self.options.method == verify_injection.AUTO and self.options.level == "gpu":
             facts = self._engine_facts(state)
-            injection = verify_injection.choose(facts, self.options.method)
+            injection = verify_injection.choose(facts)
             if injection is not None:
                 self.injection = injection
                 how = verify_injection.describe(injection, self.engine.name, name)
@@ -257,8 +257,6 @@ class Verification:
         specification = self._check_cdi() if cdi else None
         return verify_injection.InjectionFacts(
             engine=self.engine.name,
-            daemon=self._daemon,
-            registered=False,
             cdi=cdi,
             cdi_problem="" if specification is None or specification.ok else specification.detail,
             hook=self.host.find_executable([verify_checks.HOOK]) is not None,

@@ -7,7 +7,6 @@ from __future__ import annotations
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.injection import (
-    AUTO,
     CDI,
     GPUS,
     RUNTIME,
@@ -17,36 +16,37 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.injection 
     reason_for_none,
 )
 
-DOCKER = InjectionFacts("docker", daemon=True, registered=True, cdi=True, cdi_problem="", hook=True)
+DOCKER = InjectionFacts("docker", cdi=True, cdi_problem="", hook=True)
 CONTAINERD = DOCKER._replace(engine="containerd")
-PODMAN = InjectionFacts("podman", daemon=False, registered=False, cdi=None, cdi_problem="", hook=True)
 
 
 @pytest.mark.parametrize(
-    ("facts", "method", "injection"),
+    ("facts", "injection"),
     [
-        (DOCKER, AUTO, RUNTIME),
-        (DOCKER._replace(registered=False), AUTO, CDI),
-        (DOCKER._replace(registered=False), RUNTIME, RUNTIME),
-        (DOCKER._replace(registered=False, cdi=False), AUTO, GPUS),
-        (DOCKER._replace(registered=False, cdi=None), AUTO, GPUS),
-        (DOCKER._replace(registered=False, cdi_problem="stale"), AUTO, GPUS),
-        (DOCKER._replace(registered=False, cdi=False, hook=False), AUTO, None),
-        (CONTAINERD._replace(registered=False), AUTO, CDI),
+        (DOCKER, CDI),
+        (DOCKER._replace(cdi=False), GPUS),
+        (DOCKER._replace(cdi=None), GPUS),
+        (DOCKER._replace(cdi_problem="stale"), GPUS),
+        (DOCKER._replace(cdi=False, hook=False), None),
+        (CONTAINERD, CDI),
         # Only Docker has --gpus.
-        (CONTAINERD._replace(registered=False, cdi=False), AUTO, None),
-        (PODMAN, AUTO, CDI),
-        (PODMAN, RUNTIME, CDI),
+        (CONTAINERD._replace(cdi=False), None),
     ],
 )
-def test_choice(facts: InjectionFacts, method: str, injection: str | None) -> None:
-    assert choose(facts, method) == injection
+def test_choice(facts: InjectionFacts, injection: str | None) -> None:
+    assert choose(facts) == injection
 
 
-def test_reason() -> None:
-    facts = DOCKER._replace(registered=False, hook=False)
-    assert reason_for_none(facts._replace(cdi=None)) == "CDI is off in docker."
-    assert reason_for_none(facts._replace(cdi_problem="No specification.")) == "No specification."
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        (DOCKER._replace(cdi=None), "It is unknown whether docker reads CDI specifications, or its version cannot."),
+        (DOCKER._replace(cdi=False), "CDI is off in docker."),
+        (DOCKER._replace(cdi_problem="No specification."), "No specification."),
+    ],
+)
+def test_reason(facts: InjectionFacts, reason: str) -> None:
+    assert reason_for_none(facts) == reason
 
 
 @pytest.mark.parametrize(
