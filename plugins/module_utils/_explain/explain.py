@@ -352,7 +352,7 @@ class _Explainer:
             return self._programs() or explain_result.passed(MODE, self.mode, "The hook works in mode legacy.")
         mode = explain_rules.resolve_mode(self.image, settings, self.container.program, host.version, tegra)
         self.mode = mode.name
-        too_new = mode.name == explain_rules.JIT_CDI and not explain_rules.is_unified(host.version)
+        too_new = mode.name == explain_rules.JIT_CDI and not runtime_settings.is_unified(host.version)
         if mode.name not in explain_rules.RUNTIME_MODES or too_new:
             problem = f"{host.config_path} sets the unknown mode {mode.name}"
             advice = f"Set {runtime_settings.KEYS['mode']} to auto."
