@@ -370,6 +370,11 @@ class _Explainer:
             return None
         problem = f"Mode {self.mode} needs {core_text.listed(missing)}, which this host does not have"
         advice = "Install the NVIDIA Container Toolkit, or correct the paths in config.toml."
+        if self.mode == explain_rules.LEGACY:
+            advice = (
+                "Install all packages of the NVIDIA Container Toolkit (the base package has no hook), correct the paths"
+                " in config.toml, or create the container with CDI devices."
+            )
         return explain_result.failed(MODE, "program-missing", problem, advice)
 
     def _settings(self) -> Step:
