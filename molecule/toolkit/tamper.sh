@@ -14,6 +14,21 @@ drop() { # drop NAME
     if [ $kind = deb ]; then dpkg --purge "$1"; else rpm --erase "$1"; fi
 }
 
+register_legacy() { # with Docker, a runtime that needs the hook
+    mkdir -p /etc/docker
+    echo '{"runtimes": {"legacy": {"path": "/usr/bin/nvidia-container-runtime.legacy"}}}' >/etc/docker/daemon.json
+    systemctl reload docker.service
+    # The daemon reads its file some time after the signal.
+    until docker info --format '{{json .Runtimes}}' | grep -q legacy; do sleep 0.1; done
+}
+unregister_legacy() {
+    # Without this entry, the daemon keeps the runtimes that it has read.
+    echo '{"runtimes": {}}' >/etc/docker/daemon.json
+    systemctl reload docker.service
+    while docker info --format '{{json .Runtimes}}' | grep -q legacy; do sleep 0.1; done
+    rm /etc/docker/daemon.json
+}
+
 for action; do
     case $action in
         # Stop or start the server of the repository.
@@ -45,20 +60,17 @@ for action; do
                     >$sources/nvidia-docker.repo
             fi
             ;;
+        legacy) register_legacy ;;
+        no-legacy) unregister_legacy ;;
         # A container that gets its GPU from the legacy hook.
         gpu)
-            mkdir -p /etc/docker
-            echo '{"runtimes": {"legacy": {"path": "/usr/bin/nvidia-container-runtime.legacy"}}}' >/etc/docker/daemon.json
-            systemctl reload docker.service
-            # The daemon reads its file some time after the signal.
-            until docker info --format '{{json .Runtimes}}' | grep -q legacy; do sleep 0.1; done
+            register_legacy
             docker run --detach --network=none --runtime=legacy --stop-signal=KILL --name=gpu \
                 --env=NVIDIA_VISIBLE_DEVICES=all gpufleet/busybox:1
             ;;
         no-gpu)
             docker rm --force gpu
-            rm /etc/docker/daemon.json
-            systemctl reload docker.service
+            unregister_legacy
             ;;
         # A foreign package that needs the toolkit.
         bystander) add "$packages"/other/gpufleet-bystander* ;;

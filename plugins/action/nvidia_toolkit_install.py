@@ -84,7 +84,10 @@ class ActionModule(BundledAction):
     def packages(self) -> Packages:
         if self._task.args.get("source") != "directory":
             requests_config = any(self._task.args.get(name) is not None for name in toolkit_constants.CONFIG_OPTIONS)
-            return Packages(("tomlkit",)) if requests_config else Packages()
+            if requests_config:
+                return Packages(("tomlkit",))
+            # A host with more packages than the base package reads the files of its engines.
+            return Packages(on_demand=("tomlkit",)) if self._task.args.get("packages") == "base" else Packages()
         # A host whose Python has tomllib gets tomlkit only if it requests it.
         tomlkit = Packages(on_demand=("tomlkit",)) if self._has_tomllib else Packages(("tomlkit",))
         if self._toolkit is None:

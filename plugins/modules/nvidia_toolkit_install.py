@@ -12,10 +12,10 @@ author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
   - Installs C(nvidia-container-toolkit), C(nvidia-container-toolkit-base), C(libnvidia-container-tools), and
-    C(libnvidia-container1), all at the same version, or removes them.
+    C(libnvidia-container1), all at the same version, or only the second one (see O(packages)), or removes them.
   - With O(source=directory) it installs the toolkit's files into a directory instead, for hosts whose packages must not
     change.
-  - All four packages are installed, upgraded, downgraded, or removed in one transaction. The module first asks the
+  - All packages are installed, upgraded, downgraded, or removed in one transaction. The module first asks the
     package manager what the transaction would do. If it would remove or downgrade any other package, the task fails and
     nothing is changed.
   - If a host already has the requested state, the module only reads. It takes no lock and needs no network.
@@ -86,18 +86,40 @@ options:
     type: str
     choices: [repository, files, existing, directory]
     default: repository
+  packages:
+    description:
+      - The packages of the toolkit to install.
+      - V(full) are all four. V(base) is C(nvidia-container-toolkit-base), which is enough for hosts whose containers
+        get GPUs only by CDI. It contains the runtime, C(nvidia-ctk), C(nvidia-cdi-hook), and the units that refresh the
+        CDI specification. It contains neither C(nvidia-container-runtime-hook) nor C(nvidia-container-cli), which mode
+        C(legacy) of the runtime needs, and mode C(auto) before version 1.18. C(docker run --gpus) needs
+        C(nvidia-container-runtime-hook) too, unless the release of Docker supports it with CDI and CDI is on.
+      - With V(base), the other three packages are removed in the same transaction, whether or not a run of this module
+        installed them. They stay, at the version of the base package, while an engine has a runtime of NVIDIA in mode
+        C(legacy) in its files, in the flags of its unit, or in its running daemon, or while NVIDIA's OCI hook is in a
+        directory of hooks. The task then succeeds with a warning that names these users, and RV(kept_packages) lists
+        the packages. The module finds no other programs that run C(nvidia-container-cli), such as Apptainer with
+        C(--nvccli), and no engines of users other than the one who runs the task.
+      - A package that another package needs is never removed. The task fails instead.
+      - With O(source=files), O(files) must have exactly these packages. With O(source=existing), the installed toolkit
+        must have them, and may have more. O(source=directory) does not support V(base), see O(components).
+    type: str
+    choices: [full, base]
+    default: full
+    version_added: 1.2.0
   version:
     description:
       - The version, such as V(1.19.1), of which the newest revision is installed, or with a revision, such as
         V(1.19.1-1).
       - V(latest) is the version that the package manager prefers. Package lists are then fetched in each run.
-      - When left out, any installed version that is the same for all four packages is accepted. If there is none, the
-        version that the package manager prefers is installed.
+      - When left out, any installed version that is the same for all requested packages is accepted. If there is none,
+        the version that the package manager prefers is installed.
       - With O(source=directory) it is the version that the source must have, and V(latest) is of no use.
     type: str
   files:
     description:
-      - Paths, on the host, of the files of all four packages. Required with O(source=files) and O(state=present).
+      - Paths, on the host, of the files of all requested packages, see O(packages). Required with O(source=files) and
+        O(state=present).
       - With O(source=directory), packages that are unpacked with C(dpkg-deb) or C(rpm2cpio), and not installed. They
         may be on the controller, see O(remote_src). Their signatures are not checked. A package that expands to more
         than 256 MiB, or to more than 100 times its size (at least 16 MiB), is refused.
@@ -285,6 +307,10 @@ EXAMPLES = r"""
       - /srv/packages/libnvidia-container-tools_1.19.1-1_amd64.deb
       - /srv/packages/nvidia-container-toolkit-base_1.19.1-1_amd64.deb
       - /srv/packages/nvidia-container-toolkit_1.19.1-1_amd64.deb
+
+- name: Install only the package for hosts that use CDI alone
+  gpufleet.nvidia.nvidia_toolkit_install:
+    packages: base
 
 - name: Install the toolkit and configure it in the same task
   gpufleet.nvidia.nvidia_toolkit_install:
@@ -495,6 +521,15 @@ unrecorded:
   type: list
   elements: str
   sample: []
+kept_packages:
+  description:
+    - With O(packages=base), the other packages of the toolkit that stay because something uses NVIDIA's hook. A warning
+      names the users. In check mode, the packages that would stay.
+  returned: success
+  type: list
+  elements: str
+  sample: [nvidia-container-toolkit, libnvidia-container-tools, libnvidia-container1]
+  version_added: 1.2.0
 backup_files:
   description: Files that were written or removed, and the copies of their previous content.
   returned: success

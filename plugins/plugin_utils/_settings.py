@@ -234,6 +234,7 @@ def value_problems(values: t.Mapping[str, t.Any], is_file: t.Callable[[str], boo
         *_malformed_versions(values),
         *_malformed_repository(values),
         *_missing_files(values),
+        *_unused_hook(values),
         *_missing_hooks(values, is_file),
     ]
 
@@ -317,6 +318,35 @@ def _missing_files(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
     is_installed = values.get("nvidia_toolkit_state", "present") == "present"
     if is_installed and values.get("nvidia_toolkit_source") == "files" and not values.get("nvidia_toolkit_files"):
         yield "nvidia_toolkit_source is files, but nvidia_toolkit_files is empty. Set it to the paths of the packages."
+
+
+def _unused_hook(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
+    """Yield an error for settings that need a part of the toolkit that the base package lacks."""
+    is_base = values.get("nvidia_toolkit_packages") == "base"
+    if not is_base or values.get("nvidia_toolkit_state", "present") != "present":
+        return
+    if values.get("nvidia_toolkit_source") == "directory":
+        yield (
+            "nvidia_toolkit_packages is base, but nvidia_toolkit_source is directory, which installs no packages. Set"
+            " nvidia_toolkit_components to [runtime, ctk, cdi_hook] instead."
+        )
+    if values.get("nvidia_runtime_state", "present") != "present":
+        return
+    settings = values.get("nvidia_toolkit_settings")
+    given: t.Mapping[str, t.Any] = settings if isinstance(settings, dict) else {}
+    section = given.get("nvidia-container-runtime")
+    mode = given.get("nvidia-container-runtime.mode") or (section.get("mode") if isinstance(section, dict) else None)
+    needed = {
+        "the mode in nvidia_toolkit_settings is legacy": mode == "legacy",
+        "nvidia_runtime_config_mode is hook": values.get("nvidia_runtime_config_mode") == "hook",
+        "nvidia_runtime_extra_modes has legacy": "legacy" in (values.get("nvidia_runtime_extra_modes") or []),
+    }
+    named = " and ".join(reason for reason, is_set in needed.items() if is_set)
+    if named:
+        yield (
+            f"nvidia_toolkit_packages is base, but {named}, which needs NVIDIA's hook. Set nvidia_toolkit_packages to"
+            " full, or change the other setting."
+        )
 
 
 def _missing_hooks(values: t.Mapping[str, t.Any], is_file: t.Callable[[str], bool]) -> t.Iterator[str]:

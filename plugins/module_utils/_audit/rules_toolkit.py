@@ -6,11 +6,15 @@
 
 from __future__ import annotations
 
+import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, rules_engines, steps
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import runtime_settings
 
 TOOLKIT = "toolkit"
 # The setting by which NVIDIA mitigates the vulnerabilities in _MITIGATED. It has no effect on CDI specifications and on
@@ -74,6 +78,39 @@ def missing(facts: report.HostFacts) -> report.Findings:
 def version_mismatches(facts: report.HostFacts) -> report.Findings:
     for message in report.texts(facts.toolkit.get("version_mismatches")):
         yield report.warning("toolkit-version-mismatch", TOOLKIT, message, steps.ALIGN_TOOLKIT)
+
+
+def hook_missing(facts: report.HostFacts) -> report.Findings:
+    """Yield a finding for each engine with a runtime in mode legacy, on a host that has only the base package."""
+    packages_ = report.table(facts.toolkit.get("packages"))
+    has_hook = runtime_settings.HOOK in report.table(facts.toolkit.get("programs"))
+    if has_hook or not packages_ or toolkit_installed.package_set(packages_) == packages_base.PACKAGES:
+        return
+    settings = report.table(facts.toolkit.get("settings"))
+    mode = report.text(settings.get(runtime_settings.KEYS["mode"])) or runtime_settings.AUTO
+    version = report.text(facts.toolkit.get("version")) or None
+    for engine in facts.engines:
+        # The daemon may report another program than the files have.
+        tables = (report.table(part.get("runtimes")) for part in (engine, report.table(engine.get("live"))))
+        legacy = [
+            name
+            for name, program in (pair for found in tables for pair in found.items())
+            if _is_packaged_runtime(program) and runtime_settings.needs_hook(program, mode, version)
+        ]
+        if legacy:
+            names = list(dict.fromkeys(legacy))
+            runtimes = f"runtime{'' if len(names) == 1 else 's'} {core_text.listed(names)}"
+            message = (
+                f"The {runtimes} must run {runtime_settings.HOOK} (mode legacy), but only"
+                f" {' and '.join(toolkit_installed.package_set(packages_))} is installed. No container gets a GPU."
+            )
+            yield report.critical("hook-missing", report.target_of(engine), message, steps.INSTALL_HOOK)
+
+
+def _is_packaged_runtime(program: t.Any) -> bool:
+    """Return whether a program is a runtime of the packages. A toolkit in a directory has a hook of its own."""
+    is_nvidia = engines_base.is_nvidia_program(program)
+    return is_nvidia and posixpath.dirname(program) in ("", toolkit_installed.PROGRAM_DIR)
 
 
 def packages(facts: report.HostFacts) -> report.Findings:
@@ -150,6 +187,7 @@ RULES = (
     unknown_version,
     missing,
     version_mismatches,
+    hook_missing,
     packages,
     sources,
     unsafe_settings,

@@ -24,6 +24,10 @@ def run_site(effect: str = "", **variables: str) -> str:
 
 INSTALL_TOOLKIT = run_site("installs it")
 ALIGN_TOOLKIT = run_site("installs all parts in one version")
+INSTALL_HOOK = (
+    f"{run_site('installs all packages', nvidia_toolkit_packages='full')} Or use CDI: set nvidia-container-runtime.mode"
+    " to auto in nvidia_toolkit_settings, with version 1.18 or newer, and remove runtimes in mode legacy."
+)
 REPLACE_PACKAGES = run_site("replaces them")
 RELEASE_HOLD = f"Nothing is needed if this is intended. {run_site('releases them', nvidia_toolkit_hold='false')}"
 REMOVE_SOURCES = run_site("removes them", nvidia_toolkit_remove_conflicts="true")

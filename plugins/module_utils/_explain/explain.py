@@ -352,7 +352,7 @@ class _Explainer:
             return self._programs() or explain_result.passed(MODE, self.mode, "The hook works in mode legacy.")
         mode = explain_rules.resolve_mode(self.image, settings, self.container.program, host.version, tegra)
         self.mode = mode.name
-        too_new = mode.name == explain_rules.JIT_CDI and not explain_rules.is_unified(host.version)
+        too_new = mode.name == explain_rules.JIT_CDI and not runtime_settings.is_unified(host.version)
         if mode.name not in explain_rules.RUNTIME_MODES or too_new:
             problem = f"{host.config_path} sets the unknown mode {mode.name}"
             advice = f"Set {runtime_settings.KEYS['mode']} to auto."
@@ -370,6 +370,11 @@ class _Explainer:
             return None
         problem = f"Mode {self.mode} needs {core_text.listed(missing)}, which this host does not have"
         advice = "Install the NVIDIA Container Toolkit, or correct the paths in config.toml."
+        if self.mode == explain_rules.LEGACY:
+            advice = (
+                "Install all packages of the NVIDIA Container Toolkit (the base package has no hook), correct the paths"
+                " in config.toml, or create the container with CDI devices."
+            )
         return explain_result.failed(MODE, "program-missing", problem, advice)
 
     def _settings(self) -> Step:

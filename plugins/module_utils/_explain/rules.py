@@ -17,15 +17,14 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import schema as cdi_schema
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import devices as explain_devices
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import runtime_settings
 
 if t.TYPE_CHECKING:
     Environment = t.Mapping[str, str]
 
 
-LEGACY, CDI, CSV, JIT_CDI = "legacy", "cdi", "csv", "jit-cdi"
-AUTO = runtime_settings.AUTO
+CDI, CSV, JIT_CDI = "cdi", "csv", "jit-cdi"
+AUTO, LEGACY = runtime_settings.AUTO, runtime_settings.LEGACY
 RUNTIME_MODES = (LEGACY, CDI, CSV, JIT_CDI)
 HOOKS = (runtime_settings.HOOK, "nvidia-container-toolkit")
 
@@ -56,9 +55,6 @@ AUTOMATIC_KIND = "runtime.nvidia.com/gpu"
 # The code of DriverMismatchError in _gpu/nvml, which is not imported here.
 LIBRARY_DIFFERS = "driver-library-differs"
 _DEFAULT_CAPABILITIES = frozenset(("compute", "utility"))
-# From this version on, auto is just-in-time CDI instead of legacy, and one function (VisibleDevices) is used by the
-# hook and by all modes.
-_UNIFIED = toolkit_installed.version_key("1.18.0-rc.1")
 # strconv.ParseBool of Go.
 _TRUE = ("1", "t", "T", "TRUE", "true", "True")
 # golang.org/x/mod/semver, IsValid(), which accepts a version without minor and patch numbers.
@@ -114,11 +110,6 @@ def is_device_mounts(name: str) -> bool:
     return f"{posixpath.normpath(name)}/".startswith(f"{DEVICE_MOUNTS}/")
 
 
-def is_unified(version: str | None) -> bool:
-    """Return whether the toolkit ``version`` is 1.18 or newer. An unknown version counts as the newest."""
-    return version is None or toolkit_installed.version_key(version) >= _UNIFIED
-
-
 def visible_devices(
     image: Image, settings: runtime_settings.RuntimeSettings, version: str | None, mode: str, hook: bool = False
 ) -> Visible:
@@ -128,7 +119,7 @@ def visible_devices(
     cmd/nvidia-container-runtime-hook/container_config.go for legacy, getDevicesFromSpec() in internal/modifier/cdi.go
     for cdi, which reads no swarm-resource (1.17.8).
     """
-    unified = is_unified(version)
+    unified = runtime_settings.is_unified(version)
     # In other modes, initRuntimeModeAndImage() of internal/runtime/runtime_factory.go drops the prefixes.
     if mode == CDI and not hook:
         annotated = devices_in_annotations(image.annotations, settings.annotation_prefixes)
@@ -219,14 +210,15 @@ def resolve_mode(
         return Mode(by_program, "program")
     if settings.mode != AUTO:
         return Mode(settings.mode, "config")
-    return Mode(_auto_mode(image, settings, version, tegra, JIT_CDI if is_unified(version) else LEGACY), AUTO)
+    default = JIT_CDI if runtime_settings.is_unified(version) else LEGACY
+    return Mode(_auto_mode(image, settings, version, tegra, default), AUTO)
 
 
 def _auto_mode(
     image: Image, settings: runtime_settings.RuntimeSettings, version: str | None, tegra: bool, default: str
 ) -> str:
     """Return the mode that ``auto`` is. Containers that request only CDI devices by their names get mode cdi."""
-    if is_unified(version):
+    if runtime_settings.is_unified(version):
         requested = visible_devices(image, settings, version, CDI).devices
     else:
         # OnlyFullyQualifiedCDIDevices() ignores the settings here (1.17.8).

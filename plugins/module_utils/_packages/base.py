@@ -17,13 +17,18 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-# All four always have the same version, and change in one transaction.
+# The packages of the toolkit. Those that are installed have the same version, and change in one transaction.
 PACKAGES = (
     "nvidia-container-toolkit",
     "nvidia-container-toolkit-base",
     "libnvidia-container-tools",
     "libnvidia-container1",
 )
+# The values of the option ``packages``, and the packages that each of them installs. NVIDIA documents the base package
+# for hosts that use CDI alone. The others contain the hook of mode legacy and what it runs (packaging/debian and
+# packaging/rpm of nvidia-container-toolkit 1.18 to 1.20).
+FULL, BASE = "full", "base"
+PACKAGE_SETS = {FULL: PACKAGES, BASE: PACKAGES[1:2]}
 # Older packages that they replace. 1.14 was the last release of the toolkit that had such packages.
 REPLACED_PACKAGES = (
     "nvidia-docker2",

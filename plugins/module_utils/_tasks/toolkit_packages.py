@@ -22,6 +22,9 @@ if t.TYPE_CHECKING:
         install as install_packages,
     )
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (
+        packages as toolkit_packages,
+    )
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (
         remove as remove_packages,
     )
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (
@@ -42,6 +45,7 @@ SPEC: dict[str, dict[str, t.Any]] = {
         "choices": ["repository", "files", "existing", "directory"],
         "default": "repository",
     },
+    "packages": {"type": "str", "choices": ["full", "base"], "default": "full"},
     "version": {"type": "str"},
     "files": {"type": "list", "elements": "path", "default": []},
     "pending": {"type": "bool", "default": False},
@@ -93,6 +97,8 @@ def refuse_unsuitable(module: _module.Module) -> None:
     of_directory = module.params["source"] == "directory"
     unsuitable = _OF_PACKAGES if of_directory else _OF_DIRECTORIES
     given = [f"{errors.option:{name}}" for name in unsuitable if module.params[name] not in (None, {}, [])]
+    if of_directory and module.params["packages"] == "base":
+        given.append(f"{errors.option:packages}: base")
     if not of_directory and not module.params["remote_src"]:
         given.append(f"{errors.option:remote_src}: false")
     if given:
@@ -109,6 +115,9 @@ def refuse_unsuitable(module: _module.Module) -> None:
 def install(module: _module.Module) -> dict[str, t.Any]:
     """Install or remove the packages, or check an existing toolkit. Return the result as documented."""
     refuse_unsuitable(module)
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import (  # noqa: PLC0415
+        runtime_settings,
+    )
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (  # noqa: PLC0415
         packages as toolkit_packages,
     )
@@ -121,6 +130,7 @@ def install(module: _module.Module) -> dict[str, t.Any]:
     options = toolkit_packages.InstallOptions(
         state=params["state"],
         source=params["source"],
+        packages=params["packages"],
         version=params["version"],
         files=tuple(params["files"]),
         pending=params["pending"],
@@ -136,13 +146,15 @@ def install(module: _module.Module) -> dict[str, t.Any]:
         package_cache=params["package_cache"],
         keep_unrecorded=params["unrecorded"] == "keep",
     )
+    # The engines' files are read if packages of the hook may be removed.
+    _module.load_bundled_packages(module)
     run = _module.command_runner(module)
-    task = _package_task(options.state)(options, host, _manager(module, host), run)
     config_task = _config_task(module, host)
     if config_task is not None:
         # Wrong settings and a file that cannot be read are refused before a package changes.
-        config_task.plan()
-    result = task.module_result(task.execute(module.check_mode))
+        options = options._replace(planned_mode=config_task.plan().settings.get(runtime_settings.KEYS["mode"]))
+    task = _package_task(options.state)(options, host, _manager(module, host), run)
+    result = task.module_result(_execute(task, module.check_mode))
     if config_task is None:
         return result
     try:
@@ -167,6 +179,17 @@ def _package_task(state: str) -> type[install_packages.Installation | remove_pac
     return install_packages.Installation
 
 
+def _execute(
+    task: install_packages.Installation | remove_packages.Removal, check_mode: bool
+) -> toolkit_packages.TaskResult:
+    try:
+        return task.execute(check_mode)
+    except errors.MissingPackageError as error:
+        # The action plugin sends what is missing, and runs the module again. Nothing has changed yet.
+        error.details = {"needed": "tomlkit"}
+        raise
+
+
 def _config_task(module: _module.Module, host: hostfs.HostFS) -> toolkit_configure.ConfigTask | None:
     """Return the task that writes config.toml, or None if the parameters do not request it."""
     params = module.params
@@ -177,7 +200,6 @@ def _config_task(module: _module.Module, host: hostfs.HostFS) -> toolkit_configu
         raise errors.NvidiaError(
             f"{errors.option:state}: absent does not support these options: {', '.join(given)}. Remove them."
         )
-    _module.load_bundled_packages(module)
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import (  # noqa: PLC0415
         configure as toolkit_configure,
     )

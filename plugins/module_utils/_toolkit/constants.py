@@ -18,13 +18,18 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# Every toolkit has these programs.
+# Every complete toolkit has these programs.
 PROGRAMS = (
     "nvidia-container-runtime",
     "nvidia-container-runtime-hook",
     "nvidia-container-cli",
     "nvidia-ctk",
 )
+# The programs of the packages other than the base package, which has the rest.
+PROGRAMS_OF_PACKAGES = {
+    "nvidia-container-toolkit": "nvidia-container-runtime-hook",
+    "libnvidia-container-tools": "nvidia-container-cli",
+}
 # Only newer toolkits have these programs. They are optional, but must be of the same version.
 LATER_PROGRAMS = ("nvidia-cdi-hook",)
 ALL_PROGRAMS = (*PROGRAMS, *LATER_PROGRAMS)
@@ -58,6 +63,12 @@ UNWRAPPED = ("nvidia-cdi-hook",)
 REAL_SUFFIX = ".real"
 # What a complete toolkit contains.
 INSTALLED_PROGRAMS = tuple(dict.fromkeys([*ALL_PROGRAMS, *RUNTIMES]))
+
+
+def programs_in(packages: t.Collection[str], programs: t.Iterable[str]) -> tuple[str, ...]:
+    """Return those of ``programs`` that a toolkit with only these ``packages`` has."""
+    others = {program for package, program in PROGRAMS_OF_PACKAGES.items() if package not in packages}
+    return tuple(program for program in programs if program not in others)
 
 
 class Vulnerability(t.NamedTuple):

@@ -204,7 +204,10 @@ class _ToolkitReport:
         if installation is not None:
             return installation.integrity_problems()
         # Nothing is missing on a host without the toolkit.
-        return toolkit_installed.version_mismatches(versions, programs, program_dir) if versions or programs else []
+        if not versions and not programs:
+            return []
+        required = toolkit_installed.package_set(versions)
+        return toolkit_installed.version_mismatches(versions, programs, program_dir, required)
 
     def _settings(self, path: str, has_toolkit: bool) -> dict[str, t.Any]:
         content = self._host.read(path)

@@ -147,19 +147,29 @@ def single_version(packages: t.Mapping[str, str], programs: t.Mapping[str, Progr
     return versions.pop() if len(versions) == 1 else None
 
 
+def package_set(packages: t.Collection[str]) -> tuple[str, ...]:
+    """Return the packages that belong to an installed toolkit: the base package if it is alone, otherwise all."""
+    base = packages_base.PACKAGE_SETS[packages_base.BASE]
+    return base if {*packages} & {*packages_base.PACKAGES} == {*base} else packages_base.PACKAGES
+
+
 def version_mismatches(
-    packages: t.Mapping[str, str], programs: t.Mapping[str, Program], folder: str = PROGRAM_DIR
+    packages: t.Mapping[str, str],
+    programs: t.Mapping[str, Program],
+    folder: str = PROGRAM_DIR,
+    required: t.Collection[str] = packages_base.PACKAGES,
 ) -> list[str]:
     """Return messages about parts of the toolkit that do not belong together.
 
     These are missing parts, parts of another version or without a version, and programs outside ``folder``.
     ``packages`` maps installed packages to their versions. Packages that do not belong to the toolkit are ignored. If
-    there are none of the toolkit, that is not a problem, since a toolkit need not come from packages.
+    there are none of the toolkit, that is not a problem, since a toolkit need not come from packages. The packages
+    ``required`` and their programs must be there.
     """
     versions, reported = _versions_of(packages), _reported_versions(programs)
     return [
-        *_package_mismatches(versions),
-        *_path_mismatches(programs, folder.rstrip("/")),
+        *_package_mismatches(versions, required),
+        *_path_mismatches(programs, folder.rstrip("/"), required),
         *_program_mismatches(set(versions.values()), programs, reported),
     ]
 
@@ -174,8 +184,8 @@ def _reported_versions(programs: t.Mapping[str, Program]) -> dict[str, str]:
     return {name: program.version for name, program in programs.items() if program.version is not None}
 
 
-def _package_mismatches(versions: t.Mapping[str, str]) -> t.Iterator[str]:
-    missing = [name for name in packages_base.PACKAGES if name not in versions]
+def _package_mismatches(versions: t.Mapping[str, str], required: t.Collection[str]) -> t.Iterator[str]:
+    missing = [name for name in required if name not in versions]
     if versions and missing:
         subject = _subject(missing, "The package", "The packages")
         yield f"{subject} not installed, but other packages of the toolkit are."
@@ -184,8 +194,9 @@ def _package_mismatches(versions: t.Mapping[str, str]) -> t.Iterator[str]:
         yield f"The packages have different versions: {each}."
 
 
-def _path_mismatches(programs: t.Mapping[str, Program], folder: str) -> t.Iterator[str]:
-    missing = [name for name in toolkit_constants.PROGRAMS if name not in programs]
+def _path_mismatches(programs: t.Mapping[str, Program], folder: str, required: t.Collection[str]) -> t.Iterator[str]:
+    expected = toolkit_constants.programs_in(required, toolkit_constants.PROGRAMS)
+    missing = [name for name in expected if name not in programs]
     if missing:
         yield f"{_subject(missing, 'The program', 'The programs')} not installed."
     for name, program in programs.items():

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Find the engines, containers and processes that use a toolkit directory, and the low-level runtimes of a host."""
+"""Find the engines, containers and processes that use a toolkit directory, and the low-level runtimes of a host.
+
+hook_users.py finds those that use NVIDIA's hook.
+"""
 
 from __future__ import annotations
 
@@ -48,14 +51,18 @@ def configured_programs(host: hostfs.HostFS, folders: t.Iterable[str]) -> dict[s
     has a message as the name and None as the program. Raises MissingPackageError if the package that reads such files
     is missing.
     """
-    below = PathPrefix(host, folders)
+    return selected_programs(host, PathPrefix(host, folders))
+
+
+def selected_programs(host: hostfs.HostFS, selects: t.Callable[[str], bool]) -> dict[str, dict[str, str | None]]:
+    """Return what configured_programs() does, with the programs for which ``selects`` returns true."""
     found = {}
     for engine in engines_registry.engines_on(host):
         installation = engine.inspect(host)
         programs: dict[str, str | None] = {
             runtime: path
             for runtime, path in [*_in_files(engine, host, installation), *_in_flags(installation)]
-            if path is None or below(path)
+            if path is None or selects(path)
         }
         if programs:
             found[engine.key] = programs
@@ -79,8 +86,7 @@ def _in_flags(installation: engines_base.Installation) -> t.Iterator[tuple[str, 
     arguments = installation.unit.arguments if installation.unit is not None else ()
     for argument in arguments[1:]:
         for value in (argument, argument.rpartition("=")[2], argument.rpartition(":")[2]):
-            if value.startswith("/"):
-                yield argument, value
+            yield argument, value
 
 
 def engines_still_using(host: hostfs.HostFS, folders: t.Iterable[str]) -> list[str]:
@@ -88,11 +94,19 @@ def engines_still_using(host: hostfs.HostFS, folders: t.Iterable[str]) -> list[s
 
     Such an engine may have another configuration in its files by now.
     """
-    below = PathPrefix(host, folders)
-    return [message for engine in engines_registry.engines_on(host) for message in _still_using(engine, host, below)]
+    return list(daemons_using(host, PathPrefix(host, folders)).values())
 
 
-def _still_using(engine: engines_base.Daemon, host: hostfs.HostFS, below: PathPrefix) -> t.Iterator[str]:
+def daemons_using(host: hostfs.HostFS, selects: t.Callable[[str], bool]) -> dict[str, str]:
+    """Return what engines_still_using() does, by engine, for the programs for which ``selects`` returns true."""
+    return {
+        engine.key: message
+        for engine in engines_registry.engines_on(host)
+        for message in _still_using(engine, host, selects)
+    }
+
+
+def _still_using(engine: engines_base.Daemon, host: hostfs.HostFS, selects: t.Callable[[str], bool]) -> t.Iterator[str]:
     installation = engine.inspect(host)
     if host.live and host.lexists(
         core_records.restart_journal_path(engine.key, core_records.state_dir(host, engine.key))
@@ -102,7 +116,7 @@ def _still_using(engine: engines_base.Daemon, host: hostfs.HostFS, below: PathPr
     live = engine.live(host, installation) if installation.pid is not None else None
     if live is None:
         return
-    names = [name for name, path in live.runtimes.items() if path and below(path)]
+    names = [name for name, path in live.runtimes.items() if path and selects(path)]
     if names:
         yield f"{installation.service} still uses these runtimes: {', '.join(names)}."
     elif live.outdated:

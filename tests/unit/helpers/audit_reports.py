@@ -165,6 +165,10 @@ BROKEN_GPU = gpu(healthy=False, reasons=[problem("gpu-failed")])
 MIG = {"index": 1, "healthy": False, "reasons": [{"code": "mig-node-unusable", "message": "No node."}]}
 CONFIG_TOML = "/etc/nvidia-container-runtime/config.toml"
 NO_TOOLKIT: dict[str, t.Any] = {"toolkit__programs": {}, "toolkit__packages": {}}
+ONLY_BASE: dict[str, t.Any] = {
+    "toolkit__packages": {"nvidia-container-toolkit-base": {"version": "1.19.1-1", "held": False}},
+    "toolkit__programs": {"nvidia-container-runtime": {"path": NVIDIA, "version": "1.19.1"}},
+}
 # The changed parts, and the finding's id, severity and subject.
 CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     # the toolkit
@@ -179,6 +183,10 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"engines": [BARE], "cdi__files": [spec(stale=True)], **NO_TOOLKIT}, "toolkit-missing", "critical", "toolkit"),
     ({"engines": [BARE], "cdi": NO_CDI, **NO_TOOLKIT}, "toolkit-missing", "critical", "toolkit"),
     ({"toolkit__version_mismatches": ["nvidia-ctk is 1.18.0."]}, "toolkit-version-mismatch", "warning", "toolkit"),
+    ({"engines": [engine(runtimes={"nvidia": f"{NVIDIA}.legacy"})], **ONLY_BASE}, "hook-missing", "critical", "docker"),
+    ({"toolkit__settings": {"nvidia-container-runtime.mode": "legacy"}, **ONLY_BASE},
+     "hook-missing", "critical", "docker"),
+    ({"toolkit__version": "1.17.8", "toolkit__known_cves": [], **ONLY_BASE}, "hook-missing", "critical", "docker"),
     ({"toolkit__problems": [problem("package-half-installed")]}, "package-half-installed", "warning", "toolkit"),
     ({"toolkit__problems": [problem("file-invalid")]}, "config-unreadable", "critical", "toolkit"),
     ({"toolkit__packages": {"nvidia-docker2": {"version": "2.13"}}}, "obsolete-package", "warning", "toolkit"),

@@ -21,7 +21,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base imp
     PackageFile,
     Preview,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import CONFIG_FILE, PROGRAMS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import (
+    CONFIG_FILE,
+    PROGRAMS,
+    programs_in,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.install import Installation
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.packages import InstallOptions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.remove import Removal
@@ -40,6 +44,14 @@ ANYTHING: dict[str, t.Any] = {"minimum_version_policy": "ignore"}
 
 def four(version: str, held: bool = False) -> dict[str, Package]:
     return {name: Package(version, held) for name in PACKAGES}
+
+
+BASE = PACKAGES[1]
+OTHERS = tuple(name for name in PACKAGES if name != BASE)
+
+
+def base_package(version: str, held: bool = False) -> dict[str, Package]:
+    return {BASE: Package(version, held)}
 
 
 def write_file(root: str | Path, path: str, text: str) -> Path:
@@ -145,6 +157,9 @@ class FakePackageManager:
     def four_files(self, version: str) -> list[str]:
         return [self.file(f"/srv/{name}.deb", name, version) for name in PACKAGES]
 
+    def base_file(self, version: str) -> list[str]:
+        return [self.file(f"/srv/{BASE}.deb", BASE, version)]
+
     def snapshot(self) -> dict[str, t.Any]:
         found = {
             str(path.relative_to(self.root)): path.read_text() if path.is_file() else None
@@ -153,9 +168,10 @@ class FakePackageManager:
         return {**found, "packages": dict(self.packages)}
 
     def _programs(self) -> None:
+        installed = programs_in(self.packages, PROGRAMS) if any(name in self.packages for name in PACKAGES) else ()
         for name in PROGRAMS:
             path = self.path(f"/usr/bin/{name}")
-            if any(package in self.packages for package in PACKAGES):
+            if name in installed:
                 self.write(f"/usr/bin/{name}").chmod(0o755)
             elif path.exists():
                 path.unlink()
@@ -234,7 +250,8 @@ class FakePackageManager:
             self.packages[name] = Package(version)
         for name in change.remove:
             self.packages.pop(name, None)
-            self.configured_only = [other for other in self.configured_only if other != name]
+        if not change.install and not change.files:
+            self.configured_only = [name for name in self.configured_only if name not in change.remove]
         if (change.install or change.files) and not self.path(CONFIG_FILE).exists():
             self.write(CONFIG_FILE, "disable-require = false\n")
         self._programs()

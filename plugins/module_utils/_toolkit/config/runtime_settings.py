@@ -10,12 +10,16 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-AUTO = "auto"
+AUTO, LEGACY = "auto", "legacy"
+# From this version on, auto is just-in-time CDI instead of legacy, and one function (VisibleDevices) is used by the
+# hook and by all modes.
+_UNIFIED = toolkit_installed.version_key("1.18.0-rc.1")
 HOOK = "nvidia-container-runtime-hook"
 ALL_CAPABILITIES = frozenset(("compat32", "compute", "display", "graphics", "ngx", "utility", "video"))
 
@@ -133,6 +137,21 @@ def mode_of_program(program: str) -> str | None:
     """Return the mode of a runtime that has only one (cmd/nvidia-container-runtime.{cdi,legacy}/main.go)."""
     name = posixpath.basename(program)
     return next((mode for mode, file in core_constants.MODE_PROGRAMS.items() if file == name), None)
+
+
+def is_unified(version: str | None) -> bool:
+    """Return whether the toolkit ``version`` is 1.18 or newer. An unknown version counts as the newest."""
+    return version is None or toolkit_installed.version_key(version) >= _UNIFIED
+
+
+def needs_hook(program: str, mode: str, version: str | None) -> bool:
+    """Return whether the runtime ``program`` of the toolkit ``version`` gives containers GPUs by NVIDIA's hook.
+
+    ``mode`` is the one in config.toml. On Tegra, auto is csv, and containers that request only CDI devices never need
+    the hook (ResolveRuntimeMode() in internal/info/auto.go, 1.20); this function does not know either of them.
+    """
+    mode = mode_of_program(program) or mode
+    return mode == LEGACY or (mode == AUTO and not is_unified(version))
 
 
 def split_capabilities(text: str) -> frozenset[str]:

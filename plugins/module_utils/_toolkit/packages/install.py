@@ -10,7 +10,6 @@ versions.py chooses the version; the package managers in _packages change the ho
 from __future__ import annotations
 
 import contextlib
-import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import changes as core_changes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
@@ -19,10 +18,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import c
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import sources as packages_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import packages as toolkit_packages
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import repository as toolkit_repository
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (
+    pending_changes,
     rpm_keys,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import repository as toolkit_repository
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (
     versions as package_versions,
 )
@@ -30,38 +30,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages 
 _UNKNOWN = "(not known yet)"
 
 
-class PendingChanges(t.NamedTuple):
-    """The required changes, as far as they are known without the package lists.
-
-    ``packages`` and ``hold`` say whether packages or their holds change. ``former`` are packages to remove, because the
-    toolkit replaces them. ``sources`` are conflicting source files to remove. ``stale`` are files to remove from the
-    package cache. ``keys`` are the changes in rpm.
-    """
-
-    packages: bool
-    former: tuple[str, ...]
-    hold: bool
-    sources: tuple[str, ...]
-    stale: tuple[str, ...]
-    repository: toolkit_repository.RepositoryPlan
-    keys: rpm_keys.KeyPlan
-
-    @property
-    def needs_transaction(self) -> bool:
-        return self.packages or bool(self.former)
-
-    @property
-    def changes_files(self) -> bool:
-        """Whether files, or the keys of rpm, change."""
-        return bool(self.sources or self.stale) or self.repository.has_changes or self.keys.has_changes
-
-    @property
-    def has_changes(self) -> bool:
-        return self.needs_transaction or self.hold or self.changes_files or self.repository.untested
-
-
 class Installation(toolkit_packages.PackageTask):
-    """The task that installs the four packages at one version."""
+    """The task that installs the requested packages at one version."""
 
     # The requested version. With files this is the full version of the files, or the option version in check mode if
     # the files are not on the host yet.
@@ -77,8 +47,8 @@ class Installation(toolkit_packages.PackageTask):
         if not changes.has_changes:
             if not check_mode:
                 self._test_source(changes)
-            self._check_versions(state)
-            return toolkit_packages.TaskResult(changed=False, before=state, after=state)
+            self._check_versions(state, changes)
+            return toolkit_packages.TaskResult(changed=False, before=state, after=state, kept=changes.selection.kept)
         core_changes.before_change()
         self._check_preconditions(state, changes)
         if check_mode:
@@ -98,8 +68,10 @@ class Installation(toolkit_packages.PackageTask):
         found = self.read_programs()
         versions = {name: package.version for name, package in state.packages.items()}
         version = toolkit_installed.single_version(versions, found)
+        options = self.options
+        names = packages_base.PACKAGE_SETS[options.packages]
         problem = package_versions.existing_problem(
-            versions, found, self.options.version, self.options.minimum_version_policy
+            versions, found, options.version, options.minimum_version_policy, names
         )
         if problem is not None:
             # In check mode, earlier tasks of the play have not installed what they would install.
@@ -119,19 +91,26 @@ class Installation(toolkit_packages.PackageTask):
             return options.version
         if check_mode and options.pending and not all(self.host.exists(path) for path in self.files):
             return options.version
-        manager = self.manager
-        return package_versions.version_of_files(manager.describe(self.files), manager.architecture(), options.version)
+        manager, names = self.manager, packages_base.PACKAGE_SETS[options.packages]
+        files = manager.describe(self.files)
+        return package_versions.version_of_files(files, manager.architecture(), options.version, names)
 
-    def _pending_changes(self, state: toolkit_packages.State, *, predicted: bool = False) -> PendingChanges:
+    def _pending_changes(
+        self, state: toolkit_packages.State, *, predicted: bool = False
+    ) -> pending_changes.PendingChanges:
         options = self.options
-        packages = not package_versions.satisfies(state.packages, self._requested)
+        selection = pending_changes.select(self.host, options, state.packages, self._requested)
+        if selection.kept:
+            self.warn(selection.warning())
+        packages = not package_versions.satisfies(state.packages, self._requested, selection.names)
         # The newest version, and the version of files that are not on the host yet, are unknown here.
         packages = packages or self._wants_latest or (options.source == "files" and self._requested is None)
         hold = options.hold is not None and any(p.held != options.hold for p in state.packages.values())
         keep = self.files if options.source == "files" else ()
         self.require_key_check()
         repository = self._repository(predicted)
-        return PendingChanges(
+        return pending_changes.PendingChanges(
+            selection,
             packages,
             tuple(state.former) if options.remove_conflicts else (),
             hold,
@@ -179,10 +158,12 @@ class Installation(toolkit_packages.PackageTask):
 
     # -- Preconditions -------------------------------------------------------------------------------------------------
 
-    def _check_preconditions(self, state: toolkit_packages.State, changes: PendingChanges) -> None:
+    def _check_preconditions(self, state: toolkit_packages.State, changes: pending_changes.PendingChanges) -> None:
         """Raise an error, or warn, for every problem that is known before the host is changed."""
         if changes.needs_transaction:
             self.manager.require_transactions()
+        if self.options.source == "files":
+            pending_changes.refuse_other_files(changes.selection, state.packages, self._requested)
         if self.options.hold:
             self.manager.require_holds()
         known = self._requested if not self._wants_latest else None
@@ -190,27 +171,29 @@ class Installation(toolkit_packages.PackageTask):
         if known is not None:
             self._refuse_held(state, changes, known)
         # With "latest" the packages may stay unchanged. _preview() then makes these checks when the version is known.
-        if changes.former or (
-            changes.packages and not (self._wants_latest and package_versions.common_version(state.packages))
-        ):
+        if changes.remove or (changes.packages and not (self._wants_latest and changes.common_version(state))):
             self.check_gpu_containers()
             if self.manager.interrupted():
                 self.manager.refuse_interrupted(state.half_installed)
 
-    def _refuse_held(self, state: toolkit_packages.State, changes: PendingChanges, version: str) -> None:
+    def _refuse_held(
+        self, state: toolkit_packages.State, changes: pending_changes.PendingChanges, version: str
+    ) -> None:
         if self.options.hold is not None:
             return
         changing = [
             n for n, p in state.packages.items() if p.held and not package_versions.is_version(p.version, version)
         ]
-        package_versions.refuse_held(changing + [name for name in changes.former if state.former[name].held])
+        found = {**state.packages, **state.former}
+        removed = [name for name in changes.remove if name in found and found[name].held]
+        package_versions.refuse_held(list(dict.fromkeys(changing + removed)))
 
     # -- Check mode ----------------------------------------------------------------------------------------------------
 
-    def _check_mode_result(self, state: toolkit_packages.State, changes: PendingChanges) -> toolkit_packages.TaskResult:
-        current = (
-            package_versions.common_version(state.packages) if not changes.packages or self._wants_latest else None
-        )
+    def _check_mode_result(
+        self, state: toolkit_packages.State, changes: pending_changes.PendingChanges
+    ) -> toolkit_packages.TaskResult:
+        current = changes.common_version(state) if not changes.packages or self._wants_latest else None
         target = package_versions.Target(current or (None if self._wants_latest else self._requested) or _UNKNOWN)
         unpredictable = (
             self.options.pending or changes.sources or changes.repository.needs_test or self.manager.interrupted()
@@ -226,11 +209,10 @@ class Installation(toolkit_packages.PackageTask):
                     " incomplete. Check mode fetches no package lists."
                 )
         packages = {
-            name: packages_base.Package(target.version, held=self._held_after(state, name))
-            for name in packages_base.PACKAGES
+            name: packages_base.Package(target.version, held=self._held_after(state, name)) for name in changes.names
         }
         former = {} if changes.former else state.former
-        others = changes.former or changes.hold or changes.changes_files
+        others = changes.remove or changes.hold or changes.changes_files
         changed = bool(others) or packages != state.packages
         if target.version == _UNKNOWN:
             self.warnings.append(
@@ -246,7 +228,9 @@ class Installation(toolkit_packages.PackageTask):
 
     # -- Changes under the lock ----------------------------------------------------------------------------------------
 
-    def _apply(self, before: toolkit_packages.State, changes: PendingChanges) -> toolkit_packages.TaskResult:
+    def _apply(
+        self, before: toolkit_packages.State, changes: pending_changes.PendingChanges
+    ) -> toolkit_packages.TaskResult:
         saved = toolkit_repository.SavedSources(self.host, self.backup_dir)
         try:
             return self._change_host(before, changes, saved)
@@ -259,7 +243,7 @@ class Installation(toolkit_packages.PackageTask):
     def _change_host(
         self,
         before: toolkit_packages.State,
-        changes: PendingChanges,
+        changes: pending_changes.PendingChanges,
         saved: toolkit_repository.SavedSources,
     ) -> toolkit_packages.TaskResult:
         state = before
@@ -276,7 +260,7 @@ class Installation(toolkit_packages.PackageTask):
             target = self._change_packages(state, changes)
             self._set_holds()
             after = self.installed_state()
-            self._check_versions(after)
+            self._check_versions(after, changes)
         except errors.NvidiaError as error:
             self._restore_sources(state, changes, saved, error)
             raise
@@ -288,7 +272,7 @@ class Installation(toolkit_packages.PackageTask):
         return self._result(changed, before, after, changes, target)._replace(backups=tuple(backups))
 
     def _write_sources(
-        self, changes: PendingChanges, saved: toolkit_repository.SavedSources
+        self, changes: pending_changes.PendingChanges, saved: toolkit_repository.SavedSources
     ) -> list[dict[str, str | None]]:
         """Write the requested sources and remove the conflicting ones. Returns the backups."""
         if not changes.sources and not changes.repository.needs_test:
@@ -300,7 +284,7 @@ class Installation(toolkit_packages.PackageTask):
     def _restore_sources(
         self,
         state: toolkit_packages.State,
-        changes: PendingChanges,
+        changes: pending_changes.PendingChanges,
         saved: toolkit_repository.SavedSources,
         error: errors.NvidiaError,
     ) -> None:
@@ -322,11 +306,13 @@ class Installation(toolkit_packages.PackageTask):
             ]
             toolkit_repository.remove_fetched_keys(self.host, untested)
 
-    def _change_packages(self, state: toolkit_packages.State, changes: PendingChanges) -> package_versions.Target:
+    def _change_packages(
+        self, state: toolkit_packages.State, changes: pending_changes.PendingChanges
+    ) -> package_versions.Target:
         """Find the version, preview the change, and apply it. Returns the target that the packages now have."""
         if not changes.needs_transaction:
             self._test_source(changes)
-            return package_versions.Target(package_versions.common_version(state.packages) or "")
+            return package_versions.Target(changes.common_version(state) or "")
         target = self._find_version(state, changes)
         failure = self._execute_transaction(state, changes, target)
         if failure is not None and self._lists_may_be_outdated(failure) and self.installed_state() == state:
@@ -343,12 +329,12 @@ class Installation(toolkit_packages.PackageTask):
         return self.options.source == "repository" and toolkit_packages.is_download_error(failure)
 
     def _execute_transaction(
-        self, state: toolkit_packages.State, changes: PendingChanges, target: package_versions.Target
+        self, state: toolkit_packages.State, changes: pending_changes.PendingChanges, target: package_versions.Target
     ) -> packages_base.CommandError | None:
         """Apply the change. Returns the error of the package manager, or None."""
-        if package_versions.common_version(state.packages) == target.version and not changes.former:
+        if changes.common_version(state) == target.version and not changes.remove:
             return None
-        missing = [name for name in packages_base.PACKAGES if name not in state.packages]
+        missing = [name for name in changes.names if name not in state.packages]
         # The list comes first: a killed run may have installed packages.
         recorded = toolkit_packages.recorded_packages(self.host)
         previous_list = toolkit_packages.record_packages(self.host, {*recorded, *missing})
@@ -356,6 +342,8 @@ class Installation(toolkit_packages.PackageTask):
         try:
             record = toolkit_packages.track_config(self.host)
             self.manager.apply(self._change(changes, target))
+            self._purge(changes.selection.surplus)
+            toolkit_packages.record_packages(self.host, {*recorded, *missing} - {*changes.selection.surplus})
         except (packages_base.CommandError, errors.HostError) as error:
             if self.installed_state() == state:
                 toolkit_packages.restore_packages(self.host, previous_list)
@@ -366,8 +354,14 @@ class Installation(toolkit_packages.PackageTask):
             toolkit_packages.untrack_config(self.host, record)
         return None
 
+    def _purge(self, removed: tuple[str, ...]) -> None:
+        """Remove what is left of packages that a transaction removed. With dpkg, a link to the hook would stay."""
+        leftover = tuple(self.manager.config_only(removed)) if removed else ()
+        if leftover:
+            self.manager.apply(packages_base.Change(remove=leftover))
+
     def _find_version(
-        self, state: toolkit_packages.State, changes: PendingChanges, *, again: bool = False
+        self, state: toolkit_packages.State, changes: pending_changes.PendingChanges, *, again: bool = False
     ) -> package_versions.Target:
         """Return the target. Only the package lists that are needed to find it are fetched.
 
@@ -401,7 +395,7 @@ class Installation(toolkit_packages.PackageTask):
                 return target
         raise problem or errors.HostError("No package list could be read.")
 
-    def _test_source(self, changes: PendingChanges) -> None:
+    def _test_source(self, changes: pending_changes.PendingChanges) -> None:
         """Fetch the list of a changed source to test it, even if this run installs no package from it."""
         if self.options.source == "repository" and (self.options.pending or changes.repository.needs_test):
             self._refresh()
@@ -423,26 +417,26 @@ class Installation(toolkit_packages.PackageTask):
             raise
 
     def _choose_version(
-        self, state: toolkit_packages.State, changes: PendingChanges, offline: bool = False
+        self, state: toolkit_packages.State, changes: pending_changes.PendingChanges, offline: bool = False
     ) -> package_versions.Target:
         if self.options.source == "files":
             return package_versions.Target(self._requested or _UNKNOWN, "files")
         if not changes.packages:
-            return package_versions.Target(package_versions.common_version(state.packages) or "")
+            return package_versions.Target(changes.common_version(state) or "")
         return package_versions.choose(
-            self.manager.candidates(packages_base.PACKAGES, offline), self._requested, state.packages
+            self.manager.candidates(changes.names, offline), self._requested, state.packages, changes.names
         )
 
     def _preview(
         self,
         state: toolkit_packages.State,
-        changes: PendingChanges,
+        changes: pending_changes.PendingChanges,
         target: package_versions.Target,
         offline: bool = False,
     ) -> None:
         """Raise NvidiaError if this collection refuses ``target``, CommandError if the package manager does."""
         self.check_minimum(target.version)
-        if package_versions.common_version(state.packages) == target.version and not changes.former:
+        if changes.common_version(state) == target.version and not changes.remove:
             return
         self._refuse_held(state, changes, target.version)
         if self._wants_latest:
@@ -450,11 +444,11 @@ class Installation(toolkit_packages.PackageTask):
         if not offline and self.manager.interrupted():
             self.manager.refuse_interrupted(())
         preview = self.manager.preview(self._change(changes, target), offline)
-        package_versions.refuse_unrelated_changes(preview, packages_base.PACKAGES, changes.former)
+        package_versions.refuse_unrelated_changes(preview, packages_base.PACKAGES, changes.remove)
 
-    def _change(self, changes: PendingChanges, target: package_versions.Target) -> packages_base.Change:
-        install = {} if self.files else dict.fromkeys(packages_base.PACKAGES, target.version)
-        return packages_base.Change(install, self.files, changes.former, change_held=self.options.hold is not None)
+    def _change(self, changes: pending_changes.PendingChanges, target: package_versions.Target) -> packages_base.Change:
+        install = {} if self.files else dict.fromkeys(changes.names, target.version)
+        return packages_base.Change(install, self.files, changes.remove, change_held=self.options.hold is not None)
 
     def _set_holds(self) -> None:
         """Set or remove holds as requested. A transaction removes the holds of packages that it may change."""
@@ -469,11 +463,11 @@ class Installation(toolkit_packages.PackageTask):
 
     # -- Result --------------------------------------------------------------------------------------------------------
 
-    def _check_versions(self, state: toolkit_packages.State) -> None:
+    def _check_versions(self, state: toolkit_packages.State, changes: pending_changes.PendingChanges) -> None:
         """Raise HostError if packages and programs are not of one version."""
         versions = {name: package.version for name, package in state.packages.items()}
-        self.check_minimum(package_versions.common_version(state.packages))
-        found = toolkit_installed.version_mismatches(versions, self.read_programs())
+        self.check_minimum(changes.common_version(state))
+        found = toolkit_installed.version_mismatches(versions, self.read_programs(), required=changes.names)
         if found:
             raise errors.HostError(
                 f"The packages are installed, but parts of the toolkit have other versions: {' '.join(found)} Remove"
@@ -485,7 +479,7 @@ class Installation(toolkit_packages.PackageTask):
         changed: bool,
         before: toolkit_packages.State,
         after: toolkit_packages.State,
-        changes: PendingChanges,
+        changes: pending_changes.PendingChanges,
         target: package_versions.Target,
         *,
         predicted: bool = False,
@@ -500,4 +494,5 @@ class Installation(toolkit_packages.PackageTask):
             changes.repository,
             changes.keys,
             predicted=predicted,
+            kept=changes.selection.kept,
         )

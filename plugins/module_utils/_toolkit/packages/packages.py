@@ -192,6 +192,7 @@ class InstallOptions(t.NamedTuple):
 
     state: str = "present"
     source: str = "repository"
+    packages: str = packages_base.FULL
     version: str | None = None
     files: tuple[str, ...] = ()
     pending: bool = False
@@ -206,10 +207,12 @@ class InstallOptions(t.NamedTuple):
     backup_dir: str = core_records.BACKUP_DIR
     package_cache: str | None = None
     keep_unrecorded: bool = False
+    # The mode of the runtime that the task writes to config.toml after the packages; None: the mode stays.
+    planned_mode: str | None = None
 
 
 class State(t.NamedTuple):
-    """The installed packages: the four of the toolkit, and the former packages that they replace."""
+    """The installed packages: those of the toolkit, and the former packages that they replace."""
 
     packages: dict[str, packages_base.Package]
     former: dict[str, packages_base.Package]
@@ -232,7 +235,8 @@ class State(t.NamedTuple):
 class TaskResult(t.NamedTuple):
     """The result of the task, or the predicted result in check mode (``predicted``).
 
-    A removal does not remove ``unrecorded`` packages.
+    A removal does not remove ``unrecorded`` packages. An installation does not remove ``kept`` packages, which were not
+    requested.
     """
 
     changed: bool
@@ -246,6 +250,7 @@ class TaskResult(t.NamedTuple):
     backups: tuple[t.Mapping[str, str | None], ...] = ()
     predicted: bool = False
     unrecorded: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
 
 class PackageTask(toolkit_installed.Policies):
@@ -357,6 +362,7 @@ class PackageTask(toolkit_installed.Policies):
             "written_files": [file.path for file in result.repository.files],
             "restored_files": [file.path for file in result.repository.restored],
             "unrecorded": list(result.unrecorded),
+            "kept_packages": list(result.kept),
             "backup_files": [dict(backup) for backup in result.backups],
             "warnings": [*self.warnings, *packages_base.warnings_of(self._manager)],
         }
@@ -370,8 +376,8 @@ class PackageTask(toolkit_installed.Policies):
             )
         if options.source == "files" and options.state == "present" and not options.files:
             raise errors.NvidiaError(
-                f"{errors.option:source}: files requires {errors.option:files}. Set it to the paths of all four"
-                " packages on the host."
+                f"{errors.option:source}: files requires {errors.option:files}. Set it to the paths, on the host, of"
+                f" {', '.join(packages_base.PACKAGE_SETS[options.packages])}."
             )
         if self.repository_files and options.source != "repository":
             raise errors.NvidiaError(
@@ -415,7 +421,10 @@ def _predicted_toolkit(result: TaskResult, version: str | None) -> dict[str, t.A
         return None
     return {
         "version": toolkit_installed.upstream_version(version or ""),
-        "programs": [f"{toolkit_installed.PROGRAM_DIR}/{name}" for name in toolkit_constants.INSTALLED_PROGRAMS],
+        "programs": [
+            f"{toolkit_installed.PROGRAM_DIR}/{name}"
+            for name in toolkit_constants.programs_in(after, toolkit_constants.INSTALLED_PROGRAMS)
+        ],
         "packages": True,
     }
 

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Choose package versions that belong together, and refuse unrelated changes."""
+"""Choose package versions that belong together, and refuse unrelated changes.
+
+``names`` are the packages that must have one version, which package_sets.py selects.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ _ANY_ARCHITECTURE = ("all", "noarch")
 
 
 class Target(t.NamedTuple):
-    """The full version that all four packages get, and its origin."""
+    """The full version that all packages get, and its origin."""
 
     version: str
     origin: str | None = None
 
 
 class NotOfferedError(errors.HostError):
-    """The error for a version that no source offers of all four packages."""
+    """The error for a version that no source offers of all packages."""
 
 
 def is_version(full: str, requested: str) -> bool:
@@ -33,18 +36,16 @@ def is_version(full: str, requested: str) -> bool:
     return full == requested or full.startswith(requested + "-")
 
 
-def common_version(packages: t.Mapping[str, packages_base.Package]) -> str | None:
-    """Return the full version of all four packages. None if one is missing, half installed or of another version."""
-    versions = {
-        packages[name].version for name in packages_base.PACKAGES if name in packages and packages[name].complete
-    }
-    complete = all(name in packages and packages[name].complete for name in packages_base.PACKAGES)
-    return versions.pop() if complete and len(versions) == 1 else None
+def common_version(packages: t.Mapping[str, packages_base.Package], names: t.Sequence[str]) -> str | None:
+    """Return the full version of all ``names``. None if one is missing, half installed or of another version."""
+    found = [packages[name] for name in names if name in packages and packages[name].complete]
+    versions = {package.version for package in found}
+    return versions.pop() if len(found) == len(names) and len(versions) == 1 else None
 
 
-def satisfies(packages: t.Mapping[str, packages_base.Package], requested: str | None) -> bool:
+def satisfies(packages: t.Mapping[str, packages_base.Package], requested: str | None, names: t.Sequence[str]) -> bool:
     """Return whether the installed packages satisfy ``requested``. This needs no package lists."""
-    found = common_version(packages)
+    found = common_version(packages, names)
     return found is not None and (requested in (None, LATEST) or is_version(found, str(requested)))
 
 
@@ -52,22 +53,23 @@ def choose(
     offers: t.Mapping[str, t.Sequence[packages_base.Candidate]],
     requested: str | None,
     installed: t.Mapping[str, packages_base.Package],
+    names: t.Sequence[str],
 ) -> Target:
-    """Return the newest offered version that matches ``requested`` and exists for all four packages.
+    """Return the newest offered version that matches ``requested`` and exists for all ``names``.
 
     Without a requested version, this is the version that the package manager prefers. The installed version is kept if
     the sources offer only older ones. Raises NotOfferedError.
     """
     common = [
         entry
-        for entry in offers.get(packages_base.PACKAGES[0], ())
-        if all(entry.version in [other.version for other in offers.get(name, ())] for name in packages_base.PACKAGES)
+        for entry in offers.get(names[0], ())
+        if all(entry.version in [other.version for other in offers.get(name, ())] for name in names)
     ]
     if requested in (None, LATEST):
-        found = next((entry for entry in common if _preferred(offers, entry.version, all)), None)
-        # A repository that is being updated may have some of the four packages earlier than others.
-        found = found or next((entry for entry in common if _preferred(offers, entry.version, any)), None)
-        current = common_version(installed)
+        found = next((entry for entry in common if _preferred(offers, entry.version, names, all)), None)
+        # A repository that is being updated may have some of the packages earlier than others.
+        found = found or next((entry for entry in common if _preferred(offers, entry.version, names, any)), None)
+        current = common_version(installed, names)
         if current and (
             found is None or toolkit_installed.version_key(current) > toolkit_installed.version_key(found.version)
         ):
@@ -75,27 +77,31 @@ def choose(
     else:
         found = next((entry for entry in common if is_version(entry.version, str(requested))), None)
     if found is None:
-        raise NotOfferedError(_not_offered(offers, requested))
+        raise NotOfferedError(_not_offered(offers, requested, names))
     return Target(found.version, found.origin or None)
 
 
 def _preferred(
     offers: t.Mapping[str, t.Sequence[packages_base.Candidate]],
     version: str,
+    names: t.Sequence[str],
     quantifier: t.Callable[[t.Iterable[bool]], bool],
 ) -> bool:
-    entries = [entry for name in packages_base.PACKAGES for entry in offers[name] if entry.version == version]
+    entries = [entry for name in names for entry in offers[name] if entry.version == version]
     return quantifier(entry.preferred for entry in entries)
 
 
-def _not_offered(offers: t.Mapping[str, t.Sequence[packages_base.Candidate]], requested: str | None) -> str:
+def _not_offered(
+    offers: t.Mapping[str, t.Sequence[packages_base.Candidate]], requested: str | None, names: t.Sequence[str]
+) -> str:
     unnamed = requested in (None, LATEST)
-    meant = f"{'a version' if unnamed else f'version {requested}'} of all four packages of the toolkit"
+    packages = names[0] if len(names) == 1 else f"all {len(names)} packages of the toolkit"
+    meant = f"{'a version' if unnamed else f'version {requested}'} of {packages}"
     preferred = " that the package manager prefers" if unnamed else ""
-    listed = {name: _listed(offers.get(name, ())) for name in packages_base.PACKAGES}
-    # Usually a repository offers the same versions of all four packages.
+    listed = {name: _listed(offers.get(name, ())) for name in names}
+    # Usually a repository offers the same versions of all packages.
     if len(set(listed.values())) == 1:
-        lines = [f"{listed[packages_base.PACKAGES[0]]}"]
+        lines = [f"{listed[names[0]]}"]
     else:
         lines = [f"{name} {entries}" for name, entries in listed.items()]
     return (
@@ -108,18 +114,17 @@ def _listed(entries: t.Sequence[packages_base.Candidate]) -> str:
     return ", ".join(f"{entry.version} ({entry.origin or 'origin unknown'})" for entry in entries) or "none"
 
 
-def version_of_files(files: t.Sequence[packages_base.PackageFile], architecture: str, requested: str | None) -> str:
-    """Return the full version of the four packages in ``files``.
+def version_of_files(
+    files: t.Sequence[packages_base.PackageFile], architecture: str, requested: str | None, names: t.Sequence[str]
+) -> str:
+    """Return the full version of the packages ``names`` in ``files``.
 
     Raises NvidiaError unless the files are exactly these packages, of one version and for this host.
     """
     by_name: dict[str, packages_base.PackageFile] = {}
     for file in files:
-        if file.name not in packages_base.PACKAGES:
-            raise errors.NvidiaError(
-                f"{file.path} is the package {file.name}, but {errors.option:files} accepts only"
-                f" {', '.join(packages_base.PACKAGES)}."
-            )
+        if file.name not in names:
+            raise errors.NvidiaError(_unsuitable_file(file, names))
         if file.name in by_name:
             raise errors.NvidiaError(
                 f"{by_name[file.name].path} and {file.path} both contain the package {file.name}. Remove one of them."
@@ -129,11 +134,11 @@ def version_of_files(files: t.Sequence[packages_base.PackageFile], architecture:
                 f"{file.path} is for {file.architecture}, but this host is {architecture}. Use another package."
             )
         by_name[file.name] = file
-    missing = [name for name in packages_base.PACKAGES if name not in by_name]
+    missing = [name for name in names if name not in by_name]
     if missing:
         raise errors.NvidiaError(
-            f"{errors.option:files} does not contain {', '.join(missing)}. Add these packages: all four are installed"
-            " together."
+            f"{errors.option:files} does not contain {', '.join(missing)}. Add what is missing, because these packages"
+            f" are installed together: {', '.join(names)}."
         )
     versions = {file.version for file in files}
     if len(versions) > 1:
@@ -148,6 +153,16 @@ def version_of_files(files: t.Sequence[packages_base.PackageFile], architecture:
             " of the two options."
         )
     return found
+
+
+def _unsuitable_file(file: packages_base.PackageFile, names: t.Sequence[str]) -> str:
+    is_other = file.name in packages_base.PACKAGES
+    with_set = f" with {errors.option:packages}: {packages_base.BASE}" if is_other else ""
+    step = f" Remove it, or set {errors.option:packages}: {packages_base.FULL}." if is_other else ""
+    return (
+        f"{file.path} is the package {file.name}, but {errors.option:files}{with_set} accepts only"
+        f" {', '.join(names)}.{step}"
+    )
 
 
 def refuse_unrelated_changes(
@@ -196,18 +211,19 @@ def existing_problem(
     programs: t.Mapping[str, toolkit_installed.Program],
     requested: str | None,
     policy: str,
+    names: t.Sequence[str],
 ) -> str | None:
     """Return why the installed toolkit does not satisfy the task, or None.
 
     ``packages`` are full versions by name, ``requested`` is the requested version, and ``policy`` is the
-    minimum_version_policy.
+    minimum_version_policy. The packages ``names`` are required, and the others may be there too.
     """
     if not packages and not programs:
         return (
             f"{errors.option:source} is existing, but the NVIDIA Container Toolkit is not installed on this host."
             " Install it first."
         )
-    missing = toolkit_installed.version_mismatches(packages, programs)
+    missing = toolkit_installed.version_mismatches(packages, programs, required=names)
     if missing:
         return (
             f"{errors.option:source} is existing, but the installed toolkit is incomplete or has several versions:"

@@ -147,6 +147,13 @@ def test_sends_tomlkit(host: Host, args: dict[str, t.Any], python: str | None, s
         assert result.get("failed", False) is (args["source"] == "repository")
 
 
+@pytest.mark.parametrize("lacks_tomlkit", [False, True])
+def test_sends_tomlkit_to_a_host_that_reads_files_of_engines(host: Host, lacks_tomlkit: bool) -> None:
+    host.lacks_tomlkit = lacks_tomlkit
+    assert not host.run(source="repository", packages="base").get("failed")
+    assert host.sent() == [{}, {"tomlkit": "<tomlkit>"}][: 1 + lacks_tomlkit]
+
+
 def test_sends_no_tomlkit_without_request(host: Host) -> None:
     host.run(source="directory")
     assert host.sent() == [{}]

@@ -101,6 +101,18 @@ def records_of(name: str, text: str) -> Change:
     return change
 
 
+def only_base(root: Path) -> None:
+    """Leave only the base package, and its programs."""
+    status = root / "var/lib/dpkg/status"
+    stanzas = status.read_text(encoding="utf-8").split("\n\n")
+    status.write_text(
+        "\n\n".join(text for text in stanzas if packages_base.PACKAGE_SETS[packages_base.BASE][0] in text) + "\n\n",
+        encoding="utf-8",
+    )
+    for program in ("nvidia-container-runtime-hook", "nvidia-container-cli"):
+        (root / "usr/bin" / program).unlink()
+
+
 OTHER_SPEC = 'cdiVersion: "0.5.0"\nkind: nvidia.com/gpu\ndevices:\n- name: "0"\n  containerEdits: {env: [A=B]}\n'
 CASES: dict[str, Case] = {
     "unchanged": Case(MODULES),
@@ -118,6 +130,9 @@ CASES: dict[str, Case] = {
         (CDI, RUNTIME), options={INSTALL: {"minimum_version": "2.0", "minimum_version_policy": "fail"}}
     ),
     "no toolkit": Case((CDI,), without("usr/bin/nvidia-container-runtime")),
+    "only the base package": Case(MODULES, only_base, {INSTALL: {"packages": "base"}}),
+    "only the base package, all requested": Case((CDI, RUNTIME), only_base),
+    "base package requested": Case(MODULES, options={INSTALL: {"packages": "base"}}),
     # The specification.
     "no specification": Case((INSTALL,), without(SPEC)),
     "specification edited": Case((INSTALL,), text_of(SPEC, "libcuda", "libcute")),

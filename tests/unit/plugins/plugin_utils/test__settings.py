@@ -97,6 +97,26 @@ def test_knows_variables_that_tasks_set() -> None:
         ({"nvidia_runtime_engines": ["containerd/k3"]}, "containerd has no such flavor. Use one of system, k3s,"),
         ({"nvidia_runtime_engines": [{"docker": None}]}, "nvidia_runtime_engines has {'docker': None}."),
         ({"nvidia_toolkit_source": "files"}, "nvidia_toolkit_files is empty. Set it to the paths of the packages."),
+        (
+            {"nvidia_toolkit_packages": "base", "nvidia_toolkit_source": "directory"},
+            "nvidia_toolkit_source is directory, which installs no packages. Set nvidia_toolkit_components",
+        ),
+        (
+            {"nvidia_toolkit_packages": "base", "nvidia_toolkit_settings": {"nvidia-container-runtime.mode": "legacy"}},
+            "but the mode in nvidia_toolkit_settings is legacy, which needs NVIDIA's hook.",
+        ),
+        (
+            {
+                "nvidia_toolkit_packages": "base",
+                "nvidia_toolkit_settings": {"nvidia-container-runtime": {"mode": "legacy"}},
+                "nvidia_runtime_extra_modes": ["cdi", "legacy"],
+            },
+            "settings is legacy and nvidia_runtime_extra_modes has legacy, which needs NVIDIA's hook.",
+        ),
+        (
+            {"nvidia_toolkit_packages": "base", "nvidia_runtime_config_mode": "hook"},
+            "but nvidia_runtime_config_mode is hook, which needs NVIDIA's hook.",
+        ),
         ({"nvidia_cdi_for_engines": ["docker:x"]}, "without a version after the colon."),
         ({"nvidia_cdi_for_engines": ["podmn:4.9"]}, "Did you mean podman?"),
         ({"nvidia_runtime_config_path": "/x"}, "nvidia_runtime_config_path is for one engine."),

@@ -30,6 +30,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.audit_reports import
     NO_CDI,
     NO_TOOLKIT,
     NVIDIA,
+    ONLY_BASE,
     PODMAN,
     SHADOWED,
     SPEC,
@@ -64,6 +65,7 @@ PLAIN_MODULE = "/lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko"
 
 def test_a_healthy_host_has_no_findings(host: HostFS) -> None:
     assert findings_of(host, healthy_host()) == []
+    assert findings_of(host, healthy_host(**ONLY_BASE)) == []
     assert findings_of(host, {"engines": None, "toolkit": None, "gpus": None, "cdi": None}) == []
 
 
@@ -80,6 +82,12 @@ def test_each_rule(host: HostFS, parts: dict[str, t.Any], name: str, severity: s
 @pytest.mark.parametrize(
     ("parts", "name"),
     [
+        # All packages are installed, or the hook is. A toolkit in a directory has its own.
+        ({"engines": [engine(runtimes={"nvidia": f"{NVIDIA}.legacy"})]}, "hook-missing"),
+        ({"engines": [engine(runtimes={"nvidia": "/opt/toolkit/nvidia-container-runtime.legacy"})], **ONLY_BASE},
+         "hook-missing"),
+        ({"engines": [engine(runtimes={"nvidia": f"{NVIDIA}.cdi"}, live=None)], "toolkit__version": "1.17.8",
+          **ONLY_BASE}, "hook-missing"),
         # It is unknown whether an offline tree has a GPU.
         ({"engines": [engine(default_runtime="nvidia")], "toolkit__gpu": None, "gpus": None},
          "default-runtime-without-gpu"),

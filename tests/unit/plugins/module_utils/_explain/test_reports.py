@@ -270,6 +270,18 @@ def test_missing_programs_of_a_mode(report: Report, toolkit: str, removed: tuple
     assert verdict(report.of_docker(ALL)) == (False, "program-missing")
 
 
+def test_a_host_with_only_the_base_package(report: Report) -> None:
+    report.remove("nvidia-container-runtime-hook", "nvidia-container-cli")
+    report.add(CONFIG, "")
+    assert verdict(report.of_docker(ALL)) == (True, "ok")
+    report.add(CONFIG, '[nvidia-container-runtime]\nmode = "legacy"\n')
+    found = report.of_docker(ALL)
+    assert verdict(found) == (False, "program-missing")
+    assert "nvidia-container-runtime-hook" in found["message"]
+    assert "Install all packages" in found["advice"]
+    assert "CDI devices" in found["advice"]
+
+
 def test_a_low_level_runtime_of_a_distribution(report: Report) -> None:
     """K3s has a runc of its own, which is not in the PATH of the host."""
     report.remove("runc", "crun")

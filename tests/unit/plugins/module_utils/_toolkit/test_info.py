@@ -202,6 +202,18 @@ def test_complete_host(tree: Tree) -> None:
     assert found["problems"] == []
 
 
+def test_only_the_base_package(tree: Tree) -> None:
+    tree.install()
+    text = (tree.root / "var/lib/dpkg/status").read_text()
+    base = next(stanza for stanza in text.split("\n\n") if f"Package: {PACKAGES[1]}\n" in stanza)
+    tree.put("/var/lib/dpkg/status", f"{base}\n\n")
+    for name in ("nvidia-container-runtime-hook", "nvidia-container-cli"):
+        (tree.root / "usr/bin" / name).unlink()
+    found = tree.describe()
+    assert (set(found["packages"]), found["version"]) == ({PACKAGES[1]}, "1.19.0")
+    assert (found["version_mismatches"], found["problems"]) == ([], [])
+
+
 def test_parts_of_several_versions(tree: Tree) -> None:
     tree.install("1.18.2-1")
     (tree.root / "usr/bin/nvidia-ctk").unlink()

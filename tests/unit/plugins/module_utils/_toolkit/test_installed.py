@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.installed
     affecting_cves,
     known_vulnerabilities,
     oldest_safe_version,
+    package_set,
     programs,
     single_version,
     upstream_version,
@@ -218,6 +219,19 @@ def test_complete_toolkit(packages: dict[str, str]) -> None:
     for found in (THERE, later):
         assert version_mismatches(packages, found) == []
         assert single_version(packages, found) == "1.19.1"
+
+
+def test_base_package_alone_is_complete() -> None:
+    base, there = {PACKAGES[1]: "1.19.1-1"}, {name: THERE[name] for name in (RUNTIME, CTK)}
+    assert package_set(base) == package_set({**base, "nvidia-docker2": "2.13.0-1"}) == PACKAGES[1:2]
+    assert package_set({}) == package_set(WHOLE) == package_set({**base, PACKAGES[3]: "1.19.1-1"}) == PACKAGES
+    assert version_mismatches(base, there, required=PACKAGES[1:2]) == []
+    assert version_mismatches(WHOLE, THERE, required=PACKAGES[1:2]) == []
+    assert len(version_mismatches(base, there)) == 2
+    (mismatch,) = version_mismatches(base, {RUNTIME: THERE[RUNTIME]}, required=PACKAGES[1:2])
+    assert mismatch == f"The program {CTK} is not installed."
+    # Only a part of the other packages is worse than none of them.
+    assert version_mismatches({**base, PACKAGES[3]: "1.19.0-1"}, there, required=PACKAGES[1:2]) != []
 
 
 def test_programs_without_version_are_no_mismatch() -> None:

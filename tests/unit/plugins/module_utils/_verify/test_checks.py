@@ -145,6 +145,14 @@ def test_driver_without_gpus(root: Path) -> None:
         ("nvidia", PROGRAM, ["nvidia-container-runtime-hook", "nvidia-ctk"], "runtime-hook, nvidia-ctk or nvidia-cdi"),
         ("nvidia-legacy", PROGRAM, ["nvidia-container-cli"], "Missing programs: nvidia-container-cli."),
         ("x", PROGRAM + ".legacy", ["nvidia-container-runtime-hook"], "programs: nvidia-container-runtime-hook."),
+        # A host with only the base package.
+        ("nvidia", PROGRAM, ["nvidia-container-runtime-hook", "nvidia-container-cli"], ""),
+        (
+            "nvidia-legacy",
+            PROGRAM,
+            ["nvidia-container-runtime-hook", "nvidia-container-cli"],
+            "Missing programs: nvidia-container-runtime-hook, nvidia-container-cli.",
+        ),
         ("nvidia-cdi", PROGRAM, ["nvidia-ctk"], "Missing programs: nvidia-ctk or nvidia-cdi-hook."),
         ("nvidia-cdi", PROGRAM, ["nvidia-container-runtime-hook", "nvidia-container-cli"], ""),
     ],

@@ -145,7 +145,7 @@ def test_rejects_unknown_version(manager: FakePackageManager) -> None:
     manager.failures["refresh everything"] = "E: another source is broken"
     with pytest.raises(HostError) as caught:
         manager.execute(version="1.19")
-    assert "No package source offers version 1.19 of all four" in str(caught.value)
+    assert "No package source offers version 1.19 of all 4 packages" in str(caught.value)
     assert f"1.19.10-1 ({ORIGIN})" in str(caught.value)
     assert manager.changes == []
 

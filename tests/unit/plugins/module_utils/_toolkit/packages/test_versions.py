@@ -25,6 +25,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.
     satisfies,
     version_of_files,
 )
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import BASE
 
 
 @pytest.mark.parametrize(
@@ -49,17 +50,20 @@ def installed(version: str) -> dict[str, Package]:
 
 
 def test_common_version() -> None:
-    assert common_version(installed("1.19.1-1")) == "1.19.1-1"
-    assert common_version({}) is None
+    assert common_version(installed("1.19.1-1"), PACKAGES) == "1.19.1-1"
+    assert common_version({}, PACKAGES) is None
     for name in PACKAGES:
         others = installed("1.19.1-1")
-        assert common_version({**others, name: Package("1.19.1-2")}) is None
-        assert common_version({**others, name: Package("1.19.1-1", complete=False)}) is None
+        assert common_version({**others, name: Package("1.19.1-2")}, PACKAGES) is None
+        assert common_version({**others, name: Package("1.19.1-1", complete=False)}, PACKAGES) is None
         del others[name]
-        assert common_version(others) is None
-    assert satisfies(installed("1.19.1-1"), "1.19.1")
-    assert satisfies(installed("1.19.1-1"), None)
-    assert not satisfies(installed("1.19.1-1"), "1.19.2")
+        assert common_version(others, PACKAGES) is None
+    assert satisfies(installed("1.19.1-1"), "1.19.1", PACKAGES)
+    assert satisfies(installed("1.19.1-1"), None, PACKAGES)
+    assert not satisfies(installed("1.19.1-1"), "1.19.2", PACKAGES)
+    base = {BASE: Package("1.19.1-1"), PACKAGES[0]: Package("1.18.2-1")}
+    assert satisfies(base, "1.19.1", (BASE,))
+    assert not satisfies(base, "1.19.1", (BASE, PACKAGES[0]))
 
 
 def offers(*versions: str, preferred: str = "") -> list[Candidate]:
@@ -70,22 +74,29 @@ def test_rejects_version_that_some_packages_lack() -> None:
     every = {name: offers("1.20.0-1", "1.19.1-1", preferred="1.20.0-1") for name in PACKAGES}
     for name in PACKAGES:
         offered = {**every, name: offers("1.19.1-1", preferred="1.19.1-1")}
-        assert choose(offered, None, {}) == Target("1.19.1-1", "x")
-        with pytest.raises(NotOfferedError, match=f"version 1.20.0 of all four .*Available: .*{name} 1.19.1-1 "):
-            choose(offered, "1.20.0", {})
-        with pytest.raises(NotOfferedError, match=f"a version of all four .*{name} none"):
-            choose({**every, name: []}, "latest", {})
+        assert choose(offered, None, {}, PACKAGES) == Target("1.19.1-1", "x")
+        with pytest.raises(NotOfferedError, match=f"version 1.20.0 of all 4 packages .*Available: .*{name} 1.19.1-1 "):
+            choose(offered, "1.20.0", {}, PACKAGES)
+        with pytest.raises(NotOfferedError, match=f"a version of all 4 packages .*{name} none"):
+            choose({**every, name: []}, "latest", {}, PACKAGES)
     with pytest.raises(NotOfferedError, match="Available: none"):
-        choose({}, None, {})
+        choose({}, None, {}, PACKAGES)
+
+
+def test_base_package_needs_no_other() -> None:
+    offered = {BASE: offers("1.20.0-1", "1.19.1-1", preferred="1.20.0-1"), PACKAGES[0]: offers("1.19.1-1")}
+    assert choose(offered, None, {}, (BASE,)) == Target("1.20.0-1", "x")
+    with pytest.raises(NotOfferedError, match=rf"version 1\.21\.0 of {BASE}\. Available: 1\.20\.0-1"):
+        choose(offered, "1.21.0", {}, (BASE,))
 
 
 def test_pin_decides_without_requested_version() -> None:
     pinned = {name: offers("1.20.0-1", "1.19.1-1", "1.18.2-1", preferred="1.19.1-1") for name in PACKAGES}
-    assert choose(pinned, "latest", {}).version == "1.19.1-1"
-    assert choose(pinned, "1.20.0", {}).version == "1.20.0-1"
+    assert choose(pinned, "latest", {}, PACKAGES).version == "1.19.1-1"
+    assert choose(pinned, "1.20.0", {}, PACKAGES).version == "1.20.0-1"
     forbidden = {name: offers("1.20.0-1") for name in PACKAGES}
     with pytest.raises(NotOfferedError, match=r"prefers\. Available: 1\.20\.0-1 .*Set version"):
-        choose(forbidden, None, {})
+        choose(forbidden, None, {}, PACKAGES)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +104,7 @@ def test_pin_decides_without_requested_version() -> None:
 )
 def test_latest_does_not_downgrade(present: str, chosen: str) -> None:
     offered = {name: offers("1.19.1-1", preferred="1.19.1-1") for name in PACKAGES}
-    assert choose(offered, "latest", installed(present)).version == chosen
+    assert choose(offered, "latest", installed(present), PACKAGES).version == chosen
 
 
 def files(version: str = "1.19.1-1", architecture: str = "amd64") -> list[PackageFile]:
@@ -101,9 +112,9 @@ def files(version: str = "1.19.1-1", architecture: str = "amd64") -> list[Packag
 
 
 def test_version_of_files() -> None:
-    assert version_of_files(files(), "amd64", None) == "1.19.1-1"
-    assert version_of_files(files(architecture="all"), "amd64", "1.19.1") == "1.19.1-1"
-    assert version_of_files(files(architecture="noarch"), "x86_64", "1.19.1-1") == "1.19.1-1"
+    assert version_of_files(files(), "amd64", None, PACKAGES) == "1.19.1-1"
+    assert version_of_files(files(architecture="all"), "amd64", "1.19.1", PACKAGES) == "1.19.1-1"
+    assert version_of_files(files(architecture="noarch"), "x86_64", "1.19.1-1", PACKAGES) == "1.19.1-1"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +130,13 @@ def test_version_of_files() -> None:
 )
 def test_rejects_wrong_files(given: list[PackageFile], wanted: str | None, message: str) -> None:
     with pytest.raises(NvidiaError, match=message):
-        version_of_files(given, "amd64", wanted)
+        version_of_files(given, "amd64", wanted, PACKAGES)
+
+
+def test_file_of_the_base_package() -> None:
+    assert version_of_files(files()[1:2], "amd64", None, (BASE,)) == "1.19.1-1"
+    with pytest.raises(NvidiaError, match=rf"packages: base accepts only {BASE}\. Remove it, or set packages: full"):
+        version_of_files(files(), "amd64", None, (BASE,))
 
 
 @pytest.mark.parametrize(
