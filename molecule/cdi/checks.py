@@ -158,11 +158,14 @@ def fails_with(engine: str, found: Seen, word: str) -> bool:
     return word in found.complaint or (engine == "podman" and "OCI runtime" in found.complaint)
 
 
+def usual_options() -> dict[str, Any]:
+    """Return the options of all calls. The unit's generator is a stand-in for another one."""
+    return {"backend": "native", "hooks": "none", "use_nvml": simulated_gpus.has_nvml()}
+
+
 def specification(**options: Any) -> dict[str, Any]:
     """Call the module that writes the specification."""
-    # The unit's generator is a stand-in for another one.
-    usual = {"backend": "native", "hooks": "none", "use_nvml": simulated_gpus.has_nvml()}
-    return call("nvidia_cdi_spec", **{**usual, **options})
+    return call("nvidia_cdi_spec", **{**usual_options(), **options})
 
 
 def install_hook() -> None:

@@ -99,7 +99,7 @@ def again(name: str) -> None:
 
 
 def tree() -> Tree:
-    """Return the directory's entries and the names of the records. Their contents contain times."""
+    """Return the directory's entries, and the names of the records without their contents."""
     found = {str(path): describe(str(path)) for path in FOLDER.rglob("*")}
     return {**found, **{str(path): "a record" for path in RECORDS.glob("*")}}
 
@@ -111,7 +111,7 @@ def files() -> Tree:
 
 def killed(options: Mapping[str, Any], point: int) -> bool:
     """Kill the module at this point. Return false if it ended before."""
-    command = module("nvidia_cdi_spec", {"hooks": "none", "use_nvml": False, **options}, UNTIL, str(point))
+    command = module("nvidia_cdi_spec", {**checks.usual_options(), **options}, UNTIL, str(point))
     ended = subprocess.run(command, check=False, capture_output=True, timeout=PATIENCE, cwd=COLLECTIONS)
     return ended.returncode == -signal.SIGKILL
 

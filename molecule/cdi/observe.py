@@ -14,10 +14,9 @@ from pathlib import Path
 import checks
 import simulated_gpus
 from observing import differences
-from watched import lasting, watched
+from watched import TREES, lasting, watched
 
 FOLDERS = ("/etc/cdi", "/var/run/cdi")
-TREES = ("/etc", "/opt", "/root", "/usr/local", "/var/cache", "/var/lib")
 # The scenario's own directory, and a file that podman writes when it restarts a host.
 PRIVATE = (str(simulated_gpus.HOME), "/etc/hosts")
 

@@ -1,8 +1,8 @@
 """Inside a host: prints the state of the toolkit in its directory as JSON: observe.py [--fresh] [PROBE...]
 
-version: the directory that the link leads to; versions: all versions; daemons: the process of each engine
-touched: files that were written since the last call, with the same bytes; left: files that differ from those on the
-fresh host. The result of each PROBE: "containers" starts one container of each engine without a runtime option;
+version: the directory that the link leads to; versions: all versions; daemons: the process of each engine;
+touched: files that were written since the last call, even with the same bytes; left: files that differ from those on
+the fresh host. The result of each PROBE: "containers" starts one container of each engine without a runtime option;
 "survivor" starts a pod that keeps running; "no-survivor" removes it. --fresh saves the state as that of a fresh host.
 """
 
@@ -18,9 +18,7 @@ import toolkits
 from cri import SOCKET, Cri
 from engines import ENGINES, remember, remembered, start, status
 from observing import differences
-from watched import lasting, watched
-
-TREES = ("/etc", "/opt", "/root", "/usr/local", "/var/cache", "/var/lib")
+from watched import TREES, lasting, watched
 
 
 def containers() -> dict[str, Any]:

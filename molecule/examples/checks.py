@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 import typing as t
 
 import places
 from play_output import COUNTS
+
+sys.path.append(str(places.TREE / "molecule" / "shared"))
+from watched import lasting
 
 if t.TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,11 +27,6 @@ LEFT_BY_A_REMOVAL = re.compile(r"/var/lib/gpufleet-nvidia(/backups(/.*)?)?$")
 REBUILT = ("/etc/ld.so.cache",)
 TRACEBACK = "Traceback (most recent call last)"
 FORBIDDEN = (TRACEBACK, "an exception occurred", "[DEPRECATION WARNING]", "no hosts matched", "assertion")
-
-
-def lasting(files: Mapping[str, str]) -> dict[str, str]:
-    """Return a manifest without what follows a tab: the inodes and times of the files in READ."""
-    return {path: words.split("\t")[0] for path, words in files.items()}
 
 
 def different(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

@@ -25,7 +25,7 @@ HOOKS_THAT_CHANGE = ("Note that this play cordons the node", "Drain the node", "
 
 
 def fingerprint() -> dict[str, t.Any]:
-    """Return the only variable that the page does not have: the scenario cannot sign with NVIDIA's key."""
+    """Return the only variable of this collection that the page lacks: the scenario cannot sign with NVIDIA's key."""
     return {"nvidia_toolkit_key_fingerprint": places.inside("ws", "cat", "/run/gpufleet-fingerprint")}
 
 
@@ -95,6 +95,7 @@ def expect_lines(checks: Checks, played: PlayOutput) -> None:
     """Check the closing lines, and that the level of the page was used: no container was started."""
     for name, host in HOSTS.items():
         checks.closed(played, r"toolkit 1\.19\.1", ENGINES[name] + r"verified \(config\)", names=[name])
+        # CALLS of molecule/toolkit/packages/programs/runtime.py. Without any call, there is no such file.
         calls = places.inside(host, "sh", "-c", "cat /var/log/nvidia-container-runtime.calls || true")
         checks.expect(played, " create" not in calls, f"{name}: a container was started: {calls}")
 

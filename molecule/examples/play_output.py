@@ -10,7 +10,8 @@ _RESULT = re.compile(r"(ok|changed|skipping|fatal|failed): \[([^\] ]+)(?: -> [^\
 _INCLUDED = re.compile(r"included: (\S+) for (.*)")
 _RECAP = re.compile(r"(\S+)\s+: ok=(\d+)\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)\s+skipped=(\d+)")
 COUNTS = ("ok", "changed", "unreachable", "failed", "skipped")
-# The last task of each playbook, which prints the state of a host, and the line of rolling about all hosts.
+# The last task of site, rolling and remove, and that of verify, which print the state of a host. Then the task of
+# rolling that prints a line about all hosts.
 _CLOSING = ("Report the state of the host", "Report the GPUs that containers see")
 _OF_ALL = "Report the hosts of all batches"
 # The task for all hosts that precedes the batches.
@@ -83,5 +84,5 @@ class PlayOutput:
         ]
 
     def closing(self, host: str) -> list[str]:
-        """Return the closing lines of a host, one for each engine if the playbook is verify."""
+        """Return the closing lines of a host: one; for the playbook verify, one per engine and one for the host."""
         return [result.rest.partition("(item=")[2] for result in self.results if result.host == host and result.closes]

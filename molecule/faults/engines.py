@@ -1,4 +1,4 @@
-"""Shared by the programs in this folder: the two engines of a host, calls of modules, and values kept in /run."""
+"""Shared by the programs here and in other scenarios: two engines of a host, calls of modules, values kept in /run."""
 
 from __future__ import annotations
 

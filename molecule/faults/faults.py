@@ -1,4 +1,7 @@
-"""The faults of a host, by the names that vars/rows.yml uses, and a function that removes them."""
+"""The faults of a host, by the names that vars/rows.yml uses.
+
+A function removes those that are mounts or missing programs.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def mount(*words: str) -> None:
 
 
 def remember_mount(place: str) -> None:
-    """Record a directory on which something is mounted, or may be mounted later by a stand-in."""
+    """Record a path on which something is mounted, or may be mounted later by a stand-in."""
     remember("mounts", [*(remembered("mounts") or []), place])
 
 
@@ -205,7 +208,10 @@ FAULTS: dict[str, Callable[[Engine], None]] = {
 
 
 def remove_faults() -> None:
-    """Remove all faults, and kill daemons that do not run properly. Changes that resulted from the faults stay."""
+    """Unmount what the faults mounted, kill daemons that do not run properly, and install the toolkit's programs again.
+
+    fresh() undoes the rest: the changes of files, and the container.
+    """
     for engine in ENGINES.values():
         if status(engine.unit)["ActiveState"] != "active":
             run("systemctl", "kill", "--kill-who=main", "--signal=KILL", engine.unit)

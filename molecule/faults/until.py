@@ -1,6 +1,7 @@
 """Inside a host: runs a module and kills it just before its Nth change: until.py N MODULE ARGUMENTS.
 
-A change is a change of the file system, or the start of a program, because the program may change a daemon.
+A change is an event of CHANGES, or the opening of a file for writing. Creating a link does not count.
+Starting a program counts, because the program may change a daemon.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ from observing import describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+# The directories in which a removal must leave nothing.
+TREES = ("/etc", "/opt", "/root", "/usr/local", "/var/cache", "/var/lib")
 # Data of package managers and engines, systemd's records of units that ran, files of Ansible, and the modules if a
 # scenario runs them on the host itself.
 PRIVATE = (

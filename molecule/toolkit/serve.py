@@ -10,16 +10,10 @@ import socket
 ADDRESS = ("127.0.0.1", 8088)
 
 
-class Server(http.server.ThreadingHTTPServer):
-    """A server whose port can be used again immediately after its end."""
-
-    allow_reuse_address = True
-
-
 def main() -> None:
     """Serve until the process is stopped."""
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory="/srv/repository")
-    with Server(ADDRESS, handler) as server:
+    with http.server.ThreadingHTTPServer(ADDRESS, handler) as server:
         notify = os.environ.get("NOTIFY_SOCKET")
         if notify:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as system:

@@ -14,7 +14,7 @@ import typing as t
 import jinja2
 from jinja2 import nodes
 
-# What Ansible defines in every template beside the variables of a host.
+# What Ansible defines in templates beside the variables of a host; ``item`` only in a loop.
 _BUILT_IN = frozenset({"hostvars", "item", "lookup", "now", "omit", "q", "query", "undef", "vars"})
 
 

@@ -36,7 +36,8 @@ RENAMED = {
 _LEFT_OUT = ("invocation", "exception", "deprecations")
 # Keys whose values are messages for users, in results and in the dictionaries in them.
 _MESSAGES = ("msg", "warnings", "reason", "reasons", "limits", "message")
-# Keys in records whose values differ from run to run. "checksum" is the checksum of the other values.
+# Keys whose values differ from run to run: in records "checksum", that of the other values; in manifests of a toolkit
+# directory "identity", the times and inode of a file.
 _VOLATILE = ("checksum", "identity")
 # The name of a backup contains the time and a digest of the content. The content itself is compared.
 _BACKUP_NAME = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z(\.[0-9a-f]{64})?")
@@ -85,7 +86,7 @@ class Run:
         self.messages = messages
         self.lines: list[str] = []
         self.changed = self.crashed = False
-        # Whether the last task of present() changed something or failed. The task repeats the one before it.
+        # What task() returned for the repetition of the last task, in present() or in undo().
         self.repeated = ""
         # Lines for the files that the removal did not restore.
         self.left: list[str] = []
@@ -206,10 +207,10 @@ def snapshot(root: Path) -> Snapshot:
 
 
 def content_lines(path: str, content: bytes) -> list[str]:
-    """Return a file as lines that show every byte. For a binary file, return its digest."""
+    """Return a file as lines that show every byte; a binary file as its digest, a record without volatile values."""
     if b"\0" in content:
         return [f"sha256 {hashlib.sha256(content).hexdigest()}"]
-    if path.startswith(OWN) or path.endswith(".manifest.json"):
+    if (path.startswith(OWN) and not path.endswith(".backup")) or path.endswith(".manifest.json"):
         try:
             return json.dumps(_plain_record(json.loads(content)), indent=1, sort_keys=True).splitlines()
         except ValueError:

@@ -4,8 +4,8 @@
 
 """Runs site.yml with the task files of docs/examples/kubernetes, and a program in place of kubectl.
 
-The program keeps the state of each node in a directory, and records its calls. The modules of hosts are replaced by a
-script that returns a result from a file and records that it ran.
+The program keeps the state of each node in a directory, and records drains and uncordons there. The modules of hosts
+are replaced by a script that returns a result from a file and records that it ran.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ cat "{folder}/${{module%.py}}.json"
 # A node is cordoned if it has the file "cordoned". The file "drain-fails" makes a drain fail after it has cordoned.
 KUBECTL = """\
 #!/bin/sh
-echo "kubectl $*" >> "$NODES/calls"
 test -z "$AS_ROOT" || { echo "unexpected: as root" >&2; exit 2; }
 case "$*" in
 "get node "*" --output=jsonpath={.spec.unschedulable}")
@@ -108,7 +107,6 @@ class Cluster:
         hosts = {
             node.name: {"ansible_python_interpreter": str(node / "python"), "ansible_connection": "local"}
             for node in self.nodes.iterdir()
-            if node.is_dir()
         }
         hooks = {"nvidia_runtime_before_restart": "drain.yml", "nvidia_runtime_after_restart": "uncordon.yml"}
         variables = {name: str(self.work / "hooks" / file) for name, file in hooks.items()}
@@ -130,11 +128,11 @@ class Cluster:
         return done.stdout
 
     def state(self, name: str) -> set[str]:
-        """The marks of a node, except those that the test has set."""
+        """Return which of the marks "cordoned" and "annotated" a node has."""
         return {file for file in ("cordoned", "annotated") if (self.nodes / name / file).exists()}
 
     def calls(self, name: str) -> list[str]:
-        """The calls that change the node or restart its engine, in their order."""
+        """Return the drains, uncordons and restarts of a node, in their order."""
         path = self.nodes / name / "calls"
         lines = path.read_text(encoding="utf-8").split() if path.exists() else []
         return [line for line in lines if line in {"drain", "uncordon", RESTART}]
@@ -150,7 +148,7 @@ class Run(t.NamedTuple):
 
 def run(cluster: Cluster, *options: str) -> Run:
     output = cluster.play(*options)
-    names = [node.name for node in cluster.nodes.iterdir() if node.is_dir()]
+    names = [node.name for node in cluster.nodes.iterdir()]
     return Run(output, {name: cluster.calls(name) for name in names}, {name: cluster.state(name) for name in names})
 
 

@@ -24,8 +24,8 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# The prefix and suffix also identify the temporary files of a killed run. The suffix keeps them out of globs such as
-# *.toml.
+# The prefix and suffix also identify the temporary files of a killed run, and molecule/faults/engines.py repeats the
+# prefix. The suffix keeps them out of globs such as *.toml.
 _PREFIX = ".gpufleet-"
 _SUFFIX = ".tmp"
 # Here os.link() finds a file without a name.

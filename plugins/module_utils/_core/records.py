@@ -246,7 +246,8 @@ def load_records(host: hostfs.HostFS, engine: str) -> list[OriginalFile]:
 def load_readable_records(host: hostfs.HostFS, folder: str = STATE_DIR) -> list[OriginalFile]:
     """Return all readable records in ``folder``.
 
-    Damaged records are skipped. The task that configures their engine reports them.
+    Damaged records are skipped; the task that configures their engine reports them. Other files in JSON, such as the
+    journal of a restart, are skipped too.
     """
     found = []
     for path in _records(host, folder):
@@ -262,7 +263,7 @@ def _loaded(host: hostfs.HostFS, path: str, content: bytes) -> OriginalFile:
         raise errors.with_advice(errors.HostError, problem, "Move this file away.")
     if not record.path.startswith(_SNAPS):
         return record
-    return record._replace(path=host.resolve(record.path), main=host.resolve(record.main))
+    return record._replace(path=host.resolve(record.path), main=record.main and host.resolve(record.main))
 
 
 def _records(host: hostfs.HostFS, folder: str) -> list[str]:

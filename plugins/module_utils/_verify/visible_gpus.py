@@ -4,7 +4,8 @@
 
 """Compare the GPUs that a container sees with those of its host.
 
-The container runs ``COMMAND``, which prints its device nodes and the output of ``nvidia-smi -L``.
+The container runs ``COMMAND``, which prints its device nodes and the output of ``nvidia-smi -L``, or
+``NODES_COMMAND``, which prints only its device nodes.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ if t.TYPE_CHECKING:
 
 
 _NODE = "device node "
-# The status 127 of a shell means that nvidia-smi or its loader is missing. The device nodes are then compared.
 _LIST_NODES = (
     "for node in /dev/nvidia[0-9]* /dev/nvidia-caps/nvidia-cap[0-9]*; do"
     f' if [ -c "$node" ]; then echo "{_NODE}$node"; fi; done;'
 )
+# The status 127 of a shell means that nvidia-smi or its loader is missing. The device nodes are then compared.
 _SCRIPT = (
     f"{_LIST_NODES} if command -v nvidia-smi >/dev/null; then nvidia-smi -L; status=$?;"
     " if [ $status -ne 127 ]; then exit $status; fi; fi; exit 0"

@@ -14,6 +14,7 @@ from typing import Any
 import tomllib
 
 VERSION = "@VERSION@"
+# molecule/examples/fleet.py and molecule/toolkit/tamper.sh read this file.
 CALLS = "/var/log/nvidia-container-runtime.calls"
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
 HOOK = "/usr/bin/nvidia-container-runtime-hook"

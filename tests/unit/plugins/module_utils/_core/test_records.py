@@ -238,6 +238,13 @@ def test_load_record(tmp_path: Path) -> None:
     assert load_record(host, "containerd", DAEMON) is None
 
 
+def test_a_record_of_a_snap_without_a_main_file(tmp_path: Path) -> None:
+    host = HostFS(str(tmp_path), live=False)
+    record = EMPTY._replace(path="/var/snap/docker/current/config/daemon.json", keys={})
+    _store(tmp_path, record_path("docker", record.path), record.to_bytes())
+    assert load_record(host, "docker", record.path) == record
+
+
 def test_the_record_of_another_file(tmp_path: Path) -> None:
     host = HostFS(str(tmp_path), live=False)
     _store(tmp_path, record_path("docker", DAEMON), RECORD._replace(path="/etc/passwd").to_bytes())

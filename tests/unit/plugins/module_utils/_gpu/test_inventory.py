@@ -193,9 +193,7 @@ def test_gpu_returns_an_error(tmp_path: Path, library: Path) -> None:
     assert reason.message == ""
     assert result is not None
     assert [bool(gpu.failure) for gpu in result.gpus] == [False, True]
-    nvml_files(tmp_path / "other", library, [])
-    (tmp_path / "usr/lib/x86_64-linux-gnu/nvml.conf").unlink()
-    for path in (tmp_path / "usr/lib/x86_64-linux-gnu").iterdir():
+    for path in (tmp_path / LIBRARY_FOLDER).iterdir():
         path.unlink()
     nvml_files(tmp_path, library, [FIRST], "fail nvmlDeviceGetUUID 0 15")
     with pytest.raises(HostError, match=r"GPU 0 \(00000000:0F:00.0\): nvmlDeviceGetUUID returned 15: the GPU is lost"):
