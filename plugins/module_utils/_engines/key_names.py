@@ -74,7 +74,9 @@ class Decoder(t.NamedTuple):
             inner = {key: known.names.get(key, known.names.get(ANY)) for key in table}
             return {key: self._canonical(value, inner[key]) for key, value in table.items()}
         found: dict[str, t.Any] = {}
-        assigned = {name: self.assigns(table, name) for name in known.names}
+        # No decoder assigns a key to a field with other letters. Most keys are no field, and most fields have no key.
+        letters = {key.lower() for key in table}
+        assigned = {name: self.assigns(table, name) for name in known.names if name.lower() in letters}
         field_of = {key: name for name, keys in assigned.items() for key in keys}
         for key, value in table.items():
             name = field_of.get(key)

@@ -154,6 +154,7 @@ class ContainerdFiles:
         # The documents by path, with the names of the files.
         self._written: dict[str, toml_document.TomlDocument] = {}
         self.missing: list[str] = []
+        self._cri: dict[str, t.Any] | None = None
         self.files = self._load(path)
         self.main = self.files[0].document
         self.version_file = self.files[0]
@@ -369,8 +370,13 @@ class ContainerdFiles:
         return _without_hidden_options(found) if self.merges else found
 
     def cri(self) -> dict[str, t.Any]:
-        """Return the effective CRI settings of all files, without containerd's built-in defaults."""
-        return self.names.canonical(self.raw_cri(), _CRI)
+        """Return the effective CRI settings of all files, without containerd's built-in defaults.
+
+        The files do not change, so the settings are read once. They must not be changed either.
+        """
+        if self._cri is None:
+            self._cri = self.names.canonical(self.raw_cri(), _CRI)
+        return self._cri
 
     def check_order(self) -> None:
         """Raise ConfigurationError if it is unknown which of two spellings of a key has effect."""
