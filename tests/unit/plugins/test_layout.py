@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.one_python
+
 ROOT = Path(__file__).resolve().parents[3]
 MODULE_UTILS = ROOT / "plugins/module_utils"
 PREFIX = "ansible_collections.gpufleet.nvidia.plugins.module_utils"

@@ -14,6 +14,8 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.argument_specs import specs
 
+pytestmark = pytest.mark.one_python
+
 COLLECTION = Path(__file__).resolve().parents[3]
 
 

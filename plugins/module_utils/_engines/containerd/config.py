@@ -4,9 +4,8 @@
 
 """Read the configuration of containerd: format versions 1 to 4, imports, and how releases merge and migrate files.
 
-This module does not plan changes. Measured on containerd 1.6.20, 1.7.24,
-2.0.11, 2.1.9 and 2.3.4: up to 1.7, the table of a plugin in a later file replaces the earlier table as a whole.
-From 2.0 on, containerd merges the tables entry by entry, and a later list replaces an earlier one.
+Measured on containerd 1.6.20, 1.7.24, 2.0.11, 2.1.9 and 2.3.4: up to 1.7, the table of a plugin in a later file
+replaces the earlier one. From 2.0 on, entries are merged, and a later list replaces an earlier one.
 """
 
 from __future__ import annotations
@@ -370,12 +369,8 @@ class ContainerdFiles:
         return _without_hidden_options(found) if self.merges else found
 
     def cri(self) -> dict[str, t.Any]:
-        """Return the effective CRI settings of all files, without containerd's built-in defaults.
-
-        The files do not change, so the settings are read once. They must not be changed either.
-        """
-        if self._cri is None:
-            self._cri = self.names.canonical(self.raw_cri(), _CRI)
+        """Return the effective CRI settings of all files, read once, without containerd's built-in defaults."""
+        self._cri = self._cri or self.names.canonical(self.raw_cri(), _CRI)
         return self._cri
 
     def check_order(self) -> None:

@@ -35,6 +35,8 @@ if t.TYPE_CHECKING:
 
     Tree = t.Dict[str, t.Tuple[str, t.Optional[bytes]]]
 
+pytestmark = pytest.mark.one_python
+
 
 class Fault(t.NamedTuple):
     """An error of one call, or of this one and all later ones (``lasting``). None kills the run."""

@@ -20,6 +20,8 @@ if t.TYPE_CHECKING:
 
     Keys = t.Dict[t.Tuple[str, ...], t.Any]
 
+pytestmark = pytest.mark.one_python
+
 _HOSTS: dict[str, tuple[str, str, str]] = {
     "docker": ("27.0.0", "/etc/docker/daemon.json", '{"debug": true}\n'),
     "containerd": ("1.7.24", "/etc/containerd/config.toml", 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n'),

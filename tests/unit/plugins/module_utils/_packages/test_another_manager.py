@@ -157,6 +157,7 @@ def test_names_are_found(text: str) -> None:
     assert names_in_code.lines_with(NAMES, text)
 
 
+@pytest.mark.one_python
 def test_only_the_registry_names_managers() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}"

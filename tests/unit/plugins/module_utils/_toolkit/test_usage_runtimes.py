@@ -21,6 +21,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.usage imp
 if t.TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.one_python
+
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 CONTAINERD = "/etc/containerd/config.toml"

@@ -36,6 +36,8 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_directories 
 if t.TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.one_python
+
 
 CTK = "usr/bin/nvidia-ctk"
 
