@@ -93,9 +93,10 @@ def refuse_other_files(
 class PendingChanges(t.NamedTuple):
     """The required changes, as far as they are known without the package lists.
 
-    ``packages`` and ``hold`` say whether packages or their holds change. ``former`` are packages to remove, because the
-    toolkit replaces them. ``sources`` are conflicting source files to remove. ``stale`` are files to remove from the
-    package cache. ``keys`` are the changes in rpm.
+    ``selection`` are the packages that the task installs, removes and keeps. ``packages`` and ``hold`` say whether
+    packages or their holds change. ``former`` are packages to remove, because the toolkit replaces them. ``sources``
+    are conflicting source files to remove. ``stale`` are files to remove from the package cache. ``keys`` are the
+    changes in rpm.
     """
 
     selection: Selection

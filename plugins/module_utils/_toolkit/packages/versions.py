@@ -4,7 +4,7 @@
 
 """Choose package versions that belong together, and refuse unrelated changes.
 
-``names`` are the packages that must have one version, which package_sets.py selects.
+``names`` are the packages that must have one version, which pending_changes.py selects.
 """
 
 from __future__ import annotations
