@@ -18,7 +18,7 @@ if t.TYPE_CHECKING:
     from play_output import PlayOutput
 
 # Lines of status that an unchanged host may have.
-MOST_LINES = 9
+MOST_LINES = 8
 # Each role of a removal inspects the host itself.
 MOST_LINES_OF_A_REMOVAL = 15
 # What remains after a removal: the backups.

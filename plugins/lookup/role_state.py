@@ -19,7 +19,7 @@ options:
   _terms:
     description:
       - One of V(reused), V(users), V(pending), V(executed), V(verifications), V(errors), V(targets), V(lines),
-        V(kept_packages), V(toolkit), and V(without_cuda_compat).
+        V(toolkit), and V(without_cuda_compat).
     type: list
     elements: str
     required: true
@@ -57,7 +57,6 @@ _WITHOUT_SETTINGS: dict[str, t.Callable[[t.Mapping[str, t.Any]], t.Sequence[t.An
     "executed": _role_state.executed_of,
     "verifications": _role_state.verifications_of,
     "errors": _role_state.errors_of,
-    "kept_packages": _role_state.kept_packages_of,
     "lines": lambda variables: [line for line, _error in lines_of(variables)],
 }
 

@@ -229,12 +229,6 @@ def targets_with_gpus(state: RoleState) -> list[dict[str, str]]:
     return found
 
 
-def kept_packages_of(variables: Variables) -> list[str]:
-    """Return the packages that the installation of the toolkit kept, because an engine still used NVIDIA's hook."""
-    kept = result_of(variables, "nvidia_toolkit_installation").get("kept_packages")
-    return [str(name) for name in kept] if isinstance(kept, list) else []
-
-
 def without_cuda_compat(_variables: Variables, settings: object) -> object:
     """Return the setting of the toolkit's config.toml that disables the hook for CUDA compatibility libraries."""
     given = table(settings)

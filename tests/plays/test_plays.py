@@ -88,10 +88,6 @@ HOSTS = {
     "given": Host({"nvidia_toolkit_key": "KEY"}, {"nvidia_container_info": info("zypper", written=False)}),
     "no_gpu": Host({"nvidia_runtime_engines": ["docker"]}, {"nvidia_container_info": info(gpu=False)}),
     "no_engine": Host({}, {"nvidia_container_info": info(engines=())}),
-    "kept": Host(
-        {"nvidia_toolkit_packages": "base"},
-        {"nvidia_toolkit_install": {"changed": False, "kept_packages": ["libnvidia-container1"]}},
-    ),
     "absent": Host({"nvidia_runtime_engines": ["docker", "crio"]}, {}),
     "removed": Host({"nvidia_runtime_engines": ["crio"], "nvidia_runtime_state": "absent"}, {}),
     "cdi_off": Host(
@@ -133,7 +129,7 @@ HOSTS = {
     ),
 }  # fmt: skip
 # For these hosts all roles are run, for the others only nvidia_runtime.
-ALL_ROLES = ("apt", "dnf", "fresh", "given", "no_gpu", "cdi_off", "kept")
+ALL_ROLES = ("apt", "dnf", "fresh", "given", "no_gpu", "cdi_off")
 FAILED = {"absent", "refused", "not_restarted"}
 
 
@@ -216,8 +212,6 @@ def test_each_host_runs_its_steps_in_order(played: Played) -> None:
     # Ansible joins equal includes of several hosts, and would run a step that only some hosts have after the others.
     fetch, install = "Fetch the key of the repository", "Install the toolkit"
     order = {"apt": [install], "fresh": [fetch, install], "dnf": [install], "given": [install]}
-    # The packages of the hook are removed after the engines are restarted.
-    order["kept"] = [install, install]
     for host, expected in order.items():
         titles = [title.rpartition(" : ")[2] for title, _kind in played.tasks[host]]
         assert [title for title in titles if title in (fetch, install)] == expected, host
@@ -257,17 +251,6 @@ def test_warnings_name_the_host(played: Played, host: str, expected: list[str]) 
     warnings = played.warnings(host)
     assert len(warnings) == len(expected)
     assert all(warning.startswith(text) for warning, text in zip(warnings, expected))
-
-
-@pytest.mark.parametrize("playbook", ["site", "rolling"])
-def test_kept_packages_are_removed_at_the_end(work: Path, playbook: str) -> None:
-    for tags, count in (("toolkit", 2), ("runtime", 0)):
-        tasks = play(work, "--limit=kept,apt", f"--tags={tags}", playbook=playbook).tasks
-        installed = {host: [number for number, (title, _kind) in enumerate(tasks[host]) if title.endswith(INSTALL)]
-                     for host in ("kept", "apt")}  # fmt: skip
-        assert [len(found) for found in installed.values()] == [count, min(count, 1)]
-        if count:
-            assert tasks["kept"][installed["kept"][-1] + 1][0].startswith("Report the ")
 
 
 def test_tags_select_a_role(played: Played) -> None:

@@ -77,6 +77,7 @@ ANSWERS: dict[str, dict[str, t.Any]] = {
     "nvidia_runtime_verify": {"changed": False, "verified": True, "summary": "2 of 2 GPUs (--runtime nvidia)"},
 }
 RESTART = {"nvidia_runtime_config": {"changed": True, "engines": [CHANGED]}}
+KEPT = {"nvidia_toolkit_install": {"changed": False, "version": "1.19.1", "kept_packages": ["libnvidia-container1"]}}
 BROKEN = "/etc/docker/daemon.json cannot be read. Correct it."
 REFUSED = {"nvidia_runtime_config": {"failed": True, "msg": BROKEN}}
 NOT_HEALTHY = "docker.service is not healthy."
@@ -191,8 +192,8 @@ def test_the_variables_of_the_role_select_the_verification(
     assert output.status == 0, output.text
     (options,) = fleet.options(f"{level}_{kind}", "nvidia_runtime_verify")
     assert options == {
-        "engine": "docker", "flavor": "system", "level": level, "runtime_name": "nvidia", "image": f"cuda:{level}",
-        "command": COMMAND, "pull": False, "host_root": "/", "host_root_live": False,
+        "engine": "docker", "flavor": "system", "level": level, "method": "runtime", "runtime_name": "nvidia",
+        "image": f"cuda:{level}", "command": COMMAND, "pull": False, "host_root": "/", "host_root_live": False,
     }  # fmt: skip
     restarts = fleet.options(f"{level}_{kind}", "nvidia_runtime_restart")
     assert [one["action"] for one in restarts] == ([] if kind == "same" else ["restart"])
@@ -227,6 +228,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
         "same": Host(), "restarted": Host({}, RESTART), "refused": Host({}, REFUSED), "sick": Host({}, SICK),
         "stopped": Host({}, NO_REPOSITORY), "missing": Host({"nvidia_runtime_engines": ["docker", "crio"]}),
         "removed": Host({}, REMOVED), "bare": Host({}, NO_DRIVER),
+        "kept": Host({"nvidia_toolkit_packages": "base"}, KEPT),
     }  # fmt: skip
     return Fleet(tmp_path_factory.mktemp("site"), hosts)
 
@@ -241,6 +243,7 @@ def site(fleet: Fleet) -> Output:
     [
         ("same", UNCHANGED),
         ("restarted", f"{TOOLKIT}; {CDI}; {DOCKER}, restarted"),
+        ("kept", f"{TOOLKIT} (with the packages of NVIDIA's hook, which was in use); {CDI}; {DOCKER}, not restarted"),
         ("bare", f"{TOOLKIT}; {NOT_WRITTEN}; {DOCKER}, not restarted"),
     ],
 )  # fmt: skip
