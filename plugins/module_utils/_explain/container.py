@@ -64,6 +64,7 @@ class Container(t.NamedTuple):
     - ``environment``, ``annotations``, ``mounts`` (source, destination), ``privileged``: the request.
     - ``received``: the environment that the runtime received, if the engine reports it. None: it is computed.
     - ``cdi_devices``: the devices that the engine itself has to add. ``by_annotation`` says that annotations name them.
+    - ``nri_devices``: the devices that annotations of its pod request of the toolkit's NRI plugin.
     - ``as_paths``: names of CDI devices that the engine has taken for the paths of devices.
     - ``gpus``: requests of Docker for GPUs.
     - ``request_known``: whether the engine reports which CDI devices were requested.
@@ -87,6 +88,7 @@ class Container(t.NamedTuple):
     received: t.Mapping[str, str] | None = None
     cdi_devices: tuple[str, ...] = ()
     by_annotation: bool = False
+    nri_devices: tuple[str, ...] = ()
     as_paths: tuple[str, ...] = ()
     gpus: tuple[GpuRequest, ...] = ()
     request_known: bool = True

@@ -51,8 +51,9 @@ _CDI_FALLBACK, _CDI_FIRST = 28, 29
 # Codes of failures of the engine, the toolkit and its settings, which a container meets only when it starts. One that
 # runs with all of its devices was started before the fault.
 _AT_START = (
-    *("runtime-unknown", "cdi-disabled", "gpus-unsupported", "program-missing", "mode-unknown", "hook-refused"),
-    *("config-invalid", "variable-refused", "mounts-refused", "driver-root-missing"),
+    *("runtime-unknown", "cdi-disabled", "nri-plugin-missing", "nri-unsupported", "gpus-unsupported"),
+    *("program-missing", "mode-unknown", "hook-refused", "config-invalid", "variable-refused", "mounts-refused"),
+    "driver-root-missing",
 )
 
 
@@ -80,6 +81,11 @@ class _Explainer:
     """The decisions about one container, made in the order of the steps."""
 
     def __init__(self, container: explain_container.Container, host: hosts.ExplainedHost) -> None:
+        self.container, self.host = container, host
+        self.by_nri = self._uses_nri()
+        if self.by_nri:
+            named = dict.fromkeys([*container.cdi_devices, *container.nri_devices])
+            container = container._replace(cdi_devices=tuple(named), request_known=True)
         # Network devices, and GPUs of other vendors, are also requested by CDI.
         own = tuple(name for name in container.cdi_devices if _is_of_nvidia(name, host))
         others = (*container.cdi_devices, *container.as_paths)
@@ -91,7 +97,7 @@ class _Explainer:
             as_paths=paths,
             by_annotation=container.by_annotation and bool(own),
         )
-        self.container, self.host = container, host
+        self.container = container
         self.gpu_names = _gpu_names(container)
         self.asked = self._asked()
         self.cdi = container.cdi_devices
@@ -100,6 +106,13 @@ class _Explainer:
         self.image = container.image(self._received())
         self.mode = ""
         self.devices: tuple[str, ...] = ()
+
+    def _uses_nri(self) -> bool:
+        """Return whether the annotations for the toolkit's NRI plugin count: it runs, or nothing else is requested."""
+        container = self.container
+        if not container.nri_devices or self.host.nri_plugin:
+            return bool(container.nri_devices)
+        return not (container.cdi_devices or container.gpus or self._asked().devices)
 
     # -- what adds the devices -----------------------------------------------------------------------------------
 
@@ -230,6 +243,8 @@ class _Explainer:
 
     def _requested_by(self) -> str:
         container = self.container
+        if self.by_nri:
+            return f" by the annotation {explain_rules.NRI_ANNOTATION} of its pod"
         if container.by_annotation:
             return " by an annotation"
         if container.cdi_devices or container.as_paths:
@@ -260,6 +275,8 @@ class _Explainer:
             return explain_result.failed(INJECTION, "runtime-unknown", problem, advice)
         if container.as_paths or (self.injection == BY_ENGINE and not host.engine_reads):
             return self._without_cdi()
+        if self.by_nri and not (host.nri_plugin and host.nri_adds):
+            return self._without_nri()
         if self.injection == BY_ENGINE:
             if host.engine_cdi is False:
                 return self._cdi_off(core_text.listed(self.cdi))
@@ -267,7 +284,9 @@ class _Explainer:
                 message = f"{container.engine} does not report whether it reads CDI specifications."
                 advice = "Look for CDI in the configuration of the engine, or switch it on with nvidia_runtime_config."
                 return explain_result.unknown(INJECTION, "cdi-unknown", message, advice)
-            return explain_result.passed(INJECTION, "cdi", f"{container.engine} adds the devices by CDI.")
+            return explain_result.passed(
+                INJECTION, "cdi", f"{container.engine} adds the devices by CDI.{self._limit()}"
+            )
         if self.gpus_refused:
             return self._gpus_unsupported()
         if self.injection == BY_NOTHING:
@@ -293,6 +312,26 @@ class _Explainer:
         other = ", or create it again with `--gpus all`" if has_gpus else ", or use the runtime nvidia"
         problem = f"It requests {names}, but {reason}"
         return explain_result.failed(INJECTION, "cdi-unsupported", problem, f"{advice}{other}.")
+
+    def _without_nri(self) -> Step:
+        """Return the failed step for an NRI plugin that does not run, or whose devices the engine does not add."""
+        engine, names = self.container.engine, core_text.listed(self.container.nri_devices)
+        if self.host.nri_plugin:
+            problem = (
+                f"{engine} {self.host.engine_version} ignores the CDI devices that an NRI plugin requests: {names}"
+            )
+            advice = f"Update {engine}. {self._advice_to_request()}"
+            return explain_result.failed(INJECTION, "nri-unsupported", problem, advice)
+        problem = f"Only the NRI plugin of the toolkit adds {names} for an annotation, and it does not run on this host"
+        advice = f"Set cdi.nriPluginEnabled of the GPU operator to true. {self._advice_to_request()}"
+        return explain_result.failed(INJECTION, "nri-plugin-missing", problem, advice)
+
+    def _limit(self) -> str:
+        """Return the condition of the NRI plugin for devices of management, as a sentence; empty for others."""
+        kind = explain_rules.MANAGEMENT_KIND
+        if not self.by_nri or not any(name.startswith(kind) for name in self.container.nri_devices):
+            return ""
+        return f" The NRI plugin requests {kind} only in its own namespace, and in those of its option for namespaces."
 
     def _cdi_off(self, names: str) -> Step:
         problem = f"CDI is off in {self.container.engine}, so it cannot add {names}"

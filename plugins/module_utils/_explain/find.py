@@ -27,6 +27,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
     host as explain_host,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
+    rules as explain_rules,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri, grpc, unix_socket
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
 
@@ -328,13 +331,16 @@ def _of_cri(
     def read(entry: cri.CriContainer) -> FoundContainer:
         try:
             status = cri.container_status(path, entry.identifier)
+            annotations = cri.pod_annotations(path, entry.sandbox) if entry.sandbox else {}
         except (OSError, ValueError) as error:
             raise _EngineError(f"{socket} does not answer correctly: {str(error) or 'empty answer'}") from error
         container = explain_container.from_cri(
             name, entry.identifier, entry.names[0], status, state.cdi, programs=programs
         )
+        requested = explain_rules.devices_of_nri(annotations, entry.names[-1])
         bundle = _bundle(host, entry.identifier)
-        return FoundContainer(container._replace(config=_config(host, bundle) or container.config), state)
+        own = _config(host, bundle) or container.config
+        return FoundContainer(container._replace(config=own, nri_devices=requested), state)
 
     def candidate(entry: cri.CriContainer) -> _Candidate:
         created = entry.created if len(entry.names) > 1 else 0

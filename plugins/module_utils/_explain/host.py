@@ -40,6 +40,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import info as gpu_info
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import inventory, procfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import plugins
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import runtime_settings
@@ -73,6 +74,8 @@ class ExplainedHost(t.NamedTuple):
     - ``engine_specifications``, ``runtime_specifications``: in the directories of the engine and of config.toml.
     - ``engine_reads``: whether the release of the engine reads specifications at all. ``rootless``: whether it belongs
       to a user. ``default_nvidia``: whether its default runtime is one of NVIDIA.
+    - ``nri_plugin``: whether the NRI plugin of the toolkit may run. ``nri_adds``: whether the release of the engine
+      adds the CDI devices that it requests.
     - ``nodes``: the permissions of device nodes. ``imex_channels``: the numbers of those that exist, and
       ``creates_imex``: whether mode legacy creates others. ``features``: the variables of those whose devices exist.
     - ``csv_files``: whether a Tegra system has lists of files for mode csv. ``has_driver_root``: whether the directory
@@ -106,6 +109,8 @@ class ExplainedHost(t.NamedTuple):
     engine_reads: bool = True
     rootless: bool = False
     default_nvidia: bool | None = None
+    nri_plugin: bool = False
+    nri_adds: bool = True
     nodes: t.Mapping[str, explain_access.NodeAccess] = core_plan.NOTHING
     imex_channels: frozenset[str] = frozenset()
     creates_imex: bool = False
@@ -198,6 +203,8 @@ def read_host(
         engine_reads=support.reads,
         rootless=engine.rootless,
         default_nvidia=engine.default_nvidia,
+        nri_plugin=bool(container.nri_devices) and plugins.has_nri_plugin(host),
+        nri_adds=cdi_support.adds_devices_of_nri(container.engine, engine.version),
         nodes=explain_facts.permissions(host, [node for gpu in gpus for node in gpu.nodes]),
         imex_channels=explain_facts.imex_channels(host),
         creates_imex=explain_facts.creates_imex_channels(host),

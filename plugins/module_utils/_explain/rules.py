@@ -47,6 +47,9 @@ VARIABLES = (
     *(IMEX_CHANNELS, *FEATURE_NODES, explain_devices.CUDA_VISIBLE_DEVICES),
 )
 DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
+# The annotation of a pod that the NRI plugin of the toolkit reads, and the kind of devices that the plugin adds only in
+# some namespaces.
+NRI_ANNOTATION, MANAGEMENT_KIND = "nvidia.cdi.k8s.io", "management.nvidia.com/gpu"
 # How a container requests devices.
 BY_ANNOTATION, BY_MOUNT, BY_VARIABLE, BY_IMAGE = "annotation", "mount", "variable", "image"
 
@@ -188,6 +191,17 @@ def devices_in_annotations(annotations: t.Mapping[str, str], prefixes: t.Sequenc
     """Return the devices that annotations request (cdiDeviceRequestsFromAnnotations() of cuda_image.go, 1.18)."""
     keys = sorted(key for key in annotations if prefixes and key.startswith(tuple(prefixes)))
     return tuple(dict.fromkeys(name for key in keys for name in annotations[key].split(",")))
+
+
+def devices_of_nri(annotations: t.Mapping[str, str], container: str) -> tuple[str, ...]:
+    """Return the CDI devices that annotations of a pod request of the toolkit's NRI plugin for one of its containers.
+
+    parseCDIDevices() in cmd/nvidia-ctk-installer/container/runtime/nri (1.19 to 1.20), GetEffectiveAnnotation() of
+    containerd/nri 0.12: an annotation for the container replaces those for the pod.
+    """
+    keys = (f"{NRI_ANNOTATION}/container.{container}", f"{NRI_ANNOTATION}/pod", NRI_ANNOTATION)
+    value = next((annotations[key] for key in keys if key in annotations), "")
+    return tuple(dict.fromkeys(filter(None, value.split(","))))
 
 
 class Mode(t.NamedTuple):

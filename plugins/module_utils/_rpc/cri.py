@@ -98,10 +98,12 @@ def _decode_config(message: bytes) -> dict[str, t.Any] | None:
     return config if isinstance(config, dict) else None
 
 
-# Field numbers. ListContainersResponse: containers; Container: id, metadata, created_at, labels; ContainerMetadata:
-# name.
+# Field numbers. ListContainersResponse: containers; Container: id, pod_sandbox_id, metadata, created_at, labels;
+# ContainerMetadata: name.
 _CONTAINERS = 1
-_CONTAINER_ID, _METADATA, _CREATED, _LABELS, _NAME = 1, 3, 7, 8, 1
+_CONTAINER_ID, _SANDBOX, _METADATA, _CREATED, _LABELS, _NAME = 1, 2, 3, 7, 8, 1
+# PodSandboxStatusResponse: status; PodSandboxStatus: annotations (a map).
+_ANNOTATIONS = 8
 # ContainerStatusResponse: status, info; ContainerStatus: state, reason, message.
 _STATE, _STATE_REASON, _STATE_MESSAGE = 3, 10, 11
 # errorStartReason in internal/cri/server/helpers.go of containerd. For an exit the message has another meaning.
@@ -116,12 +118,13 @@ _POD_LABELS = ("io.kubernetes.pod.namespace", "io.kubernetes.pod.name")
 class CriContainer(t.NamedTuple):
     """A container of a CRI. ``names`` are NAMESPACE/POD/NAME and POD/NAME of a pod that a kubelet made, and NAME.
 
-    ``created`` is the time of its creation in nanoseconds.
+    ``created`` is the time of its creation in nanoseconds, and ``sandbox`` the ID of its pod.
     """
 
     identifier: str
     names: tuple[str, ...]
     created: int = 0
+    sandbox: str = ""
 
 
 class ContainerStatus(t.NamedTuple):
@@ -178,16 +181,30 @@ def container_status(socket_path: str, identifier: str) -> ContainerStatus:
     return ContainerStatus(dict(grpc.numbers(status)).get(_STATE, 0), info if isinstance(info, dict) else {}, error)
 
 
+def pod_annotations(socket_path: str, sandbox: str) -> dict[str, str]:
+    """Return the annotations of the pod with the ID ``sandbox``. Raises as list_containers()."""
+    # PodSandboxStatusRequest: pod_sandbox_id.
+    reply = grpc.call(socket_path, _SERVICE + "PodSandboxStatus", grpc.field(1, sandbox), limit=_REPLY_BYTES)
+    status = dict(grpc.fields(reply)).get(_STATUS, b"")
+    return _texts_of(grpc.fields(status), _ANNOTATIONS)
+
+
 def _container(message: bytes) -> CriContainer:
     entries = list(grpc.fields(message))
     first = dict(reversed(entries))
     name = _text(dict(grpc.fields(first.get(_METADATA, b""))).get(_NAME, b""))
-    labels = (dict(grpc.fields(content)) for number, content in entries if number == _LABELS)
-    values = {_text(label.get(_KEY, b"")): _text(label.get(_VALUE, b"")) for label in labels}
+    values = _texts_of(entries, _LABELS)
     namespace, pod = (values.get(label, "") for label in _POD_LABELS)
     names = [f"{namespace}/{pod}/{name}", f"{pod}/{name}", name] if namespace and pod else [name]
     created = dict(grpc.numbers(message)).get(_CREATED, 0)
-    return CriContainer(_text(first.get(_CONTAINER_ID, b"")), tuple(names), created)
+    identifier, sandbox = (_text(first.get(number, b"")) for number in (_CONTAINER_ID, _SANDBOX))
+    return CriContainer(identifier, tuple(names), created, sandbox)
+
+
+def _texts_of(message: t.Iterable[tuple[int, bytes]], number: int) -> dict[str, str]:
+    """Return a map of strings, the field ``number`` of a message."""
+    entries = (dict(grpc.fields(content)) for field, content in message if field == number)
+    return {_text(entry.get(_KEY, b"")): _text(entry.get(_VALUE, b"")) for entry in entries}
 
 
 def _information(reply: t.Iterable[tuple[int, bytes]]) -> dict[bytes, bytes]:

@@ -15,6 +15,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.cdi_support import (
     ENGINES,
     CdiEngine,
+    adds_devices_of_nri,
     engines_for,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
@@ -244,3 +245,15 @@ def test_auto_finds_a_program_that_only_its_unit_names(tmp_path: Path, name: str
     assert found.newest is not None
     # The inspection of the engine finds the same program.
     assert Target(name).load().inspect(live(tmp_path)).binary == f"/{program}"
+
+
+@pytest.mark.parametrize(
+    ("version", "adds"),
+    [
+        ("1.6.39", False), ("1.7.29", False), ("1.7.30", True), ("1.7.34-k3s1", True), ("2.0.7", False),
+        ("v2.1.0", True), ("2.3.4", True), ("", True), (None, True),
+    ],
+)  # fmt: skip
+def test_releases_that_add_devices_of_nri_plugins(version: str | None, adds: bool) -> None:
+    assert adds_devices_of_nri("containerd", version) is adds
+    assert adds_devices_of_nri("crio", version)

@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.container
     Container,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.contents import Specifications
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.rules import MANAGEMENT_KIND
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.explained_containers import (
     BY_CDI,
     BY_HOOK,
@@ -43,6 +44,14 @@ if TYPE_CHECKING:
 HOOK = "/usr/bin/nvidia-container-runtime-hook"
 
 
+NRI = HOST._replace(nri_plugin=True)
+
+
+def with_nri(*names: str) -> Container:
+    """Return a container whose engine does not report what it requests, with the annotation of its pod."""
+    return container(nri_devices=names or ("nvidia.com/gpu=0",), request_known=False)
+
+
 # Each container, the host, and the code of the first failed step.
 BROKEN: list[tuple[str, Container, ExplainedHost, str]] = [
     ("no request", container(), HOST, "no-gpu-requested"),
@@ -52,6 +61,10 @@ BROKEN: list[tuple[str, Container, ExplainedHost, str]] = [
     ("an old image with another runtime", container(environment={"CUDA_VERSION": "10.1"}), HOST, "runtime-not-nvidia"),
     ("the program is missing", with_nvidia(), HOST._replace(program_exists=False), "program-missing"),
     ("CDI is off", with_cdi("0"), HOST._replace(engine_cdi=False), "cdi-disabled"),
+    ("no NRI plugin", with_nri(), HOST, "nri-plugin-missing"),
+    ("an engine that ignores NRI plugins", with_nri(), NRI._replace(nri_adds=False), "nri-unsupported"),
+    ("an NRI plugin with CDI off", with_nri(), NRI._replace(engine_cdi=False), "cdi-disabled"),
+    ("an NRI plugin that has added nothing", with_nri(), NRI._replace(mountinfo=mounts()), "devices-missing"),
     ("--gpus without a program", with_gpus(), HOST._replace(programs=frozenset()), "gpus-unsupported"),
     ("--gpus with CDI alone in Docker 26", with_gpus(), HOST._replace(programs=frozenset(("nvidia-cdi-hook",))),
      "gpus-unsupported"),
@@ -98,6 +111,12 @@ WHOLE: list[tuple[str, Container, ExplainedHost, str]] = [
     ("one GPU", with_nvidia("GPU-1"), OLD._replace(mountinfo=BY_HOOK), "has 1 of 2 GPUs of this host through"),
     ("just-in-time CDI", with_nvidia(), HOST._replace(mountinfo=BY_HOOK), "in mode jit-cdi."),
     ("CDI of the engine", with_cdi("0"), HOST._replace(mountinfo=BY_CDI), "has nvidia.com/gpu=0 through CDI of"),
+    ("the NRI plugin", with_nri(), NRI._replace(mountinfo=BY_CDI), "has nvidia.com/gpu=0 through CDI of docker."),
+    ("the NRI plugin, which has stopped", with_nri(), HOST._replace(mountinfo=BY_CDI), "does not run on this host."),
+    ("an annotation for an NRI plugin that does not run", with_nvidia(nri_devices=("nvidia.com/gpu=0",)),
+     HOST._replace(mountinfo=BY_HOOK), "in mode jit-cdi."),
+    ("an annotation for an NRI plugin, and CDI", with_cdi("0", nri_devices=("nvidia.com/gpu=1",)),
+     HOST._replace(mountinfo=BY_CDI), "has nvidia.com/gpu=0 through CDI of docker."),
     ("CDI of the runtime", with_nvidia("nvidia.com/gpu=0"), HOST._replace(mountinfo=BY_CDI), "in mode cdi."),
     ("specifications of the engine alone", with_cdi("0"),
      HOST._replace(mountinfo=BY_CDI, runtime_specifications=Specifications()), "through CDI of docker."),
@@ -356,3 +375,14 @@ def test_advice_for_each_engine() -> None:
     assert "--device nvidia.com/gpu=all" in advice["podman"]
     assert "runtimeClassName" in advice["containerd"]
     assert advice["containerd"] == advice["crio"]
+
+
+def test_an_nri_plugin_adds_devices_for_management_in_some_namespaces() -> None:
+    devices = {f"{MANAGEMENT_KIND}=all": "/etc/cdi/nvidia.yaml"}
+    specifications = HOST.engine_specifications._replace(devices=devices)
+    host = NRI._replace(engine_specifications=specifications, mountinfo=BY_CDI)
+    (step,) = (one for one in explain.explain(with_nri(*devices), host)["steps"] if one["name"] == "injection")
+    assert (step["ok"], f" {MANAGEMENT_KIND} only in its own namespace" in step["message"]) == (True, True)
+    steps = explain.explain(with_nri(), NRI._replace(mountinfo=BY_CDI))["steps"]
+    assert not any("namespace" in one["message"] for one in steps)
+    assert "by the annotation nvidia.cdi.k8s.io of its pod." in steps[0]["message"]

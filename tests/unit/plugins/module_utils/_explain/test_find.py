@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import types
 import typing as t
 from pathlib import Path
 
@@ -279,7 +280,8 @@ def of_pod(identifier: str, created: int, pod: str, name: str = "main", padding:
     values = {"pod.namespace": "default", "pod.name": pod, "container.name": name}
     labels = b"".join(field(8, field(1, f"io.kubernetes.{key}") + field(2, value)) for key, value in values.items())
     annotation = field(9, field(1, "a") + field(2, "x" * padding))
-    return field(1, field(1, identifier) + field(3, field(1, name)) + labels + annotation + field(7, created))
+    sandbox = field(2, "pod-1")
+    return field(1, field(1, identifier) + sandbox + field(3, field(1, name)) + labels + annotation + field(7, created))
 
 
 @functools.lru_cache(maxsize=1)
@@ -299,8 +301,9 @@ def selects(
 
 
 class Cri(FakeCri):
-    """A CRI with one container of a pod. ``reply`` replaces its status."""
+    """A CRI with one container of a pod, which has ``annotations``. ``reply`` replaces its status."""
 
+    annotations: t.Mapping[str, str] = types.MappingProxyType({})
     reply: bytes | None = None
     more = b""
     identifiers: tuple[str, ...] = (ONE, TWO, THREE)
@@ -321,6 +324,11 @@ class Cri(FakeCri):
         assert dict(fields(message))[1].decode() in self.identifiers
         info = field(1, "info") + field(2, json.dumps(INFO))
         return field(1, field(1, ONE) + field(3, 1)) + field(2, info) if self.reply is None else self.reply
+
+    def do_pod_sandbox_status(self, message: bytes) -> bytes:
+        assert dict(fields(message)) == {1: b"pod-1"}
+        annotations = (field(8, field(1, key) + field(2, value)) for key, value in self.annotations.items())
+        return field(1, field(1, "pod-1") + b"".join(annotations))
 
     def find(self, name: str) -> FoundContainer:
         return explain_find.find(name, Selector("containerd"), self.host, lambda _argv: (0, "", ""))
@@ -355,6 +363,30 @@ def test_cri(cri: Cri, name: str) -> None:
     assert (found.pid, found.program, found.cdi_devices) == (872, NVIDIA, ("nvidia.com/gpu=0",))
     assert found.environment == {"NVIDIA_VISIBLE_DEVICES": "all"}
     assert found.received == {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "devices"),
+    [
+        ({}, ()),
+        ({"cdi.k8s.io/main": "nvidia.com/gpu=0", "nvidia.cdi.k8s.io/container.other": "nvidia.com/gpu=0"}, ()),
+        ({"nvidia.cdi.k8s.io": "nvidia.com/gpu=0"}, ("nvidia.com/gpu=0",)),
+        ({"nvidia.cdi.k8s.io": "a.com/b=c", "nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=0"}, ("nvidia.com/gpu=0",)),
+        ({"nvidia.cdi.k8s.io/pod": "a.com/b=c", "nvidia.cdi.k8s.io/container.main": "nvidia.com/gpu=0,x.com/y=1,"},
+         ("nvidia.com/gpu=0", "x.com/y=1")),
+        # That of the container replaces that of the pod.
+        ({"nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=0", "nvidia.cdi.k8s.io/container.main": ""}, ()),
+    ],
+)  # fmt: skip
+def test_annotations_for_the_nri_plugin(cri: Cri, annotations: dict[str, str], devices: tuple[str, ...]) -> None:
+    cri.annotations = annotations
+    assert cri.find("training-0/main").container.nri_devices == devices
+
+
+def test_a_pod_without_a_valid_answer(cri: Cri) -> None:
+    cri.errors["PodSandboxStatus"] = "no pod"
+    with pytest.raises(HostError, match=r"cannot be read: .*no pod"):
+        cri.find("main")
 
 
 def test_the_newest_container_of_a_pod(cri: Cri) -> None:

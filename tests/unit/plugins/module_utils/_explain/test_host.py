@@ -265,3 +265,15 @@ def test_selection(names: tuple[str, ...], selected: list[str], unknown: tuple[s
 
 def test_nodes_of_a_selection() -> None:
     assert ExplainedHost(all_gpus=GPUS).select(("1", "1:0")).nodes == ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3")
+
+
+def test_the_nri_plugin(made: Made) -> None:
+    def read(devices: tuple[str, ...] = ("nvidia.com/gpu=0",)) -> ExplainedHost:
+        given = Container("containerd", "3a3a", "training-0/main", RUNNING, nri_devices=devices)
+        return explain_host.read_host(given, ReportedEngine("2.0.7", cdi=True), None, made.host, run)
+
+    for path, text in (("run/nri/nri.sock", ""), ("proc/41/comm", "nvidia-toolkit\n"), ("proc/41/status", "Uid:\t0\n")):
+        assert not read().nri_plugin
+        made.add(path, text)
+    assert (read().nri_plugin, read().nri_adds) == (True, False)
+    assert not read(()).nri_plugin

@@ -165,7 +165,7 @@ def test_containers(monkeypatch: pytest.MonkeyPatch) -> None:
     loose = field(1, "bb") + field(3, field(1, "x")) + field(8, field(1, "app") + field(2, "y"))
     asked = _answer(monkeypatch, field(1, of_pod) + field(1, loose) + field(1, b""))
     assert list_containers("/run/x.sock") == [
-        CriContainer("aa", ("ns/web-0/main", "web-0/main", "main"), 9),
+        CriContainer("aa", ("ns/web-0/main", "web-0/main", "main"), 9, "pod"),
         CriContainer("bb", ("x",)),
         CriContainer("", ("",)),
     ]
