@@ -41,9 +41,14 @@ def choose(facts: InjectionFacts) -> str | None:
 
 def reason_for_none(facts: InjectionFacts) -> str:
     """Return why choose() returned None."""
-    if facts.cdi is None:
-        return f"It is unknown whether {facts.engine} reads CDI specifications, or its version cannot."
-    return facts.cdi_problem if facts.cdi else f"CDI is off in {facts.engine}."
+    return facts.cdi_problem if facts.cdi else without_cdi(facts.engine, facts.cdi)
+
+
+def without_cdi(engine: str, cdi: bool | None) -> str:
+    """Return why ``engine`` adds no CDI devices. ``cdi`` is False, or None if it is unknown."""
+    if cdi is None:
+        return f"It is unknown whether {engine} reads CDI specifications, or its version cannot."
+    return f"CDI is off in {engine}."
 
 
 def describe(injection: str, engine: str, runtime_name: str) -> str:

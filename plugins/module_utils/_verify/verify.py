@@ -220,12 +220,12 @@ class Verification:
 
     def _check_cdi_is_on(self, state: engines_base.ConfiguredState) -> verify_checks.Check:
         """Check that the engine reads CDI specifications. The runtime need not be registered."""
-        engine, path = self.engine.name, self.installation.config_path
-        if self._cdi(state):
+        engine, cdi = self.engine.name, self._cdi(state)
+        if cdi:
             return verify_checks.passed(FILE, f"CDI is on in {engine}.")
         return verify_checks.failed(
             FILE,
-            f"CDI is off in {engine} ({path}).",
+            f"{verify_injection.without_cdi(engine, cdi)} Its configuration is {self.installation.config_path}.",
             f"Set {errors.option:enable_cdi} of nvidia_runtime_config to true.",
         )
 

@@ -454,7 +454,7 @@ def test_cdi_must_be_on(unregistered: DockerWithContainers, level: str) -> None:
     del unregistered.info["CDISpecDirs"]
     message, details = failure(unregistered, level=level, method="cdi")
     assert details["failed_check"] == "engine file"
-    assert "CDI is off in docker" in message
+    assert "CDI is off in docker. " in message
     assert "enable_cdi" in message
 
 
