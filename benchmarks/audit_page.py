@@ -18,13 +18,12 @@ import re
 import resource
 import shutil
 import statistics
-import sys
 import tempfile
 import time
-import types
 import typing as t
 from pathlib import Path
 
+from cdi import make_importable
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
@@ -65,10 +64,7 @@ class Round(t.NamedTuple):
 
 def build(hosts: int, path: Path) -> None:
     """Write the page of this many hosts, and print what the controller needs for it."""
-    for name in ("ansible_collections", "ansible_collections.gpufleet", "ansible_collections.gpufleet.nvidia"):
-        package = types.ModuleType(name)
-        package.__path__ = [str(ROOT)]
-        sys.modules[name] = package
+    make_importable()
     # These imports need the packages above.
     from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit import page, report  # noqa: PLC0415
     from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures import audit_results  # noqa: PLC0415

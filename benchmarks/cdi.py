@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """CPU time of making a CDI specification: generation, its rules, the check of the host, and writing it as text.
 
-Each measurement is a process of its own, as each task is one on a host; what its imports take is told apart from the
-work, and the start of Python is not told.  The hosts are trees with device nodes, which only root can make, and with as
-many libraries as a desktop has.
+Each measurement is a process of its own, as each task is one on a host. The time of the imports is printed separately;
+the start of Python is not measured. The hosts are trees with device nodes, which only root can make, and with as many
+libraries as a desktop has.
 
-usage: python3 benchmarks/cdi.py [rounds]
+usage, as root, with a Python that has pytest: python3 benchmarks/cdi.py [rounds]
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OTHER_LIBRARIES = 3000
 # GPUs, MIG devices of each, and the goal in milliseconds.
 CASES = (("8 GPUs", 8, 0, 150), ("8 GPUs of 7 MIG devices each", 8, 7, 400))
 
-# What is measured, with the tree and the GPUs as its arguments.
+# What is measured. Arguments: the collection, the tree, the GPUs.
 PROGRAM = """
 import sys, time, types
 for name in ("ansible_collections", "ansible_collections.gpufleet", "ansible_collections.gpufleet.nvidia"):
@@ -63,7 +63,7 @@ def make_importable() -> None:
 def prepare(folder: Path, count: int, parts: int) -> str:
     """A host's tree, and its GPUs as PROGRAM takes them."""
     make_importable()
-    # Not before there are packages to import from.
+    # These imports need the packages above.
     from ansible_collections.gpufleet.nvidia.tests.unit.helpers import (  # noqa: PLC0415
         driver_layouts,
         driver_trees,
@@ -74,7 +74,7 @@ def prepare(folder: Path, count: int, parts: int) -> str:
     tree.program("/usr/bin/nvidia-cdi-hook")
     for number in range(OTHER_LIBRARIES):
         tree.file(f"{driver_trees.MULTIARCH}/libother{number}.so.1")
-    return repr(driver_trees.machine(*devices))
+    return repr(driver_trees.inventory_of(*devices))
 
 
 def spent(tree: str, machine: str) -> list[float]:

@@ -1,24 +1,26 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Measure site.yml on unchanged hosts, as ratios to a play of nine pings and to a play of 16 ordinary tasks.
+"""Measure site.yml on unchanged hosts, as ratios to plays of pings and of ordinary tasks.
 
 The hosts are directory trees with the toolkit, eight GPUs, Docker, containerd and CRI-O, over local connections or SSH.
 Each round runs each play once, one after the other, so that a change of the machine's speed affects all of them. The
 ratios are of processor time (controller and modules), which other work on the machine changes less than the elapsed
-time. Over SSH, the processor time does not include the modules.
+time. With --connection ssh, an SSH server runs during each play, whose processor time and that of its modules count.
 
 usage, as root: python3 benchmarks/site.py ANSIBLE_PLAYBOOK [--hosts N] [--forks N...] [--rounds N]
-                [--engines NAME...] [--plays NAME...] [--connection ssh] [--recorded]
+                [--engines NAME...] [--plays NAME...] [--connection ssh] [--recorded] [--python PATH]
 
-Variables of Ansible, such as ANSIBLE_PIPELINING, ANSIBLE_STRATEGY and ANSIBLE_REMOTE_PORT, apply. With ssh all
-hosts are trees of this machine, on which an SSH server must accept root's key. With --recorded, all hosts are the same
-tree, and a module runs once; afterwards a shell script prints its result. This measures the controller with many hosts.
+Variables of Ansible, such as ANSIBLE_PIPELINING and ANSIBLE_STRATEGY, apply. Root runs it, and ssh needs the packages
+of OpenSSH. --python is the Python of the hosts. With --recorded, all hosts are the same tree, and a module runs once;
+afterwards a shell script prints its result. This measures the controller with many hosts.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import json
 import os
 import re
@@ -109,9 +111,36 @@ ORDINARY = """
       loop: *files
     - ansible.builtin.service_facts:
 """
-PLAYS = {"site": SITE, "pings": PINGS, "ordinary": ORDINARY}
+# The shortest such role: the source, the packages, config.toml, and the command for an engine. It detects no drift.
+PLAIN = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - ansible.builtin.stat: {path: "{{ tree }}/etc/apt/keyrings/nvidia.gpg"}
+    - ansible.builtin.copy: {dest: "{{ tree }}/etc/nvidia.list", content: deb, mode: "0644"}
+    - ansible.builtin.command: {argv: ["true"]}
+      changed_when: false
+    - ansible.builtin.copy: {dest: "{{ tree }}/etc/nvidia.toml", content: mode, mode: "0644"}
+    - ansible.builtin.command: {argv: ["true"]}
+      changed_when: false
+"""
+PLAYS = {"site": SITE, "pings": PINGS, "ordinary": ORDINARY, "plain": PLAIN}
 
 
+SSHD_CONFIG = """
+ListenAddress 127.0.0.1:{port}
+HostKey {folder}/key
+AuthorizedKeysFile {folder}/key.pub
+PermitRootLogin yes
+StrictModes no
+UsePAM no
+PidFile none
+MaxStartups 100
+Subsystem sftp internal-sftp
+"""
+PORT = "2522"
+# For prctl() of Linux.
+PR_SET_CHILD_SUBREAPER = 36
 # Counts the modules that are started.
 COUNTING = """#!/bin/sh
 echo >>{started}
@@ -137,13 +166,16 @@ def prepare(folder: Path, options: argparse.Namespace) -> None:
     (folder / "hosts.ini").write_text(
         "".join(f"{name} tree={tree} ansible_host=127.0.0.1\n" for name, tree in trees.items())
     )
+    (folder / "sshd_config").write_text(SSHD_CONFIG.format(port=PORT, folder=folder))
+    if options.connection == "ssh":
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "key"], check=True)
     (folder / "callbacks").mkdir()
     (folder / "callbacks/counter.py").write_text(COUNTER)
     (folder / "answers").mkdir()
     python = folder / "python"
-    python.write_text(RECORDED.format(answers=folder / "answers", python=sys.executable))
+    python.write_text(RECORDED.format(answers=folder / "answers", python=options.python))
     python.chmod(0o755)
-    (folder / "counting").write_text(COUNTING.format(started=folder / "started", python=sys.executable))
+    (folder / "counting").write_text(COUNTING.format(started=folder / "started", python=options.python))
     (folder / "counting").chmod(0o755)
     for name, text in PLAYS.items():
         (folder / f"{name}.yml").write_text(text)
@@ -191,29 +223,63 @@ def play(
     name: str,
     forks: int,
     *,
-    program: str = sys.executable,
+    program: str = "",
     more: tuple[str, ...] = (),
 ) -> Cost:
     """Run one play and return its cost. ``program`` is what Ansible starts as the Python of the hosts."""
     counted = folder / "counted.json"
     environ = {
-        **os.environ, "ANSIBLE_CALLBACK_PLUGINS": str(folder / "callbacks"), "ANSIBLE_CALLBACKS_ENABLED": "counter",
-        "COUNTED": str(counted), "ANSIBLE_PYTHON_INTERPRETER": program,
+        **os.environ, **_ssh_variables(folder), "ANSIBLE_CALLBACK_PLUGINS": str(folder / "callbacks"),
+        "ANSIBLE_CALLBACKS_ENABLED": "counter", "COUNTED": str(counted),
+        "ANSIBLE_PYTHON_INTERPRETER": program or options.python,
     }  # fmt: skip
     argv = [
         options.playbook, "-i", str(folder / "hosts.ini"), "-c", options.connection, "-f", str(forks), *more,
         str(folder / f"{name}.yml"),
     ]  # fmt: skip
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    with subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        output = process.stdout.read() if process.stdout else ""
-        _pid, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    elapsed, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with _ssh_server(folder) if options.connection == "ssh" else contextlib.nullcontext():
+        start = time.perf_counter()
+        with subprocess.Popen(
+            argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            output = process.stdout.read() if process.stdout else ""
+            _pid, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        elapsed = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if process.returncode:
         sys.exit(f"{name} failed:\n{output}")
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Cost(processor, elapsed, usage.ru_maxrss // 1024, json.loads(counted.read_text()))
+
+
+def _ssh_variables(folder: Path) -> dict[str, str]:
+    return {
+        "ANSIBLE_REMOTE_PORT": PORT, "ANSIBLE_PRIVATE_KEY_FILE": str(folder / "key"),
+        "ANSIBLE_HOST_KEY_CHECKING": "false", "ANSIBLE_SSH_CONTROL_PATH_DIR": str(folder / "control"),
+        "ANSIBLE_SSH_COMMON_ARGS": "-o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def _ssh_server(folder: Path) -> t.Iterator[None]:
+    """Run an SSH server, and wait for it and the clients in the background, so that their processor time is counted."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    Path("/run/sshd").mkdir(exist_ok=True)
+    argv = [shutil.which("sshd", path="/usr/sbin:/usr/bin") or "sshd", "-D", "-f", folder / "sshd_config"]
+    server = subprocess.Popen(argv)
+    time.sleep(0.5)
+    try:
+        yield
+    finally:
+        for socket in (folder / "control").glob("*"):
+            subprocess.run(["ssh", "-O", "exit", "-S", socket, "host"], capture_output=True, check=False)
+        time.sleep(0.5)
+        server.terminate()
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.waitpid(-1, 0)
 
 
 def ratio(label: str, costs: list[Cost], others: list[Cost]) -> str:
@@ -231,6 +297,7 @@ def main() -> None:
     parser.add_argument("--connection", choices=("local", "ssh"), default="local")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     parser.add_argument("--recorded", action="store_true")
+    parser.add_argument("--python", default=sys.executable, help="the Python of the hosts")
     parser.add_argument("--plays", nargs="+", choices=PLAYS, default=list(PLAYS))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gpufleet-benchmark-") as name:
@@ -261,10 +328,10 @@ def measure(options: argparse.Namespace, folder: Path, forks: int) -> None:
     costs: dict[str, list[Cost]] = {case: [] for case in options.plays}
     for _round in range(options.rounds):
         for case, measured in costs.items():
-            program = str(folder / "python") if options.recorded else sys.executable
+            program = str(folder / "python") if options.recorded else options.python
             measured.append(play(options, folder, case, forks, program=program))
     print(f"{options.hosts} hosts, {forks} forks, engines: {', '.join(options.engines)}; {options.rounds} rounds")
-    for other, label in (("pings", "nine pings"), ("ordinary", "16 ordinary tasks")):
+    for other, label in (("pings", "nine pings"), ("ordinary", "16 ordinary tasks"), ("plain", "five tasks")):
         if {"site", other} <= set(costs):
             print(ratio(f"site.yml / {label}", costs["site"], costs[other]))
     for case, measured in costs.items():

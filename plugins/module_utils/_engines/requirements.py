@@ -20,7 +20,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
-# The codes of problems that end nvidia_runtime_config with the same message.
+# The codes of problems with which nvidia_runtime_config would fail.
 _UNREADABLE = {
     errors.NvidiaError.code,
     errors.ConfigurationError.code,
@@ -114,7 +114,7 @@ def planned(
     Raises:
         MissingPackageError: The Python of the host lacks a package.
     """
-    # The imports are needed before a change only.
+    # Only an inspection with the options of the later task needs these imports.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import configure, parameters  # noqa: PLC0415
 
     request = parameters.request_of(params)
@@ -137,7 +137,7 @@ def planned(
             configure.ConfigureEngine(options, later, run).execute(check_mode=True)
 
         try:
-            # An engine that takes longer has a problem of its own in the description.
+            # A plan that takes longer tells nothing. The later task plans without this limit.
             info.in_time(info.TIMEOUT, plan)
         except errors.MissingPackageError:
             raise

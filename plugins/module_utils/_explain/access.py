@@ -20,8 +20,8 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import container as explain_container
 
 
-_READ_WRITE = 0o6
-# The major number of /dev/nvidiactl and /dev/nvidia0 to /dev/nvidia254 (kernel-open/common/inc/nv-chardev-numbers.h of
+_READ_WRITE, _READ_WRITE_FOR_ALL = 0o6, 0o666
+# The major number of /dev/nvidiactl and /dev/nvidia0 to /dev/nvidia247 (kernel-open/common/inc/nv-chardev-numbers.h of
 # open-gpu-kernel-modules).
 _MAJOR, _CONTROL_MINOR = 195, 255
 _GPU_NODE = re.compile(r"/dev/nvidia(ctl|[0-9]+)\Z")
@@ -55,11 +55,9 @@ def denied_by_mode(
     """Return the nodes that ``user`` cannot open for reading and writing, and those for which that is unknown."""
     denied, unknown = [], []
     for path, node in nodes.items():
-        if node.mode & _READ_WRITE == _READ_WRITE or (user is not None and user.is_root):
-            continue
         if user is None:
-            unknown.append(path)
-        elif not _permits(node, user):
+            unknown += [path] if node.mode & _READ_WRITE_FOR_ALL != _READ_WRITE_FOR_ALL else []
+        elif not user.is_root and not _permits(node, user):
             denied.append(path)
     return tuple(denied), tuple(unknown)
 
@@ -71,9 +69,10 @@ def _permits(node: NodeAccess, user: explain_container.User) -> bool:
 
 
 def denied_by_cgroup(rules: str, nodes: t.Iterable[str]) -> tuple[str, ...]:
-    """Return the nodes that a device cgroup of version 1 does not permit.
+    """Return the nodes of GPUs, and nvidiactl, that a device cgroup of version 1 does not permit.
 
-    ``rules`` is the file devices.list (Documentation/admin-guide/cgroup-v1/devices.rst of Linux); empty: unknown.
+    The major numbers of other nodes differ between hosts. ``rules`` is the file devices.list
+    (Documentation/admin-guide/cgroup-v1/devices.rst of Linux); empty: unknown.
     """
     permitted = [line.split() for line in rules.splitlines()]
     numbers = {path: _minor(path) for path in nodes}

@@ -36,11 +36,12 @@ GENERATED_NAME = "containerd.toml"
 RUNTIME, RUNTIME_TYPE = "${RUNTIME}", "${RUNTIME_TYPE}"
 # The template of the snap contains a runtime of this name.
 BUNDLED = core_constants.MAIN_PROGRAM
-_SNAP_INFO = "/snap/microk8s/current/meta/snap.yaml"
 _PLACEHOLDER = re.compile(r"\$\{[A-Z_]+\}")
 _ARGUMENTS = "/var/snap/microk8s/current/args"
 # Fedora and related distributions have snaps below /var/lib/snapd.
-_PROGRAMS = ("/snap/microk8s/current/bin/containerd", "/var/lib/snapd/snap/microk8s/current/bin/containerd")
+_SNAPS = ("/snap/microk8s/current", "/var/lib/snapd/snap/microk8s/current")
+_PROGRAMS = tuple(f"{folder}/bin/containerd" for folder in _SNAPS)
+_SNAP_INFO = tuple(f"{folder}/meta/snap.yaml" for folder in _SNAPS)
 # The errors of a program that finds its libraries only inside the snap, and of one that cannot be started at all.
 _NOT_STARTED = ("error while loading shared libraries", "cannot be run: ", "failed to run command")
 
@@ -174,7 +175,7 @@ class TemplatePlanner(containerd_plan.ContainerdPlanner):
         self._check(request)
         if self.context.content is None:
             raise errors.NvidiaError(f"{self.main.path} does not exist. Install MicroK8s, which contains this file.")
-        if b"confinement: strict" in (self._snap_info() or b""):
+        if any(b"confinement: strict" in (self._snap_info(path) or b"") for path in _SNAP_INFO):
             self.warnings.append(
                 "This MicroK8s is strictly confined and cannot run NVIDIA's runtimes of the host. Install MicroK8s from"
                 " a channel with classic confinement."
@@ -195,9 +196,9 @@ class TemplatePlanner(containerd_plan.ContainerdPlanner):
             if getattr(request, name):
                 raise errors.NvidiaError(f"MicroK8s does not support {errors.option:{name}}. Remove this option.")
 
-    def _snap_info(self) -> bytes | None:
+    def _snap_info(self, path: str) -> bytes | None:
         try:
-            return self.context.files.read(_SNAP_INFO)
+            return self.context.files.read(path)
         except errors.HostError:
             return None
 

@@ -25,8 +25,10 @@ NODE, OTHER = "/dev/nvidia0", "/dev/nvidia1"
         (NodeAccess(0o660, 0, 44), IN_GROUP, False, False),
         (NodeAccess(0o664, 0, 44), USER, True, False),
         # Only the first class that matches counts.
-        (NodeAccess(0o606, 0, 44), IN_GROUP, False, False),
-        (NodeAccess(0o646, 0, 44), IN_GROUP, False, False),
+        (NodeAccess(0o606, 0, 44), IN_GROUP, True, False),
+        (NodeAccess(0o646, 0, 44), IN_GROUP, True, False),
+        (NodeAccess(0o606, 0, 44), USER, False, False),
+        (NodeAccess(0o606, 0, 44), None, False, True),
         (NodeAccess(0o600, 1000, 44), USER, False, False),
         (NodeAccess(0o660, 0, 44), None, False, True),
         # Root of a user namespace is another user of the host.

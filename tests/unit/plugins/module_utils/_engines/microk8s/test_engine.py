@@ -219,10 +219,11 @@ def test_refuses_missing_template(tmp_path: Path) -> None:
     assert tree.files() == {}
 
 
+@pytest.mark.parametrize("snaps", ["snap", "var/lib/snapd/snap"])
 @pytest.mark.parametrize(("confinement", "warned"), [("classic", False), ("strict", True)])
-def test_warns_about_strict_confinement(tmp_path: Path, confinement: str, warned: bool) -> None:
+def test_warns_about_strict_confinement(tmp_path: Path, snaps: str, confinement: str, warned: bool) -> None:
     tree = microk8s_tree(tmp_path)
-    tree.write("snap/microk8s/5000/meta/snap.yaml", f"name: microk8s\nconfinement: {confinement}\n")
+    tree.write(f"{snaps}/microk8s/current/meta/snap.yaml", f"name: microk8s\nconfinement: {confinement}\n")
     assert any("strictly confined" in warning for warning in tree.present().warnings) is warned
 
 
