@@ -1,6 +1,6 @@
-"""Inside a host: what the module reports about a kubelet and a device plugin, which are stand-ins that speak gRPC.
+"""Inside a host: what nvidia_container_info reports about a kubelet and a device plugin.
 
-Prints JSON, as Report does.
+Both are stand-ins that speak gRPC. Prints JSON, as Report does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from toolkits import Report
 
 KUBELET, PLUGIN = node_standins.SERVICES
 GPUS = [simulated_gpus.uuid(number) for number in (0, 1)]
-# The findings about Kubernetes that one of the cases below has.
+# The findings about Kubernetes that the cases compare. No case has device-unhealthy.
 FINDINGS = ("devices-not-offered", "device-unhealthy", "device-plugin-dead", "device-plugin-not-registered")
 SECONDS = 20.0
 # As JSON, which a host can read without a package of the controller.
@@ -26,7 +26,7 @@ SPECIFICATION = str(checks.SPECIFICATION.with_suffix(".json"))
 
 
 def describe() -> dict[str, Any]:
-    """Call the module."""
+    """Call nvidia_container_info."""
     return call("nvidia_container_info", gather_subset=["engines", "toolkit", "gpus", "cdi", "kubernetes", "findings"])
 
 
@@ -78,7 +78,8 @@ def main() -> None:
 
     start_plugin(gpu0="Healthy", gpu1="Healthy")
     check(report, "restarted plugin", GPUS, [])
-    # This plugin does not register again. The checkpoint has its devices, so it had loaded NVML.
+    # This plugin does not register again. The checkpoint has its devices, so it had loaded NVML, and the finding is not
+    # device-plugin-without-nvml.
     run("systemctl", "restart", KUBELET)
     check(report, "restarted kubelet", [], ["device-plugin-not-registered"])
 

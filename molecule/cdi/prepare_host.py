@@ -15,7 +15,8 @@ import load_busybox
 import simulated_gpus
 import start as pods
 
-# The wrapper of runc, which omits settings that a host inside a container cannot apply. Podman would use /usr/sbin.
+# The wrapper of runc, which omits settings that a host inside a container cannot apply. By default, Podman would start
+# /usr/sbin/runc.
 PODMAN = """\
 [containers]
 default_ulimits = []
@@ -68,11 +69,13 @@ def main() -> None:
     image = load_busybox.image(checks.IMAGE)
     subprocess.run(["podman", "load", "--quiet"], input=image, check=True, stdout=subprocess.DEVNULL)
     if suite != "bookworm":
+        # Some hosts do not have this directory at first. If it appears later, it must not count as a difference from
+        # the fresh host.
         Path("/etc/docker").mkdir(exist_ok=True)
         subprocess.run(["docker", "load", "--quiet"], input=image, check=True, stdout=subprocess.DEVNULL)
         subprocess.run(["ctr", "--namespace=k8s.io", "images", "import", "-"], input=image, check=True)
         pods.load_image()
-    # The files are read before this script installs others.
+    # Save the state of the fresh host. This is the last step, so that no file of this script is a difference from it.
     subprocess.run([sys.executable, "-B", "/molecule/cdi/observe.py", "--fresh"], check=True)
 
 

@@ -1,4 +1,7 @@
-"""Shared by the programs in this folder: toolkits to install, the driver, and the report of failed checks."""
+"""Shared by the programs in this folder: toolkits to install, the driver, and the report of failed checks.
+
+Nine programs in molecule/cdi use the report too.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ MODULES = Path("/sys/module")
 DRIVER = MODULES / "nvidia"
 # The name of the directory of a version. Several directories may have the same content.
 NAME = re.compile(r"(?:[0-9]+\.[0-9.]+|unknown)-[0-9a-f]{12}(?:-[0-9]+)?\b")
-# A stand-in for runc that prints what it was started with. It starts no program, because it runs thousands of times.
+# A stand-in for runc that prints the paths of two programs that it finds in PATH, and config.toml. It starts no
+# program, because it runs thousands of times.
 LOW_LEVEL = """\
 #!/bin/sh
 command -v nvidia-container-runtime-hook
@@ -113,9 +117,10 @@ def make_low_level() -> None:
 
 
 def start(dest: str) -> tuple[str, str]:
-    """Start the runtime as an engine does, with the driver. Return its version and an empty text, or "" and the error.
+    """Start the runtime as an engine does. Return its version and an empty text, or "" and the error.
 
-    All files that it uses must be of that version. The files of NVIDIA's installer have no version and are not checked.
+    The driver must be loaded. All files that the runtime uses must be of that version. The files of NVIDIA's installer
+    have no version and are not checked.
     """
     environment = {"PATH": f"{LOW_LEVEL_FOLDER}:/usr/bin:/bin", "GPUFLEET_CALLS": "/dev/stdout"}
     try:
@@ -167,7 +172,7 @@ def calls() -> list[str]:
 
 
 def of_one_version(line: str) -> str:
-    """Return the directory name of the version in a call, empty if the call names several versions."""
+    """Return the directory name of the version in a call, empty if the call does not name exactly one version."""
     names = set(NAME.findall(line))
     same = len(names) == 1 and line.startswith(f"{next(iter(names)).split('-')[0]} ")
     return names.pop() if same else ""

@@ -129,7 +129,7 @@ lines:
   type: list
   elements: str
   sample:
-    - "2 hosts: 1 critical, 0 with warnings only, 0 with info only, 1 without findings."
+    - "2 hosts: 1 critical, 0 with a warning at most, 0 with info only, 1 without findings."
     - "1 finding: 1 critical, 0 warnings, 0 info."
     - "critical  gpu-01  docker: The default runtime nvidia is not defined. -> Set another default runtime."
 counts:

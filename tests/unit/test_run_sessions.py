@@ -26,10 +26,9 @@ TESTS = Path(__file__).resolve().parents[1]
 def runner(monkeypatch: pytest.MonkeyPatch) -> t.Iterator[t.Any]:
     if not (TESTS / "run.py").is_file():
         pytest.skip("needs a clone of the repository")
-    before, path = set(sys.modules), list(sys.path)
+    before = set(sys.modules)
     monkeypatch.syspath_prepend(str(TESTS))
     yield importlib.import_module("run")
-    sys.path[:] = path
     for name in set(sys.modules) - before:
         del sys.modules[name]
 
@@ -63,7 +62,7 @@ def test_says_nothing_if_all_tests_ran(runner: t.Any, tmp_path: Path, capsys: py
     assert not capsys.readouterr().out
 
 
-@pytest.mark.parametrize("kind", ["missing", "a file", "not of a directory", "of the user"])
+@pytest.mark.parametrize("kind", ["missing", "a file", "empty", "of the user"])
 @pytest.mark.usefixtures("runner")
 def test_needs_no_home(tmp_path: Path, kind: str) -> None:
     home = tmp_path / "home"
@@ -71,8 +70,9 @@ def test_needs_no_home(tmp_path: Path, kind: str) -> None:
         home.touch()
     elif kind == "of the user":
         home.mkdir()
-    environ = {"HOME": "" if kind == "not of a directory" else str(home), "TMPDIR": str(tmp_path)}
-    if kind == "not of a directory" and os.access("/", os.W_OK):
+    # Python takes an empty HOME for /.
+    environ = {"HOME": "" if kind == "empty" else str(home), "TMPDIR": str(tmp_path)}
+    if kind == "empty" and os.access("/", os.W_OK):
         pytest.skip("needs a user who cannot write to /")
     code = "import nox_support; print(nox_support.HOME, nox_support.CACHE)"
     command = [sys.executable, "-B", "-c", code]
@@ -80,6 +80,9 @@ def test_needs_no_home(tmp_path: Path, kind: str) -> None:
     own = home if kind == "of the user" else tmp_path / f"gpufleet-nvidia-{os.geteuid()}"
     assert done.stdout.split() == [str(own), f"{own}/.cache/gpufleet-nvidia"]
     # An existing directory is used again, but not one that others can open.
+    again = subprocess.run(command, env=environ, cwd=TESTS, capture_output=True, text=True, check=True)
+    assert again.stdout == done.stdout
     own.chmod(0o755)
-    again = subprocess.run(command, env=environ, cwd=TESTS, capture_output=True, text=True, check=False)
-    assert again.returncode == (0 if kind == "of the user" else 1)
+    opened = subprocess.run(command, env=environ, cwd=TESTS, capture_output=True, text=True, check=False)
+    assert opened.returncode == (0 if kind == "of the user" else 1)
+    assert (f"{own} is not a directory that only this user can open" in opened.stderr) == (kind != "of the user")

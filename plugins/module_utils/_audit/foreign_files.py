@@ -316,7 +316,7 @@ def old_hooks(configs: HostConfigs) -> report.Findings:
     """Yield findings for OCI hooks of NVIDIA's that this collection has not written."""
     missing: dict[str, list[str]] = {}
     usable: list[str] = []
-    for path in (f"{directory}/{nvidia_files.HOOK_NAME}" for directory in nvidia_files.HOOK_FOLDERS):
+    for path in nvidia_files.HOOK_PATHS:
         content = None if configs.is_recorded(path) else configs.content(path)
         if content is None or not nvidia_files.is_nvidia_hook(content):
             continue

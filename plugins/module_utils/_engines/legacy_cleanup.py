@@ -456,7 +456,7 @@ def crio(scan: LegacyCleanup) -> None:
 
 def hooks(scan: LegacyCleanup) -> None:
     """Scan for NVIDIA's hook, which CRI-O and Podman run in addition to CDI and the runtimes."""
-    for path in (f"{folder}/{nvidia_files.HOOK_NAME}" for folder in nvidia_files.HOOK_FOLDERS):
+    for path in nvidia_files.HOOK_PATHS:
         if scan.writes_hook:
             continue
         content = scan.foreign_content(path)

@@ -35,6 +35,7 @@ if t.TYPE_CHECKING:
 HOOK_NAME = "oci-nvidia-hook.json"
 # In the order in which engines read them.
 HOOK_FOLDERS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d")
+HOOK_PATHS = tuple(f"{folder}/{HOOK_NAME}" for folder in HOOK_FOLDERS)
 HOOK_PROGRAM = "nvidia-container-runtime-hook"
 # The second is its previous name, which packages keep as a link.
 _HOOK_PROGRAMS = (HOOK_PROGRAM, "nvidia-container-toolkit")

@@ -4,8 +4,8 @@
 
 """Find the engines of a host and load them.
 
-A new engine is a package beside this file, a row in ``flavors`` and a loader here. This file imports all engines, so
-Ansible sends them with each module that imports it.
+docs/architecture.md lists what a new engine needs. This file imports all engines, so Ansible sends them with each
+module that imports it.
 """
 
 from __future__ import annotations
@@ -190,7 +190,9 @@ def resolve_target(
     user: str | None = None,
     service: str | None = None,
 ) -> Target:
-    """Return the target that the parameters select. If the host has no trace of the engine, it is the system's own.
+    """Return the target that the parameters select.
+
+    If the host has no trace of the engine, it is that of ``flavor``, and the system's own without a named flavor.
 
     Raises NvidiaError if several engines match, or if the parameters contradict each other.
     """
@@ -199,15 +201,15 @@ def resolve_target(
         raise errors.NvidiaError(
             f"Unsupported flavor {flavor} for {engine}. Supported: {', '.join([core_constants.AUTO, *supported])}."
         )
-    by_user = any(row.by_user for row in flavors.FLAVORS.values() if row.engine == engine)
-    if user is not None and (not by_user or flavor not in (core_constants.AUTO, *_user_flavors(engine))):
+    of_users = _user_flavors(engine)
+    if user is not None and (not of_users or flavor not in (core_constants.AUTO, *of_users)):
         raise errors.NvidiaError(
             f"The option {errors.option:user} is only for rootless Docker, not for {engine} with"
             f" {errors.option:flavor}: {flavor}. Remove the option."
         )
-    if user is not None or flavor in _user_flavors(engine):
-        return Target(engine, _user_flavors(engine)[0], accounts.require_own(host, user).name)
-    # A user's engine is selected only if the task names it, since any user may have one.
+    if user is not None or flavor in of_users:
+        return Target(engine, of_users[0], accounts.require_own(host, user).name)
+    # Any user may have an engine, so it is selected only if the task names it or if the host has no other.
     targets = targets_on(host, engine)
     found = [
         target
@@ -226,8 +228,8 @@ def resolve_target(
     if len(found) > 1:
         raise errors.NvidiaError(
             f"This host has several installations of {engine}: {', '.join(map(str, found))}, each written as"
-            f" ENGINE/FLAVOR/INSTANCE. Select one with {errors.option:flavor}, and with {errors.option:user} or"
-            f" {errors.option:service} for the instance."
+            f" ENGINE/FLAVOR/INSTANCE (without a flavor: system). Select one with {errors.option:flavor}, and with"
+            f" {errors.option:user} or {errors.option:service} for the instance."
         )
     if len(found) == 1:
         return found[0]

@@ -138,7 +138,7 @@ COLUMNS = (
 # GPU or the toolkit, so their tile has no color.
 _TILES = (
     ("critical", "critical", "with a critical finding"),
-    ("warning", "warning", "warnings only"),
+    ("warning", "warning", "a warning at most"),
     ("info", "info", "info only"),
     ("none", "plain", "without findings"),
 )

@@ -4,8 +4,8 @@
 
 """The report on all hosts of an audit, as data and as lines for a terminal.
 
-Private to this collection. A host may be hostile, or use another version of this collection. A missing or wrong value
-is treated as unknown and never raises an error.
+Private to this collection. A host may be hostile, and its result may lack parts. A missing or wrong value is treated as
+unknown and never raises an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _role_state
 # Increased if a reader of an older report would misunderstand a newer one.
 SCHEMA = 1
 # The severities of findings, the highest first.
-SEVERITIES = ("critical", "warning", "info")
+SEVERITIES = audit_report.SEVERITIES
 OK, UNREACHABLE, FAILED = "ok", "unreachable", "failed"
 STOPPED = "stopped"
 
@@ -120,8 +120,8 @@ def _summary(totals: Mapping[str, t.Any]) -> list[str]:
     """Return lines with the numbers of hosts, of findings, and of hosts without findings that are not OK."""
     highest, found = table(totals.get("hosts_by_severity")), table(totals.get("findings"))
     hosts = (
-        f"{counted(totals['hosts'], 'host')}: {highest['critical']} critical, {highest['warning']} with warnings only,"
-        f" {highest['info']} with info only, {highest['none']} without findings"
+        f"{counted(totals['hosts'], 'host')}: {highest['critical']} critical, {highest['warning']} with a warning at"
+        f" most, {highest['info']} with info only, {highest['none']} without findings"
     )
     not_read = [f"{totals[state]} {state}" for state in (UNREACHABLE, FAILED) if totals[state]]
     severities = f"{found['critical']} critical, {counted(found['warning'], 'warning')}, {found['info']} info"
@@ -146,6 +146,9 @@ _NOT_STARTED = "MODULE FAILURE"
 # The name of Ansible's temporary directory changes with each run. The same hosts must give the same report.
 _TEMPORARY = re.compile(r"ansible-tmp-[0-9.-]+")
 _TRACEBACK = "Traceback (most recent call last)"
+# What OpenSSH prints to its error output when it closes the terminal of a command (ssh -tt). All output of the module
+# is then in the standard output.
+_OF_SSH = re.compile(r"(?:Shared c|C)onnection to \S+ closed\.")
 
 
 def with_users(result: object, users: object) -> dict[str, t.Any]:
@@ -182,9 +185,9 @@ def with_users(result: object, users: object) -> dict[str, t.Any]:
 
 def _not_inspected(target: str, problem: str) -> dict[str, str]:
     """Return the finding for a named user whose task has returned no usable result."""
-    advice = "Ask the user, or remove the user from nvidia_runtime_users."
+    advice = "Ask the user to remove the cause, or remove the user from nvidia_runtime_users."
     text = f"{target} was not inspected: {problem}"
-    return Finding("warning", "user-inspection-failed", target, text, advice)._asdict()
+    return audit_report.warning("user-inspection-failed", target, text, advice)._asdict()
 
 
 def host_row(name: str, result: object) -> dict[str, t.Any]:
@@ -213,7 +216,10 @@ def host_row(name: str, result: object) -> dict[str, t.Any]:
 
 
 def _remarks(row: Mapping[str, t.Any], is_whole: bool) -> list[str]:
-    """Return why containers of a host cannot use a GPU now although nothing is wrong. A host without any is OK."""
+    """Return why containers of a host cannot use a GPU now although nothing is wrong.
+
+    A host without findings and remarks is OK.
+    """
     present, engines = row["gpus"]["present"], row["engines"]
     found = [] if is_whole else ["partly inspected"]
     if present is not True:
@@ -245,21 +251,33 @@ def _state(answer: Mapping[str, t.Any]) -> tuple[str, str | None]:
 
 def _reason(answer: Mapping[str, t.Any]) -> str | None:
     message = text_of(answer.get("msg")) or ""
-    output = text_of(answer.get("module_stderr")) or text_of(answer.get("module_stdout"))
-    if output is not None:
-        lines = output.splitlines()
-        line = lines[-1 if _TRACEBACK in output else 0]
+    line = _cause([_lines(answer.get(name)) for name in ("module_stderr", "module_stdout")])
+    if line is not None:
         message = line if message.startswith(_NOT_STARTED) else f"{message} {line}"
     return _TEMPORARY.sub("ansible-tmp", message).strip() or None
 
 
-def _not_read(state: str, reason: str) -> Finding:
+def _lines(output: object) -> list[str]:
+    """Return the lines that a module printed."""
+    lines = audit_report.text(output).splitlines()
+    return [line for line in lines if line.strip() and not _OF_SSH.fullmatch(line.strip())]
+
+
+def _cause(outputs: t.Sequence[list[str]]) -> str | None:
+    """Return the last line of the first output with a traceback, else the first line of the first that is not empty."""
+    for lines in outputs:
+        if any(_TRACEBACK in line for line in lines):
+            return text_of(lines[-1])
+    return next((text_of(lines[0]) for lines in outputs if lines), None)
+
+
+def _not_read(state: str, reason: str) -> audit_report.Finding:
     """Return the finding for a host without a result. It is critical, because nothing is known about the host."""
     if state == UNREACHABLE:
         advice = "Make the host reachable for Ansible, or remove it from the play."
-        return Finding("critical", "host-unreachable", "host", reason, advice)
+        return audit_report.critical("host-unreachable", _HOST, reason, advice)
     advice = "Run the audit with --limit for this host, and with -vvv for the details."
-    return Finding("critical", "inspection-failed", "host", reason, advice)
+    return audit_report.critical("inspection-failed", _HOST, reason, advice)
 
 
 def _gpus(gpus: Mapping[str, t.Any], toolkit: Mapping[str, t.Any]) -> dict[str, t.Any]:
@@ -346,16 +364,6 @@ _MAX_NUMBER = 10**15
 _NUMBERS = re.compile(r"(\d+)")
 
 
-class Finding(t.NamedTuple):
-    """A problem of a host, and the advice for it."""
-
-    severity: str
-    id: str
-    subject: str
-    text: str
-    advice: str
-
-
 def table(value: object) -> Mapping[str, t.Any]:
     """Return ``value`` if it is a dictionary; otherwise an empty one."""
     return value if isinstance(value, Mapping) else {}
@@ -386,16 +394,16 @@ def texts(value: object) -> list[str]:
     return [text for text in found if text is not None]
 
 
-def findings(value: object) -> list[Finding]:
+def findings(value: object) -> list[audit_report.Finding]:
     """Return the findings of one host without duplicates, sorted by severity.
 
     A finding of an unknown severity becomes a warning.
     """
     found = [
-        Finding(
+        audit_report.Finding(
             next((severity for severity in SEVERITIES if severity == row.get("severity")), "warning"),
             text_of(row.get("id")) or "unnamed",
-            text_of(row.get("subject")) or "host",
+            text_of(row.get("subject")) or _HOST,
             text_of(row.get("text")) or "No description.",
             text_of(row.get("advice")) or "",
         )

@@ -75,7 +75,7 @@ class Podman(engines_base.EngineDefaults):
     def validation_command(
         self, binary: str, _folder: str, _files: t.Sequence[core_plan.PlannedFile], _context: engines_base.Context
     ) -> engines_base.ValidationCommand:
-        """Return a command that fails: Podman has no validator."""
+        """Return a command that fails: Podman has no validator. ``validator_missing`` recognizes the error."""
         return engines_base.ValidationCommand({}, [binary, "--validate"])
 
 

@@ -20,10 +20,16 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import recor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support, nvidia_files, toml_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (
+    cdi_support,
+    flavors,
+    nvidia_files,
+    toml_plan,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import config as podman_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 # The first release in which the setting cdi_spec_dirs has an effect. Earlier releases accept and ignore it (Podman's
 # release notes, podman #25717).
@@ -31,7 +37,7 @@ CDI_DIRS_SINCE = (5, 5)
 
 CRIO_MAIN = "/etc/crio/crio.conf"
 
-# A host without files. default_folders() only looks up a table in cdi_support, which must not find a program to run.
+# A host without files. cdi_support also searches for the program, which default_folders() does not need.
 _EMPTY_HOST = hostfs.HostFS("/dev/null", live=False)
 
 
@@ -60,7 +66,7 @@ class PodmanPlanner:
         elif not default:
             self.warnings.append(
                 f"Podman is not configured, because Podman {core_text.dotted(version)} does not support CDI, with which"
-                " containers get GPUs. Update it to 4.1 or newer."
+                f" containers get GPUs. Update it to {cdi_support.first_release('podman')} or newer."
             )
         else:
             self._write_folders(version, default)
@@ -149,7 +155,7 @@ class PodmanPlanner:
         With CDI, the hook injects the GPUs a second time. If its program is missing, no container starts.
         """
         planned: dict[str, core_plan.PlannedFile] = {}
-        for path in (f"{folder}/{nvidia_files.HOOK_NAME}" for folder in nvidia_files.HOOK_FOLDERS):
+        for path in nvidia_files.HOOK_PATHS:
             real = self.files.resolve(path)
             content = self.files.read(real)
             if content is None:
@@ -203,8 +209,12 @@ class PodmanPlanner:
 
     def _crio_may_need_hook(self) -> bool:
         """Return whether the host has CRI-O, and no NVIDIA runtime is found in the files at CRI-O's default paths."""
-        programs = [path for folder in hostfs.SERVICE_PATH for path in self.files.glob(f"{folder}/crio")]
-        if not programs and not self.files.glob(CRIO_MAIN) and not self.files.walk(crio_config.CONFIG_DIR):
+        row = flavors.FLAVORS["crio", core_constants.SYSTEM]
+        programs = (f"{folder}/{name}" for folder in hostfs.SERVICE_PATH for name in row.programs)
+        units = (f"{folder}/{name}" for folder in systemd_units.UNIT_DIRS for name in row.services)
+        # row.paths is not used, because nvidia-ctk may have created this directory.
+        is_present = any(self.files.glob(path) for path in (*programs, *units, CRIO_MAIN))
+        if not is_present and not self.files.walk(crio_config.CONFIG_DIR):
             return False
         with contextlib.suppress(errors.NvidiaError):
             crio = crio_config.CrioFiles(
@@ -253,7 +263,8 @@ def configured_state(version: tuple[int, ...] | None) -> engines_base.Configured
 def _in_order(present: t.Sequence[str], missing: t.Sequence[str]) -> list[str]:
     """Return both lists in ascending precedence.
 
-    /etc/cdi comes first. /var/run/cdi, whose specifications are generated at run time, comes last.
+    If /etc/cdi is missing, it comes first. If /var/run/cdi is missing, it comes last, because its specifications are
+    generated at run time.
     """
     static = [folder for folder in missing if folder == core_constants.CDI_SPEC_DIRS[0]]
     return [*static, *present, *(folder for folder in missing if folder not in static)]

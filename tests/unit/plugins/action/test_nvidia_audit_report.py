@@ -91,7 +91,10 @@ def test_result(run: t.Callable[..., dict[str, t.Any]]) -> None:
     result = run(limit=1)
     assert result["counts"] == {"critical": 3, "warning": 1, "info": 1}
     assert result["lines"] == [
-        "4 hosts: 3 critical, 1 with warnings only, 0 with info only, 0 without findings (1 unreachable and 2 failed).",
+        (
+            "4 hosts: 3 critical, 1 with a warning at most, 0 with info only, 0 without findings (1 unreachable and 2"
+            " failed)."
+        ),
         "5 findings: 3 critical, 1 warning, 1 info.",
         "critical  b  No route to host -> Make the host reachable for Ansible, or remove it from the play.",
         "and 4 more.",

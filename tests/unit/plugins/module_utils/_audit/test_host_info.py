@@ -78,7 +78,7 @@ def test_missing_package_is_named(docker: FakeDocker, monkeypatch: pytest.Monkey
     monkeypatch.setattr(bundled, "_import", lambda _name: None)
     docker.write("/etc/cdi/nvidia.yaml", "kind: nvidia.com/gpu\n")
     assert describe_host(docker.host, docker.run, ["cdi"])["needed"] == "yaml"
-    # Without a specification to read, no package is needed.
+    # If specifications are not gathered, no package is needed.
     assert "needed" not in describe_host(docker.host, docker.run, ["gpus"])
 
 

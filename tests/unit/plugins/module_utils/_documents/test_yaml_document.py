@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# The parsed documents must be the same as with yaml.v2 2.4.0, which the CDI library uses. The tables have its results.
+# The parsed documents must be the same as with yaml.v2 2.4.0, which sigs.k8s.io/yaml of the CDI library uses. The
+# tables have its results.
 
 from __future__ import annotations
 
@@ -142,6 +143,7 @@ class TestYaml:
         assert same(read(text), data)
 
     @pytest.mark.parametrize(
+        # An empty problem matches every message, because the message depends on the scanner of PyYAML.
         ("text", "place", "problem"),
         [
             ("a: 1\nb: 2\n a: 3\n", (3, 3), "invalid YAML: "),
@@ -189,11 +191,13 @@ class TestYaml:
         # yaml.v2 counts the document, the mapping, two keys, a list and its string, a list, and three for each alias.
         assert len(read("a: &x [y]\nb: [" + "*x, " * 331 + "]")["b"]) == 331
 
-    @pytest.mark.parametrize("text", ["- a\n" * 1000, "a: &x [" + "b, " * 30 + "]\nc: [" + "*x, " * 40 + "]"])
-    def test_too_many_values(self, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        ("text", "entry", "number"), [("{}", "- a\n", 1000), ("a: &x [" + "b, " * 30 + "]\nc: [{}]", "*x, ", 40)]
+    )
+    def test_too_many_values(self, text: str, entry: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(yaml_parser, "MAX_VALUES", 1000)
-        assert refusal(text).problem.startswith("the file has more than 1000 values")
-        assert read(text[: len(text) // 2].rstrip("*x, ") + "]" * ("[" in text)) is not None
+        assert refusal(text.format(entry * number)).problem.startswith("the file has more than 1000 values")
+        assert read(text.format(entry * (number // 2))) is not None
 
     @pytest.mark.parametrize("text", ["a: &x {k}\nb: [{x}]", "a: &x [{k}]\nb: [{x}]", "a: &x {{{k}: 1}}\nb: [{x}]"])
     def test_aliases_with_long_strings(self, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,11 +319,13 @@ class TestWithoutPyYaml:
             (" \n[1, 1.0, 1e3, -0, 18446744073709551615, 99999999999999999999, 1e999]",
              [1, 1.0, 1000.0, 0, 2**64 - 1, 1e20, "1e999"]),
             ('{"a": "\\u00e9\\n\\t\\"\\\\/"}', {"a": 'é\n\t"\\/'}),
-            ("[" * MAX_LEVELS + "]" * MAX_LEVELS, None),
         ],
     )  # fmt: skip
     def test_json(self, text: str, data: t.Any) -> None:
-        assert same(read(text), data) or data is None
+        assert same(read(text), data)
+
+    def test_deep_json(self) -> None:
+        assert read("[" * MAX_LEVELS + "]" * MAX_LEVELS) is not None
 
     @pytest.mark.parametrize(
         ("text", "place", "problem"),
@@ -478,5 +484,5 @@ class TestRender:
 
     @given(st.dictionaries(TEXTS, DATA, max_size=5))
     def test_other_readers_see_the_same_texts(self, document: dict[str, t.Any]) -> None:
-        # PyYAML follows YAML 1.1 and reads some scalars differently, but no string may become another type.
+        # PyYAML reads some scalars differently, but it must read every written value as it was.
         assert same(yaml.safe_load(render(document, "yaml")), document)

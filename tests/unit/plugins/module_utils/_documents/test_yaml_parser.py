@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# The types of scalars must be the same as with yaml.v2 2.4.0, which the CDI library uses. The tables have its results.
+# The types of scalars must be the same as with yaml.v2 2.4.0, which sigs.k8s.io/yaml of the CDI library uses. The
+# tables have its results.
 
 from __future__ import annotations
 

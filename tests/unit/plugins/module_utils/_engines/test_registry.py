@@ -116,7 +116,7 @@ def test_records_are_a_trace(tmp_path: Path) -> None:
             {"service": "containerd-gpu"},
             f"containerd/system/{SECOND}",
         ),
-        # An engine of a user is selected only by user or flavor.
+        # The engine of another user is not selected.
         (["etc/docker/", ROOTLESS_UNIT, "etc/passwd"], {"engine": "docker"}, "docker"),
         ([ROOTLESS_UNIT, "etc/passwd"], {"engine": "docker"}, "docker"),
         (["usr/bin/containerd"], {"service": "containerd"}, "containerd"),
@@ -136,7 +136,7 @@ def test_resolve_target(tmp_path: Path, marks: list[str], options: dict[str, str
         (
             ["usr/bin/containerd", "usr/local/bin/k0s", "etc/k0s/"],
             {},
-            "several installations of containerd: containerd, containerd/k0s",
+            "several installations of containerd: containerd, containerd/k0s, .*without a flavor: system",
         ),
         (["usr/bin/containerd"], {"service": "gone.service"}, "This host has no unit gone.service"),
         ([], {"flavor": "snap"}, "Unsupported flavor snap for containerd. Supported: auto, system, k3s"),

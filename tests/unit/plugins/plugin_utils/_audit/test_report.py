@@ -22,10 +22,12 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.report impo
     report_of,
     text_of,
     texts,
+    with_users,
 )
 
 EMPTY: dict[str, t.Any] = {"engines": [], "toolkit": {}, "gpus": {}, "cdi": {}, "findings": []}
 TRACEBACK = 'Traceback (most recent call last):\n  File "x", line 1\nValueError: no\n'
+CLOSED = "Shared connection to gpu-1 closed.\r\n"
 NAMES = st.sampled_from([
     "engines", "toolkit", "gpus", "cdi", "findings", "unreachable", "failed", "msg", "module_stderr", "severity", "id",
     "subject", "text", "advice", "engine", "flavor", "target", "version", "default_runtime", "devices", "healthy",
@@ -122,6 +124,8 @@ def test_report_without_hosts() -> None:
     assert report["hosts"] == []
     assert lines_of(report, 5)[0].startswith("0 hosts: ")
     assert "No host matches." in page_of(report)
+    assert "0 with a warning at most" in lines_of(report, 5)[0]
+    assert "a warning at most" in page_of(report)
 
 
 # -- one host --------------------------------------------------------------------------------------------------------
@@ -144,6 +148,21 @@ def test_report_without_hosts() -> None:
         ),
         ({"failed": True, "msg": "It broke.", "module_stderr": TRACEBACK}, "failed", "It broke. ValueError: no",
          "inspection-failed"),
+        (
+            {"failed": True, "msg": "It broke.", "module_stderr": TRACEBACK.replace("File", "File " * 1000)},
+            "failed", "It broke. ValueError: no", "inspection-failed",
+        ),
+        # With ssh -tt, the module prints everything to the standard output.
+        (
+            {"failed": True, "msg": "It broke.", "module_stderr": CLOSED, "module_stdout": TRACEBACK},
+            "failed", "It broke. ValueError: no", "inspection-failed",
+        ),
+        (
+            {"failed": True, "msg": "It broke.", "module_stderr": CLOSED, "module_stdout": "\r\nsh: not found\r\n"},
+            "failed", "It broke. sh: not found", "inspection-failed",
+        ),
+        ({"failed": True, "msg": "It broke.", "module_stderr": CLOSED}, "failed", "It broke.", "inspection-failed"),
+        ({"failed": True, "msg": "It broke.", "module_stdout": 5}, "failed", "It broke.", "inspection-failed"),
         # A name that differs in each run.
         ({"unreachable": True, "msg": "mkdir /x/ansible-tmp-1763.5-1-22"}, "unreachable", "mkdir /x/ansible-tmp",
          "host-unreachable"),
@@ -166,6 +185,12 @@ def test_values_of_a_failed_host_are_ignored() -> None:
     found = host_row("a", {**host("info", gpus={"driver_version": "580.1"}), "failed": True, "msg": "no"})
     assert found["driver"] is None
     assert [one["id"] for one in found["findings"]] == ["inspection-failed"]
+
+
+def test_user_that_was_not_inspected() -> None:
+    (found,) = with_users(EMPTY, {"results": [{"item": "ada", "not_inspected": "too late"}]})["findings"]
+    assert found["text"] == "docker/rootless/ada was not inspected: too late"
+    assert found["advice"].startswith("Ask the user to remove the cause, ")
 
 
 def test_healthy_host() -> None:
@@ -313,7 +338,7 @@ def test_lines_are_sorted_by_severity() -> None:
         "c": {"unreachable": True, "msg": "No route"},
     }
     assert lines_of(report_of(results), 10) == [
-        "3 hosts: 2 critical, 1 with warnings only, 0 with info only, 0 without findings (1 unreachable).",
+        "3 hosts: 2 critical, 1 with a warning at most, 0 with info only, 0 without findings (1 unreachable).",
         "4 findings: 2 critical, 1 warning, 1 info.",
         "critical  a          docker: It is so. -> Do it.",
         "critical  c          No route -> Make the host reachable for Ansible, or remove it from the play.",

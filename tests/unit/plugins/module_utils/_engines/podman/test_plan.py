@@ -357,6 +357,7 @@ RUNTIME = '[crio.runtime.runtimes.nvidia]\nruntime_path = "/usr/bin/nvidia-conta
     [
         ({f"/{CRIO}": ""}, True),
         ({"/usr/local/bin/crio": ""}, True),
+        ({"/lib/systemd/system/crio.service": ""}, True),
         ({"/etc/crio/crio.conf": ""}, True),
         ({"/etc/crio/crio.conf.d/10-crio.conf": '[crio.runtime.runtimes.crun]\nruntime_path = "/bin/crun"\n'}, True),
         ({"/etc/crio/crio.conf": f'# nvidia-container-runtime\nhooks_dir = ["{USUAL}"]\n'}, True),
