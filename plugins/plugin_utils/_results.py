@@ -23,10 +23,31 @@ _TRACEBACKS = ("formatted_traceback", "formatted_source_context")
 _NAMES = ("engine", "flavor", "user", "target", "service", "default_runtime", "backup_files")
 # What Ansible prints before the action has the result.
 _PRINTED_EARLY = ("warnings", "deprecations", "exception")
+_TRACEBACK = "Traceback (most recent call last)"
+# What OpenSSH prints to its error output when it closes the terminal of a command (ssh -tt). All output of the module
+# is then in the standard output.
+_OF_SSH = re.compile(r"(?:Shared c|C)onnection to \S+ closed\.")
 # More warnings of a user, and more characters of one, are dropped.
 _MOST_WARNINGS, _MOST_CHARACTERS = 10, 500
 
 Result = t.Dict[str, t.Any]
+
+
+def cause_of(result: t.Mapping[str, t.Any]) -> str:
+    """Return the line in the output of a module without a result that says why; empty if it has no output.
+
+    It is the last line of the first output with a traceback, else the first line of the first that is not empty.
+    """
+    outputs = [_lines(result.get(name)) for name in ("module_stderr", "module_stdout")]
+    for lines in outputs:
+        if any(_TRACEBACK in line for line in lines):
+            return lines[-1]
+    return next((lines[0] for lines in outputs if lines), "")
+
+
+def _lines(output: object) -> list[str]:
+    lines = output.splitlines() if isinstance(output, str) else []
+    return [line for line in lines if line.strip() and not _OF_SSH.fullmatch(line.strip())]
 
 
 def of_module(output: str, prefix: str = "") -> str:

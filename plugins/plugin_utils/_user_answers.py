@@ -135,11 +135,9 @@ def _checked(module: str, user: str, result: Result) -> Result:
 
 
 def _message(result: Result) -> str:
-    """Return the message of a failed module, or the last line of its output if it returned no result."""
-    outputs = [result[name] for name in ("module_stderr", "module_stdout") if result.get(name)]
-    if outputs or "module_stdout" in result:
-        last = str(outputs[0] if outputs else "").strip().splitlines()[-1:]
-        return " ".join([_UNUSABLE, *(printable.line(line)[:_MOST_OUTPUT] for line in last)])
+    """Return the message of a failed module, or the cause in its output if it returned no result."""
+    if result.get("module_stderr") or "module_stdout" in result:
+        return f"{_UNUSABLE} {printable.line(_results.cause_of(result))[:_MOST_OUTPUT]}".rstrip()
     return str(result.get("msg") or _UNUSABLE)
 
 

@@ -19,7 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import repo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import rules_engines
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import printable
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors, selection
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _role_state
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _results, _role_state
 
 # Increased if a reader of an older report would misunderstand a newer one.
 SCHEMA = 1
@@ -145,10 +145,6 @@ _REVISION = re.compile(r"-[^-]*$")
 _NOT_STARTED = "MODULE FAILURE"
 # The name of Ansible's temporary directory changes with each run. The same hosts must give the same report.
 _TEMPORARY = re.compile(r"ansible-tmp-[0-9.-]+")
-_TRACEBACK = "Traceback (most recent call last)"
-# What OpenSSH prints to its error output when it closes the terminal of a command (ssh -tt). All output of the module
-# is then in the standard output.
-_OF_SSH = re.compile(r"(?:Shared c|C)onnection to \S+ closed\.")
 
 
 def with_users(result: object, users: object) -> dict[str, t.Any]:
@@ -251,24 +247,10 @@ def _state(answer: Mapping[str, t.Any]) -> tuple[str, str | None]:
 
 def _reason(answer: Mapping[str, t.Any]) -> str | None:
     message = text_of(answer.get("msg")) or ""
-    line = _cause([_lines(answer.get(name)) for name in ("module_stderr", "module_stdout")])
+    line = text_of(_results.cause_of(answer))
     if line is not None:
         message = line if message.startswith(_NOT_STARTED) else f"{message} {line}"
     return _TEMPORARY.sub("ansible-tmp", message).strip() or None
-
-
-def _lines(output: object) -> list[str]:
-    """Return the lines that a module printed."""
-    lines = audit_report.text(output).splitlines()
-    return [line for line in lines if line.strip() and not _OF_SSH.fullmatch(line.strip())]
-
-
-def _cause(outputs: t.Sequence[list[str]]) -> str | None:
-    """Return the last line of the first output with a traceback, else the first line of the first that is not empty."""
-    for lines in outputs:
-        if any(_TRACEBACK in line for line in lines):
-            return text_of(lines[-1])
-    return next((text_of(lines[0]) for lines in outputs if lines), None)
 
 
 def _not_read(state: str, reason: str) -> audit_report.Finding:

@@ -127,7 +127,12 @@ def test_values_of_other_modules() -> None:
         ({"failed": True, "msg": {"a": 1}}, "{'a': 1}"),
         ({"unreachable": True, "msg": "gone"}, "gone"),
         ({"failed": True, "msg": "MODULE FAILURE", "module_stdout": "a\nb\n", "module_stderr": ""},
-         "The module returned no usable result. The user may have changed the process of the module. b"),
+         "The module returned no usable result. The user may have changed the process of the module. a"),
+        ({"failed": True, "msg": "MODULE FAILURE", "module_stderr": "Shared connection to gpu-1 closed.\r\n",
+          "module_stdout": "Traceback (most recent call last):\r\n  File\r\nValueError: no\r\n"},
+         "The module returned no usable result. The user may have changed the process of the module. ValueError: no"),
+        ({"failed": True, "msg": "MODULE FAILURE", "module_stdout": ""},
+         "The module returned no usable result. The user may have changed the process of the module."),
     ],
 )  # fmt: skip
 def test_a_failure_has_a_message(result: dict[str, t.Any], message: str) -> None:
