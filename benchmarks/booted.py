@@ -59,7 +59,7 @@ def host_seconds() -> float:
 def cost(playbook: str, play: Path) -> float:
     """Run a play, and return the processor time of the controller and of the host in seconds."""
     before, host = resource.getrusage(resource.RUSAGE_CHILDREN), host_seconds()
-    argv = [playbook, "-i", f"{NAME},", "-e", json.dumps(VARIABLES), play]
+    argv = [playbook, "-i", f"{NAME},", "-e", json.dumps(VARIABLES), str(play)]
     done = subprocess.run(argv, check=False, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{play.name} failed:\n{done.stdout}{done.stderr}")
