@@ -69,14 +69,14 @@ def docker(address: str, *words: str) -> Any:
     return run("docker", "--host", f"unix://{address}", *words)
 
 
-def said_by_docker(address: str) -> dict[str, Any] | None:
+def answer_of_docker(address: str) -> dict[str, Any] | None:
     """Return the default runtime and the NVIDIA runtimes that a Docker reports; None if it does not answer."""
     shown = docker(address, "info", "--format={{json .}}")
     info = json.loads(shown.stdout) if shown.returncode == 0 else {}
     return compared(info["DefaultRuntime"], info["Runtimes"]) if "Runtimes" in info else None
 
 
-def said_by_cri(address: str) -> dict[str, Any] | None:
+def answer_of_cri(address: str) -> dict[str, Any] | None:
     """Return the same for a CRI."""
     try:
         config: Any = Cri(address).status()["config"]
@@ -95,8 +95,8 @@ def engines() -> dict[str, dict[str, Any] | None]:
     """Return the runtimes that each engine reports. Wait until all engines answer."""
     deadline = time.monotonic() + PATIENCE / 4
     while True:
-        found = {name: said_by_cri(address) for name, address in HERE.cri.items()}
-        found.update({name: said_by_docker(address) for name, address in HERE.docker.items()})
+        found = {name: answer_of_cri(address) for name, address in HERE.cri.items()}
+        found.update({name: answer_of_docker(address) for name, address in HERE.docker.items()})
         if None not in found.values() or time.monotonic() > deadline:
             return found
         time.sleep(0.3)

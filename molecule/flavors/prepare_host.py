@@ -232,7 +232,7 @@ def install_toolkit() -> None:
 def load_pause(address: str) -> None:
     """Import the pause image under the name in the configuration."""
     deadline = time.monotonic() + 30
-    while places.said_by_cri(address) is None:
+    while places.answer_of_cri(address) is None:
         if time.monotonic() > deadline:
             sys.exit(f"{address}: no CRI answers")
         time.sleep(0.2)

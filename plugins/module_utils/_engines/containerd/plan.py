@@ -265,12 +265,24 @@ class ContainerdPlanner:
             edit.removed = not without.missing
             if edit.removed:
                 return
+        self._remove_nvidia_runtimes(edit)
+
+    def _remove_nvidia_runtimes(self, edit: toml_plan.TomlEdit, kept: str | None = None) -> list[toml_plan.KeyPath]:
+        """Remove the runtimes that run NVIDIA programs, except the one with the name `kept`.
+
+        Returns:
+            The paths of the removed tables.
+        """
+        removed = []
         for root in dict.fromkeys(containerd_config.CRI_TABLE.values()):
             runtimes = edit.document.value(*root, *containerd_config.RUNTIMES)
             for name, entry in (runtimes if isinstance(runtimes, dict) else {}).items():
-                if engines_base.is_nvidia_program(containerd_config.program_of(entry, self.current.names)):
-                    edit.document = edit.document.delete((*root, *containerd_config.RUNTIMES, name), prune=True)
+                program = containerd_config.program_of(entry, self.current.names)
+                if name != kept and engines_base.is_nvidia_program(program):
+                    removed.append((*root, *containerd_config.RUNTIMES, name))
+                    edit.document = edit.document.delete(removed[-1], prune=True)
             edit.document = containerd_runtimes.remove_legacy_default(edit.document, root)
+        return removed
 
     def _repair_default(self) -> None:
         """Repair a default runtime that is no longer defined, and keep runc defined where other runtimes would hide it.

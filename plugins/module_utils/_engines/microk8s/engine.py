@@ -215,16 +215,10 @@ class TemplatePlanner(containerd_plan.ContainerdPlanner):
 
         A default runtime that is removed becomes the placeholder of the template again.
         """
-        for root in dict.fromkeys(containerd_config.CRI_TABLE.values()):
-            runtimes = edit.document.value(*root, *containerd_config.RUNTIMES)
-            names = [
-                name
-                for name, entry in (runtimes if isinstance(runtimes, dict) else {}).items()
-                if name != BUNDLED and engines_base.is_nvidia_program(containerd_config.program_of(entry))
-            ]
-            for name in names:
-                edit.document = edit.document.delete((*root, *containerd_config.RUNTIMES, name), prune=True)
-            if edit.document.value(*root, *containerd_config.DEFAULT) in names:
+        removed = self._remove_nvidia_runtimes(edit, kept=BUNDLED)
+        for root in {path[: -len(containerd_config.RUNTIMES) - 1] for path in removed}:
+            default = edit.document.value(*root, *containerd_config.DEFAULT)
+            if (*root, *containerd_config.RUNTIMES, default) in removed:
                 edit.document = edit.document.set((*root, *containerd_config.DEFAULT), RUNTIME)
 
 

@@ -116,6 +116,27 @@ def test_restores_placeholder_of_default(tmp_path: Path) -> None:
     assert tree.text(TEMPLATE) == TEMPLATE_TEXT + "# mine\n"
 
 
+def test_absent_without_record(tmp_path: Path) -> None:
+    """Another tool has changed the template. Only the runtime of the snap stays."""
+    tree = microk8s_tree(tmp_path)
+    tables = f"""
+[{CRI}.containerd.runtimes.gpu]
+runtime_type = "{RUNC_TYPE}"
+[{CRI}.containerd.runtimes.gpu.options]
+BinaryName = "{NVIDIA}"
+[{CRI}.containerd.default_runtime]
+runtime_type = "{RUNC_TYPE}"
+[{CRI}.containerd.default_runtime.options]
+BinaryName = "{NVIDIA}"
+"""
+    tree.write(TEMPLATE, TEMPLATE_TEXT.replace('"${RUNTIME}"', '"gpu"') + tables)
+    assert tree.absent().changed
+    containerd = cri(tree)["containerd"]
+    assert (containerd["default_runtime_name"], set(containerd["runtimes"])) == ("${RUNTIME}", {"runc", BUNDLED})
+    assert "default_runtime" not in containerd
+    assert not tree.absent().changed
+
+
 def test_keeps_placeholder_without_default(tmp_path: Path) -> None:
     tree = microk8s_tree(tmp_path)
     done = tree.present()
