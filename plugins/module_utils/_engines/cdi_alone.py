@@ -15,11 +15,11 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import facts as engines_facts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import facts as engines_facts
 
 
 def completed(request: engines_request.RuntimeRequest) -> engines_request.RuntimeRequest:
@@ -27,21 +27,14 @@ def completed(request: engines_request.RuntimeRequest) -> engines_request.Runtim
 
     Raises NvidiaError for options that describe a runtime, or that switch CDI off.
     """
-    given = {
-        "set_as_default": bool(request.set_as_default),
-        "extra_modes": bool(request.extra_modes),
-        "runtime_type": request.runtime_type is not None,
-        "runtime_options": bool(request.runtime_options),
-        "container_annotations": bool(request.container_annotations),
-        "use_legacy_config": request.use_legacy_config,
-        "config_mode": request.config_mode == "hook",
-        "enable_cdi": request.enable_cdi is False,
-    }
-    names = [f"{errors.option:{name}}" for name, is_given in given.items() if is_given]
+    names = request.given(
+        {"set_as_default", "use_legacy_config", *engines_facts.TABLES},
+        config_mode=request.config_mode == "hook", enable_cdi=request.enable_cdi is False,
+    )  # fmt: skip
     if names:
         raise errors.NvidiaError(
             f"{errors.option:register}: false registers no runtime and needs CDI, so it does not support these options:"
-            f" {', '.join(names)}. Remove them, or set {errors.option:register}: true."
+            f" {names}. Remove them, or set {errors.option:register}: true."
         )
     enable_cdi = engines_request.CDI_AUTO if request.enable_cdi is None else request.enable_cdi
     return request._replace(set_as_default=False, enable_cdi=enable_cdi)

@@ -81,17 +81,24 @@ class RuntimeRequest(t.NamedTuple):
 
     def refuse_toml_settings(self, engine: str) -> None:
         """Raise NvidiaError for settings that an engine without TOML files does not support."""
-        given = {
-            "config_mode": self.config_mode in ("drop_in", "hook"),
-            "drop_in_path": self.drop_in_path is not None,
-            "runtime_type": self.runtime_type is not None,
-            "runtime_options": bool(self.runtime_options),
-            "container_annotations": bool(self.container_annotations),
-            "use_legacy_config": self.use_legacy_config,
-        }
-        names = [f"{errors.option:{name}}" for name, is_given in given.items() if is_given]
+        names = self.given(
+            {"drop_in_path", "use_legacy_config", *engines_facts.TABLES} - {"extra_modes"},
+            config_mode=self.config_mode in ("drop_in", "hook"),
+        )
         if names:
-            raise errors.NvidiaError(f"Unsupported options for {engine}: {', '.join(names)}. Remove them.")
+            raise errors.NvidiaError(f"Unsupported options for {engine}: {names}. Remove them.")
+
+    def given(self, names: t.AbstractSet[str], **others: bool) -> str:
+        """Return the placeholders of the options that a message about unsupported options names; empty if none.
+
+        Args:
+            names: Options that are unsupported with any value but false, none, or an empty list or dictionary.
+            others: Options with whether their value is unsupported.
+        """
+        values = self._asdict()
+        given = {name for name in names if values[name] or values[name] == ""}
+        found = [name for name in self._fields if name in given or others.get(name)]
+        return ", ".join(f"{errors.option:{name}}" for name in found)
 
     def runtimes(self) -> dict[str, str]:
         """Return the path of each requested runtime by name, the main one first.

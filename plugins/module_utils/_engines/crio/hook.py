@@ -16,6 +16,7 @@ import posixpath
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import facts as engines_facts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
@@ -150,18 +151,10 @@ class CrioHooks:
 
 def _check(request: engines_request.RuntimeRequest) -> None:
     """Raise NvidiaError for options that have no effect without a registered runtime."""
-    given = {
-        "set_as_default": bool(request.set_as_default),
-        "extra_modes": bool(request.extra_modes),
-        "drop_in_path": request.drop_in_path is not None,
-        "runtime_type": request.runtime_type is not None,
-        "runtime_options": bool(request.runtime_options),
-        "container_annotations": bool(request.container_annotations),
-    }
-    useless = [f"{errors.option:{name}}" for name, is_given in given.items() if is_given]
+    useless = request.given({"set_as_default", "drop_in_path", *engines_facts.TABLES})
     if useless:
         raise errors.NvidiaError(
-            f"{' and '.join(useless)} would have no effect, because {errors.option:config_mode}: hook registers no"
+            f"{useless} would have no effect, because {errors.option:config_mode}: hook registers no"
             f" runtime. Remove these options, or use {errors.option:config_mode}: auto."
         )
 

@@ -90,15 +90,10 @@ class PodmanPlanner:
                 " its drop-ins. Remove the option."
             )
         request.refuse_toml_settings("podman")
-        given = {
-            "config_mode": request.config_mode != "auto",
-            "set_as_default": bool(request.set_as_default),
-            "extra_modes": bool(request.extra_modes),
-        }
-        names = [f"{errors.option:{name}}" for name, is_given in given.items() if is_given]
+        names = request.given({"set_as_default", "extra_modes"}, config_mode=request.config_mode != "auto")
         if names:
             raise errors.NvidiaError(
-                f"Unsupported for podman: {', '.join(names)}, because no runtime is registered. Remove the options."
+                f"Unsupported for podman: {names}, because no runtime is registered. Remove the options."
                 " Containers get GPUs with --device nvidia.com/gpu=all."
             )
         if request.enable_cdi is False:

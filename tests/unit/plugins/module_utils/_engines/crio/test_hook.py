@@ -203,7 +203,7 @@ def test_moves_hook_to_new_hook_dir() -> None:
         ({}, {"runtime_dir": "/opt/x"}, "/opt/x/nvidia-container-runtime-hook does not exist"),
         *(({HOOK: content}, {}, "is not NVIDIA's hook") for content in STRANGE.values()),
         ({}, {"set_as_default": True}, "set_as_default would have no effect"),
-        ({}, {"extra_modes": ("cdi",), "drop_in_path": "/a"}, "extra_modes and drop_in_path would have no"),
+        ({}, {"extra_modes": ("cdi",), "drop_in_path": "/a"}, "extra_modes, drop_in_path would have no"),
         ({}, {"runtime_type": "oci"}, "runtime_type"),
         ({}, {"runtime_options": {"a": 1}}, "runtime_options"),
         ({}, {"container_annotations": ("a",)}, "container_annotations"),

@@ -264,7 +264,7 @@ def test_no_change_without_cdi(version: tuple[int, ...] | None, message: str) ->
     ("asked", "problem"),
     [
         ({"set_as_default": True}, "Unsupported for podman: set_as_default"),
-        ({"extra_modes": ("cdi",), "config_mode": "in_place"}, "Unsupported for podman: config_mode, extra_modes"),
+        ({"extra_modes": ("cdi",), "config_mode": "in_place"}, "Unsupported for podman: extra_modes, config_mode"),
         ({"config_mode": "hook"}, "config_mode"),
         ({"config_mode": "drop_in"}, "Unsupported options for podman: config_mode"),
         ({"enable_cdi": False}, "enable_cdi: false is not supported for podman"),
