@@ -13,10 +13,10 @@ version_added: 1.0.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
-  - Checks the names of a host's variables. A name that begins with C(nvidia_toolkit_), C(nvidia_runtime_), or
-    C(nvidia_cdi_) and is no variable of a role of this collection is an error. Any other name that begins with
-    C(nvidia_) is a warning if it differs from the name of a variable of this collection by one or two characters. Facts
-    are not checked.
+  - Checks the names of a host's variables. A name that begins with C(nvidia_toolkit_), C(nvidia_runtime_),
+    C(nvidia_cdi_), or C(nvidia_audit_) and is no variable of this collection is an error. Any other name that begins
+    with C(nvidia_) is a warning if it differs from the name of a variable of this collection by one or two characters.
+    Facts are not checked.
   - Validates the values of the variables of all roles with the argument specifications of the roles.
   - Refuses different root directories of the roles, unknown engines, malformed versions, task files that do not exist,
     a configuration file together with several engines, a malformed fingerprint of a key, and passwords in addresses.

@@ -39,15 +39,17 @@ _OWN = "List a variable of your own in nvidia_own_variables."
 _EDITS = 2
 # A name needs this many characters for each edit that makes it the name of a variable.
 _CHARACTERS_PER_EDIT = 3
-_SET_BY_TASKS = re.compile(r"\b(?:register|loop_var): (nvidia_\w+)")
+_SET_BY_TASKS = re.compile(r"\b(?:register|loop_var|index_var): (nvidia_\w+)")
 _NAME = re.compile(r"\bnvidia_\w+")
 _OPTIONAL = re.compile(r"\b(nvidia_\w+) \| default\(")
 _BATCH = re.compile(r"\s*[0-9]+%?\s*")
 _TOOLKIT_VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:[~.+-][0-9A-Za-z.~+-]+)?|latest")
 _VERSION = re.compile(r"v?[0-9]+(?:\.[0-9]+)+(?:[~+-].*)?")
 _FINGERPRINT = re.compile(r"[0-9A-Fa-f]{40}")
+# A user and a password before the host of an address.
+_USER_IN_ADDRESS = re.compile(r"(?:[^/?#]*//)?[^/?#]*@")
 _ADDRESSES = ("nvidia_toolkit_repository_url", "nvidia_toolkit_base_url", "nvidia_toolkit_key_url")
-_HOOKS = ("nvidia_runtime_before_restart", "nvidia_runtime_after_restart")
+_TASK_FILES = ("nvidia_runtime_before_restart", "nvidia_runtime_after_restart")
 _VERSIONS = {
     "nvidia_toolkit_version": (_TOOLKIT_VERSION, "Use one such as 1.19.1, or latest."),
     "nvidia_toolkit_minimum_version": (_VERSION, "Use one such as 1.19.1."),
@@ -60,7 +62,7 @@ class Known(t.NamedTuple):
 
     ``options`` has the argument specification of each variable of a role, of nvidia_host_root and of nvidia_serial,
     without defaults, which may be templates. ``settings`` are all variables that a user can set. ``internal`` are those
-    that roles and playbooks set themselves. ``given`` are the values that the roles and playbooks give to settings:
+    that roles and playbooks set themselves. ``given`` are the values that the roles and playbooks give to variables:
     defaults, and variables of roles and tasks. They need no check. ``defaults`` are those of the roles. ``named`` are
     the settings that the files of a role, or the playbook audit, name.
     """
@@ -183,7 +185,8 @@ def tag_problems(tags: t.Iterable[str], own: t.Collection[str]) -> list[str]:
         own: The user's own tags, which are not checked.
 
     Returns:
-        Errors. A tag that does not resemble one of the collection may belong to another play.
+        Errors. A tag that does not resemble one of the collection may belong to another play. A short tag such as api
+        resembles cdi; nvidia_own_tags permits it.
     """
     problems = []
     for tag in sorted({*tags} - {*TAGS, *own} - _TAGS_OF_ANSIBLE):
@@ -234,8 +237,8 @@ def value_problems(values: t.Mapping[str, t.Any], is_file: t.Callable[[str], boo
         *_malformed_versions(values),
         *_malformed_repository(values),
         *_missing_files(values),
-        *_unused_hook(values),
-        *_missing_hooks(values, is_file),
+        *_base_without_hook(values),
+        *_missing_task_files(values, is_file),
     ]
 
 
@@ -260,12 +263,12 @@ def _malformed_batches(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
 
 def _unknown_engines(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
     for name in _engines(values):
-        engine, _slash, rest = str(name).partition("/")
+        engine, slash, rest = str(name).partition("/")
         flavor = rest.partition("/")[0]
         known = [flavor for of, flavor in flavors.FLAVORS if of == engine]
         if engine not in flavors.ENGINES:
             yield f"nvidia_runtime_engines has {name!r}. {_one_of(engine, flavors.ENGINES)}"
-        elif rest and flavor not in known:
+        elif slash and flavor not in known:
             yield f"nvidia_runtime_engines has {name!r}, but {engine} has no such flavor. {_one_of(flavor, known)}"
     for name in values.get("nvidia_cdi_for_engines") or []:
         engine, colon, version = str(name).partition(":")
@@ -305,8 +308,11 @@ def _malformed_repository(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
         return
     fingerprint = str(values.get("nvidia_toolkit_key_fingerprint") or "").replace(" ", "")
     if fingerprint and _FINGERPRINT.fullmatch(fingerprint) is None:
-        yield f"nvidia_toolkit_key_fingerprint must have 40 hexadecimal digits. It has {len(fingerprint)} characters."
-    addresses = [name for name in _ADDRESSES if "@" in str(values.get(name) or "")]
+        yield (
+            f"nvidia_toolkit_key_fingerprint must have 40 hexadecimal digits and nothing else. {fingerprint!r} has"
+            f" {len(re.findall('[0-9A-Fa-f]', fingerprint))}."
+        )
+    addresses = [name for name in _ADDRESSES if _USER_IN_ADDRESS.match(str(values.get(name) or ""))]
     if addresses:
         yield (
             f"Addresses must not contain a password. Remove it from {' and '.join(addresses)}; apt reads passwords in"
@@ -320,7 +326,7 @@ def _missing_files(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
         yield "nvidia_toolkit_source is files, but nvidia_toolkit_files is empty. Set it to the paths of the packages."
 
 
-def _unused_hook(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
+def _base_without_hook(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
     """Yield an error for settings that need a part of the toolkit that the base package lacks."""
     is_base = values.get("nvidia_toolkit_packages") == "base"
     if not is_base or values.get("nvidia_toolkit_state", "present") != "present":
@@ -330,6 +336,7 @@ def _unused_hook(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
             "nvidia_toolkit_packages is base, but nvidia_toolkit_source is directory, which installs no packages. Set"
             " nvidia_toolkit_components to [runtime, ctk, cdi_hook] instead."
         )
+        return
     if values.get("nvidia_runtime_state", "present") != "present":
         return
     settings = values.get("nvidia_toolkit_settings")
@@ -349,8 +356,8 @@ def _unused_hook(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
         )
 
 
-def _missing_hooks(values: t.Mapping[str, t.Any], is_file: t.Callable[[str], bool]) -> t.Iterator[str]:
-    for name in _HOOKS:
+def _missing_task_files(values: t.Mapping[str, t.Any], is_file: t.Callable[[str], bool]) -> t.Iterator[str]:
+    for name in _TASK_FILES:
         path = values.get(name)
         if path and not is_file(path):
             yield f"{name}: {path} is not a file on the controller. Use an absolute path."

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The table of fuzzed formats: a row for each format that the collection reads."""
+"""The table of fuzzed formats: a row for each format that the collection reads, except key files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class Format(t.NamedTuple):
     """A format: its name, the syntax of its files, valid files (``seeds``), and the code to test (``target``).
 
     ``target`` gets an empty directory, the mutated files and a random generator. Only files whose paths begin with
-    ``mutable`` are mutated. If ``kinds`` is true, a mutation may also replace a file by a pipe, a directory or a link.
+    ``mutable`` are mutated. If ``kinds`` is true, a mutation may also replace a file by a pipe, a directory, a link or
+    a sparse file.
     """
 
     name: str

@@ -37,7 +37,7 @@ def _twice(key: object) -> str:
 
 
 def unique_mapping(pairs: t.Iterable[tuple[t.Any, t.Any]]) -> dict[t.Any, t.Any]:
-    """Return a mapping of ``pairs``, for loaders (``json.loads(text, object_pairs_hook=unique_mapping)``).
+    """Return a mapping of ``pairs``, for loaders, such as ``object_pairs_hook`` of json.
 
     Raises KeyProblemError for a duplicate key, as the library does, and for a key that is a mapping or a list.
     """

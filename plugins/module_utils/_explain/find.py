@@ -37,8 +37,6 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-# The limit for config.json and for the answer of Podman.
-_CONFIG_BYTES = 4 << 20
 # Names and IDs of Docker (daemon/names of moby) and of Podman, and the status for a container that does not exist.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _ID = re.compile(r"[0-9a-f]{1,64}")
@@ -86,29 +84,34 @@ class _EngineError(Exception):
 def find(name: str, selector: Selector, host: hostfs.HostFS, run: core_plan.Runner) -> FoundContainer:
     """Return the container ``name``: its name, its ID or the beginning of that. For a CRI also [NAMESPACE/]POD/NAME.
 
-    Raises HostError if there is none, or several; the message says where it was searched.
+    Raises HostError if there is none (the message says where it was searched) or several, and NvidiaError for an
+    offline tree.
     """
     if not host.live:
         raise errors.NvidiaError("An offline tree has no containers. Run the task without container.")
     searched: list[str] = []
     candidates: list[_Candidate] = []
+    with_pods = selector.engine in (None, *_CRI_ENGINES)
+    all_listed = True
     for target in _targets(selector, host):
         try:
             found, where = _search(name, target, selector, host, run)
         except _EngineError as error:
             searched.append(f"{target} ({error})")
+            all_listed = all_listed and target.engine not in _CRI_ENGINES
             continue
         candidates += found
         searched.append(f"{target} ({where})")
-    if selector.engine in (None, *_CRI_ENGINES):
+    if with_pods:
         others = _bundles(name, candidates, host)
         candidates += [other for other in others if selector.engine in (None, other.engine)]
-        searched.append("bundles below /run")
-    if not candidates or not _matches(name, candidates):
-        never_created = _of_kubelet(name, host, run)
-        if never_created is not None:
-            return never_created
-    chosen = _only(name, candidates, searched)
+        searched.append("bundles of running containers")
+    matching = _matching(name, candidates)
+    # A container of a CRI that does not answer may exist, whatever the kubelet reported earlier.
+    never_created = _of_kubelet(name, host, run) if with_pods and all_listed and not matching else None
+    if never_created is not None:
+        return never_created
+    chosen = _only(name, matching, searched)
     try:
         return chosen.read()
     except _EngineError as error:
@@ -121,10 +124,14 @@ def _targets(selector: Selector, host: hostfs.HostFS) -> list[engines_registry.T
     return [engines_registry.resolve_target(host, selector.engine, selector.flavor, selector.user, selector.service)]
 
 
-def _only(name: str, candidates: t.Sequence[_Candidate], searched: t.Sequence[str]) -> _Candidate:
-    """Return the only candidate with the exact name or ID, otherwise the only one whose ID begins with ``name``."""
+def _matching(name: str, candidates: t.Sequence[_Candidate]) -> list[_Candidate]:
+    """Return the candidates with the exact name or ID, otherwise those whose ID begins with ``name``."""
     exact = [candidate for candidate in candidates if name == candidate.identifier or name in candidate.names]
-    found = _newest(exact) or [candidate for candidate in candidates if name and candidate.identifier.startswith(name)]
+    return _newest(exact) or [one for one in candidates if name and one.identifier.startswith(name)]
+
+
+def _only(name: str, found: t.Sequence[_Candidate], searched: t.Sequence[str]) -> _Candidate:
+    """Return the only candidate. Raises HostError if there is none, or several."""
     if len(found) == 1:
         return found[0]
     if found:
@@ -139,13 +146,9 @@ def _only(name: str, candidates: t.Sequence[_Candidate], searched: t.Sequence[st
     )
 
 
-def _matches(name: str, candidates: t.Iterable[_Candidate]) -> bool:
-    return any(name in one.names or (name and one.identifier.startswith(name)) for one in candidates)
-
-
 def _of_kubelet(name: str, host: hostfs.HostFS, run: core_plan.Runner) -> FoundContainer | None:
     """Return a container of a pod that was never created, with the last error of the pod; None if there is none."""
-    # Most containers exist.
+    # Imported here, because most containers exist and do not need it.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import pod_errors  # noqa: PLC0415
 
     error = pod_errors.last_error(host, run, name) if "/" in name else None
@@ -158,7 +161,7 @@ def _of_kubelet(name: str, host: hostfs.HostFS, run: core_plan.Runner) -> FoundC
 
 
 def _newest(found: t.Iterable[_Candidate]) -> list[_Candidate]:
-    """Return ``found`` without the older containers of each pod.
+    """Return ``found`` without the older ones of several containers of a pod that have the same name.
 
     A kubelet keeps the previous container when it restarts one.
     """
@@ -230,11 +233,12 @@ def _of_docker(
         if not answer.refused:
             data = _docker_data(socket, answer)
             return [candidate(data, [json_data.field(data, "Name", str)])]
-        # The beginning of several IDs, which the list names, unless it is too long.
+        # The beginning of several IDs. The list names their containers. If it is too long, the error is Docker's
+        # refusal.
         try:
             listed = _docker_data(socket, _docker_answer(host, socket, "/containers/json?all=1"))
-        except _EngineError:
-            listed = _docker_data(socket, answer)
+        except _EngineError as error:
+            raise _refused(socket, answer) from error
         return [candidate(entry, json_data.strings(entry, "Names")) for entry in json_data.check(listed, list)]
     except ValueError as error:
         raise _EngineError(f"its description of containers is not valid: {error}") from error
@@ -247,9 +251,13 @@ def _docker_answer(host: hostfs.HostFS, socket: str, request: str) -> unix_socke
         raise _EngineError(f"{socket} does not answer correctly: {str(error) or 'empty answer'}") from error
 
 
+def _refused(socket: str, answer: unix_socket.HttpResponse) -> _EngineError:
+    return _EngineError(f"{socket} answers {answer.error_message()}")
+
+
 def _docker_data(socket: str, answer: unix_socket.HttpResponse) -> t.Any:
     if answer.refused:
-        raise _EngineError(f"{socket} answers {answer.error_message()}")
+        raise _refused(socket, answer)
     try:
         return answer.json()
     except ValueError as error:
@@ -349,8 +357,9 @@ def _of_cri(
     try:
         return [candidate(entry) for entry in cri.find_containers(path, wanted)]
     except (OSError, ValueError) as error:
-        # A container that no kubelet made, or the name of containers in very many pods.
-        advice = "" if isinstance(error, (OSError, grpc.CallError)) else "; give the whole ID, or NAMESPACE/POD/NAME"
+        # Only for these names the CRI lists just a few containers (cri.find_containers).
+        is_too_long = isinstance(error, grpc.TooLongError)
+        advice = "; give the whole ID, or NAMESPACE/POD/NAME" if is_too_long else ""
         raise _EngineError(f"its CRI does not list containers: {str(error) or 'empty answer'}{advice}") from error
 
 
@@ -364,7 +373,7 @@ def _bundles(name: str, known: t.Sequence[_Candidate], host: hostfs.HostFS) -> l
 
     def read(bundle: gpu_containers.Bundle) -> FoundContainer:
         config = _config(host, bundle) or {}
-        program = host.read_text(f"{bundle.folder}/runtime", hostfs.UNIT_BYTES).strip()
+        program = gpu_containers.program_of(host, bundle.folder)
         container = explain_container.from_bundle(bundle.engine, bundle.identifier, config, program, bundle.pid)
         return FoundContainer(container, explain_host.ReportedEngine())
 
@@ -386,7 +395,7 @@ def _config(host: hostfs.HostFS, bundle: gpu_containers.Bundle | None) -> dict[s
 
 
 def _parsed_config(host: hostfs.HostFS, path: str) -> dict[str, t.Any] | None:
-    text = host.read_text(path, _CONFIG_BYTES) if path.startswith("/") else ""
+    text = host.read_text(path) if path.startswith("/") else ""
     with contextlib.suppress(ValueError):
         config = json_data.load(text)
         return config if isinstance(config, dict) else None
@@ -396,8 +405,8 @@ def _parsed_config(host: hostfs.HostFS, path: str) -> dict[str, t.Any] | None:
 def _with_program(
     container: explain_container.Container, host: hostfs.HostFS, bundle: gpu_containers.Bundle | None
 ) -> explain_container.Container:
-    """Return the container with the program that containerd's shim runs, if it runs."""
-    program = "" if bundle is None else host.read_text(f"{bundle.folder}/runtime", hostfs.UNIT_BYTES).strip()
+    """Return the container; if it runs, with the program that containerd's shim calls."""
+    program = "" if bundle is None else gpu_containers.program_of(host, bundle.folder)
     return container._replace(program=program) if program.startswith("/") else container
 
 

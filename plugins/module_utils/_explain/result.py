@@ -20,8 +20,8 @@ if t.TYPE_CHECKING:
 # Codes of steps that a container has only later, or that do not apply to it. They leave no question open.
 NOT_STARTED, EXITED, CONTENTS_LATER, NOT_COMPARED = "not-started", "exited", "contents-later", "driver-not-compared"
 _LATER = (NOT_STARTED, EXITED, CONTENTS_LATER, NOT_COMPARED)
-# The longest value of a variable, message, or text of an engine in the result, and the maximum number of requested
-# devices in it. A container chooses its variables.
+# The longest name or value of a variable, message, or text of an engine in the result, and the maximum number of
+# requested devices and of variables in it. A container chooses its variables.
 LONGEST = 2000
 MOST = 1000
 
@@ -57,7 +57,7 @@ def remark(name: str, code: str, remarks: t.Sequence[tuple[str, str]]) -> Step:
 
 def only_at_start(step: Step) -> Step:
     """Return the remark for a failed ``step`` that the container, which runs, has only at its next start."""
-    problem = f"At its next start, it does not get them: {step.message.rstrip('.')}"
+    problem = f"At its next start, it does not get its GPUs: {step.message.rstrip('.')}"
     return remark(step.name, step.code, [(problem, step.advice)])
 
 
@@ -74,8 +74,9 @@ def summarize(
 ) -> dict[str, t.Any]:
     """Return the module's result: the first step that decides in one sentence, all steps, and the details.
 
-    That is the first failed step, otherwise the first one whose result is not known. Without such a step, the message
-    is ``success`` with all remarks.
+    That is the first failed step, otherwise the first one whose result is not known and whose code is not in _LATER.
+    Without such a step, the message is ``success`` with all remarks. ``details`` are the other keys of the result, one
+    of which is ``requested``.
     """
     steps = [step._replace(message=step.message[:LONGEST], advice=step.advice[:LONGEST]) for step in steps]
     broken = [step for step in steps if step.ok is False]
@@ -85,6 +86,11 @@ def summarize(
     message = f"{container.shown}: {broken[0].message}" if broken else ""
     advice = broken[0].advice if broken else " ".join(step.advice for step in remarks)
     swarm = host.settings.swarm_variables
+    variables = [
+        (name, value)
+        for name, value in sorted(container.environment.items())
+        if name in explain_rules.VARIABLES or name in swarm or name.startswith(explain_rules.REQUIRE)
+    ]
     return {
         "ok": broken[0].ok if broken else True,
         "code": code,
@@ -102,11 +108,7 @@ def summarize(
             "program": container.program,
             "privileged": container.privileged,
         },
-        "environment": {
-            name: value[:LONGEST]
-            for name, value in sorted(container.environment.items())
-            if name in explain_rules.VARIABLES or name in swarm or name.startswith(explain_rules.REQUIRE)
-        },
+        "environment": {name[:LONGEST]: value[:LONGEST] for name, value in variables[:MOST]},
         "toolkit": {
             "version": host.version,
             "config_path": host.config_path,

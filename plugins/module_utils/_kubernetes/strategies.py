@@ -19,7 +19,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gp
 ENVVAR, VOLUME_MOUNTS, CDI_ANNOTATIONS, CDI_CRI = "envvar", "volume-mounts", "cdi-annotations", "cdi-cri"
 STRATEGIES = (ENVVAR, VOLUME_MOUNTS, CDI_ANNOTATIONS, CDI_CRI)
 _VARIABLE, _OPTION = "DEVICE_LIST_STRATEGY", "--device-list-strategy"
-# Settings in a file have precedence over none of these, but it is in the container (cmd/nvidia-device-plugin/main.go).
+# A file of settings counts only where neither is set (cmd/nvidia-device-plugin/main.go). It is in the container and is
+# not read, so the strategies are unknown then.
 _FILE_VARIABLE, _FILE_OPTION = "CONFIG_FILE", "--config-file"
 # Field numbers of ContainerAllocateResponse (pkg/apis/deviceplugin/v1beta1/api.proto of k8s.io/kubelet), and of the
 # entries of its maps.
@@ -64,7 +65,8 @@ def _of_process(host: hostfs.HostFS, pid: int) -> tuple[str, ...]:
     environment = host.read_text(f"/proc/{pid}/environ").split("\0")
     variables = dict(entry.partition("=")[::2] for entry in environment)
     arguments = hostfs.command_line(host, pid)
-    values = [variables.get(_VARIABLE, ""), *_values(arguments, _OPTION)]
+    # An option replaces the value of the variable (urfave/cli 2, which the plugin uses).
+    values = _values(arguments, _OPTION) or [variables.get(_VARIABLE, "")]
     names = [name.strip() for value in values for name in value.split(",")]
     known = tuple(name for name in STRATEGIES if name in names)
     if known or not arguments or variables.get(_FILE_VARIABLE) or _values(arguments, _FILE_OPTION):
@@ -90,10 +92,10 @@ class PodContainer(t.NamedTuple):
 
 
 def pod_containers(host: hostfs.HostFS) -> list[PodContainer]:
-    """Return the running containers and sandboxes of pods that containerd runs."""
+    """Return the running containers and sandboxes that containerd runs. Those without a pod have empty names."""
     found = []
     for bundle in gpu_containers.find_bundles(host, ""):
-        program = host.read_text(f"{bundle.folder}/runtime", hostfs.UNIT_BYTES).strip()
+        program = gpu_containers.program_of(host, bundle.folder)
         if bundle.engine != "containerd" or not program:
             continue
         try:

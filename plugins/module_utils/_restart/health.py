@@ -111,8 +111,9 @@ class Preflight(t.NamedTuple):
                 f" restarted. Stop these containers, or set {errors.option:allow_disruption}: true."
             )
         if killed_pids:
+            noun = "process" if len(killed_pids) == 1 else "processes"
             return (
-                f"A restart of {name} would kill {len(killed_pids)} container processes, because KillMode of {service}"
+                f"A restart of {name} would kill {len(killed_pids)} container {noun}, because KillMode of {service}"
                 f" is not process. {name} was not restarted. Set KillMode=process in the unit, or set"
                 f" {errors.option:allow_disruption}: true."
             )

@@ -45,12 +45,18 @@ _REQUEST_HEADERS = (
     ("content-type", "application/grpc"),
     ("te", "trailers"),
 )
-# The header in which a service sends the reason of a failed call (grpc/doc/PROTOCOL-HTTP2.md).
-_ERROR_HEADER = "grpc-message"
+# The headers in which a service sends the code and the reason of a failed call (grpc/doc/PROTOCOL-HTTP2.md), and the
+# code of Go's server for a reply that exceeds the limit of the service (grpc/doc/statuscodes.md).
+_STATUS_HEADER, _ERROR_HEADER = "grpc-status", "grpc-message"
+_RESOURCE_EXHAUSTED = "8"
 
 
 class CallError(ValueError):
     """An error that the service reports, with the message of the service."""
+
+
+class TooLongError(CallError):
+    """A reply that exceeds the limit of the service or of the caller."""
 
 
 def call(socket_path: str, method: str, message: bytes, timeout: float | None = None, limit: int = LIMIT) -> bytes:
@@ -58,8 +64,9 @@ def call(socket_path: str, method: str, message: bytes, timeout: float | None = 
 
     ``limit`` is the maximum size of the reply in bytes, at least 64 KiB.
 
-    Raises OSError or ValueError if there is no valid reply, and CallError for an error that the service reports. The
-    caller makes sure that the daemon runs, because the connection alone would start it under socket activation.
+    Raises OSError or ValueError if there is no valid reply, CallError for an error that the service reports, and
+    TooLongError for a reply that exceeds a limit. The caller makes sure that the daemon runs, because the connection
+    alone would start it under socket activation.
     """
     with unix_socket.connect(
         socket_path, TIMEOUT if timeout is None else timeout, _FRAMES_FACTOR * limit
@@ -109,8 +116,10 @@ def _read_reply(connection: unix_socket.Connection, limit: int) -> bytes:
         if kind == _DATA:
             body += _unpadded(payload) if flags & _PADDED else payload
             length = int.from_bytes(body[1:5], "big")
-            if body[:1] == b"\1" or 5 + length > limit:
-                raise ValueError("the reply is compressed or too long")
+            if body[:1] == b"\1":
+                raise ValueError("the reply is compressed")
+            if 5 + length > limit:
+                raise TooLongError("the reply is too long")
             if len(body) >= 5 + length:
                 return bytes(body[5 : 5 + length])
         elif kind in (_SETTINGS, _PING) and not flags & _ACK:
@@ -125,14 +134,15 @@ def _read_reply(connection: unix_socket.Connection, limit: int) -> bytes:
 def _error_of(headers: bytes) -> ValueError:
     """Return the error for a reply without a message, with the reason from the last headers if they contain one."""
     try:
-        message = header(headers, _ERROR_HEADER)
+        status, message = header(headers, _STATUS_HEADER), header(headers, _ERROR_HEADER)
     except ValueError:
-        message = None
+        status = message = None
     if not message:
         return ValueError("the reply has no message")
     # gRPC encodes % and all characters other than printable ASCII as %XX.
     plain = re.sub(rb"%([0-9A-Fa-f]{2})", lambda found: bytes.fromhex(found.group(1).decode()), message.encode("utf-8"))
-    return CallError(plain.decode("utf-8", "replace"))
+    kind = TooLongError if status == _RESOURCE_EXHAUSTED else CallError
+    return kind(plain.decode("utf-8", "replace"))
 
 
 def _unpadded(payload: bytes) -> bytes:

@@ -15,11 +15,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data
-
-if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
-
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs, json_data
 
 _HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 _RUNTIMES = (core_constants.MAIN_PROGRAM, *core_constants.MODE_PROGRAMS.values())
@@ -127,9 +123,12 @@ def toolkit_runtime_containers(host: hostfs.HostFS) -> list[str]:
     The names have the same form as in legacy_gpu_containers(). To stop or to enter such a container, containerd's shim
     runs that program again. The file ``runtime`` in the bundle contains its path (1.6 to 2.1).
     """
-    return _running_containers(
-        host, lambda folder: posixpath.basename(host.read_text(f"{folder}/runtime").strip()) in _RUNTIMES
-    )
+    return _running_containers(host, lambda folder: posixpath.basename(program_of(host, folder)) in _RUNTIMES)
+
+
+def program_of(host: hostfs.HostFS, folder: str) -> str:
+    """Return the program that containerd's shim calls for the bundle in ``folder``; empty for other engines."""
+    return host.read_text(f"{folder}/runtime", hostfs.UNIT_BYTES).strip()
 
 
 def bundles_referencing(host: hostfs.HostFS, text: str) -> list[str]:

@@ -24,6 +24,8 @@ SOCKET = "/run/cri.sock"
 PREFACE = 24
 # The largest frame that a peer accepts by default.
 FRAME = 16384
+# The largest reply of containerd and CRI-O, in bytes.
+LARGEST = 16 << 20
 DATA, HEADERS, SETTINGS = 0, 1, 4
 
 
@@ -70,6 +72,11 @@ class _Handler(socketserver.StreamRequestHandler):
             self.rfile.read()
 
 
+def _failed(status: bytes, message: str) -> bytes:
+    trailers = literal(b"grpc-status", status) + literal(b"grpc-message", message.encode())
+    return frame(HEADERS, 5, 1, b"\x88" + trailers)
+
+
 class FakeCri:
     """The CRI in a directory tree. Its containers end at once with ``status`` (None: they still run) and write ``log``.
 
@@ -102,10 +109,10 @@ class FakeCri:
             time.sleep(1)
             return b""
         if method in self.errors:
-            words = self.errors[method].encode()
-            trailers = b"\x88" + literal(b"grpc-status", b"2") + literal(b"grpc-message", words)
-            return frame(HEADERS, 5, 1, trailers)
+            return _failed(b"2", self.errors[method])
         content = getattr(self, "do" + re.sub("([A-Z])", r"_\1", method).lower())(message)
+        if len(content) > LARGEST:
+            return _failed(b"8", f"trying to send message larger than max ({len(content)} vs. {LARGEST})")
         message = b"\0" + len(content).to_bytes(4, "big") + content
         frames = (message[start : start + FRAME] for start in range(0, len(message), FRAME))
         return frame(HEADERS, 4, 1, b"\x88") + b"".join(frame(DATA, 0, 1, each) for each in frames)

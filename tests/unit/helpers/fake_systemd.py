@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A fake systemctl and journalctl, with a unit for the Docker of fake_docker.py.
+"""A fake systemctl, journalctl and dockerd for the unit that fake_docker.py writes.
 
 The fake daemon reports the settings that daemon.json had when the daemon was started or reloaded last.
 """
@@ -37,6 +37,7 @@ class FakeSystemd:
         self.needs_reload = False
         self.loaded = True
         self.active, self.detail, self.invocation, self.job = "active", "running", 1, False
+        self._killed = False
         # The number of `systemctl show` calls before an accepted request changes the status.
         self.hesitates = 0
         # The number of `systemctl show` calls for which a unit is still stopping, unless it is killed.
@@ -93,7 +94,7 @@ class FakeSystemd:
         elif verb == "daemon-reload":
             self.needs_reload = False
         elif verb == "kill":
-            self.slow_stops = 0
+            self.slow_stops, self._killed = 0, True
             self._start()
         return 0, "", ""
 
@@ -119,10 +120,11 @@ class FakeSystemd:
 
     def _start(self) -> None:
         end = self.ends(self.text)
-        if self.job and not self.done("systemctl kill"):
+        if self.job and not self._killed:
             # A start that hangs is merged with the next, and waits for the old process to end.
             return
         self.invocation += 1
+        self._killed = False
         self.job = end == "hangs"
         self.active, self.detail = {
             "active": ("active", "running"),

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Search code for decisions that depend on a name, such as that of an engine."""
+"""Search code for comparisons and tables with a name, such as that of an engine. Arguments are not searched."""
 
 from __future__ import annotations
 

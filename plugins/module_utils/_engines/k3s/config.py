@@ -117,6 +117,10 @@ class RancherSettings:
         found = self._found.get(name)
         return found.value if found is not None else ""
 
+    def value_in(self, path: str, name: str) -> str:
+        """Return the value of a setting in one file, whatever other files and the unit set; empty if it is not set."""
+        return _to_text(self._read(path).get(name, ""))
+
     def source(self, name: str) -> str:
         """Return the file or the unit that sets a value, empty if it is not set."""
         found = self._found.get(name)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Plan the drop-in that sets the default runtime of K3s or RKE2, and compare what they generated.
+"""Plan the drop-in that sets the default runtime of K3s or RKE2, and warn of what they will not register.
 
 This module never changes the generated containerd configuration.
 """
@@ -45,7 +45,9 @@ class K3sPlanner:
         self.context = context
         self.host = k3s_generated.host_of(context)
         self.before = k3s_config.RancherSettings(distribution, self.host, context.unit)
-        self.path = context.files.resolve(f"{self.before.config_file}.d/{FILE_NAME}")
+        # The settings with the planned files, once there is a plan.
+        self.after = self.before
+        self.path = context.files.resolve(self._own_path())
         self.content = self.host.read(self.path)
         self.found = k3s_generated.find_programs(context)
         self.search_dirs = k3s_generated.search_dirs(context)
@@ -100,8 +102,7 @@ class K3sPlanner:
 
     def _check_names(self, request: engines_request.RuntimeRequest) -> None:
         names = k3s_generated.registered_programs(self.context.version)
-        requested = [request.runtime_name, *(engines_request.MODE_NAMES[mode] for mode in request.extra_modes)]
-        unknown = [name for name in requested if name not in names]
+        unknown = [name for name in _requested(request) if name not in names]
         if unknown:
             raise errors.NvidiaError(
                 f"This release of {self.title} does not register a runtime {unknown[0]}. It registers"
@@ -166,18 +167,11 @@ class K3sPlanner:
         )
         if self.content is None or unchanged:
             return core_plan.PlannedFile(self.path, self.content, k3s_config.own_text(name), {_KEY: name})
-        if self._value_in_file() == name:
+        if self.before.value_in(self._own_path(), k3s_config.DEFAULT_RUNTIME) == name:
             own_keys = {_KEY: name} if record is not None and record.owns(_KEY, name) else {}
             return core_plan.PlannedFile(self.path, self.content, self.content, own_keys)
         raise errors.NvidiaError(
             f"{self.path} contains settings of another tool. Move them into another file in the same directory."
-        )
-
-    def _value_in_file(self) -> str:
-        return (
-            self.before.value(k3s_config.DEFAULT_RUNTIME)
-            if self.before.source(k3s_config.DEFAULT_RUNTIME) == self._own_path()
-            else ""
         )
 
     def _own_path(self) -> str:
@@ -221,30 +215,33 @@ class K3sPlanner:
     def _warn(self, request: engines_request.RuntimeRequest, state: engines_base.ConfiguredState) -> None:
         if self.generated.override is not None:
             self.warnings.append(
-                f"{self.generated.override} overrides the programs that {self.title} finds, so this collection does not"
-                f" restart {self.title} when NVIDIA's programs change. {_OVERRIDE_ADVICE}"
+                f"{self.generated.override} overrides the default runtime or the programs that {self.title} finds, so"
+                f" this collection does not restart {self.title} when NVIDIA's programs change. {_OVERRIDE_ADVICE}"
             )
-        program = self.found.get(request.runtime_name)
-        if program is None:
-            self.warnings.append(
-                f"{self.title} will not register {request.runtime_name}, because"
-                f" {k3s_generated.PROGRAMS[request.runtime_name]} is in none of {', '.join(self.search_dirs)}. Install"
-                " the NVIDIA Container Toolkit."
-            )
-        elif self.host.resolve(posixpath.dirname(program)) != self.host.resolve(request.runtime_dir):
-            self.warnings.append(
-                f"{self.title} uses {program} for {request.runtime_name}, because it searches"
-                f" {posixpath.dirname(program)} before {errors.option:runtime_dir} {request.runtime_dir}. Remove the"
-                " unwanted program."
-            )
+        self.warnings += [warning for name in _requested(request) for warning in self._of_program(name, request)]
         if isinstance(request.enable_cdi, bool) and state.cdi is not None and request.enable_cdi is not state.cdi:
             self.warnings.append(
                 f"{errors.option:enable_cdi} has no effect: CDI is {'enabled' if state.cdi else 'disabled'} in"
                 f" {self.generated_path}, and only {self.title} sets it."
             )
         if request.set_as_default is False and state.default_runtime in k3s_generated.PROGRAMS:
-            source = self.after.source(k3s_config.DEFAULT_RUNTIME) or self.generated_path
+            is_set = self.after.value(k3s_config.DEFAULT_RUNTIME) == state.default_runtime
+            source = self.after.source(k3s_config.DEFAULT_RUNTIME) if is_set else self.generated.override
             self.warnings.append(f"{source} makes {state.default_runtime} the default runtime. Remove it there.")
+
+    def _of_program(self, name: str, request: engines_request.RuntimeRequest) -> t.Iterator[str]:
+        """Yield the warning about a requested runtime whose program is missing, or is another one."""
+        program = self.found.get(name)
+        if program is None:
+            yield (
+                f"{self.title} will not register {name}, because {k3s_generated.PROGRAMS[name]} is in none of"
+                f" {', '.join(self.search_dirs)}. Install the NVIDIA Container Toolkit."
+            )
+        elif self.host.resolve(posixpath.dirname(program)) != self.host.resolve(request.runtime_dir):
+            yield (
+                f"{self.title} uses {program} for {name}, because it searches {posixpath.dirname(program)} before"
+                f" {errors.option:runtime_dir} {request.runtime_dir}. Remove the unwanted program."
+            )
 
     def _unit_stem(self) -> str:
         return (
@@ -252,6 +249,10 @@ class K3sPlanner:
             if self.context.unit is not None
             else self.distribution.program
         )
+
+
+def _requested(request: engines_request.RuntimeRequest) -> list[str]:
+    return [request.runtime_name, *(engines_request.MODE_NAMES[mode] for mode in request.extra_modes)]
 
 
 def _lines(content: bytes | None) -> list[bytes]:

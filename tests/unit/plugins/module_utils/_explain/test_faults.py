@@ -94,7 +94,7 @@ def test_a_container_from_before_a_change_of_the_host(report: Report, change: Ch
     given = {"Runtime": "nvidia", "Env": [ALL]}
     found = running(given, report, program=RUNTIME)
     assert verdict(found) == (True, "ok")
-    assert "At its next start, it does not get them: " in found["message"]
+    assert "At its next start, it does not get its GPUs: " in found["message"]
     assert [step["code"] for step in found["steps"] if step["ok"] and step["advice"]] == [code]
     # Without its devices, the change is the cause.
     report.add("proc/488/mountinfo", "1 1 0:40 / /proc rw - tmpfs tmpfs rw\n")

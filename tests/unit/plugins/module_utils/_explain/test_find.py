@@ -162,13 +162,16 @@ def test_no_container(docker: Docker) -> None:
     docker.write("/etc/crio/crio.conf")
     message = docker.error("x")
     assert " 'x'. " in message
-    assert ": docker (/run/docker.sock), crio (does not run), podman (/usr/bin/podman), bundles below /run. " in message
+    assert (
+        ": docker (/run/docker.sock), crio (does not run), podman (/usr/bin/podman), bundles of running containers. "
+        in message
+    )
     assert docker.error("") == message.replace("'x'", "''")
     assert docker.error("x", "podman").count("Searched: podman (/usr/bin/podman).") == 1
 
 
 def test_no_engine(tmp_path: Path) -> None:
-    with pytest.raises(HostError, match="Searched: bundles below /run"):
+    with pytest.raises(HostError, match="Searched: bundles of running containers"):
         explain_find.find("x", Selector(), HostFS(str(tmp_path), live=True), lambda _argv: (0, "", ""))
     with pytest.raises(NvidiaError, match="offline tree"):
         explain_find.find("x", Selector(), HostFS(str(tmp_path), live=False), lambda _argv: (0, "", ""))
@@ -401,7 +404,7 @@ def test_the_newest_container_of_a_pod(cri: Cri) -> None:
         cri.find("main")
 
 
-TOO_LONG = r"too long; give the whole ID, or NAMESPACE/POD/NAME\)"
+TOO_LONG = r"larger than max \([0-9]+ vs\. [0-9]+\); give the whole ID, or NAMESPACE/POD/NAME\)"
 
 
 @pytest.mark.parametrize("count", [300, 5000])
@@ -519,5 +522,11 @@ def test_a_container_that_was_never_created(cri: Cri) -> None:
     for name in ("train-2/main", "train-1", "other/train-1/main"):
         with pytest.raises(HostError, match="No container has the name"):
             explain_find.find(name, Selector(), cri.host, run)
-    # An existing container is not searched there.
+    # Docker runs no containers of pods.
+    with pytest.raises(HostError, match="No container has the name"):
+        explain_find.find("train-1/main", Selector("docker"), cri.host, run)
+    # An existing container is not searched there, nor one that may exist.
     assert explain_find.find("training-0/main", Selector("containerd"), cri.host, run).container.identifier == ONE
+    cri.errors["ListContainers"] = "unknown service"
+    with pytest.raises(HostError, match=r"containerd \(its CRI does not list containers: unknown service\)"):
+        explain_find.find("train-1/main", Selector(), cri.host, run)

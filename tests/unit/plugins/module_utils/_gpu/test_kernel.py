@@ -189,11 +189,11 @@ def test_a_loaded_module_is_not_checked(kernels: Kernels) -> None:
     assert kernels.commands == []
 
 
-@pytest.mark.parametrize("length", [0, 1, 1 << 31, (1 << 32) - 1])
-def test_a_wrong_length_of_the_signature(length: int) -> None:
+@pytest.mark.parametrize(("length", "signer"), [(0, None), (1, None), (1 << 31, KEY), ((1 << 32) - 1, KEY)])
+def test_a_wrong_length_of_the_signature(length: int, signer: str | None) -> None:
     found = parse_signature(signed(length=length))
     assert found.signed
-    assert found.signer in {None, KEY}
+    assert found.signer == signer
 
 
 @pytest.mark.parametrize("value", [b"", b"\x0c", b"\x30\x05abcde", b"\x0c\x82\x01\x00", b"\x0c\x00"])
@@ -274,7 +274,7 @@ def test_removed_modules(kernels: Kernels) -> None:
 
 
 def test_odd_directories(kernels: Kernels) -> None:
-    for name in ("²", "9" * 250, "x", ".", "6.8.0-45"):
+    for name in ("²", "9" * 250, "x", "6.8.0-45"):
         (kernels.root / "lib/modules" / name).mkdir(parents=True, exist_ok=True)
     assert kernels.add(RUNNING).report()["next_release"] is None
     write(kernels.root, {"proc/sys/kernel/osrelease": "\0\n"})

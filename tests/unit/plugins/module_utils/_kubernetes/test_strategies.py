@@ -54,6 +54,7 @@ def test_answers(answer: bytes, expected: tuple[str, ...]) -> None:
         ((), ("DEVICE_LIST_STRATEGY=cdi-annotations, cdi-cri",), ["cdi-annotations", "cdi-cri"]),
         (("--device-list-strategy=volume-mounts",), (), ["volume-mounts"]),
         (("--device-list-strategy", "cdi-cri"), (), ["cdi-cri"]),
+        (("--device-list-strategy=cdi-cri",), ("DEVICE_LIST_STRATEGY=envvar",), ["cdi-cri"]),
         # A file in the container has the setting.
         (("--config-file=/config/config.yaml",), (), []),
         ((), ("CONFIG_FILE=/config/config.yaml",), []),

@@ -102,6 +102,7 @@ def test_refuses_to_stop_running_containers(busy: FakeSystemd, check_mode: bool)
     text = busy.text
     message, result = failure(busy, check_mode, rollback=changes)
     assert "would stop running containers: 0123456789ab, db, web." in message
+    # The daemon still runs with the previous file.
     assert (result.state, result.changed, busy.text) == ("rolled_back", False, text)
     assert not busy.done("systemctl restart")
     assert restart(busy, check_mode, rollback=changes, allow_disruption=True).changed
@@ -187,7 +188,7 @@ def test_refuses_to_kill_container_processes(systemd: FakeSystemd) -> None:
     assert restart(systemd).state == "applied"
     systemd.docker.write(CONTROL_GROUP, processes)
     systemd.kill_mode = "control-group"
-    assert "would kill 1 container processes" in failure(systemd)[0]
+    assert "would kill 1 container process, because" in failure(systemd)[0]
     assert restart(systemd, allow_disruption=True).state == "applied"
 
 

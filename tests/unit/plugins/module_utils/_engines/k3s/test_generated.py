@@ -236,7 +236,7 @@ def test_import_of_generated_file(
     if default == "nvidia":
         assert node.plan(set_as_default=True).warnings == ()
         return
-    assert node.plan().warnings[0].startswith(f"{folder}/config-v3.toml.d/a.toml overrides the programs")
+    assert node.plan().warnings[0].startswith(f"{folder}/config-v3.toml.d/a.toml overrides the default runtime")
     with pytest.raises(NvidiaError, match=r"config-v3\.toml\.d/a\.toml: this file overrides"):
         node.plan(set_as_default=True)
 

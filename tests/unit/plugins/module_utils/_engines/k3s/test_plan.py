@@ -190,6 +190,10 @@ def test_foreign_settings_in_own_file_stay(tmp_path: Path) -> None:
     node.own_file.write_bytes(OWN + b"node-label: [gpu=yes]\n")
     assert not node.present(set_as_default=True).changed
     assert not node.present().changed
+    # The message names the later file, and not this one.
+    node.settings(CRUN, "zz.yaml")
+    with pytest.raises(NvidiaError, match=r"/zz\.yaml: default-runtime is crun here"):
+        node.present(set_as_default=True)
     node.absent()
     assert node.own_file.read_bytes() == b"node-label: [gpu=yes]\n"
 
@@ -392,6 +396,23 @@ def test_warns_about_another_program(tmp_path: Path) -> None:
     assert node.plan(runtime_dir="/usr/local/nvidia/toolkit").warnings == ()
 
 
+def test_warns_about_missing_program_of_a_mode(tmp_path: Path) -> None:
+    node = node_with(tmp_path)
+    (warning,) = node.plan(extra_modes=("cdi",)).warnings
+    assert warning.startswith("K3s will not register nvidia-cdi, because nvidia-container-runtime.cdi is in none of")
+
+
+def test_warns_about_default_runtime_in_a_template(tmp_path: Path) -> None:
+    node = node_with(tmp_path)
+    template = f"{node.data}/agent/etc/containerd/config.toml.tmpl"
+    node.write(template, "{{range $k, $v := .ExtraRuntimes}}{{end}}\n")
+    node.generate("nvidia", default="nvidia")
+    for settings in ("", CRUN):
+        node.settings(settings)
+        warnings = node.present(set_as_default=False).warnings
+        assert warnings[-1] == f"{template} makes nvidia the default runtime. Remove it there."
+
+
 @pytest.mark.parametrize("name", ["config.toml.tmpl", "config-v3.toml.tmpl"])
 def test_foreign_template(tmp_path: Path, name: str) -> None:
     node = node_with(tmp_path)
@@ -400,7 +421,7 @@ def test_foreign_template(tmp_path: Path, name: str) -> None:
         node.write(path, text)
         before = node.bytes_and_modes()
         warnings = node.present().warnings
-        assert [warning.startswith(f"{path} overrides the programs") for warning in warnings] == [True] * warned
+        assert [warning.startswith(f"{path} overrides the default") for warning in warnings] == [True] * warned
         assert node.bytes_and_modes() == before
     with pytest.raises(NvidiaError, match=rf"^{path}: this file overrides"):
         node.present(set_as_default=True)

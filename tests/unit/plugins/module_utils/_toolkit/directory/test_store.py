@@ -57,6 +57,7 @@ def test_reads_versions(host: Host) -> None:
     assert manifest.replaces in store.names()
     assert not store.check_integrity(manifest, thorough=True).is_damaged
     assert store.path("x") == f"{VERSIONS}/x"
+    assert store.folder == f"{DEST}.versions"
 
 
 def test_missing_directory(tmp_path: Path) -> None:
@@ -168,7 +169,6 @@ def test_unreadable_dest(tmp_path: Path) -> None:
     (tmp_path / "opt/file").write_text("")
     store = VersionStore(host.host, "/opt/file/toolkit")
     assert "/opt/file/toolkit" in refusal(store.foreign_entry_type)
-    assert f"{DEST}.versions" == host.store.folder
 
 
 @pytest.mark.parametrize("change", CHANGES)
