@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The sessions that check this repository. `nox -l` lists them, `./test` runs the default ones.
 
-Tags: "quick" for the inner loop, "molecule" for booted hosts, "nightly" for what a full run adds. GPUFLEET_NIGHTLY=1
-makes the tests run in full: all points at which a run is killed, all Debian releases, thousands of examples.
+Tags: "quick" for the inner loop, "molecule" for booted hosts, "ci" for the scenarios of .ci/run, "nightly" for what a full
+run adds. GPUFLEET_NIGHTLY=1 makes the tests run in full: all points at which a run is killed, all Debian releases,
+thousands of examples.
 
 Sessions start in the order of this file. Short ones come last, so that all cores are in use until the end."""
 
@@ -38,6 +39,8 @@ OLD_CORES = {
     "2.19": (("3.13", "3.12", "3.11"), "3.8", True),
 }
 
+# The scenarios that each run of .ci/run includes: one engine in depth, the documented examples, and batches of hosts.
+CI_SCENARIOS = ("docker", "examples", "rolling")
 # The most lines of output of ./quickstart.
 QUICKSTART_LINES = 120
 
@@ -237,7 +240,8 @@ def molecule(session: nox.Session) -> None:
 
 
 for scenario in sorted(path.parent.name for path in ROOT.glob("molecule/*/molecule.yml")):
-    tool_session(f"molecule-{scenario}", tags=["molecule"], default=False)(molecule)
+    in_ci = ["ci"] if scenario in CI_SCENARIOS else []
+    tool_session(f"molecule-{scenario}", tags=["molecule", *in_ci], default=False)(molecule)
 
 
 @tool_session("lock", default=False)

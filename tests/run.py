@@ -30,7 +30,8 @@ def _arguments() -> argparse.Namespace:
     )  # fmt: skip
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--quick", action="store_true", help="the inner loop: lint, docs-check, units on one Python")
-    choice.add_argument("--molecule", action="store_true", help="add the scenarios on booted hosts (root, podman)")
+    choice.add_argument("--ci", action="store_true", help="add some scenarios on booted hosts (root, podman)")
+    choice.add_argument("--molecule", action="store_true", help="add all scenarios on booted hosts")
     choice.add_argument("--nightly", action="store_true", help="everything in full, as before a release")
     choice.add_argument("--list", action="store_true", help="list the sessions")
     choice.add_argument("sessions", nargs="*", metavar="SESSION", default=[], help="only these sessions")
@@ -43,6 +44,7 @@ def _selection(nox: list[str], arguments: argparse.Namespace) -> list[str]:
         return list(arguments.sessions)
     # The scenarios take longest. They come first, so that short sessions are left for the end and all cores stay busy.
     choices = [["--tags", "molecule"]] if arguments.molecule or arguments.nightly else []
+    choices += [["--tags", "ci"]] if arguments.ci else []
     choices.append(["--tags", "quick"] if arguments.quick else [])
     if arguments.nightly:
         choices.append(["--tags", "nightly"])
