@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The sessions that check this repository. `nox -l` lists them, `./test` runs the default ones.
 
-Tags: "quick" for the inner loop, "molecule" for booted hosts, "ci" for the scenarios of .ci/run, "nightly" for what a full
-run adds. GPUFLEET_NIGHTLY=1 makes the tests run in full: all points at which a run is killed, all Debian releases,
+Tags: "quick" for the inner loop, "molecule" for booted hosts, "ci" for the scenarios of .ci/run, "nightly" for what a
+full run adds. GPUFLEET_NIGHTLY=1 makes the tests run in full: all points at which a run is killed, all Debian releases,
 thousands of examples.
 
 Sessions start in the order of this file. Short ones come last, so that all cores are in use until the end."""
