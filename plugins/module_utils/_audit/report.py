@@ -18,6 +18,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import fl
 
 CRITICAL, WARNING, INFO = "critical", "warning", "info"
 SEVERITIES = (CRITICAL, WARNING, INFO)
+# The subject of findings about the driver.
+DRIVER = "driver"
 _GPU_NAMES = "nvidia.com/gpu="
 # The number of sentences that one finding joins.
 _JOINED = 5

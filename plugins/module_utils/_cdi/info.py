@@ -24,7 +24,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import v
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import systemctl
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
@@ -39,7 +39,6 @@ _NAME_PATTERNS = {
     cdi_options.INDEX: re.compile(r"[0-9]+(?::[0-9]+)?"),
     cdi_options.TYPE_INDEX: re.compile(r"gpu[0-9]+|mig[0-9]+:[0-9]+"),
 }
-_GPU_NODE = re.compile(r"/dev/nvidia[0-9]+")
 
 
 class GpuDevice(t.NamedTuple):
@@ -111,7 +110,7 @@ def _differences(
     common = _nodes(document)
     devices = {device["name"]: _nodes(device) | common for device in document.get("devices", ())}
     all_nodes = frozenset(node for nodes in devices.values() for node in nodes)
-    has_nodes = any(_GPU_NODE.fullmatch(node) for node in all_nodes)
+    has_nodes = any(device_nodes.GPU_NODE.fullmatch(node) for node in all_nodes)
     if not has_nodes and not any(map(_NAME_PATTERNS[cdi_options.UUID].fullmatch, devices)):
         # The document describes other devices, or GPUs that use other drivers.
         return []

@@ -78,8 +78,12 @@ ONE_CAUSE: list[tuple[dict[str, t.Any], list[str], str]] = [
      ["files-not-read"], f"cdi-not-parsed ({SPEC})."),
     # One command creates all device nodes, and no GPU works without them.
     ({"gpus__missing_nodes": [NODE, {**NODE, "path": "/dev/nvidia-uvm"}],
-      "gpus__devices": [gpu(healthy=False, reasons=[problem("node-unusable")])]},
+      "gpus__devices": [gpu(healthy=False, reasons=[problem("node-unusable", "/dev/nvidiactl does not exist.")])]},
      ["device-node-missing"], ""),
+    # A command that creates missing nodes does not correct another one.
+    ({"gpus__missing_nodes": [{**NODE, "path": "/dev/nvidia-uvm-tools"}],
+      "gpus__devices": [gpu(healthy=False, reasons=[problem("node-unusable", "/dev/nvidia0 has the minor 5.")])]},
+     ["device-node-missing", "gpu-unusable"], ""),
 ]  # fmt: skip
 FOUR_HELD = {f"package-{number}": {"version": "1.19.1-1", "held": True} for number in range(4)}
 OLD = [

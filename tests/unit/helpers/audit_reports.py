@@ -211,6 +211,7 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
      "mig-unusable", "critical", "gpu 0, MIG 1"),
     ({"gpus__devices": [gpu(mig_enabled=True)]}, "mig-without-devices", "warning", "gpu 0"),
     ({"gpus__missing_nodes": [NODE]}, "device-node-missing", "critical", "/dev/nvidiactl"),
+    ({"gpus__missing_nodes": [{"path": "/dev/nvidia7"}]}, "device-node-missing", "critical", "/dev/nvidia7"),
     ({"gpus__missing_nodes": [{"path": "/dev/nvidia-modeset"}]},
      "device-node-missing", "warning", "/dev/nvidia-modeset"),
     ({"gpus__modules": {"nvidia": {}}}, "uvm-not-loaded", "warning", "driver"),
