@@ -86,6 +86,12 @@ class HostFacts:
         return present if isinstance(present, bool) else None
 
     @property
+    def lacks_gpu_specs(self) -> bool:
+        """Whether engines find no specification of the GPUs. False if that is unknown, because a file was not read."""
+        is_read = all(isinstance(spec.get("valid"), bool) for spec in self.specs)
+        return "cdi" in self.collected and is_read and not self.gpu_specs
+
+    @property
     def has_fresh_specs(self) -> bool:
         """Whether the GPUs have specifications, and all of these are valid and fresh."""
         fresh = {text(spec.get("path")) for spec in self.specs if spec.get("stale") is False}

@@ -165,6 +165,7 @@ def describe_refresh(
     problems: list[core_errors.Problem] = []
     found = [service for service in (_toolkit_unit(host), _own_unit(host)) if service is not None]
     for service in found:
+        service["output"] = cdi_registry.canonical(host, service["output"]) if service["output"] else None
         service["failed"] = _failed(host, run, service["service"], problems)
         if service["failed"]:
             message = f"{service['service']} has failed, so the specification may be stale."
@@ -186,7 +187,7 @@ def _toolkit_unit(host: hostfs.HostFS) -> dict[str, t.Any] | None:
         "owner": TOOLKIT,
         "service": refresh_units.SERVICE,
         "enabled": refresh.enabled,
-        "output": refresh.output or None,
+        "output": refresh.output,
     }
 
 
@@ -202,7 +203,7 @@ def _own_unit(host: hostfs.HostFS) -> dict[str, t.Any] | None:
     # If own_refresh() returns None, this unit only runs the command of the toolkit's unit, but earlier during boot.
     owner = TOOLKIT if own is None and toolkit is not None else GPUFLEET
     output = own.output if own is not None else toolkit.output if toolkit is not None else ""
-    return {"owner": owner, "service": refresh_units.OWN_SERVICE, "enabled": enabled, "output": output or None}
+    return {"owner": owner, "service": refresh_units.OWN_SERVICE, "enabled": enabled, "output": output}
 
 
 def _failed(
