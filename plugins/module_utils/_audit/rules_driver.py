@@ -22,7 +22,7 @@ if t.TYPE_CHECKING:
 
 # -- GPUs and device nodes -------------------------------------------------------------------------------------------
 
-_RECREATE = f"{device_nodes.fix_for_node('nvidia-cap0')}. Then write the CDI specification again."
+_RECREATE = f"{device_nodes.fix_for_node('/dev/nvidia-caps/nvidia-cap0')}. Then write the CDI specification again."
 _READ_LOG = f"{procfs.CHECK_LOG} Restart the host if the GPU does not recover."
 
 
