@@ -87,8 +87,11 @@ class HostFacts:
 
     @property
     def lacks_gpu_specs(self) -> bool:
-        """Whether engines find no specification of the GPUs. False if that is unknown, because a file was not read."""
-        is_read = all(isinstance(spec.get("valid"), bool) for spec in self.specs)
+        """Whether engines find no specification of the GPUs. False if that is unknown, because files were not read."""
+        codes = [problem.code for problem in problems_in(self.cdi.get("problems"))]
+        # A problem with a directory hides all files. The problems of the refresh service have codes of their own.
+        is_listed = bool(self.specs) or all(code.startswith("cdi-refresh-") for code in codes)
+        is_read = is_listed and all(isinstance(spec.get("valid"), bool) for spec in self.specs)
         return "cdi" in self.collected and is_read and not self.gpu_specs
 
     @property

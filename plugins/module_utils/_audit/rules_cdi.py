@@ -22,8 +22,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cd
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import config as podman_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import plan as podman_plan
 
-# The flavors whose version is that of the engine. K3s, RKE2 and k0s report their own version.
-_WITH_ENGINE_VERSION = ("", "system", "rootless", "snap", "microk8s")
 # Everything below these directories is lost when the host restarts.
 _VOLATILE = ("/var/run/", "/run/")
 
@@ -194,7 +192,8 @@ def _engines(facts: report.HostFacts) -> t.Iterator[tuple[dict[str, t.Any], cdi_
     """Yield the engines whose version is known, with what this version supports of CDI. No command is run."""
     for engine in facts.engines:
         name, version = report.text(engine.get("engine")), report.text(engine.get("version"))
-        if name in cdi_support.ENGINES and version and report.text(engine.get("flavor")) in _WITH_ENGINE_VERSION:
+        row = flavors.FLAVORS.get((name, report.text(engine.get("flavor"))))
+        if version and row is not None and row.own_version:
             try:
                 found = cdi_support.engines_for([f"{name}:{version}"], _NO_HOST, lambda _argv: (1, "", ""))
             except errors.NvidiaError:

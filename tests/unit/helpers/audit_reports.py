@@ -298,6 +298,8 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"engines": [engine(runtimes={"nvidia": NVIDIA, "kata": "/opt/kata"})]},
      "runtime-program-missing", "info", "docker"),
     ({"engines": [BARE], "cdi": NO_CDI}, "gpus-not-configured", "critical", "host"),
+    ({"engines": [BARE], "cdi": {**NO_CDI, "problems": [problem("cdi-refresh-failed")]}},
+     "gpus-not-configured", "critical", "host"),
     ({"engines": [engine(live={"cdi": False})]}, "cdi-off", "info", "docker"),
     ({"engines": [engine(live={"live_restore": False, "running_containers": 2})]},
      "live-restore-off", "info", "docker"),

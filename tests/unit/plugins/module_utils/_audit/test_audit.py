@@ -102,6 +102,8 @@ def test_each_rule(host: HostFS, parts: dict[str, t.Any], name: str, severity: s
         # The host lacks PyYAML.
         ({"engines": [DOCKER_29], **UNREAD_FILE}, "docker-needs-cdi"),
         ({"engines": [BARE], **UNREAD_FILE}, "gpus-not-configured"),
+        # A directory could not be read.
+        ({"engines": [BARE], "cdi": {**NO_CDI, "problems": [problem("host-error")]}}, "gpus-not-configured"),
         # Kubernetes does not use this containerd.
         ({"engines": [containerd(runtimes={}, live={"version": "", "runtimes": {}})]}, "cri-not-responding"),
         ({"engines": [engine(engine="crio", live={"version": "", "runtimes": {}})]}, "cri-not-responding"),
