@@ -120,7 +120,7 @@ def a_host_fails(checks: Checks, rolling: str) -> None:
 def a_host_is_unreachable(checks: Checks, rolling: str, place: places.Controller) -> None:
     """Name a booted host that does not exist. Only a callback can report it."""
     place.reach(BATCH, "gone")
-    played = checks.play(f"env ANSIBLE_CALLBACKS_ENABLED=gpufleet.nvidia.progress {rolling}", status=4)
+    played = checks.play(f"ANSIBLE_CALLBACKS_ENABLED=gpufleet.nvidia.progress {rolling}", status=4)
     place.reach(BATCH, HOSTS[BATCH])
     checks.expect(played, checks.counts(played, BATCH)["unreachable"] == 1, f"{BATCH}: {played.recap.get(BATCH)}")
     continuation(checks, played, "Unreachable")

@@ -1,4 +1,7 @@
-"""Where the examples run: the controller of molecule, or a booted host that is its own controller."""
+"""Where the examples run, and the report of all runs.
+
+A place is the controller of molecule, or a booted host that is its own controller.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,7 @@ class Controller:
 
     def call(self, command: str) -> tuple[int, str]:
         done = subprocess.run(
-            shlex.split(command), cwd=self.work, env=self.environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            ["sh", "-c", command], cwd=self.work, env=self.environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, check=False, timeout=_MOST,
         )  # fmt: skip
         return done.returncode, done.stdout

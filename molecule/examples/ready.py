@@ -1,6 +1,6 @@
 """Inside a host: makes it one of the examples: ready.py deb|rpm <NEEDED (the JSON of mirror.py)
 
-It gets a GPU on the PCI bus, and users: admin may become root without a password, ann with the password PASSWORD. It
+It gets a GPU on the PCI bus, and users: admin may become root without a password, ann with the PASSWORD of places. It
 reaches the mirror by NVIDIA's name and by that of the documentation, and no other network. With "rpm", the host looks
 like one of Rocky Linux.
 """
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, "/molecule/toolkit")
+import places
 import prepare_host
 
-PASSWORD = "not-a-real-password"  # noqa: S105
 FINGERPRINT = Path("/run/gpufleet-fingerprint")
 
 
@@ -30,7 +30,7 @@ def users() -> None:
     """Create the users."""
     for name in ("admin", "ann"):
         run("useradd", "--create-home", "--shell=/bin/bash", name)
-    run("chpasswd", text=f"ann:{PASSWORD}\n")
+    run("chpasswd", text=f"ann:{places.PASSWORD}\n")
     rules = Path("/etc/sudoers.d/examples")
     rules.write_text("admin ALL=(ALL) NOPASSWD: ALL\nann ALL=(ALL) ALL\n")
     rules.chmod(0o440)

@@ -221,6 +221,10 @@ def _lacks_only_toolkit(pair: _Pair) -> bool:
     return engines_base.is_nvidia_runtime(name, report.table(engine.get("runtimes")).get(name))
 
 
+def _needs_same_step(pair: _Pair) -> bool:
+    return pair.cause.advice == pair.other.advice
+
+
 def _is_engine_of_kubelet(pair: _Pair) -> bool:
     return pair.cause.subject == report.text(pair.facts.kubernetes.get("engine"))
 
@@ -248,7 +252,6 @@ _BROKEN_ENGINE = (
 # The order matters: a cause can be a consequence of one above it.
 CAUSES = (
     Cause((rules_host.NOT_ROOT,), ("engine-not-responding", errors.PermissionDeniedError.code), _needs_root),
-    Cause((rules_host.FILES_NOT_READ,), ("cdi-not-parsed",), _always),
     Cause(("config-unreadable",), _UNREAD_ENGINE, _is_same_engine),
     Cause(_DRIVER_DIFFERS, (*_STALE_DRIVER, *_DRIVER_DIFFERS), _always),
     Cause(_NOT_LOADABLE, (*_NOT_LOADED, *_WITHOUT_DRIVER), _no_driver),
@@ -258,7 +261,7 @@ CAUSES = (
         ("default-runtime-program-missing", "runtime-program-missing", "cdi-stale"),
         _lacks_only_toolkit,
     ),
-    Cause(("cdi-stale", "cdi-invalid"), ("docker-needs-cdi",), _always),
+    Cause(("cdi-stale", "cdi-invalid"), ("docker-needs-cdi",), _needs_same_step),
     Cause(("driver-library-missing",), _WITHOUT_RUNTIME, _always),
     Cause(_BROKEN_ENGINE, ("kubelet-engine-not-configured", *_WITHOUT_RUNTIME), _is_engine_of_kubelet),
     Cause(("gpus-not-configured",), ("kubelet-engine-not-configured", *_WITHOUT_RUNTIME), _always),

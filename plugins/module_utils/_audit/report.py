@@ -18,6 +18,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import fl
 
 CRITICAL, WARNING, INFO = "critical", "warning", "info"
 SEVERITIES = (CRITICAL, WARNING, INFO)
+# The subject of findings about the driver.
+DRIVER = "driver"
 _GPU_NAMES = "nvidia.com/gpu="
 # The number of sentences that one finding joins.
 _JOINED = 5
@@ -82,6 +84,15 @@ class HostFacts:
             return True
         present = table(self.toolkit.get("gpu")).get("present")
         return present if isinstance(present, bool) else None
+
+    @property
+    def lacks_gpu_specs(self) -> bool:
+        """Whether engines find no specification of the GPUs. False if that is unknown, because files were not read."""
+        codes = [problem.code for problem in problems_in(self.cdi.get("problems"))]
+        # A problem with a directory hides all files. The problems of the refresh service have codes of their own.
+        is_listed = bool(self.specs) or all(code.startswith("cdi-refresh-") for code in codes)
+        is_read = is_listed and all(isinstance(spec.get("valid"), bool) for spec in self.specs)
+        return "cdi" in self.collected and is_read and not self.gpu_specs
 
     @property
     def has_fresh_specs(self) -> bool:

@@ -11,6 +11,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, steps
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh import units as refresh_units
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import registry as cdi_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import versions as cdi_versions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
@@ -21,39 +22,33 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cd
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import config as podman_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import plan as podman_plan
 
-# The flavors whose version is that of the engine. The others, such as k3s, report the version of the Kubernetes
-# distribution.
-_WITH_ENGINE_VERSION = ("", "system", "rootless", "snap")
 # Everything below these directories is lost when the host restarts.
 _VOLATILE = ("/var/run/", "/run/")
 
 
 def faulty(facts: report.HostFacts) -> report.Findings:
-    """Yield findings for specifications that engines skip, that could not be read, or that have warnings."""
-    unread: list[str] = []
+    """Yield findings for specifications that engines skip, or that have warnings."""
     for spec in facts.specs:
         path = report.text(spec.get("path"))
         if spec.get("valid") is False:
             reasons = core_text.joined([report.without_path(error, path) for error in report.texts(spec.get("errors"))])
             message = f"{path} is invalid, so engines skip it. {reasons}".rstrip()
-            severity = report.WARNING if facts.gpu_specs else report.CRITICAL
+            severity = report.CRITICAL if _may_have_gpus(spec) and facts.lacks_gpu_specs else report.WARNING
             yield report.Finding(severity, "cdi-invalid", path, message, _writing(spec))
-        elif "valid" in spec and spec["valid"] is None:
-            unread.append(path)
         warnings = report.texts(spec.get("warnings"))
         if warnings:
             message = f"{path} has unusual content: {'; '.join(each.rstrip('.') for each in warnings)}."
             yield report.info("cdi-unusual-content", path, message, "No action is needed if this is intended.")
-    if unread:
-        names = core_text.listed(list(dict.fromkeys(unread)))
-        message = f"No YAML parser is available, so these files could not be read: {names}."
-        yield report.info("cdi-not-parsed", names, message, "Install PyYAML for Ansible on the controller.")
+
+
+def _may_have_gpus(spec: t.Mapping[str, t.Any]) -> bool:
+    """Return whether a specification is one of the GPUs. The kind of an invalid file may be unknown."""
+    return spec.get("kind") in (None, core_constants.GPU_KIND)
 
 
 def _writing(spec: t.Mapping[str, t.Any]) -> str:
     """Return the step that replaces a specification. The playbook site writes that of the GPUs."""
-    is_of_gpus = spec.get("kind") in (None, core_constants.GPU_KIND)
-    return steps.WRITE_SPECIFICATION if is_of_gpus else steps.WRITE_OTHER_SPECIFICATION
+    return steps.WRITE_SPECIFICATION if _may_have_gpus(spec) else steps.WRITE_OTHER_SPECIFICATION
 
 
 def stale(facts: report.HostFacts) -> report.Findings:
@@ -95,11 +90,8 @@ def conflicts(facts: report.HostFacts) -> report.Findings:
 
 def _by_paths(by_name: t.Any) -> dict[tuple[str, ...], list[str]]:
     """Return the devices, grouped by the files that define them."""
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for name, paths in report.table(by_name).items():
-        if report.texts(paths):
-            groups.setdefault(tuple(report.texts(paths)), []).append(name)
-    return groups
+    paths = {name: tuple(report.texts(paths)) for name, paths in report.table(by_name).items()}
+    return cdi_registry.grouped({name: found for name, found in paths.items() if found})
 
 
 # -- engines ---------------------------------------------------------------------------------------------------------
@@ -110,23 +102,25 @@ def engine_limits(facts: report.HostFacts) -> report.Findings:
     for engine, support in _engines(facts):
         if not support.reads and facts.gpu_specs:
             message = f"{support} does not read CDI specifications."
-            advice = "Use a newer release, or the runtime nvidia."
+            runtime = ", or the runtime nvidia" if "runtime_name" in report.facts_of(engine).options else ""
+            advice = f"Use a newer release{runtime}."
             yield report.info("cdi-unsupported", report.target_of(engine), message, advice)
 
 
 def too_new(facts: report.HostFacts) -> report.Findings:
-    """Yield a finding for each specification that engines skip, because its version is newer than they support."""
+    """Yield a finding for each specification that engines may skip, because its version is newer than they support."""
     for spec in facts.specs:
         version = report.text(spec.get("cdi_version"))
         found = [pair for pair in _engines(facts) if spec.get("valid") is True and _is_newer(version, pair[1])]
         if not found:
             continue
-        each = core_text.listed([f"{support}, which supports CDI up to {support.newest}" for _engine, support in found])
-        message = f"{report.text(spec.get('path'))} has CDI version {version}, so it is skipped by {each}."
+        # The table of an engine's releases has gaps, in which a release may support more.
+        known = [f"{support}, which is known to support CDI up to {support.newest}" for _engine, support in found]
+        path = report.text(spec.get("path"))
+        message = f"{path} has CDI version {version}, so it may be skipped by {core_text.listed(known)}."
         targets = core_text.listed([report.target_of(engine) for engine, _support in found])
-        is_of_gpus = spec.get("kind") == core_constants.GPU_KIND
-        severity = report.CRITICAL if is_of_gpus else report.WARNING
-        advice = steps.LOWER_SPECIFICATION if is_of_gpus else steps.WRITE_OTHER_SPECIFICATION
+        severity = report.CRITICAL if _may_have_gpus(spec) else report.WARNING
+        advice = steps.LOWER_SPECIFICATION if _may_have_gpus(spec) else steps.WRITE_OTHER_SPECIFICATION
         yield report.Finding(severity, "cdi-too-new", targets, message, advice)
 
 
@@ -190,7 +184,7 @@ def _real(host: hostfs.HostFS, directory: str) -> str:
     return real[len("/var") :] if f"{real}/".startswith("/var/run/") else real
 
 
-# For calls in which every engine has a version, so that no file of the host is read and no program is run.
+# A host without files. Every engine in these calls has a version, so no program is run.
 _NO_HOST = hostfs.HostFS("/nonexistent", live=False)
 
 
@@ -198,7 +192,8 @@ def _engines(facts: report.HostFacts) -> t.Iterator[tuple[dict[str, t.Any], cdi_
     """Yield the engines whose version is known, with what this version supports of CDI. No command is run."""
     for engine in facts.engines:
         name, version = report.text(engine.get("engine")), report.text(engine.get("version"))
-        if name in cdi_support.ENGINES and version and report.text(engine.get("flavor")) in _WITH_ENGINE_VERSION:
+        row = flavors.FLAVORS.get((name, report.text(engine.get("flavor"))))
+        if version and row is not None and row.own_version:
             try:
                 found = cdi_support.engines_for([f"{name}:{version}"], _NO_HOST, lambda _argv: (1, "", ""))
             except errors.NvidiaError:
@@ -207,16 +202,15 @@ def _engines(facts: report.HostFacts) -> t.Iterator[tuple[dict[str, t.Any], cdi_
 
 
 def docker_without_cdi(facts: report.HostFacts) -> report.Findings:
-    """Yield a finding for a Docker that uses CDI devices for --gpus, if no valid and fresh specification exists."""
-    if not facts.cdi or not facts.has_gpu or facts.has_fresh_specs:
+    """Yield a finding for a Docker that uses CDI devices for --gpus, unless the GPUs' specifications are fresh."""
+    if not facts.has_gpu or facts.has_fresh_specs or not (facts.gpu_specs or facts.lacks_gpu_specs):
         return
     problem = "this host has no specification of its GPUs"
     if facts.gpu_specs:
-        problem = "none of the GPUs' specifications is valid and fresh"
+        problem = "not all specifications of the GPUs are valid and fresh"
     for engine, support in _engines(facts):
-        version = tuple(int(part) for part in (support.version or "").split(".") if part)
-        since = flavors.FACTS[support.name].gpus_by_cdi
-        if since is not None and version >= since:
+        version, since = core_text.parse_version(support.version or ""), flavors.FACTS[support.name].gpus_by_cdi
+        if version is not None and since is not None and version >= since:
             message = f"{support} uses CDI specifications for --gpus, but {problem}."
             severity = report.CRITICAL if facts.gpu_specs else report.WARNING
             target = report.target_of(engine)
@@ -228,10 +222,13 @@ def docker_without_cdi(facts: report.HostFacts) -> report.Findings:
 
 def refresh(facts: report.HostFacts) -> report.Findings:
     """Yield findings for specifications that nothing writes again after an update of the driver."""
+    if not facts.gpu_specs:
+        return
     if facts.refresh.get("enabled") is False:
         message = f"{facts.refresh_service} is not enabled, so an update of the driver makes the specification stale."
         yield report.warning("cdi-refresh-off", facts.refresh_service, message, steps.ENABLE_REFRESH)
-    elif not facts.refresh and "refresh" in facts.cdi and facts.gpu_specs:
+    elif not facts.refresh and "refresh" in facts.cdi and not report.problems_in(facts.cdi.get("problems")):
+        # Without a problem, the host has no service.
         volatile = sorted(path for path in facts.gpu_specs if path.startswith(_VOLATILE))
         others = sorted(facts.gpu_specs - set(volatile))
         events = [(volatile, "the host restarts"), (others, "the driver is updated")]
@@ -252,8 +249,10 @@ def refresh_precedence(facts: report.HostFacts) -> report.Findings:
     """Yield a finding for a refresh service whose file has precedence over other specifications."""
     output = report.text(facts.refresh.get("output"))
     shadowed = report.table(report.table(facts.cdi.get("conflicts")).get("shadowed"))
-    others = {path for paths in shadowed.values() for path in report.texts(paths)} - {output}
-    if facts.refresh.get("enabled") is True and output in facts.gpu_specs and others:
+    devices = report.table(facts.cdi.get("devices"))
+    names = [name for name in shadowed if devices.get(name) == output]
+    others = {path for name in names for path in report.texts(shadowed[name])}
+    if facts.refresh.get("enabled") is True and others:
         yield report.warning(
             "cdi-refresh-overrides",
             facts.refresh_service,

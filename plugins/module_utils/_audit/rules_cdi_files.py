@@ -37,7 +37,7 @@ def ignored_files(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findin
     )
     for found in ignored.ignored_paths(host):
         if found.kind != ignored.UNREADABLE or has_rootless:
-            is_cause = found.kind != ignored.UNREADABLE and facts.has_gpu and not facts.gpu_specs
+            is_cause = found.kind != ignored.UNREADABLE and facts.has_gpu and facts.lacks_gpu_specs
             severity = report.CRITICAL if is_cause else report.WARNING
             yield report.Finding(severity, _IDS[found.kind], found.path, found.message, _ADVICE[found.kind])
 

@@ -4,7 +4,7 @@
 
 """Rules about the driver: GPUs and their device nodes, the module and its signature, the next kernel, and services.
 
-The rules about problems that the packages report, such as nouveau, are in rules_host.
+The rules about problems that the code in _gpu reports, such as nouveau, are in rules_host.
 """
 
 from __future__ import annotations
@@ -20,15 +20,9 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 
 
-_DRIVER = "driver"
-
-
 # -- GPUs and device nodes -------------------------------------------------------------------------------------------
 
-_RECREATE = (
-    "Run nvidia-smi as root, which creates the nodes, after each change of the MIG devices. Then write the CDI"
-    " specification again."
-)
+_RECREATE = f"{device_nodes.fix_for_node('/dev/nvidia-caps/nvidia-cap0')}. Then write the CDI specification again."
 _READ_LOG = f"{procfs.CHECK_LOG} Restart the host if the GPU does not recover."
 
 
@@ -38,7 +32,7 @@ def driver(facts: report.HostFacts) -> report.Findings:
     is_reported = codes & set(procfs.WITHOUT_DRIVER)
     if report.table(facts.toolkit.get("gpu")).get("kind") == procfs.PCI and not is_reported:
         message = "The host has a GPU, but NVIDIA's driver is not loaded."
-        yield report.critical("driver-not-loaded", _DRIVER, message, procfs.LOAD)
+        yield report.critical("driver-not-loaded", report.DRIVER, message, procfs.LOAD)
 
 
 def devices(facts: report.HostFacts) -> report.Findings:
@@ -81,18 +75,24 @@ def _codes(reasons: t.Iterable[errors.Problem]) -> tuple[str, ...]:
 
 def _is_reported_with_nodes(facts: report.HostFacts, reasons: t.Sequence[errors.Problem]) -> bool:
     """Return whether all reasons are device nodes that the finding about missing nodes lists."""
-    has_missing = bool(reasons and report.rows(facts.gpus.get("missing_nodes")))
-    return has_missing and all(reason.code == inventory.NODE for reason in reasons)
+    missing = [inventory.missing_node(path) for path in _missing_nodes(facts)]
+    return bool(reasons) and all(reason in missing for reason in reasons)
+
+
+def _missing_nodes(facts: report.HostFacts) -> list[str]:
+    return list(filter(None, (report.text(node.get("path")) for node in report.rows(facts.gpus.get("missing_nodes")))))
 
 
 def nodes(facts: report.HostFacts) -> report.Findings:
-    """Yield one finding for all missing device nodes, with the commands that create them."""
-    found = [report.text(node.get("path")) for node in report.rows(facts.gpus.get("missing_nodes"))]
-    paths = [path for path in found if path]
+    """Yield one finding for all missing device nodes, with the commands that create them.
+
+    It is critical if a GPU lacks a node. The rule about unusable devices also reports MIG devices without a node.
+    """
+    paths = _missing_nodes(facts)
     if paths:
         *others, last = dict.fromkeys(device_nodes.CONTROL_NODES.get(path, "nvidia-smi") for path in paths)
         commands = f"{', '.join(others)} and {last}" if others else last
-        is_needed = any(path in device_nodes.NEEDED_NODES for path in paths)
+        is_needed = any(path in device_nodes.NEEDED_NODES or device_nodes.GPU_NODE.fullmatch(path) for path in paths)
         severity = report.CRITICAL if is_needed else report.WARNING
         message = f"Missing device nodes: {core_text.listed(paths)}."
         yield report.Finding(severity, "device-node-missing", paths[0], message, f"Run {commands} as root.")
@@ -103,7 +103,8 @@ def modules(facts: report.HostFacts) -> report.Findings:
     loaded = report.table(facts.gpus.get("modules"))
     if "nvidia" in loaded and "nvidia_uvm" not in loaded:
         message = "The kernel module nvidia_uvm, which CUDA needs, is not loaded."
-        yield report.warning("uvm-not-loaded", _DRIVER, message, "Load it with nvidia-modprobe -u -c 0.")
+        advice = f"Load it with {device_nodes.CONTROL_NODES['/dev/nvidia-uvm']}."
+        yield report.warning("uvm-not-loaded", report.DRIVER, message, advice)
 
 
 # -- the kernel and the module ---------------------------------------------------------------------------------------
@@ -117,14 +118,15 @@ def not_loadable(facts: report.HostFacts) -> report.Findings:
     module, release = report.text(kernel.get("module")), report.text(kernel.get("release"))
     others = report.texts(kernel.get("other_releases"))
     if others and not module:
-        message = f"The kernel {release} has no module nvidia, but {core_text.listed(others)} has one."
+        message = f"The kernel {release} has no module nvidia, but {core_text.listed(others)}"
+        message += f" {'has' if len(others) == 1 else 'have'} one."
         advice = f"Run dkms autoinstall -k {release}, or install the driver's modules for this kernel."
-        yield report.critical(NOT_BUILT, _DRIVER, message, advice)
+        yield report.critical(NOT_BUILT, report.DRIVER, message, advice)
     cause = "Secure Boot is enabled, and the" if kernel.get("secure_boot") is True else "The"
     if kernel.get("signed") is False:
         message = f"{cause} kernel loads only signed modules, but {module} has no signature."
         advice = "Install the driver from packages with signed modules, or sign it with a key that the firmware trusts."
-        yield report.critical(UNSIGNED, _DRIVER, message, advice)
+        yield report.critical(UNSIGNED, report.DRIVER, message, advice)
     elif kernel.get("signer_trusted") is False:
         signer = core_text.quoted(report.text(kernel.get("signer")))
         message = (
@@ -133,11 +135,11 @@ def not_loadable(facts: report.HostFacts) -> report.Findings:
         advice = (
             "Enroll the signer's certificate with mokutil --import, restart the host, and confirm it on the console."
         )
-        yield report.critical(KEY_NOT_TRUSTED, _DRIVER, message, advice)
+        yield report.critical(KEY_NOT_TRUSTED, report.DRIVER, message, advice)
 
 
 def next_kernel(facts: report.HostFacts) -> report.Findings:
-    """Yield findings for a loaded driver that the host loses at the next restart, or cannot complete until then."""
+    """Yield findings for a loaded driver: its other modules cannot be loaded, or the next restart loads no driver."""
     kernel = report.table(facts.gpus.get("kernel"))
     if not kernel or report.text(facts.gpus.get("source")) == "":
         return
@@ -146,13 +148,13 @@ def next_kernel(facts: report.HostFacts) -> report.Findings:
         message = (
             f"The modules of the running kernel {release} were removed, so nvidia_uvm and others cannot be loaded."
         )
-        yield report.warning("kernel-modules-removed", _DRIVER, message, "Restart the host.")
+        yield report.warning("kernel-modules-removed", report.DRIVER, message, "Restart the host.")
     if newest and report.text(kernel.get("module")) and not report.text(kernel.get("next_module")):
         message = f"The newer kernel {newest} has no module nvidia. With it, the host has no GPUs after a restart."
         advice = (
             f"Before the restart, run dkms autoinstall -k {newest}, or install the driver's modules for this kernel."
         )
-        yield report.warning("next-kernel-without-driver", _DRIVER, message, advice)
+        yield report.warning("next-kernel-without-driver", report.DRIVER, message, advice)
 
 
 # -- services --------------------------------------------------------------------------------------------------------
@@ -229,7 +231,7 @@ def persistence(facts: report.HostFacts) -> report.Findings:
             " down and loses its settings, and the next container waits until it is initialized."
         )
         advice = "Run systemctl enable --now nvidia-persistenced, unless the GPU should switch off to save power."
-        yield report.info("persistence-off", _DRIVER, message, advice)
+        yield report.info("persistence-off", report.DRIVER, message, advice)
 
 
 def vgpu_license(facts: report.HostFacts) -> report.Findings:

@@ -132,7 +132,7 @@ def gpus_not_configured(facts: report.HostFacts) -> report.Findings:
     ]
     has_programs = bool(report.table(facts.toolkit.get("programs")))
     # Podman needs only a CDI specification, and the other engines can use one too.
-    if not facts.has_gpu or not installed or not has_programs or "cdi" not in facts.collected or facts.gpu_specs:
+    if not facts.has_gpu or not installed or not has_programs or not facts.lacks_gpu_specs:
         return
     if not has_nvidia_runtime(installed):
         yield report.critical(

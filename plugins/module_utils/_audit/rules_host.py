@@ -4,7 +4,7 @@
 
 """Rules about problems that occurred while the host was read, and about a task without root's permissions.
 
-The problems come from the packages that read the host. The rules here add severity and advice.
+The problems come from the code that reads the host. The rules here add severity and advice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ if t.TYPE_CHECKING:
 
 
 NOT_ROOT, FILES_NOT_READ = "not-root", "files-not-read"
-_DRIVER = "driver"
 
 
 # -- problems in the report ------------------------------------------------------------------------------------------
@@ -97,7 +96,7 @@ def problems(facts: report.HostFacts) -> report.Findings:
     yield from _of_part("toolkit", "toolkit", "toolkit", facts.toolkit)
     devices = report.rows(facts.gpus.get("devices"))
     reasons = {reason for gpu in devices for reason in report.problems_in(gpu.get("reasons"))}
-    yield from _of_part("gpus", _DRIVER, "gpus", facts.gpus, reasons)
+    yield from _of_part("gpus", report.DRIVER, "gpus", facts.gpus, reasons)
     yield from _of_part("cdi", facts.refresh_service, "cdi", facts.cdi)
     yield from _of_part("kubernetes", "kubelet", "kubelet", facts.kubernetes)
 

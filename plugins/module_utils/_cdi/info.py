@@ -24,7 +24,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import v
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import systemctl
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
@@ -39,7 +39,6 @@ _NAME_PATTERNS = {
     cdi_options.INDEX: re.compile(r"[0-9]+(?::[0-9]+)?"),
     cdi_options.TYPE_INDEX: re.compile(r"gpu[0-9]+|mig[0-9]+:[0-9]+"),
 }
-_GPU_NODE = re.compile(r"/dev/nvidia[0-9]+")
 
 
 class GpuDevice(t.NamedTuple):
@@ -111,7 +110,7 @@ def _differences(
     common = _nodes(document)
     devices = {device["name"]: _nodes(device) | common for device in document.get("devices", ())}
     all_nodes = frozenset(node for nodes in devices.values() for node in nodes)
-    has_nodes = any(_GPU_NODE.fullmatch(node) for node in all_nodes)
+    has_nodes = any(device_nodes.GPU_NODE.fullmatch(node) for node in all_nodes)
     if not has_nodes and not any(map(_NAME_PATTERNS[cdi_options.UUID].fullmatch, devices)):
         # The document describes other devices, or GPUs that use other drivers.
         return []
@@ -166,6 +165,7 @@ def describe_refresh(
     problems: list[core_errors.Problem] = []
     found = [service for service in (_toolkit_unit(host), _own_unit(host)) if service is not None]
     for service in found:
+        service["output"] = cdi_registry.canonical(host, service["output"]) if service["output"] else None
         service["failed"] = _failed(host, run, service["service"], problems)
         if service["failed"]:
             message = f"{service['service']} has failed, so the specification may be stale."
@@ -187,7 +187,7 @@ def _toolkit_unit(host: hostfs.HostFS) -> dict[str, t.Any] | None:
         "owner": TOOLKIT,
         "service": refresh_units.SERVICE,
         "enabled": refresh.enabled,
-        "output": refresh.output or None,
+        "output": refresh.output,
     }
 
 
@@ -203,7 +203,7 @@ def _own_unit(host: hostfs.HostFS) -> dict[str, t.Any] | None:
     # If own_refresh() returns None, this unit only runs the command of the toolkit's unit, but earlier during boot.
     owner = TOOLKIT if own is None and toolkit is not None else GPUFLEET
     output = own.output if own is not None else toolkit.output if toolkit is not None else ""
-    return {"owner": owner, "service": refresh_units.OWN_SERVICE, "enabled": enabled, "output": output or None}
+    return {"owner": owner, "service": refresh_units.OWN_SERVICE, "enabled": enabled, "output": output}
 
 
 def _failed(

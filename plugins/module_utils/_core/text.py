@@ -19,6 +19,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 # Maximum number of names that a message lists, and of characters of a text that it quotes.
 _MAX_LISTED = 5
 _MAX_QUOTED = 60
+# The texts that strconv.ParseBool of Go reads as true.
+GO_TRUE = ("1", "t", "T", "TRUE", "true", "True")
 
 
 def listed(names: t.Sequence[str]) -> str:

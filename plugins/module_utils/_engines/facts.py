@@ -79,5 +79,6 @@ class EngineFacts(t.NamedTuple):
 # library: Debian's packages do, and the entries below include what was run with them.
 #
 # The directories are the defaults. An engine's own configuration can name others (cdi-spec-dirs of Docker's
-# daemon.json, cdi_spec_dirs of containerd, CRI-O and containers.conf). This file does not read it, and does not cover
-# the engines that k3s, RKE2 and snap include.
+# daemon.json, cdi_spec_dirs of containerd, CRI-O and containers.conf). This file does not read it. The audit applies
+# the table to Docker and MicroK8s in snaps by the release of the engine, but none of them was run. It does not apply it
+# to K3s, RKE2 and k0s, which report their own version.

@@ -27,6 +27,7 @@ class Flavor(t.NamedTuple):
     - ``by_user``: each user may have an own instance. A task manages that of the user who runs it.
     - ``daemon``: whether a process of the engine runs between containers.
     - ``tables``: whether its files contain tables of runtimes, which this collection writes.
+    - ``own_version``: whether its version is that of the engine, not of the distribution that contains it.
     """
 
     engine: str
@@ -39,6 +40,7 @@ class Flavor(t.NamedTuple):
     by_unit: bool = False
     daemon: bool = True
     tables: bool = True
+    own_version: bool = True
 
 
 _ROWS = (
@@ -52,15 +54,15 @@ _ROWS = (
     ),
     Flavor(
         "containerd", "k3s", "k3s", paths=("/var/lib/rancher/k3s", "/etc/rancher/k3s"),
-        services=("k3s.service", "k3s-agent.service"), tables=False,
+        services=("k3s.service", "k3s-agent.service"), tables=False, own_version=False,
     ),
     Flavor(
         "containerd", "rke2", "rke2", paths=("/var/lib/rancher/rke2", "/etc/rancher/rke2"),
-        services=("rke2-server.service", "rke2-agent.service"), tables=False,
+        services=("rke2-server.service", "rke2-agent.service"), tables=False, own_version=False,
     ),
     Flavor(
         "containerd", "k0s", "k0s", paths=("/var/lib/k0s", "/etc/k0s"),
-        services=("k0sworker.service", "k0scontroller.service"),
+        services=("k0sworker.service", "k0scontroller.service"), own_version=False,
     ),
     Flavor(
         "containerd", "microk8s", "microk8s", paths=("/var/snap/microk8s",),

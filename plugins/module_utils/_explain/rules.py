@@ -16,6 +16,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import schema as cdi_schema
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import devices as explain_devices
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import runtime_settings
 
@@ -58,8 +59,6 @@ AUTOMATIC_KIND = "runtime.nvidia.com/gpu"
 # The code of DriverMismatchError in _gpu/nvml, which is not imported here.
 LIBRARY_DIFFERS = "driver-library-differs"
 _DEFAULT_CAPABILITIES = frozenset(("compute", "utility"))
-# strconv.ParseBool of Go.
-_TRUE = ("1", "t", "T", "TRUE", "true", "True")
 # golang.org/x/mod/semver, IsValid(), which accepts a version without minor and patch numbers.
 _NUMBER = "(?:0|[1-9][0-9]*)"
 _VERSION = re.compile(rf"v?({_NUMBER})(?:\.({_NUMBER})(?:\.{_NUMBER}(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?)?)?\Z")
@@ -299,7 +298,7 @@ def requirements(image: Image, settings: runtime_settings.RuntimeSettings) -> tu
 
     GetRequirements() in internal/config/image/cuda_image.go (1.14 to 1.20). An old image requires its CUDA version.
     """
-    if settings.disable_require or image.environment.get(DISABLE_REQUIRE, "") in _TRUE:
+    if settings.disable_require or image.environment.get(DISABLE_REQUIRE, "") in core_text.GO_TRUE:
         return {}, ""
     found = {
         name: value

@@ -25,6 +25,7 @@ if t.TYPE_CHECKING:
 
 # The nodes that every GPU container needs in addition to the GPU's own node.
 NEEDED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+GPU_NODE = re.compile(r"/dev/nvidia[0-9]+")
 _DEVICES, _MODULES, _PARAMETERS = "/proc/devices", "/proc/modules", "/proc/driver/nvidia/params"
 _CONTROL, _MODESET = "nvidiactl", "nvidia-modeset"
 _MINORS = {_CONTROL: 255, _MODESET: 254}

@@ -289,11 +289,7 @@ def _describe_devices(
     for unusable in inventory.unusable_devices(host, inventory.GpuInventory("", checked, "", ())):
         reasons.setdefault(unusable.name, []).append(unusable.problem)
     # Without these nodes no GPU can be used.
-    shared = [
-        errors.Problem(inventory.NODE, f"{node} does not exist.")
-        for node in device_nodes.NEEDED_NODES
-        if node in missing
-    ]
+    shared = [inventory.missing_node(node) for node in device_nodes.NEEDED_NODES if node in missing]
     return [_describe_device(scanned, shared, reasons) for scanned in gpus]
 
 

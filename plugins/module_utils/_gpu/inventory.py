@@ -200,6 +200,11 @@ def mig_nodes(host: hostfs.HostFS, found: GpuInventory) -> list[str]:
     return [path for minor, mig in parts for path in capabilities.nodes(minor, mig.gi, mig.ci)]
 
 
+def missing_node(path: str, code: str = NODE) -> errors.Problem:
+    """Return the problem of a device node that does not exist."""
+    return errors.Problem(code, f"{path} does not exist.")
+
+
 def unusable_devices(host: hostfs.HostFS, found: GpuInventory) -> list[GpuProblem]:
     """Return the GPUs and MIG devices of ``found`` that no container can use, with the reasons.
 
@@ -304,7 +309,7 @@ def _node_problems(host: hostfs.HostFS, path: str, minor: int, code: str) -> t.I
     try:
         status = os.stat(host.real_path(path))
     except (errors.HostError, OSError):
-        yield errors.Problem(code, f"{path} does not exist.")
+        yield missing_node(path, code)
         return
     advice = f"Remove {path}, then run nvidia-smi as root, which creates it."
     if not stat.S_ISCHR(status.st_mode):

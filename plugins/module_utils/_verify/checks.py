@@ -9,7 +9,6 @@ It starts no container and runs no command.
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
 import typing as t
@@ -271,7 +270,7 @@ def read_specifications(
     Raises as check_cdi().
     """
     # The CDI library does not read a directory that is a symbolic link.
-    real = [directory for directory in directories if not os.path.islink(host.real_path(directory, last=False))]
+    real = [directory for directory in directories if not cdi_registry.is_link(host, directory)]
     paths = [path for directory in real for path in _spec_paths(host, directory)]
     cdi_registry.check_size(host, paths)
     documents = {path: _parse_spec(host, path) for path in paths}
@@ -296,7 +295,7 @@ def _no_devices(resolution: cdi_registry.Resolution, directories: t.Sequence[str
 
 def _spec_paths(host: hostfs.HostFS, directory: str) -> list[str]:
     paths = [f"{directory}/{name}" for name in host.readable_entries(directory) if name.endswith(cdi_registry.SUFFIXES)]
-    return [path for path in paths if not os.path.isdir(host.real_path(path, last=False))]
+    return [path for path in paths if not cdi_registry.is_directory(host, path)]
 
 
 def _parse_spec(host: hostfs.HostFS, path: str) -> t.Any:

@@ -74,12 +74,17 @@ ONE_CAUSE: list[tuple[dict[str, t.Any], list[str], str]] = [
      ["cdi-stale", "toolkit-missing"], ""),
     # Docker lacks only a fresh specification.
     ({"engines": [DOCKER_29], "cdi__files": [spec(stale=True)]}, ["cdi-stale"], "docker-needs-cdi (docker)."),
-    ({"cdi__problems": [problem("package-missing")], "cdi__files": [spec(valid=None)] * 2},
-     ["files-not-read"], f"cdi-not-parsed ({SPEC})."),
+    # A file of another kind has another step.
+    ({"engines": [DOCKER_29], "cdi__files": [spec(kind="vendor.com/net", valid=False, stale=None)], "cdi__devices": {}},
+     ["cdi-invalid", "docker-needs-cdi"], ""),
     # One command creates all device nodes, and no GPU works without them.
     ({"gpus__missing_nodes": [NODE, {**NODE, "path": "/dev/nvidia-uvm"}],
-      "gpus__devices": [gpu(healthy=False, reasons=[problem("node-unusable")])]},
+      "gpus__devices": [gpu(healthy=False, reasons=[problem("node-unusable", "/dev/nvidiactl does not exist.")])]},
      ["device-node-missing"], ""),
+    # A command that creates missing nodes does not correct another one.
+    ({"gpus__missing_nodes": [{**NODE, "path": "/dev/nvidia-uvm-tools"}],
+      "gpus__devices": [gpu(healthy=False, reasons=[problem("node-unusable", "/dev/nvidia0 has the minor 5.")])]},
+     ["device-node-missing", "gpu-unusable"], ""),
 ]  # fmt: skip
 FOUR_HELD = {f"package-{number}": {"version": "1.19.1-1", "held": True} for number in range(4)}
 OLD = [
@@ -119,8 +124,6 @@ ONE_STEP: list[tuple[dict[str, t.Any], str, list[str]]] = [
      "cdi-invalid", ["/etc/cdi/a, /etc/cdi/b"]),
     ({"cdi__files": [spec(path=f"/etc/cdi/{name}", stale=True, reasons=LIBRARIES[:1]) for name in "ab"]},
      "cdi-stale", ["/etc/cdi/a, /etc/cdi/b"]),
-    ({"cdi__files": [spec(path=f"/etc/cdi/{name}", valid=None) for name in "ab"]},
-     "cdi-not-parsed", ["/etc/cdi/a, /etc/cdi/b"]),
     ({"cdi__files": [spec(path=f"/etc/cdi/{name}", warnings=["has x", "has y"]) for name in "ab"]},
      "cdi-unusual-content", ["/etc/cdi/a, /etc/cdi/b"]),
     ({"engines": [engine(version="25.0.3"), containerd(version="1.7.3")],

@@ -9,7 +9,6 @@ Records are those of `_core/records.py`. This file defines their keys for specif
 
 from __future__ import annotations
 
-import os
 import posixpath
 import typing as t
 
@@ -99,7 +98,7 @@ def default_path(kind: str, format_: str) -> str:
 
 def _check_path(path: str, format_: str, host: hostfs.HostFS) -> None:
     folder, name = posixpath.split(path)
-    if folder in core_constants.CDI_SPEC_DIRS and os.path.islink(host.real_path(folder, last=False)):
+    if folder in core_constants.CDI_SPEC_DIRS and cdi_registry.is_link(host, folder):
         raise errors.NvidiaError(
             f"{folder} is a link, which engines do not follow. Replace it with a directory, then run this task again."
         )

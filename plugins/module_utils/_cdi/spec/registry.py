@@ -58,12 +58,12 @@ class Resolution(t.NamedTuple):
     def warnings(self) -> list[str]:
         """Return the problems of the files as messages."""
         messages = [f"Engines skip {file.path}. {' '.join(file.errors)}" for file in self.files if file.errors]
-        for paths, names in _grouped(self.unresolvable).items():
+        for paths, names in grouped(self.unresolvable).items():
             messages.append(
                 f"{' and '.join(paths)} define the same devices in one directory, so engines find none of them:"
                 f" {core_text.listed(names)}. Remove all of these files but one."
             )
-        for (path, *others), names in _grouped(
+        for (path, *others), names in grouped(
             {name: (self.devices[name], *paths) for name, paths in self.shadowed.items() if name in self.devices}
         ).items():
             messages.append(f"{path} has precedence over {' and '.join(others)} for {core_text.listed(names)}.")
@@ -165,7 +165,7 @@ def _rank(path: str, folders: t.Sequence[str]) -> int:
     return list(folders).index(posixpath.dirname(path))
 
 
-def _grouped(by_name: t.Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], list[str]]:
+def grouped(by_name: t.Mapping[str, tuple[str, ...]]) -> dict[tuple[str, ...], list[str]]:
     """Return the names for each group of paths, so that one message covers all of them."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, paths in by_name.items():
@@ -186,7 +186,7 @@ def specification_paths(host: hostfs.HostFS) -> list[str]:
     paths: list[str] = []
     for folder in core_constants.CDI_SPEC_DIRS:
         # The library uses Go's filepath.Walk, which does not follow links. But it opens files through links.
-        if _is_link(host, folder):
+        if is_link(host, folder):
             continue
         named = [f"{folder}/{name}" for name in host.entries(folder) if name.endswith(SUFFIXES)]
         found = [path for path in named if not is_directory(host, path)]
@@ -232,7 +232,7 @@ def canonical(host: hostfs.HostFS, path: str) -> str:
     if folder not in core_constants.CDI_SPEC_DIRS:
         real = host.resolve(folder)
         for usual in core_constants.CDI_SPEC_DIRS:
-            if not _is_link(host, usual) and host.resolve(usual) == real:
+            if not is_link(host, usual) and host.resolve(usual) == real:
                 return posixpath.join(usual, name)
     return path
 
@@ -268,10 +268,11 @@ def _size(host: hostfs.HostFS, path: str) -> int:
         return 0
 
 
-def _is_link(host: hostfs.HostFS, path: str) -> bool:
+def is_link(host: hostfs.HostFS, path: str) -> bool:
+    """Return whether ``path`` is a link. Engines do not read a linked directory."""
     return os.path.islink(host.real_path(path, last=False))
 
 
 def is_directory(host: hostfs.HostFS, path: str) -> bool:
     """Return whether ``path`` is a directory, and not a link to one."""
-    return os.path.isdir(host.real_path(path, last=False)) and not _is_link(host, path)
+    return os.path.isdir(host.real_path(path, last=False)) and not is_link(host, path)

@@ -18,13 +18,14 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ba
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import facts as containerd_facts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import imports as containerd_imports
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
 
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 # containerd's RELEASES.md: the setting exists from 1.7 on and is on by default from 2.0 on. 2.4.0-beta.0 still obeys
 # false, although its removal was planned for 2.4 (internal/cri/server/container_create_linux.go).
-CDI_SINCE, CDI_BY_DEFAULT_SINCE = (1, 7), (2,)
+CDI_SINCE, CDI_BY_DEFAULT_SINCE = containerd_facts.FACTS.cdi_newest[0][0], (2,)
 CONFIG_MODES = ("auto", "in_place", "drop_in")
 # A type of containerd 1.x, whose options have no field BinaryName (runtime/linux/runctypes of 1.7.24).
 OLD_LINUX_TYPE = "io.containerd.runtime.v1.linux"

@@ -59,6 +59,7 @@ class CrioHooks:
         folder = self._target_dir()
         exists = bool(self.context.files.glob(folder))
         hook = self._hook(folder, request.runtime_dir)
+        self.planner.warn_about_cdi(request)
         plan = self._without_hook(self.planner.absent_recorded(), hook.path)
         names = [name for name, program in plan.state.paths().items() if engines_base.is_nvidia_program(program)]
         if names:
@@ -113,14 +114,16 @@ class CrioHooks:
 
     def hook_dirs(self) -> list[str]:
         """Return the absolute paths of the directories in which CRI-O reads hooks, ignoring invalid values."""
-        unit = self.context.unit
-        flags = unit.flag_values("--hooks-dir") if unit is not None else []
+        flags = self._flags()
         paths = [path for flag in flags for path in flag.split(",")] if flags else self.planner.current.value(HOOKS_DIR)
         return [
             posixpath.normpath(path)
             for path in (paths if isinstance(paths, list) else _DEFAULT)
             if isinstance(path, str) and path.startswith("/")
         ]
+
+    def _flags(self) -> list[str]:
+        return self.context.unit.flag_values("--hooks-dir") if self.context.unit is not None else []
 
     def _target_dir(self) -> str:
         """Return the default hook directory if CRI-O reads it, else the last one that CRI-O reads.
@@ -133,10 +136,12 @@ class CrioHooks:
             crio_config.check_strings(file.document, HOOKS_DIR)
         folders = self.hook_dirs()
         if not folders:
-            defining = current.defining_file(HOOKS_DIR)
+            # A flag replaces the setting of the files.
+            defining = None if self._flags() else current.defining_file(HOOKS_DIR)
+            place = f"{defining.path}: hooks_dir" if defining is not None else "The flag --hooks-dir of the unit"
             raise errors.NvidiaError(
-                f"{defining.path if defining is not None else 'The unit'}: hooks_dir contains no absolute path, so"
-                f" CRI-O runs no hooks. Add {_DEFAULT[0]}, or use {errors.option:config_mode}: auto."
+                f"{place} contains no absolute path, so CRI-O runs no hooks. Add {_DEFAULT[0]}, or use"
+                f" {errors.option:config_mode}: auto."
             )
         folder = _DEFAULT[0] if _DEFAULT[0] in folders else folders[-1]
         name = nvidia_files.HOOK_NAME
@@ -151,7 +156,10 @@ class CrioHooks:
 
 def _check(request: engines_request.RuntimeRequest) -> None:
     """Raise NvidiaError for options that have no effect without a registered runtime."""
-    useless = request.given({"set_as_default", "drop_in_path", *engines_facts.TABLES})
+    useless = request.given(
+        {"set_as_default", "drop_in_path", *engines_facts.TABLES},
+        runtime_name=request.runtime_name != engines_request.MAIN_NAME,
+    )
     if useless:
         raise errors.NvidiaError(
             f"{useless} would have no effect, because {errors.option:config_mode}: hook registers no"

@@ -74,7 +74,7 @@ class CrioPlanner:
             target.write(crio_config.DEFAULT, default)
         for path in self._own_files(target):
             self._revert_own_entries(self.files.edit(path))
-        self._warn_about_cdi(request)
+        self.warn_about_cdi(request)
         self._repair_default(target)
         self._check_effective_config(request, target)
         return self._plan(target)
@@ -175,7 +175,7 @@ class CrioPlanner:
                 return value
         return None
 
-    def _warn_about_cdi(self, request: engines_request.RuntimeRequest) -> None:
+    def warn_about_cdi(self, request: engines_request.RuntimeRequest) -> None:
         if request.enable_cdi is False:
             self.warnings.append(f"{errors.option:enable_cdi}: false has no effect, because CRI-O cannot disable CDI.")
         elif request.enable_cdi and self.current.cdi_dirs() == []:

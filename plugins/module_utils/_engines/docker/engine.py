@@ -165,7 +165,7 @@ class Docker(engines_base.EngineDefaults):
         arguments = installation.unit.arguments if installation.unit is not None else ()
         flags = [argument for argument in arguments if argument.partition("=")[0] == "--live-restore"]
         if flags:
-            return flags[-1].partition("=")[2] in ("", "1", "t", "true", "T", "TRUE", "True")
+            return flags[-1].partition("=")[2] in ("", *core_text.GO_TRUE)
         return settings_in(host, installation.config_path).get("live-restore") is True
 
     # -- plans ---------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class Docker(engines_base.EngineDefaults):
     def defines_runtime(
         self, runtime: str, state: engines_base.ConfiguredState, _version: tuple[int, ...] | None
     ) -> bool:
-        return docker_plan.is_builtin(runtime) or runtime in state.runtimes or runtime in state.flagged_runtimes
+        return docker_plan.is_accepted(runtime) or runtime in state.runtimes or runtime in state.flagged_runtimes
 
     # -- the program ---------------------------------------------------------------------------------------------
 

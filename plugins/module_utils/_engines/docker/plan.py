@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Plan the changes of daemon.json for present and absent."""
+"""Plan the changes of daemon.json, and decide whether dockerd needs a reload or a restart to use them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import facts as docker_facts
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
@@ -31,13 +32,22 @@ _RUNTIME = key_names.fields(PATH, TYPE, "runtimeArgs", "options")
 # The settings of the file that this collection uses.
 _SETTINGS = (RUNTIMES, DEFAULT, FEATURES, "cdi-spec-dirs", "exec-opts", "hosts", "pidfile", "live-restore")
 # Sources: Docker's release notes. Measured: 20.10 ignores features.cdi, 26.1 has it off, 28.5 on.
-CDI_SINCE = (25,)
+CDI_SINCE = docker_facts.FACTS.cdi_newest[0][0]
 CDI_BY_DEFAULT_SINCE = (28, 2)
 
 
 def is_builtin(name: str) -> bool:
-    """Return whether dockerd defines the runtime without configuration (moby, daemon/runtime_unix.go)."""
-    return name == "runc" or name.startswith("io.containerd.")
+    """Return whether dockerd lists the runtime without configuration (moby, daemon/runtime_unix.go)."""
+    return name == BUILTIN_DEFAULT or name.startswith("io.containerd.")
+
+
+def is_accepted(name: str) -> bool:
+    """Return whether dockerd accepts the runtime without configuration, even if it does not list it.
+
+    Since 23.0, it takes a name with a dot for that of a shim (moby, isPermissibleC8dRuntimeName() in
+    daemon/runtime_unix.go). An older dockerd does not start with such a default.
+    """
+    return is_builtin(name) or ("." in name and "/" not in name and not name.startswith("."))
 
 
 class DockerPlanner:
@@ -155,21 +165,25 @@ class DockerPlanner:
     def _repair_default_runtime(self) -> None:
         """Replace or remove a default runtime that is no longer defined: dockerd would not start with it."""
         default = self.document.value(DEFAULT)
+        before = _entries(self.file.before)
         flagged = _flagged_runtimes(self.context.unit)
-        if not isinstance(default, str) or not default or is_builtin(default) or default in flagged:
+        if not isinstance(default, str) or not default or self._is_defined(default) or default in flagged:
             return
-        entries = _entries(self.document)
-        removed = default in _entries(self.file.before) and default not in entries
-        restored = default != self.file.before.value(DEFAULT) and default not in entries
-        if not removed and not restored:
+        if default == self.file.before.value(DEFAULT) and default not in before:
+            # It was not defined before, either.
             return
         previous = self.file.original.value(DEFAULT)
-        if isinstance(previous, str) and (previous in entries or is_builtin(previous)):
+        if isinstance(previous, str) and self._is_defined(previous):
             self.document = self.document.set((DEFAULT,), previous)
         else:
             self.document = self.document.delete((DEFAULT,))
-        now = self.document.value(DEFAULT) or "runc"
+        now = self.document.value(DEFAULT) or BUILTIN_DEFAULT
         self.warnings.append(f"The default runtime {default} is no longer defined. The default is now {now}.")
+
+    def _is_defined(self, name: str) -> bool:
+        """Return whether dockerd finds the runtime: in the file, or without an entry if it had none before."""
+        had_entry = any(name in _entries(document) for document in (self.file.before, self.file.original))
+        return name in _entries(self.document) or is_builtin(name) or (is_accepted(name) and not had_entry)
 
     # -- refusals ------------------------------------------------------------------------------------------------
 
@@ -314,8 +328,8 @@ def _cdi(
     flags = unit.flag_values("--feature") if unit is not None else []
     switched = [value.partition("=")[2] for value in flags if value.partition("=")[0] == CDI[1]]
     if switched:
-        # These are the values that Go's strconv.ParseBool reads as true. The name alone is true, too.
-        return switched[-1] in ("", "1", "t", "T", "true", "TRUE", "True")
+        # The name alone is true, too.
+        return switched[-1] in ("", *core_text.GO_TRUE)
     return None if version is None else version >= CDI_BY_DEFAULT_SINCE
 
 
@@ -351,6 +365,7 @@ def required_action(live: engines_base.LiveState, state: engines_base.Configured
     }
     configured = {name: {"path": paths[name]} if name in paths else entry for name, entry in state.runtimes.items()}
     default = state.default_runtime or BUILTIN_DEFAULT
+    # A configured default is never "", which lets _action() find a difference if dockerd runs with another one.
     return _action(
         engines_base.ConfiguredState(
             running, state.default_runtime if live.default_runtime == default else "", live.cdi

@@ -30,14 +30,15 @@ DATA_DIR = "/var/lib/k0s"
 # The settings that k0s merged at its last start, defaults first. Newer releases leave the merging to containerd and do
 # not create this file.
 GENERATED = "/run/k0s/containerd-cri.toml"
-# Marks a main file that k0s rewrites at each start: the first line in 1.36.1 and newer, any line in older releases
-# (isK0sManagedConfig in pkg/component/worker/containerd/component.go of 1.35.7 and 1.36.1).
+# Marks a main file that k0s rewrites at each start: the first line in 1.36 and newer, any line in older releases
+# (isK0sManagedConfig in pkg/component/worker/containerd/component.go of 1.35.7 and 1.36.1; 1.36.0 was not read).
 MARKER = "# k0s_managed=true"
 
 # The first releases of k0s that read drop-ins, that merge drop-ins, and that contain containerd 2 (k0s #7178). Releases
 # up to 1.27.4 concatenate drop-ins (k0s #3283 and pull request 3426 of August 2023).
 READS_SINCE, MERGES_SINCE, CONTAINERD_2_SINCE = (1, 27, 1), (1, 27, 5), (1, 36)
-# The containerd versions of k0s 1.27.1 and of k0s 1.36.
+# Lower limits of the containerd versions in k0s 1.27.1 and in k0s 1.36, for a k0s that does not run. If its containerd
+# is newer than 2.0, version 4 of the format and a main file of the user are still read as 2.0 reads them.
 CONTAINERD_SINCE, CONTAINERD_2 = (1, 7), containerd_config.READ_SINCE[3]
 # The last minor release of containerd 1 is 1.7. So a version from 1.8 up to 2.0 is one of k0s.
 _ABOVE_CONTAINERD_1 = (1, 8)
@@ -88,7 +89,8 @@ class K0sFiles(containerd_config.ContainerdFiles):
         self.managed = main is None or is_managed(main.text, self.engine_version)
         if not self.managed:
             return super()._load(path)
-        # A k0s whose containerd migrates files does not start with drop-ins of another version
+        # k0s or its containerd merges the tables. All files have the version of the main file, so no version is merged
+        # or migrated: a k0s whose containerd migrates files does not start with drop-ins of another version
         # (internal/pkg/sysinfo/probes/containerd.go of 1.36.1).
         self.merges, self.migrates, self.merges_versions = True, False, False
         loaded = {
@@ -109,6 +111,7 @@ class K0sFiles(containerd_config.ContainerdFiles):
         written = super().main_version()
         if not self.managed:
             return written
+        # The main file may have a later version that its containerd reads too, such as 4 with containerd 2.3.
         if self.engine_version is None or (written > containerd_config.default_version(self.engine_version) > 2):
             return max(written, 2)
         return containerd_config.default_version(self.engine_version)

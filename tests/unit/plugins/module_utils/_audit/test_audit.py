@@ -60,6 +60,7 @@ def host(tmp_path: Path) -> HostFS:
     return HostFS.of(str(tmp_path), live=False)
 
 
+UNREAD_FILE = {"cdi__files": [spec(kind=None, valid=None, stale=None)], "cdi__devices": {}}
 PLAIN_MODULE = "/lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko"
 
 
@@ -98,6 +99,11 @@ def test_each_rule(host: HostFS, parts: dict[str, t.Any], name: str, severity: s
         ({"engines": [DOCKER_29]}, "docker-needs-cdi"),
         ({"engines": [engine(version="28.5.2")], "cdi": NO_CDI}, "docker-needs-cdi"),
         ({"engines": [DOCKER_29], "cdi": None}, "docker-needs-cdi"),
+        # The host lacks PyYAML.
+        ({"engines": [DOCKER_29], **UNREAD_FILE}, "docker-needs-cdi"),
+        ({"engines": [BARE], **UNREAD_FILE}, "gpus-not-configured"),
+        # A directory could not be read.
+        ({"engines": [BARE], "cdi": {**NO_CDI, "problems": [problem("host-error")]}}, "gpus-not-configured"),
         # Kubernetes does not use this containerd.
         ({"engines": [containerd(runtimes={}, live={"version": "", "runtimes": {}})]}, "cri-not-responding"),
         ({"engines": [engine(engine="crio", live={"version": "", "runtimes": {}})]}, "cri-not-responding"),
@@ -136,6 +142,11 @@ def test_each_rule(host: HostFS, parts: dict[str, t.Any], name: str, severity: s
         ({"gpus__devices": [{**BROKEN_GPU, "mig_devices": [{**MIG, "reasons": BROKEN_GPU["reasons"]}]}]},
          "mig-unusable"),
         ({"cdi__conflicts": SHADOWED, "cdi__refresh": {"enabled": True, "output": "/x"}}, "cdi-refresh-overrides"),
+        ({"cdi__conflicts": {"shadowed": {"x.com/y=0": ["/etc/cdi/y.json"]}},
+          "cdi__devices": {"nvidia.com/gpu=0": SPEC, "x.com/y=0": "/run/cdi/y.json"}}, "cdi-refresh-overrides"),
+        ({"cdi": {**NO_CDI, "refresh": {"service": "r.service", "enabled": False}}}, "cdi-refresh-off"),
+        # The units of the host could not be read.
+        ({"cdi__refresh": None, "cdi__problems": [problem("host-error")]}, "cdi-refresh-missing"),
         # The finding of the GPU has the problem.
         ({"gpus__devices": [BROKEN_GPU], "gpus__problems": BROKEN_GPU["reasons"]}, "gpu-failed"),
     ],
@@ -222,11 +233,18 @@ def test_errors_of_a_file_are_sentences(host: HostFS) -> None:
 def test_messages_name_files_and_devices(host: HostFS) -> None:
     shadowed = {"nvidia.com/gpu=0": ["/etc/cdi/a.json", "/etc/cdi/b.json"], "nvidia.com/gpu=1": ["/etc/cdi/a.json"]}
     source = {"path": "/etc/apt/sources.list", "line": 12, "address": "nvidia.github.io/x"}
-    parts = healthy_host(cdi__conflicts={"shadowed": shadowed}, cdi__refresh={}, toolkit__conflicting_sources=[source])
+    files = [spec(), spec(path="/run/cdi/a.yaml", stale=None)]
+    devices = {"nvidia.com/gpu=0": SPEC, "nvidia.com/gpu=1": "/run/cdi/a.yaml"}
+    parts = healthy_host(
+        engines=[DOCKER_29],
+        cdi={"files": files, "devices": devices, "conflicts": {"shadowed": shadowed}},
+        toolkit__conflicting_sources=[source],
+    )
     found = {(one["id"], one["subject"]): one["text"] for one in findings_of(host, parts)}
     text = found["cdi-shadowed", "/etc/cdi/a.json, /etc/cdi/b.json"]
     assert "nvidia.com/gpu=0" in text
     assert "nvidia.com/gpu=1" in text
+    assert "not all specifications of the GPUs" in found["docker-needs-cdi", "docker"]
     assert "/etc/apt/sources.list (line 12: nvidia.github.io/x)" in found["conflicting-source", "/etc/apt/sources.list"]
 
 
@@ -239,6 +257,7 @@ def test_messages_name_files_and_devices(host: HostFS) -> None:
         ({"cdi__refresh": None, **NO_TOOLKIT}, "cdi-refresh-missing", "Run gpufleet.nvidia.site after each"),
         ({"cdi__refresh": None, "cdi__devices": {"nvidia.com/gpu=0": "/run/cdi/a.json"}, **NO_TOOLKIT},
          "cdi-refresh-missing", "nvidia_cdi_path below /etc/cdi"),
+        ({"engines": [{**PODMAN, "version": "3.4.4"}]}, "cdi-unsupported", "Use a newer release."),
         # docs/security.md explains why no advice completes packages of other vendors.
         ({"toolkit__problems": [problem("package-half-installed")]}, "package-half-installed", "and no others."),
     ],

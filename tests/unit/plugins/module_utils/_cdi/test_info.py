@@ -236,6 +236,9 @@ def test_own_service(host: HostFS) -> None:
     own_service(host)
     expected = {"owner": "gpufleet", "service": "gpufleet-nvidia-cdi.service", "enabled": True, "failed": None}
     assert report(host)["refresh"] == {**expected, "output": "/etc/cdi/nvidia.yaml"}
+    # The service may use the other name of a directory.
+    own_service(host, f"/opt/t/nvidia-ctk cdi generate --output=/run/cdi/nvidia.yaml {FLAGS}")
+    assert report(host)["refresh"]["output"] == "/var/run/cdi/nvidia.yaml"
     # The toolkit's service exists, but is disabled.
     put(host, {SERVICE: SERVICE_TEXT})
     assert report(host)["refresh"]["owner"] == "gpufleet"

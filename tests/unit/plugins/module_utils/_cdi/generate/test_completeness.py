@@ -110,6 +110,10 @@ def test_files_that_engines_ignore(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for name in ("nvidia.yaml", "nvidia.yml", "note.txt"):
         (folder / name).write_text("")
+    for name in ("old.yml", "keep.json"):
+        (folder / name).mkdir(0o700)
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var/run").symlink_to("/var/run")
     (folder / "nvidia.yaml").chmod(0o600)
     folder.chmod(0o755)
     found = [(one.path, one.kind) for one in cdi_ignored.ignored_paths(host)]

@@ -204,6 +204,7 @@ def test_moves_hook_to_new_hook_dir() -> None:
         *(({HOOK: content}, {}, "is not NVIDIA's hook") for content in STRANGE.values()),
         ({}, {"set_as_default": True}, "set_as_default would have no effect"),
         ({}, {"extra_modes": ("cdi",), "drop_in_path": "/a"}, "extra_modes, drop_in_path would have no"),
+        ({}, {"runtime_name": "mine"}, "runtime_name"),
         ({}, {"runtime_type": "oci"}, "runtime_type"),
         ({}, {"runtime_options": {"a": 1}}, "runtime_options"),
         ({}, {"container_annotations": ("a",)}, "container_annotations"),
@@ -218,8 +219,8 @@ def test_refusals(content: dict[str, str | bytes | None], asked: dict[str, t.Any
 
 
 def test_refuses_empty_flag() -> None:
-    with pytest.raises(NvidiaError, match="The unit: hooks_dir contains no absolute path"):
-        Host({}, "--hooks-dir=").present(**HOOK_MODE)
+    with pytest.raises(NvidiaError, match="The flag --hooks-dir of the unit contains no absolute path"):
+        Host({MAIN: hooks_dir("/opt/a")}, "--hooks-dir=").present(**HOOK_MODE)
 
 
 def test_other_modes_ignore_hooks_dir() -> None:
@@ -236,6 +237,7 @@ def test_warns_about_deprecation() -> None:
         (warning,) = host.present(**HOOK_MODE).warnings
         assert "config_mode: hook is deprecated" in warning
         assert "config_mode: auto" in warning
+    assert "enable_cdi: false has no effect" in host.present(**HOOK_MODE, enable_cdi=False).warnings[1]
 
 
 def test_warns_about_duplicate_hooks() -> None:

@@ -257,7 +257,7 @@ def test_default_of_removed_runtime() -> None:
     assert "The default is now kata" in plan.warnings[0]
 
 
-@pytest.mark.parametrize("previous", [None, "kata"])
+@pytest.mark.parametrize("previous", [None, "kata", "runsc.gvisor.v1"])
 def test_set_as_default_false_restores_recorded_default(previous: str | None) -> None:
     before: dict[str, t.Any] = {"runtimes": {"kata": {"path": "/k"}}}
     if previous:
@@ -268,6 +268,18 @@ def test_set_as_default_false_restores_recorded_default(previous: str | None) ->
     assert file.data["default-runtime"] == "nvidia"
     file.present(set_as_default=False)
     assert file.data.get("default-runtime") == previous
+
+
+def test_name_with_a_dot() -> None:
+    """dockerd takes it for that of a shim, except if the file defined it."""
+    file = File('{"default-runtime": "a.shim"}')
+    file.present(set_as_default=True)
+    file.edit(debug=True)
+    file.absent()
+    assert file.data == {"default-runtime": "a.shim", "debug": True}
+    file.present(runtime_name="my.nvidia", set_as_default=True)
+    file.present()
+    assert file.data["default-runtime"] == "a.shim"
 
 
 def test_set_as_default_false_keeps_foreign_default() -> None:
