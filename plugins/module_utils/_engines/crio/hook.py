@@ -156,10 +156,7 @@ class CrioHooks:
 
 def _check(request: engines_request.RuntimeRequest) -> None:
     """Raise NvidiaError for options that have no effect without a registered runtime."""
-    useless = request.given(
-        {"set_as_default", "drop_in_path", *engines_facts.TABLES},
-        runtime_name=request.runtime_name != engines_request.MAIN_NAME,
-    )
+    useless = request.given({"set_as_default", "drop_in_path", *engines_facts.TABLES})
     if useless:
         raise errors.NvidiaError(
             f"{useless} would have no effect, because {errors.option:config_mode}: hook registers no"

@@ -204,7 +204,6 @@ def test_moves_hook_to_new_hook_dir() -> None:
         *(({HOOK: content}, {}, "is not NVIDIA's hook") for content in STRANGE.values()),
         ({}, {"set_as_default": True}, "set_as_default would have no effect"),
         ({}, {"extra_modes": ("cdi",), "drop_in_path": "/a"}, "extra_modes, drop_in_path would have no"),
-        ({}, {"runtime_name": "mine"}, "runtime_name"),
         ({}, {"runtime_type": "oci"}, "runtime_type"),
         ({}, {"runtime_options": {"a": 1}}, "runtime_options"),
         ({}, {"container_annotations": ("a",)}, "container_annotations"),
