@@ -11,6 +11,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import printable
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import selection
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _restart_plan
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._role_state import (
@@ -135,7 +136,9 @@ def _engines(variables: Variables, situation: Situation) -> t.Iterator[str]:
             yield f"{target}: {'not configured' if selection.is_of_user(target) else 'failed'}"
             continue
         entry = work.get(engine.get("target"), {})
-        parts = [*_configuration(engine, name, situation), *_restart(engine, entry, variables, situation)]
+        # After a rollback, the planned configuration is not that of the engine.
+        planned = () if _rolled_back(variables, entry) else _configuration(engine, name, situation)
+        parts = [*planned, *_restart(engine, entry, variables, situation)]
         yield f"{target}: {', '.join(parts)}"
     for missing in (table(result.get("without_engine")) for result in results):
         if missing:
@@ -145,11 +148,12 @@ def _engines(variables: Variables, situation: Situation) -> t.Iterator[str]:
 def _configuration(engine: Variables, name: str, situation: Situation) -> t.Iterator[str]:
     would = "would have " if situation.check_mode and engine.get("changed") else ""
     runtimes, default = table(engine.get("runtimes")), engine.get("default_runtime")
+    of_nvidia = sorted(name for name, path in runtimes.items() if engines_base.is_nvidia_runtime(name, path))
     if name in runtimes:
         yield f"{would}runtime {_text(name)}"
         yield "the default" if default == name else "not the default"
-    elif runtimes:
-        yield f"{would}runtimes {' and '.join(_text(runtime) for runtime in sorted(runtimes))}"
+    elif of_nvidia:
+        yield f"{would}runtimes {' and '.join(map(_text, of_nvidia))}"
     else:
         yield f"{would}no runtime of NVIDIA"
     if isinstance(engine.get("cdi"), bool):
@@ -167,8 +171,8 @@ def _restart(engine: Variables, entry: Variables, variables: Variables, situatio
     elif restarted is None:
         yield f"not {done} yet"
     elif "error" in restarted:
-        rolled_back = restarted.get("state") == "rolled_back"
-        yield f"{action} failed, previous configuration restored" if rolled_back else f"{action} failed"
+        restored = ", previous configuration restored" if _rolled_back(variables, entry) else ""
+        yield f"{action} failed{restored}"
     else:
         yield done
     level = str(entry.get("verify", _restart_plan.OFF))
@@ -178,6 +182,11 @@ def _restart(engine: Variables, entry: Variables, variables: Variables, situatio
             yield "not verified"
         else:
             yield f"verification failed ({level})" if "error" in verified else f"verified ({level})"
+
+
+def _rolled_back(variables: Variables, entry: Variables) -> bool:
+    restarted = _outcome(variables, "nvidia_runtime_restart_results", entry.get("id"))
+    return restarted is not None and "error" in restarted and restarted.get("rolled_back") is True
 
 
 def _outcome(variables: Variables, name: str, identifier: object) -> dict[str, t.Any] | None:

@@ -27,8 +27,6 @@ if t.TYPE_CHECKING:
 
 # Seconds for one module, from the transfer to its result, besides the time that its own options allow.
 SECONDS = 120
-# Seconds of a pull, as in the documentation of nvidia_runtime_verify.
-_PULL = 600
 # Seconds for a command that ends processes or tests the connection.
 _SHORT = 20
 # Seconds between two checks of the limits.
@@ -70,7 +68,8 @@ def seconds_of(module: str, args: t.Mapping[str, t.Any]) -> int:
         # A rollback waits again.
         return SECONDS + 2 * timeout * (retries + 1)
     if module == "nvidia_runtime_verify":
-        return SECONDS + timeout + (_PULL if args.get("pull") in (True, "true", "True", "yes") else 0)
+        # A user's engine pulls no image.
+        return SECONDS + timeout
     return SECONDS
 
 
@@ -161,7 +160,8 @@ def _peak() -> int:
 def _end(action: ActionBase, user: str, mark: str) -> str:
     """End the processes of a task on the host. Return what is known about them."""
     answer = _command(action, _END.format(name=MARK, mark=mark))
-    found = re.search(rf"{mark} ended=(1?) left=([0-9 ]*)$", answer or "", re.MULTILINE)
+    # A connection with a terminal ends lines with \r\n.
+    found = re.search(rf"{mark} ended=(1?) left=([0-9 ]*)\r?$", answer or "", re.MULTILINE)
     if found is None:
         return f"Whether its processes still run is not known. List them with: ps -u {user}"
     if found[2].strip():

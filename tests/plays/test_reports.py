@@ -81,7 +81,7 @@ KEPT = {"nvidia_toolkit_install": {"changed": False, "version": "1.19.1", "kept_
 BROKEN = "/etc/docker/daemon.json cannot be read. Correct it."
 REFUSED = {"nvidia_runtime_config": {"failed": True, "msg": BROKEN}}
 NOT_HEALTHY = "docker.service is not healthy."
-SICK = {**RESTART, "nvidia_runtime_restart": {"failed": True, "msg": NOT_HEALTHY, "state": "rolled_back"}}
+SICK = {**RESTART, "nvidia_runtime_restart": {"failed": True, "msg": NOT_HEALTHY, "rolled_back": True}}
 NO_REPOSITORY = {"nvidia_toolkit_install": {"failed": True, "msg": "The repository cannot be reached."}}
 TOOLKIT, CDI = "toolkit 1.19.1", "CDI: 2 devices in /etc/cdi/nvidia.yaml, refreshed by nvidia-cdi-refresh.service"
 DOCKER = "docker: runtime nvidia, not the default, CDI on"
@@ -258,7 +258,7 @@ def test_site_ends_with_a_line_for_each_host(site: Output, host: str, line: str)
     [
         ("refused", f"docker: {BROKEN}", f"{TOOLKIT}; {CDI}; docker: failed"),
         ("sick", f"docker.service: {NOT_HEALTHY}",
-         f"{TOOLKIT}; {CDI}; {DOCKER}, restart failed, previous configuration restored"),
+         f"{TOOLKIT}; {CDI}; docker: restart failed, previous configuration restored"),
         ("stopped", "The repository cannot be reached.", NOT_REACHED),
     ],
 )  # fmt: skip

@@ -14,7 +14,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, inventory, procfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, inventory, procfs, services
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
@@ -159,36 +159,17 @@ def next_kernel(facts: report.HostFacts) -> report.Findings:
 
 # -- services --------------------------------------------------------------------------------------------------------
 
-_FABRIC_MANAGER = "nvidia-fabricmanager.service"
 _IMEX = "nvidia-imex.service"
 _LICENSING = "nvidia-gridd.service"
 
 
 def fabric_manager(facts: report.HostFacts) -> report.Findings:
-    """Yield a finding for NVSwitches without a fabric manager of the driver's version.
-
-    CUDA then returns cudaErrorSystemNotReady, and a fabric manager of another version does not start (NVIDIA, Fabric
-    Manager for NVSwitch Systems).
-    """
+    """Yield a finding for NVSwitches without a fabric manager of the driver's version."""
     service = report.table(report.table(facts.gpus.get("services")).get("fabric_manager"))
-    if not isinstance(service.get("running"), bool):
-        return
-    driver, version = report.text(facts.gpus.get("driver_version")), report.text(service.get("version"))
-    is_running = service.get("running") is True
-    if not is_running and not report.text(service.get("program")):
-        message = "The host has NVSwitches, but no fabric manager. CUDA does not start without it."
-        advice = f"Install nvidia-fabricmanager in the version of the driver ({driver}), and start {_FABRIC_MANAGER}."
-        yield report.critical("fabric-manager-missing", _FABRIC_MANAGER, message, advice)
-    elif version and driver and version != driver:
-        state = "It does not start again after it stops." if is_running else "It does not start, and neither does CUDA."
-        severity = report.WARNING if is_running else report.CRITICAL
-        message = f"The fabric manager has version {version}, the driver {driver}. {state}"
-        advice = f"Install nvidia-fabricmanager in version {driver}, and restart {_FABRIC_MANAGER}."
-        yield report.Finding(severity, "fabric-manager-version-differs", _FABRIC_MANAGER, message, advice)
-    elif not is_running:
-        message = "The host has NVSwitches, but the fabric manager does not run. CUDA does not start without it."
-        advice = f"Run systemctl enable --now {_FABRIC_MANAGER}. If that fails, see its journal."
-        yield report.critical("fabric-manager-stopped", _FABRIC_MANAGER, message, advice)
+    found = services.fabric_manager_problem(service, report.text(facts.gpus.get("driver_version")))
+    if found is not None:
+        severity = report.WARNING if service["running"] else report.CRITICAL
+        yield report.Finding(severity, found.code, services.FABRIC_MANAGER_UNIT, found.message, found.advice)
 
 
 def imex(facts: report.HostFacts) -> report.Findings:

@@ -46,7 +46,7 @@ class Kind(t.NamedTuple):
 
 
 INCOMPLETE = "inspection-incomplete"
-_UNREADABLE = "Do this before the engine restarts: it does not start with a file that it cannot read."
+_UNREADABLE = "With a file that it cannot read, a daemon does not start again, and Podman starts no container."
 _CONFIG_TOML = "NVIDIA's runtime starts no container with a file that it cannot read."
 _CRITICAL = Kind(report.CRITICAL)
 _OTHER = Kind()
@@ -89,7 +89,8 @@ _GENERIC = ("", errors.NvidiaError.code, errors.HostError.code, errors.Configura
 def problems(facts: report.HostFacts) -> report.Findings:
     """Yield one finding for each problem in the report.
 
-    A problem that is also a reason why a GPU cannot be used is reported with that GPU.
+    A problem of the driver that has no row in KINDS and is also a reason why a GPU cannot be used is reported with that
+    GPU.
     """
     for engine in facts.engines:
         yield from _of_part("engines", report.target_of(engine), report.target_of(engine), engine)

@@ -66,7 +66,7 @@ class Installation(t.NamedTuple):
         return self.binary is not None if self.detected is None else self.detected
 
     def problems(self) -> list[errors.Problem]:
-        """Return why information may be incomplete."""
+        """Return why information may be incomplete. A wrapper is a program, such as a shell, that starts the engine."""
         if self.unsupported:
             return [errors.Problem("engine-unsupported", self.unsupported)]
         if self.unit is None or not self.unit.wrapper:
@@ -124,7 +124,7 @@ class ConfiguredState(t.NamedTuple):
     - ``default_runtime``: None if the engine's own default applies.
     - ``cdi``: None if it is unknown or if this version does not support CDI.
     - ``flagged_runtimes``: runtimes that the unit's flags define.
-    - ``lists_runtimes``: whether the file has a table of runtimes, even an empty one.
+    - ``lists_runtimes``: whether runtimes of the file count: Docker's file has a table of them, containerd's CRI is on.
     """
 
     runtimes: t.Mapping[str, t.Any] = core_plan.NOTHING

@@ -2,10 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Read single facts of a host for host.py: the driver's problems, programs, device nodes, features, SELinux.
-
-The audit gets the same facts from the same readers.
-"""
+"""Read single facts of a host for host.py: the driver's problems, programs, device nodes, features, SELinux."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ _VERSION = re.compile(r"\.so\.([0-9]+\.[0-9.]*[0-9])\Z")
 _RESTART = "Restart the host, or load the kernel module of the installed driver."
 _DRIVER_PROBLEMS = {explain_rules.LIBRARY_DIFFERS: _RESTART, "driver-modules-differ": _RESTART}
 # A device node that is missing on the host is made by the driver's programs when a container starts, and a container
-# that runs has nodes of its own.
+# that runs has nodes of its own. Problems of the driver are those of driver_problem().
 _NOT_OF_GPU = (inventory.NODE, inventory.MIG_NODE, *_DRIVER_PROBLEMS)
 _IMEX_DRIVER = "nvidia-caps-imex-channels"
 _SELINUX = "/sys/fs/selinux"
@@ -136,11 +133,10 @@ def driver_problem(host: hostfs.HostFS, run: core_plan.Runner, report: t.Mapping
         if problem["code"] in _DRIVER_PROBLEMS:
             return DriverProblem(problem["code"], problem["message"].rstrip("."), _DRIVER_PROBLEMS[problem["code"]])
     fabric = (services.describe_services(host, run) if host.live else {}).get("fabric_manager") or {}
-    if fabric.get("running") is False:
-        advice = "Run `systemctl enable --now nvidia-fabricmanager.service`. If that fails, read its journal."
-        problem = "The host has NVSwitches, but the fabric manager does not run, so CUDA does not start"
-        return DriverProblem("fabric-manager-stopped", problem, advice)
-    return DriverProblem()
+    found = services.fabric_manager_problem(fabric, report["driver_version"] or "")
+    if found is None or fabric["running"]:
+        return DriverProblem()
+    return DriverProblem(found.code, found.message.rstrip("."), found.advice)
 
 
 def problem_of(reasons: t.Iterable[t.Mapping[str, str]]) -> tuple[str, str]:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
@@ -24,6 +26,7 @@ _SWITCH_NODES = "/dev/nvidia-nvswitch[0-9]*"
 # The programs of the packages nvidia-fabricmanager and nvidia-imex, and the names of their processes, which the kernel
 # cuts after 15 characters (TASK_COMM_LEN).
 _FABRIC_MANAGER, _IMEX = "nv-fabricmanager", "nvidia-imex"
+FABRIC_MANAGER_UNIT = "nvidia-fabricmanager.service"
 _COMM_BYTES = 15
 # A kernel thread that only the first PID namespace has. In another one, such as that of an LXC container, the driver
 # shows the NVSwitches of the host, but its processes are not visible.
@@ -50,6 +53,37 @@ def describe_services(host: hostfs.HostFS, run: core_plan.Runner) -> dict[str, t
         "fabric_manager": {"switches": switches, **_service(host, run, _FABRIC_MANAGER, names)} if switches else None,
         "imex": {"channels": _count_channels(host), **_service(host, run, _IMEX, names)} if needs_imex else None,
     }
+
+
+def fabric_manager_problem(service: t.Mapping[str, t.Any], driver: str) -> errors.Problem | None:
+    """Return the problem of a fabric manager that does not run, or that will not start again; None if there is none.
+
+    CUDA then returns cudaErrorSystemNotReady, and a fabric manager of another version does not start (NVIDIA, Fabric
+    Manager for NVSwitch Systems).
+
+    Args:
+        service: Its report, as of describe_services().
+        driver: The version of the driver, empty if it is unknown.
+    """
+    is_running, version = service.get("running"), service.get("version")
+    if not isinstance(is_running, bool):
+        return None
+    if not is_running and not service.get("program"):
+        message = "The host has NVSwitches, but no fabric manager. CUDA does not start without it."
+        advice = (
+            f"Install nvidia-fabricmanager in the version of the driver ({driver}), and start {FABRIC_MANAGER_UNIT}."
+        )
+        return errors.Problem("fabric-manager-missing", message, advice)
+    if isinstance(version, str) and driver and version != driver:
+        state = "It does not start again after it stops." if is_running else "It does not start, and neither does CUDA."
+        message = f"The fabric manager has version {version}, the driver {driver}. {state}"
+        advice = f"Install nvidia-fabricmanager in version {driver}, and restart {FABRIC_MANAGER_UNIT}."
+        return errors.Problem("fabric-manager-version-differs", message, advice)
+    if is_running:
+        return None
+    message = "The host has NVSwitches, but the fabric manager does not run. CUDA does not start without it."
+    advice = f"Run `systemctl enable --now {FABRIC_MANAGER_UNIT}`. If that fails, see its journal."
+    return errors.Problem("fabric-manager-stopped", message, advice)
 
 
 def _service(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
@@ -124,12 +125,17 @@ def _kubelets(row: Distribution, host: hostfs.HostFS) -> t.Iterator[FoundKubelet
 
 def _starts_kubelet(row: Distribution, unit: systemd_units.Unit) -> bool:
     """Return whether the unit starts a kubelet, and not only the control plane."""
-    flags = {argument[: -len("=true")] if argument.endswith("=true") else argument for argument in unit.arguments}
-    if row.name == "k0s" and "controller" in flags:
+    if row.name == "k0s" and "controller" in unit.arguments:
         # cmd/controller/controller.go of k0s 1.36.
-        return bool(flags & {"--enable-worker", "--single"})
+        return _has_flag(unit, "enable-worker") or _has_flag(unit, "single")
     # --disable-agent of K3s (pkg/cli/cmds/server.go of K3s 1.34).
-    return "--disable-agent" not in flags
+    return not _has_flag(unit, "disable-agent")
+
+
+def _has_flag(unit: systemd_units.Unit, name: str) -> bool:
+    """Return whether a flag is on, with one or two dashes and each spelling of true that Go accepts."""
+    flags = [argument.lstrip("-").partition("=") for argument in unit.arguments if argument.startswith("-")]
+    return any(flag == name and (not sign or value in core_text.GO_TRUE) for flag, sign, value in flags)
 
 
 def kind_of(found: FoundKubelet, host: hostfs.HostFS) -> str:

@@ -23,21 +23,16 @@ if t.TYPE_CHECKING:
 OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
 
 
-class UnsupportedError(errors.HostError):
-    """A distribution whose packages this collection cannot manage."""
-
-
 class Family(t.NamedTuple):
     """Distributions by their ID or ID_LIKE, and the programs of their package manager.
 
-    ``create`` returns the package manager, and ``repository`` its sources. Both are None if this collection does not
-    support it.
+    ``create`` returns the package manager, and ``repository`` its sources.
     """
 
     ids: tuple[str, ...]
     programs: tuple[str, ...]
-    create: _Factory | None
-    repository: packages_base.Repository | None
+    create: _Factory
+    repository: packages_base.Repository
 
 
 # A host needs only one of these imports.
@@ -82,8 +77,8 @@ FAMILIES = (
 
 
 def repositories() -> list[packages_base.Repository]:
-    """Return the sources of all supported package managers."""
-    return [family.repository for family in FAMILIES if family.repository is not None]
+    """Return the sources of all package managers."""
+    return [family.repository for family in FAMILIES]
 
 
 def detect_package_manager(
@@ -93,8 +88,7 @@ def detect_package_manager(
 ) -> packages_base.PackageManager | None:
     """Return the package manager of ``host``, or None if its distribution is not known.
 
-    ``lock_timeout`` is in seconds. Raises HostError if the distribution is known but not supported, or if a program of
-    its package manager is missing on a live host.
+    ``lock_timeout`` is in seconds. Raises HostError if a program of the package manager is missing on a live host.
     """
     ids = distribution_of(host)
     for name in ids:
@@ -111,17 +105,11 @@ def _create(
     run: core_plan.Runner | packages_base.Commands,
     lock_timeout: int,
 ) -> packages_base.PackageManager:
-    if family.create is None:
-        raise UnsupportedError(
-            f"This collection does not support packages of {distribution}. Set {errors.option:source}: directory, or"
-            " install the NVIDIA Container Toolkit with the distribution's package manager and set"
-            f" {errors.option:source}: existing."
-        )
     missing = [name for name in family.programs if host.find_executable([name]) is None]
     if missing and host.live:
         raise errors.HostError(
-            f"This host runs {distribution}, but lacks {', '.join(missing)}. Install them, or install the toolkit"
-            f" without this module and set {errors.option:source}: existing."
+            f"This host runs {distribution}, but lacks {', '.join(missing)}. Install them, or set"
+            f" {errors.option:source}: directory."
         )
     commands = run if isinstance(run, packages_base.Commands) else packages_base.Commands.of(run)
     return family.create(host, commands, lock_timeout)

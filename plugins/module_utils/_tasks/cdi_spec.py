@@ -55,7 +55,9 @@ def describe(module: _module.Module) -> dict[str, object]:
     try:
         return _result_of(writer.execute(module.check_mode, units), units)
     except errors.NvidiaError as error:
-        error.details = {**error.details, "changed": units["changed"] and not module.check_mode}
+        # The units were changed before.
+        done = {name: units[name] for name in ("backup_files", "warnings")}
+        error.details = {**error.details, **done, "changed": units["changed"] and not module.check_mode}
         raise
 
 

@@ -270,9 +270,8 @@ def _manager(module: _module.Module, host: hostfs.HostFS) -> packages_base.Packa
     )
     try:
         return packages_detect.detect_package_manager(host, commands, module.params["lock_timeout"])
-    except errors.HostError as error:
-        # An existing toolkit needs no package manager. On hosts with an unsupported one, this module installed nothing.
-        nothing = module.params["state"] == "absent" and isinstance(error, packages_detect.UnsupportedError)
-        if nothing or module.params["source"] == "existing":
+    except errors.HostError:
+        # An existing toolkit needs no package manager.
+        if module.params["source"] == "existing":
             return None
         raise

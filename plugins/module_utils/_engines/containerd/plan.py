@@ -389,8 +389,8 @@ class ContainerdPlanner:
         if not after.missing:
             return ""
         return (
-            f"{self.main.path} imports {', '.join(after.missing)}, which does not exist, and containerd would not"
-            " start. Remove the import, or create the file."
+            f"{self.main.path} imports files that do not exist, and containerd would not start:"
+            f" {', '.join(after.missing)}. Remove the imports, or create the files."
         )
 
     def _check_type(

@@ -20,7 +20,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ba
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import facts as crio_facts
 
+CDI_SINCE = crio_facts.FACTS.cdi_newest[0][0]
 DEFAULT_TYPE = "oci"
 MONITOR = "monitor_path"
 # If the default runtime is not defined, or is one of NVIDIA's, settings are copied from the first of these runtimes
@@ -177,7 +179,14 @@ class CrioPlanner:
 
     def warn_about_cdi(self, request: engines_request.RuntimeRequest) -> None:
         if request.enable_cdi is False:
-            self.warnings.append(f"{errors.option:enable_cdi}: false has no effect, because CRI-O cannot disable CDI.")
+            self.warnings.append(
+                f"{errors.option:enable_cdi}: false has no effect, because this module does not change cdi_spec_dirs."
+            )
+        elif request.enable_cdi is True and not _knows_cdi(self.context.version):
+            self.warnings.append(
+                f"{errors.option:enable_cdi} has no effect: CRI-O {core_text.dotted(self.context.version or ())} does"
+                f" not support CDI, which requires CRI-O {core_text.dotted(CDI_SINCE)} or newer."
+            )
         elif request.enable_cdi and self.current.cdi_dirs() == []:
             file = self.current.defining_file(crio_config.CDI_DIRS) if self.current.flagged_cdi is None else None
             self.warnings.append(
@@ -391,7 +400,12 @@ def configured_state(files: crio_config.CrioFiles, version: tuple[int, ...] | No
     """Return runtimes, default runtime and CDI setting of a CRI-O that starts with these files."""
     runtimes = {name: {"path": table.get(crio_config.PROGRAM), **table} for name, table in files.runtimes().items()}
     default = files.default_runtime() or crio_config.builtin_runtimes(version)[0]
-    return engines_base.ConfiguredState(runtimes, default, files.cdi_dirs() != [], files.flagged_runtimes)
+    cdi = files.cdi_dirs() != [] if _knows_cdi(version) else None
+    return engines_base.ConfiguredState(runtimes, default, cdi, files.flagged_runtimes)
+
+
+def _knows_cdi(version: tuple[int, ...] | None) -> bool:
+    return version is None or version >= CDI_SINCE
 
 
 def _own_tables(edit: toml_plan.TomlEdit) -> list[str]:

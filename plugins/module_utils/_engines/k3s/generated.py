@@ -33,9 +33,9 @@ _MERGING = (2, 1)
 # The version of the files generated for containerd 2 (pull request 11626), whose CDI is on unless a file disables it.
 _CDI_BY_DEFAULT_SINCE = 3
 # In order of precedence. Only releases with containerd 2 read the first.
-_TEMPLATES = ("config-v3.toml.tmpl", "config.toml.tmpl")
+TEMPLATES = ("config-v3.toml.tmpl", "config.toml.tmpl")
 # Matches a template that includes the distribution's base template, as both distributions recommend.
-_EXTENDS_BASE = re.compile(rb"template\s+[\"`]base[\"`]")
+EXTENDS_BASE = re.compile(rb"\{\{-?\s*template\s+[\"`]base[\"`]")
 
 # The first Kubernetes of either distribution. A lower version is that of its containerd.
 _FIRST = (1, 16)
@@ -151,7 +151,7 @@ class GeneratedConfig:
         self._context = context
         self._files = containerd_config.ContainerdFiles(context.files, context.path, _MERGING)
         folder = posixpath.dirname(context.path)
-        paths = [f"{folder}/{name}" for name in _TEMPLATES]
+        paths = [f"{folder}/{name}" for name in TEMPLATES]
         self.template = next((path for path in paths if context.files.read(path) is not None), None)
         self.override = self._override()
 
@@ -164,7 +164,7 @@ class GeneratedConfig:
             if file is not self._files.files[0] and (sets_default or sets_program):
                 return file.path
         text = self._context.files.read(self.template) if self.template is not None else None
-        return self.template if text is not None and not _EXTENDS_BASE.search(text) else None
+        return self.template if text is not None and not EXTENDS_BASE.search(text) else None
 
     def sources(self) -> list[str]:
         """Return the generated file, its imports and its template."""

@@ -185,6 +185,16 @@ class DirectoryTask(toolkit_installed.Policies):
         except errors.HostError:
             return None
 
+    def save_configs(self, names: t.Iterable[str]) -> list[dict[str, str | None]]:
+        """Back up the config.toml of these versions, where the user edited it, as save_config() does."""
+        backups = []
+        for name in names:
+            manifest = self.store.manifest(name)
+            # If the version is incomplete, it is unknown whether the user edited the file.
+            integrity = None if manifest is None else self.store.check_integrity(manifest, thorough=False)
+            backups += self.save_config(name, integrity)
+        return backups
+
     def save_config(
         self, name: str, integrity: directory_versions.IntegrityReport | None
     ) -> list[dict[str, str | None]]:
@@ -264,18 +274,14 @@ class DirectoryRemoval(DirectoryTask):
 
     def _check_preconditions(self, check_mode: bool) -> None:
         """Raise an error, or warn, if containers or engines use the toolkit."""
-        if self.store.current() is None:
-            return
         dest = self.store.dest
-        folders = (dest, self.store.folder)
+        # Without the link, dest is missing or belongs to another installer.
+        folders = (self.store.folder,) if self.store.current() is None else (dest, self.store.folder)
         # In check mode the engines still have the entries that earlier tasks of the play would have removed.
         self._check_engines(folders, check_mode)
         self.check_containers(
             sorted(
-                {
-                    *gpu_containers.bundles_referencing(self.host, f"{dest}/"),
-                    *gpu_containers.bundles_referencing(self.host, f"{self.store.folder}/"),
-                }
+                {name for folder in folders for name in gpu_containers.bundles_referencing(self.host, f"{folder}/")}
             ),
             f"use programs in {dest}. Without these programs no engine can stop the containers.",
             "Remove the containers first",
@@ -307,17 +313,13 @@ class DirectoryRemoval(DirectoryTask):
             self.refuse_or_warn(f"{self.store.dest} cannot be removed. {problem}", advice, warning)
 
     def _apply(self) -> DirectoryResult:
-        store, before = self.writable_store(), self.current()
-        result = self._result(before)
-        backups, current = [], store.current()
-        if current is not None:
-            # If the version is incomplete, it is unknown whether the user edited the file.
-            integrity = None if before is None else store.check_integrity(before, thorough=False)
-            backups = self.save_config(current, integrity)
+        store = self.writable_store()
+        result, current = self._result(self.current()), store.current()
+        # Without its link, each version may be the one that was in use.
+        backups = self.save_configs(store.names() if current is None else [current])
         store.remove_leftovers()
         store.restore_original()
-        # The current version is removed last, so that an interrupted run can be continued.
-        for name in sorted(store.names(), key=lambda name: name == current):
+        for name in store.names():
             self.remove(name)
         store.remove_folder()
         return result._replace(backups=tuple(backups))

@@ -260,10 +260,11 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
 
     def _apply(self, plan: DirectoryPlan, source: toolkit_source.Source) -> toolkit_directory.DirectoryResult:
         store, after = self.writable_store(), plan.before
-        backups: list[dict[str, str | None]] = []
+        # Without its link, each of the old versions may be the one that was in use.
+        backups = self.save_configs(plan.stale) if store.current() is None else []
         if plan.build:
             after = self._build(store, source)
-            backups = self._switch(store, plan, after.name)
+            backups += self._switch(store, plan, after.name)
         elif plan.leftovers:
             store.remove_leftovers()
         if plan.nodes:

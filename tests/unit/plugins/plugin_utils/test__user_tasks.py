@@ -58,8 +58,8 @@ def raises(error: BaseException) -> t.Callable[..., t.Any]:
         ("nvidia_runtime_restart", {}, 240),
         ("nvidia_runtime_restart", {"timeout": "10", "retries": 0}, 20),
         ("nvidia_runtime_restart", {"timeout": -5, "retries": "x"}, 0),
-        ("nvidia_runtime_verify", {"pull": False}, 60),
-        ("nvidia_runtime_verify", {"timeout": 5, "pull": True}, 605),
+        ("nvidia_runtime_verify", {}, 60),
+        ("nvidia_runtime_verify", {"timeout": 5, "pull": True}, 5),
     ],
 )
 def test_a_task_may_take_what_its_options_allow(module: str, args: dict[str, t.Any], more: int) -> None:
@@ -105,6 +105,8 @@ def test_processes_of_a_task_without_end_are_ended() -> None:
     ("answer", "expected"),
     [
         ("{mark} ended=1 left=5 7\n", "Its processes 5 7 still run on the host. End them with: kill -9 5 7"),
+        ("{mark} ended=1 left=5\r\n", "Its processes 5 still run on the host. End them with: kill -9 5"),
+        ("{mark} ended=1 left=\r\n", "Its processes on the host were ended."),
         ("{mark} ended= left=\n", "None of its processes was found on the host. List those of this user"),
         (
             "{mark} ended=1 left=5; reboot\n",

@@ -75,6 +75,8 @@ def test_each_rule(tree: Tree, files: dict[str, str | None], name: str, severity
         ({MAIN: KUBESPRAY.replace("max_container_log_line_size", "x")}, "kubespray-owns-file"),
         ({MAIN: main_file(), DROP_IN: small_drop_in()}, "drop-in-copies-settings"),
         ({MAIN: main_file(imports=""), DROP_IN: snapshot()}, "drop-in-copies-settings"),
+        # The file of a person, with a setting that the main file lacks.
+        ({MAIN: main_file(), DROP_IN: small_drop_in() + runtime("kata", "/x")}, "drop-in-copies-settings"),
         ({MAIN: main_file(), DROP_IN: "version = 2\n" + runtime("kata", "/usr/bin/kata")}, "runtime-defined-twice"),
         ({MAIN: main_file() + runtime("kata", "/x"), DROP_IN: small_drop_in() + runtime("kata", "/y")},
          "runtime-defined-twice"),
@@ -84,6 +86,7 @@ def test_each_rule(tree: Tree, files: dict[str, str | None], name: str, severity
          "generated-file-edited"),
         ({f"{K3S}/config.toml": small_drop_in(), f"{K3S}/config.toml.tmpl": "x"}, "generated-file-edited"),
         ({f"{K3S}/config.toml.tmpl": '{{ template "base" . }}\n[debug]\n'}, "custom-template"),
+        ({f"{K3S}/config-v3.toml.tmpl": '{{ template "base" . }}', f"{K3S}/config.toml.tmpl": "x"}, "custom-template"),
         ({f"{K3S}/config-v3.toml.tmpl": "# Debugging\n{{- template `base` . -}}\n"}, "custom-template"),
         ({DAEMON_JSON: '{"runtimes": {}}', UNIT: unit("--add-runtime nvidia=x")}, "flag-conflict"),
         ({DAEMON_JSON: '{"debug": true}', UNIT: unit("-H fd://")}, "flag-conflict"),
@@ -108,6 +111,14 @@ def test_changed_settings_are_named_without_values(tree: Tree) -> None:
     assert "Changes of sandbox_image, containerd.default_runtime_name in" not in one.text
     assert "Changes of sandbox_image in the main file have no effect." in one.text
     assert "secret" not in one.text
+
+
+def test_advice_for_a_copy_of_settings(tree: Tree) -> None:
+    """Only a file without content of a person is removed by purge_legacy."""
+    for text, advised in (("", True), ("# mine\n", False)):
+        create(tree, {MAIN: main_file(), DROP_IN: snapshot() + text})
+        (one,) = [one for one in found(tree) if one.id == "drop-in-copies-settings"]
+        assert ("nvidia_runtime_purge_legacy" in one.advice) is advised
 
 
 def test_a_missing_import_is_critical_for_every_version(tree: Tree) -> None:

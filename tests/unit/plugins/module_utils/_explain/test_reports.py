@@ -239,6 +239,8 @@ def test_the_library_is_gone(report: Report, name: str) -> None:
 def test_a_fabric_manager_that_does_not_run(report: Report) -> None:
     report.add("proc/driver/nvidia-nvswitch/devices/0000:05:00.0", "")
     report.add("proc/2/comm", "kthreadd\n")
+    assert verdict(report.of_docker(ALL, mounts=ALL_MOUNTS)) == (False, "fabric-manager-missing")
+    report.add("usr/bin/nv-fabricmanager", "", 0o755)
     assert verdict(report.of_docker(ALL, mounts=ALL_MOUNTS)) == (False, "fabric-manager-stopped")
     report.add("proc/9/comm", "nv-fabricmanage\n")
     assert verdict(report.of_docker(ALL, mounts=ALL_MOUNTS)) == (True, "ok")

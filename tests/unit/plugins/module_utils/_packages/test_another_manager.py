@@ -132,13 +132,6 @@ def test_its_facts_reach_messages(manager: Pkg) -> None:
     assert manager.repair_command(["a", "b"]) == "pkg repair a b"
 
 
-def test_a_family_without_a_manager(manager: Pkg, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detect, "FAMILIES", (detect.Family(("example",), (), None, None),))
-    assert detect.repositories() == []
-    with pytest.raises(detect.UnsupportedError, match=r"packages of example\. .*source: directory.*source: existing"):
-        detect.detect_package_manager(host_of(manager), manager.run)
-
-
 # -- names of managers in other code ------------------------------------------------------------------------------
 
 NAMES = {"apt", "dnf", "zypper", "yum", "rpm", "dpkg"}

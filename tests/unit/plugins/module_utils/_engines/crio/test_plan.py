@@ -609,3 +609,11 @@ def test_cdi_is_never_written(line: str, asked: bool | str | None, warning: str 
     assert len(plan.warnings) == (warning is not None)
     assert warning is None or warning in plan.warnings[0]
     assert plan.state.cdi is not line.endswith("[]")
+
+
+def test_cdi_of_an_old_release() -> None:
+    host = Host({MAIN: default("runc") + table("runc")}, version=(1, 22, 5))
+    plan = host.present(enable_cdi=True)
+    assert plan.state.cdi is None
+    assert any("does not support CDI, which requires CRI-O 1.23 or newer" in warning for warning in plan.warnings)
+    assert host.present(enable_cdi="auto").warnings == ()

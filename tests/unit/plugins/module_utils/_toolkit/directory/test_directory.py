@@ -107,6 +107,21 @@ def test_makes_a_backup_of_an_undecodable_config(host: Host) -> None:
 
 
 @pytest.mark.parametrize("task", [Host.remove, lambda host: host.install(NEW)])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_makes_a_backup_of_an_edited_config_without_the_link(
+    task: t.Callable[[Host], t.Any], is_replaced: bool, host: Host
+) -> None:
+    """The link was removed, or another installer has put its directory there."""
+    (host.dest / CONFIG).write_text("by = 'hand'\n")
+    host.dest.unlink()
+    if is_replaced:
+        host.dest.mkdir()
+    (backup,) = task(host).backups
+    assert (host.root / str(backup["backup"])[1:]).read_text() == "by = 'hand'\n"
+    assert any("was edited" in warning for warning in host.warnings)
+
+
+@pytest.mark.parametrize("task", [Host.remove, lambda host: host.install(NEW)])
 def test_refuses_to_replace_an_edited_config_without_backup(task: t.Callable[[Host], object], host: Host) -> None:
     os.truncate(str(host.dest / CONFIG), FILE_BYTES + 1)
     before = tree_of(host.versions)
