@@ -1,10 +1,10 @@
 """Inside a host: kills the module in the middle of its work, at points where it is about to change something.
 
-kills.py CASE[@POINT,...]...
+kills.py CASE[@POINT,...|@/EACH]...
 
-Without a POINT, each point is tried in a run of its own. After each kill the previous or the new version has to work,
-and the next run has to produce the same files as a run that is not killed. Prints as JSON the number of points of each
-case, and what was wrong at each of them.
+Without a POINT, each point, or with an EACH of 5 each fifth one, is tried in a run of its own. After each kill the
+previous or the new version has to work, and the next run has to produce the same files as a run that is not killed.
+Prints as JSON the number of points of each case, and what was wrong at each of them.
 """
 
 from __future__ import annotations

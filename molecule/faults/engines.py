@@ -83,8 +83,13 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
 
 
 def kill_points(word: str) -> tuple[str, Iterable[int]]:
-    """Return the name of a case and the points at which its run is killed, from "switch@3,9"; default: all."""
+    """Return the name of a case and the points at which its run is killed: "switch@3,9", "switch@/5" for each fifth.
+
+    Default: all.
+    """
     name, _at, numbers = word.partition("@")
+    if numbers.startswith("/"):
+        return name, count(1, int(numbers[1:]))
     return name, [int(number) for number in numbers.split(",")] if numbers else count(1)
 
 
