@@ -241,9 +241,10 @@ def _value_problems(action: ActionBase, found: _Values, one_tree: bool) -> list[
     problems += [f"{message[:1].upper()}{message[1:]}" for message in validated.error_messages]
 
     def is_file(path: str) -> bool:
-        """Return whether this task file exists where the role searches for it."""
+        """Return whether this task file exists where the handlers of the role search for it."""
         role = str(_COLLECTION / "roles/nvidia_runtime")
-        return Path(action._loader.path_dwim_relative(role, "tasks", path)).is_file()  # noqa: SLF001
+        found = action._loader.path_dwim_relative(role, "handlers", path, is_role=True)  # noqa: SLF001
+        return Path(found).is_file()
 
     # The validator adds each variable that is not set, with None.
     known = {name: value for name, value in validated.validated_parameters.items() if value is not None}

@@ -36,13 +36,14 @@ Result = t.Dict[str, t.Any]
 def cause_of(result: t.Mapping[str, t.Any]) -> str:
     """Return the line in the output of a module without a result that says why; empty if it has no output.
 
-    It is the last line of the first output with a traceback, else the first line of the first that is not empty.
+    It is the last line of the first output with a traceback, else that of the first one that is not empty. Warnings and
+    banners of a connection come first.
     """
     outputs = [_lines(result.get(name)) for name in ("module_stderr", "module_stdout")]
     for lines in outputs:
         if any(_TRACEBACK in line for line in lines):
             return lines[-1]
-    return next((lines[0] for lines in outputs if lines), "")
+    return next((lines[-1] for lines in outputs if lines), "")
 
 
 def _lines(output: object) -> list[str]:

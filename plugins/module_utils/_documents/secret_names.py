@@ -17,8 +17,8 @@ _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SEPARATORS = str.maketrans("_. /", "----")
 
 _SECRET = re.compile(
-    r"token|secret|passw(?:or)?d|passphrase|passcode|api-?key|docker-?cfg|docker-?config-?json"
-    r"|(?:access|account|encryption|license|master|private|session|shared|signing|storage)-?key"
+    r"token|secret|passw(?:or)?d|passphrase|passcode|api-?key|client-?key-?data|docker-?cfg|docker-?config-?json"
+    r"|(?:access|account|auth|encryption|license|master|private|session|shared|signing|storage)-?key"
     r"|(?:auths?|auth-?config|authorization|bearer|cookies?|credentials?|jwt|psk|pwd|session-?id|signature)\d*\Z"
     r"|(?<![a-z])(?:creds?|otp|pass|pat|proxy-user|sas|sig|x-registry-config)\d*\Z"
 )

@@ -37,7 +37,7 @@ class Facts(t.NamedTuple):
 
 
 def evaluate(requirement: str, facts: Facts) -> bool | None:
-    """Return whether ``facts`` meet ``requirement``, or None if an unknown value decides.
+    """Return whether ``facts`` meet one alternative of ``requirement``, or None if an unknown value decides.
 
     Raises InvalidRequirementError. As in dsl_evaluate(), alternatives after the first that is met are not read, and an
     empty requirement is met.
@@ -48,7 +48,7 @@ def evaluate(requirement: str, facts: Facts) -> bool | None:
             continue
         met = _conjunction(alternative.split(","), facts)
         if met:
-            return None if unknown else True
+            return True
         unknown = unknown or met is None
         result = False
     return None if unknown else result

@@ -174,8 +174,8 @@ class SignalReload(RestartMethod):
                 return
         raise errors.HostError(
             f"No {program} process was found, so no signal was sent. Neither the main process of the unit nor the"
-            f" process that answers on {self.probe.inspect().socket} is {program}. Use {errors.option:mode}: systemd,"
-            f" or set {errors.option:socket}."
+            f" process that answers on {self.probe.inspect().socket} is {program}. Set {errors.option:mode}: none, and"
+            " restart the engine yourself."
         )
 
     def _candidates(self) -> t.Iterator[int]:
@@ -239,7 +239,8 @@ def select_method(
         )
     raise errors.NvidiaError(
         f"{engine.name} cannot be {action}ed, because systemd does not run it as {service}. Set"
-        f" {errors.option:service} to the engine's unit, or {action} the engine yourself."
+        f" {errors.option:service} to the engine's unit, or set {errors.option:mode}: none and {action} the engine"
+        " yourself."
     )
 
 
@@ -260,7 +261,8 @@ def _systemctl_of(
     if installation.unit is None or status.name != installation.service:
         raise errors.NvidiaError(
             f"{installation.service} is another name of {status.name} or an instance of a template, so its process"
-            f" cannot be identified. Set {errors.option:service} to the name of a unit that has its own file."
+            f" cannot be identified. Set {errors.option:service} to the name of a unit that has its own file, or set"
+            f" {errors.option:mode}: none and restart the engine yourself."
         )
     # The process is looked up again, because the first lookup may have found a process that was just ending.
     unmanaged = installation.pid is not None and not status.pid and not status.busy

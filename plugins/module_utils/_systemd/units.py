@@ -55,6 +55,11 @@ class Specifiers:
         return _SPECIFIER.sub(lambda match: self._values.get(match.group(1), match.group()), text)
 
 
+# The types of units (systemd.unit(5)).
+_SUFFIXES = (
+    *(".service", ".socket", ".device", ".mount", ".automount", ".swap"),
+    *(".target", ".path", ".timer", ".slice", ".scope"),
+)
 # The directories with the unit files of administrators and packages, highest precedence first.
 UNIT_DIRS = (
     "/etc/systemd/system",
@@ -174,7 +179,8 @@ class _Settings:
         elif section == "Service" and key == "Environment":
             if not value:
                 self.environment = {}
-            self.environment.update(_pair(assignment) for assignment in _words(value) if "=" in assignment)
+            pairs = (assignment.partition("=") for assignment in _words(value))
+            self.environment.update({name: text for name, sign, text in pairs if sign})
 
     def values(self, section: str, key: str) -> list[str]:
         return self._lists[section, key]
@@ -191,8 +197,8 @@ def find_program(host: hostfs.HostFS, unit: Unit | None, name: str) -> str | Non
 
 
 def unit_name(name: str) -> str:
-    """Return the name as systemctl interprets it: a name without a suffix is a service."""
-    return name if posixpath.splitext(name)[1] else f"{name}.service"
+    """Return the name as systemctl interprets it: a name without the suffix of a type of units is a service."""
+    return name if posixpath.splitext(name)[1] in _SUFFIXES else f"{name}.service"
 
 
 def load_unit(
@@ -249,7 +255,7 @@ def load_unit(
         required_by=settings.names("Install", "RequiredBy"),
         before=settings.names("Unit", "Before"),
         after=settings.names("Unit", "After"),
-        directory=posixpath.join("/", specified.expand(settings.directory.replace("~", "%h"))),
+        directory=posixpath.join("/", specified.expand("%h" if settings.directory == "~" else settings.directory)),
     )
     if program and arguments and posixpath.basename(arguments[0]) != program:
         unit = unit._replace(arguments=(), wrapper=arguments[0])

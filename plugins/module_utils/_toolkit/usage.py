@@ -85,7 +85,8 @@ def _in_files(
 def _in_flags(installation: engines_base.Installation) -> t.Iterator[tuple[str, str | None]]:
     arguments = installation.unit.arguments if installation.unit is not None else ()
     for argument in arguments[1:]:
-        for value in (argument, argument.rpartition("=")[2], argument.rpartition(":")[2]):
+        # For example --runtimes=NAME:PROGRAM:ROOT,... of CRI-O.
+        for value in (argument, *re.split("[=:,]", argument)):
             yield argument, value
 
 

@@ -96,6 +96,8 @@ class CriPods(verify_containers.Containers):
         self._cri = cri
         self._image_id = ""
         self._pulled = ""
+        # The identifiers of the images that the engine had before the pull.
+        self._former: frozenset[str] = frozenset()
 
     def _run(self, spec: verify_containers.ContainerSpec) -> verify_containers.ContainerResult:
         for _attempt in range(1, _ATTEMPTS):
@@ -145,6 +147,7 @@ class CriPods(verify_containers.Containers):
         """Pull the image if it is missing."""
         if not self._image_id:
             self._deadline = verify_containers.Deadline(_PULL_TIMEOUT)
+            self._former = self._image_ids()
             self._pulled = spec.image
             request = grpc.field(1, grpc.field(1, spec.image))
             try:
@@ -161,10 +164,19 @@ class CriPods(verify_containers.Containers):
         if not self._pulled:
             return ""
         try:
+            # An engine removes an image with all of its names.
+            if self._local_image_id(self._pulled, "image", required=False) in self._former:
+                return f"The engine had the image {self._pulled} under another name, so its new name stays"
             self._call(f"{_IMAGES}RemoveImage", grpc.field(1, grpc.field(1, self._pulled)), "remove the image")
         except verify_containers.ContainerError as error:
             return f"The image {self._pulled} may still exist: {error.problem}"
         return ""
+
+    def _image_ids(self) -> frozenset[str]:
+        answer = self._call(f"{_IMAGES}ListImages", b"", "list its images")
+        with self._valid_answer():
+            images = (dict(grpc.fields(content)) for number, content in grpc.fields(answer) if number == 1)
+            return frozenset(image.get(1, b"").decode("utf-8", "replace") for image in images)
 
     def _local_image_id(self, image: str, kind: str, required: bool = True) -> str:
         """Return the identifier of an image; if it is missing and not required, an empty string."""
@@ -212,7 +224,9 @@ class CriPods(verify_containers.Containers):
     def _output(self, name: str = "") -> str:  # noqa: ARG002
         """Return the log without the prefix of each line: time, stream, and the tag P for a line that continues."""
         text = ""
-        for line in self._cri.host.read_text(f"{_LOG_DIR}/{_LOG}").splitlines():
+        # splitlines() would also split at characters that a program prints, such as a carriage return.
+        lines = self._cri.host.read_text(f"{_LOG_DIR}/{_LOG}").split("\n")
+        for line in lines if lines[-1] else lines[:-1]:
             _time, _stream, tag, content = [*line.split(" ", 3), "", "", ""][:4]
             text += content + ("" if tag.startswith("P") else "\n")
         return verify_containers.shorten(text)

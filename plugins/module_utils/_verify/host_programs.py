@@ -36,7 +36,7 @@ class HostProgramsError(errors.HostError):
     """The error for a host whose shell cannot be used in a container."""
 
     def __init__(self, problem: str) -> None:
-        super().__init__(f"{problem} Set {errors.option:image} to an image that the engine has.")
+        super().__init__(f"{problem} Run the module nvidia_runtime_verify with an image that the engine has.")
 
 
 def archive(host: hostfs.HostFS) -> bytes:

@@ -78,4 +78,6 @@ def _variables(variables: str) -> list[str]:
         return ["..."]
     if not all(sign and re.fullmatch(r"\w+", name) for name, sign, _value in pairs):
         return ["..."]
-    return [f"{name}={value if _SHOWN_VARIABLES.fullmatch(name) else '...'}" for name, _sign, value in pairs]
+    return [
+        f"{name}={shlex.quote(value) if _SHOWN_VARIABLES.fullmatch(name) else '...'}" for name, _sign, value in pairs
+    ]

@@ -130,13 +130,19 @@ class FakeCri:
         name = dict(fields(dict(fields(message))[1]))[1].decode()
         return field(1, field(1, self.images[name])) if name in self.images else b""
 
+    def do_list_images(self, _message: bytes) -> bytes:
+        return b"".join(field(1, field(1, identifier)) for identifier in self.images.values())
+
     def do_pull_image(self, message: bytes) -> bytes:
         name = dict(fields(dict(fields(message))[1]))[1].decode()
         self.images[name] = self.registry[name]
         return field(1, self.registry[name])
 
     def do_remove_image(self, message: bytes) -> bytes:
-        del self.images[dict(fields(dict(fields(message))[1]))[1].decode()]
+        """Remove all names of the image, as containerd does (internal/cri/server/images/image_remove.go)."""
+        name = dict(fields(dict(fields(message))[1]))[1].decode()
+        removed = self.images.get(name)
+        self.images = {other: identifier for other, identifier in self.images.items() if identifier != removed}
         return b""
 
     def do_run_pod_sandbox(self, message: bytes) -> bytes:

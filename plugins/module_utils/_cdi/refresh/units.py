@@ -14,6 +14,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import edits as cdi_edits
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
@@ -69,7 +70,7 @@ class RefreshUnits(t.NamedTuple):
 
 def toolkit_refresh(host: hostfs.HostFS) -> RefreshUnits | None:
     """Return the toolkit's refresh units on ``host``, or None."""
-    return _refresh(host, SERVICE, PATH_UNIT, DEFAULT_OUTPUT)
+    return _refresh(host, SERVICE, PATH_UNIT, DEFAULT_OUTPUT, core_constants.GPU_KIND)
 
 
 def own_refresh(host: hostfs.HostFS) -> RefreshUnits | None:
@@ -78,7 +79,7 @@ def own_refresh(host: hostfs.HostFS) -> RefreshUnits | None:
     None is also returned for the service that only runs the command of the toolkit's service before the engines start.
     That command has no flags for the output and the kind.
     """
-    found = _refresh(host, OWN_SERVICE, OWN_PATH_UNIT, "")
+    found = _refresh(host, OWN_SERVICE, OWN_PATH_UNIT, "", "")
     return found if found is not None and found.output and found.kind else None
 
 
@@ -127,7 +128,9 @@ def _predicted_service(version: tuple[int, ...] | None) -> bytes:
     )
 
 
-def _refresh(host: hostfs.HostFS, service: str, path: str, default: str) -> RefreshUnits | None:
+def _refresh(
+    host: hostfs.HostFS, service: str, path: str, default_output: str, default_kind: str
+) -> RefreshUnits | None:
     file = systemd_units.unit_file(host, service)
     if file is None:
         return None
@@ -137,17 +140,26 @@ def _refresh(host: hostfs.HostFS, service: str, path: str, default: str) -> Refr
     if unit is None:
         return RefreshUnits(file, path_unit, at_boot=False, on_change=on_change, masked=True, output="", kind="")
     flags = unit.flag_values("--output")
-    kind = [values[-1] for values in (unit.flag_values("--vendor"), unit.flag_values("--class")) if values]
     return RefreshUnits(
         file,
         path_unit,
         at_boot=is_enabled(host, service),
         on_change=on_change,
         masked=False,
-        output=flags[-1] if flags else unit.environment.get(OUTPUT_VARIABLE, default),
-        kind="/".join(kind),
+        output=flags[-1] if flags else unit.environment.get(OUTPUT_VARIABLE, default_output),
+        kind=_kind(unit, default_kind),
         with_sockets=cdi_options.NO_IPC not in feature_flags(unit),
     )
+
+
+def _kind(unit: systemd_units.Unit, default: str) -> str:
+    """Return the kind from the flags of the unit. With a default, also from its environment, as nvidia-ctk reads it."""
+    vendor, _slash, class_ = default.partition("/")
+    named = []
+    for field, flag, usual in (("vendor", "--vendor", vendor), ("class_", "--class", class_)):
+        elsewhere = unit.environment.get(_REQUEST_VARIABLES[field], "") or usual if default else ""
+        named.append([elsewhere, *unit.flag_values(flag)][-1])
+    return "/".join(filter(None, named))
 
 
 def feature_flags(unit: systemd_units.Unit, in_command: bool = False) -> list[str]:

@@ -53,7 +53,7 @@ def location_of(
             f"{errors.option:vendor} and {errors.option:class}: {options.kind} is not a valid kind. It {problem}."
         )
     unit_output = _output(refresh, host)
-    if options.path is None and unit_output and options.kind == core_constants.GPU_KIND:
+    if options.path is None and unit_output and refresh is not None and refresh.kind == options.kind:
         if options.format is not None and not unit_output.endswith(f".{options.format}"):
             raise errors.NvidiaError(
                 f"{errors.option:format} is {options.format}, but nvidia-cdi-refresh.service writes {unit_output},"

@@ -228,7 +228,8 @@ def _content(host: hostfs.HostFS, file: RepositoryFile, proxy: str | None, predi
         raise errors.HostError(
             f"{errors.option:repository_files}: The src {file.source} of {file.path} does not exist. Create it first."
         )
-    return _NOT_FETCHED if content is None else content
+    # The name of a key's file contains its fingerprint, so a fetched key has the content of an installed one.
+    return content or host.read(file.path) or _NOT_FETCHED
 
 
 def _mode(host: hostfs.HostFS, path: str) -> int | None:

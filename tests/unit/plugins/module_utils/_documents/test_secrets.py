@@ -53,6 +53,9 @@ VALUES: list[t.Any] = [
     ["password: S"],
     # Names.
     {"bearer": "S"},
+    {"TS_AUTHKEY": "S"},
+    {"authKey": "S"},
+    {"client-key-data": "S"},
     {"pat": "S"},
     {"githubPat": "S"},
     {"GITHUB_PAT": "S"},

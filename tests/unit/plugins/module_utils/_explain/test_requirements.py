@@ -62,7 +62,8 @@ def test_evaluation(requirement: str, met: bool) -> None:
         (FACTS._replace(brand=None), False),
         (FACTS._replace(driver="535.104.05", brand=None), None),
         (FACTS._replace(cuda=None), None),
-        (FACTS._replace(cuda=None, driver="535.104.05"), None),
+        # Another alternative is met, whatever the unknown value is.
+        (FACTS._replace(cuda=None, driver="535.104.05"), True),
         (FACTS._replace(cuda="12.6", driver=None, brand=None), True),
     ],
 )

@@ -92,6 +92,7 @@ def test_lines(tmp_path: Path, text: str, expected: list[str]) -> None:
         ("EnvironmentFile=-/etc/default/docker", ["--file"]),
         ("EnvironmentFile=-/etc/default/docker\nUnsetEnvironment=OPTS", []),
         (r'Environment="OPTS=--c\x20d"', ["--c", "d"]),
+        ('Environment="OPTS = --b" "X= --b"', ["--a"]),
     ],
 )
 def test_environment(tmp_path: Path, settings: str, expected: list[str]) -> None:

@@ -108,6 +108,17 @@ def test_unit_flags(tmp_path: Path) -> None:
     assert configured_programs(host, [FOLDER]) == {"docker": {flag: PROGRAM}}
 
 
+def test_flags_of_crio(tmp_path: Path) -> None:
+    """The path is between other parts of a runtime and before another runtime."""
+    unit = tmp_path / "etc/systemd/system/crio.service"
+    unit.parent.mkdir(parents=True)
+    flag = f"--runtimes=nvidia:{PROGRAM}:/run/nvidia,runc:/usr/bin/runc"
+    unit.write_text(f"[Service]\nExecStart=/usr/bin/crio {flag}\n")
+    (tmp_path / "etc/crio").mkdir()
+    (tmp_path / "etc/crio/crio.conf").write_text("[crio]\n")
+    assert configured_programs(HostFS.of(str(tmp_path), live=False), [FOLDER])["crio"][flag] == PROGRAM
+
+
 class Running(NamedTuple):
     """The configuration of a running daemon."""
 

@@ -78,8 +78,8 @@ def test_requests(cri: FakeCri) -> None:
 
 
 def test_output(cri: FakeCri) -> None:
-    cri.log = "T stdout P a \nT stdout F b\nT stderr F  c\nT stdout F \n\nbroken\nT stdout F d"
-    assert pods(cri).run(SPEC).output == "a b\n c\n\n\n\nd"
+    cri.log = "T stdout P a \nT stdout F b\r1\nT stderr F  c\nT stdout F \n\nbroken\nT stdout F d"
+    assert pods(cri).run(SPEC).output == "a b\r1\n c\n\n\n\nd"
 
 
 @pytest.mark.parametrize(
@@ -224,6 +224,14 @@ def test_pulls_a_missing_image_and_removes_it(cri: FakeCri) -> None:
     containers = pulling(cri)
     containers.run(spec)
     assert "may still exist: containerd cannot remove the image: " in containers.cleanup_error
+
+
+def test_keeps_an_image_that_has_another_name(cri: FakeCri) -> None:
+    containers = pulling(cri)
+    cri.images["mirror.example/cuda:1"] = cri.registry["example.com/cuda:1"]
+    assert containers.run(SPEC._replace(image="example.com/cuda:1")).status == 0
+    assert "mirror.example/cuda:1" in cri.images
+    assert "example.com/cuda:1 under another name, so its new name stays" in containers.cleanup_error
 
 
 def test_keeps_an_image_that_was_present(cri: FakeCri) -> None:

@@ -92,7 +92,7 @@ def test_host_that_cannot_be_used(tree: Tree) -> None:
         host_programs.collect(tree.host)
     tree.add("/usr/lib/libtinfo.so.6", size=9 << 20)
     tree.add("/usr/lib/x86_64/libm.so.6", size=1 << 20)
-    assert " bytes, more than 10485760. Set image to an image that the engine has." in failure(tree)
+    assert " bytes, more than 10485760. Run the module nvidia_runtime_verify with an image" in failure(tree)
     (tree.root / "usr/lib/x86_64/ld.so.2").unlink()
     assert failure(tree).startswith(f"{LOADER} does not exist on this host.")
     (tree.root / "usr/bin/dash").unlink()

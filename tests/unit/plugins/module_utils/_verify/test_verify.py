@@ -371,7 +371,7 @@ def test_programs_of_the_host(docker: DockerWithContainers, monkeypatch: pytest.
 def test_programs_that_cannot_be_used(docker: DockerWithContainers) -> None:
     docker.write("/bin/sh", "#!/bin/true\n", mode=0o755)
     message = failure(docker, level="engine", image=None)[0]
-    assert message.startswith("container: /bin/sh of this host is not a 64-bit ELF program. Set image to")
+    assert message.startswith("container: /bin/sh of this host is not a 64-bit ELF program. Run the module")
     assert docker.made == []
 
 

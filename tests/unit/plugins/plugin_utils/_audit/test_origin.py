@@ -15,6 +15,8 @@ if t.TYPE_CHECKING:
     from pathlib import Path
 
 AUDIT = "gpufleet.nvidia.audit"
+# An argument whose value Ansible reads with its quotes.
+TWO_HOSTS = """'nvidia_hosts='"'"'a b'"'"''"""
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,7 @@ def test_version_of_this_collection() -> None:
          f"ansible-playbook {AUDIT} --tags a --skip-tags b -b --check"),
         # Only the values of known variables are shown.
         ({"args": (AUDIT,), "extra_vars": ("nvidia_audit_dir=reports nvidia_hosts='a b'", "token=x", "@vars.yml")},
-         f"ansible-playbook {AUDIT} -e nvidia_audit_dir=reports -e 'nvidia_hosts=a b' -e token=... -e @vars.yml"),
+         f"ansible-playbook {AUDIT} -e nvidia_audit_dir=reports -e {TWO_HOSTS} -e token=... -e @vars.yml"),
         ({"args": (AUDIT,), "extra_vars": ('{"token": "x"}', "a='x", "token: x=y")},
          f"ansible-playbook {AUDIT} -e ... -e ... -e ..."),
         ({"args": None, "inventory": 5}, None),

@@ -143,7 +143,7 @@ def test_report_without_hosts() -> None:
             "failed", "sh: python3: not found", "inspection-failed",
         ),
         (
-            {"failed": True, "msg": "No JSON.", "module_stderr": "python3: not found\nmore\n"},
+            {"failed": True, "msg": "No JSON.", "module_stderr": "Warning: Permanently added\npython3: not found\n"},
             "failed", "No JSON. python3: not found", "inspection-failed",
         ),
         ({"failed": True, "msg": "It broke.", "module_stderr": TRACEBACK}, "failed", "It broke. ValueError: no",

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import CdiOptions, Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh import refresh
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh.units import (
@@ -19,6 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh.units
     toolkit_refresh,
     variables,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import records as cdi_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.flavors import FLAVORS
@@ -103,6 +105,29 @@ def test_environment_file_sets_output(tree: RefreshTree, environment: str, outpu
     found = toolkit_refresh(tree.host())
     assert found is not None
     assert found.output == output
+
+
+@pytest.mark.parametrize(
+    ("environment", "flags", "expected"),
+    [
+        ("", "", "nvidia.com/gpu"),
+        ("NVIDIA_CTK_CDI_GENERATE_VENDOR=example.com\nNVIDIA_CTK_CDI_GENERATE_CLASS=x\n", "", "example.com/x"),
+        ("NVIDIA_CTK_CDI_GENERATE_VENDOR=example.com\n", "--vendor other.com", "other.com/gpu"),
+    ],
+)
+def test_kind_decides_whether_the_output_is_the_default_path(
+    tree: RefreshTree, environment: str, flags: str, expected: str
+) -> None:
+    tree.toolkit()
+    tree.link(f"{WANTS}/{SERVICE}", f"{VENDOR}/{SERVICE}")
+    text = tree.text(f"{VENDOR}/{SERVICE}").replace("cdi generate", f"cdi generate --output=/etc/cdi/x.yaml {flags}")
+    tree.write(f"{VENDOR}/{SERVICE}", text)
+    tree.write(ENVIRONMENT, environment)
+    found = toolkit_refresh(tree.host())
+    assert found is not None
+    assert found.kind == expected
+    location = cdi_records.location_of(cdi_options.CdiOptions(), tree.host(), found)
+    assert location.path == ("/etc/cdi/x.yaml" if expected == "nvidia.com/gpu" else "/etc/cdi/nvidia.yaml")
 
 
 def test_flag_sets_output(tree: RefreshTree) -> None:

@@ -26,6 +26,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.packages import (
     check_cache,
+    clean_cache,
     remove_sources,
     stale_files,
     track_config,
@@ -249,3 +250,12 @@ def test_stale_files(host: HostFS, tmp_path: Path) -> None:
         (tmp_path / "c" / name).write_text("")
     (tmp_path / "link").symlink_to("/c")
     assert stale_files(host, "/c", ["/link/a.deb"]) == ["/c/b.deb"]
+
+
+def test_a_link_in_the_cache_is_removed_itself(host: HostFS, tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    (tmp_path / "mirror.deb").write_text("x")
+    (tmp_path / "c/a.deb").symlink_to("/mirror.deb")
+    clean_cache(host, "/c", stale_files(host, "/c", ()))
+    assert stale_files(host, "/c", ()) == []
+    assert (tmp_path / "mirror.deb").read_text() == "x"

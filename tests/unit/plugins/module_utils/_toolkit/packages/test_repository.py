@@ -159,6 +159,13 @@ def test_key_that_is_not_fetched_yet(manager: FakePackageManager) -> None:
     assert (manager.calls, manager.snapshot()) == ([], before)
 
 
+def test_key_that_is_installed_but_not_fetched(manager: FakePackageManager) -> None:
+    """Its file has the fingerprint in its name, so a fetched key would be the same."""
+    manager.execute(repository_files=FILES)
+    manager.path(STAGED).unlink(missing_ok=True)
+    assert not manager.execute(check_mode=True, repository_files=FILES)["changed"]
+
+
 @pytest.mark.parametrize("repository", [apt_sources.REPOSITORY, dnf_sources.REPOSITORY])
 def test_own_address(manager: FakePackageManager, repository: packages_base.Repository) -> None:
     path, name = (APT_SOURCE, "URIs: ") if repository is apt_sources.REPOSITORY else (DNF_SOURCE, "[x]\nbaseurl=")
