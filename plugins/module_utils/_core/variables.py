@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import typing as t
 
-# Options whose variable is not named ROLE_OPTION. None: the role has no variable for the option, or one that takes other
-# values, such as nvidia_toolkit_files_on for remote_src. A message then says "VARIABLE to VALUE (OPTION: VALUE)".
+# Options whose variable is not named ROLE_OPTION. None: the role has no variable for the option, or one that takes
+# other values, such as nvidia_toolkit_files_on for remote_src. A message then says "VARIABLE to VALUE (OPTION: VALUE)".
 _ALL_ROLES: t.Mapping[str, str | None] = {
     "host_root": "nvidia_host_root",
     "host_root_live": "nvidia_host_root_live",

@@ -40,8 +40,8 @@ class PodError(t.NamedTuple):
 def last_error(host: hostfs.HostFS, run: core_plan.Runner, name: str) -> PodError | None:
     """Return the last error of a pod in the kubelet's journal; None without a kubelet or an error.
 
-    ``name`` is [NAMESPACE/]POD/CONTAINER, as for a container of a pod. Errors that name only other containers of the pod
-    do not count.
+    ``name`` is [NAMESPACE/]POD/CONTAINER, as for a container of a pod. Errors that name only other containers of the
+    pod do not count.
     """
     parts = name.split("/")
     if not host.live or len(parts) not in (2, 3):
@@ -63,12 +63,12 @@ def last_error(host: hostfs.HostFS, run: core_plan.Runner, name: str) -> PodErro
 def _last(lines: t.Sequence[str], parts: t.Sequence[str]) -> str:
     pod, container = "/".join(parts[:-1]), parts[-1]
     for line in reversed(lines):
-        named, reason, containers = _POD.search(line), _REASON.search(line), _CONTAINER.findall(line)
+        named, reason = _POD.search(line), _REASON.search(line)
+        # An error without a container, such as that of the sandbox, concerns all of them.
+        about = container in (_CONTAINER.findall(line) or [container])
         # Without a namespace, the pod of any namespace is meant.
-        if named and reason and (named[1] == pod or named[1].endswith(f"/{pod}")):
-            # An error without a container, such as that of the sandbox, concerns all of them.
-            if not containers or container in containers:
-                return _unquoted(reason[1])
+        if named and reason and about and (named[1] == pod or named[1].endswith(f"/{pod}")):
+            return _unquoted(reason[1])
     return ""
 
 

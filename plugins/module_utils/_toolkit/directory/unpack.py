@@ -276,8 +276,8 @@ def run_limited(argv: list[str], limit: int) -> tuple[int, bytes, str]:
     """Run a command without input that may write ``limit`` bytes and run for _SECONDS.
 
     Its messages are in English. A command that does not exist gets the status that a shell uses. Messages name the
-    output after the last item of ``argv``. Raises HostError if the command cannot be run, and NvidiaError if it exceeds a
-    limit; it is killed then.
+    output after the last item of ``argv``. Raises HostError if the command cannot be run, and NvidiaError if it exceeds
+    a limit; it is killed then.
     """
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
     with tempfile.TemporaryFile() as errors:

@@ -502,8 +502,7 @@ def test_a_container_that_was_never_created(cri: Cri) -> None:
         'E1 pod_workers.go:1301] "Error syncing pod, skipping" err="other" pod="default/train-10" podUID="u2"',
         failure,
         'I1 kubelet.go:1] "SyncLoop UPDATE" source="api" pods=["default/train-1"]',
-        'E1 pod_workers.go:1301] "Error syncing pod, skipping" err="failed to \\"StartContainer\\" for \\"sidecar\\" with'
-        ' CrashLoopBackOff: \\"\\x1b[31m\\\\n\\"" pod="default/train-1" podUID="u1"',
+        'x] "Error" err="failed to \\"StartContainer\\" for \\"sidecar\\": \\"\\x1b[31m\\\\n\\"" pod="default/train-1"',
         'E1 handlers.go:1] "Hook failed" err="timeout" pod="default/train-1" podUID="u1" containerName="logger"',
     ]
 
@@ -524,7 +523,7 @@ def test_a_container_that_was_never_created(cri: Cri) -> None:
         assert found.shown == f"{name} (containerd)"
     # Each container has its own error. The sandbox belongs to all of them.
     for name, message in {
-        "train-1/sidecar": r'failed to "StartContainer" for "sidecar" with CrashLoopBackOff: "\x1b[31m\n"',
+        "train-1/sidecar": r'failed to "StartContainer" for "sidecar": "\x1b[31m\n"',
         "train-1/logger": "timeout",
         "train-1/third": "old",
     }.items():

@@ -350,13 +350,11 @@ def test_rejects_missing_files(tmp_path: Path) -> None:
     [
         (
             False,
-            "is not installed on this host. Set nvidia_toolkit_files_on to controller (remote_src: false) to unpack on"
-            " the controller, or unpack ",
+            "this host. Set nvidia_toolkit_files_on to controller (remote_src: false) to unpack on the controller",
         ),
         (
             True,
-            "is not installed on the controller. Set nvidia_toolkit_files_on to node (remote_src: true) to unpack on"
-            " the host, or unpack ",
+            "the controller. Set nvidia_toolkit_files_on to node (remote_src: true) to unpack on the host",
         ),
     ],
 )
@@ -364,11 +362,15 @@ def test_missing_tool(tmp_path: Path, on_controller: bool, message: str) -> None
     package = rpm(tmp_path, "base")
     run = Runs({str(package): (127, b"", "rpm2cpio cannot be run: No such file or directory")})
     error = unpack_error(run, package, tmp_path / "folder", on_controller)
-    assert error == f"rpm2cpio {message}{package} yourself and set src instead of files."
+    assert (
+        error == f"rpm2cpio is not installed on {message}, or unpack {package} yourself and set src instead of files."
+    )
     run.archives = {str(package): (127, b"", "timeout: failed to run command 'dpkg-deb': No such file or directory")}
     package.write_bytes(b"!<arch>\ndebian-binary")
     error = unpack_error(run, package, tmp_path / "folder", on_controller)
-    assert error == f"dpkg-deb {message}{package} yourself and set src instead of files."
+    assert (
+        error == f"dpkg-deb is not installed on {message}, or unpack {package} yourself and set src instead of files."
+    )
 
 
 def test_failing_tool(tmp_path: Path) -> None:
