@@ -64,11 +64,12 @@ def engines_for(entries: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Ru
     No program of an offline tree is run. Raises NvidiaError for any other entry.
     """
     named = list(dict.fromkeys(_parse_entry(entry) for entry in entries if entry != AUTO))
+    found = [_engine(name, version, host, run) for name, version in named]
     if AUTO in entries:
         names = {name for name, _version in named}
-        named += [(name, None) for name in flavors.FACTS if name not in names and _program(name, host)]
-    found = [_engine(name, version, host, run) for name, version in named]
-    return [*found, *(_embedded(host, names) if AUTO in entries else ())]
+        others = [name for name in flavors.FACTS if name not in names and _program(name, host)]
+        found += [*(_engine(name, None, host, run) for name in others), *_embedded(host, names)]
+    return found
 
 
 def first_release(name: str) -> str:
