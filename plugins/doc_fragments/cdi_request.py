@@ -209,6 +209,8 @@ options:
       - The engines that must be able to load the specification. An engine skips a file, and with it all devices, if the
         file uses a field that its version of CDI does not have, such as C(additionalGids) in Podman 4.
       - V(auto) uses the engines that are installed on the host, and asks their programs for their versions in each run.
+        The containerd of K3s, RKE2, k0s, or MicroK8s is asked over its socket, so it must run. Otherwise a warning says
+        that its version is not known. Name it then, as in V(containerd:1.7.6).
       - V(docker), V(containerd), V(crio), and V(podman) name one engine. A version after a colon (V(podman:4.9.3)) is
         for hosts on which the engine cannot be asked, and avoids asking it.
       - Fields that one of these engines does not know are left out, and RV(ignore:limits) lists them. An empty list

@@ -14,14 +14,13 @@ import typing as t
 
 from ansible.module_utils.parsing.convert_bool import boolean
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _role_state, _toolkit_repository
 
 Values = t.Mapping[str, t.Any]
 # The variable of the role with the settings that these functions read, and the results that it registers.
 SETTINGS = "nvidia_toolkit_plan_settings"
 INFO, SENT = "nvidia_toolkit_info", "nvidia_toolkit_send_result"
-# Where packages are sent that are installed from files.
-PACKAGE_CACHE = "/var/cache/gpufleet-nvidia/packages"
 _DIRECTORY, _FILES, _REPOSITORY = "directory", "files", "repository"
 _INSTALLS_WITHOUT_GPU, _CONFIGURES_WITHOUT_GPU = ("install_only", "configure"), "configure"
 _NO_GPU_ACTIONS = {
@@ -31,9 +30,6 @@ _NO_GPU_ACTIONS = {
     " install_only).",
     "configure": "The host is configured like one with a GPU (nvidia_toolkit_when_no_gpu is configure).",
 }
-# Options of nvidia_toolkit_install that the module refuses for the other kind of source.
-_OF_PACKAGES = ("repository_files", "key_fingerprint", "proxy", "hold", "package_cache")
-_OF_DIRECTORY = ("src", "components", "low_level_runtimes", "default_runtime_executable")
 # Steps that change nothing on a host.
 _WITHOUT_CHANGE = frozenset({"no_gpu", "users"})
 # The tags of the playbooks with which the role nvidia_runtime does not run.
@@ -121,7 +117,7 @@ def plan(settings: Settings, host: Host) -> dict[str, t.Any]:
         "no_gpu": f"No GPU was found on this host: {host.gpu_message} {_NO_GPU_ACTIONS.get(settings.when_no_gpu, '')}",
         "staged_key": settings.repository.staged_key,
         "files_to_send": settings.sent,
-        "package_cache": PACKAGE_CACHE,
+        "package_cache": toolkit_constants.PACKAGE_CACHE,
     }
 
 
@@ -187,14 +183,15 @@ def install_options(settings: Settings, host: Host, given: Values, sent_changed:
         sent_changed: Whether the task that sends packages has changed something, in check mode too.
     """
     from_packages = settings.source != _DIRECTORY
-    others = _OF_DIRECTORY if from_packages else _OF_PACKAGES
+    # The module refuses those for the other kind of source.
+    others = toolkit_constants.OPTIONS_OF_DIRECTORY if from_packages else toolkit_constants.OPTIONS_OF_PACKAGES
     repository = settings.repository
     options = {
         **given,
         "files": _paths(settings),
         "remote_src": from_packages or settings.files_on == "node",
         "pending": bool(settings.sent) and sent_changed,
-        "package_cache": PACKAGE_CACHE,
+        "package_cache": toolkit_constants.PACKAGE_CACHE,
         "key_fingerprint": repository.fingerprint,
         "repository_files": repository.files(host.manager) if settings.source == _REPOSITORY else [],
     }
@@ -223,5 +220,5 @@ def is_unchanged_before_installation(settings: Settings, host: Host) -> bool:
 def _paths(settings: Settings) -> list[str]:
     """Return the packages on the host, or the archives for a directory, which are where files_on says."""
     if settings.sent:
-        return [f"{PACKAGE_CACHE}/{posixpath.basename(path)}" for path in settings.sent]
+        return [f"{toolkit_constants.PACKAGE_CACHE}/{posixpath.basename(path)}" for path in settings.sent]
     return settings.files if settings.source in (_DIRECTORY, _FILES) else []

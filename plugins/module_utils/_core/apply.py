@@ -35,6 +35,13 @@ _DIGEST = re.compile(r"\.([0-9a-f]{64})\.backup\Z")
 _PRIVATE_DIRECTORY = 0o700
 
 
+def make_config_directory(host: hostfs.HostFS, owner: str, folder: str) -> None:
+    """Create the directory of a configuration file of ``owner``, the engine or tool in records."""
+    # A new directory in a home is accessible to its owner only (XDG Base Directory Specification).
+    mode = _PRIVATE_DIRECTORY if owner.startswith(accounts.ROOTLESS_PREFIX) else 0o755
+    atomic_write.make_directories(host, folder, mode)
+
+
 def save_backup(host: hostfs.HostFS, directory: str, path: str, content: bytes, record: bytes | None = None) -> str:
     """Write ``content`` of ``path`` to a backup (0600) in ``directory`` (0700), and return the path of the backup.
 
@@ -249,9 +256,7 @@ class ChangeWriter:
             atomic_write.remove_file(self.host, file.path)
             return
         folder = os.path.dirname(file.path)
-        # A new directory in a home is accessible to its owner only (XDG Base Directory Specification).
-        folder_mode = _PRIVATE_DIRECTORY if self.owner.startswith(accounts.ROOTLESS_PREFIX) else 0o755
-        atomic_write.make_directories(self.host, folder, folder_mode)
+        make_config_directory(self.host, self.owner, folder)
         max_mode = 0o7777 if file.mode is None else file.mode
         for path in file.like:
             if path != file.path and self.host.exists(path):

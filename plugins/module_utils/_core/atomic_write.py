@@ -404,13 +404,11 @@ def _copy_metadata(
         # lstat does not follow links: a link that a user puts here now would select the mode of a file of root.
         status = os.lstat(process_path)
     except FileNotFoundError:
-        if owner is not None and owner != (os.geteuid(), os.getegid()):
-            os.fchown(handle, *owner)
+        _set_owner(handle, owner)
         os.fchmod(handle, mode)
         _label(host, handle, process_path)
         return
-    if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
-        os.fchown(handle, status.st_uid, status.st_gid)
+    _set_owner(handle, (status.st_uid, status.st_gid))
     os.fchmod(handle, status.st_mode & 0o7777)
     # The file is written even if the file system has no attributes, or if only a higher privilege may set them.
     with contextlib.suppress(OSError):
@@ -421,6 +419,13 @@ def _copy_metadata(
         # The default ACL of the directory applies only to new files.
         if _ACCESS_ACL not in attributes and _ACCESS_ACL in os.listxattr(handle):
             os.removexattr(handle, _ACCESS_ACL)
+
+
+def _set_owner(handle: int, owner: tuple[int, int] | None) -> None:
+    status = os.fstat(handle)
+    # The group of a new file may be that of its directory.
+    if owner is not None and owner != (status.st_uid, status.st_gid):
+        os.fchown(handle, *owner)
 
 
 def _label(host: hostfs.HostFS, new: int | str, process_path: str) -> None:

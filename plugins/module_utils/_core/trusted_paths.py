@@ -89,9 +89,12 @@ def _require_trusted(host: hostfs.HostFS, parameter: str, path: str, places: t.S
     found = _first_untrusted(places, _owners(host.live))
     if found is not None:
         process_path, problem, command = found
+        is_missing_file = parameter in _FILES and process_path == places[-1] and _status(process_path) is None
+        # A directory there would be in the way of the file.
+        step = "" if is_missing_file else f", or run `{command}`"
         raise errors.HostError(
             f"{errors.option:{parameter}} {path!r} is not safe: {process_path} {problem}, so another user could replace"
-            f" files there. Choose another path, or run `{command}`."
+            f" files there. Choose another path{step}."
         )
 
 
@@ -103,6 +106,10 @@ USED = frozenset({
     "cdi_hook_path", "config_search_paths", "csv_files", "default_runtime_executable", "dev_root", "driver_root",
     "ldconfig_path", "library_search_paths", "low_level_runtimes", "runtime_dir", "toolkit_dir",
 })  # fmt: skip
+_FILES = WRITTEN_FILES | {
+    "cdi_hook_path", "csv_files", "default_runtime_executable", "files", "ldconfig_path", "low_level_runtimes",
+    "rollback.backup",
+}  # fmt: skip
 
 
 def require_trusted_options(
@@ -157,8 +164,8 @@ def _first_untrusted(
         if status is None:
             # This collection creates missing directories for its own user. A directory such as /tmp must keep its mode,
             # so the advice is to create the missing directory in it.
-            problem = folder, "is writable by other users", f"mkdir -m 700 {shlex.quote(place)}"
-            return problem if folder in shared else None
+            problem = "does not exist, and its directory is writable by other users"
+            return (place, problem, f"mkdir -m 700 {shlex.quote(place)}") if folder in shared else None
         is_link = stat.S_ISLNK(status.st_mode)
         quoted = shlex.quote(place)
         # The driver can give its device nodes to a user (NVreg_DeviceFileUID), who then may not replace them.
@@ -188,7 +195,10 @@ def _status(place: str) -> os.stat_result | None:
 
 
 def _owners(live: bool) -> frozenset[int]:
-    """Return the UIDs that may own a host's directories: root, this user and, for an offline tree, the user of sudo."""
+    """Return the UIDs that may own a host's directories.
+
+    These are root, this user, for an offline tree the user of sudo, and in a user namespace the UID of unmapped users.
+    """
     owners = {0, os.geteuid()}
     sudo = os.environ.get("SUDO_UID", "")
     if not live and os.geteuid() == 0 and sudo.isdigit():
@@ -216,14 +226,16 @@ def _others_can_write(path: str, status: os.stat_result) -> bool:
 
 def _is_private(group: int, user: int) -> bool:
     """Return whether a group belongs to one user alone (useradd(8), USERGROUPS_ENAB): same number or same name."""
-    if group == user:
-        return True
     try:
-        account, members = pwd.getpwuid(user), grp.getgrgid(group)
+        members = grp.getgrgid(group)
     except (KeyError, OSError):
-        return False
-    alone = set(members.gr_mem) <= {account.pw_name}
-    return alone and members.gr_name == account.pw_name and account.pw_gid == group
+        return group == user
+    try:
+        account = pwd.getpwuid(user)
+    except (KeyError, OSError):
+        return group == user and not members.gr_mem
+    same_name = members.gr_name == account.pw_name and account.pw_gid == group
+    return (group == user or same_name) and set(members.gr_mem) <= {account.pw_name}
 
 
 def _attributes(path: str) -> list[str]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import typing as t
 
-# Options whose variable is not named ROLE_OPTION. None: the role has no variable for the option.
+# Options whose variable is not named ROLE_OPTION. None: the role has no variable for the option, or one that takes
+# other values, such as nvidia_toolkit_files_on for remote_src. A message then says "VARIABLE to VALUE (OPTION: VALUE)".
 _ALL_ROLES: t.Mapping[str, str | None] = {
     "host_root": "nvidia_host_root",
     "host_root_live": "nvidia_host_root_live",
@@ -22,9 +23,9 @@ EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
         "package_cache": None,
         "path": None,
         "pending": None,
-        "remote_src": "nvidia_toolkit_files_on",
+        "remote_src": None,
         "repository_files": None,
-        "unrecorded": "nvidia_toolkit_remove_unrecorded",
+        "unrecorded": None,
         "create": None,
         "url": "nvidia_toolkit_key_url",
     },
@@ -39,7 +40,7 @@ EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
         "method": None,
         "mode": "nvidia_runtime_restart_mode",
         "pull": "nvidia_runtime_verify_pull",
-        "require_runtime": "nvidia_runtime_force_default",
+        "require_runtime": None,
         "retries": "nvidia_runtime_restart_retries",
         "rollback": None,
         "runtime_dir": "nvidia_runtime_dir",
@@ -50,7 +51,7 @@ EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
         "socket": None,
         "targets": "nvidia_runtime_engines",
         "timeout": "nvidia_runtime_restart_timeout",
-        "unrecorded": "nvidia_runtime_remove_unrecorded",
+        "unrecorded": None,
     },
     "nvidia_cdi": {"cdi_hook_path": "nvidia_cdi_hook_path", "owner": "nvidia_cdi_refresh", "start": None},
 }

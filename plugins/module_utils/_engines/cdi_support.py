@@ -56,18 +56,20 @@ def engines_for(entries: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Ru
 
     Each entry is one of:
 
-    - ``auto``: all engines whose programs are on the host, in the search path or named by their units, except those
-      that another entry names.
+    - ``auto``: all engines whose programs are on the host, in the search path or named by their units, and those of
+      Kubernetes distributions, except those that another entry names.
     - NAME: that engine, with the version that its program prints.
     - NAME:VERSION: that engine in that version, for a program that cannot be run or an upgrade that is planned.
 
     No program of an offline tree is run. Raises NvidiaError for any other entry.
     """
     named = list(dict.fromkeys(_parse_entry(entry) for entry in entries if entry != AUTO))
+    found = [_engine(name, version, host, run) for name, version in named]
     if AUTO in entries:
         names = {name for name, _version in named}
-        named += [(name, None) for name in flavors.FACTS if name not in names and _program(name, host)]
-    return [_engine(name, version, host, run) for name, version in named]
+        others = [name for name in flavors.FACTS if name not in names and _program(name, host)]
+        found += [*(_engine(name, None, host, run) for name in others), *_embedded(host, names)]
+    return found
 
 
 def first_release(name: str) -> str:
@@ -103,8 +105,12 @@ def _example(name: str) -> str:
 
 def _printed_version(binary: str, host: hostfs.HostFS, run: core_plan.Runner) -> str | None:
     """Return the release that the program prints, such as 20.10.24, None if it prints none or must not be run."""
-    match = _RELEASE.match(program_version.printed_version([binary, "--version"], host, run) or "")
-    return match.group(1) if match is not None else None
+    return _release(program_version.printed_version([binary, "--version"], host, run) or "")
+
+
+def _release(version: str) -> str | None:
+    number = core_text.parse_version(version)
+    return None if number is None else core_text.dotted(number)
 
 
 def _program(name: str, host: hostfs.HostFS) -> str | None:
@@ -116,15 +122,37 @@ def _program(name: str, host: hostfs.HostFS) -> str | None:
 
 
 def _engine(name: str, version: str | None, host: hostfs.HostFS, run: core_plan.Runner) -> CdiEngine:
-    facts = flavors.FACTS[name]
     binary = _program(name, host)
     if version is None and binary is not None:
         version = _printed_version(binary, host, run)
     if version is None:
-        warning = _unknown_version(name, binary, host)
-        return CdiEngine(
-            name, None, binary, newest=None, reads=True, folders=core_constants.CDI_SPEC_DIRS, warning=warning
-        )
+        if binary is None:
+            cause = f"{name} is not installed on this host"
+        else:
+            cause = f"{binary} printed no version" if host.live else f"{binary} must not be run in an offline tree"
+        return _unknown_engine(name, binary, cause)
+    return _known_engine(name, version, binary)
+
+
+def _embedded(host: hostfs.HostFS, without: t.Collection[str]) -> t.Iterator[CdiEngine]:
+    """Yield the engine of each Kubernetes distribution with a unit on the host, except those named in ``without``."""
+    units = {name for folder in systemd_units.UNIT_DIRS for name in host.readable_entries(folder)}
+    for row in flavors.FLAVORS.values():
+        if not row.cri or row.engine in without or units.isdisjoint(row.services):
+            continue
+        # Imported here, because most hosts have no such engine.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri  # noqa: PLC0415
+
+        # The programs of a distribution may be anywhere, and print its own version.
+        version = _release(cri.version(host.real_path(row.cri))) if host.live else None
+        if version is None:
+            yield _unknown_engine(row.engine, None, f"that of {row.flavor} did not report it on {row.cri}")
+        else:
+            yield _known_engine(row.engine, version, None)
+
+
+def _known_engine(name: str, version: str, binary: str | None) -> CdiEngine:
+    facts = flavors.FACTS[name]
     number = tuple(int(part) for part in version.split("."))
     newest = _at(facts.cdi_newest, number)
     folders = _at(facts.cdi_folders, number) or core_constants.CDI_SPEC_DIRS
@@ -140,12 +168,9 @@ def _at(facts: t.Iterable[tuple[Version, _Fact]], number: Version) -> _Fact | No
     return next((fact for since, fact in reversed(tuple(facts)) if since <= padded), None)
 
 
-def _unknown_version(name: str, binary: str | None, host: hostfs.HostFS) -> str:
-    if binary is None:
-        cause = f"{name} is not installed on this host"
-    else:
-        cause = f"{binary} printed no version" if host.live else f"{binary} must not be run in an offline tree"
-    return (
+def _unknown_engine(name: str, binary: str | None, cause: str) -> CdiEngine:
+    warning = (
         f"The version of {name} is unknown, because {cause}. The specification may use CDI features that this version"
         f" does not support. Set the version in {errors.option:for_engines}, like {name}:{_example(name)}."
     )
+    return CdiEngine(name, None, binary, newest=None, reads=True, folders=core_constants.CDI_SPEC_DIRS, warning=warning)

@@ -28,6 +28,7 @@ class Flavor(t.NamedTuple):
     - ``daemon``: whether a process of the engine runs between containers.
     - ``tables``: whether its files contain tables of runtimes, which this collection writes.
     - ``own_version``: whether its version is that of the engine, not of the distribution that contains it.
+    - ``cri``: the socket of an engine that a Kubernetes distribution contains.
     """
 
     engine: str
@@ -41,6 +42,7 @@ class Flavor(t.NamedTuple):
     daemon: bool = True
     tables: bool = True
     own_version: bool = True
+    cri: str = ""
 
 
 _ROWS = (
@@ -55,18 +57,20 @@ _ROWS = (
     Flavor(
         "containerd", "k3s", "k3s", paths=("/var/lib/rancher/k3s", "/etc/rancher/k3s"),
         services=("k3s.service", "k3s-agent.service"), tables=False, own_version=False,
+        cri="/run/k3s/containerd/containerd.sock",
     ),
     Flavor(
         "containerd", "rke2", "rke2", paths=("/var/lib/rancher/rke2", "/etc/rancher/rke2"),
         services=("rke2-server.service", "rke2-agent.service"), tables=False, own_version=False,
+        cri="/run/k3s/containerd/containerd.sock",
     ),
     Flavor(
         "containerd", "k0s", "k0s", paths=("/var/lib/k0s", "/etc/k0s"),
-        services=("k0sworker.service", "k0scontroller.service"), own_version=False,
+        services=("k0sworker.service", "k0scontroller.service"), own_version=False, cri="/run/k0s/containerd.sock",
     ),
     Flavor(
         "containerd", "microk8s", "microk8s", paths=("/var/snap/microk8s",),
-        services=("snap.microk8s.daemon-containerd.service",),
+        services=("snap.microk8s.daemon-containerd.service",), cri="/var/snap/microk8s/common/run/containerd.sock",
     ),
     Flavor("crio", core_constants.SYSTEM, "crio", ("crio",), ("/etc/crio",), ("crio.service",)),
     Flavor("podman", core_constants.SYSTEM, "podman", ("podman",), daemon=False),

@@ -56,11 +56,14 @@ def read(host: hostfs.HostFS) -> Checkpoint | None:
 
     Raises NvidiaError if it cannot be read or is damaged.
     """
-    content = host.read(PATH, hostfs.FILE_BYTES)
-    if content is None:
-        return None
     try:
-        return _decode(json_data.load(content))
+        content = host.read(PATH, hostfs.FILE_BYTES)
+        return None if content is None else _decode(json_data.load(content))
+    except errors.PermissionDeniedError:
+        raise
+    except errors.HostError as error:
+        # Whoever moves the file away takes from the kubelet which container has which GPU.
+        raise errors.with_advice(errors.HostError, errors.Problem.of(error).message, _ADVICE) from error
     except ValueError as error:
         raise errors.ConfigurationError(PATH, f"the checkpoint is damaged: {error}", _ADVICE) from error
 

@@ -35,8 +35,10 @@ _DRIVERS, _REGISTRY = "plugins", "plugins_registry"
 # The socket of a DRA driver in its directory (kubeletplugin/draplugin.go of k8s.io/dynamic-resource-allocation 0.34):
 # dra.sock, or dra-UID.sock with rolling updates.
 _DRA_SOCKET = re.compile(r"dra(?:-[^/]*)?\.sock")
-# The registration socket, likewise: NAME-reg.sock or NAME-UID-reg.sock.
-_REGISTRATION = "-reg.sock"
+# The registration socket, likewise: NAME-reg.sock or NAME-UID-reg.sock. The UID is that of the pod.
+_REGISTRATION = re.compile(r"(.+?)(?:-[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12})?-reg\.sock")
+# The path of a socket has at most 107 bytes (unix(7)).
+_MAX_PATH = 107
 # NVIDIA's plugin listens on nvidia-gpu.sock for nvidia.com/gpu (getPluginSocketPath in internal/plugin/server.go of
 # k8s-device-plugin 0.20).
 _NVIDIA_SOCKET = re.compile(r"nvidia-(.+)\.sock")
@@ -138,14 +140,15 @@ def _connect(process_path: str, seconds: float) -> None:
 
 
 def socket_path(host: hostfs.HostFS, path: str) -> str | None:
-    """Return the process path of a socket; None if it is no socket, or if the host must not be connected to."""
+    """Return the process path of a socket; None if it is no socket, or if it cannot or must not be connected to."""
     if not host.live:
         return None
     try:
         process_path = host.real_path(path)
-        return process_path if stat.S_ISSOCK(os.stat(process_path).st_mode) else None
+        is_socket = stat.S_ISSOCK(os.stat(process_path).st_mode)
     except (errors.HostError, OSError):
         return None
+    return process_path if is_socket and len(os.fsencode(process_path)) <= _MAX_PATH else None
 
 
 def device_plugins(host: hostfs.HostFS, probe: Probe) -> list[Socket]:
@@ -161,13 +164,14 @@ def device_plugins(host: hostfs.HostFS, probe: Probe) -> list[Socket]:
 
 def dra_drivers(host: hostfs.HostFS, root_dir: str, probe: Probe) -> list[Driver]:
     """Return the DRA drivers, and whether a program listens on their sockets. Nothing is sent to them."""
-    registry = [name for name in host.readable_entries(f"{root_dir}/{_REGISTRY}") if name.endswith(_REGISTRATION)]
-    found = []
-    for name in host.readable_entries(f"{root_dir}/{_DRIVERS}")[:_MAX_SOCKETS]:
+    matches = map(_REGISTRATION.fullmatch, host.readable_entries(f"{root_dir}/{_REGISTRY}"))
+    registry = [match for match in matches if match is not None]
+    found: list[Driver] = []
+    for name in host.readable_entries(f"{root_dir}/{_DRIVERS}"):
         folder = f"{root_dir}/{_DRIVERS}/{name}"
         sockets = [file for file in host.readable_entries(folder) if _DRA_SOCKET.fullmatch(file)][:_MAX_SOCKETS]
-        if sockets:
-            own = [file for file in registry if file.startswith(f"{name}-")][:_MAX_SOCKETS]
+        if sockets and len(found) < _MAX_SOCKETS:
+            own = [match[0] for match in registry if match[1] == name][:_MAX_SOCKETS]
             found.append(
                 Driver(
                     name,

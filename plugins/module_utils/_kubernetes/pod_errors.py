@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import distributions, kubelet
 
 if t.TYPE_CHECKING:
@@ -26,6 +26,8 @@ _LINES = 5000
 _TEXT = r'"((?:[^"\\]|\\.)*)"'
 _POD = re.compile(rf"\bpod={_TEXT}")
 _REASON = re.compile(rf"\b(?:err|message)={_TEXT}")
+# The container that an error is about: `failed to "StartContainer" for "main"` inside such a text, or a key.
+_CONTAINER = re.compile(r'(?:Container\\*" for |\bcontainerName=)\\*"([a-z0-9-]+)')
 
 
 class PodError(t.NamedTuple):
@@ -38,7 +40,8 @@ class PodError(t.NamedTuple):
 def last_error(host: hostfs.HostFS, run: core_plan.Runner, name: str) -> PodError | None:
     """Return the last error of a pod in the kubelet's journal; None without a kubelet or an error.
 
-    ``name`` is [NAMESPACE/]POD/CONTAINER, as for a container of a pod.
+    ``name`` is [NAMESPACE/]POD/CONTAINER, as for a container of a pod. Errors that name only other containers of the
+    pod do not count.
     """
     parts = name.split("/")
     if not host.live or len(parts) not in (2, 3):
@@ -58,17 +61,17 @@ def last_error(host: hostfs.HostFS, run: core_plan.Runner, name: str) -> PodErro
 
 
 def _last(lines: t.Sequence[str], parts: t.Sequence[str]) -> str:
-    pod = "/".join(parts[:-1])
+    pod, container = "/".join(parts[:-1]), parts[-1]
     for line in reversed(lines):
         named, reason = _POD.search(line), _REASON.search(line)
+        # An error without a container, such as that of the sandbox, concerns all of them.
+        about = container in (_CONTAINER.findall(line) or [container])
         # Without a namespace, the pod of any namespace is meant.
-        if named and reason and (named[1] == pod or named[1].endswith(f"/{pod}")):
+        if named and reason and about and (named[1] == pod or named[1].endswith(f"/{pod}")):
             return _unquoted(reason[1])
     return ""
 
 
 def _unquoted(text: str) -> str:
-    try:
-        return str(json_data.load(f'"{text}"'))
-    except ValueError:
-        return text
+    """Return a text without Go's quoting. Signs that cannot be printed stay as Go writes them, such as \\x1b."""
+    return re.sub(r'\\([\\"nt])', lambda found: {"n": "\n", "t": "\t"}.get(found[1], found[1]), text)

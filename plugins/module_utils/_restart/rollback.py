@@ -58,7 +58,7 @@ def _previous_file(host: hostfs.HostFS, path: str, change: ChangedFile) -> engin
         raise errors.NvidiaError(
             f"{errors.option:rollback}: the backup {change.backup} of {path} does not exist, so {path} could not be"
             f" restored. Set {errors.option:rollback} to the backup_files that nvidia_runtime_config returned for this"
-            " host, or to an empty list."
+            " host, or to an empty list. With the role nvidia_runtime, run it again."
         )
     return engines_journal.PreviousFile(path, *saved, change.checksum)
 
@@ -159,7 +159,7 @@ class Rollback:
             atomic_write.remove_file(self.host, file.path)
             return
         directory = os.path.dirname(file.path)
-        atomic_write.make_directories(self.host, directory, 0o755)
+        apply.make_config_directory(self.host, self.engine, directory)
         staged = self._staged.pop(file.path, None)
         parsed = [*core_constants.CONFIG_DIRS, directory]
         if staged is not None and atomic_write.use_prepared_file(self.host, staged, file.path, config_dirs=parsed):

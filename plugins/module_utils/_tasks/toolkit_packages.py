@@ -34,9 +34,6 @@ if t.TYPE_CHECKING:
 
 # Seconds to fetch package lists.
 _FETCHING = 300
-# Options for only one of the two kinds of sources.
-_OF_DIRECTORIES = ("src", "components", "low_level_runtimes", "default_runtime_executable")
-_OF_PACKAGES = ("repository_files", "key_fingerprint", "proxy", "hold", "package_cache")
 
 SPEC: dict[str, dict[str, t.Any]] = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -95,7 +92,7 @@ SPEC: dict[str, dict[str, t.Any]] = {
 def refuse_unsuitable(module: _module.Module) -> None:
     """Raise NvidiaError for options that do not belong to the source."""
     of_directory = module.params["source"] == "directory"
-    unsuitable = _OF_PACKAGES if of_directory else _OF_DIRECTORIES
+    unsuitable = toolkit_constants.OPTIONS_OF_PACKAGES if of_directory else toolkit_constants.OPTIONS_OF_DIRECTORY
     given = [f"{errors.option:{name}}" for name in unsuitable if module.params[name] not in (None, {}, [])]
     if of_directory and module.params["packages"] == "base":
         given.append(f"{errors.option:packages}: base")

@@ -36,6 +36,9 @@ ALL_PROGRAMS = (*PROGRAMS, *LATER_PROGRAMS)
 
 # Options of nvidia_toolkit_install that request a change of config.toml.
 CONFIG_OPTIONS = ("settings", "profile", "debug")
+# Its options for only one of the two kinds of sources.
+OPTIONS_OF_DIRECTORY = ("src", "components", "low_level_runtimes", "default_runtime_executable")
+OPTIONS_OF_PACKAGES = ("repository_files", "key_fingerprint", "proxy", "hold", "package_cache")
 CONFIG_FILE = "/etc/nvidia-container-runtime/config.toml"
 # Relative to the directory of the programs, if the toolkit is installed into a directory of its own.
 OWN_CONFIG_FILE = ".config/nvidia-container-runtime/config.toml"

@@ -154,12 +154,12 @@ class Reader:
         self.warnings: list[SpecificationProblem] = []
 
     def error(self, field: str, message: str) -> None:
-        self.errors.append(SpecificationProblem(field, message))
         if len(self.errors) >= _MAX_PROBLEMS:
             self.errors.append(
                 SpecificationProblem("", f"has more than {_MAX_PROBLEMS} errors. Only the first ones are shown")
             )
             raise LimitError
+        self.errors.append(SpecificationProblem(field, message))
 
     def warn(self, field: str, message: str) -> None:
         if len(self.warnings) < _MAX_PROBLEMS:

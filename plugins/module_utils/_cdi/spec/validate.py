@@ -5,7 +5,7 @@
 """Validate a specification by the rules of the CDI library.
 
 The rules are those of the CDI library 1.1.0, which engines contain. The library stops at the first error. This module
-reports all of them.
+reports the first 100.
 """
 
 from __future__ import annotations

@@ -290,7 +290,8 @@ class CrioFiles:
             (*RUNTIMES, name, key): value for name in runtimes for key, value in runtimes[name].items() if value
         }
         settings.update({DEFAULT: self.default_runtime(), CDI_DIRS: self.cdi_dirs()})
-        same_names = isinstance(tables, dict) and set(runtimes) <= set(tables) <= {*runtimes, *builtin_runtimes(None)}
+        known = {*runtimes, *self.flagged_runtimes, *builtin_runtimes(None)}
+        same_names = isinstance(tables, dict) and set(runtimes) <= set(tables) <= known
         return same_names and all(value in (None, toml_plan.lookup(reported, path)) for path, value in settings.items())
 
     def overridden_table(self, path: str, name: str) -> dict[str, t.Any]:

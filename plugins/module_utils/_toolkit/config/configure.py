@@ -109,12 +109,12 @@ class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
 
     def put(self, path: KeyPath, value: t.Any) -> None:
         """Write ``value`` to the setting at ``path``. None resets the setting to its default."""
-        document = self.document
-        if path in toolkit_settings.BY_PATH and isinstance(document.value(*path), dict):
-            problem = (
-                f"{toolkit_settings.dotted(path)} is a table, but must be"
-                f" {toolkit_settings.kind_of(toolkit_settings.BY_PATH[path])}"
-            )
+        document, setting = self.document, toolkit_settings.BY_PATH.get(path)
+        present = document.value(*path)
+        # The comments in a table of the user could not be restored.
+        if isinstance(present, dict) and not self.owns(path) and not toml_parser.equal(present, value):
+            kind = "a value" if setting is None else toolkit_settings.kind_of(setting)
+            problem = f"{toolkit_settings.dotted(path)} is a table, but must be {kind}"
             raise document.error(path, problem, "Remove the table.")
         self.document = self._reset(path) if value is None else document.set(path, value)
         self.wanted[path] = self.document.value(*path)

@@ -276,7 +276,8 @@ def run_limited(argv: list[str], limit: int) -> tuple[int, bytes, str]:
     """Run a command without input that may write ``limit`` bytes and run for _SECONDS.
 
     Its messages are in English. A command that does not exist gets the status that a shell uses. Messages name the
-    output after the last item of ``argv``. Raises NvidiaError if the command exceeds a limit; it is killed then.
+    output after the last item of ``argv``. Raises HostError if the command cannot be run, and NvidiaError if it exceeds
+    a limit; it is killed then.
     """
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
     with tempfile.TemporaryFile() as errors:
@@ -290,8 +291,10 @@ def run_limited(argv: list[str], limit: int) -> tuple[int, bytes, str]:
                 env=environment,
                 start_new_session=True,
             )
-        except OSError as error:
+        except FileNotFoundError as error:
             return _NOT_FOUND, b"", f"{argv[0]} cannot be run: {error.strerror}"
+        except OSError as error:
+            raise core_errors.os_error(argv[0], "run", error) from error
         deadline = time.monotonic() + _SECONDS
         try:
             output = _output_of(process, limit, deadline, argv[-1])
@@ -346,7 +349,7 @@ def _kind_of(package: str) -> _Kind:
     if kind is None:
         raise core_errors.NvidiaError(
             f"{package} is neither a .deb nor an .rpm package{'' if start else ': it is empty'}. Fetch it again, or"
-            f" unpack it yourself and set {core_errors.option:src}."
+            f" unpack it yourself and set {core_errors.option:src} instead of {core_errors.option:files}."
         )
     return kind
 
@@ -354,11 +357,14 @@ def _kind_of(package: str) -> _Kind:
 def _check(package: str, tool: str, status: int, messages: str, on_controller: bool) -> None:
     """Raise HostError if ``tool`` does not exist or failed."""
     if status == _NOT_FOUND:
-        here, there = ("the controller", "true to unpack on the host") if on_controller else ("this host", "")
-        way = f"{core_errors.option:remote_src}: {there or 'false to unpack on the controller'}"
+        here, setting, there = (
+            ("the controller", "node (remote_src: true)", "the host")
+            if on_controller
+            else ("this host", "controller (remote_src: false)", "the controller")
+        )
         raise core_errors.HostError(
-            f"{tool} is not installed on {here}. Set {way}, or unpack {package} yourself and set"
-            f" {core_errors.option:src}."
+            f"{tool} is not installed on {here}. Set nvidia_toolkit_files_on to {setting} to unpack on {there}, or"
+            f" unpack {package} yourself and set {core_errors.option:src} instead of {core_errors.option:files}."
         )
     if status:
         reason = " ".join(messages.split()) or f"exit status {status}"

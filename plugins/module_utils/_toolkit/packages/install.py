@@ -202,11 +202,11 @@ class Installation(toolkit_packages.PackageTask):
             try:
                 target = self._choose_version(state, changes, offline=True)
                 self._preview(state, changes, target, offline=True)
-            except (packages_base.CommandError, package_versions.NotOfferedError):
-                # The lists on the host may be old or missing. Only a real run fetches lists.
+            except (packages_base.CommandError, package_versions.NotOfferedError) as error:
+                # In check mode, earlier tasks of the play may not have installed what the packages need.
+                lists = " Check mode fetches no package lists." if self.options.source == "repository" else ""
                 self.warnings.append(
-                    "The package lists on this host are incomplete or outdated, so the predicted changes may be"
-                    " incomplete. Check mode fetches no package lists."
+                    f"The change could not be simulated, so the predicted changes may be incomplete: {error}{lists}"
                 )
         packages = {
             name: packages_base.Package(target.version, held=self._held_after(state, name)) for name in changes.names
@@ -289,14 +289,14 @@ class Installation(toolkit_packages.PackageTask):
         error: errors.NvidiaError,
     ) -> None:
         """Restore the previous sources, unless packages from the new sources were installed."""
-        if self.installed_state() != state:
-            saved.discard()
-            return
         try:
+            if self.installed_state() != state:
+                saved.discard()
+                return
             saved.restore()
             rpm_keys.undo_keys(self.host, self.run, changes.keys)
         except errors.HostError as another:
-            raise errors.HostError(f"{error} The previous package sources could not be restored: {another}") from error
+            raise _joined(error, f"The previous package sources could not be restored: {another}") from error
         if saved.saved:
             # A key that this run did not change worked before. After an interrupted run it is unknown which keys work.
             changed_paths = {file.path for file in changes.repository.files}
@@ -345,8 +345,11 @@ class Installation(toolkit_packages.PackageTask):
             self._purge(changes.selection.surplus)
             toolkit_packages.record_packages(self.host, {*recorded, *missing} - {*changes.selection.surplus})
         except (packages_base.CommandError, errors.HostError) as error:
-            if self.installed_state() == state:
-                toolkit_packages.restore_packages(self.host, previous_list)
+            try:
+                if self.installed_state() == state:
+                    toolkit_packages.restore_packages(self.host, previous_list)
+            except errors.HostError as another:
+                raise _joined(error, str(another)) from error
             if not isinstance(error, packages_base.CommandError):
                 raise
             return error
@@ -376,7 +379,7 @@ class Installation(toolkit_packages.PackageTask):
             # it fetches that list.
             steps = [None not in steps]
         problem: errors.HostError | None = None
-        for all_lists in [*steps, True] if self.options.source == "repository" else [None]:
+        for all_lists in dict.fromkeys([*steps, True] if self.options.source == "repository" else [None]):
             try:
                 if all_lists is not None:
                     self._refresh(all_lists)
@@ -496,3 +499,10 @@ class Installation(toolkit_packages.PackageTask):
             predicted=predicted,
             kept=changes.selection.kept,
         )
+
+
+def _joined(error: errors.NvidiaError, text: str) -> errors.HostError:
+    """Return ``error`` with another sentence."""
+    joined = errors.HostError(f"{error} {text}")
+    joined.details = error.details
+    return joined

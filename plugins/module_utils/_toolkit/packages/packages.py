@@ -121,8 +121,8 @@ def recorded_packages(host: hostfs.HostFS) -> tuple[str, ...]:
         return json_data.strings(json_data.load(content), "packages")
     except ValueError as error:
         raise errors.HostError(
-            f"{INSTALLED} is damaged: {error}. Rename this file, and set {errors.option:unrecorded}: remove to remove"
-            " the packages."
+            f"{INSTALLED} is damaged: {error}. Rename this file, and set nvidia_toolkit_remove_unrecorded to true"
+            " (unrecorded: remove) to remove the packages."
         ) from error
 
 

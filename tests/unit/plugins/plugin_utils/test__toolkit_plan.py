@@ -11,6 +11,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import sources
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 from ansible_collections.gpufleet.nvidia.tests.unit.roles.role_files import Role
 
 pytest.importorskip("ansible.plugins.action", reason="the plan is made on the controller only")
@@ -139,7 +140,7 @@ def options(toolkit: dict[str, t.Any] | None = None, sent: bool = False, **setti
     ("settings", "files", "remote", "pending"),
     [
         ({}, [], True, False),
-        (FROM_FILES, [f"{_toolkit_plan.PACKAGE_CACHE}/{name}" for name in ("x.deb", "y z.deb")], True, True),
+        (FROM_FILES, [f"{toolkit_constants.PACKAGE_CACHE}/{name}" for name in ("x.deb", "y z.deb")], True, True),
         ({**FROM_FILES, "files_on": "node"}, ["/a/x.deb", "y z.deb"], True, False),
         ({"source": "directory", "files": ["a.deb"]}, ["a.deb"], False, False),
         ({"source": "directory", "files": ["/a.deb"], "files_on": "node"}, ["/a.deb"], True, False),

@@ -465,6 +465,23 @@ def test_a_new_file_gets_the_group_that_its_folder_gives(parsed: Path, host: Hos
     assert (parsed.parent / "file").stat().st_gid == (1234 if sharing != "." else os.getegid())
 
 
+@needs_root
+@pytest.mark.parametrize("config_dirs", [(), PARSED])
+def test_an_old_file_keeps_its_group_where_the_folder_gives_another(
+    parsed: Path, host: HostFS, config_dirs: tuple[str, ...]
+) -> None:
+    os.chown(parsed.parent, 0, 1234)
+    parsed.parent.chmod(0o2755)
+    old, path = parsed.parent / "old", "/etc/crio/crio.conf.d/old"
+    old.touch()
+    os.chown(old, 0, 0)
+    replace_file(host, path, b"new", 0o640, config_dirs=config_dirs)
+    replace_file(host, "/etc/crio/crio.conf.d/own", b"new", 0o640, (0, 0), config_dirs=config_dirs)
+    assert [(parsed.parent / name).stat().st_gid for name in ("old", "own")] == [0, 0]
+    assert use_prepared_file(host, prepare_file(host, path, b"newer", 0o640, None), path, config_dirs=config_dirs)
+    assert old.stat().st_gid == 0
+
+
 # -- crashes -------------------------------------------------------------------------------------------------------
 
 

@@ -129,16 +129,17 @@ def test_groups(monkeypatch: pytest.MonkeyPatch, tree: Path) -> None:
 @needs_root
 @pytest.mark.parametrize(("group", "gid", "private"), [
     (("alice", []), OTHER, True), (("alice", ["alice"]), OTHER, True), (("alice", ["alice", "bob"]), OTHER, False),
-    (("staff", []), OTHER, False), (("alice", []), USER, False),
+    (("staff", []), OTHER, False), (("alice", []), USER, False), (("users", ["bob"]), None, False),
+    (("users", ["alice"]), None, True),
 ])  # fmt: skip
 def test_a_private_group_with_a_number_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, tree: Path, group: tuple[str, list[str]], gid: int, private: bool
+    monkeypatch: pytest.MonkeyPatch, tree: Path, group: tuple[str, list[str]], gid: int | None, private: bool
 ) -> None:
-    """The user ID and the ID of the user's private group may differ."""
+    """The user ID and the ID of the user's private group may differ. A group may also have only the same ID (None)."""
     monkeypatch.setenv("SUDO_UID", str(USER))
-    monkeypatch.setattr(pwd, "getpwuid", lambda uid: pwd.struct_passwd(("alice", "x", uid, gid, "", "/home", "")))
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: pwd.struct_passwd(("alice", "x", uid, gid or 0, "", "/home", "")))
     monkeypatch.setattr(grp, "getgrgid", lambda number: grp.struct_group((group[0], "x", number, group[1])))
-    os.chown(str(tree), USER, OTHER)
+    os.chown(str(tree), USER, USER if gid is None else OTHER)
     tree.chmod(0o775)
     if private:
         require_trusted_root(HostFS(str(tree), live=False))
@@ -198,6 +199,18 @@ def test_a_missing_folder_in_a_folder_that_all_users_can_write(tree: Path, folde
     assert f"or run `{command.format(tree)}`" in str(caught.value)
     (tree / "tmp/a").mkdir(mode=0o700)
     require_trusted_folder(host, "backup_dir", "/tmp/a/b")
+
+
+@pytest.mark.parametrize("option", ["files", "rollback.backup"])
+def test_a_missing_file_in_a_folder_that_all_users_can_write(tree: Path, option: str) -> None:
+    """The advice must not be to create a directory with the name of the file."""
+    (tree / "tmp").mkdir()
+    (tree / "tmp").chmod(0o1777)
+    host = HostFS(str(tree), live=True)
+    with pytest.raises(HostError, match=rf"{tree}/tmp/x.deb does not exist, and .* Choose another path\.$"):
+        require_trusted_folder(host, option, "/tmp/x.deb")
+    with pytest.raises(HostError, match=rf", or run `mkdir -m 700 {tree}/tmp/a`\.$"):
+        require_trusted_folder(host, option, "/tmp/a/x.deb")
 
 
 class Module(t.NamedTuple):

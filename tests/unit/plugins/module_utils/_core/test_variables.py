@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import typing as t
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.variables im
     variable_of,
     variables_of,
 )
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.argument_specs import specs
 
 # Attributes of modules, and the internal options.
 NOT_MEANT = {
@@ -102,6 +104,28 @@ def test_every_variable_exists_and_is_what_the_role_passes(role: str) -> None:
             assert variable is None or not set(passed) & variables or variable in passed or "host_root" in option, (
                 option
             )
+
+
+def test_an_option_and_its_variable_take_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that names both says "set VARIABLE (OPTION): VALUE"."""
+    yaml = pytest.importorskip("yaml")
+
+    def values(described: dict[str, t.Any]) -> set[t.Any]:
+        return {True, False} if described.get("type") == "bool" else set(described.get("choices") or ())
+
+    modules = specs(monkeypatch)
+    compared = 0
+    for role, names in MODULES.items():
+        main = yaml.safe_load((ROLES / role / "meta/argument_specs.yml").read_text(encoding="utf-8"))
+        variables = main["argument_specs"]["main"]["options"]
+        for name in names:
+            for option, described in modules[f"nvidia_{name}"].items():
+                variable = variables.get(variable_of(f"nvidia_{name}", option))
+                allowed = values(variable or {})
+                if allowed:
+                    assert values(described) <= allowed, option
+                    compared += 1
+    assert compared > 20
 
 
 def test_no_exception_says_what_the_rule_says() -> None:

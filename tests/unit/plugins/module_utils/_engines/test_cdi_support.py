@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec.versions import VERSIONS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.cdi_support import (
     ENGINES,
     CdiEngine,
@@ -19,6 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.cdi_suppo
     engines_for,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -245,6 +247,29 @@ def test_auto_finds_a_program_that_only_its_unit_names(tmp_path: Path, name: str
     assert found.newest is not None
     # The inspection of the engine finds the same program.
     assert Target(name).load().inspect(live(tmp_path)).binary == f"/{program}"
+
+
+@pytest.mark.parametrize("row", [row for row in flavors.FLAVORS.values() if row.cri], ids=lambda row: row.flavor)
+def test_auto_asks_the_engine_of_a_distribution(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: flavors.Flavor
+) -> None:
+    engine = Target(row.engine, row.flavor).load()
+    asked = {str(tmp_path) + str(getattr(engine, "socket", "")): "v1.7.6-k3s1"}
+    monkeypatch.setattr(cri, "version", lambda path: asked[path])
+    assert engines_for(["auto"], live(tmp_path), refuse_to_run) == []
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+    (tmp_path / "etc/systemd/system" / row.services[-1]).touch()
+    (found,) = engines_for(["auto"], live(tmp_path), refuse_to_run)
+    assert (found.name, found.version, found.newest, found.warning) == ("containerd", "1.7.6", "0.5.0", "")
+    (named,) = engines_for(["auto", "containerd:1.7.16"], live(tmp_path), refuse_to_run)
+    assert (named.newest, named.warning) == ("0.7.0", "")
+    # Neither an engine that does not answer nor one of an offline tree has a version.
+    monkeypatch.setattr(cri, "version", lambda _path: "")
+    for is_live in (True, False):
+        (found,) = engines_for(["auto"], HostFS(str(tmp_path), is_live), refuse_to_run)
+        assert (found.version, found.newest) == (None, None)
+        assert f"that of {row.flavor} did not report it on {row.cri}" in found.warning
+        assert "Set the version in for_engines, like containerd:" in found.warning
 
 
 @pytest.mark.parametrize(

@@ -502,6 +502,8 @@ def test_a_container_that_was_never_created(cri: Cri) -> None:
         'E1 pod_workers.go:1301] "Error syncing pod, skipping" err="other" pod="default/train-10" podUID="u2"',
         failure,
         'I1 kubelet.go:1] "SyncLoop UPDATE" source="api" pods=["default/train-1"]',
+        'x] "Error" err="failed to \\"StartContainer\\" for \\"sidecar\\": \\"\\x1b[31m\\\\n\\"" pod="default/train-1"',
+        'E1 handlers.go:1] "Hook failed" err="timeout" pod="default/train-1" podUID="u1" containerName="logger"',
     ]
 
     def run(argv: list[str]) -> tuple[int, str, str]:
@@ -519,6 +521,13 @@ def test_a_container_that_was_never_created(cri: Cri) -> None:
         assert (found.engine, found.name, found.state, found.pid) == ("containerd", name, CREATED, None)
         assert found.error == 'failed to "StartContainer" for "main": unresolvable CDI devices nvidia.com/gpu=7'
         assert found.shown == f"{name} (containerd)"
+    # Each container has its own error. The sandbox belongs to all of them.
+    for name, message in {
+        "train-1/sidecar": r'failed to "StartContainer" for "sidecar": "\x1b[31m\n"',
+        "train-1/logger": "timeout",
+        "train-1/third": "old",
+    }.items():
+        assert explain_find.find(name, Selector(), cri.host, run).container.error == message
     for name in ("train-2/main", "train-1", "other/train-1/main"):
         with pytest.raises(HostError, match="No container has the name"):
             explain_find.find(name, Selector(), cri.host, run)

@@ -121,6 +121,7 @@ def test_other_things_than_a_file_of_limited_size(tmp_path: Path) -> None:
         make(node.path(CHECKPOINT))
         found = node.described()
         assert [problem["code"] for problem in found["problems"]] == ["host-error"]
+        assert "Restart the kubelet" in found["problems"][0]["advice"]
         path = node.path(CHECKPOINT)
         path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
 

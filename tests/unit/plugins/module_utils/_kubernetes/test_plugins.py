@@ -130,6 +130,24 @@ def test_drivers_of_dynamic_resource_allocation(node: Node) -> None:
     assert driver.calls == []
 
 
+def test_drivers_among_many_other_plugins(node: Node) -> None:
+    """There may be more directories than the limit, and a driver whose name begins with that of another one."""
+    for number in range(64):
+        node.path(f"/var/lib/kubelet/plugins/csi{number:02d}").mkdir(parents=True)
+    uid = "0f6c9a7e-3f1b-4c55-9c0d-9f1c0a7e3f1b"
+    sockets = [f"{DRA}/dra.sock", f"{REGISTRY}/gpu.nvidia.com-reg.sock", f"{REGISTRY}/gpu.nvidia.com-{uid}-reg.sock"]
+    for path in (*sockets, f"{DRA}-a/dra.sock", f"{REGISTRY}/gpu.nvidia.com-a-reg.sock"):
+        node.write(path, "")
+    found = {driver["name"]: driver["sockets"] for driver in node.described()["dra_drivers"]}
+    assert {socket["path"] for socket in found["gpu.nvidia.com"]} == set(sockets)
+
+
+def test_a_socket_whose_path_is_too_long(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.socket_file(f"{DRA}/dra.sock")
+    monkeypatch.setattr(plugins, "_MAX_PATH", len(os.fsencode(node.path(f"{DRA}/dra.sock"))) - 1)
+    assert node.described()["dra_drivers"][0]["sockets"][0]["listens"] is None
+
+
 @pytest.mark.parametrize(
     ("plugin", "driver", "before"),
     [(1000, 2000, True), (2000, 1000, False), (1000, 1050, False), (1000, None, None)],

@@ -176,6 +176,12 @@ def test_keeps_the_only_copy_of_the_replaced_content(host: HostFS, monkeypatch: 
     assert current in [host.read(f"/b/{name}") for name in host.entries("/b")]
 
 
+@pytest.mark.parametrize(("engine", "mode"), [("containerd", 0o755), ("rootless-alice", 0o700)])
+def test_a_directory_in_a_home_stays_private(host: HostFS, tmp_path: Path, engine: str, mode: int) -> None:
+    Rollback(host, engine, [PreviousFile("/home/docker/daemon.json", b"{}", None)], "/b").restore()
+    assert (tmp_path / "home/docker").stat().st_mode & 0o777 == mode
+
+
 def test_restores_the_mode_and_the_record_of_a_removed_file(host: HostFS, tmp_path: Path) -> None:
     record = OriginalFile("containerd", MAIN, None, os.geteuid(), os.getegid(), 0o640).to_bytes()
     (tmp_path / MAIN[1:]).unlink()

@@ -320,6 +320,7 @@ def test_limit_on_problems() -> None:
     found = errors(edited(env=["A"] * 5000))
     assert len(found) == 101
     assert " more than 100 errors. " in found[-1]
+    assert len(errors(edited(env=["A"] * 100))) == 100
     assert len(validate(edited(deviceNodes=[NODE] * 5000)).warnings) == 100
 
 

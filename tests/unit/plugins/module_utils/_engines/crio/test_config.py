@@ -83,6 +83,14 @@ def test_reads_every_file_in_order() -> None:
     assert files.default_runtime() == "README"
 
 
+def test_a_report_may_have_the_runtimes_of_flags() -> None:
+    files = loaded({f"{FOLDER}/10": default("crun")})
+    files.flagged_runtimes = ("kata",)
+    for name, matches in (("kata", True), ("other", False)):
+        runtimes: dict[str, t.Any] = {**files.runtimes(), name: {"runtime_path": "/opt/x"}}
+        assert files.matches_report({"crio": {"runtime": {"default_runtime": "crun", "runtimes": runtimes}}}) is matches
+
+
 def test_order_equals_that_of_the_host(tmp_path: Path) -> None:
     """Planned files and links to files are included, linked directories are not."""
     folder = tmp_path / FOLDER[1:]

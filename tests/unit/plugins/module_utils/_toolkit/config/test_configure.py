@@ -332,12 +332,13 @@ def test_create_false_requires_the_file() -> None:
             "[nvidia-container-cli.debug]\nx = 1\n",
             "line 1, column 1: nvidia-container-cli.debug is a table, but must be",
         ),
+        ("[foo]\nbar = 2 # mine\n", "line 1, column 1: foo is a table, but must be a value. Remove the table."),
     ],
 )
 def test_rejects_invalid_files_with_position(text: str, message: str) -> None:
     config = Config(text)
     with pytest.raises(ConfigurationError) as raised:
-        config.present({f"{CLI}.debug": "/a"})
+        config.present({f"{CLI}.debug": "/a", "foo": 1}, allow_unknown=True)
     assert message in str(raised.value)
     assert config.text == text
 

@@ -348,19 +348,29 @@ def test_rejects_missing_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("on_controller", "message"),
     [
-        (False, "is not installed on this host. Set remote_src: false to unpack on the controller, or unpack "),
-        (True, "is not installed on the controller. Set remote_src: true to unpack on the host, or unpack "),
+        (
+            False,
+            "this host. Set nvidia_toolkit_files_on to controller (remote_src: false) to unpack on the controller",
+        ),
+        (
+            True,
+            "the controller. Set nvidia_toolkit_files_on to node (remote_src: true) to unpack on the host",
+        ),
     ],
 )
 def test_missing_tool(tmp_path: Path, on_controller: bool, message: str) -> None:
     package = rpm(tmp_path, "base")
     run = Runs({str(package): (127, b"", "rpm2cpio cannot be run: No such file or directory")})
     error = unpack_error(run, package, tmp_path / "folder", on_controller)
-    assert error == f"rpm2cpio {message}{package} yourself and set src."
+    assert (
+        error == f"rpm2cpio is not installed on {message}, or unpack {package} yourself and set src instead of files."
+    )
     run.archives = {str(package): (127, b"", "timeout: failed to run command 'dpkg-deb': No such file or directory")}
     package.write_bytes(b"!<arch>\ndebian-binary")
     error = unpack_error(run, package, tmp_path / "folder", on_controller)
-    assert error == f"dpkg-deb {message}{package} yourself and set src."
+    assert (
+        error == f"dpkg-deb is not installed on {message}, or unpack {package} yourself and set src instead of files."
+    )
 
 
 def test_failing_tool(tmp_path: Path) -> None:
@@ -425,6 +435,9 @@ def test_limits_output(tmp_path: Path) -> None:
     assert (status, output, set(errors)) == (3, b"out\n", {"x"})
     assert len(errors) < 10000
     assert run_limited([str(tmp_path / "missing")], 4)[0] == 127
+    (tmp_path / "plain").touch()
+    with pytest.raises(HostError, match="plain cannot be run: Permission denied"):
+        run_limited([str(tmp_path / "plain")], 4)
 
 
 @pytest.mark.parametrize("script", ["sleep 60", "exec >&-; sleep 60", "sleep 60 & echo x"])

@@ -167,6 +167,15 @@ def test_check_mode_fetches_nothing(manager: FakePackageManager) -> None:
     assert manager.calls == ["candidates offline"]
 
 
+def test_check_mode_says_why_files_cannot_be_installed(manager: FakePackageManager) -> None:
+    manager.failures["preview"] = "nothing provides libtirpc.so.3"
+    (warning,) = manager.execute(check_mode=True, source="files", files=tuple(manager.four_files("1.20.0-1")))[
+        "warnings"
+    ]
+    assert "nothing provides libtirpc.so.3" in warning
+    assert "lists" not in warning
+
+
 def test_check_mode_with_pending_source(manager: FakePackageManager) -> None:
     manager.listed = []
     requested = manager.execute(check_mode=True, version="1.19.1", pending=True)

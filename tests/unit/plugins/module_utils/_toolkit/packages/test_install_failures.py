@@ -10,7 +10,12 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import PACKAGES, Package
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import (
+    PACKAGES,
+    Change,
+    CommandError,
+    Package,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import FakePackageManager, four
 
@@ -143,6 +148,32 @@ def test_fetches_lists_again_once(manager: FakePackageManager) -> None:
     with pytest.raises(HostError, match=r"404 .*unchanged"):
         manager.execute(version="1.20.0", pending=True)
     assert manager.calls == ["refresh", "candidates", "preview", "apply", "refresh everything"]
+
+
+def test_fetches_no_list_twice_in_a_row(manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    def withdrawn(_change: Change) -> None:
+        manager.published = []
+        raise CommandError("apply", [GONE], "")
+
+    monkeypatch.setattr(manager, "apply", withdrawn)
+    with pytest.raises(HostError, match=r"404 .*unchanged"):
+        manager.execute(version="1.20.0", pending=True)
+    assert manager.calls == ["refresh", "candidates", "preview", "refresh everything", "candidates"]
+
+
+def test_reports_first_failure_if_packages_become_unreadable(
+    manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(_names: object) -> t.NoReturn:
+        raise HostError("rpmdb is damaged.")
+
+    def full(_change: Change) -> None:
+        monkeypatch.setattr(manager, "installed", damaged)
+        raise CommandError("apply", ["E: no space"], "")
+
+    monkeypatch.setattr(manager, "apply", full)
+    with pytest.raises(HostError, match=r"no space\. rpmdb is damaged\. The previous .* could not be restored: rpmdb"):
+        manager.execute(version="1.20.0")
 
 
 def test_reports_first_failure_if_new_lists_lack_the_version(manager: FakePackageManager) -> None:

@@ -273,5 +273,5 @@ def test_failed_run_records_nothing(manager: FakePackageManager) -> None:
 def test_rejects_damaged_list_of_packages(manager: FakePackageManager) -> None:
     manager.have(four("1.20.0-1"))
     manager.write(toolkit_packages.INSTALLED, "{")
-    with pytest.raises(HostError, match=f"{toolkit_packages.INSTALLED} is damaged"):
+    with pytest.raises(HostError, match=f"{toolkit_packages.INSTALLED} is damaged.*remove_unrecorded to true"):
         manager.execute(state="absent", keep_unrecorded=True)

@@ -476,9 +476,10 @@ def test_failure_of_the_restoration(manager: FakePackageManager, monkeypatch: py
         raise HostError("Disk full.")
 
     monkeypatch.setattr(toolkit_repository.SavedSources, "_restore", full)
+    monkeypatch.setattr(packages_connection, "connection_error", lambda *_arguments: "No route.")
     with pytest.raises(HostError, match=r"the source is wrong.*could not be restored: Disk full\.") as caught:
         manager.execute(version="1.20.0", repository_files=(WRONG,))
-    assert caught.value.details == {"changed": True}
+    assert caught.value.details == {"code": packages_connection.UNREACHABLE, "changed": True}
     assert manager.path(MARKER).exists()
 
 
