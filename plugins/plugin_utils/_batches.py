@@ -51,8 +51,8 @@ def progress(
 
     Args:
         hosts: All hosts of the play, in their order (ansible_play_hosts_all).
-        alive: The hosts without those that were unreachable (ansible_play_hosts). The play ends when a host fails, so
-            none has failed before.
+        alive: The hosts without those that are lost (ansible_play_hosts). They were unreachable, or an earlier play of
+            the run lost them. The play ends when a host fails, so none of an earlier batch has failed.
         batch: The hosts of the present batch that are alive (ansible_play_batch).
         failed: The hosts that fail now.
         unfinished: The hosts of the batch that the failure of another one ends.
@@ -60,13 +60,14 @@ def progress(
     Returns:
         The hosts.
     """
-    started = [place for place, host in enumerate(hosts) if host in batch or host not in alive]
-    end = max(started, default=-1) + 1
+    # A lost host says nothing about the hosts before it, because an earlier play may have lost it.
+    end = max((place for place, host in enumerate(hosts) if host in batch), default=-1) + 1
     lost = [host for host in hosts if host not in alive and host not in failed]
     left = [host for host in hosts if host in unfinished and host not in failed and host not in lost]
     done = [host for host in hosts[:end] if host not in (*failed, *lost, *left)]
     bad = [host for host in hosts if host in failed]
-    return Progress(tuple(done), tuple(bad), tuple(lost), tuple(left), tuple(hosts[end:]))
+    waiting = [host for host in hosts[end:] if host not in lost]
+    return Progress(tuple(done), tuple(bad), tuple(lost), tuple(left), tuple(waiting))
 
 
 def summary(found: Progress, argv: t.Sequence[str], *, ended: bool = False) -> str:

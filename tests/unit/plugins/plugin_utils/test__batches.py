@@ -30,6 +30,9 @@ ROLLING = "gpufleet.nvidia.rolling"
         # An unreachable host of an earlier batch, and the last one of this batch.
         ("a", "b", "", "", Progress(("b",), unreachable=("a",), not_started=("c", "d", "e"))),
         ("c", "b", "", "", Progress(("a", "b"), unreachable=("c",), not_started=("d", "e"))),
+        # An earlier play of the run has lost a host of a later batch.
+        ("d", "a", "", "", Progress(("a",), unreachable=("d",), not_started=("b", "c", "e"))),
+        ("e", "a", "a", "a", Progress(failed=("a",), unreachable=("e",), not_started=("b", "c", "d"))),
     ],
 )
 def test_progress(lost: str, batch: str, failed: str, unfinished: str, expected: Progress) -> None:
