@@ -85,7 +85,7 @@ class LockList(t.NamedTuple):
 
     def snapshot(self) -> list[saved_files.SavedFile]:
         """Return the state of the list, for restore()."""
-        return [] if self.path is None else saved_files.snapshot_files(self.host, [self.path])
+        return [] if self.path is None else saved_files.snapshot_list(self.host, self.path)
 
 
 def _plugin_list(text: str) -> str | None:
