@@ -193,6 +193,8 @@ options:
       - V(true) holds the packages at their version, so that upgrades of the host do not change them. It uses
         C(apt-mark), C(dnf versionlock), for which C(dnf) 4 needs C(python3-dnf-plugin-versionlock), or
         C(zypper addlock). V(false) releases them.
+      - With C(dnf) 5, a package is not held if C(/etc/dnf/versionlock.toml) also has an exclusion or a range for it.
+        Such entries are kept, and V(true) is refused.
       - When left out, holds are not changed, and a held package that would have to change is an error.
       - O(state=absent) always releases them.
     type: bool

@@ -13,14 +13,32 @@ import re
 import shlex
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking
-
 PROGRAM, PLAYBOOK = "ansible-playbook", "gpufleet.nvidia.rolling"
-# A value on the command line that looks like a secret is not printed again.
-_SECRET = re.compile(r"pass|secret|token|credential|private|api_?key|://[^/\s]*@", re.IGNORECASE)
 _HIDDEN = "..."
-_EXTRA = ("-e", "--extra-vars")
-_LIMIT = ("-l", "--limit")
+# The kinds of options: without a value, with a value that is no secret, and those below. Another value is not printed.
+_PLAIN, _SAFE, _EXTRA, _LIMIT, _OTHER = "plain", "safe", "extra", "limit", "other"
+# The options of ansible-playbook of ansible-core 2.16 to 2.21.
+_OPTIONS = {
+    _PLAIN: (
+        "-b -C -D -h -J -k -K -v --ask-become-pass --ask-pass --ask-vault-pass --ask-vault-password --become --check"
+        " --diff --flush-cache --force-handlers --help --list-hosts --list-tags --list-tasks --step --syntax-check"
+        " --verbose --version"
+    ),
+    _SAFE: (
+        "-c -f -i -M -t -T -u --become-method --become-pass-file --become-password-file --become-user"
+        " --conn-pass-file --connection --connection-password-file --forks --inventory --inventory-file --key-file"
+        " --module-path --private-key --skip-tags --start-at-task --tags --timeout --user --vault-id"
+        " --vault-pass-file --vault-password-file"
+    ),
+    _EXTRA: "-e --extra-vars",
+    _LIMIT: "-l --limit",
+    _OTHER: "--scp-extra-args --sftp-extra-args --ssh-common-args --ssh-extra-args",
+}
+_KINDS = {name: kind for kind, names in _OPTIONS.items() for name in names.split()}
+_PLAYBOOK = re.compile(r"[\w./~+][\w./~ +-]*")
+# Variables of this collection with a simple value, which may still have a name or a value that looks like a secret.
+_VARIABLE = re.compile(r"nvidia_\w+=[\w.,:/%+-]*")
+_SECRET = re.compile(r"pass|secret|token|credential|private|api_?key|://", re.IGNORECASE)
 
 
 class Progress(t.NamedTuple):
@@ -51,8 +69,8 @@ def progress(
 
     Args:
         hosts: All hosts of the play, in their order (ansible_play_hosts_all).
-        alive: The hosts without those that were unreachable (ansible_play_hosts). The play ends when a host fails, so
-            none has failed before.
+        alive: The hosts without those that are lost (ansible_play_hosts). They were unreachable, or an earlier play of
+            the run lost them. The play ends when a host fails, so none of an earlier batch has failed.
         batch: The hosts of the present batch that are alive (ansible_play_batch).
         failed: The hosts that fail now.
         unfinished: The hosts of the batch that the failure of another one ends.
@@ -60,13 +78,14 @@ def progress(
     Returns:
         The hosts.
     """
-    started = [place for place, host in enumerate(hosts) if host in batch or host not in alive]
-    end = max(started, default=-1) + 1
+    # A lost host says nothing about the hosts before it, because an earlier play may have lost it.
+    end = max((place for place, host in enumerate(hosts) if host in batch), default=-1) + 1
     lost = [host for host in hosts if host not in alive and host not in failed]
     left = [host for host in hosts if host in unfinished and host not in failed and host not in lost]
     done = [host for host in hosts[:end] if host not in (*failed, *lost, *left)]
     bad = [host for host in hosts if host in failed]
-    return Progress(tuple(done), tuple(bad), tuple(lost), tuple(left), tuple(hosts[end:]))
+    waiting = [host for host in hosts[end:] if host not in lost]
+    return Progress(tuple(done), tuple(bad), tuple(lost), tuple(left), tuple(waiting))
 
 
 def summary(found: Progress, argv: t.Sequence[str], *, ended: bool = False) -> str:
@@ -93,39 +112,54 @@ def summary(found: Progress, argv: t.Sequence[str], *, ended: bool = False) -> s
 def continuation(argv: t.Sequence[str], hosts: t.Sequence[str]) -> str:
     """Return the command line of this run for these hosts only.
 
-    Extra variables that look like secrets are replaced by dots.
+    Logs keep it, so words that are not known to be harmless are replaced by dots.
     """
     words = list(argv[1:])
     if not argv or not os.path.basename(argv[0]).startswith(PROGRAM):
         # Another program has started Ansible. Its command line is unknown.
         words = [PLAYBOOK]
     kept: list[str] = []
-    index = 0
-    while index < len(words):
-        word = words[index]
-        following = words[index + 1 : index + 2]
-        name, equal, value = word.partition("=")
-        if word in _LIMIT:
-            index += 2
-        elif (name.startswith("--lim") and equal) or (word.startswith("-l") and word[2:]):
-            index += 1
-        elif word in _EXTRA and following:
-            kept += [word, _shown(following[0])]
-            index += 2
-        elif name == _EXTRA[1] and equal:
-            kept.append(f"{name}={_shown(value)}")
-            index += 1
-        elif word.startswith(_EXTRA[0]) and word[2:]:
-            kept.append(f"{_EXTRA[0]}{_shown(word[2:])}")
-            index += 1
-        else:
-            kept.append(word)
-            index += 1
+    while words:
+        word = words.pop(0)
+        if not _is_option(word):
+            kept.append(word if _PLAYBOOK.fullmatch(word) else _HIDDEN)
+        elif word != "--":
+            start, kind, value = _option(word)
+            separate = value is None and kind != _PLAIN and words and not _is_option(words[0])
+            shown = [_shown(kind, words.pop(0))] if separate else []
+            if kind == _LIMIT:
+                # Options without a value may precede it in the same word.
+                kept += [start[:-1]] if start[2:] and not start.startswith("--") else []
+            else:
+                kept += [start + ("" if value is None else _shown(kind, value)), *shown]
     return shlex.join([PROGRAM, *kept, f"--limit={','.join(hosts)}"])
 
 
-def _shown(variables: str) -> str:
-    if variables.startswith("@"):
-        return variables
-    is_secret = _SECRET.search(variables) or masking.mask_urls_in_string(variables) != variables
-    return _HIDDEN if is_secret else variables
+def _is_option(word: str) -> bool:
+    # As for argparse, an option has no space before its value.
+    return word.startswith("-") and " " not in word.partition("=")[0]
+
+
+def _option(word: str) -> tuple[str, str, str | None]:
+    """Return the part of a word before the value, the kind of its option, and the value, if it is in the same word."""
+    if word.startswith("--"):
+        name, equal, value = word.partition("=")
+        # argparse also accepts the beginning of a name.
+        kinds = {kind for option, kind in _KINDS.items() if option.startswith(name)}
+        kind = _KINDS.get(name) or (kinds.pop() if len(kinds) == 1 else _OTHER)
+        return name + equal, kind, value if equal else None
+    for end, letter in enumerate(word[1:], 2):
+        kind = _KINDS.get(f"-{letter}", _OTHER)
+        if kind != _PLAIN:
+            return word[:end], kind, word[end:] or None
+    return word, _PLAIN, None
+
+
+def _shown(kind: str, value: str) -> str:
+    if kind == _SAFE:
+        is_harmless = "://" not in value
+    else:
+        variables = value.split() if kind == _EXTRA else []
+        simple = all(_VARIABLE.fullmatch(word) and not _SECRET.search(word) for word in variables)
+        is_harmless = bool(variables) and (value.startswith("@") or simple)
+    return value if is_harmless else _HIDDEN

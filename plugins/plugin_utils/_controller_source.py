@@ -47,6 +47,9 @@ class Toolkit(t.NamedTuple):
 def toolkit_in_directory(folder: str, components: Sequence[str] | None, cache: str) -> Toolkit:
     """Return the toolkit in a directory. Raises NvidiaError if it is incomplete or cannot be read."""
     with _controller_errors():
+        # isdir() also returns False if a directory above may not be searched, for which stat() raises the right error.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.stat(folder)
         if not os.path.isdir(folder):
             raise errors.HostError(
                 f"{errors.option:src} {folder} on the controller is not a directory. Set a directory that"

@@ -173,27 +173,41 @@ class Selected:
         """Return the step for a specification of GPUs without a node or library that all of them need."""
         if not self.gpus:
             return None
-        edits = self.specifications.edits(self.cdi)
-        path = self.specifications.devices[self.cdi[0]]
-        advice = cdi_writers.advice_to_write_again(self.cdi[0])
+        # Other devices of the request, such as those of GPUDirect Storage, may be in other files.
+        of_gpus = [name for name in self.cdi if self._has_gpu_node(name)] or list(self.cdi)
+        path = self.specifications.devices[of_gpus[0]]
+        advice = cdi_writers.advice_to_write_again(of_gpus[0])
         have = {*self.expected.devices, *contents.devices}
         lacking = [node for node in device_nodes.NEEDED_NODES if node not in have and not contents.whole_dev]
         if lacking:
             problem = f"{path} lacks {core_text.listed(lacking)}, without which programs cannot use the GPUs"
             return explain_result.failed(DEVICES, "cdi-incomplete", problem, advice)
-        closed = [] if contents.complete else explain_contents.closed_nodes(edits)
-        if closed:
-            problem = f"{path} does not permit to read and write {core_text.listed(closed)}"
-            return explain_result.failed(DEVICES, "cdi-incomplete", problem, advice)
+        closed = None if contents.complete else self._closed()
+        if closed is not None:
+            return closed
         names = [posixpath.basename(file) for file in (*self.expected.files, *contents.files)]
         if not any(name.startswith(_LIBRARY) for name in names):
             message = f"{path} adds no {_LIBRARY}, which CUDA needs. Whether the container has its own is not known."
             return explain_result.unknown(DEVICES, "library-unknown", message, advice)
-        chosen = self.gpus if any(name.endswith("=all") for name in self.cdi) else self.host.gpus
+        chosen = self.gpus if any(name.endswith("=all") for name in of_gpus) else self.host.gpus
         others = [gpu.name for gpu in self.host.gpus if gpu not in chosen and gpu.nodes]
         if others:
             problem = f"{path} does not describe {core_text.listed(others)} of this host"
             return explain_result.remark(DEVICES, "cdi-partial", [(problem, advice)])
+        return None
+
+    def _has_gpu_node(self, device: str) -> bool:
+        return any(explain_contents.GPU_NODE.match(node) for node in self.specifications.expected([device]).devices)
+
+    def _closed(self) -> Step | None:
+        """Return the step for a requested device with nodes that the container may not both read and write."""
+        for name in self.cdi:
+            nodes = explain_contents.closed_nodes(self.specifications.edits([name]))
+            if nodes:
+                path = self.specifications.devices[name]
+                problem = f"{path} does not permit to read and write {core_text.listed(nodes)}"
+                advice = cdi_writers.advice_to_write_again(name)
+                return explain_result.failed(DEVICES, "cdi-incomplete", problem, advice)
         return None
 
     def _of_kind(self, device: str) -> list[str]:

@@ -243,6 +243,13 @@ class Dnf(rpm.RpmManager[dnf_versionlock.LockList]):
                 f" {' | '.join(_last_lines(output, errors)) or 'it printed nothing'}. Install"
                 f" python3-dnf-plugin-versionlock, or leave {core_errors.option:hold} out."
             )
+        loose = self._locks.loose_entries(packages_base.PACKAGES)
+        if loose:
+            raise core_errors.HostError(
+                f"{core_errors.option:hold} is set, but {dnf_versionlock.LOCKS_5} has entries with which dnf 5 allows"
+                f" other versions besides a lock: {', '.join(loose)}. Remove them from the file, or leave"
+                f" {core_errors.option:hold} out."
+            )
 
     def hold(self, packages: t.Mapping[str, str]) -> None:
         # Together with locks at other versions, no version would be allowed.

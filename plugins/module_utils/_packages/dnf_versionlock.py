@@ -71,11 +71,21 @@ class LockList(t.NamedTuple):
         if self.path != LOCKS_5:
             # With the name of a package, dnf 4 would also delete the entries that exclude a version of it.
             return locks
+        # dnf 5 deletes all entries of a package. patterns() has no package with other entries than locks.
         return [name for name in names if any(names_package(lock, name) for lock in locks)]
+
+    def loose_entries(self, names: t.Collection[str]) -> list[str]:
+        """Return the entries of these packages with which dnf 5 allows more than one version."""
+        entries = _dnf5_entries(self.host.read_text(LOCKS_5)) if self.path == LOCKS_5 else []
+        return [
+            f"{entry.name} {' '.join(entry.conditions)}"
+            for entry in entries
+            if not entry.versions and any(fnmatch.fnmatchcase(name, entry.name) for name in names)
+        ]
 
     def snapshot(self) -> list[saved_files.SavedFile]:
         """Return the state of the list, for restore()."""
-        return [] if self.path is None else saved_files.snapshot_files(self.host, [self.path])
+        return [] if self.path is None else saved_files.snapshot_list(self.host, self.path)
 
 
 def _plugin_list(text: str) -> str | None:
@@ -96,24 +106,46 @@ def parse_dnf4_locks(text: str) -> list[str]:
 
 
 def parse_dnf5_locks(text: str) -> list[str]:
-    """Return the equivalent patterns of versionlock.toml: the packages that must have one certain version."""
-    found = []
-    name = ""
-    condition: dict[str, str] = {}
-    for line in [*(line.strip() for line in text.splitlines()), "[end]"]:
+    """Return the equivalent patterns of versionlock.toml: the packages that must have one certain version.
+
+    dnf 5 allows each version that one of the entries of a package allows (load_versionlock_excludes() of libdnf5), so
+    that a package with an exclusion or a range is not locked at a version.
+    """
+    entries = _dnf5_entries(text)
+    loose = [entry.name for entry in entries if not entry.versions]
+    pinned = [entry for entry in entries if not any(fnmatch.fnmatchcase(entry.name, name) for name in loose)]
+    return [f"{entry.name}-{version}" for entry in pinned for version in entry.versions]
+
+
+class _Entry(t.NamedTuple):
+    """An entry of versionlock.toml. ``name`` is a pattern, ``versions`` those of its conditions that are versions."""
+
+    name: str
+    conditions: tuple[str, ...]
+    versions: tuple[str, ...]
+
+
+def _dnf5_entries(text: str) -> list[_Entry]:
+    """Return the entries of versionlock.toml. dnf 5 ignores those without a name or a condition."""
+    tables: list[dict[str, str]] = []
+    found: list[list[dict[str, str]]] = []
+    for line in (line.strip() for line in text.splitlines()):
         heading, assignment = _HEADING.match(line), _ASSIGNMENT.match(line)
-        if heading:
-            if condition.get("key") == "evr" and condition.get("comparator", "=") in ("=", "=="):
-                found.append(f"{name}-{condition.get('value', '')}")
-            condition = {}
-            name = name if heading.group(1) == "packages.conditions" else ""
-        elif assignment:
-            key, value = assignment.groups()
-            if key == "name":
-                name = value
-            else:
-                condition[key] = value
-    return found
+        if heading and heading.group(1) == "packages.conditions" and found:
+            tables.append({})
+        elif heading:
+            tables = [{}]
+            if heading.group(1) == "packages":
+                found.append(tables)
+        elif assignment and tables:
+            tables[-1][assignment.group(1)] = assignment.group(2)
+    return [_entry(entry[0]["name"], entry[1:]) for entry in found if entry[0].get("name") and entry[1:]]
+
+
+def _entry(name: str, conditions: t.Sequence[t.Mapping[str, str]]) -> _Entry:
+    texts = [tuple(one.get(key, "") for key in ("key", "comparator", "value")) for one in conditions]
+    versions = [value for key, comparator, value in texts if key == "evr" and comparator in ("=", "==") and value]
+    return _Entry(name, tuple(" ".join(text) for text in texts), tuple(versions))
 
 
 def names_package(lock: str, name: str) -> bool:

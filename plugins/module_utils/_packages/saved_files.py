@@ -59,6 +59,11 @@ def snapshot_files(host: hostfs.HostFS, paths: t.Iterable[str]) -> list[SavedFil
     return saved
 
 
+def snapshot_list(host: hostfs.HostFS, path: str) -> list[SavedFile]:
+    """Return the state of one file for restore(). For a link, that of its target too."""
+    return snapshot_files(host, dict.fromkeys([path, host.resolve(path)]))
+
+
 def restore_missing(host: hostfs.HostFS, saved: t.Iterable[SavedFile]) -> list[str]:
     """Restore the files that no longer exist, and return their paths. Existing files stay unchanged."""
     missing = [file for file in saved if not host.lexists(file.path)]
@@ -72,19 +77,25 @@ def restore_missing(host: hostfs.HostFS, saved: t.Iterable[SavedFile]) -> list[s
 
 
 def restore(host: hostfs.HostFS, saved: t.Iterable[SavedFile]) -> None:
-    """Restore the files that no longer exist or have another content."""
+    """Restore the files and links that no longer exist or have changed."""
     saved = list(saved)
     restore_missing(host, saved)
     for file in saved:
-        if file.target is None and host.read(file.path) != file.content:
-            atomic_write.replace_file(host, file.path, file.content, file.mode, file.owner)
+        if file.target is not None or host.read(file.path) != file.content:
+            _write(host, file)
 
 
 def _write(host: hostfs.HostFS, file: SavedFile) -> None:
     if file.target is None:
         atomic_write.replace_file(host, file.path, file.content, file.mode, file.owner)
         return
+    real = host.real_path(file.path, last=False)
     try:
-        os.symlink(file.target, host.real_path(file.path, last=False))
+        if os.path.lexists(real):
+            # A program may have replaced a link by a file.
+            if os.path.islink(real) and os.readlink(real) == file.target:
+                return
+            os.unlink(real)
+        os.symlink(file.target, real)
     except OSError as error:
         raise errors.os_error(file.path, "written", error) from error

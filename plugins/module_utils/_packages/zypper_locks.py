@@ -118,7 +118,7 @@ class LockList(t.NamedTuple):
         return any(name in names for lock in self.locks() for name in lock.names)
 
     def snapshot(self) -> list[saved_files.SavedFile]:
-        return [] if self.path is None else saved_files.snapshot_files(self.host, [self.path])
+        return [] if self.path is None else saved_files.snapshot_list(self.host, self.path)
 
     @contextlib.contextmanager
     def ignored(self) -> t.Iterator[list[str]]:

@@ -91,6 +91,7 @@ def find_parts(root: hostfs.HostFS, components: t.Sequence[str] | None, label: s
     files += found
     missing += missing_libraries
     if missing:
+        _check_folders(root, label)
         raise errors.NvidiaError(
             f"{label} does not contain {', '.join(missing)}. Programs are searched in"
             f" {', '.join(folder[1:] for folder in PROGRAM_FOLDERS)}, libraries in"
@@ -152,6 +153,19 @@ def _check_directory(root: hostfs.HostFS, label: str) -> None:
         ) from None
     except OSError as error:
         raise errors.HostError(f"{label} cannot be read: {error.strerror}. {_advice(error)}") from error
+
+
+def _check_folders(root: hostfs.HostFS, label: str) -> None:
+    """Raise HostError for a directory that may not be searched. What it contains looks as if it did not exist."""
+    for folder in (*PROGRAM_FOLDERS, *library_folders(None)):
+        try:
+            os.stat(os.path.join(root.real_path(folder), "."))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise errors.HostError(
+                f"{label}: {folder[1:]} cannot be read: {error.strerror}. {_advice(error)}"
+            ) from error
 
 
 def _programs(

@@ -30,6 +30,9 @@ ROLLING = "gpufleet.nvidia.rolling"
         # An unreachable host of an earlier batch, and the last one of this batch.
         ("a", "b", "", "", Progress(("b",), unreachable=("a",), not_started=("c", "d", "e"))),
         ("c", "b", "", "", Progress(("a", "b"), unreachable=("c",), not_started=("d", "e"))),
+        # An earlier play of the run has lost a host of a later batch.
+        ("d", "a", "", "", Progress(("a",), unreachable=("d",), not_started=("b", "c", "e"))),
+        ("e", "a", "a", "a", Progress(failed=("a",), unreachable=("e",), not_started=("b", "c", "d"))),
     ],
 )
 def test_progress(lost: str, batch: str, failed: str, unfinished: str, expected: Progress) -> None:
@@ -64,14 +67,24 @@ def test_summary(found: Progress, expected: str) -> None:
         (["-l", "gpu", ROLLING, "--limit=x", "--limit", "y", "-lz", "--limi=z"], [ROLLING]),
         (["--list-hosts", ROLLING], ["--list-hosts", ROLLING]),
         (["-e", "nvidia_serial=2", "-e@vars.yml", ROLLING], ["-e", "nvidia_serial=2", "-e@vars.yml", ROLLING]),
-        (["-e", "a b=c d"], ["-e", "a b=c d"]),
-        # Logs keep what a task prints.
+        (["-vbl", "gpu", "-Cl=x", "--inv=hosts", "-iinv", "--", "my play.yml"],
+         ["-vb", "-C", "--inv=hosts", "-iinv", "my play.yml"]),
+        # Logs keep what a task prints, so only what is known to be harmless is printed.
         (["-e", "ansible_become_password=x", ROLLING], ["-e", "...", ROLLING]),
-        (["--extra-vars=api_key=x", "-etoken=y", ROLLING], ["--extra-vars=...", "-e...", ROLLING]),
+        (["-e", "nvidia_serial=2 key=x", "-e", "nvidia_x_token=y"], ["-e", "...", "-e", "..."]),
+        (["--extra-vars=api_key=x", "-etoken=y", "-e=key=z", ROLLING], ["--extra-vars=...", "-e...", "-e...", ROLLING]),
         (["-e", "nvidia_toolkit_proxy=http://me:pw@proxy", "-e", "@secrets.yml"], ["-e", "...", "-e", "@secrets.yml"]),
+        (["-be", "key=x", "-bKekey=x", "--extra", "key=x", "--e=key=x", "--ex", '{"key": "x"}'],
+         ["-be", "...", "-bKe...", "--extra", "...", "--e=...", "--ex", "..."]),
+        (["--ssh-common-args", "-o ProxyCommand='sshpass -p x'", "--ssh-e=-p x", "-i", "http://me:pw@host", "key=x"],
+         ["--ssh-common-args", "...", "--ssh-e=...", "-i", "...", "..."]),
+        (["-ekey x", ROLLING], ["...", ROLLING]),
+        # Options that a later release may add.
+        (["--later", "x", "--later2=x", "-Zx", ROLLING], ["--later", "...", "--later2=...", "-Z...", ROLLING]),
+        (["--check=x", "--later", "-b"], ["--check=...", "--later", "-b"]),
         (["--extra-vars"], ["--extra-vars"]),
     ],
-)
+)  # fmt: skip
 def test_continuation(words: list[str], expected: list[str]) -> None:
     line = _batches.continuation(["/usr/bin/ansible-playbook", *words], ["a", "b c"])
     assert shlex.split(line) == ["ansible-playbook", *expected, "--limit=a,b c"]

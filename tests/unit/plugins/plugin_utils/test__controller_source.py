@@ -272,7 +272,8 @@ class TestErrors:
         def deny(*_args: object) -> t.NoReturn:
             raise denied
 
-        for owner, name, broken in ((toolkit_source, "find_parts", refuse), (toolkit_manifest, "sha256_of", deny)):
+        places = ((toolkit_source, "find_parts", refuse), (toolkit_manifest, "sha256_of", deny), (os, "stat", deny))
+        for owner, name, broken in places:
             with monkeypatch.context() as patch:
                 patch.setattr(owner, name, broken)
                 message = self.error_of(lambda: toolkit_in_directory(str(source), None, str(cache)))

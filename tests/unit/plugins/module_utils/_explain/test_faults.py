@@ -362,3 +362,28 @@ NONE = {"allow": False, "access": "rwm"}
 def test_rules_of_the_device_cgroup(rules: list[dict[str, t.Any]], permitted: bool) -> None:
     expected = (True, "ok") if permitted else (False, "cgroup-denied")
     assert verdict(explained(made(rules), {})) == expected
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(
+    ("common", "permissions", "expected"),
+    [
+        (True, "rw", ""),
+        (False, "rw", "/etc/cdi/nvidia.yaml lacks"),
+        (True, "r", "/etc/cdi/gds.yaml does not permit to read and write /dev/nvidia-fs0"),
+    ],
+)
+def test_names_the_file_of_several(order: int, common: bool, permissions: str, expected: str) -> None:
+    node = {"path": "/dev/nvidia-fs0", "permissions": permissions}
+    gds = {"kind": "nvidia.com/gds", "devices": [{"name": "all", "containerEdits": {"deviceNodes": [node]}}]}
+    documents = {"/etc/cdi/gds.yaml": gds, "/etc/cdi/nvidia.yaml": dict(values.SPECIFICATION)}
+    if not common:
+        del documents["/etc/cdi/nvidia.yaml"]["containerEdits"]
+    devices = {**values.SPECIFICATIONS.devices, "nvidia.com/gds=all": "/etc/cdi/gds.yaml"}
+    specifications = values.SPECIFICATIONS._replace(documents=documents, devices=devices)
+    names = ("nvidia.com/gpu=0", "nvidia.com/gds=all")[::order]
+    given = values.container(cdi_devices=names, state=explain_container.EXITED, pid=None)
+    found = explain.explain(given, values.HOST._replace(engine_specifications=specifications))
+    assert found["message"].count("/etc/cdi/") == (expected != "")
+    assert expected in found["message"]
+    assert ("class gds" in found["advice"]) is (permissions == "r")

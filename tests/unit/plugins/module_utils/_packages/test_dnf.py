@@ -30,7 +30,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.dnf impo
     candidates_of,
     preview_of,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.dnf_versionlock import PLUGIN_CONFIG
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.dnf_versionlock import LOCKS_5, PLUGIN_CONFIG
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.rpm import version_order
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import FakePrograms, write_file
 
@@ -477,6 +477,17 @@ def test_dnf_without_versionlock(dnf: Dnf, programs: FakePrograms) -> None:
     dnf.require_holds()
     programs.answers["versionlock"] = [(1, "", "No such command: versionlock. Please use /usr/bin/dnf --help\n")]
     with pytest.raises(HostError, match=r"No such command: versionlock.*python3-dnf-plugin-versionlock"):
+        dnf.require_holds()
+
+
+def test_hold_refuses_entries_that_allow_other_versions(dnf: Dnf) -> None:
+    write_file(dnf.host.root, "/usr/bin/dnf5", "")
+    pathlib.Path(dnf.host.root + "/usr/bin/dnf").symlink_to("dnf5")
+    entry = '[[packages]]\nname = "{}"\n[[packages.conditions]]\nkey = "evr"\ncomparator = "!="\nvalue = "1-1"\n'
+    write_file(dnf.host.root, LOCKS_5, entry.format("bash"))
+    dnf.require_holds()
+    write_file(dnf.host.root, LOCKS_5, entry.format("libnvidia-container1"))
+    with pytest.raises(HostError, match=r"besides a lock: libnvidia-container1 evr != 1-1\. Remove"):
         dnf.require_holds()
 
 

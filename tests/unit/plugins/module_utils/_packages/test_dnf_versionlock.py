@@ -83,6 +83,29 @@ def test_parses_lists() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "comparator", "loose"),
+    [
+        ("nvidia-container-toolkit", "!=", True),
+        ("nvidia-container-toolkit", ">=", True),
+        ("nvidia-*", "!=", True),
+        ("nvidia-container-toolkit", "=", False),
+        ("nvidia-container-toolkit-base", "!=", False),
+    ],
+)
+def test_other_entries_of_a_package_are_kept(tmp_path: Path, name: str, comparator: str, loose: bool) -> None:
+    entry = f'[[packages]]\nname = "{name}"\n[[packages.conditions]]\nkey = "evr"\n'
+    write_file(tmp_path, LOCKS_5, f'{LOCKED_5}\n{entry}comparator = "{comparator}"\nvalue = "1.19.0-1"\n')
+    write_file(tmp_path, "/usr/bin/dnf5", "")
+    (tmp_path / "usr/bin/dnf").symlink_to("dnf5")
+    locks = LockList(HostFS(str(tmp_path), live=True))
+    # dnf 5 would delete all entries of the package.
+    assert locks.delete_arguments(["nvidia-container-toolkit"]) == ["nvidia-container-toolkit"] * (not loose)
+    assert (FIVE in locks.patterns()) is not loose
+    found = [f"{name} evr {comparator} 1.19.0-1"] * loose
+    assert locks.loose_entries(["nvidia-container-toolkit", "other"]) == found
+
+
+@pytest.mark.parametrize(
     ("config", "program", "found"),
     [
         (f"[main]\nenabled = 1\nlocklist = {LIST}\n", "dnf-3", LIST),

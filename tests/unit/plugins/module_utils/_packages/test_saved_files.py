@@ -15,6 +15,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.saved_fi
     restore,
     restore_missing,
     snapshot_files,
+    snapshot_list,
 )
 
 if t.TYPE_CHECKING:
@@ -76,3 +77,20 @@ def test_restores_link(host: HostFS, tmp_path: Path) -> None:
     (tmp_path / "etc/link").unlink()
     restore(host, saved)
     assert os.readlink(tmp_path / "etc/link") == "../nowhere"
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_restores_list_behind_a_link(host: HostFS, tmp_path: Path, in_place: bool) -> None:
+    (tmp_path / "etc/link").symlink_to("docker/daemon.json")
+    saved = snapshot_list(host, "/etc/link")
+    assert saved == snapshot_list(host, "/etc/link")
+    if in_place:
+        (tmp_path / "etc/link").write_text("changed")
+    else:
+        # dnf 4 renames a new list over the link.
+        (tmp_path / "etc/new").write_text("changed")
+        (tmp_path / "etc/new").rename(tmp_path / "etc/link")
+    assert saved != snapshot_list(host, "/etc/link")
+    restore(host, saved)
+    assert os.readlink(tmp_path / "etc/link") == "docker/daemon.json"
+    assert (tmp_path / FILE[1:]).read_bytes() == b"{}\xff\n"

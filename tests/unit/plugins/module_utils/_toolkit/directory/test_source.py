@@ -458,7 +458,7 @@ def test_rejects_several_machines(source: Path) -> None:
         (OSError(5, "Input/output error"), "Check the file system."),
     ],
 )
-@pytest.mark.parametrize("place", ["/usr/bin/nvidia-ctk", "/."])
+@pytest.mark.parametrize("place", ["/usr/bin/nvidia-ctk", "/usr/bin/.", "/."])
 def test_unreadable_files(
     source: Path, monkeypatch: pytest.MonkeyPatch, place: str, error: OSError, advice: str
 ) -> None:
@@ -472,10 +472,13 @@ def test_unreadable_files(
 
     monkeypatch.setattr(toolkit_source, "_head", failing(toolkit_source._head))
     with monkeypatch.context() as patch:
-        if place == "/.":
+        if place.endswith("/."):
             patch.setattr(os, "stat", failing(os.stat))
+        if place == "/usr/bin/.":
+            # So it looks to a user who may not search the directory.
+            (source / "usr/bin/nvidia-ctk").unlink()
         message = parts_error(source, ["ctk"])
-    named = "" if place == "/." else f": {place[1:]}"
+    named = "" if place == "/." else f": {place[1:]}".replace("/.", "")
     assert message == f"src /opt/toolkit{named} cannot be read: {error.strerror}. {advice}"
 
 
