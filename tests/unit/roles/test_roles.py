@@ -199,7 +199,7 @@ def test_no_expression_reads_the_variables_of_other_hosts(role: Role) -> None:
 
 # The most templates and conditions of all roles that decide something: with a filter, a test or an operator. Lower it
 # if one is removed. A new decision is a function in plugin_utils.
-MAX_DECISIONS = 126
+MAX_DECISIONS = 125
 MAX_LINES_OF_VARIABLES = 120
 MAX_LINE = 120
 FILES = ("defaults", "handlers", "tasks", "vars")
