@@ -30,8 +30,9 @@ ID = r"[a-z0-9]+(?:-[a-z0-9]+)+"
 SETTINGS = "_FLAGS"
 # A part of a temporary path, and a program.
 NOT_IDS = {"ansible-tmp", "nvidia-smi"}
-# The code of an error is the id of its finding.
+# The code of an error or of a problem is the id of its finding.
 PERMISSION_DENIED = "permission-denied"
+SERVICES = COLLECTION / "plugins/module_utils/_gpu/services.py"
 
 
 def finding_ids() -> set[str]:
@@ -46,7 +47,7 @@ def finding_ids() -> set[str]:
                 skipped.update(ast.walk(node))
         constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in skipped]
         found |= {str(node.value) for node in constants if re.fullmatch(ID, str(node.value))}
-    return found - NOT_IDS
+    return (found - NOT_IDS) | set(re.findall(r'Problem\("([a-z-]+)"', SERVICES.read_text(encoding="utf-8")))
 
 
 def documented(page: str) -> set[str]:
