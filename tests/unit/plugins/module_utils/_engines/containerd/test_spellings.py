@@ -357,4 +357,4 @@ def test_missing_import_is_refused_offline() -> None:
     host = Host(V2 + 'imports = ["/x/a.toml"]\n', V21)
     with pytest.raises(NvidiaError, match=r"do not exist, and containerd would not start: /x/a\.toml"):
         host.present()
-    assert ["imports /x/a.toml" in warning for warning in host.absent().warnings] == [True]
+    assert ["would not start: /x/a.toml" in warning for warning in host.absent().warnings] == [True]
