@@ -31,7 +31,7 @@ MEMORY = Path("/root/configurations.json")
 # Configurations that must be refused: by this version of containerd and newer, by older ones than this, the message.
 REFUSED = {
     "broken": (0, 9, r"config\.toml, line 4, column 17"),
-    "missing": (0, 9, r"gone\.toml, which does not exist, and containerd would not start"),
+    "missing": (0, 9, r"do not exist, and containerd would not start: .*gone\.toml"),
     "version-1": (2, 9, "file in configuration version 1"),
     "imports-3": (0, 2, "does not support configuration version 3"),
     # containerd 2 does not skip a byte order mark.

@@ -226,7 +226,9 @@ def _needs_same_step(pair: _Pair) -> bool:
 
 
 def _is_engine_of_kubelet(pair: _Pair) -> bool:
-    return pair.cause.subject == report.text(pair.facts.kubernetes.get("engine"))
+    # A missing program of another vendor's runtime is only information.
+    is_broken = pair.cause.severity != report.INFO
+    return is_broken and pair.cause.subject == report.text(pair.facts.kubernetes.get("engine"))
 
 
 _UNREAD_ENGINE = (

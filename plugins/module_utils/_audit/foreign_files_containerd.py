@@ -147,8 +147,10 @@ def templates(configs: foreign_files.HostConfigs) -> report.Findings:
 
     The next start reverts such changes.
     """
+    versions = {core_text.parse_version(report.text(engine.get("version"))) for engine in _k3s_engines(configs)}
+    names = k3s_generated.templates(versions.pop() if len(versions) == 1 else None)
     for directory in _k3s_directories(configs):
-        templates_of = (f"{directory}/{name}" for name in k3s_generated.TEMPLATES)
+        templates_of = (f"{directory}/{name}" for name in names)
         template = next((path for path in templates_of if configs.host.lexists(path)), None)
         if template is not None and _replaces_base(configs, template):
             yield report.warning(
@@ -175,9 +177,12 @@ def _replaces_base(configs: foreign_files.HostConfigs, template: str) -> bool:
     return configs.host.lexists(template) and not k3s_generated.EXTENDS_BASE.search(configs.content(template) or b"")
 
 
+def _k3s_engines(configs: foreign_files.HostConfigs) -> list[dict[str, t.Any]]:
+    return [engine for engine in configs.facts.engines if engine.get("flavor") in ("k3s", "rke2")]
+
+
 def _k3s_directories(configs: foreign_files.HostConfigs) -> list[str]:
-    engines = [engine for engine in configs.facts.engines if engine.get("flavor") in ("k3s", "rke2")]
-    reported = [posixpath.dirname(report.text(engine.get("config_path"))) for engine in engines]
+    reported = [posixpath.dirname(report.text(engine.get("config_path"))) for engine in _k3s_engines(configs)]
     return [directory for directory in dict.fromkeys([*_K3S_DIRECTORIES, *reported]) if directory.startswith("/")]
 
 

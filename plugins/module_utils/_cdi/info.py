@@ -16,6 +16,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh import units as refresh_units
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import compare as cdi_compare
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import edits as cdi_edits
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import host_check
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import records as cdi_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import registry as cdi_registry
@@ -231,10 +232,11 @@ def describe_cdi(
     read, unread, missing_package = _read(host, cdi_records.known_documents(records), problems)
     found = cdi_registry.resolve(read)
     refresh = _refresh_report(host, run, problems)
-    partial_paths = {record.path for record in records if record.device_ids}
+    partial_paths = {record.path for record in records if record.device_ids and cdi_edits.ALL not in record.device_ids}
     files = []
     for file in found.files:
-        others = [name for other in found.files if other is not file and not other.errors for name in other.devices]
+        same_kind = [other for other in found.files if other is not file and other.kind == file.kind]
+        others = [name for other in same_kind if not other.errors for name in other.devices]
         other_devices = None if _real(host, file.path) in partial_paths else frozenset(others)
         files.append(_file_entry(file, read[file.path], host, gpus, other_devices))
     files += [_FileEntry(path)._asdict() for path in unread]

@@ -126,7 +126,8 @@ def _missing_runtimes(state: EngineState, plan: engines_base.EnginePlan) -> list
         f"The runtime {name} is registered with the program {path}, which is not an executable file on this host."
         f" Install the NVIDIA Container Toolkit, or set {errors.option:runtime_dir} to its directory."
         for name, path in runtimes.items()
-        if not state.host.is_executable(path)
+        # An engine searches for a name without a directory.
+        if state.host.find_executable([path]) is None
     ]
 
 

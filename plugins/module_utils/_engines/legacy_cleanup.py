@@ -370,7 +370,9 @@ def containerd(scan: LegacyCleanup) -> None:
         return
     after = containerd_config.ContainerdFiles.of(scan.cleaned_context())
     lost = [name for name in after.missing if name not in before.missing]
-    if lost or (_lacks_default(after) and not _lacks_default(before)):
+    # A default runtime that this run registers is not lost.
+    is_lost = _lacks_default(after) and after.default_runtime() not in scan.requested
+    if lost or (is_lost and not _lacks_default(before)):
         cause = (
             f"imports would name the removed {core_text.listed(lost)}" if lost else "no default runtime would be left"
         )
@@ -447,9 +449,10 @@ def crio(scan: LegacyCleanup) -> None:
     )
     after = crio_config.CrioFiles.of(scan.cleaned_context())
     default, version = after.default_runtime(), scan.context.version
-    if default is not None and not after.defines(default, version) and before.defines(default, version):
+    is_lost = default is not None and default not in scan.requested and not after.defines(default, version)
+    if is_lost and before.defines(default or "", version):
         scan.keep_files_read_by_engine(
-            f"Leftovers in {scan.context.path} were kept, because the default runtime {default} is one of them. Set"
+            f"Leftovers in the files of CRI-O were kept, because the default runtime {default} is one of them. Set"
             " another default runtime, then run this task again."
         )
 

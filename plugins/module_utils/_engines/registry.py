@@ -247,7 +247,7 @@ def _target_of_unit(engine: str, flavor: str, service: str, found: t.Sequence[Ta
     row = flavors.FLAVORS[engine, core_constants.SYSTEM if flavor == core_constants.AUTO else flavor]
     if row.by_unit and systemd_units.unit_file(host, service) is None:
         raise errors.NvidiaError(
-            f"This host has no unit {service}. Correct the option {errors.option:service}, or remove it."
+            f"This host has no unit {service}. Correct {errors.option:targets} or {errors.option:service}."
         )
     return Target(engine, row.flavor, service if row.by_unit else "")
 

@@ -23,6 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh import (
     units as refresh_units,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import edits as cdi_edits
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import host_check
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import records as cdi_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import validate as cdi_validate
@@ -377,7 +378,8 @@ def specification_problems(path: str, options: cdi_options.CdiOptions, host: hos
 
 
 def _required(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> host_check.Required | None:
-    if not options.require_devices or options.mode not in (cdi_options.AUTO, _NVML) or options.request.device_ids:
+    selected = options.request.device_ids and cdi_edits.ALL not in options.request.device_ids
+    if not options.require_devices or options.mode not in (cdi_options.AUTO, _NVML) or selected:
         return None
     # Other modes do not need these imports.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import modes  # noqa: PLC0415

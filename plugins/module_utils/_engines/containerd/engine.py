@@ -176,10 +176,12 @@ class Containerd(toml_plan.TomlEngine):
         if live.runtimes_unknown or live.outdated:
             return engines_base.Action.RESTART if live.outdated else engines_base.Action.NONE
         paths = state.paths()
-        default = state.default_runtime or containerd_runtimes.BUILTIN_DEFAULT
+        defaults = {state.default_runtime or containerd_runtimes.BUILTIN_DEFAULT}
+        # The name under which containerd reports the table default_runtime.
+        defaults |= {containerd_runtimes.LEGACY_NAME} & {*state.runtimes}
         differs = (
             any(live.runtimes.get(name) != path for name, path in paths.items())
-            or live.default_runtime not in (default, containerd_runtimes.LEGACY_NAME)
+            or live.default_runtime not in defaults
             or (None not in (live.cdi, state.cdi) and live.cdi != state.cdi)
             # For runtimes of other tools, only the program is compared.
             or any(
@@ -392,8 +394,10 @@ class ContainerdOfUnit(Containerd):
             return installation
         mains = [record.main for record in core_records.load_records(host, self.key) if record.main]
         if not mains:
+            # The registry has refused a unit that does not exist.
             raise errors.NvidiaError(
-                f"This host has no unit {self.service}. Correct {errors.option:service}, or remove it."
+                f"{self.service} is masked. Run `systemctl unmask {self.service}`, or remove it from"
+                f" {errors.option:targets} or {errors.option:service}."
             )
         return installation._replace(binary=None, config_path=mains[0])
 

@@ -292,12 +292,13 @@ def remove_legacy_default(document: toml_document.TomlDocument, root: toml_plan.
 def add_legacy_default(
     runtimes: dict[str, t.Any], files: containerd_config.ContainerdFiles
 ) -> tuple[dict[str, t.Any], str | None]:
-    """Return the runtimes and the default runtime, including the table default_runtime if it runs an NVIDIA program."""
+    """Return the runtimes and the default runtime, including the table default_runtime, which has precedence."""
     table = files.legacy_default()
-    program = containerd_config.program_of(table)
-    if table is None or not engines_base.is_nvidia_program(program):
+    if table is None:
         return runtimes, files.default_runtime()
-    default = _runtime_of_program(runtimes, program) or LEGACY_NAME
+    program = containerd_config.program_of(table)
+    named = _runtime_of_program(runtimes, program) if engines_base.is_nvidia_program(program) else None
+    default = named or LEGACY_NAME
     return {**runtimes, LEGACY_NAME: {"path": program, **table}}, default
 
 

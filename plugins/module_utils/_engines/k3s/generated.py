@@ -33,7 +33,7 @@ _MERGING = (2, 1)
 # The version of the files generated for containerd 2 (pull request 11626), whose CDI is on unless a file disables it.
 _CDI_BY_DEFAULT_SINCE = 3
 # In order of precedence. Only releases with containerd 2 read the first.
-TEMPLATES = ("config-v3.toml.tmpl", "config.toml.tmpl")
+_TEMPLATES = ("config-v3.toml.tmpl", "config.toml.tmpl")
 # Matches a template that includes the distribution's base template, as both distributions recommend.
 EXTENDS_BASE = re.compile(rb"\{\{-?\s*template\s+[\"`]base[\"`]")
 
@@ -47,6 +47,10 @@ _DEFAULT_RUNTIME = {26: 12, 27: 9, 28: 5}
 _FIXED_PATH = {26: 14, 27: 11, 28: 7, 29: 2}
 # 10953 and 11065, and RKE2's documentation, October 2024: PATH is searched too, and nvidia-cdi is registered.
 _OWN_PATH_AND_CDI = {28: 15, 29: 10, 30: 6, 31: 2}
+
+# Containerd 2, February and March 2025 (K3s' documentation, "Advanced Options / Configuration", and its versions of
+# containerd).
+_CONTAINERD_2 = {29: 15, 30: 11, 31: 6, 32: 2}
 
 # The directory of the GPU operator, which is searched first (pkg/agent/containerd/runtimes.go, config_linux.go).
 _OPERATOR = "/usr/local/nvidia/toolkit"
@@ -85,6 +89,11 @@ def own_path_since() -> str:
 def registered_programs(version: Version | None) -> dict[str, str]:
     """Return name and program of each NVIDIA runtime that the release registers if it finds the program."""
     return {**_ALWAYS, **(_WITH_CDI if _has_feature(version, _OWN_PATH_AND_CDI) else {})}
+
+
+def templates(version: Version | None) -> tuple[str, ...]:
+    """Return the templates that the release reads, in order of precedence."""
+    return _TEMPLATES if _has_feature(version, _CONTAINERD_2) else _TEMPLATES[1:]
 
 
 def search_dirs(context: engines_base.Context) -> list[str]:
@@ -151,7 +160,7 @@ class GeneratedConfig:
         self._context = context
         self._files = containerd_config.ContainerdFiles(context.files, context.path, _MERGING)
         folder = posixpath.dirname(context.path)
-        paths = [f"{folder}/{name}" for name in TEMPLATES]
+        paths = [f"{folder}/{name}" for name in templates(context.version)]
         self.template = next((path for path in paths if context.files.read(path) is not None), None)
         self.override = self._override()
 

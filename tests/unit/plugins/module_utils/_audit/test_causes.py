@@ -12,6 +12,7 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.audit import findings_of
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers import kubernetes_reports
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.audit_causes import FOUR_HELD, OLD, ONE_CAUSE, ONE_STEP
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.audit_reports import (
     BROKEN_GPU,
@@ -41,6 +42,13 @@ def test_findings_with_one_cause_are_one(
     found = findings_of(host, healthy_host(**copy.deepcopy(parts)))
     assert sorted(one["id"] for one in found) == expected
     assert "".join(one["text"].partition(" This also causes: ")[2] for one in found) == consequences
+
+
+def test_a_missing_runtime_of_another_vendor_is_no_cause(host: HostFS) -> None:
+    runtimes = {"nvidia": NVIDIA, "kata": "/opt/kata/bin/kata-runtime"}
+    engines = [kubernetes_reports.containerd(runtimes=runtimes)]
+    found = findings_of(host, kubernetes_reports.parts(engines=engines, **kubernetes_reports.FAILING))
+    assert {one["id"] for one in found} >= {"runtime-program-missing", "device-plugin-missing"}
 
 
 @pytest.mark.parametrize(("parts", "name", "subjects"), ONE_STEP)

@@ -429,6 +429,17 @@ def test_changed_gpus_after_incomplete_mig_device(mig_host: HostFS) -> None:
     assert (lacking.code, " 0:2, " in lacking.message) == ("gpu-lacking", True)
 
 
+def test_a_device_of_another_kind_is_no_gpu(tmp_path: Path) -> None:
+    """The channel 1 of IMEX does not stand for GPU 1."""
+    host = HostFS(str(tmp_path), live=False)
+    channel = {**gpu_document(device("1", "/dev/x")), "kind": "nvidia.com/imex-channel"}
+    documents = {"etc/cdi/nvidia.json": gpu_document(device("0", "/dev/nvidia0")), "etc/cdi/imex.json": channel}
+    put(host, {path: json.dumps(document) for path, document in documents.items()})
+    known = {**gpus(gpu(0, 0), gpu(1, 1)), "driver_version": None}
+    files = {file["path"]: file for file in report(host, known)["files"]}
+    assert "gpu-lacking" in {reason["code"] for reason in files["/etc/cdi/nvidia.json"]["reasons"]}
+
+
 def test_changed_gpus_in_partial_file(mig_host: HostFS) -> None:
     """Missing GPUs may be in another file or not selected. Removed GPUs are reported in any case."""
     both = gpus(FIRST, SECOND)

@@ -336,6 +336,14 @@ def test_keeps_default_runtime_of_crio(made: Made) -> None:
     assert "the default runtime old is one of them" in cleanup.warnings[0]
 
 
+def test_a_default_runtime_that_the_run_registers_is_not_lost(made: Made) -> None:
+    named, path = '[crio.runtime]\ndefault_runtime = "nvidia"\n', "/etc/crio/crio.conf.d/99-nvidia.toml"
+    table = f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{NVIDIA}"\nruntime_type = "oci"\n'
+    files = {CRIO_MAIN: "[crio.runtime]\n", "/etc/crio/crio.conf.d/10.conf": named, path: table}
+    cleanup = made(files, "crio", "1.33.0").cleanup()
+    assert ([one.path for one in cleanup.leftovers], cleanup.warnings) == ([path], [])
+
+
 def test_no_restart_for_unread_files_of_crio(made: Made) -> None:
     host = made({CRIO_MAIN: "", CRIO_STRAY: CRIO_DROP_IN, HOOK: HOOK_FILE}, "crio", "1.33.0")
     host.run(purge=False)

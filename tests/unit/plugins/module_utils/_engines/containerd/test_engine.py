@@ -347,8 +347,9 @@ def test_required_action_for_settings_of_a_runtime(
         (LiveState("", {}, "runc"), state(default_name="runc"), Action.NONE),
         (LiveState("", {}, "nvidia"), state(), Action.RESTART),
         (LiveState("", {}, "runc"), state(default_name="nvidia"), Action.RESTART),
-        # containerd 1.x reports this name for the table default_runtime.
-        (LiveState("", {}, "default"), state(), Action.NONE),
+        # containerd 1.x reports this name for the table default_runtime, which the files may have or not.
+        (LiveState("", {}, "default"), ConfiguredState({"default": {"path": None}}, "default"), Action.NONE),
+        (LiveState("", {}, "default"), state(), Action.RESTART),
         (LiveState("", {}, "runc", cdi=False), state(cdi=True), Action.RESTART),
         (LiveState("", {}, "runc", cdi=True), state(cdi=True), Action.NONE),
         (LiveState("", {}, "runc", cdi=True), state(cdi=None), Action.NONE),

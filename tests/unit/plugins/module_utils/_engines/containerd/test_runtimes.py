@@ -595,7 +595,8 @@ def test_legacy_default_follows_the_runtime() -> None:
 def test_foreign_legacy_table_is_replaced_and_restored() -> None:
     text = V2_FILE + LEGACY + LEGACY_OPTIONS
     host = Host(text, V17)
-    assert "default" not in CONTAINERD.configured(host.context()).runtimes
+    # The table has precedence.
+    assert CONTAINERD.configured(host.context()).default_runtime == "default"
     legacy(host, set_as_default=True)
     # Foreign entries stay.
     assert host.effect.legacy_default() == {

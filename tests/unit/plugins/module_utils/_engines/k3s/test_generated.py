@@ -260,8 +260,12 @@ def test_foreign_template(tmp_path: Path, text: str | bytes, extends: bool, last
     node.write(f"{node.data}/agent/etc/containerd/config.toml.tmpl", text)
     assert set(node.state().runtimes) == {"runc", "nvidia"} if extends else {"runc", *last}
     assert node.state().default_runtime == ("nvidia" if extends else "crun")
-    # The newer name has precedence.
+    # The newer name has precedence, for releases that read it.
+    before = node.plan().state
     node.write(f"{node.data}/agent/etc/containerd/config-v3.toml.tmpl", '{{template "base" .}}')
+    assert node.plan().state == before
+    node.release = "1.32.2"
+    assert set(node.plan().state.runtimes) == {"runc", "nvidia"}
     assert (set(node.state().runtimes), node.state().default_runtime) == ({"runc", "nvidia"}, "nvidia")
 
 

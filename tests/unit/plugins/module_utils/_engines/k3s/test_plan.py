@@ -415,7 +415,7 @@ def test_warns_about_default_runtime_in_a_template(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["config.toml.tmpl", "config-v3.toml.tmpl"])
 def test_foreign_template(tmp_path: Path, name: str) -> None:
-    node = node_with(tmp_path)
+    node = node_with(tmp_path, release="1.32.2")
     path = f"{node.data}/agent/etc/containerd/{name}"
     for text, warned in (('{{ template "base" . }}\n', False), ("{{range $k, $v := .ExtraRuntimes}}{{end}}\n", True)):
         node.write(path, text)
