@@ -388,6 +388,16 @@ def remove_file(host: hostfs.HostFS, path: str) -> None:
     sync_entry(path, process_path)
 
 
+def remove_entry(host: hostfs.HostFS, path: str) -> None:
+    """Remove the file or link ``path`` itself. A missing one is no error."""
+    try:
+        os.unlink(host.real_path(path, last=False))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise errors.os_error(path, "removed", error) from error
+
+
 def _copy_metadata(
     handle: int, stage: str, process_path: str, mode: int, owner: tuple[int, int] | None, *, host: hostfs.HostFS
 ) -> None:

@@ -118,13 +118,8 @@ def _create(host: hostfs.HostFS, link: refresh_units.Link) -> None:
 
 
 def _remove(host: hostfs.HostFS, path: str) -> None:
-    try:
-        os.unlink(host.real_path(path, last=False))
-    except FileNotFoundError:
-        # The directory may be left from a run that was killed.
-        pass
-    except OSError as error:
-        raise errors.os_error(path, "removed", error) from error
+    # The directory may be left from a run that was killed.
+    atomic_write.remove_entry(host, path)
     atomic_write.remove_empty_directories(host, [posixpath.dirname(path)])
 
 

@@ -168,13 +168,7 @@ def stale_files(host: hostfs.HostFS, cache: str | None, keep: t.Collection[str])
 def clean_cache(host: hostfs.HostFS, cache: str, files: t.Iterable[str]) -> None:
     """Remove ``files`` of the cache, and its directories if they are empty then."""
     for path in files:
-        # A link in the cache is removed itself.
-        try:
-            os.unlink(host.real_path(path, last=False))
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise errors.os_error(path, "removed", error) from error
+        atomic_write.remove_entry(host, path)
     atomic_write.remove_empty_directories(host, [posixpath.dirname(cache), cache])
 
 
