@@ -358,14 +358,19 @@ def old_hooks(configs: HostConfigs) -> report.Findings:
 
 def _hooks_in_use(configs: HostConfigs) -> dict[str, str]:
     """Return NVIDIA's hooks that engines of the host run, with the names of these engines."""
-    readers = (("podman", "Podman", nvidia_files.HOOK_FOLDERS), ("crio", "CRI-O", configs.crio_hook_dirs))
-    files = engines_base.HostFiles(configs.host, "")
-    engines: dict[str, list[str]] = {}
-    for engine, name, folders in readers:
-        hooks = nvidia_files.nvidia_hooks(files, folders) if engines_registry.targets_on(configs.host, engine) else ()
-        for path in [path for path in nvidia_files.HOOK_PATHS if path in hooks]:
-            engines.setdefault(path, []).append(name)
-    return {path: " and ".join(names) for path, names in engines.items()}
+    by_name = {
+        "Podman": _hooks_of(configs, "podman", nvidia_files.HOOK_FOLDERS),
+        "CRI-O": _hooks_of(configs, "crio", configs.crio_hook_dirs),
+    }
+    in_use = {path: [name for name, hooks in by_name.items() if path in hooks] for path in nvidia_files.HOOK_PATHS}
+    return {path: " and ".join(names) for path, names in in_use.items() if names}
+
+
+def _hooks_of(configs: HostConfigs, engine: str, folders: t.Iterable[str]) -> list[str]:
+    """Return NVIDIA's hooks that an engine runs; none if the host has no trace of this engine."""
+    if not engines_registry.targets_on(configs.host, engine):
+        return []
+    return nvidia_files.nvidia_hooks(engines_base.HostFiles(configs.host, ""), folders)
 
 
 def managed_files(configs: HostConfigs) -> report.Findings:
