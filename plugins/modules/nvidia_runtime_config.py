@@ -93,8 +93,9 @@ options:
         O(enable_cdi=auto). A file whose content only this module has changed gets its original bytes again, unless it
         needs the setting of CDI. Runtimes that other tools registered stay, and so do those that K3s and RKE2 register
         because they find their programs.
-      - V(false) fails, and changes nothing, if CDI would be off in the engine, if the engine has no CDI, or if options
-        describe a runtime, such as O(set_as_default=true).
+      - V(false) fails, and changes nothing, if CDI would be off in the engine, if the engine has no CDI, if the
+        unknown version of Docker decides whether CDI is on, or if options describe a runtime, such as
+        O(set_as_default=true).
       - It has no effect on V(podman), which never has a registered runtime.
     type: bool
     default: true

@@ -25,6 +25,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nv
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import hook as crio_hook
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import plan as docker_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 
@@ -56,6 +57,12 @@ class HostConfigs:
     @functools.cached_property
     def crio(self) -> crio_config.CrioFiles | None:
         return attempt(lambda: crio_config.CrioFiles.of(self._context("crio")))
+
+    @functools.cached_property
+    def crio_hook_dirs(self) -> tuple[str, ...]:
+        """The directories in which CRI-O reads hooks; the default if its files cannot be read."""
+        found = attempt(lambda: crio_hook.CrioHooks(self._context("crio")).hook_dirs())
+        return crio_hook.DEFAULT_DIRS if found is None else tuple(found)
 
     @functools.cached_property
     def docker(self) -> engines_base.Context | None:
@@ -138,12 +145,16 @@ def defined_twice(paths_by_runtime: t.Mapping[str, list[str]]) -> report.Finding
 # Flags of dockerd that have another name in daemon.json, and short flags (daemon/command/config.go, moby 20.10 to 29).
 _FLAGS = {
     "add-runtime": "runtimes",
+    "authorization-plugin": "authorization-plugins",
     "cdi-spec-dir": "cdi-spec-dirs",
+    "default-address-pool": "default-address-pools",
+    "default-network-opt": "default-network-opts",
     "default-ulimit": "default-ulimits",
     "dns-opt": "dns-opts",
     "exec-opt": "exec-opts",
     "feature": "features",
     "host": "hosts",
+    "host-gateway-ip": "host-gateway-ips",
     "insecure-registry": "insecure-registries",
     "label": "labels",
     "log-opt": "log-opts",
@@ -153,10 +164,15 @@ _FLAGS = {
     "D": "debug",
     "G": "group",
     "H": "hosts",
+    "b": "bridge",
     "l": "log-level",
     "p": "pidfile",
     "s": "storage-driver",
 }
+# Settings in an object of daemon.json. dockerd compares its members with the flags, too.
+_OBJECTS = {"http-proxy": "proxies", "https-proxy": "proxies", "no-proxy": "proxies"}
+# Flags whose setting also has the name of the flag, in older releases.
+_RENAMED = ("host-gateway-ip",)
 # dockerd merges these settings from the file and the flags.
 _MERGED_SETTINGS = ("runtimes",)
 _SHORT_FLAG = re.compile(r"-([A-Za-z])(.*)")
@@ -175,7 +191,8 @@ def docker_flags(configs: HostConfigs) -> report.Findings:
     if context is None or document is None or context.unit is None:
         return
     unit = context.unit
-    both = [name for name in _settings_on_command_line(unit) if name not in _MERGED_SETTINGS and document.has(name)]
+    paths = _settings_on_command_line(unit)
+    both = [".".join(path) for path in paths if path[0] not in _MERGED_SETTINGS and document.has(*path)]
     if both:
         yield report.critical(
             "flag-conflict",
@@ -186,17 +203,18 @@ def docker_flags(configs: HostConfigs) -> report.Findings:
         )
 
 
-def _settings_on_command_line(unit: systemd_units.Unit) -> list[str]:
-    """Return the settings on a command line, by their names in the file."""
-    names = []
+def _settings_on_command_line(unit: systemd_units.Unit) -> list[tuple[str, ...]]:
+    """Return the settings on a command line, as the paths that they have in the file."""
+    paths: list[tuple[str, ...]] = []
     for argument in unit.arguments[1:]:
         short = _SHORT_FLAG.fullmatch(argument)
         if argument.startswith("--"):
             name = argument[2:].partition("=")[0]
-            names.append(_FLAGS.get(name, name))
+            names = [_FLAGS.get(name, name), *([name] if name in _RENAMED else [])]
+            paths += [(_OBJECTS[each], each) if each in _OBJECTS else (each,) for each in names]
         elif short is not None and short.group(1) in _FLAGS:
-            names.append(_FLAGS[short.group(1)])
-    return list(dict.fromkeys(names))
+            paths.append((_FLAGS[short.group(1)],))
+    return list(dict.fromkeys(paths))
 
 
 def vendor_image(configs: HostConfigs) -> report.Findings:
@@ -275,8 +293,6 @@ def crio_runtimes(configs: HostConfigs) -> report.Findings:
 # The pid file of nvidia-ctk-installer, the program of the GPU operator's toolkit container (toolkit 1.17 to 1.20; in
 # earlier releases the program is named nvidia-toolkit).
 _PID_FILE = "/run/nvidia/toolkit/toolkit.pid"
-# The directory in which the operator's validator creates files such as toolkit-ready (gpu-operator 1.11 to 25).
-_VALIDATIONS = "/run/nvidia/validations"
 # Comments that configuration management tools write at the top of a file (Ansible's ansible_managed, Puppet, Chef,
 # Salt).
 _MANAGED = re.compile(
@@ -298,12 +314,12 @@ def gpu_operator(configs: HostConfigs) -> report.Findings:
             " ClusterPolicy, or do not configure the toolkit and the engine of this host with this collection.",
         )
         return
-    left = [_VALIDATIONS] if host.lexists(_VALIDATIONS) else []
-    left += [toolkit_constants.DIRECTORY] if _is_directory(configs, toolkit_constants.DIRECTORY) else []
-    if left:
-        message = f"The GPU operator created {core_text.listed(left)}. Its toolkit container does not run now."
-        advice = "Remove the directories, unless an engine uses programs there."
-        yield report.info("gpu-operator-leftovers", left[-1], message, advice)
+    # /run/nvidia/validations belongs to the operator's validator. Its other pods wait for the files there.
+    left = toolkit_constants.DIRECTORY
+    if _is_directory(configs, left):
+        message = f"The GPU operator created {left}. Its toolkit container does not run now."
+        advice = "Remove the directory, unless an engine uses programs there."
+        yield report.info("gpu-operator-leftovers", left, message, advice)
 
 
 def _is_directory(configs: HostConfigs, path: str) -> bool:
@@ -313,31 +329,48 @@ def _is_directory(configs: HostConfigs, path: str) -> bool:
 
 
 def old_hooks(configs: HostConfigs) -> report.Findings:
-    """Yield findings for OCI hooks of NVIDIA's that this collection has not written."""
-    missing: dict[str, list[str]] = {}
-    usable: list[str] = []
-    for path in nvidia_files.HOOK_PATHS:
+    """Yield findings for OCI hooks of NVIDIA's that an engine of the host runs and this collection has not written."""
+    missing: dict[tuple[str, str], list[str]] = {}
+    usable: dict[str, list[str]] = {}
+    for path, engines in _hooks_in_use(configs).items():
         content = None if configs.is_recorded(path) else configs.content(path)
-        if content is None or not nvidia_files.is_nvidia_hook(content):
+        if content is None:
             continue
         hook = report.table(nvidia_files.read_hook(content)).get("hook")
         program = report.text(report.table(hook).get("path")) or report.text(hook)
         if configs.host.find_executable([program]) is None:
-            missing.setdefault(program, []).append(path)
+            missing.setdefault((program, engines), []).append(path)
         else:
-            usable.append(path)
-    for program, paths in missing.items():
+            usable.setdefault(engines, []).append(path)
+    for (program, engines), paths in missing.items():
         message = (
-            f"With {' and '.join(paths)}, Podman and CRI-O run {program} for every container. The program is missing,"
-            " so no container starts."
+            f"With {' and '.join(paths)}, {program} runs for every container of {engines}. The program is missing, so"
+            " no such container starts."
         )
         yield report.critical("legacy-oci-hook", core_text.listed(paths), message, steps.PURGE_LEGACY)
-    if usable:
+    for engines, paths in usable.items():
         message = (
-            f"With {' and '.join(usable)}, Podman and CRI-O run NVIDIA's hook for every container. A container that"
-            " also uses CDI or NVIDIA's runtime gets its GPUs twice."
+            f"With {' and '.join(paths)}, NVIDIA's hook runs for every container of {engines}. A container that also"
+            " uses CDI or NVIDIA's runtime gets its GPUs twice."
         )
-        yield report.warning("legacy-oci-hook", core_text.listed(usable), message, steps.PURGE_LEGACY)
+        yield report.warning("legacy-oci-hook", core_text.listed(paths), message, steps.PURGE_LEGACY)
+
+
+def _hooks_in_use(configs: HostConfigs) -> dict[str, str]:
+    """Return NVIDIA's hooks that engines of the host run, with the names of these engines."""
+    by_name = {
+        "Podman": _hooks_of(configs, "podman", nvidia_files.HOOK_FOLDERS),
+        "CRI-O": _hooks_of(configs, "crio", configs.crio_hook_dirs),
+    }
+    in_use = {path: [name for name, hooks in by_name.items() if path in hooks] for path in nvidia_files.HOOK_PATHS}
+    return {path: " and ".join(names) for path, names in in_use.items() if names}
+
+
+def _hooks_of(configs: HostConfigs, engine: str, folders: t.Iterable[str]) -> list[str]:
+    """Return NVIDIA's hooks that an engine runs; none if the host has no trace of this engine."""
+    if not engines_registry.targets_on(configs.host, engine):
+        return []
+    return nvidia_files.nvidia_hooks(engines_base.HostFiles(configs.host, ""), folders)
 
 
 def managed_files(configs: HostConfigs) -> report.Findings:

@@ -10,12 +10,14 @@ only the rule about the kubelet itself applies, because other rules report a mis
 
 from __future__ import annotations
 
+import posixpath
 import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, steps
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import checkpoint
 
 KUBELET, PLUGIN = "kubelet", "device plugin"
@@ -93,6 +95,13 @@ class NodeFacts:
         live = report.table(self.engine.get("live"))
         default = report.text(live.get("default_runtime")) or report.text(self.engine.get("default_runtime"))
         return engines_base.is_nvidia_runtime(default, runtimes_of(self.engine).get(default))
+
+    @property
+    def runs_hook(self) -> bool:
+        """Whether the engine runs NVIDIA's hook for every container. Known of a hook of this collection only."""
+        files = report.texts(self.engine.get("recorded_files"))
+        is_possible = report.facts_of(self.engine).hook_mode
+        return is_possible and any(posixpath.basename(path) == nvidia_files.HOOK_NAME for path in files)
 
     @property
     def had_devices(self) -> bool:
@@ -214,6 +223,7 @@ def engine(facts: report.HostFacts) -> report.Findings:
         # A plugin that had registered GPUs has loaded NVML.
         and not node.had_devices
         and not node.has_nvidia_default
+        and not node.runs_hook
     ):
         yield _without_nvml(node, target, default or "another runtime", has_nvidia(runtimes))
 

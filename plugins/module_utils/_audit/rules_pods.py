@@ -32,6 +32,9 @@ def injection(facts: report.HostFacts) -> report.Findings:
     cdi = report.facts_of(node.engine).cdi_always or live.get("cdi")
     has_runtime = rules_kubernetes.has_nvidia(rules_kubernetes.runtimes_of(node.engine))
     has_nri = node.part.get("nri_plugin") is True
+    if names <= _BY_RUNTIME and node.runs_hook:
+        # The hook reads what the runtime would read.
+        return
     if names <= _BY_RUNTIME and not has_runtime and cdi is True and not has_nri:
         message = (
             f"The device plugin passes GPUs on with the strategy {shown}, which needs a runtime of NVIDIA, but {target}"

@@ -69,14 +69,12 @@ def missing_programs(
 
     ``own_runtime``: the engine may have a low-level runtime that is not in the PATH of the host, as that of K3s has.
     """
-    configured = {verify_checks.HOOK: settings.hook_path, "nvidia-container-cli": settings.cli_path}
-    configured["nvidia-ctk"] = settings.ctk_path
     found = own_runtime or folder.startswith("/snap/") or host.find_executable(settings.runtimes) is not None
     low = () if found else (f"one of {core_text.listed(settings.runtimes)}",)
     ldconfig = settings.ldconfig[1:] if settings.ldconfig.startswith("@/") else ""
     tools = (ldconfig,) if ldconfig and not host.is_executable(ldconfig) else ()
-    legacy = verify_checks.missing_programs(host, folder, "legacy", configured)
-    generated = verify_checks.missing_programs(host, folder, "cdi", configured)
+    legacy = verify_checks.missing_programs(host, folder, "legacy", settings)
+    generated = verify_checks.missing_programs(host, folder, "cdi", settings)
     return {
         explain_rules.LEGACY: (*low, *legacy, *tools),
         explain_rules.CDI: low,

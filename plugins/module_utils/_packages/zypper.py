@@ -46,7 +46,8 @@ _REMOVE_LOCK = "zypper removelock"
 _UPDATER = "transactional-update"
 # zypper adds the proxy of a repository to the addresses that it prints. It masks only the password of the repository.
 _PROXY_LOGIN = re.compile(r"(?<=[?&]proxy=)[^\s&]*@")
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+# Characters that XML does not allow. Ansible decodes bytes that are not UTF-8 as surrogates.
+_NOT_IN_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 class Zypper(rpm.RpmManager[zypper_locks.LockList]):
@@ -252,7 +253,7 @@ def elements(output: str, path: str) -> list[ElementTree.Element]:
     start, end = output.find("<stream>"), output.rfind("</stream>")
     try:
         # Only a document type, which must be before the first element, can define entities.
-        root = ElementTree.fromstring(_CONTROL.sub("", output[max(start, 0) : end + 9]))  # noqa: S314
+        root = ElementTree.fromstring(_NOT_IN_XML.sub("", output[max(start, 0) : end + 9]))  # noqa: S314
     except ElementTree.ParseError:
         return []
     return root.findall(f".//{path}")

@@ -10,7 +10,6 @@ It starts no container and runs no command.
 from __future__ import annotations
 
 import posixpath
-import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import compare as cdi_compare
@@ -19,7 +18,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import s
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import validate as cdi_validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
@@ -35,9 +33,9 @@ DRIVER, DEVICES, TOOLKIT, CONFIG, CDI = "driver", "device nodes", "toolkit", "co
 
 # The number of reasons that a message lists.
 _LISTED = 3
-_GPUS = "/proc/driver/nvidia/gpus"
-HOOK, _CLI = runtime_settings.HOOK, "nvidia-container-cli"
-_CDI_PROGRAMS = ("nvidia-ctk", "nvidia-cdi-hook")
+HOOK = runtime_settings.HOOK
+_LEGACY_PROGRAMS = (HOOK, runtime_settings.CLI)
+_CDI_PROGRAMS = (runtime_settings.CTK, "nvidia-cdi-hook")
 
 
 class Check(t.NamedTuple):
@@ -62,19 +60,20 @@ def skipped(name: str, detail: str) -> Check:
 
 
 def missing_programs(
-    host: hostfs.HostFS, folder: str, mode: str, configured: t.Mapping[str, str] = core_plan.NOTHING
+    host: hostfs.HostFS, folder: str, mode: str, settings: runtime_settings.RuntimeSettings
 ) -> tuple[str, ...]:
     """Return the programs of the toolkit that its runtime needs in a mode and that the host lacks.
 
-    The programs are searched in ``folder`` and in PATH. ``configured`` are the paths of config.toml, by program.
+    The programs are searched where config.toml names them, else in ``folder`` and in PATH.
     """
+    configured = settings.programs
 
     def is_found(name: str) -> bool:
         path = configured.get(name, "")
         return host.find_executable([path] if path.startswith("/") else [f"{folder}/{name}", path or name]) is not None
 
     if mode == "legacy":
-        return tuple(configured.get(name) or name for name in (HOOK, _CLI) if not is_found(name))
+        return tuple(configured.get(name) or name for name in _LEGACY_PROGRAMS if not is_found(name))
     return () if any(map(is_found, _CDI_PROGRAMS)) else (" or ".join(_CDI_PROGRAMS),)
 
 
@@ -120,18 +119,21 @@ class GpuChecks:
         if missing:
             command = device_nodes.CONTROL_NODES[missing[-1]]
             return failed(DEVICES, f"Missing device nodes: {', '.join(missing)}.", f"Run `{command}` as root.")
-        gpus = len(self._host.readable_entries(_GPUS))
-        nodes = [node for node in self._host.readable_entries("/dev") if re.match(r"nvidia[0-9]+\Z", node)]
+        try:
+            gpus = procfs.read_gpus(self._host)
+        except errors.NvidiaError as error:
+            return skipped(DEVICES, f"The device nodes of the GPUs were not checked. {error}")
         if not gpus:
-            return failed(DEVICES, f"{_GPUS} is empty: the driver has found no GPU.", "Read the kernel's log.")
-        if len(nodes) < gpus:
-            return failed(
-                DEVICES,
-                f"The driver has found {gpus} GPUs, but only {len(nodes)} of their device nodes exist"
-                " (/dev/nvidia0, /dev/nvidia1, ...).",
-                "Run `nvidia-smi` as root, which creates them.",
+            detail = f"{procfs.GPUS} has no GPU, or only excluded ones: the driver has found no GPU that it uses."
+            return failed(DEVICES, detail, "Read the kernel's log.")
+        nodes = [f"/dev/nvidia{gpu.minor}" for gpu in gpus]
+        missing = [node for node in nodes if not self._host.exists(node)]
+        if missing:
+            detail = (
+                f"The driver has found {len(gpus)} GPUs, but device nodes are missing: {core_text.listed(missing)}."
             )
-        return passed(DEVICES, f"All device nodes exist. GPUs: {gpus}.")
+            return failed(DEVICES, detail, "Run `nvidia-smi` as root, which creates them.")
+        return passed(DEVICES, f"All device nodes exist. GPUs: {len(gpus)}.")
 
     # -- the toolkit ---------------------------------------------------------------------------------------------
 
@@ -139,7 +141,9 @@ class GpuChecks:
         program = self._program or f"{self._runtime_dir}/{core_constants.MAIN_PROGRAM}"
         missing = [] if self._host.find_executable([program]) else [program]
         missing += self._missing_real_programs()
-        legacy, cdi = (missing_programs(self._host, self._runtime_dir, mode) for mode in ("legacy", "cdi"))
+        legacy, cdi = (
+            missing_programs(self._host, self._runtime_dir, mode, self.settings()) for mode in ("legacy", "cdi")
+        )
         # In mode auto, the toolkit's version decides between CDI and legacy.
         auto = [*legacy, *cdi] if legacy and cdi else []
         missing += {"legacy": list(legacy), "cdi": list(cdi), "auto": auto}[self.mode()]
@@ -157,7 +161,7 @@ class GpuChecks:
         """Return the missing programs of a directory install whose wrapper scripts are present."""
         if not self._host.exists(posixpath.join(self._runtime_dir, toolkit_constants.OWN_CONFIG_FILE)):
             return []
-        names = (posixpath.basename(self._program or core_constants.MAIN_PROGRAM), HOOK, _CLI)
+        names = (posixpath.basename(self._program or core_constants.MAIN_PROGRAM), *_LEGACY_PROGRAMS)
         scripts = [f"{self._runtime_dir}/{name}" for name in names if self._host.exists(f"{self._runtime_dir}/{name}")]
         return [f"{path}.real" for path in scripts if not self._host.is_executable(f"{path}.real")]
 

@@ -38,6 +38,9 @@ CRIO_DIR = "/etc/crio/crio.conf.d"
 PID_FILE = "/run/nvidia/toolkit/toolkit.pid"
 CONFIG_TOML = "/etc/nvidia-container-runtime/config.toml"
 HOOK_PROGRAM = "/usr/bin/nvidia-container-runtime-hook"
+PODMAN: dict[str, str | None] = {"/usr/bin/podman": ""}
+# CRI-O reads hooks in /etc only with such a setting.
+HOOKS_DIR = '[crio.runtime]\nhooks_dir = ["/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d"]\n'
 
 
 def example(name: str) -> str:
@@ -79,6 +82,18 @@ CASES: list[tuple[dict[str, str | None], str, str, str]] = [
      "flag-conflict", "critical", DAEMON_JSON),
     ({DAEMON_JSON: '{"default-runtime": "runc"}', UNIT: unit("--default-runtime=nvidia")},
      "flag-conflict", "critical", DAEMON_JSON),
+    *(
+        ({DAEMON_JSON: settings, UNIT: unit(flag)}, "flag-conflict", "critical", DAEMON_JSON)
+        for flag, settings in (
+            ("--authorization-plugin=opa", '{"authorization-plugins": []}'),
+            ("--default-address-pool=base=10.1.0.0/16,size=24", '{"default-address-pools": []}'),
+            ("--default-network-opt=bridge=x=1", '{"default-network-opts": {}}'),
+            ("-b=br0", '{"bridge": "br0"}'),
+            ("--host-gateway-ip=192.0.2.1", '{"host-gateway-ip": "192.0.2.1"}'),
+            ("--host-gateway-ip=192.0.2.1", '{"host-gateway-ips": []}'),
+            ("--no-proxy=x", '{"proxies": {"no-proxy": "x"}}'),
+        )
+    ),
     ({UNIT: unit(""), OVERRIDE: "[Service]\nRestart=no\n"}, "vendor-override", "warning", OVERRIDE),
     ({"/etc/dgx-release": "DGX_NAME=x"}, "vendor-image", "info", "/etc/dgx-release"),
     ({"/usr/bin/nvidia-docker": ""}, "nvidia-docker", "info", "/usr/bin/nvidia-docker"),
@@ -94,11 +109,15 @@ CASES: list[tuple[dict[str, str | None], str, str, str]] = [
      "runtime-defined-twice", "warning", f"{CRIO_DIR}/99-nvidia.conf"),
     ({CRIO_MAIN: RUNTIME.replace("nvidia]", "nvidia-experimental]")}, "runtime-experimental", "warning", CRIO_MAIN),
     ({PID_FILE: "12\n"}, "gpu-operator-owns-toolkit", "warning", PID_FILE),
-    ({"/run/nvidia/validations": None}, "gpu-operator-leftovers", "info", "/run/nvidia/validations"),
     ({"/usr/local/nvidia/toolkit": None}, "gpu-operator-leftovers", "info", "/usr/local/nvidia/toolkit"),
-    ({HOOK: HOOK_FILE}, "legacy-oci-hook", "critical", HOOK),
-    ({HOOK: HOOK_FILE, HOOK_PROGRAM: ""}, "legacy-oci-hook", "warning", HOOK),
-    ({OWN_HOOK: '{"hook": "/opt/nvidia-container-toolkit"}'}, "legacy-oci-hook", "critical", OWN_HOOK),
+    ({HOOK: HOOK_FILE, **PODMAN}, "legacy-oci-hook", "critical", HOOK),
+    ({HOOK: HOOK_FILE, HOOK_PROGRAM: "", **PODMAN}, "legacy-oci-hook", "warning", HOOK),
+    ({HOOK: HOOK_FILE, CRIO_MAIN: ""}, "legacy-oci-hook", "critical", HOOK),
+    ({OWN_HOOK: '{"hook": "/opt/nvidia-container-toolkit"}', **PODMAN}, "legacy-oci-hook", "critical", OWN_HOOK),
+    ({OWN_HOOK: HOOK_FILE, CRIO_MAIN: HOOKS_DIR}, "legacy-oci-hook", "critical", OWN_HOOK),
+    # The first one is replaced by the second, whose program exists.
+    ({HOOK: HOOK_FILE.replace("/usr/bin/", "/opt/"), OWN_HOOK: HOOK_FILE, HOOK_PROGRAM: "", **PODMAN},
+     "legacy-oci-hook", "warning", OWN_HOOK),
     ({MAIN: f"# Ansible managed: x\n{main_file()}"}, "other-config-management", "warning", MAIN),
     ({CONFIG_TOML: "# This file is managed by Puppet.\n"}, "other-config-management", "warning", CONFIG_TOML),
 ]  # fmt: skip

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.leftovers import OWN_HOOK
+
 NVIDIA = "/usr/bin/nvidia-container-runtime"
 GPU, MIG, SHARED = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
@@ -31,6 +33,11 @@ def containerd(
         "live": {"version": "1.7.24", "runtimes": {**runtimes, "runc": ""}, "default_runtime": default, "cdi": cdi},
         **other,
     }
+
+
+def crio(**other: t.Any) -> dict[str, t.Any]:
+    # CRI-O does not report its runtimes, and always uses CDI. The kubelet of these reports uses the target containerd.
+    return {**containerd("crun", nvidia=False), "engine": "crio", **other}
 
 
 def gpu(uuid: str, *migs: str, mig: bool = False) -> dict[str, t.Any]:
@@ -144,4 +151,6 @@ STRATEGIES: list[tuple[list[str], dict[str, t.Any], str | None]] = [
     (["cdi-cri"], containerd("runc", nvidia=False, cdi=True), None),
     (["cdi-cri"], containerd("runc"), None),
     ([], containerd("runc", nvidia=False, cdi=True), None),
+    (["envvar"], crio(), "plugin-needs-runtime"),
+    (["envvar"], crio(recorded_files=[OWN_HOOK]), None),
 ]

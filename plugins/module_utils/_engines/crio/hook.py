@@ -25,7 +25,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio impo
 HOOK_MODE = "hook"
 HOOKS_DIR = (*crio_config.RUNTIME, "hooks_dir")
 # The default of CRI-O (crio.conf.d(5)).
-_DEFAULT = nvidia_files.HOOK_FOLDERS[:1]
+DEFAULT_DIRS = nvidia_files.HOOK_FOLDERS[:1]
 
 
 class CrioHooks:
@@ -118,7 +118,7 @@ class CrioHooks:
         paths = [path for flag in flags for path in flag.split(",")] if flags else self.planner.current.value(HOOKS_DIR)
         return [
             posixpath.normpath(path)
-            for path in (paths if isinstance(paths, list) else _DEFAULT)
+            for path in (paths if isinstance(paths, list) else DEFAULT_DIRS)
             if isinstance(path, str) and path.startswith("/")
         ]
 
@@ -140,10 +140,10 @@ class CrioHooks:
             defining = None if self._flags() else current.defining_file(HOOKS_DIR)
             place = f"{defining.path}: hooks_dir" if defining is not None else "The flag --hooks-dir of the unit"
             raise errors.NvidiaError(
-                f"{place} contains no absolute path, so CRI-O runs no hooks. Add {_DEFAULT[0]}, or use"
+                f"{place} contains no absolute path, so CRI-O runs no hooks. Add {DEFAULT_DIRS[0]}, or use"
                 f" {errors.option:config_mode}: auto."
             )
-        folder = _DEFAULT[0] if _DEFAULT[0] in folders else folders[-1]
+        folder = DEFAULT_DIRS[0] if DEFAULT_DIRS[0] in folders else folders[-1]
         name = nvidia_files.HOOK_NAME
         for later in folders[folders.index(folder) + 1 :]:
             if later != folder and self.context.files.glob(f"{later}/{name}"):

@@ -79,6 +79,7 @@ class DockerPlanner:
                 self.file.write((RUNTIMES, name, key), path)
         if request.enable_cdi == engines_request.CDI_AUTO:
             self._enable_cdi_by_version()
+            self._check_version(request)
         elif request.enable_cdi is not None:
             self.file.write(CDI, request.enable_cdi)
             if self.context.version is not None and self.context.version < CDI_SINCE:
@@ -186,6 +187,17 @@ class DockerPlanner:
         return name in _entries(self.document) or is_builtin(name) or (is_accepted(name) and not had_entry)
 
     # -- refusals ------------------------------------------------------------------------------------------------
+
+    def _check_version(self, request: engines_request.RuntimeRequest) -> None:
+        """Raise NvidiaError if containers need CDI and only the unknown version decides whether it is on."""
+        if request.register or self.context.version is not None:
+            return
+        if _cdi(self.document, self.context.unit, None) is None:
+            raise errors.NvidiaError(
+                f"{self.context.path} was not changed, because the version of Docker is unknown, and it decides whether"
+                f" CDI is on. Without CDI and a runtime containers would get no GPUs. Set"
+                f" {errors.option:engine_version}, {errors.option:enable_cdi}: true, or {errors.option:register}: true."
+            )
 
     def _check_types(self, runtimes: t.Iterable[str]) -> None:
         self._check_type((RUNTIMES,), "object", "Make it an object of runtimes, or remove it.")

@@ -20,7 +20,7 @@ AUTO, LEGACY = "auto", "legacy"
 # From this version on, auto is just-in-time CDI instead of legacy, and one function (VisibleDevices) is used by the
 # hook and by all modes.
 _UNIFIED = toolkit_installed.version_key("1.18.0-rc.1")
-HOOK = "nvidia-container-runtime-hook"
+HOOK, CLI, CTK = "nvidia-container-runtime-hook", "nvidia-container-cli", "nvidia-ctk"
 ALL_CAPABILITIES = frozenset(("compat32", "compute", "display", "graphics", "ngx", "utility", "video"))
 
 
@@ -46,7 +46,7 @@ class RuntimeSettings(t.NamedTuple):
     csv_folder: str = "/etc/nvidia-container-runtime/host-files-for-container.d"
     cli_path: str = ""
     hook_path: str = HOOK
-    ctk_path: str = "nvidia-ctk"
+    ctk_path: str = CTK
     runtimes: tuple[str, ...] = ("runc", "crun")
     ldconfig: str = ""
     invalid: str = ""
@@ -54,6 +54,11 @@ class RuntimeSettings(t.NamedTuple):
     @property
     def swarm_variables(self) -> tuple[str, ...]:
         return tuple(filter(None, (name.strip() for name in self.swarm_resource.split(","))))
+
+    @property
+    def programs(self) -> dict[str, str]:
+        """The paths or names with which other programs of the toolkit are run. Empty: the usual name."""
+        return {HOOK: self.hook_path, CLI: self.cli_path, CTK: self.ctk_path}
 
     @property
     def cdi_folders(self) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.foreign_files import
     K3S,
     KUBESPRAY,
     PID_FILE,
+    PODMAN,
     UNIT,
     create,
     unit,
@@ -90,10 +91,16 @@ def test_each_rule(tree: Tree, files: dict[str, str | None], name: str, severity
         ({f"{K3S}/config-v3.toml.tmpl": "# Debugging\n{{- template `base` . -}}\n"}, "custom-template"),
         ({DAEMON_JSON: '{"runtimes": {}}', UNIT: unit("--add-runtime nvidia=x")}, "flag-conflict"),
         ({DAEMON_JSON: '{"debug": true}', UNIT: unit("-H fd://")}, "flag-conflict"),
+        ({DAEMON_JSON: '{"proxies": {"http-proxy": "x"}}', UNIT: unit("--no-proxy=x")}, "flag-conflict"),
+        # The operator's validator uses it, and other pods of the operator wait for its files.
+        ({"/run/nvidia/validations": None}, "gpu-operator-leftovers"),
         ({f"{CRIO_DIR}/10-x.conf": "[crio]\n"}, "backup-in-config-directory"),
         ({"/usr/local/nvidia/toolkit.versions/1": None, "/usr/local/nvidia/toolkit": "@toolkit.versions/1"},
          "gpu-operator-leftovers"),
-        ({HOOK: '{"hook": {"path": "/usr/bin/other"}}'}, "legacy-oci-hook"),
+        ({HOOK: '{"hook": {"path": "/usr/bin/other"}}', **PODMAN}, "legacy-oci-hook"),
+        ({HOOK: HOOK_FILE, OWN_HOOK: '{"hook": {"path": "/usr/bin/other"}}', **PODMAN}, "legacy-oci-hook"),
+        ({HOOK: HOOK_FILE}, "legacy-oci-hook"),
+        ({OWN_HOOK: HOOK_FILE, CRIO_MAIN: ""}, "legacy-oci-hook"),
         ({MAIN: f"{main_file()}\n# Ansible managed\n"}, "other-config-management"),
         ({MAIN: f"# Written by gpufleet.nvidia.nvidia_runtime_config, which takes it away.\n{main_file()}"},
          "other-config-management"),
@@ -146,7 +153,14 @@ def test_other_data_directory_of_rke2(tree: Tree) -> None:
 def test_recorded_files_give_no_findings(tree: Tree) -> None:
     create(
         tree,
-        {MAIN: main_file(), DROP_IN: snapshot(), HOOK: HOOK_FILE, STRAY: small_drop_in(), CRIO_STRAY: CRIO_DROP_IN},
+        {
+            MAIN: main_file(),
+            DROP_IN: snapshot(),
+            HOOK: HOOK_FILE,
+            STRAY: small_drop_in(),
+            CRIO_STRAY: CRIO_DROP_IN,
+            **PODMAN,
+        },
     )
     assert {"drop-in-copies-settings", "legacy-oci-hook", "drop-in-of-old-toolkit"} <= {one.id for one in found(tree)}
     for path in (DROP_IN, HOOK, STRAY, CRIO_STRAY):
@@ -156,7 +170,7 @@ def test_recorded_files_give_no_findings(tree: Tree) -> None:
 
 
 def test_stopped_gpu_operator(tree: Tree) -> None:
-    create(tree, {PID_FILE: "4711", "/run/nvidia/validations": None, "/proc/1": None})
+    create(tree, {PID_FILE: "4711", "/usr/local/nvidia/toolkit": None, "/proc/1": None})
     live = HostFS(str(tree.path), live=True)
     assert [one.id for one in foreign_files_of(live, HostFacts({}))] == ["gpu-operator-leftovers"]
     create(tree, {"/proc/4711": None})
@@ -191,7 +205,7 @@ def test_damaged_files_are_no_error(tree: Tree, seed: int) -> None:
 
 
 def test_unreadable_files_are_skipped(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    create(tree, {MAIN: KUBESPRAY, HOOK: HOOK_FILE})
+    create(tree, {MAIN: KUBESPRAY, HOOK: HOOK_FILE, **PODMAN})
     read = HostFS.read
 
     def refuse(host: HostFS, path: str, most: int = FILE_BYTES) -> bytes | None:
@@ -203,7 +217,13 @@ def test_unreadable_files_are_skipped(tree: Tree, monkeypatch: pytest.MonkeyPatc
     assert [one.id for one in found(tree)] == ["legacy-oci-hook"]
 
 
+def test_a_hook_names_the_engines_that_run_it(tree: Tree) -> None:
+    create(tree, {HOOK: HOOK_FILE, CRIO_MAIN: "", **PODMAN})
+    (one,) = found(tree)
+    assert "every container of Podman and CRI-O." in one.text
+
+
 def test_large_files_are_skipped(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    create(tree, {HOOK: HOOK_FILE})
+    create(tree, {HOOK: HOOK_FILE, **PODMAN})
     monkeypatch.setattr(foreign_files, "_MAX_BYTES", 10)
     assert found(tree) == []

@@ -24,6 +24,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kubernetes_reports i
     A,
     B,
     containerd,
+    crio,
     driver,
     gpu,
     gpus,
@@ -33,6 +34,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kubernetes_reports i
     resource,
     socket,
 )
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.leftovers import OWN_HOOK
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -141,8 +143,13 @@ def test_an_engine_with_cdi_alone(tmp_path: Path) -> None:
     # A RuntimeClass needs the runtime first.
     assert "runtimeClassName" not in found[0]["advice"]
     # CRI-O always uses CDI, and does not report it.
-    crio = [containerd("runc", nvidia=False, engine="crio", target="crio")]
-    assert ids(tmp_path, engine="crio", engines=crio, **{**NOTHING, "dra_drivers": [driver(True)]}) == []
+    assert ids(tmp_path, engines=[crio()], **{**NOTHING, "dra_drivers": [driver(True)]}) == []
+
+
+def test_the_hook_of_crio_needs_no_runtime(tmp_path: Path) -> None:
+    for files, expected in (([], "device-plugin-without-nvml"), ([OWN_HOOK], "device-plugin-missing")):
+        found = ids(tmp_path, engines=[crio(recorded_files=files)], **FAILING)
+        assert found == [(expected, "critical")]
 
 
 def test_a_plugin_that_needs_no_runtime(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ WITH_SETTING = {
 }
 
 
-def tree_of(root: Path, engine: str, flavor: str | None, version: str, files: dict[str, str]) -> EngineTree:
+def tree_of(root: Path, engine: str, flavor: str | None, version: str | None, files: dict[str, str]) -> EngineTree:
     """Return an offline tree with the toolkit, of an engine whose version is known."""
     tree = EngineTree(root, engine, flavor, {**files, NVIDIA: "", "/usr/bin/runc": ""}, live=False)
     tree.options["engine_version"] = version
@@ -183,6 +183,18 @@ def test_refuses_to_leave_a_host_without_cdi(tmp_path: Path, engine: str, versio
     assert tree.files() == before
     if engine != "crio":
         assert tree.present(register=False, enable_cdi=True).cdi
+
+
+def test_refuses_docker_of_unknown_version(tmp_path: Path) -> None:
+    tree = tree_of(tmp_path, "docker", None, None, {DAEMON_JSON: DOCKER})
+
+    with pytest.raises(NvidiaError, match=r"version of Docker is unknown.*engine_version"):
+        tree.present(register=False)
+    assert tree.text(DAEMON_JSON) == DOCKER
+    assert tree.present(register=False, enable_cdi=True).cdi
+    # The file decides now, and auto does not change what it finds.
+    tree.write(DAEMON_JSON, '{"features": {"cdi": true}}')
+    assert not tree.present(register=False).changed
 
 
 @pytest.mark.parametrize(

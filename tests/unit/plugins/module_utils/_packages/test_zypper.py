@@ -24,7 +24,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base imp
     Commands,
     Preview,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.zypper import Zypper, preview_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.zypper import Zypper, elements, preview_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.zypper_locks import LOCKS
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import FakePrograms, write_file
 
@@ -250,6 +250,12 @@ def test_messages_have_no_password_of_a_proxy(zypper: Zypper, programs: Programs
     with pytest.raises(CommandError, match=r"proxy=\*+@proxy/&proxyport=3128") as caught:
         zypper.apply(Change({NAME: "1-1"}))
     assert "sec" not in str(caught.value)
+
+
+@pytest.mark.parametrize("character", ["\x1b", "\udcfc", "\ufffe"])
+def test_characters_that_xml_does_not_allow(character: str) -> None:
+    (found,) = elements(f"<stream><repo alias='a{character}b'/></stream>", "repo")
+    assert found.get("alias") == "ab"
 
 
 # -- hosts whose packages cannot change --------------------------------------------------------------------------------

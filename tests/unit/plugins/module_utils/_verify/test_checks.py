@@ -32,10 +32,12 @@ VERSION = (
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (dvs-builder@U22)\n"
     "GCC version:  gcc version 12.3.0\n"
 )
+INFORMATION = "proc/driver/nvidia/gpus/0000:0{}:00.0/information"
+GPU = "Bus Location: \t 0000:0{}:00.0\nDevice Minor: \t {}\nGPU Excluded:\t {}\n"
 FILES = {
     "proc/driver/nvidia/version": VERSION,
-    "proc/driver/nvidia/gpus/0000:01:00.0/information": "",
-    "proc/driver/nvidia/gpus/0000:02:00.0/information": "",
+    INFORMATION.format(1): GPU.format(1, 0, "No"),
+    INFORMATION.format(2): GPU.format(2, 1, "No"),
     "dev/nvidiactl": "",
     "dev/nvidia-uvm": "",
     "dev/nvidia-uvm-tools": "",
@@ -119,13 +121,29 @@ def test_missing_driver(root: Path, vendors: list[str], detail: str, advice: str
         (["nvidia-uvm"], "Missing device nodes: /dev/nvidia-uvm.", "Run `nvidia-modprobe -u -c 0` as root."),
         (["nvidiactl"], "Missing device nodes: /dev/nvidiactl.", "Run `nvidia-modprobe -c 255` as root."),
         (["nvidiactl", "nvidia-uvm"], "nodes: /dev/nvidiactl, /dev/nvidia-uvm.", "`nvidia-modprobe -u -c 0`"),
-        (["nvidia1"], "found 2 GPUs, but only 1 of their device nodes exist", "nvidia-smi"),
+        (["nvidia1"], "found 2 GPUs, but device nodes are missing: /dev/nvidia1.", "nvidia-smi"),
     ],
 )
 def test_missing_device_nodes(root: Path, missing: list[str], detail: str, advice: str) -> None:
+    write(root, "dev/nvidia7", "")
     for name in missing:
         (root / "dev" / name).unlink()
     assert_failed(gpu_checks(root).devices(), detail, advice)
+
+
+def test_excluded_gpus_need_no_device_node(root: Path) -> None:
+    write(root, INFORMATION.format(2), GPU.format(2, 1, "Yes"))
+    (root / "dev/nvidia1").unlink()
+    assert gpu_checks(root).devices().detail == "All device nodes exist. GPUs: 1."
+    write(root, INFORMATION.format(1), GPU.format(1, 0, "Yes"))
+    assert_failed(gpu_checks(root).devices(), "or only excluded ones")
+
+
+def test_unreadable_information_is_not_checked(root: Path) -> None:
+    write(root, INFORMATION.format(2), "")
+    check = gpu_checks(root).devices()
+    assert check.ok is None
+    assert "the GPU does not answer the driver" in check.detail
 
 
 def test_driver_without_gpus(root: Path) -> None:
@@ -180,6 +198,14 @@ def test_toolkit_in_a_directory(root: Path) -> None:
         assert_failed(checks.config(), f"/{TOOLKIT_CONFIG}, line 1")
     (root / "opt/toolkit/nvidia-container-runtime.real").unlink()
     assert_failed(in_directory.toolkit(), "Missing programs: /opt/toolkit/nvidia-container-runtime.real.")
+
+
+def test_programs_at_the_paths_of_config_toml(root: Path) -> None:
+    write(root, CONFIG, '[nvidia-container-cli]\npath = "/opt/nvidia/cli"\n')
+    check = gpu_checks(root, "nvidia-legacy").toolkit()
+    assert_failed(check, "Missing programs: /opt/nvidia/cli.")
+    os.renames(root / "usr/bin/nvidia-container-cli", root / "opt/nvidia/cli")
+    assert gpu_checks(root, "nvidia-legacy").toolkit().ok
 
 
 @pytest.mark.parametrize(
