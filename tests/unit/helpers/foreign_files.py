@@ -64,6 +64,16 @@ def unit(flags: str) -> str:
 
 RUNTIME = '[crio.runtime.runtimes.nvidia]\nruntime_path = "/usr/bin/nvidia-container-runtime"\n'
 KUBESPRAY = example("containerd-kubespray.toml")
+# Flags of dockerd, and daemon.json with the same setting, whose name differs.
+CONFLICTS = [
+    ("--authorization-plugin=opa", '{"authorization-plugins": []}'),
+    ("--default-address-pool=base=10.1.0.0/16,size=24", '{"default-address-pools": []}'),
+    ("--default-network-opt=bridge=x=1", '{"default-network-opts": {}}'),
+    ("-b=br0", '{"bridge": "br0"}'),
+    ("--host-gateway-ip=192.0.2.1", '{"host-gateway-ip": "192.0.2.1"}'),
+    ("--host-gateway-ip=192.0.2.1", '{"host-gateway-ips": []}'),
+    ("--no-proxy=x", '{"proxies": {"no-proxy": "x"}}'),
+]
 # The files of a host, and the finding's id, severity and subject.
 CASES: list[tuple[dict[str, str | None], str, str, str]] = [
     ({MAIN: KUBESPRAY}, "kubespray-owns-file", "warning", MAIN),
@@ -82,18 +92,6 @@ CASES: list[tuple[dict[str, str | None], str, str, str]] = [
      "flag-conflict", "critical", DAEMON_JSON),
     ({DAEMON_JSON: '{"default-runtime": "runc"}', UNIT: unit("--default-runtime=nvidia")},
      "flag-conflict", "critical", DAEMON_JSON),
-    *(
-        ({DAEMON_JSON: settings, UNIT: unit(flag)}, "flag-conflict", "critical", DAEMON_JSON)
-        for flag, settings in (
-            ("--authorization-plugin=opa", '{"authorization-plugins": []}'),
-            ("--default-address-pool=base=10.1.0.0/16,size=24", '{"default-address-pools": []}'),
-            ("--default-network-opt=bridge=x=1", '{"default-network-opts": {}}'),
-            ("-b=br0", '{"bridge": "br0"}'),
-            ("--host-gateway-ip=192.0.2.1", '{"host-gateway-ip": "192.0.2.1"}'),
-            ("--host-gateway-ip=192.0.2.1", '{"host-gateway-ips": []}'),
-            ("--no-proxy=x", '{"proxies": {"no-proxy": "x"}}'),
-        )
-    ),
     ({UNIT: unit(""), OVERRIDE: "[Service]\nRestart=no\n"}, "vendor-override", "warning", OVERRIDE),
     ({"/etc/dgx-release": "DGX_NAME=x"}, "vendor-image", "info", "/etc/dgx-release"),
     ({"/usr/bin/nvidia-docker": ""}, "nvidia-docker", "info", "/usr/bin/nvidia-docker"),
@@ -121,3 +119,7 @@ CASES: list[tuple[dict[str, str | None], str, str, str]] = [
     ({MAIN: f"# Ansible managed: x\n{main_file()}"}, "other-config-management", "warning", MAIN),
     ({CONFIG_TOML: "# This file is managed by Puppet.\n"}, "other-config-management", "warning", CONFIG_TOML),
 ]  # fmt: skip
+CASES += [
+    ({DAEMON_JSON: settings, UNIT: unit(flag)}, "flag-conflict", "critical", DAEMON_JSON)
+    for flag, settings in CONFLICTS
+]
