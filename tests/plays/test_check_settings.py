@@ -31,7 +31,7 @@ HOSTS: dict[str, tuple[dict[str, t.Any], list[str]]] = {
               ["nvidia_runtime_set_as_default", "nvidia_cdi_mode", "must be one of: auto, nvml", "got: xy"]),
     # Rules about several variables, of which only some are set.
     "repository": ({"nvidia_toolkit_key_fingerprint": "ABCD", "nvidia_host_root": "/tree", "nvidia_cdi_host_root": "/"},
-                   ["must have 40 hexadecimal digits. It has 4 characters.", "nvidia_cdi_host_root is /."]),
+                   ["must have 40 hexadecimal digits and nothing else.", "nvidia_cdi_host_root is /."]),
     "shapes": ({"nvidia_toolkit_files": "/a.deb", "nvidia_runtime_engines": None},
                ["nvidia_toolkit_files is a text.", "nvidia_runtime_engines is None."]),
     "hook": ({"nvidia_runtime_before_restart": "{{ playbook_dir }}/none.yml"},
