@@ -74,7 +74,7 @@ PLAYS = [
         "misspelt": Case(MISSPELT, (SET_DEFAULT,)),
         "value": Case({"nvidia_runtime_engines": ["dokcer"]}, ("nvidia_runtime_engines has 'dokcer'.",)),
         "fingerprint": Case({"nvidia_toolkit_key_fingerprint": "ABCD"},
-                            ("must have 40 hexadecimal digits. It has 4 characters.",)),
+                            ("must have 40 hexadecimal digits and nothing else.",)),
         "password": Case({"nvidia_toolkit_base_url": "https://me:secret@mirror.example.com"},
                          ("Remove it from nvidia_toolkit_base_url",)),
         "correct": Case({**COUNTED, "nvidia_driver_branch": "580", "nvidia_runtime_engines": "auto"}),
