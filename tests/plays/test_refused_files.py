@@ -79,7 +79,7 @@ CASES = {
     "containerd-options": Case("containerd", {CONTAINERD: v2(f"{CRI}.containerd.runtimes.nvidia]\noptions = 1")},
                                f"{NOT_A_TABLE}.containerd.runtimes.nvidia.options is not a table"),
     "containerd-disabled": Case("containerd", {CONTAINERD: v2('disabled_plugins = "cri"')}, "/etc/containerd/config"),
-    "containerd-missing": Case("containerd", import_of(None), "/etc/containerd/config.toml imports files that do not exist"),
+    "containerd-missing": Case("containerd", import_of(None), "/etc/containerd/config.toml imports files that"),
     "containerd-broken": Case("containerd", import_of("x"), "/etc/containerd/a.toml, line 1, column 2: "),
     "containerd-imported": Case("containerd", import_of(v2("plugins = 1")), "/etc/containerd/a.toml, line 2"),
     "crio-default": Case("crio", {CRIO: "[crio.runtime]\ndefault_runtime = 3\n"}, "/etc/crio/crio.conf, line 2"),
