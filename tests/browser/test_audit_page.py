@@ -252,9 +252,17 @@ def test_address_contains_the_filter(page: Page, report: dict[str, t.Any]) -> No
     assert page.hosts() == names(report, lambda host: "crio" in [engine["target"] for engine in host["engines"]])
 
 
-@pytest.mark.parametrize(
-    "fragment", ["#sort=99", "#sort=x&severity=&engine=nobody&finding=%00", "#%", "#sort=8-", "#constructor=1"]
-)
+# Addresses whose filter the page ignores, by what is wrong with them.
+INVALID_ADDRESSES = {
+    "the number of no column": "#sort=99",
+    "the number of no column, descending": "#sort=8-",
+    "no number, and the values of no host": "#sort=x&severity=&engine=unknown&finding=%00",
+    "a percent sign without digits": "#%",
+    "the name of a property of every JavaScript object": "#constructor=1",
+}
+
+
+@pytest.mark.parametrize("fragment", INVALID_ADDRESSES.values(), ids=INVALID_ADDRESSES.keys())
 def test_invalid_address(page: Page, report: dict[str, t.Any], fragment: str) -> None:
     page.open(fragment)
     assert page.one("#status").text

@@ -232,7 +232,7 @@ def describe_cdi(
     read, unread, missing_package = _read(host, cdi_records.known_documents(records), problems)
     found = cdi_registry.resolve(read)
     refresh = _refresh_report(host, run, problems)
-    partial_paths = {record.path for record in records if record.device_ids and cdi_edits.ALL not in record.device_ids}
+    partial_paths = {record.path for record in records if not cdi_edits.selects_all(record.device_ids)}
     files = []
     for file in found.files:
         same_kind = [other for other in found.files if other is not file and other.kind == file.kind]

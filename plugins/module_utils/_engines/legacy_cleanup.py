@@ -449,8 +449,9 @@ def crio(scan: LegacyCleanup) -> None:
     )
     after = crio_config.CrioFiles.of(scan.cleaned_context())
     default, version = after.default_runtime(), scan.context.version
-    is_lost = default is not None and default not in scan.requested and not after.defines(default, version)
-    if is_lost and before.defines(default or "", version):
+    if default is None or default in scan.requested:
+        return
+    if not after.defines(default, version) and before.defines(default, version):
         scan.keep_files_read_by_engine(
             f"Leftovers in the files of CRI-O were kept, because the default runtime {default} is one of them. Set"
             " another default runtime, then run this task again."

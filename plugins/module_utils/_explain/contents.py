@@ -22,13 +22,13 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
     container as explain_container,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes
 
 if t.TYPE_CHECKING:
     Data = t.Mapping[str, t.Any]
 
 
 _NODE = re.compile(r"/dev/(?:nvidia|dri/)")
-GPU_NODE = re.compile(r"/dev/nvidia[0-9]+\Z")
 # The names of the driver's files: libraries, programs, firmware, and files in directories named nvidia.
 _FILE = re.compile(r"(?:\A|/)(?:lib(?:nvidia|cuda|nv|GLX?_nvidia|EGL_nvidia|vdpau_nvidia)|nvidia|gsp_)[^/]*\Z")
 _VERSIONED = re.compile(r"(?:\A|/)(libcuda|libnvidia-ml)\.so\.([0-9]+\.[0-9.]*[0-9])\Z")
@@ -58,7 +58,7 @@ class Contents(t.NamedTuple):
 
     @property
     def has_gpu(self) -> bool:
-        return self.whole_dev or any(GPU_NODE.match(path) for path in self.devices)
+        return self.whole_dev or any(device_nodes.GPU_NODE.fullmatch(path) for path in self.devices)
 
     def other_versions(self, driver: str) -> tuple[str, ...]:
         """Return the libraries of which the container has another version than ``driver``, and not that of ``driver``.

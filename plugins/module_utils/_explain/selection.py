@@ -197,7 +197,7 @@ class Selected:
         return None
 
     def _has_gpu_node(self, device: str) -> bool:
-        return any(explain_contents.GPU_NODE.match(node) for node in self.specifications.expected([device]).devices)
+        return any(device_nodes.GPU_NODE.fullmatch(node) for node in self.specifications.expected([device]).devices)
 
     def _closed(self) -> Step | None:
         """Return the step for a requested device with nodes that the container may not both read and write."""
@@ -275,4 +275,4 @@ class Selected:
         if not all(gpu.nodes for gpu in self.host.all_gpus):
             return []
         known = {node for gpu in self.host.all_gpus for node in gpu.nodes}
-        return [node for node in self.expected.devices if explain_contents.GPU_NODE.match(node) and node not in known]
+        return [node for node in self.expected.devices if device_nodes.GPU_NODE.fullmatch(node) and node not in known]

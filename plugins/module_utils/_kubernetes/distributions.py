@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
@@ -127,15 +126,9 @@ def _starts_kubelet(row: Distribution, unit: systemd_units.Unit) -> bool:
     """Return whether the unit starts a kubelet, and not only the control plane."""
     if row.name == "k0s" and "controller" in unit.arguments:
         # cmd/controller/controller.go of k0s 1.36.
-        return _has_flag(unit, "enable-worker") or _has_flag(unit, "single")
+        return unit.is_on("enable-worker") or unit.is_on("single")
     # --disable-agent of K3s (pkg/cli/cmds/server.go of K3s 1.34).
-    return not _has_flag(unit, "disable-agent")
-
-
-def _has_flag(unit: systemd_units.Unit, name: str) -> bool:
-    """Return whether a flag is on, with one or two dashes and each spelling of true that Go accepts."""
-    flags = [argument.lstrip("-").partition("=") for argument in unit.arguments if argument.startswith("-")]
-    return any(flag == name and (not sign or value in core_text.GO_TRUE) for flag, sign, value in flags)
+    return not unit.is_on("disable-agent")
 
 
 def kind_of(found: FoundKubelet, host: hostfs.HostFS) -> str:

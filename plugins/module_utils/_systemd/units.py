@@ -16,6 +16,7 @@ import types
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import env_file
 
 # Values of the specifiers in units of the system, in contrast to units of a user (systemd.unit(5), "Specifiers").
@@ -137,6 +138,12 @@ class Unit(t.NamedTuple):
                 continue
             values += [argument[len(name) :] for name in attached if argument.startswith(name)]
         return values
+
+    def is_on(self, name: str) -> bool:
+        """Return whether the unit sets a boolean flag, in a spelling that Go reads as true. The last one counts."""
+        flags = [argument.partition("=") for argument in self.arguments[1:]]
+        values = [value if sign else "true" for flag, sign, value in flags if flag in (f"-{name}", f"--{name}")]
+        return bool(values) and values[-1] in core_text.GO_TRUE
 
     def absolute(self, value: str) -> str:
         """Return the absolute path of a ``value`` of a flag."""

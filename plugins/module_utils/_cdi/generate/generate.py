@@ -172,7 +172,7 @@ class SpecGenerator:
     ) -> list[str]:
         """Return warnings about GPUs and libraries that a specification of all GPUs lacks."""
         ids = self._options.request.device_ids
-        if mode != cdi_modes.NVML or found is None or (ids and cdi_edits.ALL not in ids):
+        if mode != cdi_modes.NVML or found is None or not cdi_edits.selects_all(ids):
             return []
         return completeness.warnings_of(document, self._host, self._files(), found)
 

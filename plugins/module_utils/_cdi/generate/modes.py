@@ -53,7 +53,7 @@ def selected_devices(
     """
     selected = (
         _all_devices(gpu_inventory)
-        if not ids or cdi_edits.ALL in ids
+        if cdi_edits.selects_all(ids)
         else [_by_identifier(gpu_inventory, identifier) for identifier in ids]
     )
     if not selected:
@@ -76,7 +76,7 @@ def selected_gpus(gpu_inventory: inventory.GpuInventory, ids: t.Sequence[str]) -
 
     Raises NvidiaError for an unknown identifier.
     """
-    if not ids or cdi_edits.ALL in ids:
+    if cdi_edits.selects_all(ids):
         return gpu_inventory
     selected = list(dict.fromkeys(_by_identifier(gpu_inventory, identifier) for identifier in ids))
     gpus = []

@@ -378,8 +378,8 @@ def specification_problems(path: str, options: cdi_options.CdiOptions, host: hos
 
 
 def _required(options: cdi_options.CdiOptions, host: hostfs.HostFS) -> host_check.Required | None:
-    selected = options.request.device_ids and cdi_edits.ALL not in options.request.device_ids
-    if not options.require_devices or options.mode not in (cdi_options.AUTO, _NVML) or selected:
+    all_selected = cdi_edits.selects_all(options.request.device_ids)
+    if not options.require_devices or options.mode not in (cdi_options.AUTO, _NVML) or not all_selected:
         return None
     # Other modes do not need these imports.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import modes  # noqa: PLC0415

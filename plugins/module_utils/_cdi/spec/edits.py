@@ -20,6 +20,12 @@ SOCKET_OPTIONS = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 _OTHERS_READ_AND_WRITE = 0o006
 ALL = "all"
 
+
+def selects_all(ids: t.Collection[str]) -> bool:
+    """Return whether the device IDs of a request select all devices."""
+    return not ids or ALL in ids
+
+
 Data = t.Dict[str, t.Any]
 _Entry = t.TypeVar("_Entry")
 

@@ -238,11 +238,9 @@ def _no_containerd(unit: systemd_units.Unit | None) -> str:
     """Return why k0s starts no containerd; empty if it does."""
     if unit is None:
         return ""
-    flags = [argument.partition("=") for argument in unit.arguments[1:]]
-    names = {name for name, _sign, value in flags if value != "false"}
-    if "controller" in names and not names & {"--enable-worker", "--single"}:
+    if "controller" in unit.arguments and not (unit.is_on("enable-worker") or unit.is_on("single")):
         return f"{unit.name} runs a controller without a worker, and no containerd"
-    if "--cri-socket" in names:
+    if unit.flag_values("--cri-socket"):
         return f"{unit.name} uses another container runtime (--cri-socket)"
     return ""
 

@@ -215,11 +215,10 @@ class TemplatePlanner(containerd_plan.ContainerdPlanner):
 
         A default runtime that is removed becomes the placeholder of the template again.
         """
-        removed = self._remove_nvidia_runtimes(edit, kept=BUNDLED)
-        for root in {path[: -len(containerd_config.RUNTIMES) - 1] for path in removed}:
-            default = edit.document.value(*root, *containerd_config.DEFAULT)
-            if (*root, *containerd_config.RUNTIMES, default) in removed:
-                edit.document = edit.document.set((*root, *containerd_config.DEFAULT), RUNTIME)
+        for *parents, name in self._remove_nvidia_runtimes(edit, kept=BUNDLED):
+            default = (*parents[: -len(containerd_config.RUNTIMES)], *containerd_config.DEFAULT)
+            if edit.document.value(*default) == name:
+                edit.document = edit.document.set(default, RUNTIME)
 
 
 MICROK8S = MicroK8s()

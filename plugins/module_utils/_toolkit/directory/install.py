@@ -333,20 +333,14 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
             )
         return versions.pop() if versions else None
 
-    def _save_config(self, plan: DirectoryPlan, current: str | None) -> list[dict[str, str | None]]:
-        if current is None:
-            return []
-        if plan.before is None or plan.integrity is None:
-            # The version is incomplete, so it is unknown whether the user edited the file.
-            return self.save_config(current, None)
-        return self.save_config(current, plan.integrity)
-
     def _switch(
         self, store: directory_store.VersionStore, plan: DirectoryPlan, name: str
     ) -> list[dict[str, str | None]]:
         """Make a version the current one. Returns the backups of the previous version's config.toml."""
         try:
-            backups = self._save_config(plan, store.current())
+            current = store.current()
+            # The plan has no integrity if the version is incomplete.
+            backups = [] if current is None else self.save_config(current, plan.integrity)
             store.switch(name)
         except errors.NvidiaError:
             # If no program uses the new version yet, it is removed.
