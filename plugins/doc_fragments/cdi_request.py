@@ -14,9 +14,9 @@ options:
     description:
       - The file to which the specification is written.
       - When left out, C(/etc/cdi/nvidia.yaml) for the kind C(nvidia.com/gpu), and C(/etc/cdi/VENDOR-CLASS.yaml) for any
-        other kind. Where the toolkit's own C(nvidia-cdi-refresh.service) is enabled, it is the file that this service
-        writes, which is C(/var/run/cdi/nvidia.yaml) unless its environment sets another one. A second file would make
-        one of the two ineffective.
+        other kind, with the suffix C(.json) if O(format=json). Where the toolkit's own C(nvidia-cdi-refresh.service) is
+        enabled, it is the file that this service writes, which is C(/var/run/cdi/nvidia.yaml) unless its environment
+        sets another one. A second file would make one of the two ineffective.
       - Engines read only files that end in C(.yaml) or C(.json) in C(/etc/cdi) and C(/var/run/cdi). Other names in
         these directories are refused.
     type: path
@@ -181,8 +181,8 @@ options:
   feature_flags:
     description:
       - Feature flags of the generator, with the names of C(nvidia-ctk cdi generate --feature-flag).
-      - C(nvidia-ctk) always gets V(disable-ipc-discoverer), because it would mount what any user can create at
-        C(/tmp/nvidia-mps).
+      - C(nvidia-ctk) 1.18 and newer always gets V(disable-ipc-discoverer), because it would mount what any user can
+        create at C(/tmp/nvidia-mps).
       - V(enable-coherent-annotations) writes two more files beside the specification, C(X.coherent.yaml) with the class
         C(CLASS.coherent), and C(X.noncoherent.yaml) with C(CLASS.noncoherent). Each describes the GPUs of its type,
         without MIG devices. It needs NVML. Both files are removed when the flag is removed.
@@ -202,7 +202,7 @@ options:
         GPUs that no program has used since the host started.
       - When left out, NVML is asked on running hosts and not in offline trees. If it cannot be loaded, the module warns
         and reads C(/proc). An error that NVML returns fails the task.
-      - V(false) reads C(/proc).
+      - V(false) reads C(/proc). On a host with MIG devices, the task fails if it has to read C(/proc).
     type: bool
   for_engines:
     description:

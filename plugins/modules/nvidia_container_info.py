@@ -21,9 +21,10 @@ description:
     conflict with each other.
   - On a Kubernetes node it reads which kubelet runs and which engine that uses, which devices the kubelet offers, which
     of them pods hold, and which device plugins and DRA drivers serve it. It needs no access to the API server.
-  - The module changes and starts nothing, but it runs the programs of the toolkit to ask for their versions. With
-    V(gpus), it runs C(nv-fabricmanager) and C(nvidia-imex) for the same reason on hosts that need them, and C(modinfo)
-    for a compressed module that a kernel with Secure Boot has not loaded.
+  - The module changes and starts nothing, but it runs the programs of the engines and of the toolkit to ask for their
+    versions, C(rpm) for the installed packages, and C(systemctl) for the state of a unit. With V(gpus), it runs
+    C(nv-fabricmanager) and C(nvidia-imex) on hosts that need them, for their versions, and C(modinfo) for a compressed
+    module that a kernel with Secure Boot has not loaded.
   - A host with problems does not fail the task. RV(engines[].problems), RV(toolkit.problems), RV(gpus.problems),
     RV(cdi.problems), and RV(kubernetes.problems) list them.
   - On live hosts the GPUs are read from the driver's library NVML, as C(nvidia-smi -L) does, in a separate process that
@@ -224,11 +225,12 @@ users_to_inspect:
   returned: with O(require_engines)
   type: list
   elements: str
+  version_added: 1.2.0
   sample: [alice]
 engines:
   description:
-    - One entry for each supported engine of which the host has a program, a unit, a configuration below C(/etc), or a
-      record of this collection.
+    - One entry for each supported engine of which the host has a program, a unit, a directory of its configuration or
+      data, or a record of this collection.
     - Null if O(gather_subset) does not include V(engines).
   returned: success
   type: list
@@ -264,6 +266,7 @@ engines:
         - V(false) if the engine is or may be installed, and a file that it reads cannot be read or parsed. The reason
           is in RV(engines[].problems).
       type: bool
+      version_added: 1.2.0
       sample: true
     used_by_kubelet:
       description:
@@ -539,8 +542,7 @@ toolkit:
           sample: [runtime, ctk, cdi_hook]
         sources:
           description:
-            - The packages or files from which it was installed, as long as they are on the host. Empty if the
-              controller sent them.
+            - The packages or files on the host from which it was installed. Empty if the controller sent them.
           type: list
           elements: str
           sample: [/srv/packages/nvidia-container-toolkit-base_1.19.1-1_amd64.deb]
@@ -598,10 +600,10 @@ toolkit:
       elements: str
       sample: [/etc/nvidia-container-runtime/config.toml]
     repository_files:
-      description: The existing files of the package source that this collection writes.
+      description: The existing files of the package source that this collection writes, with its key and a fetched key.
       type: list
       elements: str
-      sample: [/etc/apt/sources.list.d/nvidia-container-toolkit.sources]
+      sample: [/etc/apt/sources.list.d/gpufleet-nvidia-container-toolkit.sources]
     gpu_containers:
       description:
         - The running containers that have their GPU from the toolkit's hook and not from CDI. They lose it when systemd
@@ -663,7 +665,7 @@ toolkit:
     unsafe_settings: []
     conflicting_sources: []
     recorded_files: []
-    repository_files: [/etc/apt/sources.list.d/nvidia-container-toolkit.sources]
+    repository_files: [/etc/apt/sources.list.d/gpufleet-nvidia-container-toolkit.sources]
     gpu_containers: []
     reboot_required: false
     problems: []
@@ -851,7 +853,8 @@ gpus:
           sample: 6.8.0-45-generic
         has_modules:
           description:
-            - Whether C(/lib/modules) has the modules of the running kernel. Null if it has those of no kernel.
+            - Whether C(/lib/modules) has the modules of the running kernel. Null if it has those of no kernel, and in a
+              system container that does not have them.
           type: bool
           sample: true
         module:
@@ -883,8 +886,8 @@ gpus:
           sample: true
         signed:
           description:
-            - Whether the module is signed. Only checked if the driver is not loaded and the kernel loads only signed
-              modules; null otherwise.
+            - Whether the module is signed. Only checked if the driver is not loaded, and the kernel loads only signed
+              modules or does not show that but Secure Boot is enabled. Null otherwise.
           type: bool
           sample: true
         signer:
@@ -1076,9 +1079,9 @@ cdi:
           sample: false
         reasons:
           description:
-            - Why it is stale. The reasons are missing paths, device nodes with other device numbers, another version of
-              the driver, and, for the kind C(nvidia.com/gpu), GPUs and MIG devices that it lacks or that no longer
-              exist.
+            - Why it is stale. The reasons are missing paths, paths that another user could replace, device nodes with
+              other device numbers, another version of the driver, and, for the kind C(nvidia.com/gpu), GPUs and MIG
+              devices that it lacks or that no longer exist.
           type: list
           elements: dict
           contains:
@@ -1372,6 +1375,7 @@ kubernetes:
           program with which containerd has started the sandbox of the pod (null if that is unknown).
       type: list
       elements: dict
+      version_added: 1.2.0
       sample:
         - pod: nvidia-device-plugin/nvdp-nvidia-device-plugin-x7k2p
           log: /var/log/pods/nvidia-device-plugin_nvdp-nvidia-device-plugin-x7k2p_0f3a/nvidia-device-plugin-ctr/0.log
@@ -1385,6 +1389,7 @@ kubernetes:
           its CDI specification.
       type: list
       elements: str
+      version_added: 1.2.0
       sample: [envvar]
     plugin_processes:
       description:
@@ -1409,6 +1414,7 @@ kubernetes:
         - Whether the engine has NRI and the container of NVIDIA's toolkit runs. Its NRI plugin may then inject devices,
           which the configuration of the engine does not show. Null without a kubelet.
       type: bool
+      version_added: 1.2.0
       sample: false
     problems:
       description: The files that could not be read, and a kubelet that does not answer.

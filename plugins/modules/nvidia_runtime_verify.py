@@ -74,8 +74,9 @@ options:
       - V(engine) starts a container without a GPU through the runtime, which also works on hosts without a GPU.
         C(NVIDIA_VISIBLE_DEVICES) is V(void) in it.
       - V(gpu) checks the driver, its device nodes, the toolkit, and its C(config.toml). If the runtime or the engine
-        uses CDI, it also checks for a specification of C(nvidia.com/gpu) that engines load and that fits the host. It
-        then starts a container with all GPUs, and fails unless the container sees each GPU and MIG device of the host.
+        uses CDI, it also checks for a specification of C(nvidia.com/gpu) that engines load and that fits the host. If
+        the engine uses CDI without the runtime, the toolkit is not checked. V(gpu) then starts a container with all
+        GPUs, and fails unless the container sees each GPU and MIG device of the host.
       - A container is only started if no previous check fails.
     type: str
     choices: [config, engine, gpu]
@@ -90,9 +91,10 @@ options:
       - V(runtime) uses the runtime O(runtime_name), and fails if the engine does not register it.
       - V(cdi) uses CDI. No runtime needs to be registered, O(level=config) checks that CDI is on in the engine, and the
         container of O(level=engine) has the default runtime of the engine.
-      - V(auto) uses that runtime if it is registered. Otherwise it uses CDI if it is on and a specification describes
-        the GPUs, or with Docker C(--gpus all) if the host has C(nvidia-container-runtime-hook). A containerd whose CRI
-        is disabled is reported as not verified.
+      - V(auto) uses that runtime if it is registered. Otherwise, with O(level=gpu), it uses CDI if it is on and a
+        specification describes the GPUs, or with Docker C(--gpus all) if the host has C(nvidia-container-runtime-hook).
+        With other levels it fails.
+      - With V(cdi) and V(auto), a containerd whose CRI is disabled is reported as not verified.
     type: str
     choices: [runtime, cdi, auto]
     default: runtime
@@ -196,11 +198,9 @@ EXAMPLES = r"""
 - name: Verify the containerd of K3s
   gpufleet.nvidia.nvidia_runtime_verify:
     engine: containerd
+    flavor: k3s
     level: engine
     image: docker.io/rancher/mirrored-library-busybox:1.36.1
-    service: k3s.service
-    socket: /run/k3s/containerd/containerd.sock
-    config_path: /var/lib/rancher/k3s/agent/etc/containerd/config.toml
 """
 
 RETURN = r"""
@@ -275,7 +275,9 @@ gpus:
       nodes: [/dev/nvidia0]
       seen: true
 injection:
-  description: How the container got the GPUs. Null if O(level) is not V(gpu) or no container could be started.
+  description:
+    - How the container gets the GPUs. Null if O(level) is not V(gpu), in check mode, without a required O(image), and
+      if the CRI of containerd is disabled.
   returned: without O(container), unless the request is refused
   type: str
   sample: --runtime nvidia

@@ -15,13 +15,14 @@ description:
     C(libnvidia-container1), all at the same version, or only the second one (see O(packages)), or removes them.
   - With O(source=directory) it installs the toolkit's files into a directory instead, for hosts whose packages must not
     change.
-  - All packages are installed, upgraded, downgraded, or removed in one transaction. The module first asks the
-    package manager what the transaction would do. If it would remove or downgrade any other package, the task fails and
-    nothing is changed.
-  - If a host already has the requested state, the module only reads. It takes no lock and needs no network.
+  - All packages are installed, upgraded, downgraded, or removed in one transaction. Only C(dnf) needs a second one if
+    it has to remove packages after an installation. The module first asks the package manager what the transaction
+    would do. If it would remove or downgrade any other package, the task fails and nothing is changed.
+  - If a host already has the requested state, the module only reads. It takes no lock and needs no network, except with
+    O(version=latest).
   - Afterwards the packages and programs must have the same version. Otherwise the task fails and names the differences.
-  - Works with C(apt) on Debian, Ubuntu and their derivatives, with C(dnf) on Fedora, RHEL and their derivatives, and
-    with C(zypper) on openSUSE and SLES. A host with a read-only system that C(transactional-update) changes is refused.
+  - Works with C(apt) on Debian, Ubuntu and their derivatives, with C(dnf) 4 on RHEL and its derivatives, and with
+    C(zypper) on openSUSE and SLES. A host with a read-only system that C(transactional-update) changes is refused.
   - The module can also write the files of the package repository, see O(repository_files). A run that fails before a
     package has changed restores them.
   - The module can also write the toolkit's C(config.toml), see O(settings).
@@ -94,12 +95,12 @@ options:
         CDI specification. It contains neither C(nvidia-container-runtime-hook) nor C(nvidia-container-cli), which mode
         C(legacy) of the runtime needs, and mode C(auto) before version 1.18. C(docker run --gpus) needs
         C(nvidia-container-runtime-hook) too, unless the release of Docker supports it with CDI and CDI is on.
-      - With V(base), the other three packages are removed in the same transaction, whether or not a run of this module
-        installed them. They stay, at the version of the base package, while an engine has a runtime of NVIDIA in mode
-        C(legacy) in its files, in the flags of its unit, or in its running daemon, or while NVIDIA's OCI hook is in a
-        directory of hooks. The task then succeeds with a warning that names these users, and RV(kept_packages) lists
-        the packages. The module finds no other programs that run C(nvidia-container-cli), such as Apptainer with
-        C(--nvccli), and no engines of users other than the one who runs the task.
+      - With V(base), the other three packages are removed, whether or not a run of this module installed them. They
+        stay, at the version of the base package, while an engine has a runtime of NVIDIA in mode C(legacy) in its
+        files, in the flags of its unit, or in its running daemon, or while NVIDIA's OCI hook is in a directory of
+        hooks. The task then succeeds with a warning that names these users, and RV(kept_packages) lists the packages.
+        The module finds no other programs that run C(nvidia-container-cli), such as Apptainer with C(--nvccli), and no
+        engines of users other than the one who runs the task.
       - A package that another package needs is never removed. The task fails instead.
       - With O(source=files), O(files) must have exactly these packages. With O(source=existing), the installed toolkit
         must have them, and may have more. O(source=directory) does not support V(base), see O(components).
@@ -201,9 +202,7 @@ options:
   remove_conflicts:
     description:
       - Whether to remove packages that the toolkit replaces, which are C(nvidia-docker2), C(nvidia-docker),
-        C(nvidia-container-runtime), and C(nvidia-container-runtime-hook). With C(apt) and C(zypper) they are removed in
-        the same transaction, and with C(dnf) in a second one, after the new packages are installed. Their configuration
-        files stay.
+        C(nvidia-container-runtime), and C(nvidia-container-runtime-hook). Their configuration files stay.
       - With O(source=repository) the source files of NVIDIA's previous installation instructions are removed too, after
         a backup, because C(apt) refuses to work beside them. They are restored if the task fails before a package has
         changed.
@@ -213,9 +212,7 @@ options:
     description:
       - With O(state=absent), what to do with packages of the toolkit that no run of this module installed.
       - V(remove) removes them too. V(keep) leaves them, and RV(unrecorded) lists them.
-      - A run records the packages that it installs, not those that it upgrades. Packages from before this record
-        existed are treated as recorded if O(repository_files) are recorded, or if these packages created
-        C(/etc/nvidia-container-runtime/config.toml).
+      - A run records the packages that it installs, not those that it upgrades.
       - It does not apply to O(source=directory), whose versions have manifests, nor to O(source=existing), which
         removes no packages.
     type: str
@@ -519,7 +516,7 @@ restored_files:
   sample: []
 unrecorded:
   description: With O(state=absent) and O(unrecorded=keep), the packages that stay because no run installed them.
-  returned: success
+  returned: without O(source=directory)
   type: list
   elements: str
   sample: []
@@ -527,7 +524,7 @@ kept_packages:
   description:
     - With O(packages=base), the other packages of the toolkit that stay because something uses NVIDIA's hook. A warning
       names the users. In check mode, the packages that would stay.
-  returned: success
+  returned: without O(source=directory)
   type: list
   elements: str
   sample: [nvidia-container-toolkit, libnvidia-container-tools, libnvidia-container1]
