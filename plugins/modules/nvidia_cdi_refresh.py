@@ -77,8 +77,8 @@ options:
     default: auto
   before_engines:
     description:
-      - Whether engines wait at boot until the specification exists, for at most two minutes. With V(false), containers
-        that start at boot may find no specification or a stale one.
+      - Whether engines wait at boot until the specification exists. systemd ends each command of the service after two
+        minutes. With V(false), containers that start at boot may find no specification or a stale one.
       - The units of all engines that this collection configures wait, including those of k0s and MicroK8s, and so do
         the units of Podman and the kubelet.
       - The toolkit's service gets a drop-in for this. The service of the toolkit 1.19.0 is ordered after

@@ -324,6 +324,14 @@ engines:
       description: The default runtime of an engine that starts with the current configuration files.
       type: str
       sample: nvidia
+    cdi_directories:
+      description:
+        - The directories of CDI specifications that the running engine reports, otherwise those that its files name.
+        - Null if there are none of either, so that the engine reads the usual directories of its release.
+      type: list
+      elements: str
+      sample: [/etc/cdi, /var/run/cdi]
+      version_added: 1.3.0
     recorded_files:
       description: The files that this collection changed and can restore.
       type: list
@@ -406,6 +414,7 @@ engines:
       runtimes:
         nvidia: /usr/bin/nvidia-container-runtime
       default_runtime: nvidia
+      cdi_directories: [/etc/cdi, /var/run/cdi]
       recorded_files: [/etc/docker/daemon.json]
       live:
         version: 26.1.5

@@ -59,6 +59,7 @@ _ALSO_INSPECTED: dict[str, Check] = {
     "readable": _FLAG, "used_by_kubelet": _FLAG, "binary": _NAME, "version": _NAME, "pid": _COUNT, "unit_files": _TEXTS,
     "socket": _NAME, "config_path": _NAME, "config_exists": _FLAG, "runtimes": _NAMES, "default_runtime": _NAME,
     "live": _is(dict, _NONE), "restart_required": _FLAG,
+    "cdi_directories": lambda value: value is None or _TEXTS(value),
 }  # fmt: skip
 _CONFIGURED: dict[str, Check] = {
     "target": _TEXT, "changed": _FLAG, "restart_required": _FLAG, "restart_action": _TEXT, "pending_action": _NAME,

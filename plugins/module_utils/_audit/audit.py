@@ -102,7 +102,7 @@ def _as_list(rule: ForeignFileRule, configs: foreign_files.HostConfigs) -> list[
 
 # The types that the rules expect. A value may also be None.
 _TYPES: dict[str, dict[str, type]] = {
-    "engines": {"runtimes": dict, "live": dict, "problems": list, "recorded_files": list},
+    "engines": {"runtimes": dict, "live": dict, "problems": list, "recorded_files": list, "cdi_directories": list},
     "toolkit": {
         "gpu": dict,
         "packages": dict,

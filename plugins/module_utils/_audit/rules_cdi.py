@@ -16,11 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import v
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support, flavors
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import config as podman_config
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import plan as podman_plan
 
 # Everything below these directories is lost when the host restarts.
 _VOLATILE = ("/var/run/", "/run/")
@@ -136,43 +132,31 @@ def _is_newer(version: str, support: cdi_support.CdiEngine) -> bool:
 def unread_directories(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findings:
     """Yield findings for engines that read none of the directories with a specification of the GPUs.
 
-    The directories are the defaults of the engine's release, and for Podman those of its configuration.
+    The directories are those that the engine reports or its configuration names, otherwise the defaults of its release.
     """
     directories = {_real(host, posixpath.dirname(path)) for path in facts.gpu_specs}
-    groups: dict[tuple[bool, tuple[str, ...]], list[tuple[str, str]]] = {}
+    groups: dict[tuple[str, bool, tuple[str, ...]], list[tuple[str, str]]] = {}
     for engine, support in _engines(facts):
-        in_files = flavors.FACTS[support.name].cdi_folders_in_files
-        configured = _podman_directories(host, support) if in_files else None
-        read = support.folders if configured is None else configured
+        named = engine.get("cdi_directories")
+        read = tuple(report.texts(named)) if isinstance(named, list) else support.folders
         if not support.reads or not directories or directories & {_real(host, directory) for directory in read}:
             continue
-        found = (report.target_of(engine), str(support))
-        groups.setdefault((configured is not None, tuple(read)), []).append(found)
-    for (is_configured, read), engines in groups.items():
+        is_known = engine.get("readable") is not False
+        # Containers of other engines can get GPUs from the runtime.
+        needs_cdi = "runtime_name" not in report.facts_of(engine).options
+        severity = report.CRITICAL if is_known and needs_cdi else report.WARNING
+        groups.setdefault((severity, is_known, read), []).append((report.target_of(engine), str(support)))
+    for (severity, is_known, read), engines in groups.items():
         names = core_text.listed([name for _target, name in engines])
-        unless = "" if is_configured else ", unless the configuration names another directory"
+        unless = "" if is_known else ", unless the configuration names another directory"
         yield report.Finding(
-            report.CRITICAL if is_configured else report.WARNING,
+            severity,
             "cdi-directory-not-read",
             core_text.listed([target for target, _name in engines]),
             f"The specifications of the GPUs are {core_text.listed(sorted(facts.gpu_specs))}, but {names}"
             f" read{'s' if len(engines) == 1 else ''} only {' and '.join(read) or 'no directory'}{unless}.",
             steps.MOVE_SPECIFICATION,
         )
-
-
-def _podman_directories(host: hostfs.HostFS, support: cdi_support.CdiEngine) -> tuple[str, ...] | None:
-    """Return the directories that Podman reads for root; None if its files cannot be read."""
-    version = core_text.parse_version(support.version or "")
-    if version is None or version < podman_plan.CDI_DIRS_SINCE:
-        return support.folders
-    files = engines_base.HostFiles(host, support.name)
-    path = podman_config.DROP_IN
-    try:
-        drop_in = toml_document.TomlDocument.from_bytes(path, files.read(path) or b"")
-        return podman_config.ContainersConf(files, version, support.folders, drop_in).cdi_dirs().folders
-    except errors.NvidiaError:
-        return None
 
 
 def _real(host: hostfs.HostFS, directory: str) -> str:

@@ -125,6 +125,7 @@ class ConfiguredState(t.NamedTuple):
     - ``cdi``: None if it is unknown or if this version does not support CDI.
     - ``flagged_runtimes``: runtimes that the unit's flags define.
     - ``lists_runtimes``: whether runtimes of the file count: Docker's file has a table of them, containerd's CRI is on.
+    - ``cdi_folders``: the directories of CDI specifications. None if those of the release apply.
     """
 
     runtimes: t.Mapping[str, t.Any] = core_plan.NOTHING
@@ -132,11 +133,22 @@ class ConfiguredState(t.NamedTuple):
     cdi: bool | None = None
     flagged_runtimes: tuple[str, ...] = ()
     lists_runtimes: bool = True
+    cdi_folders: tuple[str, ...] | None = None
 
     def paths(self) -> dict[str, str]:
         """Return the program of each runtime that is registered by path, by name."""
         entries = ((name, entry.get("path")) for name, entry in self.runtimes.items() if isinstance(entry, dict))
         return {name: path for name, path in entries if isinstance(path, str)}
+
+
+def cdi_folders(live: LiveState | None, state: ConfiguredState | None) -> tuple[str, ...] | None:
+    """Return the directories of CDI specifications of an engine, None if those of its release apply.
+
+    A running engine may have started with other files, so what it reports has precedence.
+    """
+    if live is not None and live.cdi_folders is not None:
+        return live.cdi_folders
+    return state.cdi_folders if state is not None else None
 
 
 class Files(t.Protocol):

@@ -72,6 +72,16 @@ def engines_for(entries: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Ru
     return found
 
 
+def running_engine(name: str, version: str, host: hostfs.HostFS, run: core_plan.Runner) -> CdiEngine:
+    """Return the engine ``name`` in the ``version`` that it reports.
+
+    Without a version, that of the program in PATH counts, which may belong to another engine, as on a node of K3s.
+    """
+    number = core_text.parse_version(version)
+    (engine,) = engines_for([name if number is None else f"{name}:{core_text.dotted(number)}"], host, run)
+    return engine
+
+
 def first_release(name: str) -> str:
     """Return the first release of an engine that reads CDI specifications, such as 25.0."""
     return core_text.dotted(flavors.FACTS[name].cdi_newest[0][0])

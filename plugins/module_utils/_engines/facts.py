@@ -33,7 +33,6 @@ class EngineFacts(t.NamedTuple):
     - ``cdi_folders``: the directories of specifications, where they are not the usual ones.
     - ``cdi_by_nri``: whether it adds the CDI devices that an NRI plugin requests. Empty: it has no NRI, or it does.
     - ``cdi_always``: it cannot switch CDI off, and does not report it.
-    - ``cdi_folders_in_files``: rules of the audit read the directories from its files.
     - ``options``: the options in TABLES, FILE_OPTIONS and RUNTIMES, and others, that its files can contain.
     - ``hook_mode``: whether config_mode may be hook.
     - ``packages``: the Python packages that its task needs, and those that only some hosts need.
@@ -52,7 +51,6 @@ class EngineFacts(t.NamedTuple):
     cdi_folders: tuple[tuple[Version, tuple[str, ...]], ...] = ()
     cdi_by_nri: tuple[tuple[Version, bool], ...] = ()
     cdi_always: bool = False
-    cdi_folders_in_files: bool = False
     options: frozenset[str] = frozenset()
     hook_mode: bool = False
     packages: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
@@ -79,6 +77,6 @@ class EngineFacts(t.NamedTuple):
 # library: Debian's packages do, and the entries below include what was run with them.
 #
 # The directories are the defaults. An engine's own configuration can name others (cdi-spec-dirs of Docker's
-# daemon.json, cdi_spec_dirs of containerd, CRI-O and containers.conf). This file does not read it. The audit applies
-# the table to Docker and MicroK8s in snaps by the release of the engine, but none of them was run. It does not apply it
-# to K3s, RKE2 and k0s, which report their own version.
+# daemon.json, cdi_spec_dirs of containerd, CRI-O and containers.conf), which base.cdi_folders() returns. The audit
+# applies the table to Docker and MicroK8s in snaps by the release of the engine, but none of them was run. It does not
+# apply it to K3s, RKE2 and k0s, which report their own version.

@@ -65,6 +65,7 @@ def _unknown(target: engines_registry.Target) -> dict[str, t.Any]:
         "config_exists": False,
         "runtimes": {},
         "default_runtime": None,
+        "cdi_directories": None,
         "recorded_files": [],
         "live": None,
         "restart_required": False,
@@ -172,9 +173,11 @@ def _describe_files(
     version: str | None,
 ) -> dict[str, t.Any]:
     state = engine.configured(engines_base.HostFiles(host, engine.key).as_configured(installation, version))
+    folders = engines_base.cdi_folders(live, state)
     return {
         "runtimes": state.paths(),
         "default_runtime": state.default_runtime or engine.default_runtime,
+        "cdi_directories": None if folders is None else list(folders),
         "restart_required": live is not None and bool(engine.required_action(live, state)),
     }
 

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors, program_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
     container as explain_container,
@@ -188,7 +188,13 @@ def _search(
     if not flavors.FLAVORS[engine.name, engine.flavor].daemon:
         if installation.binary is None:
             raise _EngineError("is not installed")
-        return _of_podman(name, host, run, installation.binary), installation.binary
+        version = program_version.ask_version(engine, installation, host, run)
+        configured = _configured(engine, installation, version, host)
+        # Each user has containers of their own.
+        state = explain_host.ReportedEngine(
+            cdi=True, rootless=os.geteuid() != 0, folders=engines_base.cdi_folders(None, configured)
+        )
+        return _of_podman(name, host, run, installation.binary, state), installation.binary
     if installation.pid is None:
         raise _EngineError("does not run")
     live = engine.live(host, installation)
@@ -200,10 +206,26 @@ def _search(
     if not facts.cri:
         programs = dict(live.runtimes) if live is not None else {}
         return _of_docker(name, host, installation.socket, programs, state), installation.socket
-    programs = {} if facts.cri_plugin else _programs_of_crio(engine, installation, host)
-    state = state._replace(cdi=True) if facts.cdi_always else state
+    programs: dict[str, str] = {}
+    if facts.cdi_always:
+        configured = _configured(engine, installation, None, host)
+        programs = _programs_of_crio(configured)
+        state = state._replace(cdi=True, folders=engines_base.cdi_folders(live, configured))
     found = _of_cri(name, engine.name, host, installation.socket, state=state, programs=programs)
     return found, installation.socket
+
+
+def _configured(
+    engine: engines_base.Planner, installation: engines_base.Installation, version: str | None, host: hostfs.HostFS
+) -> engines_base.ConfiguredState | None:
+    """Return what the files of an engine say that does not report it; None if they cannot be read."""
+    try:
+        context = engines_base.HostFiles(host, engine.key).as_configured(installation, version)
+        return engine.configured(context)
+    except errors.MissingPackageError:
+        raise
+    except errors.NvidiaError:
+        return None
 
 
 # -- Docker ------------------------------------------------------------------------------------------------------------
@@ -267,7 +289,9 @@ def _docker_data(socket: str, answer: unix_socket.HttpResponse) -> t.Any:
 # -- Podman ------------------------------------------------------------------------------------------------------------
 
 
-def _of_podman(name: str, host: hostfs.HostFS, run: core_plan.Runner, binary: str) -> list[_Candidate]:
+def _of_podman(
+    name: str, host: hostfs.HostFS, run: core_plan.Runner, binary: str, state: explain_host.ReportedEngine
+) -> list[_Candidate]:
     def ask(*arguments: str) -> t.Any:
         status, output, messages = run(host.argv([binary, *arguments]))
         if status:
@@ -281,8 +305,6 @@ def _of_podman(name: str, host: hostfs.HostFS, run: core_plan.Runner, binary: st
         answer = ask("container", "inspect", "--", identifier)
         data = _object(answer[0] if isinstance(answer, list) and answer else None)
         config = _parsed_config(host, json_data.get(data, "OCIConfigPath", ""))
-        # Each user has containers of their own.
-        state = explain_host.ReportedEngine(cdi=True, rootless=os.geteuid() != 0)
         return FoundContainer(explain_container.from_podman(data, config), state)
 
     def candidate(entry: t.Any) -> _Candidate:
@@ -307,21 +329,14 @@ def _of_podman(name: str, host: hostfs.HostFS, run: core_plan.Runner, binary: st
 # -- CRI ---------------------------------------------------------------------------------------------------------------
 
 
-def _programs_of_crio(
-    engine: engines_base.Planner, installation: engines_base.Installation, host: hostfs.HostFS
-) -> dict[str, str]:
+def _programs_of_crio(configured: engines_base.ConfiguredState | None) -> dict[str, str]:
     """Return the programs of CRI-O's runtimes by name, that of the default runtime also under the empty name."""
-    try:
-        context = engines_base.HostFiles(host, engine.key).as_configured(installation, None)
-        state = engine.configured(context)
-    except errors.MissingPackageError:
-        raise
-    except errors.NvidiaError:
+    if configured is None:
         # Without its files, the name of a runtime stands for its program.
         return {}
     # CRI-O searches for a program with the name of the runtime if its table names none.
-    programs = {name: state.paths().get(name) or name for name in state.runtimes}
-    default = state.default_runtime or ""
+    programs = {name: configured.paths().get(name) or name for name in configured.runtimes}
+    default = configured.default_runtime or ""
     return {**programs, "": programs.get(default, default)}
 
 

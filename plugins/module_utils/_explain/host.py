@@ -17,7 +17,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import v
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, trusted_paths
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support, flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
@@ -165,7 +164,7 @@ def read_host(
     gpus, known = _gpus(host, report["devices"])
     missing = [node["path"] for node in report["missing_nodes"]]
     cuda, gpus = _requirement_facts(host, container, gpus, missing)
-    (support,) = cdi_support.engines_for([_engine_entry(container.engine, engine.version)], host, run)
+    support = cdi_support.running_engine(container.engine, engine.version, host, run)
     specifications = {}
     is_new = container.state != explain_container.RUNNING
     own_folders = support.folders if engine.folders is None or not support.reads else engine.folders
@@ -230,15 +229,6 @@ def _own_dir(program: str, host: hostfs.HostFS) -> str:
     except errors.HostError:
         return ""
     return folder
-
-
-def _engine_entry(name: str, version: str) -> str:
-    """Return the engine for cdi_support, with the ``version`` that the running engine reports.
-
-    Without a version, that of the program in PATH counts, which may belong to another engine, as on a node of K3s.
-    """
-    number = core_text.parse_version(version)
-    return name if number is None else f"{name}:{core_text.dotted(number)}"
 
 
 def _version(host: hostfs.HostFS, run: core_plan.Runner, program_dir: str) -> str | None:

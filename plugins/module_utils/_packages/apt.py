@@ -105,8 +105,8 @@ class Apt:
         ):
             path, pid = self._lock() or (LOCKS[0], 0)
             raise core_errors.HostError(
-                f"Another program{f' (process {pid})' if pid > 0 else ''} uses dpkg and has locked {path}. Nothing was"
-                f" changed. Run this again when that program has ended, or increase {core_errors.option:lock_timeout}."
+                f"Another program{f' (process {pid})' if pid > 0 else ''} uses dpkg and has locked {path}."
+                f" Run this again when that program has ended, or increase {core_errors.option:lock_timeout}."
             )
         return bool(self._updates())
 

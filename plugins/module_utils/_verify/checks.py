@@ -292,7 +292,7 @@ def _no_devices(resolution: cdi_registry.Resolution, directories: t.Sequence[str
         return failed(CDI, " ".join(warnings[:_LISTED]), advice)
     return failed(
         CDI,
-        f"No CDI specification in {' or '.join(directories)} describes {core_constants.GPU_KIND}.",
+        f"No CDI specification in {' or '.join(directories) or 'no directory'} describes {core_constants.GPU_KIND}.",
         "Create one with nvidia_cdi_spec.",
     )
 

@@ -166,11 +166,19 @@ class Verification:
 
     def _check_cdi(self) -> verify_checks.Check:
         """Check the specifications in the directories that the engine reads."""
-        (engine,) = cdi_support.engines_for([self.engine.name], self.host, self.run)
         try:
-            return verify_checks.check_cdi(self.host, engine.folders or core_constants.CDI_SPEC_DIRS)
+            return verify_checks.check_cdi(self.host, self._cdi_folders())
         except errors.HostError as error:
             return verify_checks.failed(verify_checks.CDI, str(error))
+
+    def _cdi_folders(self) -> tuple[str, ...]:
+        """Return the directories from which the engine reads CDI specifications."""
+        named = engines_base.cdi_folders(self.live, self.state)
+        if named is not None:
+            return named
+        version = self.live.version if self.live is not None else ""
+        engine = cdi_support.running_engine(self.engine.name, version, self.host, self.run)
+        return engine.folders or core_constants.CDI_SPEC_DIRS
 
     # -- the engine ----------------------------------------------------------------------------------------------
 
@@ -184,11 +192,12 @@ class Verification:
         name, engine, path = self.options.runtime_name, self.engine.name, self.installation.config_path
         if not self._daemon:
             self.injection = verify_injection.CDI
-            return verify_checks.passed(FILE, f"{engine} needs no registered runtime.")
         try:
             state = self.state = self.engine.configured(self._context())
         except errors.NvidiaError as error:
             return verify_checks.failed(FILE, str(error))
+        if not self._daemon:
+            return verify_checks.passed(FILE, f"{engine} needs no registered runtime.")
         if flavors.FACTS[engine].cri_plugin and not state.lists_runtimes:
             problem = f"{path} or a file that it imports disables the CRI of {engine}."
             if self.options.method != verify_injection.RUNTIME:
@@ -362,8 +371,7 @@ class Verification:
         options = self.options
         gpu_checks = verify_checks.GpuChecks(self.host, options.runtime_name, self.program, options.runtime_dir)
         if self.injection == verify_injection.CDI:
-            (engine,) = cdi_support.engines_for([self.engine.name], self.host, self.run)
-            folders = engine.folders or core_constants.CDI_SPEC_DIRS
+            folders = self._cdi_folders()
         elif self.injection == verify_injection.RUNTIME and gpu_checks.mode() == "cdi":
             folders = gpu_checks.settings().cdi_folders
         else:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
@@ -464,8 +464,13 @@ def configured_state(files: containerd_config.ContainerdFiles) -> engines_base.C
         if isinstance(entry, dict)
     }
     runtimes, default = containerd_runtimes.add_legacy_default(runtimes, files)
+    folders = toml_plan.lookup(files.cri(), containerd_runtimes.CDI_FOLDERS)
     return engines_base.ConfiguredState(
-        runtimes, default, _effective_cdi(files), lists_runtimes=files.cri_disabled_in() is None
+        runtimes,
+        default,
+        _effective_cdi(files),
+        lists_runtimes=files.cri_disabled_in() is None,
+        cdi_folders=json_data.texts(folders) if isinstance(folders, list) else None,
     )
 
 

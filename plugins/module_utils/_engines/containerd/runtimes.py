@@ -26,6 +26,7 @@ BUILTIN_DEFAULT = "runc"
 BUILTIN_TYPE = "io.containerd.runc.v2"
 VERSION: toml_plan.KeyPath = ("version",)
 CDI: toml_plan.KeyPath = ("enable_cdi",)
+CDI_FOLDERS: toml_plan.KeyPath = ("cdi_spec_dirs",)
 ANNOTATIONS: toml_plan.KeyPath = ("container_annotations",)
 # Options that only the program of one runtime uses, so no other runtime inherits them.
 _PROGRAMS = (containerd_config.PROGRAM[-1], "Runtime")

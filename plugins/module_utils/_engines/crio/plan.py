@@ -13,7 +13,7 @@ import copy
 import posixpath
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document, toml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
@@ -400,8 +400,14 @@ def configured_state(files: crio_config.CrioFiles, version: tuple[int, ...] | No
     """Return runtimes, default runtime and CDI setting of a CRI-O that starts with these files."""
     runtimes = {name: {"path": table.get(crio_config.PROGRAM), **table} for name, table in files.runtimes().items()}
     default = files.default_runtime() or crio_config.builtin_runtimes(version)[0]
-    cdi = files.cdi_dirs() != [] if _knows_cdi(version) else None
-    return engines_base.ConfiguredState(runtimes, default, cdi, files.flagged_runtimes)
+    folders = files.cdi_dirs()
+    return engines_base.ConfiguredState(
+        runtimes,
+        default,
+        folders != [] if _knows_cdi(version) else None,
+        files.flagged_runtimes,
+        cdi_folders=json_data.texts(folders) if isinstance(folders, list) else None,
+    )
 
 
 def _knows_cdi(version: tuple[int, ...] | None) -> bool:

@@ -305,12 +305,11 @@ class _RootlessPlanner(docker_plan.DockerPlanner):
 
     def _cdi_warnings(self, request: engines_request.RuntimeRequest) -> t.Iterator[str]:
         unit, version = self.context.unit, self.context.version
-        named = self.document.value("cdi-spec-dirs") or (unit is not None and unit.flag_values("--cdi-spec-dir"))
         if (
             request.enable_cdi
             and version is not None
             and docker_plan.CDI_SINCE <= version < _CDI_VISIBLE_SINCE
-            and not named
+            and not docker_plan.cdi_folders(self.document, unit)
         ):
             yield (
                 f"Rootless Docker {core_text.dotted(version)} cannot read the CDI specifications in /etc/cdi and"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document
@@ -317,6 +317,7 @@ def configured_state(
         cdi=_cdi(document, unit, version),
         flagged_runtimes=_flagged_runtimes(unit),
         lists_runtimes=isinstance(runtimes, dict),
+        cdi_folders=cdi_folders(document, unit),
     )
 
 
@@ -329,10 +330,7 @@ def _cdi(
     """
     if version is not None and version < CDI_SINCE:
         return None
-    folders = document.value("cdi-spec-dirs")
-    if folders is None and unit is not None:
-        folders = unit.flag_values("--cdi-spec-dir") or None
-    if folders in ([], [""]):
+    if cdi_folders(document, unit) == ():
         return False
     features = document.value(FEATURES)
     if isinstance(features, dict) and CDI[1] in features:
@@ -343,6 +341,14 @@ def _cdi(
         # The name alone is true, too.
         return switched[-1] in ("", *core_text.GO_TRUE)
     return None if version is None else version >= CDI_BY_DEFAULT_SINCE
+
+
+def cdi_folders(document: json_document.JsonDocument, unit: systemd_units.Unit | None) -> tuple[str, ...] | None:
+    """Return the directories of CDI specifications that the file or the unit names, None if they name none."""
+    folders = document.value("cdi-spec-dirs")
+    if folders is None and unit is not None:
+        folders = unit.flag_values("--cdi-spec-dir") or None
+    return tuple(filter(None, json_data.texts(folders))) if isinstance(folders, list) else None
 
 
 def _action(before: engines_base.ConfiguredState, after: engines_base.ConfiguredState) -> engines_base.Action:

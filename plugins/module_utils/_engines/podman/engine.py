@@ -58,7 +58,9 @@ class Podman(engines_base.EngineDefaults):
 
     def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
         podman_config.check_syntax(context.files, context.version)
-        return podman_plan.configured_state(context.version)
+        return podman_plan.configured_state(context.version)._replace(
+            cdi_folders=podman_plan.configured_folders(context.files, context.version)
+        )
 
     def required_action(
         self, _live: engines_base.LiveState, _state: engines_base.ConfiguredState

@@ -29,7 +29,6 @@ FACTS = engines_facts.EngineFacts(
     # run: 4.3.1, 5.4.2 and 5.8.6 read both; read: 5.5 reads only /etc/cdi (podman #26569), until containers/common
     # #2462.
     cdi_folders=(((5, 5), ("/etc/cdi",)), ((5, 6), core_constants.CDI_SPEC_DIRS)),
-    cdi_folders_in_files=True,
     packages=(("tomlkit",), ()),
     rootless=True,
     device_option=True,

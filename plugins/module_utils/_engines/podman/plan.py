@@ -248,6 +248,17 @@ def default_folders(version: tuple[int, ...]) -> tuple[str, ...]:
     return engine.folders
 
 
+def configured_folders(files: engines_base.Files, version: tuple[int, ...] | None) -> tuple[str, ...] | None:
+    """Return the directories of CDI specifications after all files, None if Podman ignores the setting.
+
+    Raises ConfigurationError if a file, or the setting in it, is not valid for Podman.
+    """
+    if version is None or version < CDI_DIRS_SINCE:
+        return None
+    own = toml_document.TomlDocument.from_bytes(podman_config.DROP_IN, files.read(podman_config.DROP_IN) or b"")
+    return podman_config.ContainersConf(files, version, default_folders(version), own).cdi_dirs().folders
+
+
 def configured_state(version: tuple[int, ...] | None) -> engines_base.ConfiguredState:
     """Return the state that a plan for Podman leads to: no runtimes, and CDI if the release supports it."""
     return engines_base.ConfiguredState(

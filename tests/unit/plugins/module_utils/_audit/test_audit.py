@@ -156,35 +156,32 @@ def test_no_false_finding(host: HostFS, parts: dict[str, t.Any], name: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("reader", "source", "conf", "severity"),
+    ("reader", "source", "directories", "severity"),
     [
         (PODMAN, "/var/run/cdi/a.yaml", None, "critical"),
-        (PODMAN, "/var/run/cdi/a.yaml", '["/etc/cdi", "/var/run/cdi"]', None),
-        (PODMAN, "/run/cdi/a.yaml", '["/etc/cdi", "/var/run/cdi"]', None),
-        (PODMAN, "/var/run/cdi/a.yaml", '["/etc/cdi", "/run/cdi"]', None),
-        (PODMAN, "/opt/cdi/a.yaml", '["/opt/cdi"]', None),
-        (PODMAN, SPEC, '["/opt/cdi"]', "critical"),
-        (PODMAN, SPEC, "[]", "critical"),
-        # A setting of the wrong type, and one that this release ignores.
-        (PODMAN, "/var/run/cdi/a.yaml", "1", "warning"),
-        ({**PODMAN, "version": "5.4.2"}, SPEC, '["/opt/cdi"]', None),
-        ({**PODMAN, "version": "5.4.2"}, "/opt/cdi/a.yaml", '["/opt/cdi"]', "critical"),
+        (PODMAN, "/var/run/cdi/a.yaml", ["/etc/cdi", "/var/run/cdi"], None),
+        (PODMAN, "/run/cdi/a.yaml", ["/etc/cdi", "/var/run/cdi"], None),
+        (PODMAN, "/var/run/cdi/a.yaml", ["/etc/cdi", "/run/cdi"], None),
+        (PODMAN, "/opt/cdi/a.yaml", ["/opt/cdi"], None),
+        (PODMAN, SPEC, ["/opt/cdi"], "critical"),
+        (PODMAN, SPEC, [], "critical"),
+        ({**PODMAN, "readable": False}, "/var/run/cdi/a.yaml", None, "warning"),
+        # Containers of Docker can get GPUs from the runtime too.
         (engine(), "/opt/cdi/a.yaml", None, "warning"),
+        (engine(), "/opt/cdi/a.yaml", ["/opt/cdi"], None),
+        (engine(), SPEC, ["/opt/cdi"], "warning"),
+        (engine(readable=False), "/opt/cdi/a.yaml", None, "warning"),
         (engine(), "/run/cdi/a.yaml", None, None),
     ],
 )
 def test_directories_that_engines_read(
-    tmp_path: Path, reader: dict[str, t.Any], source: str, conf: str | None, severity: str | None
+    host: HostFS, reader: dict[str, t.Any], source: str, directories: list[str] | None, severity: str | None
 ) -> None:
-    if conf is not None:
-        drop_in = tmp_path / "etc/containers/containers.conf.d/99-gpufleet-nvidia.conf"
-        drop_in.parent.mkdir(parents=True)
-        drop_in.write_text(f"[engine]\ncdi_spec_dirs = {conf}\n")
+    reader = {**reader, "cdi_directories": directories}
     parts = healthy_host(engines=[reader], cdi__devices={"nvidia.com/gpu=0": source})
-    all_findings = findings_of(HostFS.of(str(tmp_path), live=False), parts)
-    found = [one for one in all_findings if one["id"] == "cdi-directory-not-read"]
+    found = [one for one in findings_of(host, parts) if one["id"] == "cdi-directory-not-read"]
     assert [one["severity"] for one in found] == ([] if severity is None else [severity])
-    assert all(("unless" in one["text"]) is (severity == "warning") for one in found)
+    assert all(("unless" in one["text"]) is (reader.get("readable") is False) for one in found)
 
 
 @pytest.mark.parametrize(("reader", "paths", "expected"), UNREAD)

@@ -83,6 +83,7 @@ def test_running_engine(docker: FakeDocker) -> None:
         "config_exists": True,
         "runtimes": {"nvidia": NVIDIA},
         "default_runtime": "runc",
+        "cdi_directories": None,
         "recorded_files": [],
         "live": {
             "version": "26.1.5",

@@ -227,6 +227,15 @@ def test_podman(docker: Docker) -> None:
     assert found.engine.cdi is True
 
 
+def test_directories_of_podman(docker: Docker) -> None:
+    docker.add_podman(inspected(THREE, "p1"))
+    docker.podman["--version"] = (0, "podman version 5.8.0\n", "")
+    docker.write("/etc/containers/containers.conf", "[engine]\ncdi_spec_dirs = ['/opt/cdi']\n")
+    assert docker.find("p1").engine.folders == ("/opt/cdi",)
+    docker.write("/etc/containers/containers.conf", "[engine\n")
+    assert docker.find("p1").engine.folders is None
+
+
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
@@ -447,18 +456,24 @@ def test_cri_reports_the_config_before_the_runtime(cri: Cri) -> None:
     assert cri.find("loose").container.config == {"after": 1}
 
 
+RUNTIME_TABLE = f'[crio.runtime.runtimes.{{}}]\nruntime_path = "{NVIDIA}"\n'
+
+
 @pytest.mark.parametrize(
-    ("handler", "toml", "program"),
+    ("handler", "toml", "program", "folders"),
     [
-        ("nvidia", f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{NVIDIA}"\n', NVIDIA),
+        ("nvidia", RUNTIME_TABLE.format("nvidia"), NVIDIA, None),
         # CRI-O reports no handler for the default runtime.
-        ("", f'[crio.runtime]\ndefault_runtime = "n"\n[crio.runtime.runtimes.n]\nruntime_path = "{NVIDIA}"\n', NVIDIA),
-        ("", "", "crun"),
-        ("nvidia", "[crio.runtime.runtimes.nvidia]\n", "nvidia"),
-        ("nvidia", "[", "nvidia"),
+        ("", f'[crio.runtime]\ndefault_runtime = "n"\n{RUNTIME_TABLE.format("n")}', NVIDIA, None),
+        ("", "", "crun", None),
+        ("nvidia", "[crio.runtime.runtimes.nvidia]\n", "nvidia", None),
+        ("nvidia", "[", "nvidia", None),
+        ("", "[crio.runtime]\ncdi_spec_dirs = ['/opt/cdi']\n", "crun", ("/opt/cdi",)),
     ],
 )
-def test_crio_does_not_report_the_program(cri: Cri, handler: str, toml: str, program: str) -> None:
+def test_crio_does_not_report_its_files(
+    cri: Cri, handler: str, toml: str, program: str, folders: tuple[str, ...] | None
+) -> None:
     for path, content in {
         "usr/bin/crio": "",
         "etc/crio/crio.conf": toml,
@@ -474,7 +489,7 @@ def test_crio_does_not_report_the_program(cri: Cri, handler: str, toml: str, pro
     cri.reply = field(1, field(1, ONE) + field(3, 1)) + field(2, info)
     selector = Selector("crio", socket="/run/cri.sock")
     found = explain_find.find("main", selector, cri.host, lambda _argv: (0, "", ""))
-    assert (found.container.program, found.engine.cdi) == (program, True)
+    assert (found.container.program, found.engine.cdi, found.engine.folders) == (program, True, folders)
 
 
 def test_a_cri_that_fails(cri: Cri) -> None:

@@ -432,6 +432,25 @@ def test_stale_specification_is_not_used(unregistered: DockerWithContainers) -> 
     assert "No CDI specification in" in failure(unregistered, level="gpu", method="auto")[0]
 
 
+@pytest.mark.parametrize("reported", [True, False])
+def test_specifications_are_in_the_directories_of_the_engine(
+    unregistered: DockerWithContainers, reported: bool
+) -> None:
+    """If the engine does not report them, its file counts."""
+    specification = unregistered.path("/etc/cdi/nvidia.json").read_text()
+    unregistered.path("/etc/cdi/nvidia.json").unlink()
+    unregistered.write("/opt/cdi/nvidia.json", specification)
+    unregistered.write(DAEMON_JSON, '{"features": {"cdi": true}, "cdi-spec-dirs": ["/opt/cdi"]}')
+    if reported:
+        unregistered.info["CDISpecDirs"] = ["/opt/cdi"]
+    else:
+        del unregistered.info["CDISpecDirs"]
+    assert verify(unregistered, level="gpu", method="cdi")["summary"] == "2 of 2 GPUs (--device nvidia.com/gpu=all)"
+    unregistered.write("/etc/cdi/nvidia.json", specification)
+    unregistered.path("/opt/cdi/nvidia.json").unlink()
+    assert "No CDI specification in /opt/cdi describes" in failure(unregistered, level="gpu", method="cdi")[0]
+
+
 @pytest.mark.parametrize("level", ["config", "engine", "gpu"])
 def test_cdi_needs_no_runtime(unregistered: DockerWithContainers, level: str) -> None:
     result = verify(unregistered, level=level, method="cdi")
@@ -534,6 +553,35 @@ def test_podman_without_injection(docker: DockerWithContainers) -> None:
     docker.path("/etc/cdi/nvidia.json").unlink()
     with pytest.raises(VerificationError, match="CDI: No CDI specification in"):
         Verification(options, docker.host, podman_runner([], "")).execute(check_mode=False)
+
+
+def test_directories_of_podman(docker: DockerWithContainers) -> None:
+    add_gpu(docker, cdi=True)
+    docker.write("/usr/bin/podman", mode=0o755)
+    docker.write("/opt/cdi/nvidia.json", docker.path("/etc/cdi/nvidia.json").read_text())
+    docker.path("/etc/cdi/nvidia.json").unlink()
+    docker.write("/etc/containers/containers.conf", "[engine]\ncdi_spec_dirs = ['/opt/cdi']\n")
+    options = VerifyOptions("podman", level="gpu", image="busybox:1")
+    versions = {"podman version 5.8.0\n": "", "podman version 5.4.2\n": "CDI: No CDI specification in /etc/cdi or"}
+    for version, message in versions.items():
+        answers = podman_runner([], "\n".join(NODES))
+
+        def run(argv: list[str], version: str = version, answers: t.Any = answers) -> tuple[int, str, str]:
+            return (0, version, "") if "--version" in argv else answers(argv)
+
+        verification = Verification(options, docker.host, run)
+        if message:
+            with pytest.raises(VerificationError, match=message):
+                verification.execute(check_mode=False)
+        else:
+            assert verification.execute(check_mode=False)["summary"].startswith("2 of 2 GPUs")
+
+
+def test_file_that_podman_cannot_read(docker: DockerWithContainers) -> None:
+    docker.write("/usr/bin/podman", mode=0o755)
+    docker.write("/etc/containers/containers.conf", "[engine\n")
+    with pytest.raises(VerificationError, match=r"engine file: .*containers\.conf, line 1"):
+        Verification(VerifyOptions("podman"), docker.host, podman_runner([], "")).execute(check_mode=False)
 
 
 # -- containerd and CRI-O --------------------------------------------------------------------------------------------

@@ -214,6 +214,19 @@ def test_effective_settings_in_other_spellings(text: str, cdi: bool, programs: d
     assert bool(state.paths()) is ("runtimes" in text.lower())
 
 
+@pytest.mark.parametrize(
+    ("text", "folders"),
+    [
+        (V2, None),
+        (V2 + CRI_2 + "cdi_spec_dirs = []\n", ()),
+        (V2 + CRI_2 + "CDI_Spec_Dirs = ['/opt/cdi']\n", ("/opt/cdi",)),
+        ("version = 3\n[plugins.'io.containerd.cri.v1.runtime']\ncdi_spec_dirs = ['/a', '/b']\n", ("/a", "/b")),
+    ],
+)
+def test_directories_of_specifications(text: str, folders: tuple[str, ...] | None) -> None:
+    assert configured_state(Host(text, V21).effect).cdi_folders == folders
+
+
 # -- names of version 3 in version 2 -----------------------------------------------------------------------------------
 
 

@@ -609,6 +609,8 @@ def test_cdi_is_never_written(line: str, asked: bool | str | None, warning: str 
     assert len(plan.warnings) == (warning is not None)
     assert warning is None or warning in plan.warnings[0]
     assert plan.state.cdi is not line.endswith("[]")
+    folders = {"": None, "cdi_spec_dirs = []": (), "cdi_spec_dirs = ['/etc/cdi']": ("/etc/cdi",)}
+    assert plan.state.cdi_folders == folders[line]
 
 
 def test_cdi_of_an_old_release() -> None:

@@ -446,6 +446,23 @@ def test_configured_cdi(content: t.Any, flags: list[str], version: tuple[int, ..
     assert required_action(live, state) is Action.NONE
 
 
+@pytest.mark.parametrize(
+    ("content", "flags", "folders"),
+    [
+        ({}, [], None),
+        ({"cdi-spec-dirs": None}, [], None),
+        ({"cdi-spec-dirs": ["/opt/cdi", "/etc/cdi"]}, [], ("/opt/cdi", "/etc/cdi")),
+        ({"cdi-spec-dirs": []}, [], ()),
+        ({}, ["--cdi-spec-dir=", "--cdi-spec-dir", "/opt/cdi"], ("/opt/cdi",)),
+        ({}, ["--cdi-spec-dir="], ()),
+    ],
+)
+def test_directories_of_specifications(content: t.Any, flags: list[str], folders: tuple[str, ...] | None) -> None:
+    document = JsonDocument.from_bytes(DAEMON_JSON, json.dumps(content).encode())
+    unit = Unit("docker.service", "/lib/docker.service", arguments=("/usr/bin/dockerd", *flags))
+    assert configured_state(document, unit, (28, 5, 2)).cdi_folders == folders
+
+
 # -- refusals --------------------------------------------------------------------------------------------------------
 
 

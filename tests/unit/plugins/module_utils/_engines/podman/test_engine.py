@@ -45,6 +45,23 @@ def test_configured(version: tuple[int, ...] | None, cdi: bool | None) -> None:
     assert not PODMAN.defines_runtime("nvidia", state, version)
 
 
+@pytest.mark.parametrize(
+    ("version", "text", "folders"),
+    [
+        ((5, 8), "[engine]\ncdi_spec_dirs = ['/opt/cdi']\n", ("/opt/cdi",)),
+        ((5, 8), "[engine]\ncdi_spec_dirs = ['/opt/cdi', {append = true}]\n", ("/etc/cdi", "/var/run/cdi", "/opt/cdi")),
+        ((5, 5), "", ("/etc/cdi",)),
+        # These releases ignore the setting, or may ignore it.
+        ((5, 4), "[engine]\ncdi_spec_dirs = ['/opt/cdi']\n", None),
+        (None, "[engine]\ncdi_spec_dirs = ['/opt/cdi']\n", None),
+    ],
+)
+def test_directories_of_specifications(
+    version: tuple[int, ...] | None, text: str, folders: tuple[str, ...] | None
+) -> None:
+    assert PODMAN.configured(FakeFiles({MAIN: text}).context(MAIN, version)).cdi_folders == folders
+
+
 @pytest.mark.parametrize("version", [None, (4, 3), (5, 8), (6,)])
 def test_the_inspection_finds_a_file_that_podman_cannot_parse(version: tuple[int, ...] | None) -> None:
     with pytest.raises(ConfigurationError, match=r"containers\.conf, line 1"):
