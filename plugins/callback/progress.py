@@ -22,7 +22,7 @@ description:
     unreachable, which were not started, and the command that continues, if not all hosts are done. The playbook itself
     cannot do so if all hosts of a batch are unreachable, or if tasks of your own before a restart fail.
 author:
-  - gpufleet.nvidia maintainers (@gpufleet-nvidia)
+  - gpufleet.nvidia maintainers (@gpufleet)
 requirements:
   - Enable it with C(callbacks_enabled = gpufleet.nvidia.progress) in the section C([defaults]) of C(ansible.cfg), or
     with E(ANSIBLE_CALLBACKS_ENABLED).

@@ -12,6 +12,8 @@ import dataclasses
 import re
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
+
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._engine_selection import Selection
 
@@ -30,9 +32,20 @@ _WITH_CDI_SETTING = re.compile(r"(docker|containerd)(/(system|rootless|k0s|micro
 # A containerd with a unit of the system. Without CRI it has no runtimes.
 _WITH_CRI = re.compile(r"containerd(/system/.*)?")
 
+# Engines that start a container only from an image that the user names.
+_NEED_IMAGE = tuple(name for name, facts in flavors.FACTS.items() if facts.cri)
+
 Result = t.Mapping[str, t.Any]
 # One engine of the plan, a dictionary of plain values, because tasks read it and it is stored in a result.
 Entry = t.Dict[str, t.Any]
+
+
+def image_of(engine: str, image: object, command: object = None) -> str:
+    """Return the image with which an engine is verified.
+
+    Docker and Podman need none and may not have that of a CRI. Only a command of the user may need it.
+    """
+    return str(image) if image and (command or engine in _NEED_IMAGE) else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,6 +199,7 @@ class Planner:
             # A purge removes the files for a rollback, including those from before this play.
             "rollback": [*([] if purged else self._of_earlier(result, "rollback", [])), *result["backup_files"]],
             "verify": self._level(result),
+            "verify_image": image_of(engine, options.values.get("verify_image"), options.values.get("verify_command")),
             "verify_method": "runtime" if options.registers else "cdi",
             "runtime_name": options.runtime_name,
         }  # fmt: skip

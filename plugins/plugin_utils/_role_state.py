@@ -225,7 +225,8 @@ def targets_with_gpus(state: RoleState) -> list[dict[str, str]]:
         engine, flavor, instance = _restart_plan.parts_of(target)
         user = instance if flavor == "rootless" else ""
         unit = instance if flavor == "system" else ""
-        found.append({"target": target, "engine": engine, "flavor": flavor, "user": user, "unit": unit})
+        image = _restart_plan.image_of(engine, state.settings.get("verify_image"))
+        found.append({"target": target, "engine": engine, "flavor": flavor, "user": user, "unit": unit, "image": image})
     return found
 
 

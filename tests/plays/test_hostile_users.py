@@ -291,6 +291,14 @@ def test_audit(work: Path) -> None:
     assert_harmless(run)
 
 
+@pytest.mark.parametrize(("users", "inspected"), [("nobody", 1), ("all", 0), (["all"], 0), (["all", "nobody"], 1)])
+def test_audit_inspects_only_users_that_are_named(work: Path, users: str | list[str], inspected: int) -> None:
+    variables = json.dumps({"nvidia_audit_dir": str(work), "nvidia_runtime_users": users})
+    run = play(work, "audit", f"--extra-vars={variables}", "--limit=fails")
+    assert run.status == 0, run.output
+    assert called(work, "fails") == [INFO, *[f"{INFO}.nobody"] * inspected]
+
+
 def test_verify_fails_only_in_its_report(work: Path) -> None:
     run = play(work, "verify", "--limit=sleeps,verify_fails,restart_fails")
     assert run.recap("failed") == {"sleeps": "1", "verify_fails": "1", "restart_fails": "0"}, run.output

@@ -37,8 +37,8 @@ _PRIVATE_DIRECTORY = 0o700
 
 def make_config_directory(host: hostfs.HostFS, owner: str, folder: str) -> None:
     """Create the directory of a configuration file of ``owner``, the engine or tool in records."""
-    # A new directory in a home is accessible to its owner only (XDG Base Directory Specification). The directories above
-    # it get the usual mode, because other programs create them so.
+    # A new directory in a home is accessible to its owner only (XDG Base Directory Specification). Missing directories
+    # above it get the usual mode.
     mode = _PRIVATE_DIRECTORY if owner.startswith(accounts.ROOTLESS_PREFIX) else 0o755
     atomic_write.make_directories(host, folder, mode)
 

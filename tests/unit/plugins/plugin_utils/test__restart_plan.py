@@ -180,10 +180,27 @@ def test_the_entry_has_what_handlers_need() -> None:
             "engine_info": {"engine": "containerd", "flavor": "system", "instance": "second.service",
                             "target": info["target"], "service": "x.service", "host_root": "/host"},
             "host_root_live": True, "action": "restart", "mode": "systemd", "verify": "off",
-            "verify_method": "runtime", "runtime_name": "nvidia",
+            "verify_image": "", "verify_method": "runtime", "runtime_name": "nvidia",
             "expect": {"runtimes": ["nvidia"], "default_runtime": "runc"}, "rollback": [BACKUP],
         },
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("target", "command", "expected"),
+    [
+        ("docker", [], ""),
+        ("docker/rootless/alice", [], ""),
+        ("podman", [], ""),
+        ("docker", ["nvidia-smi"], "cuda:1"),
+        ("containerd", [], "cuda:1"),
+        ("crio", [], "cuda:1"),
+    ],
+)
+def test_only_a_cri_or_a_command_needs_the_image(target: str, command: list[str], expected: str) -> None:
+    values = {"verify_image": "cuda:1", "verify_command": command}
+    found = plan(result(target, runtimes={"nvidia": "/x"}), engines=[engine(target)], values=values, verify="engine")
+    assert [entry["verify_image"] for entry in found.entries] == [expected]
 
 
 @pytest.mark.parametrize(

@@ -160,4 +160,9 @@ def test_engines_to_verify(kind: str | None, expected: int) -> None:
     known = {"nvidia_runtime_inspection": info, "nvidia_runtime_info_of_users": failed}
     left = _role_state.targets_with_gpus(state(known, engines=["docker/rootless/alice", "docker"]))
     assert [one["target"] for one in left] == (["docker"] if expected else [])
+    # Docker needs no image, and may not have that of a CRI.
+    images = {one["target"]: one["image"] for one in _role_state.targets_with_gpus(
+        state({"nvidia_runtime_inspection": {**info, "engines": [engine(), engine("containerd")]}}, verify_image="a:1")
+    )}  # fmt: skip
+    assert images == ({"docker": "", "containerd": "a:1"} if expected else {})
     assert [(one["user"], one["unit"]) for one in found][:expected] == [("alice", ""), ("", "x.service")][:expected]
