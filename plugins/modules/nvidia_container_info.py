@@ -331,7 +331,7 @@ engines:
       type: list
       elements: str
       sample: [/etc/cdi, /var/run/cdi]
-      version_added: 1.3.0
+      version_added: 1.2.0
     recorded_files:
       description: The files that this collection changed and can restore.
       type: list
@@ -372,6 +372,13 @@ engines:
       description: Whether the running engine does not use the current content of its files.
       type: bool
       sample: false
+    missed_toolkit:
+      description:
+        - Whether a running Docker was started before this collection installed the packages of the toolkit. It refuses
+          C(docker run --gpus) until it is restarted.
+      type: bool
+      sample: false
+      version_added: 1.2.0
     unfinished_restart:
       description:
         - Whether M(gpufleet.nvidia.nvidia_runtime_restart) was killed before it had verified the engine's new state or

@@ -446,9 +446,19 @@ pending_action:
     - The smallest action that makes the running engine use the files, one of V(none), V(reload), and V(restart).
     - Null if the engine does not run, does not answer, or reads another file. Also null with O(unrecorded=keep) if this
       module has recorded nothing for the engine.
+    - It is V(restart) for a Docker that was started before this collection installed the packages of the toolkit,
+      because Docker searches the program for C(docker run --gpus) only when it starts. If containers would stop, it is
+      what the files need, and a warning names the containers.
   returned: success
   type: str
   sample: reload
+missed_toolkit:
+  description:
+    - Whether RV(pending_action) is V(restart) only because the toolkit was installed after the start of the engine.
+  returned: success
+  type: bool
+  sample: false
+  version_added: 1.2.0
 purged:
   description: What O(purge_legacy) removed, or would remove in check mode. Warnings name similar files that stay.
   returned: success

@@ -123,6 +123,7 @@ class Planner:
         Returns:
             The plan. The caller gives each entry an ``id``.
         """
+        results = [self._permitted(result) for result in results]
         configured = [result for result in results if "error" not in result]
         entries = [self._entry(result) for result in configured if self._has_work(result)]
         return Plan(
@@ -131,6 +132,13 @@ class Planner:
             warnings=(*(self._warnings_of_host() if is_first else ()), *self._warnings(configured)),
             errors=tuple(f"{result['target']}: {result['error']}" for result in results if "error" in result),
         )
+
+    def _permitted(self, result: Result) -> Result:
+        """Return the result without a restart that the mode does not permit, and that the files do not need."""
+        if self._options.restart_mode != "signal" or not result.get("missed_toolkit"):
+            return result
+        action = RELOAD if result["changed"] else NONE
+        return {**result, "pending_action": action, "restart_required": action != NONE}
 
     def _has_work(self, result: Result) -> bool:
         return self._needs_restart(result) or self._level(result) != OFF

@@ -59,7 +59,7 @@ _ALSO_INSPECTED: dict[str, Check] = {
     "readable": _FLAG, "used_by_kubelet": _FLAG, "binary": _NAME, "version": _NAME, "pid": _COUNT, "unit_files": _TEXTS,
     "socket": _NAME, "config_path": _NAME, "config_exists": _FLAG, "runtimes": _NAMES, "default_runtime": _NAME,
     "live": _is(dict, _NONE), "restart_required": _FLAG,
-    "cdi_directories": lambda value: value is None or _TEXTS(value),
+    "missed_toolkit": _FLAG, "cdi_directories": lambda value: value is None or _TEXTS(value),
 }  # fmt: skip
 _CONFIGURED: dict[str, Check] = {
     "target": _TEXT, "changed": _FLAG, "restart_required": _FLAG, "restart_action": _TEXT, "pending_action": _NAME,
@@ -68,7 +68,7 @@ _CONFIGURED: dict[str, Check] = {
 }  # fmt: skip
 _ALSO_CONFIGURED: dict[str, Check] = {
     "config_path": _NAME, "drop_in_path": _NAME, "engine_version": _NAME, "unrecorded": _TEXTS,
-    "purged": _list_of(_NAMES),
+    "purged": _list_of(_NAMES), "missed_toolkit": _FLAG,
 }  # fmt: skip
 _FINDING: dict[str, Check] = dict.fromkeys(("severity", "id", "subject", "text", "advice"), _TEXT)
 _DIFF = _list_of(_table_of(_TEXT))

@@ -27,6 +27,9 @@ def restarts(facts: report.HostFacts) -> report.Findings:
         if engine.get("restart_required") is True:
             message = f"{target} does not run with the current configuration in its files."
             yield report.warning("restart-pending", target, message, steps.RESTART_ENGINE)
+        elif engine.get("missed_toolkit") is True:
+            message = f"{target} was started before the toolkit was installed, so it refuses --gpus."
+            yield report.warning("restart-pending", target, message, steps.RESTART_ENGINE)
         if engine.get("unfinished_restart") is True:
             message = f"A restart of {target} was interrupted before the engine was healthy or its files were restored."
             yield report.warning("restart-unfinished", target, message, steps.RESTART_ENGINE)

@@ -192,6 +192,11 @@ class HostFS(t.NamedTuple):
         """Return whether an earlier task of the play would install or remove the file at ``path``."""
         return self.predicted is not None and path in self.predicted.files
 
+    def will_be_new(self, path: str) -> bool:
+        """Return whether an earlier task of the play would create the file at ``path``."""
+        real = self.resolve(path)
+        return self.is_predicted(real) and not os.path.lexists(self.process_path(real))
+
     def _predicted_content(self, path: str) -> bytes | None:
         return None if self.predicted is None else self.predicted.files[path]
 

@@ -326,6 +326,9 @@ class Daemon(InstalledEngine, t.Protocol):
     def containers_stopped_by_restart(self, host: hostfs.HostFS, installation: Installation) -> list[str] | None:
         """Return the running containers that a restart would stop, None if the daemon does not report them."""
 
+    def missed_toolkit(self, host: hostfs.HostFS, installation: Installation, version: str | None) -> str:
+        """Return why a running daemon needs a restart after the toolkit was installed; empty if it needs none."""
+
 
 class Validator(t.Protocol):
     """How the program of an engine validates files.
@@ -384,6 +387,9 @@ class EngineDefaults:
     def containers_stopped_by_restart(self, _host: hostfs.HostFS, _installation: Installation) -> list[str] | None:
         """Return an empty list: containers keep running when the engine restarts."""
         return []
+
+    def missed_toolkit(self, _host: hostfs.HostFS, _installation: Installation, _version: str | None) -> str:
+        return ""
 
     def version_argv(self, binary: str) -> list[str]:
         return [binary, "--version"]

@@ -35,6 +35,7 @@ class ConfigureResult(t.NamedTuple):
     - ``pending_action``: the action that the running daemon needs, None if the daemon does not answer.
     - ``unrecorded``: files with NVIDIA runtimes that a removal kept.
     - ``previous_default``: the default runtime of the running daemon, empty if it is unknown.
+    - ``missed_toolkit``: ``pending_action`` is a restart only because the toolkit was installed after the start.
     """
 
     changed: bool
@@ -57,6 +58,7 @@ class ConfigureResult(t.NamedTuple):
     leftovers: tuple[legacy_cleanup.Leftover, ...]
     unrecorded: list[str]
     previous_default: str = ""
+    missed_toolkit: bool = False
 
 
 def build_result(
@@ -68,6 +70,13 @@ def build_result(
 ) -> ConfigureResult:
     """Return the result of the task."""
     pending, warnings = _pending(state, plan)
+    missed = _missed_toolkit(state, pending)
+    stopped = state.engine.containers_stopped_by_restart(state.host, state.installation) if missed else []
+    if missed and stopped == []:
+        pending = engines_base.Action.RESTART
+    elif missed:
+        containers = f" It runs {core_text.listed(stopped)}." if stopped else ""
+        warnings.append(f"{missed} until it is restarted.{containers} Restart it when its containers may stop.")
     return ConfigureResult(
         changed=changed,
         files=[file for file in plan.files if file.changed],
@@ -90,7 +99,15 @@ def build_result(
         leftovers=state.leftovers,
         unrecorded=unrecorded,
         previous_default=state.live.default_runtime if state.live is not None else "",
+        missed_toolkit=bool(missed) and stopped == [],
     )
+
+
+def _missed_toolkit(state: EngineState, pending: engines_base.Action | None) -> str:
+    """Return why the daemon needs a restart for the toolkit, empty if it needs none or is restarted anyway."""
+    if state.removal or pending in (None, engines_base.Action.RESTART):
+        return ""
+    return state.engine.missed_toolkit(state.host, state.installation, state.version)
 
 
 def _pending(state: EngineState, plan: engines_base.EnginePlan) -> tuple[engines_base.Action | None, list[str]]:

@@ -69,6 +69,7 @@ def _unknown(target: engines_registry.Target) -> dict[str, t.Any]:
         "recorded_files": [],
         "live": None,
         "restart_required": False,
+        "missed_toolkit": False,
         "unfinished_restart": False,
         "problems": [],
     }
@@ -159,6 +160,7 @@ class _Inspection:
             "config_path": installation.config_path,
             "config_exists": host.exists(installation.config_path),
             "live": None if live is None else _describe_live(live),
+            "missed_toolkit": bool(engine.missed_toolkit(host, installation, version)),
         }
         files = self._add(found, lambda: _describe_files(engine, host, installation, live, version))
         # Files that a removed engine has left are not read by anything.

@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support, flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import facts as docker_facts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
     access as explain_access,
 )
@@ -49,8 +50,6 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
-# The programs that `docker run --gpus` searches.
-_DOCKER_PROGRAMS = (explain_rules.HOOKS[0], "nvidia-cdi-hook")
 # The limit for /proc/PID/mountinfo. A container with all files of a driver has about 10 KiB.
 _MOUNTS = 1 << 20
 
@@ -178,7 +177,7 @@ def read_host(
         config_path=config_path,
         config_problem=problem,
         program=program,
-        programs=frozenset(name for name in _DOCKER_PROGRAMS if host.find_executable([name])),
+        programs=frozenset(name for name in docker_facts.GPUS_PROGRAMS if host.find_executable([name])),
         program_exists=bool(container.program) and host.find_executable([container.program]) is not None,
         missing_programs=explain_facts.missing_programs(
             host, program_dir, settings, engine.rootless or flavors.FACTS[container.engine].cri_plugin

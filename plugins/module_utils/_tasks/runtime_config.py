@@ -76,6 +76,7 @@ def _configure_engine(
         "restart_action": str(result.restart_action),
         "restart_required": bool(result.pending_action),
         "pending_action": None if result.pending_action is None else str(result.pending_action),
+        "missed_toolkit": result.missed_toolkit,
         "target": result.target,
         "purged": [leftover._asdict() for leftover in result.leftovers],
         "unrecorded": result.unrecorded,

@@ -269,6 +269,7 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
      "cdi-refresh-missing", "warning", "/var/run/cdi/n.yaml"),
     # engines
     ({"engines": [engine(restart_required=True)]}, "restart-pending", "warning", "docker"),
+    ({"engines": [engine(missed_toolkit=True)]}, "restart-pending", "warning", "docker"),
     ({"engines": [engine(unfinished_restart=True)]}, "restart-unfinished", "warning", "docker"),
     ({"engines": [engine(live=None, problems=[problem("engine-not-responding")])]},
      "engine-not-responding", "warning", "docker"),

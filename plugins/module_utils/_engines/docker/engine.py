@@ -11,10 +11,12 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import accounts, errors, hostfs, json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import facts as docker_facts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import plan as docker_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import unix_socket
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes, rootless
@@ -26,6 +28,8 @@ if t.TYPE_CHECKING:
 
 PROGRAM = "dockerd"
 SOCKET_UNIT = "docker.socket"
+# The first release whose `--gpus` can use the second one of its programs.
+_CDI_HOOK_SINCE = (28, 3)
 # Containers that the message about a restart may name. With a limit, Docker lists all states, so a filter is needed:
 # {"status":["running","paused","restarting"]}.
 _NAMED = 20
@@ -160,6 +164,22 @@ class Docker(engines_base.EngineDefaults):
             return [f"{count} containers, which {self.name} does not list"] if count else None
         unnamed = min(max(0, count - len(listed)), _MOST_UNNAMED) if len(listed) >= _NAMED else 0
         return [*sorted(map(_name_of, listed)), *["another container"] * unnamed]
+
+    def missed_toolkit(self, host: hostfs.HostFS, installation: engines_base.Installation, version: str | None) -> str:
+        """Return why the daemon refuses ``--gpus``, empty if it does not, or if no unit restarts it.
+
+        dockerd searches these programs only when it starts (daemon/nvidia_linux.go of moby 20.10 to 28.5,
+        daemon/devices_nvidia_linux.go of 29).
+        """
+        number = core_text.parse_version(version or "")
+        by_cdi = number is None or number >= _CDI_HOOK_SINCE
+        program = host.find_executable(docker_facts.GPUS_PROGRAMS if by_cdi else docker_facts.GPUS_PROGRAMS[:1])
+        if installation.pid is None or installation.unit is None or program is None:
+            return ""
+        installed = [core_records.INSTALLED_PACKAGES]
+        if host.will_be_new(program) or processes.changed_since_start(host, installation.pid, installed):
+            return f"{self.name} was started before the NVIDIA Container Toolkit was installed, so it refuses --gpus"
+        return ""
 
     def _keeps_containers(self, host: hostfs.HostFS, installation: engines_base.Installation) -> bool:
         arguments = installation.unit.arguments if installation.unit is not None else ()

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import facts as engines_facts
 
+# The programs of the toolkit that `docker run --gpus` searches. The second one is used with CDI, from 28.3 on.
+GPUS_PROGRAMS = ("nvidia-container-runtime-hook", "nvidia-cdi-hook")
+
 # `_engines/facts.py` says what "run" and "read" mean.
 FACTS = engines_facts.EngineFacts(
     name="docker",

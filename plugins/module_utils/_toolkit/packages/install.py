@@ -337,13 +337,14 @@ class Installation(toolkit_packages.PackageTask):
         missing = [name for name in changes.names if name not in state.packages]
         # The list comes first: a killed run may have installed packages.
         recorded = toolkit_packages.recorded_packages(self.host)
-        previous_list = toolkit_packages.record_packages(self.host, {*recorded, *missing})
+        previous_list = toolkit_packages.record_packages(self.host, {*recorded, *missing}, renew=bool(missing))
         record = None
         try:
             record = toolkit_packages.track_config(self.host)
             self.manager.apply(self._change(changes, target))
             self._purge(changes.selection.surplus)
-            toolkit_packages.record_packages(self.host, {*recorded, *missing} - {*changes.selection.surplus})
+            left = {*recorded, *missing} - {*changes.selection.surplus}
+            toolkit_packages.record_packages(self.host, left, renew=False)
         except (packages_base.CommandError, errors.HostError) as error:
             try:
                 if self.installed_state() == state:

@@ -37,7 +37,7 @@ if t.TYPE_CHECKING:
 _OWN_DIRECTORY = "gpufleet-nvidia"
 # The list of packages that runs of this collection installed. The directory also contains records. load_records() finds
 # the records of an engine by the beginning of the file name, and no engine is named "installed".
-INSTALLED = f"{core_records.STATE_DIR}/installed-packages.json"
+INSTALLED = core_records.INSTALLED_PACKAGES
 
 
 def remove_sources(host: hostfs.HostFS, paths: t.Iterable[str], backup_dir: str) -> list[dict[str, str | None]]:
@@ -126,10 +126,17 @@ def recorded_packages(host: hostfs.HostFS) -> tuple[str, ...]:
         ) from error
 
 
-def record_packages(host: hostfs.HostFS, names: t.Collection[str]) -> bytes | None:
-    """Write ``names`` to the list before a change installs them. Returns the previous list for restore_packages()."""
+def record_packages(host: hostfs.HostFS, names: t.Collection[str], *, renew: bool) -> bytes | None:
+    """Write ``names`` to the list before a change installs them. Returns the previous list for restore_packages().
+
+    With ``renew``, the list gets a new time even if it has these names already.
+    """
     before = host.read(INSTALLED)
-    restore_packages(host, (json.dumps({"packages": sorted(names)}) + "\n").encode("ascii"))
+    content = (json.dumps({"packages": sorted(names)}) + "\n").encode("ascii")
+    if renew:
+        record_store.write_state(host, INSTALLED, content)
+    else:
+        restore_packages(host, content)
     return before
 
 

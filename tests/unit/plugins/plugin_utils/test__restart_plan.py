@@ -128,6 +128,20 @@ def test_restarts(
     assert [text.startswith(STILL_RUNS) for text in found.warnings] == ([True] if warns else [])
 
 
+@pytest.mark.parametrize(
+    ("mode", "changed", "expected"),
+    [("auto", False, ["restart"]), ("systemd", True, ["restart"]), ("signal", True, ["reload"]), ("signal", False, [])],
+)
+def test_a_signal_cannot_make_docker_find_the_toolkit(mode: str, changed: bool, expected: list[str]) -> None:
+    values = {"changed": changed, "restart_required": True, "pending_action": "restart", "missed_toolkit": True}
+    found = plan(result(**values), engines=[engine()], restart_mode=mode)
+    assert (actions(found), found.changed) == (expected, bool(expected))
+    # A restart for another reason is not possible either, and its task says so.
+    assert actions(plan(result(**{**values, "missed_toolkit": False}), engines=[engine()], restart_mode=mode)) == [
+        "restart"
+    ]
+
+
 @pytest.mark.parametrize("options", [{"offline": True, "host_root": "/srv"}])
 def test_a_tree_has_no_interrupted_restart(options: dict[str, t.Any]) -> None:
     assert actions(plan(result(), engines=[engine(unfinished_restart=True, running=False)], **options)) == []

@@ -94,6 +94,7 @@ def test_running_engine(docker: FakeDocker) -> None:
             "running_containers": 3,
         },
         "restart_required": False,
+        "missed_toolkit": False,
         "unfinished_restart": False,
         "problems": [],
     }

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 import typing as t
 from urllib.parse import unquote
 
@@ -16,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER, DOCKER_SNAP
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.info import describe_engines
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import (
     CONTROL_GROUP,
     PID,
@@ -325,3 +327,98 @@ def test_snap_file_and_socket(snap: FakeDocker) -> None:
     installation = DOCKER_SNAP.inspect(snap.host)
     assert installation.config_path == "/var/snap/docker/current/config/daemon.json"
     assert (installation.service, installation.socket) == (SNAP_SERVICE, "/var/run/docker.sock")
+
+
+# -- the programs of --gpus --------------------------------------------------------------------------------------------
+
+HOOK, CDI_HOOK = "/usr/bin/nvidia-container-runtime-hook", "/usr/bin/nvidia-cdi-hook"
+LIST = "/var/lib/gpufleet-nvidia/state/installed-packages.json"
+STARTED = 1_000_000.0
+
+
+@pytest.fixture
+def idle(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeDocker]:
+    """A Docker without containers that was started before the toolkit was installed."""
+    monkeypatch.setattr(processes, "start_time", lambda _host, _pid: STARTED)
+    docker.runs()
+    docker.info.update({"ContainersRunning": 0, "LiveRestoreEnabled": False, "CDISpecDirs": []})
+    docker.write(NVIDIA, mode=0o755)
+    docker.write(HOOK, mode=0o755)
+    docker.write(LIST)
+    os.utime(docker.path(LIST), (STARTED + 1, STARTED + 1))
+    with docker.answers():
+        yield docker
+
+
+def pending(docker: FakeDocker, **asked: t.Any) -> tuple[Action | None, bool]:
+    result = configure(docker, **asked)
+    return result.pending_action, result.missed_toolkit
+
+
+def test_a_toolkit_that_was_installed_after_the_start_needs_a_restart(idle: FakeDocker) -> None:
+    """Docker searches the program of --gpus when it starts, and then refuses the option."""
+    assert pending(idle) == (Action.RESTART, True)
+    # A reload by another program does not help.
+    idle.info["Runtimes"]["nvidia"] = {"path": NVIDIA}
+    assert pending(idle) == (Action.RESTART, True)
+    assert describe_engines(idle.host, idle.run)[0][0]["missed_toolkit"] is True
+    os.utime(idle.path(LIST), (STARTED - 1, STARTED - 1))
+    assert pending(idle) == (Action.NONE, False)
+    assert describe_engines(idle.host, idle.run)[0][0]["missed_toolkit"] is False
+
+
+def test_containers_are_not_stopped_for_the_option_gpus(idle: FakeDocker) -> None:
+    idle.info["ContainersRunning"] = 1
+    idle.containers.append({"Names": ["/web"]})
+    result = configure(idle)
+    assert (result.pending_action, result.missed_toolkit) == (Action.RELOAD, False)
+    (warning,) = result.warnings
+    assert "refuses --gpus until it is restarted. It runs web. Restart it" in warning
+    idle.info["LiveRestoreEnabled"] = True
+    idle.write(DAEMON_JSON, json.dumps({**json.loads(idle.path(DAEMON_JSON).read_text()), "live-restore": True}))
+    assert pending(idle) == (Action.RESTART, True)
+
+
+@pytest.mark.parametrize(
+    ("version", "programs", "expected"),
+    [
+        ("26.1.5", [], False),
+        ("26.1.5", [CDI_HOOK], False),
+        ("28.2.2", [CDI_HOOK], False),
+        ("28.3.0", [CDI_HOOK], True),
+        ("29.0.0", [CDI_HOOK], True),
+        ("29.0.0", [HOOK, CDI_HOOK], True),
+    ],
+)
+def test_the_programs_that_a_release_searches(
+    idle: FakeDocker, version: str, programs: list[str], expected: bool
+) -> None:
+    idle.path(HOOK).unlink()
+    # CDI is on from 28.2 on. Otherwise Docker would need a restart for that.
+    idle.info.update({"ServerVersion": version, "CDISpecDirs": [] if version == "26.1.5" else ["/etc/cdi"]})
+    for path in programs:
+        idle.write(path, mode=0o755)
+    assert pending(idle)[1] is expected
+
+
+def test_no_restart_for_gpus_without_a_unit_or_in_a_removal(idle: FakeDocker) -> None:
+    idle.write(DAEMON_JSON, '{"runtimes": {"other": {"path": "/x"}}}')
+    idle.info["Runtimes"].update({"other": {"path": "/x"}, "nvidia": {"path": NVIDIA}})
+    configure(idle)
+    removal = ConfigureEngine(Options("docker", None), idle.host, idle.run).execute(check_mode=True)
+    assert (removal.pending_action, removal.missed_toolkit) == (Action.RELOAD, False)
+    installation = DOCKER.inspect(idle.host)
+    assert "refuses --gpus" in DOCKER.missed_toolkit(idle.host, installation, "26.1.5")
+    for other in (installation._replace(unit=None), installation._replace(pid=None)):
+        assert DOCKER.missed_toolkit(idle.host, other, "26.1.5") == ""
+
+
+def test_check_mode_predicts_the_restart(idle: FakeDocker) -> None:
+    idle.path(HOOK).unlink()
+    idle.path(LIST).unlink()
+    assert pending(idle) == (Action.RELOAD, False)
+    idle.host = idle.host.with_programs("1.19.1", [HOOK], packages=True)
+    assert pending(idle) == (Action.RESTART, True)
+    # An upgrade needs no restart.
+    idle.write(HOOK, mode=0o755)
+    assert pending(idle) == (Action.RELOAD, False)

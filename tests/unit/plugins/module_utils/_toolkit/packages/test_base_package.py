@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import os
 import typing as t
 
 import pytest
@@ -247,6 +248,25 @@ def test_containers_of_the_hook(manager: FakePackageManager, monkeypatch: pytest
         execute(manager, check_mode)
     assert manager.packages == four("1.19.1-1")
     assert execute(manager, check_mode, running_gpu_containers="warn")["gpu_containers"] == ["docker/0123456789ab"]
+
+
+def test_the_time_of_the_list_is_that_of_the_last_installation(manager: FakePackageManager) -> None:
+    """Docker needs a restart after an installation, but not after an upgrade."""
+
+    def is_new() -> bool:
+        written = manager.path(INSTALLED).stat().st_mtime
+        os.utime(manager.path(INSTALLED), (1, 1))
+        return written > 1
+
+    manager.execute(version="1.18.2", **ANYTHING)
+    assert is_new()
+    manager.execute(version="1.19.1", **ANYTHING)
+    assert not is_new()
+    # Another program removes a package, so the list already names it.
+    del manager.packages[OTHERS[0]]
+    manager.execute(version="1.19.1", **ANYTHING)
+    assert set(recorded_packages(manager.task().host)) == {*PACKAGES}
+    assert is_new()
 
 
 def test_failed_transaction(manager: FakePackageManager) -> None:
