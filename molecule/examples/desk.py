@@ -11,6 +11,8 @@ import wheels
 from checks import MOST_LINES_OF_A_REMOVAL, Checks
 
 CLONE = "gpufleet.nvidia"
+# The first command of the README for containers, with an image that is on the host, and without a GPU.
+WITH_GPUS = ("docker", "run", "--rm", "--network=none", "--gpus=all", "docker.io/gpufleet/busybox:1", "true")
 HOSTS = {"localhost": "desk"}
 
 
@@ -35,6 +37,13 @@ def prepare() -> None:
     send(clone.work, archive(places.TREE))
     send(index.work, archive(wheels.fetch(places.TREE / "requirements" / "quickstart.txt", version)))
     places.write("desk", "/etc/pip.conf", f"[global]\nno-index = true\nfind-links = {index.work}\n")
+    places.inside("desk", "/fx/load-busybox")
+
+
+def refuses_gpus() -> str:
+    """Return the error of a container with --gpus, which Docker refuses if it has found no program for it."""
+    done = places.podman("exec", f"{places.PREFIX}desk", *WITH_GPUS)
+    return done.stderr.decode() if done.returncode else ""
 
 
 def quickstart(report: places.Report) -> None:
@@ -71,6 +80,7 @@ def workstation(report: places.Report) -> None:
     line = (r"toolkit 1\.20\.0", r"docker: .*runtime nvidia", r"containerd: ", r"podman: ")
     checked = checks.play(check)
     checks.changing(checked)
+    checks.expect(checked, refuses_gpus(), "Docker accepts --gpus before the toolkit is installed")
     checks.expect(checked, "daemon.json" in checked.output, "the diff does not have /etc/docker/daemon.json")
     checks.closed(checked)
     checks.untouched(checked)
@@ -78,6 +88,8 @@ def workstation(report: places.Report) -> None:
     checks.changing(first)
     checks.closed(first, *line)
     checks.touched()
+    # Docker runs since before the toolkit was installed, and searches its program only when it starts.
+    checks.expect(first, not refuses_gpus(), f"a container with --gpus fails: {refuses_gpus()}")
     second = checks.play(run, note="second run")
     checks.unchanged(second)
     checks.closed(second, *line, "not restarted")
