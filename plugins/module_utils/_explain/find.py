@@ -206,7 +206,7 @@ def _search(
     if not facts.cri:
         programs = dict(live.runtimes) if live is not None else {}
         return _of_docker(name, host, installation.socket, programs, state), installation.socket
-    programs: dict[str, str] = {}
+    programs = {}
     if facts.cdi_always:
         configured = _configured(engine, installation, None, host)
         programs = _programs_of_crio(configured)

@@ -133,7 +133,12 @@ def test_restarts(
     [("auto", False, ["restart"]), ("systemd", True, ["restart"]), ("signal", True, ["reload"]), ("signal", False, [])],
 )
 def test_a_signal_cannot_make_docker_find_the_toolkit(mode: str, changed: bool, expected: list[str]) -> None:
-    values = {"changed": changed, "restart_required": True, "pending_action": "restart", "missed_toolkit": True}
+    values: dict[str, t.Any] = {
+        "changed": changed,
+        "restart_required": True,
+        "pending_action": "restart",
+        "missed_toolkit": True,
+    }
     found = plan(result(**values), engines=[engine()], restart_mode=mode)
     assert (actions(found), found.changed) == (expected, bool(expected))
     # A restart for another reason is not possible either, and its task says so.
