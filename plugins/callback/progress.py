@@ -13,8 +13,8 @@ short_description: Print which hosts a long task is waiting for
 version_added: 1.0.0
 description:
   - Prints one line for each task that runs longer than O(interval), and again after each further O(interval). The line
-    has the time since the task started, the number of hosts that have completed it, and the names of hosts that have
-    not.
+    has the time since the task started, the number of hosts that have completed it, and the names of at most five hosts
+    that have not.
   - A package transaction, or a restart of an engine with its verification, can take minutes. Ansible itself prints
     nothing until the task ends on a host.
   - It works for all tasks of a playbook, with every strategy. It prints nothing if all tasks are short.

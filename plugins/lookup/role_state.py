@@ -9,7 +9,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: role_state
 author:
-  - gpufleet.nvidia maintainers (@gpufleet-nvidia)
+  - gpufleet.nvidia maintainers (@gpufleet)
 version_added: 1.2.0
 short_description: What the roles have found and decided about a host
 description:

@@ -131,7 +131,8 @@ lines:
   sample:
     - "2 hosts: 1 critical, 0 with a warning at most, 0 with info only, 1 without findings."
     - "1 finding: 1 critical, 0 warnings, 0 info."
-    - "critical  gpu-01  docker: The default runtime nvidia is not defined. -> Set another default runtime."
+    - "critical  gpu-01  containerd: The default runtime nvidia is not defined. The CRI plugin does not start. -> Run
+      gpufleet.nvidia.site to register it, or set another default runtime in the files of the engine."
 counts:
   description: The number of findings of each severity.
   returned: unless O(prepare_only=true)

@@ -113,6 +113,7 @@ seealso:
 EXAMPLES = r"""
 - name: Refresh the specification with the toolkit's units, if they exist
   gpufleet.nvidia.nvidia_cdi_refresh:
+  register: cdi_refresh
 
 - name: Refresh a specification that Podman 4 can also load
   gpufleet.nvidia.nvidia_cdi_refresh:
@@ -133,7 +134,7 @@ EXAMPLES = r"""
 
 - name: Generate the specification again after a change of MIG devices
   ansible.builtin.systemd_service:
-    name: gpufleet-nvidia-cdi.service
+    name: "{{ cdi_refresh.service }}"
     state: restarted
 
 - name: Remove the refresh units

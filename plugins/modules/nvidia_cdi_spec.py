@@ -174,12 +174,15 @@ kind:
   type: str
   sample: nvidia.com/gpu
 cdi_version:
-  description: The oldest version of CDI that has all fields of the specification. Null with O(state=absent).
+  description:
+    - The oldest version of CDI that has all fields of the specification. Null with O(state=absent), and if
+      RV(not_described) is not null.
   returned: success
   type: str
   sample: 0.7.0
 devices:
-  description: The names of the devices, without the kind. Empty with O(state=absent).
+  description:
+    - The names of the devices, without the kind. Empty with O(state=absent), and if RV(not_described) is not null.
   returned: success
   type: list
   elements: str
@@ -187,41 +190,48 @@ devices:
 device_count:
   description:
     - The number of GPUs and MIG devices that the specification describes. A device that has several names is counted
-      once. It is 1 for a specification that only has a device C(all), and 0 if there is no specification.
+      once. It is 1 for a specification that only has a device C(all). It is 0 with O(state=absent), and if
+      RV(not_described) is not null.
   returned: success
   type: int
   sample: 1
   version_added: 1.2.0
 not_described:
-  description: Why there is no specification, as a message. Null if there is one, and with O(state=absent).
+  description:
+    - Why the task generated no specification, as a message. Null if it generated one, and with O(state=absent).
   returned: success
   type: str
-  sample: No GPU can be described on this host. No NVIDIA driver is loaded, and /sys is not mounted.
+  sample: >-
+    No GPU can be described on this host. No NVIDIA driver is loaded, and /sys is not mounted. A refresh unit writes the
+    CDI specification when the host starts with its driver.
   version_added: 1.2.0
 refreshed_by:
-  description: The unit that generates the specification again, null if there is none. In check mode as it would be.
+  description: The unit that writes the same file again, null if there is none. In check mode as it would be.
   returned: success
   type: str
   sample: nvidia-cdi-refresh.service
   version_added: 1.2.0
 format:
-  description: The format of the file. Null with O(state=absent).
+  description: The format of the file. Null with O(state=absent), and if RV(not_described) is not null.
   returned: success
   type: str
   sample: yaml
 mode:
-  description: The mode that was used, never V(auto). Null with O(state=absent).
+  description:
+    - The mode that was used, never V(auto). Null with O(state=absent), and if RV(not_described) is not null.
   returned: success
   type: str
   sample: nvml
 backend:
-  description: The generator that was used, never V(auto). Null with O(state=absent).
+  description:
+    - The generator that was used, never V(auto). Null with O(state=absent), and if RV(not_described) is not null.
   returned: success
   type: str
   sample: native
 driver_version:
   description:
-    - The version of the driver that the specification describes. Null if none is loaded, and with O(state=absent).
+    - The version of the driver that the specification describes. Null if none is loaded, with O(state=absent), and if
+      RV(not_described) is not null.
   returned: success
   type: str
   sample: 580.95.05

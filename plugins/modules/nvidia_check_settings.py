@@ -18,16 +18,19 @@ description:
     with C(nvidia_) is a warning if it differs from the name of a variable of this collection by one or two characters.
     Facts are not checked.
   - Validates the values of the variables of all roles with the argument specifications of the roles.
-  - Refuses different root directories of the roles, unknown engines, malformed versions, task files that do not exist,
-    a configuration file together with several engines, a malformed fingerprint of a key, and passwords in addresses.
+  - Also refuses, for example, different root directories of the roles, unknown engines, malformed versions, task files
+    that do not exist, a configuration file together with several engines, a malformed fingerprint of a key, and
+    passwords in addresses.
   - Refuses a tag in C(--tags) or C(--skip-tags) that differs from C(toolkit), C(cdi), or C(runtime) by one or two
     characters, because Ansible would run no task with it. Other tags may belong to other plays.
-  - Reports all problems of a host at once. A variable that refers to another one that is not defined yet is not
-    checked.
+  - Refuses a variable of this collection that refers to a variable that is not defined. If a later task of this
+    collection sets the other variable, the first one is not checked.
+  - Reports all problems of a host at once.
   - The roles of this collection check the variables in the same way before their first change, unless this module has
     checked them before in the same run. They compare neither the root directories of several roles nor tags.
   - The playbook C(gpufleet.nvidia.check) runs it. C(gpufleet.nvidia.site), C(gpufleet.nvidia.rolling),
-    C(gpufleet.nvidia.verify), and C(gpufleet.nvidia.remove) begin with that playbook.
+    C(gpufleet.nvidia.verify), C(gpufleet.nvidia.remove), and C(gpufleet.nvidia.runtime_classes) begin with that
+    playbook.
   - The action plugin of this module runs on the controller, without a connection to the host.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes

@@ -13,8 +13,10 @@ version_added: 1.2.0
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
-  - The playbooks of this collection end with it. It fails a host with the errors of its engines, after all other steps
-    of the play, or it prints how far a play in batches has come.
+  - The playbooks C(gpufleet.nvidia.site), C(gpufleet.nvidia.rolling), C(gpufleet.nvidia.remove), and
+    C(gpufleet.nvidia.verify) end with it. It fails a host with the errors of its engines, after all other steps of the
+    play, or it prints how far a play in batches has come. In other plays, the role
+    P(gpufleet.nvidia.nvidia_runtime#role) fails a host with it.
   - The lines about a host are those of the lookup P(gpufleet.nvidia.role_state#lookup), over which the task loops.
   - It reads what the roles have registered. The action plugin of this module runs on the controller, without a
     connection to the host.

@@ -16,7 +16,8 @@ description:
   - Writes one file on the controller for each NVIDIA runtime of the engine that the kubelet of the host uses, for
     C(kubectl apply). The playbook C(gpufleet.nvidia.runtime_classes) uses it.
   - The host chooses the names of its runtimes. A name becomes a file only if it begins with O(runtime_name) or with
-    C(nvidia). Another NVIDIA runtime is named in a warning.
+    C(nvidia). Another NVIDIA runtime is named in a warning. A name that contains a dot, or that Kubernetes does not
+    accept, gets no file.
   - A file that this module did not write is never replaced; the task fails then. Files have a header line by which the
     module recognizes them. A file without it counts as own only if it has exactly the content that version 1.1.0 wrote.
   - The action plugin of this module runs on the controller, without a connection to the host.

@@ -25,13 +25,15 @@ attributes:
     support: full
   diff_mode:
     support: none
+    details: This module changes nothing.
   idempotent:
     support: full
   platform:
     platforms: Linux
     support: full
   safe_file_operations:
-    support: full
+    support: N/A
+    details: This module writes no file.
 options:
   inspection:
     description:

@@ -12,7 +12,7 @@ author:
   - gpufleet.nvidia maintainers (@gpufleet)
 description:
   - Changes settings in the C(config.toml) of the NVIDIA Container Toolkit, which its runtimes, its hook, and
-    C(nvidia-container-cli) read, and restores all of them.
+    C(nvidia-container-cli) read.
   - Names and values are validated before anything is written. Only the named settings are changed. Everything else
     keeps its bytes, including order, comments, indentation, line ends, and settings that this module does not know.
   - A setting whose default is in the file as a comment is written below that comment. When the setting is reset, its
@@ -78,7 +78,8 @@ options:
     description:
       - Whether settings that earlier runs of this module wrote, and that this task does not name, are restored to their
         previous values. V(false) leaves them as they are.
-      - Settings that this module did not write are not changed, even if they already have the requested value.
+      - Settings that this module did not write are not changed. A setting that had the requested value before is one of
+        them.
     type: bool
     default: false
   allow_unknown:
@@ -91,10 +92,10 @@ options:
   state:
     description:
       - V(present) writes the settings that the other options set.
-      - V(absent) removes everything that this module wrote, and accepts no settings. If the file still has the content
-        that this module wrote, its previous content is restored byte for byte, or the file is removed if there was
-        none. If the file was changed since, the settings are restored one by one, except those that no longer have the
-        value that this module wrote.
+      - V(absent) removes everything that this module wrote, and accepts none of O(settings), O(profile), and O(debug).
+        If the file still has the content that this module wrote, its previous content is restored byte for byte, or
+        the file is removed if there was none. If the file was changed since, the settings are restored one by one,
+        except those that no longer have the value that this module wrote.
     type: str
     choices: [present, absent]
     default: present
@@ -159,7 +160,7 @@ EXAMPLES = r"""
     settings:
       nvidia-container-runtime.mode: null
 
-- name: Configure an image, and reset all settings that the task does not name
+- name: Configure an image, and restore the settings that earlier runs wrote and this task does not name
   gpufleet.nvidia.nvidia_toolkit_config:
     host_root: /srv/images/gpu-node
     exclusive: true

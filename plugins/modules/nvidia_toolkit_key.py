@@ -30,7 +30,7 @@ attributes:
   idempotent:
     support: full
   platform:
-    platforms: linux
+    platforms: Linux
     support: full
   safe_file_operations:
     support: full
