@@ -147,7 +147,7 @@ class _RoleTask:
         if state.inspection() is not None:
             return state.selection()
         wanted = state.selects.wanted
-        require_root = wanted.users == () and not any("rootless" in name for name in wanted.engines)
+        require_root = wanted.users == () and not any("rootless" in name for name in wanted.named)
         found = self._inspected(require_root=require_root)
         if isinstance(found, dict):
             return {**found, "refused": True}

@@ -61,11 +61,11 @@ def problems_of(required: Requirement, engines: t.Sequence[selection.Described])
     if required.files:
         problems += [message for engine in selection.selected(wanted, own) for message in _reasons(engine)]
     if required.installed and user is not None:
-        named = [name for name in wanted.engines if name == selection.target_of(user)]
+        named = [name for name in wanted.named if name == selection.target_of(user)]
         problems += selection.missing_errors(named, own, ())
     elif required.installed:
         # Other tasks inspect the engines of users.
-        problems += selection.missing_errors(wanted.engines, own, users)
+        problems += selection.missing_errors(wanted.named, own, users)
     return list(dict.fromkeys(problems))
 
 

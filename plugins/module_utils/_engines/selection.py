@@ -25,11 +25,16 @@ Described = t.Mapping[str, t.Any]
 
 
 class Wanted(t.NamedTuple):
-    """What the user selects: ``engines`` is empty for auto, ``users`` is None for all users whose engine runs."""
+    """What the user selects: ``engines`` is None for auto, ``users`` is None for all users whose engine runs."""
 
-    engines: tuple[str, ...] = ()
+    engines: tuple[str, ...] | None = None
     flavor: str = AUTO
     users: tuple[str, ...] | None = ()
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The engines that the user names."""
+        return self.engines or ()
 
 
 def wanted_of(engines: object, flavor: str, users: object) -> Wanted:
@@ -37,7 +42,7 @@ def wanted_of(engines: object, flavor: str, users: object) -> Wanted:
     names = [str(name) for name in _listed(engines)]
     named = _listed(users)
     return Wanted(
-        engines=() if AUTO in names else tuple(_usual_name(name) for name in names),
+        engines=None if AUTO in names else tuple(_usual_name(name) for name in names),
         flavor=str(flavor),
         users=None if named == [ALL] else tuple(str(user) for user in named),
     )
@@ -72,7 +77,7 @@ def users_of(wanted: Wanted, engines: t.Sequence[Described]) -> list[str]:
         engines: What root has found on the host. It is only used for ALL.
     """
     found = [str(engine["user"]) for engine in engines if engine.get("user")]
-    named = [name[len(_ROOTLESS) :] for name in wanted.engines if is_of_user(name)]
+    named = [name[len(_ROOTLESS) :] for name in wanted.named if is_of_user(name)]
     users = found if wanted.users is None else wanted.users
     return [user for user in dict.fromkeys([*users, *named]) if user]
 
@@ -94,9 +99,9 @@ def selected(wanted: Wanted, engines: t.Sequence[Described]) -> list[Described]:
 
 
 def _is_selected(wanted: Wanted, engine: Described) -> bool:
-    if not _names_of(engine).isdisjoint(wanted.engines):
+    if not _names_of(engine).isdisjoint(wanted.named):
         return True
-    is_named = not wanted.engines or engine["engine"] in wanted.engines
+    is_named = wanted.engines is None or engine["engine"] in wanted.engines
     return is_named and wanted.flavor in (AUTO, engine["flavor"])
 
 
@@ -112,9 +117,9 @@ def targets(wanted: Wanted, inspected: t.Sequence[Described], *, removal: bool =
     found = selected(wanted, existing)
     # They may be installed later.
     known = {engine["engine"] for engine in found}
-    others = [name for name in wanted.engines if "/" not in name and name not in known]
+    others = [name for name in wanted.named if "/" not in name and name not in known]
     names = [
-        *(target_named(name) for name in wanted.engines if "/" in name),
+        *(target_named(name) for name in wanted.named if "/" in name),
         *(str(engine["target"]) for engine in found),
         *(others if wanted.flavor == AUTO else []),
     ]

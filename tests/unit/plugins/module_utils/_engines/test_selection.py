@@ -22,8 +22,9 @@ FOUND = (engine(), engine("containerd/k3s"), engine("containerd"), engine("crio"
 @pytest.mark.parametrize(
     ("engines", "users", "expected"),
     [
-        ("auto", "all", Wanted((), "auto", None)),
-        (["auto"], ["all"], Wanted((), "auto", None)),
+        ("auto", "all", Wanted(None, "auto", None)),
+        (["auto"], ["all"], Wanted(None, "auto", None)),
+        ([], [], Wanted(())),
         ("docker", [], Wanted(("docker",))),
         (["docker/system", "containerd/system/second"], [],
          Wanted(("docker/system", "containerd/system/second.service"))),
@@ -39,6 +40,7 @@ def test_spellings(engines: object, users: object, expected: Wanted) -> None:
     ("wanted", "expected"),
     [
         (Wanted(), ["docker", "containerd/k3s", "containerd", "crio"]),
+        (Wanted(()), []),
         (Wanted(flavor="k3s"), ["containerd/k3s"]),
         (Wanted(("containerd",)), ["containerd/k3s", "containerd"]),
         (Wanted(("containerd",), "system"), ["containerd"]),
