@@ -34,6 +34,8 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._controller_source
 _ROLE = "nvidia_toolkit"
 # The first minor version of Python 3 with tomllib.
 _TOMLLIB_MINOR = 11
+# The packages with which the files of engines are read: TOML, and YAML of K3s and RKE2.
+_OF_ENGINES = ("tomlkit", "yaml")
 # The options that messages about a toolkit on the controller name.
 _OPTIONS_OF_SOURCE = ("src", "files", "components")
 _ARCHIVE_NAME = "nvidia-container-toolkit.tar.gz"
@@ -87,12 +89,12 @@ class ActionModule(BundledAction):
             if requests_config:
                 return Packages(("tomlkit",))
             # A host with more packages than the base package reads the files of its engines.
-            return Packages(on_demand=("tomlkit",)) if self._task.args.get("packages") == "base" else Packages()
+            return Packages(on_demand=_OF_ENGINES) if self._task.args.get("packages") == "base" else Packages()
         # A host whose Python has tomllib gets tomlkit only if it requests it.
-        tomlkit = Packages(on_demand=("tomlkit",)) if self._has_tomllib else Packages(("tomlkit",))
+        needed = Packages(on_demand=_OF_ENGINES) if self._has_tomllib else Packages(_OF_ENGINES[:1], _OF_ENGINES[1:])
         if self._toolkit is None:
-            return tomlkit
-        return Packages((_DESCRIPTION, *tomlkit.always), (_ARCHIVE, *tomlkit.on_demand))
+            return needed
+        return Packages((_DESCRIPTION, *needed.always), (_ARCHIVE, *needed.on_demand))
 
     def run_module(self, tmp: str | None, task_vars: dict[str, t.Any] | None) -> dict[str, t.Any]:
         given = self._task.args

@@ -218,6 +218,13 @@ options:
     type: str
     choices: [keep, remove]
     default: remove
+  config_restored:
+    description:
+      - With O(state=absent) in check mode, whether an earlier task of the play removes the settings of
+        M(gpufleet.nvidia.nvidia_toolkit_config) from C(config.toml). Then the module predicts that it removes the file.
+    type: bool
+    default: false
+    version_added: 1.2.0
   running_gpu_containers:
     description:
       - What to do if packages have to change while containers run that got their GPU from NVIDIA's legacy hook. They

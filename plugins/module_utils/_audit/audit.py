@@ -55,6 +55,7 @@ HOST_RULES: tuple[HostRule, ...] = (
     *rules_cdi.HOST_RULES,
     *rules_cdi_files.HOST_RULES,
     *rules_engines.HOST_RULES,
+    *rules_toolkit.HOST_RULES,
 )
 FOREIGN_FILE_RULES: tuple[ForeignFileRule, ...] = (
     *foreign_files_containerd.FOREIGN_FILE_RULES,

@@ -163,7 +163,7 @@ def live_restore(facts: report.HostFacts) -> report.Findings:
         if live.get("live_restore") is False and running:
             containers = "1 container" if running == 1 else f"{running} containers"
             message = f"live-restore is off, so a restart stops {containers}."
-            advice = 'Set "live-restore": true in daemon.json and reload Docker.'
+            advice = 'Set "live-restore": true in daemon.json and reload Docker. A swarm does not support it.'
             yield report.info("live-restore-off", report.target_of(engine), message, advice)
 
 

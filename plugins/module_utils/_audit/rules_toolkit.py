@@ -16,6 +16,9 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import b
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import runtime_settings
 
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
 TOOLKIT = "toolkit"
 # The setting by which NVIDIA mitigates the vulnerabilities in _MITIGATED. It has no effect on CDI specifications and on
 # what a device plugin injects.
@@ -55,10 +58,11 @@ def _fixing_all(vulnerabilities_: t.Sequence[t.Mapping[str, t.Any]]) -> str:
     return max(floors, key=lambda floor: versions[floor] or ())
 
 
-def unknown_version(facts: report.HostFacts) -> report.Findings:
+def unknown_version(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findings:
     if "known_cves" in facts.toolkit and facts.toolkit["known_cves"] is None:
         message = "The version of the toolkit is unknown, so its vulnerabilities are unknown too."
-        yield report.info("toolkit-version-unknown", TOOLKIT, message, steps.INSPECT_RUNNING_HOST)
+        advice = steps.CHECK_PROGRAMS if host.live else steps.INSPECT_RUNNING_HOST
+        yield report.info("toolkit-version-unknown", TOOLKIT, message, advice)
 
 
 def missing(facts: report.HostFacts) -> report.Findings:
@@ -184,7 +188,6 @@ def hook_containers(facts: report.HostFacts) -> report.Findings:
 
 RULES = (
     vulnerabilities,
-    unknown_version,
     missing,
     version_mismatches,
     hook_missing,
@@ -194,3 +197,4 @@ RULES = (
     reboot,
     hook_containers,
 )
+HOST_RULES = (unknown_version,)

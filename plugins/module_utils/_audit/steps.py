@@ -34,6 +34,9 @@ REMOVE_SOURCES = run_site("removes them", nvidia_toolkit_remove_conflicts="true"
 COMPLETE_PACKAGES = f"Or run {SITE}, which completes these packages and no others."
 SET_TOOLKIT_SETTING = f"Change the setting in nvidia_toolkit_settings, and run {SITE}."
 INSPECT_RUNNING_HOST = "Inspect the running host instead of its directory tree."
+CHECK_PROGRAMS = (
+    "Run `nvidia-ctk --version` and `nvidia-container-cli --version`. A program that prints no version is damaged."
+)
 
 
 def update_toolkit(version: str, fixed: str, held: bool) -> str:

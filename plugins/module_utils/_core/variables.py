@@ -19,6 +19,7 @@ _ALL_ROLES: t.Mapping[str, str | None] = {
 }
 EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
     "nvidia_toolkit": {
+        "config_restored": None,
         "exclusive": None,
         "package_cache": None,
         "path": None,

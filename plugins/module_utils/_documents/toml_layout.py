@@ -6,13 +6,11 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_parser
 
-_BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 _COMMENTED_HEADER = re.compile(r"^[ \t]*#[ \t]*\[", re.MULTILINE)
 _COMMENTED_ENTRY = re.compile(r"""[ \t]*#[ \t]*[A-Za-z0-9_."'-]+[ \t]*=""")
 
@@ -251,7 +249,7 @@ class Layout:
         return ".".join(known.get(path[: i + 1]) or self._name(path[i]) for i in range(outer, len(path)))
 
     def _name(self, name: str) -> str:
-        return name if _BARE.match(name) else self._string(name)
+        return toml_parser.spell_name(name, self._string)
 
     def _string(self, value: str) -> str:
         nodes = [e.node for e in self.entries if e.node is not None]
@@ -262,17 +260,4 @@ class Layout:
         return toml_parser.quote_string(value)
 
     def _value(self, value: t.Any) -> str:
-        if isinstance(value, bool):
-            return "true" if value else "false"
-        if isinstance(value, str):
-            return self._string(value)
-        if isinstance(value, (int, float)):
-            return repr(value)
-        if isinstance(value, (datetime.date, datetime.time)):
-            return value.isoformat()
-        if isinstance(value, dict):
-            entries = ", ".join(f"{self._name(name)} = {self._value(entry)}" for name, entry in value.items())
-            return f"{{ {entries} }}" if entries else "{}"
-        if isinstance(value, (list, tuple)):
-            return "[" + ", ".join(map(self._value, value)) + "]"
-        raise TypeError(f"TOML has no {type(value).__name__}")
+        return toml_parser.spell_value(value, self._string)

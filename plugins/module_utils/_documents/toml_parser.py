@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import importlib
 import json
@@ -315,6 +316,29 @@ def plain_string(raw: str) -> str:
 
 def quote_string(value: str) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def spell_name(name: str, string: t.Callable[[str], str] = quote_string) -> str:
+    """Return a name as it is written to a file. ``string`` quotes it if it needs quotation marks."""
+    return name if _BARE_NAME.fullmatch(name) else string(name)
+
+
+def spell_value(value: t.Any, string: t.Callable[[str], str] = quote_string) -> str:
+    """Return a value as it is written to a file, on one line. ``string`` quotes the strings in it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return string(value)
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, dict):
+        entries = [f"{spell_name(name, string)} = {spell_value(entry, string)}" for name, entry in value.items()]
+        return f"{{ {', '.join(entries)} }}" if entries else "{}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(spell_value(entry, string) for entry in value) + "]"
+    raise TypeError(f"TOML has no {type(value).__name__}")
 
 
 def _unescaped(found: re.Match[str]) -> str:

@@ -16,6 +16,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support, flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import facts as docker_facts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
     container as explain_container,
 )
@@ -45,9 +46,9 @@ BY_ENGINE, BY_RUNTIME, BY_HOOK, BY_NOTHING = "engine", "runtime", "hook", "none"
 _NOT_NVIDIA = "runtime-not-nvidia"
 # The usual name of NVIDIA's runtime.
 _RUNTIME_NAME = "nvidia"
-# The first major versions of Docker whose `--gpus` uses nvidia-cdi-hook if nvidia-container-runtime-hook is missing,
-# and before it (registerDeviceDriver in daemon/nvidia_linux.go of moby 28.x and of moby v2, which is 29).
-_CDI_FALLBACK, _CDI_FIRST = 28, 29
+# The first version of Docker whose `--gpus` uses nvidia-cdi-hook before nvidia-container-runtime-hook. From
+# CDI_HOOK_SINCE on, it is used if the other one is missing (daemon/devices_nvidia_linux.go of moby).
+_CDI_FIRST = (29,)
 # Codes of failures of the engine, the toolkit and its settings, which a container meets only when it starts. One that
 # runs with all of its devices was started before the fault.
 _AT_START = (
@@ -67,14 +68,14 @@ def docker_gpus(host: hosts.ExplainedHost, names: t.Sequence[str]) -> str:
 
     ``names`` are the CDI devices that it would use.
     """
-    major = (core_text.parse_version(host.engine_version) or (0,))[0]
+    version = core_text.parse_version(host.engine_version) or ()
     hook, cdi = explain_rules.HOOKS[0] in host.programs, "nvidia-cdi-hook" in host.programs and host.engine_cdi
     resolves = all(name in host.engine_specifications.devices for name in names)
-    if cdi and major >= _CDI_FIRST and (resolves or not hook):
+    if cdi and version >= _CDI_FIRST and (resolves or not hook):
         return BY_ENGINE
     if hook:
         return BY_HOOK
-    return BY_ENGINE if cdi and major >= _CDI_FALLBACK else BY_NOTHING
+    return BY_ENGINE if cdi and version >= docker_facts.CDI_HOOK_SINCE else BY_NOTHING
 
 
 class _Explainer:
@@ -340,12 +341,13 @@ class _Explainer:
 
     def _gpus_unsupported(self) -> Step:
         host = self.host
-        major = (core_text.parse_version(host.engine_version) or (0,))[0]
-        if host.engine_cdi is False and "nvidia-cdi-hook" in host.programs and major >= _CDI_FALLBACK:
+        version = core_text.parse_version(host.engine_version) or ()
+        by_cdi = docker_facts.GPUS_PROGRAMS[1] in host.programs and version >= docker_facts.CDI_HOOK_SINCE
+        if host.engine_cdi is False and by_cdi:
             return self._cdi_off(f"the GPUs of --gpus, and {explain_rules.HOOKS[0]} is not on this host")
         problem = (
             f"Docker {host.engine_version} finds no program for --gpus: neither {explain_rules.HOOKS[0]} nor, with"
-            f" CDI from {_CDI_FALLBACK}.3 on, nvidia-cdi-hook"
+            f" CDI from {core_text.dotted(docker_facts.CDI_HOOK_SINCE)} on, {docker_facts.GPUS_PROGRAMS[1]}"
         )
         advice = "Install the NVIDIA Container Toolkit, and restart Docker, which searches only when it starts."
         return explain_result.failed(INJECTION, "gpus-unsupported", problem, advice)

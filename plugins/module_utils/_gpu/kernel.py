@@ -33,7 +33,7 @@ _MAX_KERNELS = 20
 _MODULE = re.compile(
     r"(?m)^((?:[^:\n]*/)?nvidia(?:-(?:current|tesla|legacy)(?:-[0-9]+(?:xx)?)?(?:-open)?)?\.ko(?:\.(?:gz|xz|zst))?):"
 )
-_DIGITS = re.compile(r"([0-9]+)")
+_PARTS = re.compile("[0-9]+|[A-Za-z]+")
 _LETTERS = re.compile(r"[A-Za-z]+")
 # Debian adds its own version since Debian 13, as in 6.12.41+deb13-amd64.
 _DEBIAN = re.compile(r"deb[0-9]+")
@@ -139,8 +139,11 @@ def _releases_with_module(host: hostfs.HostFS, release: str) -> list[str]:
 
 
 def _sort_key(release: str) -> list[tuple[int, str]]:
-    """Return a key with which numbers in ``release`` are compared as numbers."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(release[:200]) if part]
+    """Return a key with which numbers in ``release`` are compared as numbers.
+
+    Separators do not count, and letters come before numbers, as for rpm: 553.el8 is older than 553.16.1.el8.
+    """
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in _PARTS.findall(release[:200])]
 
 
 def _flavor(release: str) -> list[str]:

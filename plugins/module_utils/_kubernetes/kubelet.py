@@ -151,7 +151,13 @@ def _arguments(host: hostfs.HostFS, found: distributions.FoundKubelet) -> list[s
     if distribution.name == distributions.KUBELET:
         return list(found.unit.arguments[1:])
     # K3s and RKE2 get the flags of the kubelet as values of a flag of their own.
-    return [f"--{value}" for value in found.unit.flag_values("--kubelet-arg")]
+    return [_flag(value) for value in found.unit.flag_values("--kubelet-arg")]
+
+
+def _flag(value: t.Any) -> str:
+    """Return a value of ``kubelet-arg`` as a flag, with or without its dashes (GetArgs() of K3s)."""
+    text = str(value)
+    return text if text.startswith("--") else f"--{text}"
 
 
 def _rancher_arguments(host: hostfs.HostFS, found: distributions.FoundKubelet) -> list[str]:
@@ -175,7 +181,7 @@ def _rancher_arguments(host: hostfs.HostFS, found: distributions.FoundKubelet) -
         for key, appends in (("kubelet-arg", False), ("kubelet-arg+", True)):
             values = data.get(key) if isinstance(data, dict) else None
             if values is not None:
-                added = [f"--{value}" for value in (values if isinstance(values, list) else [values])]
+                added = [_flag(value) for value in (values if isinstance(values, list) else [values])]
                 arguments = [*arguments, *added] if appends else added
     return arguments
 

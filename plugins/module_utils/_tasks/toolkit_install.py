@@ -54,9 +54,9 @@ def _install_directory(module: _module.Module) -> dict[str, t.Any]:
     task = _directory_task(module.params["state"])(options, _module.host_from_params(module), _tools(module))
     try:
         result = task.execute(module.check_mode)
-    except (errors.MissingPackageError, toolkit_source.NotSentError) as error:
-        # The action plugin sends what is missing, and runs the module again.
-        error.details = {"needed": "toolkit_archive" if isinstance(error, toolkit_source.NotSentError) else "tomlkit"}
+    except toolkit_source.NotSentError as error:
+        # The action plugin sends it, and runs the module again.
+        error.details = {"needed": "toolkit_archive"}
         raise
     before, after = ("".join(f"{line}\n" for line in lines) for lines in (result.before, result.after))
     names = {"before_header": options.dest, "after_header": options.dest, "before": before, "after": after}

@@ -22,9 +22,6 @@ if t.TYPE_CHECKING:
         install as install_packages,
     )
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (
-        packages as toolkit_packages,
-    )
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (
         remove as remove_packages,
     )
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (
@@ -61,6 +58,7 @@ SPEC: dict[str, dict[str, t.Any]] = {
     "hold": {"type": "bool"},
     "remove_conflicts": {"type": "bool", "default": True},
     "unrecorded": {"type": "str", "choices": ["keep", "remove"], "default": "remove"},
+    "config_restored": {"type": "bool", "default": False},
     "running_gpu_containers": {"type": "str", "choices": ["fail", "warn", "ignore"], "default": "fail"},
     "minimum_version": {"type": "str"},
     "minimum_version_policy": {"type": "str", "choices": ["fail", "warn", "ignore"], "default": "warn"},
@@ -142,6 +140,7 @@ def install(module: _module.Module) -> dict[str, t.Any]:
         backup_dir=params["backup_dir"],
         package_cache=params["package_cache"],
         keep_unrecorded=params["unrecorded"] == "keep",
+        config_restored=params["config_restored"],
     )
     # The engines' files are read if packages of the hook may be removed.
     _module.load_bundled_packages(module)
@@ -151,7 +150,7 @@ def install(module: _module.Module) -> dict[str, t.Any]:
         # Wrong settings and a file that cannot be read are refused before a package changes.
         options = options._replace(planned_mode=config_task.plan().settings.get(runtime_settings.KEYS["mode"]))
     task = _package_task(options.state)(options, host, _manager(module, host), run)
-    result = task.module_result(_execute(task, module.check_mode))
+    result = task.module_result(task.execute(module.check_mode))
     if config_task is None:
         return result
     try:
@@ -174,17 +173,6 @@ def _package_task(state: str) -> type[install_packages.Installation | remove_pac
     )
 
     return install_packages.Installation
-
-
-def _execute(
-    task: install_packages.Installation | remove_packages.Removal, check_mode: bool
-) -> toolkit_packages.TaskResult:
-    try:
-        return task.execute(check_mode)
-    except errors.MissingPackageError as error:
-        # The action plugin sends what is missing, and runs the module again. Nothing has changed yet.
-        error.details = {"needed": "tomlkit"}
-        raise
 
 
 def _config_task(module: _module.Module, host: hostfs.HostFS) -> toolkit_configure.ConfigTask | None:

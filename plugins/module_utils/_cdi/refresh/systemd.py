@@ -162,7 +162,7 @@ class RefreshService:
         ``changed`` is whether the service has not run with the current files yet. Raises HostError with the last lines
         of the service's log if it fails.
         """
-        loaded, warnings = self._reload_units() if changed and not check_mode else (True, ())
+        loaded, warnings = self._reload_units(check_mode) if changed else (True, ())
         if not loaded:
             return ServiceResult(self._reasons(changed), warnings=warnings)
         path_unit_started = self._start_path_unit(check_mode)
@@ -191,8 +191,11 @@ class RefreshService:
             complete=not warnings,
         )
 
-    def _reload_units(self) -> tuple[bool, tuple[str, ...]]:
-        """Reload systemd's units if necessary and safe. Return whether systemd has loaded the units, and warnings."""
+    def _reload_units(self, check_mode: bool) -> tuple[bool, tuple[str, ...]]:
+        """Reload systemd's units if necessary and safe. Return whether systemd has loaded the units, and warnings.
+
+        In check mode, nothing is reloaded.
+        """
         units = [self._service] if self._path_unit is None else [self._service, self._path_unit]
         states = [unit.status() for unit in units]
         if all(state.loaded and not state.needs_reload for state in states):
@@ -201,8 +204,9 @@ class RefreshService:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers  # noqa: PLC0415
 
         affected = gpu_containers.legacy_gpu_containers(self._host)
-        if not affected:
+        if not affected and not check_mode:
             self._service.daemon_reload()
+        if not affected:
             return True, ()
         warning = (
             f"systemd did not reload its units, because {', '.join(affected)} got their GPUs from the legacy hook and"

@@ -28,8 +28,6 @@ if t.TYPE_CHECKING:
 
 PROGRAM = "dockerd"
 SOCKET_UNIT = "docker.socket"
-# The first release whose `--gpus` can use the second one of its programs.
-_CDI_HOOK_SINCE = (28, 3)
 # Containers that the message about a restart may name. With a limit, Docker lists all states, so a filter is needed:
 # {"status":["running","paused","restarting"]}.
 _NAMED = 20
@@ -172,7 +170,7 @@ class Docker(engines_base.EngineDefaults):
         daemon/devices_nvidia_linux.go of 29).
         """
         number = core_text.parse_version(version or "")
-        by_cdi = number is None or number >= _CDI_HOOK_SINCE
+        by_cdi = number is None or number >= docker_facts.CDI_HOOK_SINCE
         program = host.find_executable(docker_facts.GPUS_PROGRAMS if by_cdi else docker_facts.GPUS_PROGRAMS[:1])
         if installation.pid is None or installation.unit is None or program is None:
             return ""

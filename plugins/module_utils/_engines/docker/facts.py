@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import facts as engines_facts
 
-# The programs of the toolkit that `docker run --gpus` searches. The second one is used with CDI, from 28.3 on.
+# The programs of the toolkit that `docker run --gpus` searches, and the first release that uses the second one, for CDI
+# (daemon/devices_nvidia_linux.go of moby 28.3).
 GPUS_PROGRAMS = ("nvidia-container-runtime-hook", "nvidia-cdi-hook")
+CDI_HOOK_SINCE = (28, 3)
 
 # `_engines/facts.py` says what "run" and "read" mean.
 FACTS = engines_facts.EngineFacts(

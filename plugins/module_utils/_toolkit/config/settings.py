@@ -283,7 +283,7 @@ _CHECKS: dict[str, Check] = {
     "nvidia-container-runtime.mode": _one_of("auto", "legacy", "cdi", "csv", "jit-cdi"),
     "nvidia-container-runtime.runtimes": _program,
     "nvidia-container-runtime.modes.cdi.default-kind": _matching(
-        r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z](?:[A-Za-z0-9_-]*[A-Za-z0-9])?", "VENDOR/CLASS"
+        r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?", "VENDOR/CLASS"
     ),
     "nvidia-container-runtime.modes.cdi.spec-dirs": _absolute,
     "nvidia-container-runtime.modes.csv.mount-spec-path": _absolute,
@@ -291,6 +291,8 @@ _CHECKS: dict[str, Check] = {
     "nvidia-container-runtime-hook.path": _program,
     "nvidia-ctk.path": _program,
 }
+# Lists in one text, in which the toolkit ignores blanks and empty names.
+_WITH_BLANKS = ("supported-driver-capabilities", "swarm-resource")
 # The runtime refuses to start a container if this list is empty.
 _NEVER_EMPTY = ("nvidia-container-runtime.runtimes",)
 
@@ -322,7 +324,11 @@ def _file_value_problem(setting: Setting, value: t.Any) -> str:
     # The toolkit reads an empty string as not set, and levels in upper or lower case.
     if value == "" and setting.kind is str and setting.commented:
         return ""
-    return _value_problem(setting, value.lower() if setting.key == LEVEL_KEY and isinstance(value, str) else value)
+    if isinstance(value, str) and setting.key == LEVEL_KEY:
+        value = value.lower()
+    elif isinstance(value, str) and setting.key in _WITH_BLANKS:
+        value = ",".join(filter(None, map(str.strip, value.split(","))))
+    return _value_problem(setting, value)
 
 
 def _value_problem(setting: Setting, value: t.Any) -> str:
@@ -352,17 +358,26 @@ def kind_of(setting: Setting) -> str:
 
 def check_unknown_value(key: str, value: t.Any) -> t.Any:
     """Return the value of an unknown setting. Raises NvidiaError for a value that TOML cannot contain."""
-    if isinstance(value, dict):
+    if isinstance(value, dict) and all(isinstance(name, str) and _is_unicode(name) for name in value):
         return {name: check_unknown_value(f"{key}.{name}", entry) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):
         return [check_unknown_value(key, entry) for entry in value]
     number = isinstance(value, (bool, float)) or (isinstance(value, int) and -_INT64 <= value < _INT64)
-    if not number and not isinstance(value, str):
+    if not number and not (isinstance(value, str) and _is_unicode(value)):
         raise errors.NvidiaError(
             f"{errors.option:settings}: TOML cannot store the value of {key}. Use strings, numbers, booleans, lists"
             " and dictionaries."
         )
     return value
+
+
+def _is_unicode(text: str) -> bool:
+    """Return whether a text can be written in UTF-8, so has no half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _text_problem(text: str) -> str:

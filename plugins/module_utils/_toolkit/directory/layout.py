@@ -195,16 +195,12 @@ def _lines(data: t.Mapping[str, t.Any]) -> t.Iterator[str]:
     """Return the lines of the file: the values at the top first, then each table that has values."""
     tables: dict[KeyPath, list[str]] = {(): []}
     for path, value in toml_parser.iter_leaves(data):
-        tables.setdefault(path[:-1], []).append(f"{path[-1]} = {_to_toml(value)}\n")
+        line = f"{toml_parser.spell_name(path[-1])} = {toml_parser.spell_value(value)}\n"
+        tables.setdefault(path[:-1], []).append(line)
     for path, lines in tables.items():
         if path:
-            yield f"\n[{'.'.join(path)}]\n"
+            yield f"\n[{'.'.join(map(toml_parser.spell_name, path))}]\n"
         yield from lines
-
-
-def _to_toml(value: bool | str | list[str]) -> str:
-    """Return a value in TOML. Its strings are those of JSON, except that DEL must be escaped (TOML 1.0)."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 # The first name of the hook. Hook files of engines may still use it.

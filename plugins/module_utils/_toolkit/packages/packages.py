@@ -214,6 +214,7 @@ class InstallOptions(t.NamedTuple):
     backup_dir: str = core_records.BACKUP_DIR
     package_cache: str | None = None
     keep_unrecorded: bool = False
+    config_restored: bool = False
     # The mode of the runtime that the task writes to config.toml after the packages; None: the mode stays.
     planned_mode: str | None = None
 

@@ -60,7 +60,7 @@ class Removal(toolkit_packages.PackageTask):
     def execute(self, check_mode: bool) -> toolkit_packages.TaskResult:
         """Remove the packages and files unless ``check_mode``. Raises NvidiaError."""
         state = self.installed_state()
-        removal = self._removal_plan(state)
+        removal = self._removal_plan(state, config_restored=check_mode and self.options.config_restored)
         if not removal.has_changes:
             return _unchanged(state, removal)
         self._check_preconditions(state, removal)
@@ -95,7 +95,7 @@ class Removal(toolkit_packages.PackageTask):
             "Kill their processes, and remove the containers by hand.",
         )
 
-    def _removal_plan(self, state: toolkit_packages.State) -> RemovalPlan:
+    def _removal_plan(self, state: toolkit_packages.State, *, config_restored: bool = False) -> RemovalPlan:
         repository = toolkit_repository.plan_removal(self.host)
         keys = self.plan_keys(repository)
         cached = tuple(toolkit_packages.stale_files(self.host, self.cache, ()))
@@ -104,7 +104,7 @@ class Removal(toolkit_packages.PackageTask):
         if self.options.source == "existing" or self._manager is None:
             return RemovalPlan((), None, cached, repository, keys)
         config = toolkit_packages.recorded_config(self.host)
-        if config is not None and toolkit_packages.has_written_settings(self.host):
+        if config is not None and toolkit_packages.has_written_settings(self.host) and not config_restored:
             self._warn_about_settings(config.path)
             config = None
         recorded = (

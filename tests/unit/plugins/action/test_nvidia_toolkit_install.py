@@ -43,7 +43,8 @@ class Host:
         self.unreachable = False
         self.calls: list[dict[str, t.Any]] = []
         self.files: dict[str, list[str]] = {}
-        self.lacks_tomlkit = False
+        # The package that the host lacks.
+        self.lacks = ""
         self.variables: dict[str, t.Any] = {"a": 1}
         self.readable: list[tuple[str, ...]] = []
         self.shell = MagicMock(tmpdir=None)
@@ -71,8 +72,8 @@ class Host:
         self.calls.append(dict(module_args))
         result: dict[str, t.Any] = {"changed": False, "invocation": {"module_args": {"_bundled": None, "a": 1}}}
         bundled = module_args.get("_bundled", {})
-        if self.lacks_tomlkit and "tomlkit" not in bundled:
-            return {**result, "failed": True, "msg": "tomlkit is needed", "needed": "tomlkit"}
+        if self.lacks and self.lacks not in bundled:
+            return {**result, "failed": True, "msg": f"{self.lacks} is needed", "needed": self.lacks}
         if "toolkit_archive" in bundled:
             assert bundled["toolkit_archive"] in self.files
             return {**result, "changed": True}
@@ -121,6 +122,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 
 
 SENT, LATER = [{"tomlkit": "<tomlkit>"}], [{}, {"tomlkit": "<tomlkit>"}]
+ALL = [{"tomlkit": "<tomlkit>", "yaml": "<yaml>"}]
 
 
 @pytest.mark.parametrize(
@@ -128,14 +130,14 @@ SENT, LATER = [{"tomlkit": "<tomlkit>"}], [{}, {"tomlkit": "<tomlkit>"}]
     [
         ({"source": "directory"}, None, LATER),
         ({"source": "directory", "state": "absent"}, None, LATER),
-        ({"source": "directory", "async_val": 60}, None, SENT),
+        ({"source": "directory", "async_val": 60}, None, ALL),
         ({"source": "directory"}, "/usr/bin/python3.9", SENT),
         ({"source": "directory"}, "/usr/bin/python3.11", LATER),
         ({"source": "repository"}, "/usr/bin/python3.9", [{}]),
     ],
 )
 def test_sends_tomlkit(host: Host, args: dict[str, t.Any], python: str | None, sent: list[dict[str, str]]) -> None:
-    host.lacks_tomlkit = True
+    host.lacks = "tomlkit"
     for variables in (
         {"ansible_python_interpreter": python},
         {"ansible_facts": {"discovered_interpreter_python": python}},
@@ -147,11 +149,16 @@ def test_sends_tomlkit(host: Host, args: dict[str, t.Any], python: str | None, s
         assert result.get("failed", False) is (args["source"] == "repository")
 
 
-@pytest.mark.parametrize("lacks_tomlkit", [False, True])
-def test_sends_tomlkit_to_a_host_that_reads_files_of_engines(host: Host, lacks_tomlkit: bool) -> None:
-    host.lacks_tomlkit = lacks_tomlkit
-    assert not host.run(source="repository", packages="base").get("failed")
-    assert host.sent() == [{}, {"tomlkit": "<tomlkit>"}][: 1 + lacks_tomlkit]
+@pytest.mark.parametrize("lacks", ["", "tomlkit", "yaml"])
+@pytest.mark.parametrize(
+    "args",
+    [{"source": "repository", "packages": "base"}, {"source": "directory"}, {"source": "directory", "state": "absent"}],
+)
+def test_sends_what_reads_the_files_of_engines(host: Host, args: dict[str, t.Any], lacks: str) -> None:
+    """The settings of K3s and RKE2 are in YAML."""
+    host.lacks = lacks
+    assert not host.run(**args).get("failed")
+    assert host.sent() == [{}, *([{lacks: f"<{lacks}>"}] if lacks else [])]
 
 
 def test_sends_no_tomlkit_without_request(host: Host) -> None:
@@ -183,7 +190,7 @@ def test_null_is_as_an_omitted_option(host: Host) -> None:
 
 @pytest.mark.parametrize("lacks_tomlkit", [False, True])
 def test_sends_the_files_on_request(host: Host, lacks_tomlkit: bool) -> None:
-    host.is_current, host.lacks_tomlkit = False, lacks_tomlkit
+    host.is_current, host.lacks = False, "tomlkit" if lacks_tomlkit else ""
     result = host.run(source="directory", remote_src=False, src="toolkit", components=["ctk", "hook"])
     first, *_between, last = host.calls
     tomlkit = {"tomlkit": "<tomlkit>"} if lacks_tomlkit else {}
@@ -268,7 +275,7 @@ def test_refuses_arguments(host: Host, args: dict[str, t.Any], message: str) -> 
 
 def test_async_with_a_toolkit_on_the_host(host: Host) -> None:
     host.run(async_val=60, source="directory", src="/srv/toolkit")
-    assert host.sent() == SENT
+    assert host.sent() == ALL
 
 
 @pytest.mark.parametrize(("of_role", "state"), [(True, "present"), (True, "absent"), (False, "present")])

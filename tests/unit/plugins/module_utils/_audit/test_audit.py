@@ -342,3 +342,10 @@ def test_no_report_is_an_error(host: HostFS, seed: int) -> None:
 @pytest.mark.parametrize("parts", [*ODD, {"engines": 3, "toolkit": [], "gpus": "x", "cdi": {1: 2}}])
 def test_no_value_is_an_error(host: HostFS, parts: t.Any) -> None:
     assert {one["id"] for one in findings_of(host, parts)} <= {"report-invalid"}
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_toolkit_without_version(tmp_path: Path, live: bool) -> None:
+    found = findings_of(HostFS.of(str(tmp_path), live=live), healthy_host(toolkit__known_cves=None))
+    (finding,) = [one for one in found if one["id"] == "toolkit-version-unknown"]
+    assert ("directory tree" in finding["advice"]) is not live

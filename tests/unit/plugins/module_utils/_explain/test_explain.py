@@ -347,6 +347,8 @@ def test_nodes_of_another_option() -> None:
         # daemon/nvidia_linux.go of moby 26, 28.x and v2 (29).
         ("26.1.5", ("hook", "cdi"), True, "hook"),
         ("26.1.5", ("cdi",), True, "none"),
+        ("28.2.2", ("cdi",), True, "none"),
+        ("28.3.0", ("cdi",), True, "engine"),
         ("28.5.2", ("hook", "cdi"), True, "hook"),
         ("28.5.2", ("cdi",), True, "engine"),
         ("28.5.2", ("cdi",), False, "none"),

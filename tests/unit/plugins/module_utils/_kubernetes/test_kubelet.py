@@ -113,9 +113,11 @@ def test_the_settings_of_k3s(tmp_path: Path, settings: str, endpoint: str, engin
     assert (found["cri_endpoint"], found["engine"]) == (endpoint, engine)
 
 
-def test_flags_of_the_kubelet_in_the_unit_of_k3s(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dashes", ["", "--"])
+def test_flags_of_the_kubelet_in_the_unit_of_k3s(tmp_path: Path, dashes: str) -> None:
     node = Node(tmp_path, "k3s")
-    command = "/usr/local/bin/k3s agent --kubelet-arg=root-dir=/data/kubelet/ --kubelet-arg cpu-manager-policy=static"
+    arguments = f"--kubelet-arg={dashes}root-dir=/data/kubelet/ --kubelet-arg {dashes}cpu-manager-policy=static"
+    command = f"/usr/local/bin/k3s agent {arguments}"
     node.write("/etc/systemd/system/k3s-agent.service", f"[Service]\nExecStart={command}\n")
     found = node.described()
     assert (found["root_dir"], found["cpu_manager"]["policy"]) == ("/data/kubelet", "static")
@@ -199,7 +201,7 @@ def test_flags_in_the_files_of_k3s(tmp_path: Path) -> None:
         "/etc/rancher/k3s/config.yaml", "kubelet-arg:\n  - v=2\n  - root-dir=/old\n  - topology-manager-policy=none\n"
     )
     node.write("/etc/rancher/k3s/config.yaml.d/50-cpu.yaml", "kubelet-arg: root-dir=/data/kubelet\n")
-    node.write("/etc/rancher/k3s/config.yaml.d/60-cpu.yaml", "kubelet-arg+: [cpu-manager-policy=static, 7]\n")
+    node.write("/etc/rancher/k3s/config.yaml.d/60-cpu.yaml", "kubelet-arg+: [--cpu-manager-policy=static, 7]\n")
     node.write("/data/kubelet/cpu_manager_state", '{"policyName":"static"}')
     found = node.described()
     assert found["problems"] == []

@@ -476,7 +476,9 @@ def test_unloaded_unit_is_not_started(tree: RefreshTree, monkeypatch: pytest.Mon
     systemd = running(tree)
     systemd.unloaded = {unknown}
     for _attempt in range(2):
+        predicted = tree.refresh(check_mode=True, **TOOLKIT)
         result = tree.refresh(**TOOLKIT)
+        assert (predicted["changed"], predicted["warnings"]) == (result["changed"], result["warnings"])
         (warning,) = result["warnings"]
         assert f"systemd has not loaded {unknown} yet" in warning
         assert "at the next boot" in warning

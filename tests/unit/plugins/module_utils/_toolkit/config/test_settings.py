@@ -181,6 +181,7 @@ RIGHT: list[tuple[str, t.Any]] = [
     (f"{RUNTIME}.log-level", "trace"),
     (f"{RUNTIME}.mode", "jit-cdi"),
     (f"{RUNTIME}.modes.cdi.default-kind", "a/b"),
+    (f"{RUNTIME}.modes.cdi.default-kind", "nvidia.com/gpu.coherent"),
     (f"{RUNTIME}.modes.cdi.annotation-prefixes", []),
     (f"{RUNTIME}.modes.legacy.cuda-compat-mode", "mount"),
 ]
@@ -290,7 +291,17 @@ def test_invalid_values_in_the_file(text: str, message: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", f'[{RUNTIME}]\nlog-level = "Debug"\ndebug = ""', "[features]\nnew = 5", "swarm-resource = ''", DEFAULT, OLD],
+    [
+        "",
+        f'[{RUNTIME}]\nlog-level = "Debug"\ndebug = ""',
+        "[features]\nnew = 5",
+        "swarm-resource = ''",
+        DEFAULT,
+        OLD,
+        # The toolkit ignores blanks and empty names.
+        "swarm-resource = 'A, B,'",
+        "supported-driver-capabilities = 'compute, utility,'",
+    ],
 )
 def test_valid_values_in_the_file(text: str) -> None:
     assert invalid_values(TomlDocument.from_bytes("/etc/x.toml", text.encode())) == []

@@ -456,3 +456,19 @@ def test_wrapper_passes_config_to_older_toolkits(version: str | None, older: boo
     assert (option in wrapper(HOOK, around)) is older
     assert "-config" not in wrapper(RUNTIMES[0], around).replace("/.config", "")
     assert "XDG_CONFIG_HOME" not in wrapper(CTK, around) + wrapper(CLI, around)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [True, 5, 0.5, float("inf"), 'a\x7f"b', ["a", "b"], [{"a": 1, "b c": [True]}], {"b c": "d", "é": {"f": [1.5]}}],
+)
+def test_unknown_settings_are_valid_toml(value: t.Any) -> None:
+    settings = {"my key": value, "new": {"other key": value}}
+    data = config(settings=settings, allow_unknown=True)
+    assert (data["my key"], data["new"]["other key"]) == (value, value)
+
+
+@pytest.mark.parametrize("value", ["\udc80", ["\udc80"], {"a": "\udc80"}, [None], [{1: "a"}]])
+def test_refuses_values_that_toml_cannot_contain(value: t.Any) -> None:
+    with pytest.raises(NvidiaError, match="TOML cannot store the value of new"):
+        plan(settings={"new": {"a": value}}, allow_unknown=True)

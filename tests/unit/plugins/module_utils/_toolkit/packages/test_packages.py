@@ -160,12 +160,17 @@ def test_directory_has_no_base_package(monkeypatch: pytest.MonkeyPatch, root: Pa
     assert "source: directory does not support these options: packages: base." in ran.module.result["msg"]
 
 
-def test_requests_the_package_that_reads_files_of_engines(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+@pytest.mark.parametrize("package", ["tomlkit", "yaml"])
+def test_requests_the_package_that_reads_files_of_engines(
+    monkeypatch: pytest.MonkeyPatch, root: Path, package: str
+) -> None:
     def read(*_arguments: t.Any) -> t.NoReturn:
-        raise MissingPackageError("tomlkit is needed.")
+        missing = MissingPackageError(f"{package} is needed.")
+        missing.details = {"needed": package}
+        raise missing
 
     monkeypatch.setattr(hook_users, "hook_users", read)
-    assert run_module(monkeypatch, root, packages="base").module.result["needed"] == "tomlkit"
+    assert run_module(monkeypatch, root, packages="base").module.result["needed"] == package
     # A host that has only the requested packages needs none.
     assert "needed" not in run_module(monkeypatch, root).module.result
 

@@ -155,6 +155,19 @@ def test_keeps_config_file_with_settings(manager: FakePackageManager) -> None:
     assert not manager.path("/etc/nvidia-container-runtime").exists()
 
 
+@pytest.mark.parametrize("restored", [False, True])
+def test_check_mode_predicts_a_config_file_without_settings(manager: FakePackageManager, restored: bool) -> None:
+    """In check mode, an earlier task of the play has not removed the settings."""
+    manager.execute()
+    manager.write(record_path(TOOLKIT, CONFIG_FILE), _record_of_settings())
+    task = manager.task(state="absent", config_restored=restored)
+    found = task.execute(check_mode=True)
+    assert (CONFIG_FILE in found.removed_files, bool(task.module_result(found)["warnings"])) == (restored, not restored)
+    # A real run reads what the earlier task has left.
+    assert manager.execute(state="absent", config_restored=restored)["warnings"]
+    assert manager.path(CONFIG_FILE).exists()
+
+
 def _record_of_settings() -> str:
     record = OriginalFile(TOOLKIT, CONFIG_FILE, b"", 0, 0, 0o644)
     return record.to_bytes().decode()
