@@ -26,7 +26,7 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._role_state import
 
 # Their settings are in YAML, and they run as root, so one task can contain them and other engines.
 _IN_YAML = ("containerd/k3s", "containerd/rke2")
-# The values of a result that the role nvidia_runtime uses, and their types.
+# The values that every result of an engine must have, and their types.
 _VALUES: dict[str, tuple[type, ...]] = {
     "changed": (bool,),
     "restart_required": (bool,),
@@ -46,7 +46,7 @@ _NOT_REPORTED = (
     "It runs, but the task that ran as this user did not report it. Ask the user, or remove the user from"
     " nvidia_runtime_users."
 )
-# What the results of several runs of the module have in common with that of one run.
+# The lists in the results of several runs of the module that are joined.
 _LISTS = ("warnings", "deprecations")
 
 
@@ -117,7 +117,7 @@ class _RoleTask:
             return selection
         errors = self._state.setting_errors(selection)
         if errors:
-            return {"failed": True, "refused": True, "changed": False, "msg": " ".join(errors)}
+            return {"failed": True, "changed": False, "msg": " ".join(errors)}
         targets = selection.targets
         if self._user:
             own = engine_selection.target_of(self._user)
@@ -146,18 +146,20 @@ class _RoleTask:
             return state.selection(of_users={self._user: tables(found)})
         if state.inspection() is not None:
             return state.selection()
-        wanted = state.selects.wanted
-        require_root = wanted.users == () and not any("rootless" in name for name in wanted.named)
-        found = self._inspected(require_root=require_root)
-        if isinstance(found, dict):
-            return {**found, "refused": True}
-        return state.selection({"engines": found})
+        found = self._inspected(require_root=state.selects.wanted.of_root)
+        return found if isinstance(found, dict) else state.selection({"engines": found})
 
     def _not_configured(self, problem: str) -> dict[str, t.Any]:
         """Return the result for a user whose engine is left as it is. The host does not fail because of a user."""
         target = engine_selection.target_of(self._user)
         engine = {"target": target, "changed": False, "error": problem}
-        return {"changed": False, "engines": [engine], "errors": [], "work": [], "warnings": [self._warning(problem)]}
+        # What an earlier run of the role in this play has planned for the user stays.
+        work = [entry for entry in self._state.earlier_entries() if self._is_of_user(entry)]
+        return {"changed": False, "engines": [engine], "errors": [], "work": work, "warnings": [self._warning(problem)]}
+
+    def _is_of_user(self, entry: dict[str, t.Any]) -> bool:
+        same_root = entry["engine_info"]["host_root"] == self._state.settings["host_root"]
+        return bool(same_root and entry["user"] == self._user)
 
     def _warning(self, problem: str) -> str:
         verb = "configured" if self._state.selects.state == _engine_selection.PRESENT else "removed"
@@ -253,9 +255,9 @@ def _merged(results: list[dict[str, t.Any]]) -> dict[str, t.Any]:
 def _names(targets: object) -> list[str]:
     """Return the value of the option ``targets``, without duplicates."""
     if isinstance(targets, str):
-        targets = targets.split(",")
-    names = targets if isinstance(targets, list) else [targets or ""]
-    return list(dict.fromkeys(str(name).strip() for name in names if name != ""))
+        targets = targets.split(",") if targets else []
+    names = targets if isinstance(targets, list) else [] if targets is None else [targets]
+    return list(dict.fromkeys(str(name).strip() for name in names))
 
 
 def _complete(targets: list[str], result: dict[str, t.Any]) -> list[dict[str, t.Any]]:

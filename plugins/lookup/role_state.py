@@ -18,8 +18,8 @@ description:
 options:
   _terms:
     description:
-      - One of V(reused), V(users), V(pending), V(executed), V(verifications), V(errors), V(targets), V(lines),
-        V(toolkit), and V(without_cuda_compat).
+      - One of V(reused), V(of_root), V(users), V(pending), V(executed), V(verifications), V(errors), V(targets),
+        V(lines), V(toolkit), and V(without_cuda_compat).
     type: list
     elements: str
     required: true
@@ -49,6 +49,7 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._reports import li
 Found = t.Callable[[t.Mapping[str, t.Any], _role_state.RoleState], t.Sequence[t.Any]]
 _TERMS: dict[str, Found] = {
     "reused": lambda _variables, state: [True] if state.reuses_inspection() else [],
+    "of_root": lambda _variables, state: [True] if state.selects.wanted.of_root else [],
     "users": lambda _variables, state: state.users(),
     "targets": lambda _variables, state: _role_state.targets_with_gpus(state),
 }

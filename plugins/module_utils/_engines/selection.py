@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import const
 
 AUTO, ALL = core_constants.AUTO, "all"
 _ROOTLESS = "docker/rootless/"
-_SYSTEM = "/system"
+_OF_USER, _SYSTEM = "rootless", "/system"
 _UNIT = re.compile(r"[a-z]+/system/.+")
 
 Described = t.Mapping[str, t.Any]
@@ -35,6 +35,12 @@ class Wanted(t.NamedTuple):
     def named(self) -> tuple[str, ...]:
         """The engines that the user names."""
         return self.engines or ()
+
+    @property
+    def of_root(self) -> bool:
+        """Whether only root can configure the engines. A user may configure the own rootless Docker."""
+        names = (self.flavor, *(name for entry in self.named for name in entry.split("/")))
+        return self.users == () and _OF_USER not in names
 
 
 def wanted_of(engines: object, flavor: str, users: object) -> Wanted:

@@ -253,7 +253,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
                 raise errors.HostError(
                     f"NVIDIA's toolkit container manages {self.store.dest} and runs on this host (it locks"
                     f" {_INSTALLER_LOCK}). Remove it from this host first, for example with toolkit.enabled=false of"
-                    " the GPU operator, or choose another dest."
+                    f" the GPU operator, or choose another {errors.option:dest}."
                 ) from None
 
     # -- Changes under the lock ----------------------------------------------------------------------------------------

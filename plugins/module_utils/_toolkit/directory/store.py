@@ -72,7 +72,8 @@ class VersionStore(directory_versions.VersionReader):
         state = os.statvfs(self.host.real_path(place))
         if state.f_flag & os.ST_NOEXEC and self.host.live:
             raise errors.HostError(
-                f"{place} is on a file system that is mounted noexec, so programs cannot run. Choose another dest."
+                f"{place} is on a file system that is mounted noexec, so programs cannot run. Choose another"
+                f" {errors.option:dest}."
             )
         free = state.f_bavail * state.f_frsize
         if free < size + _MARGIN:
@@ -213,22 +214,24 @@ class VersionStore(directory_versions.VersionReader):
         """Raise HostError if the entry at ``dest`` cannot be replaced."""
         entry_type = self.foreign_entry_type()
         if entry_type == "file":
-            raise errors.HostError(f"{self.dest} is a file. Remove it, or choose another dest.")
+            raise errors.HostError(f"{self.dest} is a file. Remove it, or choose another {errors.option:dest}.")
         if entry_type == "directory":
             foreign = self.foreign_names()
             if foreign:
                 raise errors.HostError(
                     f"{self.dest} contains files that do not belong to a toolkit: {', '.join(foreign[:3])}. Choose"
-                    " another dest."
+                    f" another {errors.option:dest}."
                 )
             if toolkit_manifest.is_mount_point(self._real_dest()):
-                raise errors.HostError(f"{self.dest} is a mount point, which cannot be replaced. Choose another dest.")
+                raise errors.HostError(
+                    f"{self.dest} is a mount point, which cannot be replaced. Choose another {errors.option:dest}."
+                )
         if self.host.lexists(self.folder):
             above = os.stat(os.path.dirname(self._real_dest())).st_dev
             if os.lstat(self._real_path("")).st_dev != above:
                 raise errors.HostError(
                     f"{self.folder} is on another file system than {self.dest}, so that versions cannot be switched in"
-                    " one step. Choose another dest."
+                    f" one step. Choose another {errors.option:dest}."
                 )
         if entry_type is not None and self.has_original() and not self._original_equals_dest():
             raise errors.HostError(
@@ -291,7 +294,7 @@ class VersionStore(directory_versions.VersionReader):
                 raise errors.os_error(self.dest, "replaced", error) from error
             raise errors.HostError(
                 f"{self.dest} is a directory, and this file system cannot exchange it in one step ({error.strerror})."
-                " Choose another dest, or remove the directory while no container starts."
+                f" Choose another {errors.option:dest}, or remove the directory while no container starts."
             ) from error
 
     # -- Remove --------------------------------------------------------------------------------------------------------
@@ -303,28 +306,31 @@ class VersionStore(directory_versions.VersionReader):
         """
         manifest, process_path = self.manifest(name), self._real_path(name)
         foreign = []
-        # The manifest is removed last, so that the next run recognizes the files of an interrupted run.
-        names = sorted(toolkit_manifest.walk(process_path), key=lambda each: each == toolkit_manifest.NAME)
-        folders = [""]
+        folders = []
         with self._path_errors("removed"):
-            for each in names:
+            for each in toolkit_manifest.walk(process_path):
                 path = os.path.join(process_path, each)
                 if toolkit_manifest.is_folder(path):
                     folders.append(each)
                     continue
                 own = directory_versions.TOOLKIT_NAME.match(each) if manifest is None else each in manifest.files
-                if own or each == toolkit_manifest.NAME or atomic_write.is_temporary(each):
+                if own or atomic_write.is_temporary(each):
                     toolkit_manifest.unlink(path)
-                else:
+                elif each != toolkit_manifest.NAME:
                     foreign.append(each)
             for folder in reversed(folders):
                 _remove_unless_used(os.path.join(process_path, folder))
-        if not foreign:
-            return []
-        # A directory with this name is never treated as a version again.
-        kept = self.new_name(f"{name}{directory_versions.FOREIGN_SUFFIX}")
-        with self._path_errors("moved"):
-            os.rename(process_path, self._real_path(kept))
+        kept = ""
+        if foreign:
+            # A directory with this name is never treated as a version again.
+            kept = self.new_name(f"{name}{directory_versions.FOREIGN_SUFFIX}")
+            with self._path_errors("moved"):
+                os.rename(process_path, self._real_path(kept))
+            process_path = self._real_path(kept)
+        # The manifest is removed last. Until then, the next run recognizes the files of an interrupted run.
+        with self._path_errors("removed"):
+            toolkit_manifest.unlink(os.path.join(process_path, toolkit_manifest.NAME))
+            _remove_unless_used(process_path)
         return [f"{self.path(kept)}/{each}" for each in foreign]
 
     def remove_folder(self) -> None:

@@ -162,7 +162,7 @@ def test_the_role_refuses_before_any_change(
 ) -> None:
     task = RoleTask(monkeypatch, nvidia_container_info={"failed": True, "msg": "become is needed"})
     result = task.run(variables, **settings)
-    assert (result["failed"], result["refused"], result["msg"][: len(message)]) == (True, True, message)
+    assert (result["failed"], result["msg"][: len(message)]) == (True, message)
     assert "nvidia_runtime_config" not in dict(task.calls)
 
 
@@ -242,6 +242,23 @@ def test_a_user_cannot_fail_the_host(
     assert (row["target"], row["changed"]) == ("docker/rootless/alice", False)
     (warning,) = found["warnings"]
     assert warning.startswith(f"host: docker/rootless/alice {reason}")
+
+
+def test_a_failed_inspection_keeps_the_work_of_an_earlier_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = "docker/rootless/alice"
+    changed = configured(target, pending_action="restart", backup_files=[{"path": "/x"}])
+    task = RoleTask(monkeypatch, nvidia_runtime_config={"changed": True, "engines": [changed]})
+    known: dict[str, t.Any] = {
+        "nvidia_toolkit_info": {"engines": [engine(), engine(target, inspected=False)]},
+        "nvidia_runtime_info_of_users": {"results": [{**OF_ALICE, "engines": [engine(target)]}]},
+    }
+    first = task.run(known, user="alice", users=["alice"])
+    assert [entry["user"] for entry in first["work"]] == ["alice"]
+    known["nvidia_runtime_result"] = {"results": [first]}
+    known["nvidia_runtime_info_of_users"] = {"results": [{**OF_ALICE, "not_inspected": "too late", "engines": []}]}
+    assert task.run(known, user="alice", users=["alice"])["work"] == first["work"]
+    # Another tree of the host has engines of its own.
+    assert task.run(known, user="alice", users=["alice"], host_root="/srv")["work"] == []
 
 
 def test_a_second_run_keeps_the_work_of_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,3 +92,19 @@ def test_the_first_inspection_and_the_role_have_the_same_errors(engines: object,
     wanted = selection.wanted_of(engines, "auto", users)
     of_role = _engine_selection.select(_engine_selection.Settings(wanted), found, {})
     assert tuple(requirements.problems_of(requirements.Requirement(wanted), found)) == of_role.errors
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (Wanted(), True),
+        (Wanted(("docker", "containerd/k3s")), True),
+        (Wanted(users=None), False),
+        (Wanted(users=("alice",)), False),
+        (Wanted(("docker/rootless",)), False),
+        (Wanted((ALICE,)), False),
+        (Wanted(flavor="rootless"), False),
+    ],
+)
+def test_only_root_configures_other_engines(wanted: Wanted, expected: bool) -> None:
+    assert wanted.of_root is expected

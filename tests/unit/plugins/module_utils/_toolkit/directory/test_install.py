@@ -252,6 +252,23 @@ def test_keeps_foreign_files(name: str, host: Host) -> None:
     assert not host.remove().changed
 
 
+def test_foreign_files_survive_a_removal_that_was_killed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its manifest, a version is recognised by the names of its files."""
+    host.install(NEW)
+    version = host.current()
+    (version / "nvidia-notes").write_text("mine")
+
+    def refuse(*_names: str) -> t.NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", refuse)
+    with pytest.raises(KeyboardInterrupt):
+        host.remove()
+    monkeypatch.undo()
+    host.remove()
+    assert (version.with_name(f"{version.name}.left") / "nvidia-notes").read_text() == "mine"
+
+
 # -- the original entry at dest ----------------------------------------------------------------------------------------
 
 
