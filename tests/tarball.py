@@ -8,6 +8,7 @@ ansible-core come from PATH.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -24,19 +25,18 @@ _PUBLISHED = {
 _DOCUMENTED = {"module": "plugins/modules/*.py", "role": "roles/*"}
 
 
-def _run(directory: Path, *command: str | Path) -> str:
+def _run(directory: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
     environ.update(
         ANSIBLE_COLLECTIONS_PATH=str(directory), ANSIBLE_HOME=str(directory / "home"), ANSIBLE_NOCOLOR="1",
         GALAXY_IMPORTER_CONFIG=str(directory / "importer.cfg"),
     )  # fmt: skip
     done = subprocess.run(
-        command, cwd=directory, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, check=False,
+        command, cwd=directory, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}")
-    return done.stdout
+        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done
 
 
 def _problems(directory: Path, importer: str) -> list[str]:
@@ -45,10 +45,10 @@ def _problems(directory: Path, importer: str) -> list[str]:
     _run(directory, "ansible-galaxy", "collection", "build", _ROOT, "--output-path", directory)
     (tarball,) = directory.glob("*.tar.gz")
     with tarfile.open(tarball) as archive:
-        found = {member.split("/")[0] for member in archive.getnames()}
-    unexpected = sorted(found - _PUBLISHED)
+        members = {member.split("/")[0] for member in archive.getnames()}
+    unexpected = sorted(members - _PUBLISHED)
     problems = [f"The tarball contains {name}. Add it to build_ignore in galaxy.yml." for name in unexpected]
-    problems += [f"The tarball lacks {name}." for name in sorted(_PUBLISHED - found)]
+    problems += [f"The tarball lacks {name}." for name in sorted(_PUBLISHED - members)]
     _run(directory, "ansible-galaxy", "collection", "install", tarball, "--offline", "-p", directory)
     installed = directory / "ansible_collections" / "gpufleet" / "nvidia"
     for kind, pattern in _DOCUMENTED.items():
@@ -56,14 +56,19 @@ def _problems(directory: Path, importer: str) -> list[str]:
         if not names:
             problems.append(f"The tarball contains no {kind}.")
             continue
-        output = _run(directory, "ansible-doc", "--type", kind, *names)
-        problems += [f"ansible-doc does not show the {kind} {name}." for name in names if name not in output]
+        # This ends with an error if the text of one of them cannot be formatted.
+        _run(directory, "ansible-doc", "--type", kind, *names)
+        # The texts name other modules and roles, and so do warnings about missing ones. Only the keys of the JSON tell
+        # what was found.
+        found = json.loads(_run(directory, "ansible-doc", "--json", "--type", kind, *names).stdout)
+        problems += [f"ansible-doc does not show the {kind} {name}." for name in names if name not in found]
     # The linters that galaxy-importer would start have sessions of their own.
     (directory / "importer.cfg").write_text(
         "[galaxy-importer]\ncheck_required_tags = True\nrun_ansible_lint = False\n", encoding="utf-8"
     )
-    output = _run(directory, importer, "-m", "galaxy_importer.main", tarball)
-    return problems + [line for line in output.splitlines() if line.startswith(("ERROR", "WARNING"))]
+    done = _run(directory, importer, "-m", "galaxy_importer.main", tarball)
+    lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+    return problems + [line for line in lines if line.startswith(("ERROR", "WARNING"))]
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """Shared by the observers: the state of a host now, at the last observation, and when the host was fresh.
 
-Each observer takes [--fresh] [--until JSON] and prints JSON. --fresh saves the state as that of the fresh host. --until
-waits some seconds for a daemon that applies a change after it has accepted the signal for a reload.
+observe() is the main function of observe_containerd.py and observe_docker.py. They take [--fresh] [--until JSON] and
+print JSON. --fresh saves the state as that of the fresh host. --until waits some seconds for a daemon that applies a
+change after it has accepted the signal for a reload.
 """
 
 from __future__ import annotations
@@ -114,6 +115,6 @@ def observe(read_state: Callable[[], dict[str, Any]], daemon: str, units: Sequen
         for what in (*COMPARED, *(PASSING if entry is not now else ())):
             entry.pop(what, None)
     print(json.dumps({"now": {**now, **changes}, "before": before, "fresh": fresh}))
-    # systemd limits the starts of a service to three in a minute, and the steps are faster.
+    # systemd limits the starts of a service: docker.service permits three in a minute. The steps are faster.
     if now["service"]["ActiveState"] == "active":
         subprocess.check_call(["systemctl", "reset-failed", *units])

@@ -1,6 +1,9 @@
 # Copyright (c) gpufleet.nvidia maintainers
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run the playbook ``check`` with ansible-playbook for hosts with correct and wrong variables."""
+"""Check correct and wrong variables and tags with ansible-playbook.
+
+The plays run the module nvidia_check_settings, or playbooks of the collection that begin with it.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ HOSTS: dict[str, tuple[dict[str, t.Any], list[str]]] = {
                  ["Did you mean nvidia_toolkit_version?", "Did you mean nvidia_runtime_set_as_default?",
                   "Did you mean nvidia_hosts?"]),
     "own": ({"nvidia_toolkit_owner": "me", "nvidia_own_variables": ["nvidia_toolkit_owner"]}, []),
+    # PLAYS sets a fact with an unknown name. Facts are not checked.
     "fact": ({}, []),
     "maybe": ({"nvidia_runtime_set_as_default": "maybe", "nvidia_cdi_mode": "{{ 'x' }}y"},
               ["nvidia_runtime_set_as_default", "nvidia_cdi_mode", "must be one of: auto, nvml", "got: xy"]),
@@ -64,7 +68,7 @@ PLAYS = [
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The collection."""
+    """A directory with a copy of the collection, in which the plays run."""
     work = tmp_path_factory.mktemp("check")
     copy = work / "ansible_collections/gpufleet/nvidia"
     for name in ("playbooks", "plugins", "roles", "meta"):
@@ -107,6 +111,7 @@ def test_reports_problems(answers: dict[str, dict[str, t.Any]], host: str) -> No
         (["--tags=toolkit, runtimes"], {}, "runtime"),
         (["--tags=mine", "--skip-tags=cdi", "--skip-tags=tolkit"], {}, "toolkit"),
         ([], {"ANSIBLE_RUN_TAGS": "rutime"}, "runtime"),
+        # docker and gpu resemble no tag of the collection, so they may be tags of other plays.
         (["--tags=all,tagged,toolkit,docker"], {"ANSIBLE_SKIP_TAGS": "untagged,gpu"}, None),
         (["--tags=cdn,runtime", '--extra-vars={"nvidia_own_tags": ["cdn"]}'], {}, None),
     ],

@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The documentation has all findings of the code and no others, its links are right, and the README is short."""
+"""The documentation has all findings of the code, its links are right, and the README is short.
+
+Only for troubleshooting.md a test checks that it has no other findings.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ SERVICES = COLLECTION / "plugins/module_utils/_gpu/services.py"
 
 
 def finding_ids() -> set[str]:
-    """All texts of the code that have the form of an id."""
+    """The ids of all findings: texts of the audit's code that have the form of an id, and the codes of problems."""
     found = {PERMISSION_DENIED}
     for path in SOURCES:
         tree = ast.parse(path.read_text(encoding="utf-8"))

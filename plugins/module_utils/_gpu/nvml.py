@@ -31,7 +31,7 @@ if t.TYPE_CHECKING:
 
 LIBRARY = "libnvidia-ml.so.1"
 # The limit in seconds. Without persistence mode, NVML wakes up every GPU, one after the other. The refresh units and
-# nvidia-ctk have the same limit (TimeoutStartSec in _cdi/refresh/units.py, LIMIT in nvidia_cdi_spec.py).
+# nvidia-ctk have the same limit (TimeoutStartSec in _cdi/refresh/units.py, LIMIT in _tasks/cdi_spec.py).
 TIMEOUT = 120.0
 
 # Limits that no machine reaches: a larger number is an invalid result.

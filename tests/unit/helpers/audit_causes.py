@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import CONFIG_FILE
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.audit_reports import (
     BARE,
-    CONFIG_TOML,
     CVE,
     DOCKER_29,
     KERNEL,
@@ -109,7 +109,7 @@ ONE_STEP: list[tuple[dict[str, t.Any], str, list[str]]] = [
      "obsolete-package", ["toolkit"]),
     ({"toolkit__known_cves": OLD}, "known-cve", ["toolkit"]),
     ({"toolkit__version_mismatches": ["A is 1.", "B is 2."]}, "toolkit-version-mismatch", ["toolkit"]),
-    ({"toolkit__unsafe_settings": ["a is true.", "b is true."]}, "unsafe-setting", [CONFIG_TOML]),
+    ({"toolkit__unsafe_settings": ["a is true.", "b is true."]}, "unsafe-setting", [CONFIG_FILE]),
     ({"toolkit__problems": [problem("setting-invalid", "a."), problem("setting-invalid", "b.")]},
      "setting-invalid", ["toolkit"]),
     # What can be removed as a whole, and what must be edited, are different steps.

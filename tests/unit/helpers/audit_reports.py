@@ -10,6 +10,7 @@ import copy
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import CONFIG_FILE
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -86,7 +87,7 @@ def healthy_host(**parts: t.Any) -> dict[str, t.Any]:
             "version": "1.19.1",
             "version_mismatches": [],
             "known_cves": [],
-            "config_path": "/etc/nvidia-container-runtime/config.toml",
+            "config_path": CONFIG_FILE,
             "settings": {},
             "unsafe_settings": [],
             "conflicting_sources": [],
@@ -142,7 +143,12 @@ FABRIC: dict[str, t.Any] = {
     "version": "580.95.05",
     "running": True,
 }
-IMEX: dict[str, t.Any] = {**FABRIC, "channels": 1}
+IMEX: dict[str, t.Any] = {
+    "channels": 1,
+    "program": "/usr/bin/nvidia-imex",
+    "version": "580.95.05",
+    "running": True,
+}
 
 
 def fabric(**changes: t.Any) -> dict[str, t.Any]:
@@ -163,7 +169,6 @@ PODMAN = engine(engine="podman", target="podman", version="5.5.1", runtimes={}, 
 NODE = {"path": "/dev/nvidiactl", "advice": "Make it."}
 BROKEN_GPU = gpu(healthy=False, reasons=[problem("gpu-failed")])
 MIG = {"index": 1, "healthy": False, "reasons": [{"code": "mig-node-unusable", "message": "No node."}]}
-CONFIG_TOML = "/etc/nvidia-container-runtime/config.toml"
 NO_TOOLKIT: dict[str, t.Any] = {"toolkit__programs": {}, "toolkit__packages": {}}
 ONLY_BASE: dict[str, t.Any] = {
     "toolkit__packages": {"nvidia-container-toolkit-base": {"version": "1.19.1-1", "held": False}},
@@ -193,7 +198,7 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"toolkit__packages": {"libnvidia-container1": {"held": True}}}, "package-held", "info", "toolkit"),
     ({"toolkit__conflicting_sources": [{"path": "/etc/apt/x.list", "line": None, "address": None}]},
      "conflicting-source", "warning", "/etc/apt/x.list"),
-    ({"toolkit__unsafe_settings": ["no-cgroups is true."]}, "unsafe-setting", "warning", CONFIG_TOML),
+    ({"toolkit__unsafe_settings": ["no-cgroups is true."]}, "unsafe-setting", "warning", CONFIG_FILE),
     ({"toolkit__reboot_required": True}, "reboot-required", "info", "host"),
     ({"toolkit__gpu_containers": ["docker/1"]}, "containers-lose-gpus", "warning", "toolkit"),
     # the driver and the GPUs
@@ -334,7 +339,7 @@ def parts_with_specifications(reader: dict[str, t.Any], expected: t.Sequence[tup
     return healthy_host(engines=[reader], cdi__devices=read)
 
 
-# An engine, files in /etc/cdi that it does not read by mode, and the expected findings.
+# An engine, the files in /etc/cdi with their modes as in host_with_specifications(), and the expected findings.
 UNREAD: list[tuple[dict[str, t.Any], dict[str, int], list[tuple[str, str, str]]]] = [
     (PODMAN, {"nvidia.yaml": 0o600}, [("cdi-not-readable", "/etc/cdi/nvidia.yaml", "warning")]),
     (PODMAN, {"nvidia.yaml": 0o640, "": 0o700}, [("cdi-not-readable", "/etc/cdi", "warning")]),

@@ -211,7 +211,10 @@ class TreeLookup(CachedFS):
 
 
 def gpus(count: int, parts: int = 0, gfx: bool = False) -> tuple[Gpu, ...]:
-    """Return GPUs whose minor numbers differ from their indexes. With ``parts`` all have that many MIG devices."""
+    """Return GPUs with their minor numbers in reverse order. With ``parts`` all have that many MIG devices.
+
+    The index and the minor number of a GPU differ, except for a single GPU and the middle one of an odd number.
+    """
     return tuple(
         Gpu(
             index,

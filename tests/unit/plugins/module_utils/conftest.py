@@ -78,11 +78,13 @@ def busy(systemd: FakeSystemd) -> FakeSystemd:
 
 @pytest.fixture
 def signalled(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> Signalled:
+    """Signals to the fake Docker, whose dockerd is the process 4711. It reads daemon.json at each recorded SIGHUP."""
     found = Signalled([4711], [4711], [])
 
     def hang_up(_host: t.Any, pid: int, program: str) -> None:
         assert program == "dockerd"
         found.got.append(pid)
+        # The fake daemon reads its file at this command. The command is recorded too, although the code did not run it.
         systemd.run(["chroot", "", "systemctl", "reload"])
 
     monkeypatch.setattr(processes, "runs_program", lambda _host, pid, _program: pid in found.daemons)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The option targets: one task configures several engines."""
+"""The option targets, with which one task configures several engines, programs that are predicted, and pods."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.nvml import (
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import (
     FOUR_GFX,
+    NAME,
     ONE_GFX,
     ONE_SLICE,
     THREE_GFX,
@@ -51,20 +52,20 @@ def assert_no_children() -> None:
 
 
 def query_gpus(root: Path, library: Path, gpus: t.Sequence[FakeGpu], *rules: str) -> NvmlResult:
+    """Query the fake NVML. ``rules`` are lines of its file nvml.conf, which mock_nvml.c describes."""
     return query(str(nvml_files(root, library, gpus, *rules)), (SCREEN.name,))
 
 
 def test_gpus_and_mig_devices(tmp_path: Path, library: Path) -> None:
     found = query_gpus(tmp_path, library, [PLAIN, CAPABLE, WITH_MIG])
     assert found.version == VERSION
-    name = "NVIDIA A100-SXM4-40GB"
     migs = tuple(
         NvmlMig(mig.slot, mig_uuid(WITH_MIG, mig), mig.gi, mig.ci, gfx=False, profile="1g") for mig in WITH_MIG.migs
     )
     assert found.gpus == (
-        NvmlGpu(0, name, PLAIN.identity(), 2, "00000000:07:00.0"),
-        NvmlGpu(1, name, CAPABLE.identity(), 3, "00000000:0F:00.0"),
-        NvmlGpu(2, name, WITH_MIG.identity(), 0, "00010000:47:00.0", mig=True, migs=migs),
+        NvmlGpu(0, NAME, PLAIN.identity(), 2, "00000000:07:00.0"),
+        NvmlGpu(1, NAME, CAPABLE.identity(), 3, "00000000:0F:00.0"),
+        NvmlGpu(2, NAME, WITH_MIG.identity(), 0, "00010000:47:00.0", mig=True, migs=migs),
     )
     assert [type(gpu.migs) for gpu in found.gpus] == [tuple] * 3
 
@@ -99,7 +100,8 @@ def test_no_gpu_and_mig_mode_without_devices(tmp_path: Path, library: Path) -> N
 
 @pytest.mark.parametrize("profile", [ONE_GFX, TWO_GFX, FOUR_GFX, THREE_GFX])
 def test_graphics(tmp_path: Path, library: Path, profile: int) -> None:
-    # In nvml.h, the numbers that the GPU gives to the two other profiles stand for graphics.
+    # In nvml.h, the numbers that the GPU gives to the two other profiles stand for graphics (profile_id() in
+    # mock_nvml.c). nvml.py must compare with the GPU's own numbers.
     migs = (FakeMig(0, 3, 0, profile), FakeMig(1, 5, 0, ONE_SLICE), FakeMig(2, 6, 0, TWO_SLICES))
     (gpu,) = query_gpus(tmp_path, library, [WITH_MIG._replace(migs=migs)]).gpus
     assert [mig.gfx for mig in gpu.migs] == [True, False, False]
@@ -262,11 +264,24 @@ def test_library_writes_to_descriptors(
     assert_no_children()
 
 
+def answer_with(gpus: t.Any) -> bytes:
+    """Return a result of the separate process. Only ``gpus`` can make it invalid."""
+    return json.dumps({"version": "1", "gpus": gpus, "cuda": ""}).encode()
+
+
+def test_valid_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If answer_with() lacks a new key, this test fails. The next test would not notice it."""
+    gpu = NvmlGpu(0, migs=(NvmlMig(0, "", 1, 0, gfx=False),))
+    monkeypatch.setattr(nvml, "_run_in_process", lambda _work, _library: answer_with([gpu]))
+    assert query("x") == NvmlResult("1", (gpu,))
+
+
 @pytest.mark.parametrize(
     "answer",
-    [b"", b"{", b"\xff", b"[]", b"1", b"null", b"{}", b'{"version": "1"}', b'{"version": "1", "gpus": 1}',
-     b'{"version": "1", "gpus": [1]}', b'{"version": "1", "gpus": [[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]]}',
-     b'{"version": "1", "gpus": [[0, "", "", 1, "", true, [[1]]]]}', b"[" * 100_000],
+    [b"", b"{", b"\xff", b"[]", b"1", b"null", b"{}", b'{"gpus": [], "cuda": ""}', b'{"version": "1", "cuda": ""}',
+     b'{"version": "1", "gpus": []}', answer_with(1), answer_with([1]),
+     # One value too many for a GPU, and too few for a MIG device.
+     answer_with([[*NvmlGpu(0), 0]]), answer_with([[0, "", "", 1, "", True, [[1]]]]), b"[" * 100_000],
 )  # fmt: skip
 def test_invalid_results(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
     monkeypatch.setattr(nvml, "_run_in_process", lambda _work, _library: answer)

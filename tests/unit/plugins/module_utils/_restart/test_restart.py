@@ -104,7 +104,8 @@ def test_records_applied_files_of_a_daemon_that_does_not_report_them(
 
     restart(systemd, rollback=configure(systemd))
     assert state_files(systemd) == ["docker"]
-    # monkeypatch would restore an attribute of the class to the instance, which later tests share.
+    # The class is patched, not the instance DOCKER, which later tests share: after a patch of the instance, monkeypatch
+    # would leave the method as an attribute of the instance.
     monkeypatch.setattr(type(DOCKER), "live", silent)
     monkeypatch.setattr(processes, "start_time", lambda _host, _pid: 5.0)
     restart(systemd)
@@ -277,12 +278,12 @@ def _started_since(systemd: FakeSystemd) -> None:
 
 
 def _interrupted(systemd: FakeSystemd) -> None:
-    """The start time of the daemon is unknown."""
+    """Leave the journal of an interrupted run. Without _started(), the start time of the daemon is unknown."""
     systemd.docker.write(JOURNAL, "[]")
 
 
 def _interrupted_after_the_restart(systemd: FakeSystemd) -> None:
-    """The files were written once more since."""
+    """The daemon was restarted after the interrupted run, and then the files were written once more."""
     _started_since(systemd)
     _interrupted(systemd)
     later = time.time() + 100

@@ -78,8 +78,9 @@ class Host:
 @pytest.mark.parametrize("content", HOSTS.values(), ids=HOSTS)
 @pytest.mark.parametrize("hook", [None, PACKAGED, FIRST, GENERATED])
 def test_present_and_absent(content: dict[str, str], hook: str | None) -> None:
-    folder = OVERRIDE if any("hooks_dir" in text for text in content.values()) else USUAL
-    path = f"/run/containers/oci/hooks.d/{os.path.basename(HOOK)}" if folder == OVERRIDE else HOOK
+    # One host names two directories in hooks_dir. The last one is used.
+    has_setting = any("hooks_dir" in text for text in content.values())
+    path = f"/run/containers/oci/hooks.d/{os.path.basename(HOOK)}" if has_setting else HOOK
     host = Host({**content, path: hook})
     before = dict(host.files.content)
     plan = host.present(**HOOK_MODE)

@@ -17,7 +17,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import PACKAGES as OWNER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import load_record
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import PACKAGES, Package, Preview
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers as systemd_gpu_containers
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import CONFIG_FILE, PACKAGE_CACHE
@@ -25,6 +24,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.packages import InstallOptions
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import (
     ANYTHING,
+    APT_SOURCE,
     FORMER_ENTRY,
     FORMER_LIST,
     ORIGIN,
@@ -35,7 +35,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-APT_SOURCE = apt_sources.REPOSITORY.source
 OUR_SOURCE = "URIs: https://mirror.example.com/nvidia\nSuites: /\n"
 
 
@@ -442,6 +441,51 @@ def test_existing_without_package_manager(manager: FakePackageManager, tmp_path:
     assert not task.execute(check_mode=False).changed
 
 
+@pytest.mark.parametrize(
+    ("requested", "accepted"),
+    [
+        ("1.19.1", True),
+        ("1.19.1-1", True),
+        ("1.19.1-2", False),
+        ("1.19", False),
+        ("1.20.0", False),
+        ("nonsense", False),
+        ("latest", True),
+        (None, True),
+    ],
+)
+def test_existing_and_requested_version(manager: FakePackageManager, requested: str | None, accepted: bool) -> None:
+    manager.have(four("1.19.1-1"))
+    if accepted:
+        assert not manager.execute(source="existing", version=requested)["changed"]
+    else:
+        with pytest.raises(HostError, match=rf"is 1\.19\.1(-1)?, not {requested}\. Change one"):
+            manager.execute(source="existing", version=requested)
+    assert len(manager.execute(check_mode=True, source="existing", version=requested)["warnings"]) == int(not accepted)
+
+
+@pytest.mark.parametrize(
+    ("options", "accepted"),
+    [
+        ({}, True),
+        ({"version": "latest"}, True),
+        ({"version": "1.20.0"}, False),
+        ({"minimum_version_policy": "fail"}, False),
+    ],
+)
+def test_existing_with_unknown_version(manager: FakePackageManager, options: dict[str, t.Any], accepted: bool) -> None:
+    # Programs of an offline tree are not run.
+    manager.live = False
+    manager.have(four("1.20.0-1"))
+    manager.packages.clear()
+    if not accepted:
+        with pytest.raises(HostError, match=r"the version of the installed toolkit is unknown"):
+            manager.execute(source="existing", **options)
+    else:
+        assert not manager.execute(source="existing", **options)["changed"]
+    assert len(manager.execute(check_mode=True, source="existing", **options)["warnings"]) == int(not accepted)
+
+
 # -- config.toml -----------------------------------------------------------------------------------------------------
 
 
@@ -501,51 +545,3 @@ def test_rejects_unknown_package_manager(manager: FakePackageManager, tmp_path: 
     task = Installation(InstallOptions(), HostFS(str(tmp_path), live=True), None, manager.run)
     with pytest.raises(HostError, match=r"Unsupported package manager.*source: existing"):
         task.execute(check_mode=True)
-
-
-# -- unknown versions --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("requested", "accepted"),
-    [
-        ("1.19.1", True),
-        ("1.19.1-1", True),
-        ("1.19.1-2", False),
-        ("1.19", False),
-        ("1.20.0", False),
-        ("nonsense", False),
-        ("latest", True),
-        (None, True),
-    ],
-)
-def test_existing_and_requested_version(manager: FakePackageManager, requested: str | None, accepted: bool) -> None:
-    manager.have(four("1.19.1-1"))
-    if accepted:
-        assert not manager.execute(source="existing", version=requested)["changed"]
-    else:
-        with pytest.raises(HostError, match=rf"is 1\.19\.1(-1)?, not {requested}\. Change one"):
-            manager.execute(source="existing", version=requested)
-    assert len(manager.execute(check_mode=True, source="existing", version=requested)["warnings"]) == int(not accepted)
-
-
-@pytest.mark.parametrize(
-    ("options", "accepted"),
-    [
-        ({}, True),
-        ({"version": "latest"}, True),
-        ({"version": "1.20.0"}, False),
-        ({"minimum_version_policy": "fail"}, False),
-    ],
-)
-def test_existing_with_unknown_version(manager: FakePackageManager, options: dict[str, t.Any], accepted: bool) -> None:
-    # Programs of an offline tree are not run.
-    manager.live = False
-    manager.have(four("1.20.0-1"))
-    manager.packages.clear()
-    if not accepted:
-        with pytest.raises(HostError, match=r"the version of the installed toolkit is unknown"):
-            manager.execute(source="existing", **options)
-    else:
-        assert not manager.execute(source="existing", **options)["changed"]
-    assert len(manager.execute(check_mode=True, source="existing", **options)["warnings"]) == int(not accepted)
