@@ -157,10 +157,6 @@ class _RoleTask:
         work = [entry for entry in self._state.earlier_entries() if self._is_of_user(entry)]
         return {"changed": False, "engines": [engine], "errors": [], "work": work, "warnings": [self._warning(problem)]}
 
-    def _is_of_user(self, entry: dict[str, t.Any]) -> bool:
-        same_root = entry["engine_info"]["host_root"] == self._state.settings["host_root"]
-        return bool(same_root and entry["user"] == self._user)
-
     def _warning(self, problem: str) -> str:
         verb = "configured" if self._state.selects.state == _engine_selection.PRESENT else "removed"
         host, target = self._variables.get("inventory_hostname", ""), engine_selection.target_of(self._user)
@@ -236,9 +232,16 @@ class _RoleTask:
 
     def _is_mine(self, entry: dict[str, t.Any], selection: _engine_selection.Selection) -> bool:
         """Return whether this task keeps an earlier entry: that of a user its own, that of root all others."""
-        same_root = entry["engine_info"]["host_root"] == self._state.settings["host_root"]
-        owner = entry["user"] if same_root and entry["user"] in selection.users else ""
-        return bool(owner == self._user)
+        if self._user:
+            return self._is_of_user(entry)
+        return not (self._is_of_root_directory(entry) and entry["user"] in selection.users)
+
+    def _is_of_user(self, entry: dict[str, t.Any]) -> bool:
+        return self._is_of_root_directory(entry) and bool(entry["user"] == self._user)
+
+    def _is_of_root_directory(self, entry: dict[str, t.Any]) -> bool:
+        """Return whether an entry is about the same root directory of the host as this task."""
+        return bool(entry["engine_info"]["host_root"] == self._state.settings["host_root"])
 
 
 def _merged(results: list[dict[str, t.Any]]) -> dict[str, t.Any]:

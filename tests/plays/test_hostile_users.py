@@ -291,12 +291,24 @@ def test_audit(work: Path) -> None:
     assert_harmless(run)
 
 
-@pytest.mark.parametrize(("users", "inspected"), [("nobody", 1), ("all", 0), (["all"], 0), (["all", "nobody"], 1)])
-def test_audit_inspects_only_users_that_are_named(work: Path, users: str | list[str], inspected: int) -> None:
+INSPECTION_BY_ROOT, INSPECTION_BY_NOBODY = INFO, f"{INFO}.nobody"
+
+
+@pytest.mark.parametrize(
+    ("users", "inspections"),
+    [
+        ("nobody", [INSPECTION_BY_ROOT, INSPECTION_BY_NOBODY]),
+        ("all", [INSPECTION_BY_ROOT]),
+        (["all"], [INSPECTION_BY_ROOT]),
+        (["all", "nobody"], [INSPECTION_BY_ROOT, INSPECTION_BY_NOBODY]),
+    ],
+)
+def test_audit_runs_as_root_and_as_each_named_user(work: Path, users: str | list[str], inspections: list[str]) -> None:
+    """The value "all" of nvidia_runtime_users is not the name of a user."""
     variables = json.dumps({"nvidia_audit_dir": str(work), "nvidia_runtime_users": users})
     run = play(work, "audit", f"--extra-vars={variables}", "--limit=fails")
     assert run.status == 0, run.output
-    assert called(work, "fails") == [INFO, *[f"{INFO}.nobody"] * inspected]
+    assert called(work, "fails") == inspections
 
 
 def test_verify_fails_only_in_its_report(work: Path) -> None:

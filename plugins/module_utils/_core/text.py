@@ -23,6 +23,15 @@ _MAX_QUOTED = 60
 GO_TRUE = ("1", "t", "T", "TRUE", "true", "True")
 
 
+def is_unicode(text: str) -> bool:
+    """Return whether a text can be written in UTF-8, so has no half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def listed(names: t.Sequence[str]) -> str:
     """Return ``names``, which are not sentences, for a message, only the first ones if there are many."""
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""

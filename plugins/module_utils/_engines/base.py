@@ -14,7 +14,7 @@ import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
@@ -139,6 +139,11 @@ class ConfiguredState(t.NamedTuple):
         """Return the program of each runtime that is registered by path, by name."""
         entries = ((name, entry.get("path")) for name, entry in self.runtimes.items() if isinstance(entry, dict))
         return {name: path for name, path in entries if isinstance(path, str)}
+
+
+def folders_in(value: t.Any) -> tuple[str, ...] | None:
+    """Return the directories in the value of a setting, None if the setting has no list."""
+    return tuple(filter(None, json_data.texts(value))) if isinstance(value, list) else None
 
 
 def cdi_folders(live: LiveState | None, state: ConfiguredState | None) -> tuple[str, ...] | None:

@@ -70,13 +70,7 @@ def build_result(
 ) -> ConfigureResult:
     """Return the result of the task."""
     pending, warnings = _pending(state, plan)
-    missed = _missed_toolkit(state, pending)
-    stopped = state.engine.containers_stopped_by_restart(state.host, state.installation) if missed else []
-    if missed and stopped == []:
-        pending = engines_base.Action.RESTART
-    elif missed:
-        containers = f" It runs {core_text.listed(stopped)}." if stopped else ""
-        warnings.append(f"{missed} until it is restarted.{containers} Restart it when its containers may stop.")
+    missed, more = _missed_toolkit(state, pending)
     return ConfigureResult(
         changed=changed,
         files=[file for file in plan.files if file.changed],
@@ -91,23 +85,28 @@ def build_result(
         cdi=plan.state.cdi,
         # If the daemon does not read the file, no restart is needed.
         restart_action=plan.action if state.takes_effect else engines_base.Action.NONE,
-        pending_action=pending,
+        pending_action=engines_base.Action.RESTART if missed else pending,
         service=state.installation.service,
         socket=state.installation.socket,
-        warnings=[*plan.warnings, *warnings, *_missing_runtimes(state, plan)],
+        warnings=[*plan.warnings, *warnings, *more, *_missing_runtimes(state, plan)],
         target=str(state.target),
         leftovers=state.leftovers,
         unrecorded=unrecorded,
         previous_default=state.live.default_runtime if state.live is not None else "",
-        missed_toolkit=bool(missed) and stopped == [],
+        missed_toolkit=missed,
     )
 
 
-def _missed_toolkit(state: EngineState, pending: engines_base.Action | None) -> str:
-    """Return why the daemon needs a restart for the toolkit, empty if it needs none or is restarted anyway."""
+def _missed_toolkit(state: EngineState, pending: engines_base.Action | None) -> tuple[bool, list[str]]:
+    """Return whether only the toolkit needs a restart of the daemon, and a warning if that would stop containers."""
     if state.removal or pending in (None, engines_base.Action.RESTART):
-        return ""
-    return state.engine.missed_toolkit(state.host, state.installation, state.version)
+        return False, []
+    reason = state.engine.missed_toolkit(state.host, state.installation, state.version)
+    stopped = state.engine.containers_stopped_by_restart(state.host, state.installation) if reason else []
+    if not reason or stopped == []:
+        return bool(reason), []
+    containers = f" It runs {core_text.listed(stopped)}." if stopped else ""
+    return False, [f"{reason} until it is restarted.{containers} Restart it when its containers may stop."]
 
 
 def _pending(state: EngineState, plan: engines_base.EnginePlan) -> tuple[engines_base.Action | None, list[str]]:

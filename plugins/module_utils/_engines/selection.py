@@ -17,8 +17,8 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 
 AUTO, ALL = core_constants.AUTO, "all"
-_ROOTLESS = "docker/rootless/"
 _OF_USER, _SYSTEM = "rootless", "/system"
+_ROOTLESS = f"docker/{_OF_USER}/"
 _UNIT = re.compile(r"[a-z]+/system/.+")
 
 Described = t.Mapping[str, t.Any]

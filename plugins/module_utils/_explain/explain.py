@@ -69,7 +69,8 @@ def docker_gpus(host: hosts.ExplainedHost, names: t.Sequence[str]) -> str:
     ``names`` are the CDI devices that it would use.
     """
     version = core_text.parse_version(host.engine_version) or ()
-    hook, cdi = explain_rules.HOOKS[0] in host.programs, "nvidia-cdi-hook" in host.programs and host.engine_cdi
+    hook, cdi_hook = (program in host.programs for program in docker_facts.GPUS_PROGRAMS)
+    cdi = cdi_hook and host.engine_cdi
     resolves = all(name in host.engine_specifications.devices for name in names)
     if cdi and version >= _CDI_FIRST and (resolves or not hook):
         return BY_ENGINE
@@ -342,12 +343,12 @@ class _Explainer:
     def _gpus_unsupported(self) -> Step:
         host = self.host
         version = core_text.parse_version(host.engine_version) or ()
-        by_cdi = docker_facts.GPUS_PROGRAMS[1] in host.programs and version >= docker_facts.CDI_HOOK_SINCE
-        if host.engine_cdi is False and by_cdi:
-            return self._cdi_off(f"the GPUs of --gpus, and {explain_rules.HOOKS[0]} is not on this host")
+        hook, cdi_hook = docker_facts.GPUS_PROGRAMS
+        if host.engine_cdi is False and cdi_hook in host.programs and version >= docker_facts.CDI_HOOK_SINCE:
+            return self._cdi_off(f"the GPUs of --gpus, and {hook} is not on this host")
         problem = (
-            f"Docker {host.engine_version} finds no program for --gpus: neither {explain_rules.HOOKS[0]} nor, with"
-            f" CDI from {core_text.dotted(docker_facts.CDI_HOOK_SINCE)} on, {docker_facts.GPUS_PROGRAMS[1]}"
+            f"Docker {host.engine_version} finds no program for --gpus: neither {hook} nor, with CDI from"
+            f" {core_text.dotted(docker_facts.CDI_HOOK_SINCE)} on, {cdi_hook}"
         )
         advice = "Install the NVIDIA Container Toolkit, and restart Docker, which searches only when it starts."
         return explain_result.failed(INJECTION, "gpus-unsupported", problem, advice)

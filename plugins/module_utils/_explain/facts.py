@@ -94,16 +94,14 @@ def program_of_podman(container: explain_container.Container, host: hostfs.HostF
         or "/" in container.program
     ):
         return ""
-    # Only containers of Podman need these imports.
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document  # noqa: PLC0415
+    # Only containers of Podman need this import.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import config  # noqa: PLC0415
 
     (engine,) = cdi_support.engines_for([container.engine], host, run)
     version = core_text.parse_version(engine.version or "") or ()
     try:
         files = engines_base.HostFiles(host, container.engine)
-        drop_in = toml_document.TomlDocument.from_bytes(config.DROP_IN, files.read(config.DROP_IN) or b"")
-        paths = config.ContainersConf(files, version, (), drop_in).runtime_programs(container.program)
+        paths = config.ContainersConf(files, version).runtime_programs(container.program)
     except errors.MissingPackageError:
         raise
     except errors.NvidiaError:

@@ -204,9 +204,9 @@ class RefreshService:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers  # noqa: PLC0415
 
         affected = gpu_containers.legacy_gpu_containers(self._host)
-        if not affected and not check_mode:
-            self._service.daemon_reload()
         if not affected:
+            if not check_mode:
+                self._service.daemon_reload()
             return True, ()
         warning = (
             f"systemd did not reload its units, because {', '.join(affected)} got their GPUs from the legacy hook and"

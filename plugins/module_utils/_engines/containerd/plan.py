@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
@@ -470,7 +470,7 @@ def configured_state(files: containerd_config.ContainerdFiles) -> engines_base.C
         default,
         _effective_cdi(files),
         lists_runtimes=files.cri_disabled_in() is None,
-        cdi_folders=json_data.texts(folders) if isinstance(folders, list) else None,
+        cdi_folders=engines_base.folders_in(folders),
     )
 
 

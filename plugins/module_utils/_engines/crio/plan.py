@@ -13,7 +13,7 @@ import copy
 import posixpath
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document, toml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
@@ -406,7 +406,7 @@ def configured_state(files: crio_config.CrioFiles, version: tuple[int, ...] | No
         default,
         folders != [] if _knows_cdi(version) else None,
         files.flagged_runtimes,
-        cdi_folders=json_data.texts(folders) if isinstance(folders, list) else None,
+        cdi_folders=engines_base.folders_in(folders),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import json_document
@@ -348,7 +348,7 @@ def cdi_folders(document: json_document.JsonDocument, unit: systemd_units.Unit |
     folders = document.value("cdi-spec-dirs")
     if folders is None and unit is not None:
         folders = unit.flag_values("--cdi-spec-dir") or None
-    return tuple(filter(None, json_data.texts(folders))) if isinstance(folders, list) else None
+    return engines_base.folders_in(folders)
 
 
 def _action(before: engines_base.ConfiguredState, after: engines_base.ConfiguredState) -> engines_base.Action:

@@ -71,18 +71,22 @@ class ContainersConf:
     """All files in the order in which a Podman of ``version`` reads them.
 
     ``default`` are the directories that are used if no file names any. ``own`` is the planned content of the drop-in of
-    this collection.
+    this collection, None for its present content.
 
     Raises ConfigurationError if a file, or the setting in it, is not valid for Podman.
     """
 
     def __init__(
-        self, files: engines_base.Files, version: Version, default: t.Sequence[str], own: toml_document.TomlDocument
+        self,
+        files: engines_base.Files,
+        version: Version,
+        default: t.Sequence[str] = (),
+        own: toml_document.TomlDocument | None = None,
     ) -> None:
         self._default = tuple(default)
         self.files: list[ConfFile] = []
         for path in _paths(files, version):
-            document = own if path == DROP_IN else _document(files, path)
+            document = own if own is not None and path == DROP_IN else _document(files, path)
             if document is not None:
                 key_names.BURNT_SUSHI.check_order(document, _FIELDS, "Remove one of them.")
                 document = key_names.BURNT_SUSHI.document(document, _FIELDS)

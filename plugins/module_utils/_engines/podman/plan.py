@@ -255,8 +255,7 @@ def configured_folders(files: engines_base.Files, version: tuple[int, ...] | Non
     """
     if version is None or version < CDI_DIRS_SINCE:
         return None
-    own = toml_document.TomlDocument.from_bytes(podman_config.DROP_IN, files.read(podman_config.DROP_IN) or b"")
-    return podman_config.ContainersConf(files, version, default_folders(version), own).cdi_dirs().folders
+    return podman_config.ContainersConf(files, version, default_folders(version)).cdi_dirs().folders
 
 
 def configured_state(version: tuple[int, ...] | None) -> engines_base.ConfiguredState:

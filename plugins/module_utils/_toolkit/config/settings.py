@@ -14,6 +14,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking, toml_parser
 
 if t.TYPE_CHECKING:
@@ -358,26 +359,17 @@ def kind_of(setting: Setting) -> str:
 
 def check_unknown_value(key: str, value: t.Any) -> t.Any:
     """Return the value of an unknown setting. Raises NvidiaError for a value that TOML cannot contain."""
-    if isinstance(value, dict) and all(isinstance(name, str) and _is_unicode(name) for name in value):
+    if isinstance(value, dict) and all(isinstance(name, str) and core_text.is_unicode(name) for name in value):
         return {name: check_unknown_value(f"{key}.{name}", entry) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):
         return [check_unknown_value(key, entry) for entry in value]
     number = isinstance(value, (bool, float)) or (isinstance(value, int) and -_INT64 <= value < _INT64)
-    if not number and not (isinstance(value, str) and _is_unicode(value)):
+    if not number and not (isinstance(value, str) and core_text.is_unicode(value)):
         raise errors.NvidiaError(
             f"{errors.option:settings}: TOML cannot store the value of {key}. Use strings, numbers, booleans, lists"
             " and dictionaries."
         )
     return value
-
-
-def _is_unicode(text: str) -> bool:
-    """Return whether a text can be written in UTF-8, so has no half of a surrogate pair."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _text_problem(text: str) -> str:

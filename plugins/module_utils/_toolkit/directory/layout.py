@@ -17,6 +17,7 @@ import shlex
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
@@ -263,10 +264,8 @@ def check_runtime(parameter: str, runtime: str, dest: str) -> None:
 
 
 def _check_text(parameter: str, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise errors.NvidiaError(f"{parameter} {text!r}, which is not valid UTF-8. Choose another path.") from None
+    if not core_text.is_unicode(text):
+        raise errors.NvidiaError(f"{parameter} {text!r}, which is not valid UTF-8. Choose another path.")
     if not text.isprintable():
         raise errors.NvidiaError(f"{parameter} {text!r}, which contains nonprintable characters. Choose another path.")
 
