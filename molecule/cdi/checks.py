@@ -1,4 +1,4 @@
-"""Shared by the programs in this folder: containers of each engine that print their nodes, mounts and variables."""
+"""Shared by the programs in this folder: containers that print what they have, calls of the module, and a hook."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ HOOK_TEXT = f"""\
 cat >/dev/null
 echo "$*" >>{CALLS}
 """
-# Each line is a kind (node, mount, variable, groups), a tab, and the value.
+# Each line is a kind (node, mount, variable), a tab, and the value.
 PROBE = r"""
 for node in /dev/* /dev/*/*; do
     [ -c "$node" ] && stat -c 'node	%n=%t:%T' "$node"
 done
 while read -r number above device root place rest; do echo "mount	$place"; done </proc/self/mountinfo
 env | while read -r line; do echo "variable	$line"; done
-echo "groups	$(id -G)"
 """
 # The beginnings of lines that differ between containers.
 PASSING = ("variable\tHOSTNAME=", "variable\tcontainer_uuid=")
@@ -41,7 +40,7 @@ VARIABLES = [f"NVIDIA_CTK_LIBCUDA_DIR={simulated_gpus.FOLDER}", "NVIDIA_VISIBLE_
 
 
 class Seen(NamedTuple):
-    """What a container has and one without GPUs lacks. ``complaint`` is the error of a container that did not start."""
+    """What a container has and one without GPUs lacks. ``complaint`` is as in Container."""
 
     nodes: dict[str, str]
     mounts: list[str]
@@ -50,26 +49,26 @@ class Seen(NamedTuple):
 
 
 class Container(NamedTuple):
-    """The output of a container, and the engine's error if it failed."""
+    """The output of a container. ``complaint`` is the engine's error if it failed, or what a pod's probe complained."""
 
     words: str
     complaint: str = ""
 
 
-def docker(devices: Sequence[str], user: str = "0") -> Container:
+def docker(devices: Sequence[str]) -> Container:
     """Run a container with Docker's command line."""
-    return by_command("docker", devices, user)
+    return by_command("docker", devices)
 
 
-def podman(devices: Sequence[str], user: str = "0") -> Container:
+def podman(devices: Sequence[str]) -> Container:
     """Run a container with Podman's command line, which has the same arguments."""
-    return by_command("podman", devices, user)
+    return by_command("podman", devices)
 
 
-def by_command(program: str, devices: Sequence[str], user: str) -> Container:
+def by_command(program: str, devices: Sequence[str]) -> Container:
     """Run a container and wait until it exits."""
     chosen = [word for device in devices for word in ("--device", f"{KIND}={device}")]
-    command = [program, "run", "--rm", "--network=none", f"--user={user}", *chosen, IMAGE, "sh", "-c", PROBE]
+    command = [program, "run", "--rm", "--network=none", "--user=0", *chosen, IMAGE, "sh", "-c", PROBE]
     ended = run(*command)
     return Container(ended.stdout, ended.stderr.strip() or "no word" if ended.returncode else "")
 
@@ -138,12 +137,12 @@ def seen(engine: str, *devices: str) -> Seen:
             raise SystemExit(f"{engine}: {bare.complaint}")
         _BARE[engine] = lines(bare)
     container = ENGINES[engine](devices)
-    found: dict[str, list[str]] = {"node": [], "mount": [], "variable": [], "groups": []}
+    found: dict[str, list[str]] = {"node": [], "mount": [], "variable": []}
     for line in sorted(lines(container) - _BARE[engine]):
         kind, _tab, thing = line.partition("\t")
         found[kind].append(thing)
     nodes = dict(node.split("=") for node in found["node"])
-    # Podman and runc bind a node where they cannot make it, or what it was bound from is one.
+    # Where runc and Podman must not make a device node, they mount the node of the host. Such a mount is expected.
     mounts = [mount for mount in found["mount"] if mount not in nodes]
     return Seen(nodes, mounts, found["variable"], container.complaint)
 
@@ -159,7 +158,7 @@ def fails_with(engine: str, found: Seen, word: str) -> bool:
 
 
 def usual_options() -> dict[str, Any]:
-    """Return the options of all calls. The unit's generator is a stand-in for another one."""
+    """Return the options of all calls. The hosts' ``nvidia-ctk`` is a stand-in (generator.py), so it is not used."""
     return {"backend": "native", "hooks": "none", "use_nvml": simulated_gpus.has_nvml()}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from engines import ENGINES, start
-from toolkits import DEST, OLD, Report, calls, creations, current, install, load_driver, of_one_version
+from toolkits import DEST, OLD, Report, calls, creating, creations, current, install, load_driver, of_one_version
 
 # A low-level runtime that is not one of the usual ones.
 OTHER = Path("/srv/other-runtime")
@@ -21,7 +21,7 @@ exec runc "$@"
 def others() -> int:
     """Return how many containers the other runtime has created."""
     lines = OTHER_CALLS.read_text().splitlines() if OTHER_CALLS.exists() else []
-    return sum("create" in line.split() for line in lines)
+    return len(creating(lines))
 
 
 def try_engines(report: Report, *, loaded: bool, other: bool) -> None:
@@ -40,7 +40,7 @@ def try_engines(report: Report, *, loaded: bool, other: bool) -> None:
 
 
 def main() -> None:
-    """Run all checks. At the end, the toolkit is configured as before."""
+    """Run all checks. At the end, OLD is installed with the usual low-level runtimes."""
     report = Report()
     OTHER.write_text(OTHER_TEXT)
     OTHER.chmod(0o755)

@@ -1,6 +1,6 @@
 """Inside a host: installs on mount points and on file systems that refuse writes. Prints JSON, as Report does.
 
-After each failure the installed version must still work, and no other files may exist beside it.
+After each failure all files must be as before. Where programs can run, the installed version must still work.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def try_file_systems(report: Report) -> None:
         report.worked("a disk of its own", install(OLD, DEST), changed=True)
         remount("size=400k")
         refused(report, "full disk", "has 0 MiB of free space")
+        # The installation starts, and needs more than these 12 files.
         remount("size=64m", f"nr_inodes={len(tree()) + 12}")
         refused(report, "disk that fills up", "No space left on device. Free space")
         remount("nr_inodes=10000", "noexec")

@@ -163,7 +163,12 @@ def make_former(dest: str) -> None:
 
 def creations(known: int = 0) -> list[str]:
     """Return the calls of the runtimes that created a container, without the first ``known`` calls."""
-    return [line for line in calls()[known:] if "create" in line.split()]
+    return creating(calls()[known:])
+
+
+def creating(lines: list[str]) -> list[str]:
+    """Return those calls of a low-level runtime that create a container."""
+    return [line for line in lines if "create" in line.split()]
 
 
 def calls() -> list[str]:

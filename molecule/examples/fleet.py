@@ -92,7 +92,7 @@ def expect_drained(checks: Checks, played: PlayOutput, place: places.Controller)
 
 
 def expect_lines(checks: Checks, played: PlayOutput) -> None:
-    """Check the closing lines, and that the level of the page was used: no container was started."""
+    """Check the closing lines, and that verification had the level of the page, config: no container was started."""
     for name, host in HOSTS.items():
         checks.closed(played, r"toolkit 1\.19\.1", ENGINES[name] + r"verified \(config\)", names=[name])
         # CALLS of molecule/toolkit/packages/programs/runtime.py. Without any call, there is no such file.

@@ -53,10 +53,12 @@ def dress(is_suse: bool) -> None:
     release = Path("/etc/os-release")
     release.unlink()
     release.write_text(SUSE if is_suse else ROCKY)
+    # Debian's package of zypper contains its directory.
     for folder in ("/etc/zypp/repos.d",) if is_suse else ("/etc/yum.repos.d", "/etc/pki/rpm-gpg"):
         Path(folder).mkdir(parents=True, exist_ok=is_suse)
     # Debian enables this plugin, which adds a repository of all packages that were installed before.
     Path("/etc/dnf/plugins/local.conf").write_text("[main]\nenabled = 0\n")
+    # What scripts of packages need: the name of a shell and the release (packages/contents.py).
     run("rpm", "--install", "--nodeps", *(PACKAGES / "other").glob("gpufleet-release-*.rpm"))
 
 

@@ -13,8 +13,8 @@ author:
 description:
   - Writes, updates, and removes the CDI specification of a host's GPUs, with which Docker, containerd, CRI-O, and
     Podman give GPUs to containers.
-  - The specification is generated from the files of the driver. This does not need NVIDIA's toolkit, but the hooks in
-    the specification need a program of the toolkit when a container starts (O(hooks)).
+  - The specification is generated from the files of the driver, without NVIDIA's toolkit if O(backend) is V(native).
+    The hooks in the specification need a program of the toolkit when a container starts (O(hooks)).
   - Before it writes, the module checks the specification with the rules of the CDI project's library, the paths and
     device numbers on the host, and the number of GPUs that the driver reports. It fails if containers with the
     specification could not start.
@@ -244,7 +244,8 @@ reasons:
     - It is for driver 570.86.15, but the driver is 580.95.05.
     - It has device number 510:0 for /dev/nvidia-uvm instead of 508:0.
 engines:
-  description: The engines that O(for_engines) selects.
+  description:
+    - The engines that O(for_engines) selects. Empty with O(state=absent), and if RV(not_described) is not null.
   returned: success
   type: list
   elements: dict
@@ -272,7 +273,9 @@ engines:
       newest_cdi: 0.6.0
       directories: [/etc/cdi, /var/run/cdi]
 limits:
-  description: The fields that were left out, and for which engine, as messages.
+  description:
+    - The fields that were left out, and for which engine, as messages. Empty with O(state=absent), and if
+      RV(not_described) is not null.
   returned: success
   type: list
   elements: str

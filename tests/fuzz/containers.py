@@ -50,7 +50,7 @@ def _object(files: Files, name: str) -> dict[str, t.Any]:
 
 def containers(_folder: object, files: Files, rng: random.Random) -> None:
     """Explain a container of Docker, Podman, containerd and CRI-O."""
-    config, mounts = _object(files, "config.json"), files.get("mountinfo.json", b"")
+    config, mounts = _object(files, "config.json"), files.get("mountinfo", b"")
     host = explain_host.ExplainedHost(
         version=rng.choice(_VERSIONS),
         settings=runtime_settings.settings_of(_object(files, "settings.json")),
@@ -105,4 +105,4 @@ def containers_seeds() -> list[Files]:
     files: Files = {f"{name}.json": json.dumps(data).encode() for name, data in (
         ("inspect", inspected), ("config", config), ("status", status), ("settings", settings),
     )}  # fmt: skip
-    return [{**files, "mountinfo.json": mounts.encode()}]
+    return [{**files, "mountinfo": mounts.encode()}]

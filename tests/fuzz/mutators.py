@@ -16,7 +16,7 @@ import typing as t
 if t.TYPE_CHECKING:
     import random
 
-# Maps paths to contents, or to one of the strings below.
+# Maps paths to contents, or to one of the strings below: a link with its target, a sparse file with its size in MiB.
 Files = t.Dict[str, t.Union[bytes, str]]
 
 PIPE, DIRECTORY, LINK, SPARSE = "pipe", "directory", "link:", "sparse:"
@@ -121,9 +121,9 @@ def mutated(rng: random.Random, files: Files, others: t.Sequence[Files], syntax:
         if kinds and rng.random() < 0.06:
             result[path] = rng.choice(_OTHER_KINDS)
         elif isinstance(content, bytes):
-            donors = [other[path] for other in others if isinstance(other.get(path), bytes)]
+            donors = [donor for donor in (other.get(path) for other in others) if isinstance(donor, bytes)]
             for _change in range(rng.choice((1, 1, 1, 2, 3, 6))):
-                content = _changed(rng, content, [donor for donor in donors if isinstance(donor, bytes)], syntax)
+                content = _changed(rng, content, donors, syntax)
             result[path] = content[:MOST]
     return result
 

@@ -13,7 +13,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base impo
 
 
 class FakeFiles:
-    """A replacement of `HostFiles` that keeps files in memory. apply() writes a plan, as `ConfigureEngine` does."""
+    """A replacement of `HostFiles` that keeps files in memory. apply() writes a plan as `ChangeWriter` does."""
 
     def __init__(self, content: t.Mapping[str, str | bytes | None] | None = None, engine: str = "docker") -> None:
         self.engine = engine
@@ -42,7 +42,7 @@ class FakeFiles:
         return sorted(path for path in self.content if path.count("/") == depth and fnmatch.fnmatchcase(path, pattern))
 
     def walk(self, folder: str) -> list[str]:
-        # Sorted by components, as os.walk does: the files of the folder a come before the file a.conf.
+        # Sorted by components, as HostFS.walk does: the files of the folder a come before the file a.conf.
         inside = [path for path in self.content if path.startswith(folder + "/")]
         return sorted(inside, key=lambda path: path.split("/"))
 

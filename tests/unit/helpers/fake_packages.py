@@ -128,15 +128,18 @@ class FakePackageManager:
         return next(iter(self.packages.values())).version if self.packages else ""
 
     def task(self, **options: t.Any) -> Installation | Removal:
-        host = HostFS(str(self.root), self.live)
         work = Removal if options.get("state") == "absent" else Installation
-        return work(InstallOptions(**options), host, self, self.run)
+        return work(InstallOptions(**options), self.host, self, self.run)
 
     def execute(self, check_mode: bool = False, **options: t.Any) -> dict[str, t.Any]:
         task = self.task(**options)
         return task.module_result(task.execute(check_mode))
 
     # -- the host ------------------------------------------------------------------------------------------------
+
+    @property
+    def host(self) -> HostFS:
+        return HostFS(str(self.root), self.live)
 
     def path(self, inner: str) -> Path:
         return self.root / inner.lstrip("/")

@@ -102,7 +102,7 @@ oom_score = 0
 """
 
 
-def k0s_tree(root: Path, *command: str, **files: t.Any) -> EngineTree:
+def k0s_tree(root: Path, *command: str, files: t.Mapping[str, str | None] | None = None) -> EngineTree:
     """Return a running worker of k0s 1.30, unless ``files`` differ. ``command`` is the subcommand of k0s with flags."""
     service = "k0scontroller.service" if "controller" in command else "k0sworker.service"
     given: dict[str, str | None] = {
@@ -115,14 +115,15 @@ def k0s_tree(root: Path, *command: str, **files: t.Any) -> EngineTree:
         "proc/6/comm": "k0s\n",
         "proc/7/comm": "containerd\n",
     }
-    given.update(files.get("files", {}))
+    given.update(files or {})
     existing = {name: text for name, text in given.items() if text is not None}
     return EngineTree(root, flavor="k0s", files=existing, live=False)
 
 
-def microk8s_tree(root: Path, text: str = TEMPLATE_TEXT, revision: str = "5000", **files: str) -> EngineTree:
-    """Return a MicroK8s with one revision of the snap, the target of the link ``current``."""
-    tree = EngineTree(root, flavor="microk8s", files=files, live=False)
+def microk8s_tree(root: Path, text: str = TEMPLATE_TEXT) -> EngineTree:
+    """Return a MicroK8s with revision 5000 of the snap, the target of the links ``current``."""
+    revision = "5000"
+    tree = EngineTree(root, flavor="microk8s", live=False)
     tree.write(f"var/snap/microk8s/{revision}/args/containerd-template.toml", text)
     (root / "var/snap/microk8s/current").symlink_to(revision)
     service = "snap.microk8s.daemon-containerd.service"
@@ -135,7 +136,7 @@ def microk8s_tree(root: Path, text: str = TEMPLATE_TEXT, revision: str = "5000",
 
 
 def refresh(tree: EngineTree, previous: str, revision: str) -> None:
-    """Copy the data and change the link ``current``, as snapd does."""
+    """Copy the template and change the link ``current`` of the data, as snapd does."""
     tree.write(
         f"var/snap/microk8s/{revision}/args/containerd-template.toml",
         tree.text(f"/var/snap/microk8s/{previous}/args/containerd-template.toml"),

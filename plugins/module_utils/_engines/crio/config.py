@@ -26,6 +26,7 @@ if t.TYPE_CHECKING:
     KeyPath = t.Tuple[str, ...]
 
 
+MAIN = "/etc/crio/crio.conf"
 CONFIG_DIR = "/etc/crio/crio.conf.d"
 DROP_IN_NAME = "99-nvidia.toml"
 

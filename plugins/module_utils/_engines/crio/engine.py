@@ -48,7 +48,7 @@ class Crio(toml_plan.TomlEngine):
     key = "crio"
     program = "crio"
     no_reload = "CRI-O reports new runtimes after a reload, but pods cannot use them before a restart"
-    config_path = "/etc/crio/crio.conf"
+    config_path = crio_config.MAIN
     drop_in_path: str | None = f"{crio_config.CONFIG_DIR}/{crio_config.DROP_IN_NAME}"
     service = "crio.service"
     socket = "/var/run/crio/crio.sock"

@@ -103,6 +103,15 @@ class ContainersConf:
                 found = found.after(document.value(*CDI_DIRS))
         return found
 
+    def replacing_file(self) -> ConfFile | None:
+        """Return the last file whose setting replaces that of the files before it."""
+        setting, replacing = CdiDirs(self._default), None
+        for file in self.files:
+            if file.document.has(*CDI_DIRS):
+                setting = setting.after(file.document.value(*CDI_DIRS))
+                replacing = replacing if setting.appends else file
+        return replacing
+
     def runtime_programs(self, name: str) -> tuple[str, ...]:
         """Return the paths at which Podman searches the program of a runtime. A later file replaces them."""
         found: tuple[str, ...] = ()

@@ -35,7 +35,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import un
 # release notes, podman #25717).
 CDI_DIRS_SINCE = (5, 5)
 
-CRIO_MAIN = "/etc/crio/crio.conf"
 
 # A host without files. cdi_support also searches for the program, which default_folders() does not need.
 _EMPTY_HOST = hostfs.HostFS("/dev/null", live=False)
@@ -135,14 +134,14 @@ class PodmanPlanner:
                 f"Podman reads {overriding} instead of {podman_config.DROP_IN}, because both have the same file name."
                 f" Rename {overriding}, then run this task again."
             )
-        for _path, document in reversed(after.files if missing else []):
-            if document.has(*podman_config.CDI_DIRS):
-                unread = " and ".join(missing)
-                raise document.error(
-                    podman_config.CDI_DIRS,
-                    f"this entry overrides {podman_config.DROP_IN}, so Podman does not read {unread}",
-                    f"Add {unread} to the entry, or remove it, then run this task again.",
-                )
+        replacing = after.replacing_file()
+        if missing and replacing is not None:
+            unread = " and ".join(missing)
+            raise replacing.document.error(
+                podman_config.CDI_DIRS,
+                f"this entry overrides {podman_config.DROP_IN}, so Podman does not read {unread}",
+                f"Add {unread} to the entry, or remove it, then run this task again.",
+            )
 
     def _hooks(self) -> list[core_plan.PlannedFile]:
         """Return the planned removal of NVIDIA's hook.
@@ -208,12 +207,12 @@ class PodmanPlanner:
         programs = (f"{folder}/{name}" for folder in hostfs.SERVICE_PATH for name in row.programs)
         units = (f"{folder}/{name}" for folder in systemd_units.UNIT_DIRS for name in row.services)
         # row.paths is not used, because nvidia-ctk may have created this directory.
-        is_present = any(self.files.glob(path) for path in (*programs, *units, CRIO_MAIN))
+        is_present = any(self.files.glob(path) for path in (*programs, *units, crio_config.MAIN))
         if not is_present and not self.files.walk(crio_config.CONFIG_DIR):
             return False
         with contextlib.suppress(errors.NvidiaError):
             crio = crio_config.CrioFiles(
-                self.files, self.files.resolve(CRIO_MAIN), self.files.resolve(crio_config.CONFIG_DIR)
+                self.files, self.files.resolve(crio_config.MAIN), self.files.resolve(crio_config.CONFIG_DIR)
             )
             return not any(
                 engines_base.is_nvidia_program(entry.get(crio_config.PROGRAM)) for entry in crio.runtimes().values()
@@ -249,7 +248,9 @@ def default_folders(version: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def configured_folders(files: engines_base.Files, version: tuple[int, ...] | None) -> tuple[str, ...] | None:
-    """Return the directories of CDI specifications after all files, None if Podman ignores the setting.
+    """Return the directories of CDI specifications after all files.
+
+    None if the version is unknown, or if a Podman of that version ignores the setting.
 
     Raises ConfigurationError if a file, or the setting in it, is not valid for Podman.
     """

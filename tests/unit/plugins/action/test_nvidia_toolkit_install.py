@@ -65,7 +65,7 @@ class Host:
             assert task.args == before
 
     def sent(self) -> list[dict[str, t.Any]]:
-        """Return the option _bundled call."""
+        """Return the option _bundled of each call, empty if a call has none."""
         return [call.get("_bundled", {}) for call in self.calls]
 
     def module(self, module_args: dict[str, t.Any]) -> dict[str, t.Any]:

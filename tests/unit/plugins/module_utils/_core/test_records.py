@@ -108,7 +108,7 @@ def test_damaged_file(content: bytes) -> None:
 
 def test_truncated_at_any_place() -> None:
     content = RECORD.to_bytes()
-    for length in range(len(content) - 2):
+    for length in range(len(content) - 1):
         with pytest.raises(HostError, match=r"^/x is damaged"):
             OriginalFile.from_bytes("/x", content[:length])
 
@@ -133,7 +133,7 @@ def test_a_record_without_a_checksum_is_damaged() -> None:
      ("written", []), ("created_directories", []), ("keys", []), ("other", 1), ("checksum", ""), ("checksum", 5)],
 )  # fmt: skip
 def test_a_changed_record_is_damaged(name: str, value: t.Any) -> None:
-    """With each of these changes, a removal would restore other content or metadata."""
+    """With most of these changes, a removal would restore other content or metadata."""
     fields = {**json.loads(RECORD.to_bytes()), name: value}
     with pytest.raises(HostError, match=r"^/x is damaged"):
         OriginalFile.from_bytes("/x", json.dumps(fields).encode())
@@ -193,8 +193,8 @@ def test_missing_field(name: str) -> None:
         ("written", [5]),
     ],
 )
-def test_field_of_another_type(name: str, value: t.Any) -> None:
-    """Fields with wrong types are refused, above all those that select directories to remove or allow a restore."""
+def test_invalid_field(name: str, value: t.Any) -> None:
+    """Wrong types and values are refused, above all those that select directories to remove or allow a restore."""
     fields = {**json.loads(RECORD.to_bytes()), name: value}
     with pytest.raises(HostError, match=r"^/x is damaged"):
         OriginalFile.from_bytes("/x", _signed(fields))
@@ -256,7 +256,7 @@ def test_load_records(tmp_path: Path) -> None:
     host = HostFS(str(tmp_path), live=False)
     assert load_records(host, "docker") == []
     mine = [OriginalFile("docker", f"/etc/{name}/daemon.json", None, 0, 0, 0o644, keys={}) for name in "abc"]
-    for record in [*mine, OriginalFile("dockerish", "/a", None, 0, 0, 0), OriginalFile("crio", "/a", None, 0, 0, 0)]:
+    for record in [*mine, OriginalFile("docker-x", "/a", None, 0, 0, 0), OriginalFile("crio", "/a", None, 0, 0, 0)]:
         _store(tmp_path, record_path(record.engine, record.path), record.to_bytes())
     _store(tmp_path, f"{STATE_DIR}/.gpufleet-k1ll3d.tmp", b"part")
     _store(tmp_path, f"{STATE_DIR}/docker-notes.txt", b"notes")

@@ -13,10 +13,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_do
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names
 
 DECODERS = {
-    "1.x": key_names.GO_TOML_1,
-    "2.x file": key_names.GO_TOML_2,
-    "2.x": key_names.GO_TOML_2_SORTED,
-    "unknown": key_names.CONTAINERD,
+    "containerd 1": key_names.GO_TOML_1,
+    "containerd 2, file": key_names.GO_TOML_2,
+    "containerd 2, plugins": key_names.GO_TOML_2_SORTED,
+    "containerd, unknown": key_names.CONTAINERD,
     "CRI-O": key_names.BURNT_SUSHI,
     "Docker": key_names.GO_JSON,
 }
@@ -37,15 +37,15 @@ def every(*keys: str) -> dict[str, list[str]]:
         (("BinaryName",), every("BinaryName")),
         (("binaryName",), every("binaryName")),
         (("BINARYNAME",), every("BINARYNAME")),
-        (("binaryNAME",), {**every("binaryNAME"), "1.x": []}),
+        (("binaryNAME",), {**every("binaryNAME"), "containerd 1": []}),
         (("Binary_Name", "BinaryNam"), every()),
         (
             ("binaryName", "BinaryName"),
             {
-                "1.x": ["BinaryName"],
-                "2.x file": ["binaryName", "BinaryName"],
-                "2.x": ["BinaryName", "binaryName"],
-                "unknown": ["binaryName", "BinaryName"],
+                "containerd 1": ["BinaryName"],
+                "containerd 2, file": ["binaryName", "BinaryName"],
+                "containerd 2, plugins": ["BinaryName", "binaryName"],
+                "containerd, unknown": ["binaryName", "BinaryName"],
                 "CRI-O": ["binaryName", "BinaryName"],
                 "Docker": ["binaryName", "BinaryName"],
             },
@@ -53,10 +53,10 @@ def every(*keys: str) -> dict[str, list[str]]:
         (
             ("BinaryName", "binaryname", "BINARYNAME"),
             {
-                "1.x": ["BinaryName"],
-                "2.x file": ["BinaryName", "binaryname", "BINARYNAME"],
-                "2.x": ["BINARYNAME", "BinaryName", "binaryname"],
-                "unknown": ["binaryname", "BinaryName"],
+                "containerd 1": ["BinaryName"],
+                "containerd 2, file": ["BinaryName", "binaryname", "BINARYNAME"],
+                "containerd 2, plugins": ["BINARYNAME", "BinaryName", "binaryname"],
+                "containerd, unknown": ["binaryname", "BinaryName"],
                 "CRI-O": ["BinaryName", "binaryname", "BINARYNAME"],
                 "Docker": ["BinaryName", "binaryname", "BINARYNAME"],
             },
@@ -106,8 +106,8 @@ def document(text: str) -> TomlDocument:
         ("version = 1\nVersion = 2\n", ("CRI-O",)),
         ("[runtimes.a]\npath = '/a'\nPath = '/b'\n", ("CRI-O",)),
         ("[runtimes.a]\npath = '/a'\n[runtimes.A]\npath = '/b'\n", ()),
-        ("[runtimes.a.options]\nRoot = '/a'\nroot = '/b'\n", ("CRI-O", "unknown")),
-        ("[runtimes.a.options]\nROOT = '/a'\nroOt = '/b'\n", ("CRI-O", "unknown")),
+        ("[runtimes.a.options]\nRoot = '/a'\nroot = '/b'\n", ("CRI-O", "containerd, unknown")),
+        ("[runtimes.a.options]\nROOT = '/a'\nroOt = '/b'\n", ("CRI-O", "containerd, unknown")),
         ("runtimes = 5\n", ()),
     ],
 )

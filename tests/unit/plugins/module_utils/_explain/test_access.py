@@ -59,7 +59,11 @@ def test_permissions(node: NodeAccess, user: User | None, denied: bool, unknown:
             User(100000, (200000,)),
         ),
         (
-            {"process": {"user": {"uid": 7}}, "linux": {"uidMappings": [{"containerID": 0, "size": 1}]}},
+            # The ID is outside of all mappings.
+            {
+                "process": {"user": {"uid": 7}},
+                "linux": {"uidMappings": [{"containerID": 0, "hostID": 100000, "size": 7}]},
+            },
             User(None, (0,)),
         ),
         ({"process": {"user": "odd"}}, ROOT),

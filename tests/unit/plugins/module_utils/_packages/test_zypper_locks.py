@@ -109,8 +109,7 @@ def test_path_of_the_list(tmp_path: Path, files: dict[str, str], path: str | Non
         write_file(tmp_path, name, text)
     locks = LockList(HostFS(str(tmp_path), live=True))
     assert locks.path == path
-    if path is not None:
-        write_file(tmp_path, path, WRITTEN)
+    write_file(tmp_path, path or LOCKS, WRITTEN)
     assert locks.exist() is (path is not None)
     assert locks.name_one_of(["libnvidia-container1"]) is (path is not None)
     assert not locks.name_one_of(["libnvidia-container2"])

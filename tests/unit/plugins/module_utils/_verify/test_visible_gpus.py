@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-import os
+import glob
 import shutil
 import subprocess
 import typing as t
@@ -39,7 +39,7 @@ def mig_nodes(minor: int, gi: int, ci: int) -> tuple[str, ...]:
     return (f"/dev/nvidia-caps/nvidia-cap{minor}{gi}", f"/dev/nvidia-caps/nvidia-cap{minor}{gi}{ci}")
 
 
-CAPS = ("/dev/nvidia3", "/dev/nvidia-caps/nvidia-cap37", "/dev/nvidia-caps/nvidia-cap372")
+MIG_NODES = ("/dev/nvidia3", "/dev/nvidia-caps/nvidia-cap37", "/dev/nvidia-caps/nvidia-cap372")
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ CAPS = ("/dev/nvidia3", "/dev/nvidia-caps/nvidia-cap37", "/dev/nvidia-caps/nvidi
         (device(mig_enabled=None), [HostGpu("GPU 0", UUID, ("/dev/nvidia3",))]),
         # No container can use a GPU in MIG mode without MIG devices.
         (device(mig_enabled=True), []),
-        (device(mig_enabled=True, mig_devices=[mig()]), [HostGpu("GPU 0 MIG 1", MIG, CAPS)]),
-        (device(mig_enabled=True, mig_devices=[mig(index=None, uuid=None)]), [HostGpu("GPU 0 MIG 0", "", CAPS)]),
+        (device(mig_enabled=True, mig_devices=[mig()]), [HostGpu("GPU 0 MIG 1", MIG, MIG_NODES)]),
+        (device(mig_enabled=True, mig_devices=[mig(index=None, uuid=None)]), [HostGpu("GPU 0 MIG 0", "", MIG_NODES)]),
         # The node of the GPU alone does not show that a container has the MIG device.
         (device(mig_enabled=True, minor=None, mig_devices=[mig()]), [HostGpu("GPU 0 MIG 1", MIG, ())]),
     ],
@@ -87,8 +87,8 @@ GPU 1: device node /dev/nvidia8 (UUID: {OTHER})
         # Without nvidia-smi, or if the host does not know the UUID.
         (HostGpu("", UUID, ("/dev/nvidia0",)), [], ["/dev/nvidia0"], True),
         (HostGpu("", "", ("/dev/nvidia0",)), [OTHER], ["/dev/nvidia0"], True),
-        (HostGpu("", UUID, CAPS), [], CAPS, True),
-        (HostGpu("", UUID, CAPS), [], CAPS[:2], False),
+        (HostGpu("", UUID, MIG_NODES), [], MIG_NODES, True),
+        (HostGpu("", UUID, MIG_NODES), [], MIG_NODES[:2], False),
         (HostGpu("", UUID, ("/dev/nvidia0",)), [], ["/dev/nvidia1"], False),
         (HostGpu("", UUID, ("/dev/nvidia0",)), [], [], False),
         # Nothing can be compared.
@@ -120,7 +120,7 @@ def test_script(tmp_path: Path, shell: str, program: str | None, status: int, ou
     path = shutil.which(shell)
     if path is None:
         pytest.skip(f"needs {shell}: apt install {shell}")
-    if os.path.exists("/dev/nvidia0"):
+    if glob.glob("/dev/nvidia[0-9]*"):
         pytest.skip("needs a machine without a GPU")
     if program is not None:
         (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{program}\n")

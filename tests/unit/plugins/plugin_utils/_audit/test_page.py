@@ -23,7 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.page import
 )
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.report import report_of
 
-# Texts that could begin or end markup.
+# Texts that could begin or end markup, and invisible characters.
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",
     '"><svg onload=alert(1)>',
@@ -35,7 +35,7 @@ HOSTILE = (
 ALLOWED = {
     "html", "head", "meta", "link", "title", "style", "script", "noscript", "body", "header", "main", "h1", "h2", "p",
     "section", "div", "button", "b", "span", "a", "ol", "li", "bdi", "time", "label", "input", "select", "option",
-    "table", "caption", "thead", "tr", "th", "pre",
+    "table", "caption", "thead", "tr", "th", "pre", "code",
 }  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def full(text: str) -> dict[str, t.Any]:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_texts_of_hosts_are_escaped(text: str) -> None:
     results = {text: full(text), "gone": {"unreachable": True, "msg": text}, "failed": {"failed": True, "msg": text}}
-    source = page_of(report_of(results, text))
+    source = page_of(report_of(results, text), None, text, text)
     page = Page(source)
     assert page.open == []
     assert {tag for tag, _attributes in page.elements} <= ALLOWED

@@ -45,9 +45,9 @@ def generate(tree: Tree, mode: str, request: Request | None = None, devices: tup
     return generate_all(mode, request or Request(), known, tree.host())[""]
 
 
-def write_host(tree: Tree, devices: tuple[Gpu, ...], root: str = "", drm: bool = True) -> None:
-    tree.driver(root=root)
-    tree.nodes(devices, root, drm)
+def write_host(tree: Tree, devices: tuple[Gpu, ...]) -> None:
+    tree.driver()
+    tree.nodes(devices)
 
 
 def names(document: Data) -> list[str]:
@@ -91,7 +91,7 @@ def test_management(tree: Tree) -> None:
     assert "deviceNodes" not in common
 
 
-# Files of another driver or of a user. Each comes first in one of the possible orders.
+# Files of another driver or of a user. Sorted by name with the driver's libcuda, each comes first in one direction.
 STALE = ["libcuda.so.535.10", "libcuda.so.999.1", f"libcuda.so.{VERSION}.old", f"libcuda.so.{VERSION}.bak.2"]
 
 
@@ -326,6 +326,7 @@ def test_missing_uuid_is_not_needed(tmp_path: Path) -> None:
 
 
 def test_gpu_without_nodes(tmp_path: Path) -> None:
+    # The edits contain this hook although there is no node.
     hooks = Hooks(Request(enabled_hooks=("chmod",)))
     nodes = DeviceNodes(TreeLookup(Tree(tmp_path).host()), "/", hooks, with_gids=True)
     with pytest.raises(HostError, match=r"^GPU 0 \(0000:10:00\.0\) has no device node: /dev/nvidia0 is missing"):

@@ -22,13 +22,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.conf
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.engine import CRIO
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import EngineTree
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_crio import FOLDER, MAIN
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_files import FakeFiles
 
 if t.TYPE_CHECKING:
     from pathlib import Path
-
-MAIN = "/etc/crio/crio.conf"
-FOLDER = "/etc/crio/crio.conf.d"
 
 
 def unit(*flags: str) -> Unit:

@@ -26,6 +26,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request i
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import start_time as process_start
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import NVIDIA, EngineTree
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_crio import DROP_IN, FOLDER, MAIN, PACKAGED
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_files import FakeFiles
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.serving import serving, short_folder
 
@@ -33,10 +34,6 @@ if t.TYPE_CHECKING:
     from pathlib import Path
 
 
-MAIN = "/etc/crio/crio.conf"
-FOLDER = "/etc/crio/crio.conf.d"
-DROP_IN = f"{FOLDER}/99-nvidia.toml"
-PACKAGED = f"{FOLDER}/10-crio.conf"
 PID = 4711
 
 # The unit takes its options from variables of an optional file.
@@ -61,7 +58,7 @@ monitor_path = "/usr/libexec/crio/conmon"
 runtime_path = "/usr/libexec/crio/runc"
 """
 ONLY_CRUN = "[crio.runtime.runtimes.crun]\nruntime_path = '/usr/bin/crun'\n[crio.runtime]\ntimezone = 'UTC'\n"
-STOCK = "[crio.image]\npause_image = 'x'\n"
+ONLY_IMAGE = "[crio.image]\npause_image = 'x'\n"
 
 
 class Tree(EngineTree):
@@ -179,7 +176,8 @@ def test_registry() -> None:
 
 def test_inspect_without_crio(tree: Tree) -> None:
     found = CRIO.inspect(tree.host)
-    assert found[:6] == (None, None, "crio.service", "/var/run/crio/crio.sock", MAIN, None)
+    assert (found.binary, found.unit, found.pid) == (None, None, None)
+    assert (found.service, found.socket, found.config_path) == ("crio.service", "/var/run/crio/crio.sock", MAIN)
     assert CRIO.live(tree.host, found) is None
 
 
@@ -397,7 +395,7 @@ BEFORE = '[crio.runtime]\ndefault_runtime = "crun"\nx = 1\n[crio.runtime.runtime
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "lost"),
+    ("old", "new", "changed"),
     [
         ('"crun"\n', '"nvidia"\n', ""),
         ("y = 1\n", 'y = 1\n[crio.runtime.runtimes.nvidia]\nruntime_path = "/x"\nof_the_program = 1\n', ""),
@@ -410,10 +408,10 @@ BEFORE = '[crio.runtime]\ndefault_runtime = "crun"\nx = 1\n[crio.runtime.runtime
         ("x = 1", "x = 2\na = 1\nb = 1\nc = 1", "crio.runtime.a, crio.runtime.b, crio.runtime.c, crio.runtime.x"),
     ],
 )
-def test_compare_dumps(old: str, new: str, lost: str) -> None:
+def test_compare_dumps(old: str, new: str, changed: str) -> None:
     assert old in BEFORE
     complaint = CRIO.compare_dumps(BEFORE, BEFORE.replace(old, new), [OWN])
-    assert complaint == lost
+    assert complaint == changed
 
 
 def test_compare_dumps_reports_an_unplanned_default() -> None:
@@ -476,7 +474,7 @@ def test_refuses_changes_of_foreign_entries(running: Tree) -> None:
 
 
 @pytest.mark.parametrize("asked", [{}, {"set_as_default": True}, {"runtime_name": "gpu.v1"}], ids=str)
-@pytest.mark.parametrize("text", ["", STOCK, CONFIGURATION, ONLY_CRUN, "[crio.runtime]\ntimezone = 'UTC'\n"])
+@pytest.mark.parametrize("text", ["", ONLY_IMAGE, CONFIGURATION, ONLY_CRUN, "[crio.runtime]\ntimezone = 'UTC'\n"])
 def test_accepts_what_crio_prints(running: Tree, text: str, asked: dict[str, t.Any]) -> None:
     # CRI-O prints its built-in runtime only beside others, and names with dots without quotation marks.
     running.write(PACKAGED, text)

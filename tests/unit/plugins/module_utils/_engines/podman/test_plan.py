@@ -220,6 +220,11 @@ def test_foreign_file_with_name_of_drop_in() -> None:
         ((5, 8), {f"{FOLDER}/zz.conf": dirs("/a")}, r"zz\.conf, line 2.*read /etc/cdi and /var/run/cdi\. Add"),
         ((5, 5), {f"{FOLDER}/zz.conf": dirs("/etc/cdi")}, r"zz\.conf, line 2.*not read /var/run/cdi\. Add /var/run"),
         ((5, 8), {MAIN: dirs("/a"), f"{FOLDER}/zz.conf": dirs("/etc/cdi")}, r"zz\.conf, line 2"),
+        (
+            (5, 8),
+            {f"{FOLDER}/99-h.conf": dirs("/a"), f"{FOLDER}/zz.conf": dirs("/b", append=True)},
+            r"/99-h\.conf, line 2",
+        ),
         ((6,), {f"{PACKAGED_FOLDER}/zz.conf": dirs("/a")}, r"containers\.conf\.d/zz\.conf, line 2"),
         ((6,), {PACKAGED_MAIN: dirs("/a"), ROOTFUL + DROP_IN[len(FOLDER):]: STOCK}, "the same file name. Rename"),
         ((5, 8), {MAIN: '[engine]\ncdi_spec_dirs = "/etc/cdi"\n'}, "containers.conf, line 2.*is not an array"),

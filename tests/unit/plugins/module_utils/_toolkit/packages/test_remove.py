@@ -30,10 +30,6 @@ if t.TYPE_CHECKING:
     from pathlib import Path
 
 
-def host_of(manager: FakePackageManager) -> HostFS:
-    return HostFS(str(manager.root), live=True)
-
-
 def test_nothing_to_remove(manager: FakePackageManager) -> None:
     assert not manager.execute(state="absent", package_cache=PACKAGE_CACHE)["changed"]
     assert manager.calls == []
@@ -184,10 +180,10 @@ def test_completes_killed_removal(manager: FakePackageManager, monkeypatch: pyte
         patch.setattr(atomic_write if failing == "remove_file" else record_store, failing, killed)
         with pytest.raises(KeyboardInterrupt):
             manager.execute(state="absent")
-    assert load_record(host_of(manager), OWNER, CONFIG_FILE) is not None
+    assert load_record(manager.host, OWNER, CONFIG_FILE) is not None
     assert manager.execute(state="absent")["changed"]
     assert not manager.path("/etc/nvidia-container-runtime").exists()
-    assert load_record(host_of(manager), OWNER, CONFIG_FILE) is None
+    assert load_record(manager.host, OWNER, CONFIG_FILE) is None
     assert not manager.execute(state="absent")["changed"]
 
 
@@ -205,7 +201,7 @@ def test_removes_the_cache(manager: FakePackageManager) -> None:
     assert manager.path("/var/cache/other").exists()
 
 
-# -- existing and unknown package managers -----------------------------------------------------------------------------
+# -- an unknown package manager, and a failure -------------------------------------------------------------------------
 
 
 def test_unknown_package_manager(manager: FakePackageManager, tmp_path: Path) -> None:

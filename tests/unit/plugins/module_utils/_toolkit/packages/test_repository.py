@@ -14,7 +14,6 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import REPOSITORY as OWNER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import STATE_DIR, load_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt_sources, dnf_sources
@@ -67,10 +66,6 @@ def manager(tmp_path: Path) -> FakePackageManager:
         found.path(folder).mkdir(parents=True, exist_ok=True)
     found.path("/var/lib").mkdir()
     return found
-
-
-def host_of(manager: FakePackageManager) -> HostFS:
-    return HostFS(str(manager.root), live=True)
 
 
 def text(manager: FakePackageManager, path: str) -> str | None:
@@ -140,12 +135,12 @@ def test_rejects_invalid_combinations(manager: FakePackageManager) -> None:
 
 
 def test_writes_keys_before_sources(manager: FakePackageManager) -> None:
-    plan = plan_files(host_of(manager), FILES, None, predicted=False)
+    plan = plan_files(manager.host, FILES, None, predicted=False)
     assert [(file.path, file.before, file.after) for file in plan.files] == [
         (KEY, None, b"key\n"),
         (APT_SOURCE, None, b"URIs: right\n"),
     ]
-    assert plan_files(host_of(manager), None, None, predicted=False).has_changes is False
+    assert plan_files(manager.host, None, None, predicted=False).has_changes is False
 
 
 def test_key_that_is_not_fetched_yet(manager: FakePackageManager) -> None:
@@ -169,7 +164,7 @@ def test_key_that_is_installed_but_not_fetched(manager: FakePackageManager) -> N
 @pytest.mark.parametrize("repository", [apt_sources.REPOSITORY, dnf_sources.REPOSITORY])
 def test_own_address(manager: FakePackageManager, repository: packages_base.Repository) -> None:
     path, name = (APT_SOURCE, "URIs: ") if repository is apt_sources.REPOSITORY else (DNF_SOURCE, "[x]\nbaseurl=")
-    host = host_of(manager)
+    host = manager.host
     assert address_of(host, None, repository) is None
     manager.write(path, f"{name}http://standing/\n")
     assert address_of(host, None, repository) == "http://standing/"
@@ -201,7 +196,7 @@ def test_installation_and_removal(manager: FakePackageManager) -> None:
     assert result["written_files"] == predicted["written_files"] == [KEY, APT_SOURCE]
     assert result["diff"][1:] == predicted["diff"][1:]
     assert not manager.path(MARKER).exists()
-    assert own_files(host_of(manager)) == [APT_SOURCE, KEY, STAGED]
+    assert own_files(manager.host) == [APT_SOURCE, KEY, STAGED]
     manager.calls.clear()
     settled = manager.snapshot()
     for check_mode in (True, False):
@@ -214,7 +209,7 @@ def test_installation_and_removal(manager: FakePackageManager) -> None:
     assert gone["diff"] == predicted["diff"]
     assert gone["restored_files"] == [APT_SOURCE, KEY]
     assert f"{STAGED} (file)" in gone["diff"][0]["before"]
-    assert own_files(host_of(manager)) == []
+    assert own_files(manager.host) == []
     left = {path: content for path, content in manager.snapshot().items() if "gpufleet-nvidia" not in path}
     was = {path: content for path, content in before.items() if "gpufleet-nvidia" not in path}
     assert left == was
@@ -255,10 +250,10 @@ def test_restores_files_that_are_no_longer_listed(manager: FakePackageManager) -
     assert "proxy.example" in str(result)
     other = KEY.replace(DIGITS, "0" * 16)
     manager.execute(version="1.20.0", repository_files=(SOURCE, RepositoryFile(other, "other\n")))
-    assert own_files(host_of(manager)) == [APT_SOURCE, other]
+    assert own_files(manager.host) == [APT_SOURCE, other]
     files = tuple(manager.four_files("1.20.0-1"))
     assert manager.execute(source="files", files=files, repository_files=())["changed"]
-    assert (own_files(host_of(manager)), load_records(host_of(manager), OWNER)) == ([], [])
+    assert (own_files(manager.host), load_records(manager.host, OWNER)) == ([], [])
 
 
 def test_no_temporary_files_in_configuration_directories(
@@ -437,7 +432,7 @@ def test_killed_run(manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch
         now.pop("var/lib/gpufleet-nvidia", None)
         assert {**now, "packages": {}} == expected
     assert not manager.path(MARKER).exists()
-    assert not manager.path(STATE_DIR).exists() or load_records(host_of(manager), OWNER)
+    assert not manager.path(STATE_DIR).exists() or load_records(manager.host, OWNER)
 
 
 def test_keeps_files_written_after_a_killed_run(manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch) -> None:
