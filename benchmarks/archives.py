@@ -4,7 +4,7 @@
 """Measure the archive that Ansible builds for each module: its size, its files, and the processor time of building it.
 
 Each archive is built in a process of its own, as Ansible's workers do. A directory is a collections path, that is, the
-one that contains ansible_collections/gpufleet/nvidia. With two directories the last line compares them.
+one that contains ansible_collections/gpufleet/nvidia. The last lines compare each further directory with the first.
 
 usage, with a Python that has ansible-core: python3 benchmarks/archives.py DIRECTORY... [--rounds N]
 """
@@ -45,7 +45,7 @@ def build(module: str, folder: str) -> bytes:
 
     path = str(Path(folder, COLLECTION, "plugins/modules", f"{module}.py"))
     templar = Templar(loader=DataLoader())
-    # The archive contains no arguments that change its size.
+    # Arguments do not change the size.
     built = modify_module(
         module_name=f"gpufleet.nvidia.{module}", module_path=path, module_args={}, templar=templar,
         task_vars={"ansible_python_interpreter": "/usr/bin/python3"}, module_compression="ZIP_DEFLATED",
@@ -59,7 +59,9 @@ def measure(module: str, folder: str) -> tuple[Archive, float]:
 
     init_plugin_loader([folder])
     # Ansible has imported its own code before a worker builds the first archive.
-    import ansible.executor.module_common  # noqa: F401, PLC0415
+    import ansible.executor.module_common  # noqa: PLC0415
+    import ansible.parsing.dataloader  # noqa: PLC0415
+    import ansible.template  # noqa: F401, PLC0415
 
     before = os.times()
     data = build(module, folder)

@@ -42,13 +42,14 @@ _UNKNOWN_TEST = 4
 
 
 class Mutant(t.NamedTuple):
-    """One change: the file, the line, and the code before and after."""
+    """One change: the file, the line, the code before and after, and the first line of the statement."""
 
     path: str
     line: int
     column: int
     before: str
     after: str
+    statement: int
 
     @property
     def name(self) -> str:
@@ -83,7 +84,11 @@ def _changed(node: ast.AST) -> ast.AST | None:
 
 
 def _executed(tree: ast.AST) -> c.Iterator[ast.AST]:
-    """Yield the nodes that run: without annotations and blocks for type checkers."""
+    """Yield the nodes that run and can be changed.
+
+    Not among them are annotations, blocks for type checkers, decorators, and the parts of f-strings, whose place in the
+    source is unknown before Python 3.12.
+    """
     for child in ast.iter_child_nodes(tree):
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             continue
@@ -103,11 +108,23 @@ def _executed(tree: ast.AST) -> c.Iterator[ast.AST]:
         yield from _executed(child)
 
 
+def _statements(tree: ast.AST) -> dict[int, int]:
+    """Return the first line of the innermost statement of each node, by the id of the node."""
+    found: dict[int, int] = {}
+    # Outer statements come first, and the nodes of inner ones replace them.
+    for statement in ast.walk(tree):
+        if isinstance(statement, ast.stmt):
+            found.update((id(node), statement.lineno) for node in ast.walk(statement))
+    return found
+
+
 def _mutants(path: Path) -> list[Mutant]:
     """Return every change that this script can make in a file."""
     source = path.read_text(encoding="utf-8")
     found = []
-    for node in _executed(ast.parse(source)):
+    tree = ast.parse(source)
+    statements = _statements(tree)
+    for node in _executed(tree):
         new = _changed(node)
         before = ast.get_source_segment(source, node)
         # A change of one line keeps the line numbers of the coverage data.
@@ -116,7 +133,8 @@ def _mutants(path: Path) -> list[Mutant]:
             if isinstance(new, ast.expr):
                 after = f"({after})"
             place = t.cast("ast.expr", node)
-            found.append(Mutant(str(path.relative_to(_ROOT)), place.lineno, place.col_offset, before, after))
+            name = str(path.relative_to(_ROOT))
+            found.append(Mutant(name, place.lineno, place.col_offset, before, after, statements[id(node)]))
     return found
 
 
@@ -161,7 +179,8 @@ class Coverage:
         if path not in self._lines:
             self._lines[path] = self._data.contexts_by_lineno(path)
         lines = self._lines[path]
-        contexts = set(lines.get(mutant.line, ()))
+        # Lines inside a constant of several lines have no data of their own.
+        contexts = set(lines.get(mutant.line) or lines.get(mutant.statement, ()))
         if "" in contexts:
             contexts = {context for found in lines.values() for context in found}
         tests = {context.rpartition("|")[0] for context in contexts if context}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 KIND = "nvidia.com/gpu"
 SPECIFICATION = Path("/etc/cdi/nvidia.yaml")
+JSON_SPECIFICATION = SPECIFICATION.with_suffix(".json")
 HOOK = Path("/usr/bin/nvidia-cdi-hook")
 CALLS = Path("/var/log/gpufleet-cdi-hook.calls")
 HOOK_TEXT = f"""\
@@ -189,4 +190,4 @@ def mode(path: Path) -> str:
 
 def document() -> dict[str, Any]:
     """Return the content of the specification in JSON."""
-    return dict(json.loads(SPECIFICATION.with_suffix(".json").read_text()))
+    return dict(json.loads(JSON_SPECIFICATION.read_text()))

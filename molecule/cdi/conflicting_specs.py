@@ -1,6 +1,6 @@
 """Inside a host: several files describe the same devices: conflicting_specs.py ENGINE... prints JSON, as Report does.
 
-The files are JSON, for which a host needs no package.
+The files of the other tool are JSON, because a host needs PyYAML to read YAML.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import checks
 import simulated_gpus
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 OTHER = checks.SPECIFICATION.with_name("gpus.json")
-BEFORE = checks.SPECIFICATION.with_suffix(".json")
+BEFORE = checks.JSON_SPECIFICATION
 # Engines read this directory last. Its files have precedence over all others.
 LATER = Path("/var/run/cdi/nvidia.json")
 
@@ -31,14 +31,18 @@ def foreign_specification(device: str = "all") -> bytes:
     return json.dumps(document, indent=3).encode()
 
 
+def conflicts(written: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return path and effect of each conflict in a result."""
+    return [(entry["path"], entry["effect"]) for entry in written.get("conflicts", [])]
+
+
 def try_one_folder(report: Report, engines: Sequence[str]) -> None:
     """Check two files in one directory: engines load none of the devices that both files have."""
     host = simulated_gpus.now()
     OTHER.write_bytes(foreign_specification())
     written = checks.specification()
     report.worked("two files", written, changed=True)
-    conflicts = [(entry["path"], entry["effect"]) for entry in written.get("conflicts", [])]
-    report.check("two files, reported", conflicts == [(str(OTHER), "collides")], written)
+    report.check("two files, reported", conflicts(written) == [(str(OTHER), "collides")], written)
     report.check("two files, warned", "exclusive: true" in str(written.get("warnings")), written)
     for engine in engines:
         found = checks.seen(engine, "all")
@@ -94,8 +98,7 @@ def try_later_folder(report: Report, engines: Sequence[str]) -> None:
     LATER.parent.mkdir(parents=True, exist_ok=True)
     LATER.write_bytes(foreign_specification())
     written = checks.specification()
-    conflicts = [(entry["path"], entry["effect"]) for entry in written.get("conflicts", [])]
-    report.check("another folder, reported", conflicts == [(str(LATER), "shadows")], written)
+    report.check("another folder, reported", conflicts(written) == [(str(LATER), "shadows")], written)
     for engine in engines:
         found = checks.seen(engine, "all")
         report.check(f"{engine}, another folder, foreign", "GPUFLEET_THEIRS=1" in found.variables, found)

@@ -38,7 +38,7 @@ def explain(name: str, **options: str) -> dict[str, Any]:
 
 def specification(**options: str) -> dict[str, Any]:
     """Call the module that writes it, as JSON, which a host can read without a package of the controller."""
-    return checks.specification(path=str(checks.SPECIFICATION.with_suffix(".json")), **options)
+    return checks.specification(path=str(checks.JSON_SPECIFICATION), **options)
 
 
 def try_engine(report: Report, engine: str, host: simulated_gpus.SimulatedHost) -> None:

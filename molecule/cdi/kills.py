@@ -30,7 +30,7 @@ FOLDER = checks.SPECIFICATION.parent
 RECORDS = Path(STATE, "state")
 KEPT = Path("/run/gpufleet-cdi-kills")
 # The next run must parse the files that a killed run left. JSON is used, because no host needs a package for it.
-PLACE = {"path": str(checks.SPECIFICATION.with_suffix(".json"))}
+PLACE = {"path": str(checks.JSON_SPECIFICATION)}
 Tree = dict[str, str]
 
 

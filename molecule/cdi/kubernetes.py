@@ -22,7 +22,7 @@ GPUS = [simulated_gpus.uuid(number) for number in (0, 1)]
 FINDINGS = ("devices-not-offered", "device-unhealthy", "device-plugin-dead", "device-plugin-not-registered")
 SECONDS = 20.0
 # As JSON, which a host can read without a package of the controller.
-SPECIFICATION = str(checks.SPECIFICATION.with_suffix(".json"))
+SPECIFICATION = str(checks.JSON_SPECIFICATION)
 
 
 def describe() -> dict[str, Any]:

@@ -15,7 +15,7 @@ BASE = simulated_gpus.SimulatedHost()
 
 
 def replace(report: Report, what: str, *patterns: str) -> None:
-    """Check that check mode predicts the reasons for replacing the file, and that a second run changes nothing."""
+    """Replace the file. Check mode predicts the reasons, which contain ``patterns``; a second run changes nothing."""
     predicted = checks.specification(_ansible_check_mode=True)
     report.worked(f"{what}, predicted", predicted, changed=True)
     written = checks.specification()
@@ -55,7 +55,7 @@ def try_number(report: Report, engines: list[str]) -> None:
     host = simulated_gpus.create(simulated_gpus.now()._replace(uvm=508))
     for engine in engines:
         found = checks.seen(engine, "all")
-        report.check(f"{engine}, another number, the former one", found.nodes["/dev/nvidia-uvm"] == "1fe:0", found)
+        report.check(f"{engine}, another number, the former one", found.nodes.get("/dev/nvidia-uvm") == "1fe:0", found)
     replace(report, "another number", "It has device number 510:0 for /dev/nvidia-uvm instead of 508:0.")
     right(report, "another number", engines, host)
 

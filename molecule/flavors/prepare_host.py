@@ -1,8 +1,8 @@
-"""Inside a host: installs the distribution in the host's name, starts a pod that must keep running, and observes it.
+"""Inside a host: installs the engines in the host's name, and starts a pod in each CRI, which must keep running.
 
 The programs of the distributions are in the directory standins. They start the containerd of the host. Engines of
-Debian that such a node would not have are removed. On all hosts but one, the toolkit is installed after the engine has
-started, so that the changes apply to a running node.
+Debian that such a node would not have are removed. The toolkit is installed after the engine has started, so that
+the changes apply to a running node. Only RKE2 has it before: it searches for the runtimes when it starts.
 """
 
 from __future__ import annotations
@@ -145,14 +145,14 @@ def microk8s() -> None:
 
 
 def units() -> None:
-    """Install two containerds, the second one with a runtime whose program is missing."""
+    """Install a second containerd, with a runtime whose program is missing."""
     remove("docker", "podman")
     put("containerd-gpu.toml", "/etc/containerd-gpu/config.toml")
     unit("containerd-gpu.service")
 
 
 def users() -> None:
-    """Install a rootless Docker, and a Podman with NVIDIA's old hook and directories that its owner has configured."""
+    """Install a rootless Docker, and a Podman with NVIDIA's old hook and with cdi_spec_dirs of the host's owner."""
     for engine in ("docker", "containerd"):
         do("systemctl", "disable", "--quiet", "--now", *UNITS[engine])
     put("containers.conf", "/etc/containers/containers.conf")
@@ -270,7 +270,8 @@ def main() -> None:
     for address in places.HERE.cri.values():
         load_pause(address)
         start_survivor(address)
-    install_toolkit()
+    if places.KIND != "rke2":
+        install_toolkit()
     do(sys.executable, "-B", "/molecule/flavors/observe.py", "--fresh")
 
 

@@ -168,7 +168,7 @@ def _end(action: ActionBase, user: str, mark: str) -> str:
         ids = " ".join(found[2].split()[:10])
         return f"Its processes {ids} still run on the host. End them with: kill -9 {ids}"
     if found[1]:
-        return "Its processes on the host were ended."
+        return f"Its processes that were found on the host were ended. List others with: ps -u {user}"
     return f"None of its processes was found on the host. List those of this user with: ps -u {user}"
 
 

@@ -255,7 +255,7 @@ def test_a_later_task_of_the_user_fails_alone(rolled: Run, host: str) -> None:
 @pytest.mark.parametrize("host", ["sleeps", "config_sleeps", "restart_sleeps"])
 def test_a_task_without_end_is_ended_on_the_host(rolled: Run, host: str) -> None:
     (warning,) = [text for text in rolled.warnings(host) if ALICE in text]
-    assert f"did not end within {SECONDS} seconds. Its processes on the host were ended." in warning
+    assert f"did not end within {SECONDS} seconds. Its processes that were found on the host were ended." in warning
     assert sleeping() == []
 
 

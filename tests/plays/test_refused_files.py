@@ -4,7 +4,7 @@
 
 """Run whole plays for trees with files of engines that can be parsed, but that the planner or the engine refuses.
 
-The modules run. Each host must fail in its first inspection, before anything in its tree is changed.
+The modules run. Each of these hosts must fail in its first inspection, before anything in its tree is changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PODMAN_5 = {"nvidia_runtime_engines": ["podman"], "nvidia_runtime_engine_version
 
 
 class Case(t.NamedTuple):
-    """The files of an engine, the variables of its host, and the beginning of the error; empty if it is configured.
+    """The files of an engine, the variables of its host, and the beginning of the error; empty if it is accepted.
 
     A file whose content is None is a link to a file that does not exist.
     """
@@ -95,7 +95,8 @@ CASES = {
     "k3s-generated": Case("k3s", {K3S: v2("plugins = 1")}, f"/{K3S}, line 2"),
     "k3s-template": Case("k3s", {K3S: v2(""), f"{K3S}.tmpl": "[plugins]\n"}, f"/{K3S}.tmpl: this file overrides",
                          {"nvidia_runtime_set_as_default": True, "nvidia_runtime_engines": "containerd/k3s"}),
-    # These hosts are configured. The toolkit, which K3s and CRI-O need for a default runtime, is installed later.
+    # These hosts pass the inspection, although the default runtime of K3s and CRI-O needs the toolkit, which is
+    # installed later. They fail in the next task, because their trees have no toolkit.
     "good-docker": Case("docker", {DOCKER: '{"runtimes": {"gpu": "x"}}'}, ""),
     "good-k3s": Case("k3s", {K3S: v2("")}, "", {"nvidia_runtime_set_as_default": True}),
     "good-crio": Case("crio", {CRIO: ""}, "", {"nvidia_runtime_set_as_default": True}),
@@ -202,7 +203,7 @@ def test_a_role_alone_changes_no_other_engine(role: Played, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", [name for name in CASES if name not in BAD])
-def test_other_hosts_are_configured(site: Played, host: str) -> None:
+def test_other_hosts_pass_the_inspection(site: Played, host: str) -> None:
     # The first task after the inspection. There is no toolkit in the tree.
     assert site.failure(host)[0] == "gpufleet.nvidia.nvidia_toolkit : Install the toolkit"
 

@@ -39,12 +39,10 @@ def _twice(key: object) -> str:
 def unique_mapping(pairs: t.Iterable[tuple[t.Any, t.Any]]) -> dict[t.Any, t.Any]:
     """Return a mapping of ``pairs``, for loaders, such as ``object_pairs_hook`` of json.
 
-    Raises KeyProblemError for a duplicate key, as the library does, and for a key that is a mapping or a list.
+    Raises KeyProblemError for a duplicate key, as the library does.
     """
     mapping: dict[t.Any, t.Any] = {}
     for key, value in pairs:
-        if isinstance(key, (dict, list)):
-            raise KeyProblemError("a mapping has a key that is a mapping or a list", "Use a string as the key.")
         if key in mapping:
             raise KeyProblemError(_twice(key), "Remove one of the two entries.")
         mapping[key] = value

@@ -156,7 +156,8 @@ def _embedded(host: hostfs.HostFS, without: t.Collection[str]) -> t.Iterator[Cdi
         # The programs of a distribution may be anywhere, and print its own version.
         version = _release(cri.version(host.real_path(row.cri))) if host.live else None
         if version is None:
-            yield _unknown_engine(row.engine, None, f"that of {row.flavor} did not report it on {row.cri}")
+            cause = f"did not report it on {row.cri}" if host.live else "does not run in an offline tree"
+            yield _unknown_engine(row.engine, None, f"that of {row.flavor} {cause}")
         else:
             yield _known_engine(row.engine, version, None)
 

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Find the installed parts of the toolkit, compare their versions, and apply the policies of a task.
+"""Find the programs of the toolkit, compare the versions of its parts, and apply the policies of a task.
 
-The parts are packages and programs. The policies are the options running_gpu_containers and minimum_version_policy. The
-table of known vulnerabilities is in constants.py.
+The parts are packages, which callers pass, and programs. The policies are the options running_gpu_containers and
+minimum_version_policy. The table of known vulnerabilities is in constants.py.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def _reported_version(path: str, host: hostfs.HostFS, run: core_plan.Runner) -> 
 class VersionOutput(t.NamedTuple):
     """What a program prints with --version.
 
-    ``version`` is None if the output contains no version. ``output`` is the output in one line, for messages.
+    ``version`` is None if the output contains no version. ``output`` is, in one line, the error
+    output, or the output if there is none.
     """
 
     version: str | None
@@ -82,7 +83,7 @@ class VersionOutput(t.NamedTuple):
 
 def run_version(argv: t.Sequence[str], host: hostfs.HostFS, run: core_plan.Runner) -> VersionOutput:
     """Run a program of the toolkit with --version on a live host."""
-    # The runtime prints its version and then fails if it finds no low-level runtime, so the status is not used.
+    # The runtime prints its version and then fails if it finds no low-level runtime, so the status does not decide.
     status, output, errors = run(host.argv([*argv, "--version"]))
     version = next(filter(None, (upstream_version(_LOW_LEVEL.split(text)[0]) for text in (output, errors))), None)
     return VersionOutput(version, status, " ".join((errors or output).split()))
@@ -139,9 +140,9 @@ def oldest_safe_version() -> str:
 
 
 def single_version(packages: t.Mapping[str, str], programs: t.Mapping[str, Program]) -> str | None:
-    """Return the version that all parts have, without a package's revision.
+    """Return the one version of the parts, without a package's revision. Parts without a known version are ignored.
 
-    Returns None if there are no parts, or if they have several versions.
+    Returns None if no part has a known version, or if the parts have several.
     """
     versions = {*_versions_of(packages).values(), *_reported_versions(programs).values()}
     return versions.pop() if len(versions) == 1 else None
@@ -228,7 +229,7 @@ def _subject(names: t.Sequence[str], one: str, several: str) -> str:
 
 
 class Policies:
-    """The policies of a task, and the warnings that they cause (``warnings``).
+    """The policies of a task, and all warnings of the task (``warnings``).
 
     ``running_gpu_containers`` and ``minimum_version_policy`` are fail, warn or ignore. ``minimum_version`` is None for
     the oldest version without a known vulnerability.

@@ -29,7 +29,7 @@ def serving(server: socketserver.BaseServer, path: Path) -> t.Iterator[None]:
         finally:
             server.shutdown()
             thread.join()
-    path.unlink()
+            path.unlink()
 
 
 @contextlib.contextmanager
@@ -43,10 +43,7 @@ def short_folder() -> t.Iterator[Path]:
 
 
 class Daemon(socketserver.ThreadingUnixStreamServer):
-    """A server that sends ``pieces``. Its handlers may wait for ``over``, which is set at the end of a test."""
-
-    daemon_threads = False
-    block_on_close = True
+    """A server whose handlers send ``pieces``, and may wait for ``over``, which is set at the end of a test."""
 
     def __init__(self, path: str, handler: type[socketserver.BaseRequestHandler], pieces: Pieces) -> None:
         super().__init__(path, handler)
@@ -57,19 +54,12 @@ class Daemon(socketserver.ThreadingUnixStreamServer):
 @contextlib.contextmanager
 def daemons() -> t.Iterator[t.Callable[[_D], _D]]:
     """Return a function that starts a daemon in a thread. All daemons end with the context."""
-    started: list[tuple[Daemon, threading.Thread]] = []
+    with contextlib.ExitStack() as ended:
 
-    def start(daemon: _D) -> _D:
-        thread = threading.Thread(target=daemon.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        started.append((daemon, thread))
-        return daemon
+        def start(daemon: _D) -> _D:
+            ended.enter_context(serving(daemon, Path(str(daemon.server_address))))
+            # Called before the daemon is stopped, which waits for its handlers.
+            ended.callback(daemon.over.set)
+            return daemon
 
-    try:
         yield start
-    finally:
-        for daemon, thread in started:
-            daemon.over.set()
-            daemon.shutdown()
-            thread.join()
-            daemon.server_close()

@@ -300,6 +300,8 @@ def _validated(document: t.Mapping[str, t.Any], kind: str) -> dict[str, t.Any]:
 
 
 PROGRAM = "nvidia-ctk"
+# The modes in which nvidia-ctk mounts sockets of the driver, among them one that any user can create.
+MODES_WITH_SOCKETS = (cdi_options.AUTO, cdi_modes.NVML, cdi_modes.MANAGEMENT)
 # The search path of the toolkit's own refresh service. nvidia-ctk also searches it for the driver's programs.
 _ENVIRONMENT = {"PATH": ":".join(hostfs.SERVICE_PATH)}
 # The first version with nvidia-cdi-hook.
@@ -377,9 +379,9 @@ def version_of(program: str, run_pinned: PinnedRunner, host: hostfs.HostFS) -> V
     version = tuple(int(part) for part in match.group(1).split("."))
     if version < _OLDEST:
         raise core_errors.HostError(
-            f"{program} has version {match.group(1)}, but specifications with nvidia-cdi-hook need {_dotted(_OLDEST)}."
-            f" Install a newer NVIDIA Container Toolkit, or use nvidia_cdi_spec with {core_errors.option:backend}:"
-            " native and without a refresh unit."
+            f"{program} has version {match.group(1)}, but specifications with nvidia-cdi-hook need"
+            f" {core_text.dotted(_OLDEST)}. Install a newer NVIDIA Container Toolkit, or use nvidia_cdi_spec with"
+            f" {core_errors.option:backend}: native and without a refresh unit."
         )
     return version
 
@@ -426,7 +428,7 @@ def command_of(
 
 def mounts_sockets(version: Version, mode: str) -> bool:
     """Return whether nvidia-ctk of this version mounts sockets, among them /tmp/nvidia-mps, in spite of the flag."""
-    return version < NO_IPC_SINCE and mode in (cdi_options.AUTO, cdi_modes.NVML, cdi_modes.MANAGEMENT)
+    return version < NO_IPC_SINCE and mode in MODES_WITH_SOCKETS
 
 
 def _repeated_flags(version: Version, request: cdi_options.Request) -> list[Repeated]:
@@ -459,8 +461,8 @@ def _require_version(program: str, version: Version, flag: str, parameter: str) 
     first_version = _SINCE.get(flag, _OLDEST)
     if version < first_version:
         raise core_errors.NvidiaError(
-            f"{parameter} needs nvidia-ctk {_dotted(first_version)} (--{flag}), but {program} has version"
-            f" {_dotted(version)}. Install a newer NVIDIA Container Toolkit, remove {parameter}, or use"
+            f"{parameter} needs nvidia-ctk {core_text.dotted(first_version)} (--{flag}), but {program} has version"
+            f" {core_text.dotted(version)}. Install a newer NVIDIA Container Toolkit, remove {parameter}, or use"
             f" nvidia_cdi_spec with {core_errors.option:backend}: native and without a refresh unit."
         )
 
@@ -516,7 +518,3 @@ def _advice(mode: str) -> str:
     if mode in cdi_modes.NATIVE_MODES:
         return f"Check that the driver is loaded (nvidia-smi), or set {core_errors.option:backend}: native."
     return f"Check that mode {mode} is right for this host, and that its driver is installed."
-
-
-def _dotted(version: Version) -> str:
-    return ".".join(map(str, version))

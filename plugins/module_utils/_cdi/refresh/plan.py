@@ -116,7 +116,10 @@ def plan_of(
     refresh = refresh_units.toolkit_refresh(host)
     toolkit_usable = refresh is not None and not refresh.masked and _fits_toolkit_unit(cdi)
     if options.owner == cdi_options.TOOLKIT or (options.owner == cdi_options.AUTO and toolkit_usable):
-        plan = _toolkit_plan(options, host, runners, _require_toolkit_refresh(refresh, options.cdi))
+        # The toolkit's service takes the root of the driver for dev_root too.
+        dev_root = cdi.request.dev_root if options.cdi.request.dev_root else ""
+        cdi = cdi._replace(request=cdi.request._replace(dev_root=dev_root))
+        plan = _toolkit_plan(options._replace(cdi=cdi), host, runners, _require_toolkit_refresh(refresh, cdi))
         return plan, plan.warnings
     # A host with the toolkit's units does not need this import.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import generate  # noqa: PLC0415
@@ -142,7 +145,7 @@ def _command(
     location: cdi_records.SpecLocation | None,
     host: hostfs.HostFS,
 ) -> list[str]:
-    """Return the command that writes to ``location``.
+    """Return the command that writes to ``location``, or to standard output if this is None.
 
     Raises NvidiaError with the name of the first option that this ``version`` of ``program`` does not support.
     """
@@ -174,7 +177,7 @@ def _socket_warnings(
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import generate  # noqa: PLC0415
 
     flags = [] if unit is None else refresh_units.feature_flags(unit, in_command=True)
-    if flags and cdi_options.NO_IPC not in flags:
+    if flags and cdi_options.NO_IPC not in flags and mode in generate.MODES_WITH_SOCKETS:
         yield (
             f"The command of {refresh_units.SERVICE} has feature flags without {cdi_options.NO_IPC}, so the service"
             f" mounts /tmp/nvidia-mps if it exists. {refresh_units.SOCKET_DANGER} Add the flag to the command."
@@ -384,7 +387,7 @@ def _own_plan(
         },
         links=(*_own_links(host, refresh_units.OWN_SERVICE), *_own_links(host, refresh_units.OWN_PATH_UNIT)),
         warnings=(
-            *_second_writer_warning(refresh, location.path),
+            *_second_writer_warning(refresh, location.path, host),
             *_socket_warnings(program, version, cdi.mode),
         ),
     )
@@ -423,13 +426,22 @@ def _own_links(host: hostfs.HostFS, name: str) -> list[refresh_units.Link]:
     return [link for link in links if not host.lexists(link.path)]
 
 
-def _second_writer_warning(refresh: refresh_units.RefreshUnits | None, path: str) -> t.Iterator[str]:
+def _second_writer_warning(
+    refresh: refresh_units.RefreshUnits | None, path: str, host: hostfs.HostFS
+) -> t.Iterator[str]:
     if refresh is None or not refresh.enabled:
         return
-    effect = "both units write it"
-    if refresh.output != path:
-        folder = posixpath.dirname(refresh_units.DEFAULT_OUTPUT)
-        effect = f"for devices that both files describe, the one in {folder} has precedence"
+    other = cdi_records.output_of(refresh, host)
+    folders = [posixpath.dirname(file) for file in (other, path)]
+    if other == path:
+        effect = "both units write it"
+    elif folders[0] == folders[1]:
+        effect = "engines do not find the devices that both files describe"
+    elif {*folders} == {*core_constants.CDI_SPEC_DIRS}:
+        later = core_constants.CDI_SPEC_DIRS[-1]
+        effect = f"for devices that both files describe, the one in {later} has precedence"
+    else:
+        effect = "two files describe the same devices"
     yield (
         f"{refresh_units.SERVICE} is also enabled and writes {refresh.output}, so {effect}. Run systemctl disable"
         f" {refresh_units.SERVICE} {refresh_units.PATH_UNIT}, or set {errors.option:owner}: toolkit."

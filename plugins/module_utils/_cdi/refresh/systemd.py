@@ -29,7 +29,6 @@ if t.TYPE_CHECKING:
 
 
 _FAILED = "failed"
-_FOLDER = "/etc/systemd/system"
 # Lists the links that this collection created, so that a removal removes only those. The name does not end in .json,
 # because this file is not a record.
 _LINKS_FILE = f"{core_records.STATE_DIR}/cdi.refresh.links"
@@ -56,7 +55,7 @@ def links_of(
     name: str, path: str, wanted_by: t.Iterable[str], required_by: t.Iterable[str] = ()
 ) -> list[refresh_units.Link]:
     folders = [*(f"{unit}.wants" for unit in wanted_by), *(f"{unit}.requires" for unit in required_by)]
-    return [refresh_units.Link(f"{_FOLDER}/{folder}/{name}", path) for folder in folders]
+    return [refresh_units.Link(f"{refresh_units.UNIT_DIR}/{folder}/{name}", path) for folder in folders]
 
 
 def own_links(host: hostfs.HostFS) -> list[refresh_units.Link]:

@@ -52,7 +52,7 @@ def location_of(
         raise errors.NvidiaError(
             f"{errors.option:vendor} and {errors.option:class}: {options.kind} is not a valid kind. It {problem}."
         )
-    unit_output = _output(refresh, host)
+    unit_output = output_of(refresh, host)
     if options.path is None and unit_output and refresh is not None and refresh.kind == options.kind:
         if options.format is not None and not unit_output.endswith(f".{options.format}"):
             raise errors.NvidiaError(
@@ -72,10 +72,10 @@ def location_of(
             f"{errors.option:exclusive} requires a path in {' or '.join(core_constants.CDI_SPEC_DIRS)}, because"
             f" engines read only these directories, but {errors.option:path} is {path}."
         )
-    return SpecLocation(path, format_, path in (unit_output, _output(own_refresh, host)))
+    return SpecLocation(path, format_, path in (unit_output, output_of(own_refresh, host)))
 
 
-def _output(refresh: refresh_units.RefreshUnits | None, host: hostfs.HostFS) -> str:
+def output_of(refresh: refresh_units.RefreshUnits | None, host: hostfs.HostFS) -> str:
     """Return the file that a refresh service writes, or "". The path is unknown if systemd must expand it first."""
     if refresh is None or not refresh.enabled or not posixpath.isabs(refresh.output):
         return ""

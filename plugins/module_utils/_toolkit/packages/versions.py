@@ -12,6 +12,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
 
@@ -58,7 +59,7 @@ def choose(
     """Return the newest offered version that matches ``requested`` and exists for all ``names``.
 
     Without a requested version, this is the version that the package manager prefers. The installed version is kept if
-    the sources offer only older ones. Raises NotOfferedError.
+    the sources offer only older ones, also if only their revision is older. Raises NotOfferedError.
     """
     common = [
         entry
@@ -70,15 +71,18 @@ def choose(
         # A repository that is being updated may have some of the packages earlier than others.
         found = found or next((entry for entry in common if _preferred(offers, entry.version, names, any)), None)
         current = common_version(installed, names)
-        if current and (
-            found is None or toolkit_installed.version_key(current) > toolkit_installed.version_key(found.version)
-        ):
+        if current and (found is None or _order(current) > _order(found.version)):
             return Target(current)
     else:
         found = next((entry for entry in common if is_version(entry.version, str(requested))), None)
     if found is None:
         raise NotOfferedError(_not_offered(offers, requested, names))
     return Target(found.version, found.origin or None)
+
+
+def _order(full: str) -> tuple[t.Any, ...]:
+    """Return the sort key of a package's full version: 1.19.1-2 is newer than 1.19.1-1."""
+    return (toolkit_installed.version_key(full), core_text.parse_version(full.partition("-")[2]) or ())
 
 
 def _preferred(

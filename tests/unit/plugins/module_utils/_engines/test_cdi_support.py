@@ -137,7 +137,11 @@ def test_folders_of_podman(version: str, folders: tuple[str, ...], tmp_path: Pat
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_table_has_released_cdi_versions(name: str, tmp_path: Path) -> None:
-    assert engine_of(f"{name}:999", tmp_path).newest in VERSIONS
+    rows = flavors.FACTS[name].cdi_newest
+    assert [since for since, _newest in rows] == sorted(since for since, _newest in rows)
+    for since, newest in rows:
+        assert newest in VERSIONS
+        assert engine_of(f"{name}:{'.'.join(map(str, since))}", tmp_path).newest == newest
 
 
 # -- the host ----------------------------------------------------------------------------------------------------------
@@ -263,12 +267,12 @@ def test_auto_asks_the_engine_of_a_distribution(
     assert (found.name, found.version, found.newest, found.warning) == ("containerd", "1.7.6", "0.5.0", "")
     (named,) = engines_for(["auto", "containerd:1.7.16"], live(tmp_path), refuse_to_run)
     assert (named.newest, named.warning) == ("0.7.0", "")
-    # Neither an engine that does not answer nor one of an offline tree has a version.
-    monkeypatch.setattr(cri, "version", lambda _path: "")
-    for is_live in (True, False):
+    # An engine of an offline tree is not asked.
+    monkeypatch.setattr(cri, "version", lambda path: "" if is_live else asked[path])
+    for is_live, cause in ((True, f"did not report it on {row.cri}"), (False, "does not run in an offline tree")):
         (found,) = engines_for(["auto"], HostFS(str(tmp_path), is_live), refuse_to_run)
         assert (found.version, found.newest) == (None, None)
-        assert f"that of {row.flavor} did not report it on {row.cri}" in found.warning
+        assert f"that of {row.flavor} {cause}" in found.warning
         assert "Set the version in for_engines, like containerd:" in found.warning
 
 

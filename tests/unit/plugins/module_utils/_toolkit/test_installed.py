@@ -17,6 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.installed
     Policies,
     Program,
     affecting_cves,
+    below_minimum,
     known_vulnerabilities,
     oldest_safe_version,
     package_set,
@@ -356,3 +357,29 @@ def test_minimum_version_policy(version: str | None, minimum: str | None, old: b
 def test_rejects_invalid_minimum_version() -> None:
     with pytest.raises(NvidiaError, match=r"Invalid minimum_version 'newest'\. Use a version such as"):
         Policies("fail", "newest", "warn")
+
+
+@pytest.mark.parametrize(
+    ("version", "floor", "problem"),
+    [
+        ("1.19.1-1", "1.19.1", None),
+        ("1.19.10-1", "1.19.9", None),
+        ("1.19.9-1", "1.19.10", "Version 1.19.9 of the toolkit is older than 1.19.10."),
+        (
+            "1.18.2-1",
+            "1.19.1",
+            (
+                "Version 1.18.2 of the toolkit is older than 1.19.1."
+                " Its known vulnerabilities are CVE-2026-24260 (race between check and use)."
+            ),
+        ),
+    ],
+)
+def test_below_minimum(version: str, floor: str, problem: str | None) -> None:
+    assert below_minimum(version, floor) == problem
+
+
+def test_below_minimum_with_invalid_version() -> None:
+    assert below_minimum("unknown", "1.19.1") == (
+        "Version 'unknown' of the toolkit cannot be compared with the minimum version 1.19.1."
+    )

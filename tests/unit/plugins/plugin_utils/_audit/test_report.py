@@ -359,6 +359,8 @@ def test_lines_are_sorted_by_severity() -> None:
         ("docker", "/etc/docker/daemon.json, line 1: odd.", True),
         ("docker", "live-restore is off.", True),
         ("gpu 0, gpu 1, gpu 2, gpu 3, gpu 4 and 2 more", "It is lost.", True),
+        ("gpu 0, gpu 1", "gpu 0 is lost.", False),
+        ("gpu 0 and 2 more", "gpu 0 is lost.", False),
         ("host", "It needs a reboot.", False),
     ],
 )

@@ -70,10 +70,16 @@ def test_path_is_normalized(tree: RefreshTree) -> None:
     assert done["specification"] == "/etc/cdi/x.yaml"
 
 
-@pytest.mark.parametrize("cdi", [{"format": "json"}, {"format": "json", "path": "/etc/cdi/x.yaml"}])
-def test_format_and_path_differ(tree: RefreshTree, cdi: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("cdi", "message"),
+    [
+        ({"format": "json"}, r"^format is json, but nvidia-cdi-refresh\.service writes /var/run/cdi/nvidia\.yaml"),
+        ({"format": "json", "path": "/etc/cdi/x.yaml"}, r"^path has the suffix \.yaml, but format is json"),
+    ],
+)
+def test_format_differs_from_the_file(tree: RefreshTree, cdi: dict[str, str], message: str) -> None:
     tree.toolkit()
-    with pytest.raises(NvidiaError, match="format"):
+    with pytest.raises(NvidiaError, match=message):
         tree.refresh(owner="toolkit", cdi=cdi)
 
 
@@ -138,7 +144,8 @@ def test_own_units(tree: RefreshTree) -> None:
     ]
     unit = tree.text(f"{LOCAL}/{OWN_SERVICE}")
     assert '--ldconfig-path "" ' in unit
-    assert all(engine in unit for engine in ENGINES)
+    (before,) = (line for line in unit.splitlines() if line.startswith("Before="))
+    assert set(ENGINES) <= set(before.partition("=")[2].split())
     assert "RemainAfterExit" not in unit
     assert "Environment=PATH=/usr/local/sbin:" in unit
     assert f"ConditionPathExists={GENERATOR}\nConditionPathExists=/usr/bin/nvidia-smi\n" in unit
@@ -175,7 +182,7 @@ def test_driver_conditions(tree: RefreshTree, options: dict[str, t.Any], expecte
     settings = (
         "ExecCondition=/usr/bin/nvidia-smi",
         "ConditionPathExists=/proc/driver/nvidia/version",
-        "create-device-nod",
+        "create-device-nodes",
     )
     assert tuple(setting in unit for setting in settings) == expected
 
@@ -225,6 +232,10 @@ def test_a_version_that_mounts_what_any_user_creates_is_a_warning(
     # Modes other than those of the driver mount no sockets.
     cdi = {"mode": "mofed", "path": "/etc/cdi/mofed.yaml"}
     assert not any("nvidia-mps" in each for each in tree.refresh(owner=owner, start=False, cdi=cdi)["warnings"])
+    if owner == "toolkit":
+        command = "ExecStart=\nExecStart=/usr/bin/nvidia-ctk cdi generate --feature-flag=disable-nvsandboxutils"
+        tree.write(f"{LOCAL}/{SERVICE}.d/10-site.conf", f"[Service]\n{command}\n")
+        assert not any("nvidia-mps" in each for each in tree.refresh(owner=owner, start=False, cdi=cdi)["warnings"])
 
 
 def test_feature_flags_of_the_administrator_are_kept(tree: RefreshTree) -> None:
@@ -289,10 +300,32 @@ def test_purge_backups(tree: RefreshTree) -> None:
 def test_second_writer_is_a_warning(tree: RefreshTree) -> None:
     tree.toolkit()
     tree.link(f"{WANTS}/{SERVICE}", f"{VENDOR}/{SERVICE}")
-    (warning,) = tree.refresh(owner="collection")["warnings"]
-    assert "both units write it" in warning
-    (warning,) = tree.refresh(owner="collection", cdi={"path": "/etc/cdi/nvidia.yaml"})["warnings"]
-    assert f"systemctl disable {SERVICE}" in warning
+    for output, path, effect in (
+        ("", None, "both units write it"),
+        ("", "/etc/cdi/nvidia.yaml", "the one in /var/run/cdi has precedence"),
+        ("", "/var/run/cdi/other.yaml", "engines do not find the devices that both files describe"),
+        ("/etc/cdi/a.yaml", "/etc/cdi/b.yaml", "engines do not find the devices that both files describe"),
+        # nvidia-ctk appends the suffix.
+        ("/etc/cdi/./a", "/etc/cdi/a.yaml", "both units write it"),
+        ("/etc/cdi/a.yaml", "/var/run/cdi/b.yaml", "the one in /var/run/cdi has precedence"),
+        ("/srv/a.yaml", "/etc/cdi/b.yaml", "two files describe the same devices"),
+    ):
+        tree.write(ENVIRONMENT, f"NVIDIA_CTK_CDI_OUTPUT_FILE_PATH={output}\n" if output else PACKAGED)
+        (warning,) = tree.refresh(owner="collection", cdi={"path": path} if path else {})["warnings"]
+        assert f"so {'for devices that both files describe, ' * ('precedence' in effect)}{effect}." in warning
+        assert f"systemctl disable {SERVICE}" in warning
+
+
+def test_root_of_the_driver_that_is_a_link(tree: RefreshTree) -> None:
+    """Generators do not recognize files below a link as files of the driver."""
+    tree.toolkit()
+    (tree.path / "run/nvidia").mkdir(parents=True)
+    (tree.path / "srv/driver").mkdir(parents=True)
+    tree.link("/run/nvidia/driver", "/srv/driver")
+    result = tree.refresh(owner="toolkit", request=Request(driver_root="/run/nvidia/driver"))
+    assert result["variables"] == {"NVIDIA_CTK_DRIVER_ROOT": "/srv/driver", _FLAGS: "disable-ipc-discoverer"}
+    both = Request(driver_root="/run/nvidia/driver", dev_root="/run/nvidia/driver/")
+    assert tree.refresh(owner="toolkit", request=both)["variables"]["NVIDIA_CTK_DEV_ROOT"] == "/srv/driver"
 
 
 def test_edited_own_unit_is_replaced(tree: RefreshTree) -> None:

@@ -258,7 +258,7 @@ def test_foreign_template(tmp_path: Path, text: str | bytes, extends: bool, last
     node.generate(*last, default="crun")
     node.settings("default-runtime: nvidia\n")
     node.write(f"{node.data}/agent/etc/containerd/config.toml.tmpl", text)
-    assert set(node.state().runtimes) == {"runc", "nvidia"} if extends else {"runc", *last}
+    assert set(node.state().runtimes) == ({"runc", "nvidia"} if extends else {"runc", *last})
     assert node.state().default_runtime == ("nvidia" if extends else "crun")
     # The newer name has precedence, for releases that read it.
     before = node.plan().state

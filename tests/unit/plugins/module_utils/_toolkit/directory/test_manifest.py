@@ -154,6 +154,9 @@ def test_create_refuses_existing_files(tmp_path: Path) -> None:
         with pytest.raises(FileExistsError):
             create(str(tmp_path / name), 0o644, [b"x"])
     assert target.read_bytes() == b""
+
+
+def test_make_folder_changes_the_mode(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir(0o700)
     make_folder(str(tmp_path / "folder"))
     assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == 0o755

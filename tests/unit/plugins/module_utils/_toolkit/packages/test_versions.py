@@ -14,7 +14,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base imp
     PackageFile,
     Preview,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.installed import below_minimum
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.versions import (
     NotOfferedError,
     Target,
@@ -41,7 +40,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import
         ("1.19.1-1", "", False),
     ],
 )
-def test_chooses_version(full: str, wanted: str, same: bool) -> None:
+def test_is_version(full: str, wanted: str, same: bool) -> None:
     assert is_version(full, wanted) is same
 
 
@@ -100,10 +99,17 @@ def test_pin_decides_without_requested_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("present", "chosen"), [("1.20.0-1", "1.20.0-1"), ("1.18.2-1", "1.19.1-1"), ("1.19.1-2", "1.19.1-1")]
+    ("present", "chosen"),
+    [
+        ("1.20.0-1", "1.20.0-1"),
+        ("1.18.2-1", "1.19.1-2"),
+        ("1.19.1-1", "1.19.1-2"),
+        ("1.19.1-10", "1.19.1-10"),
+        ("1.19.1-2.el9", "1.19.1-2"),
+    ],
 )
 def test_latest_does_not_downgrade(present: str, chosen: str) -> None:
-    offered = {name: offers("1.19.1-1", preferred="1.19.1-1") for name in PACKAGES}
+    offered = {name: offers("1.19.1-2", preferred="1.19.1-2") for name in PACKAGES}
     assert choose(offered, "latest", installed(present), PACKAGES).version == chosen
 
 
@@ -137,32 +143,6 @@ def test_file_of_the_base_package() -> None:
     assert version_of_files(files()[1:2], "amd64", None, (BASE,)) == "1.19.1-1"
     with pytest.raises(NvidiaError, match=rf"packages: base accepts only {BASE}\. Remove it, or set packages: full"):
         version_of_files(files(), "amd64", None, (BASE,))
-
-
-@pytest.mark.parametrize(
-    ("version", "floor", "problem"),
-    [
-        ("1.19.1-1", "1.19.1", None),
-        ("1.19.10-1", "1.19.9", None),
-        ("1.19.9-1", "1.19.10", "Version 1.19.9 of the toolkit is older than 1.19.10."),
-        (
-            "1.18.2-1",
-            "1.19.1",
-            (
-                "Version 1.18.2 of the toolkit is older than 1.19.1."
-                " Its known vulnerabilities are CVE-2026-24260 (race between check and use)."
-            ),
-        ),
-    ],
-)
-def test_below_minimum(version: str, floor: str, problem: str | None) -> None:
-    assert below_minimum(version, floor) == problem
-
-
-def test_below_minimum_with_invalid_version() -> None:
-    assert below_minimum("unknown", "1.19.1") == (
-        "Version 'unknown' of the toolkit cannot be compared with the minimum version 1.19.1."
-    )
 
 
 # -- unrelated changes -------------------------------------------------------------------------------------------------
