@@ -113,13 +113,14 @@ def shortened(lines: t.Iterable[str], *, with_diff: bool) -> c.Iterator[str]:
         text = _ESCAPE.sub("", line)
         if text.startswith("--- before: "):
             diff_of = "new file" if text.rstrip().endswith("(absent)") else "changed file"
-        elif not text.startswith((" ", "+", "-", "@")):
+        # Ansible prints "\\ No newline at end of file".
+        elif not text.startswith((" ", "+", "-", "@", "\\")):
             diff_of = ""
         if text.startswith("PLAY "):
             play, task = ("" if text.startswith("PLAY RECAP ") else line), ""
         elif text.startswith(("TASK [", "RUNNING HANDLER [")):
             task, is_report = line, text.startswith(_REPORT)
-        in_new_file = diff_of == "new file" and text.startswith("+") and not text.startswith("+++ after: ")
+        in_new_file = diff_of == "new file" and text.startswith(("+", "\\")) and not text.startswith("+++ after: ")
         if is_report and text.startswith("ok: "):
             yield line
         if (diff_of and not with_diff) or in_new_file or line in (play, task) or _IS_LEFT_OUT.match(text):

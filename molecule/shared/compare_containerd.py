@@ -106,6 +106,9 @@ def prepare(names: list[str]) -> list[dict[str, Any]]:
     version = re.search(r" (?:v2 )?v?(\d+)\.", subprocess.check_output(["containerd", "--version"], text=True))
     major = int(version[1]) if version else 0
     rows: list[dict[str, Any]] = []
+    unknown = {*names} - {folder.name for folder in PLACE.iterdir()}
+    if unknown:
+        raise SystemExit(f"There are no configurations {', '.join(sorted(unknown))}.")
     for folder in sorted(folder for folder in PLACE.iterdir() if not names or folder.name in names):
         since, before, words = REFUSED.get(folder.name, (0, 0, ""))
         refusal = words if since <= major < before else ""

@@ -15,8 +15,8 @@ options:
       - The file to which the specification is written.
       - When left out, C(/etc/cdi/nvidia.yaml) for the kind C(nvidia.com/gpu), and C(/etc/cdi/VENDOR-CLASS.yaml) for any
         other kind, with the suffix C(.json) if O(format=json). Where the toolkit's own C(nvidia-cdi-refresh.service) is
-        enabled, it is the file that this service writes, which is C(/var/run/cdi/nvidia.yaml) unless its environment
-        sets another one. A second file would make one of the two ineffective.
+        enabled for the same kind, it is the file that this service writes, which is C(/var/run/cdi/nvidia.yaml) unless
+        its environment sets another one. A second file would make one of the two ineffective, and O(format) must fit.
       - Engines read only files that end in C(.yaml) or C(.json) in C(/etc/cdi) and C(/var/run/cdi). Other names in
         these directories are refused.
     type: path
@@ -220,8 +220,9 @@ options:
     default: [auto]
   require_devices:
     description:
-      - Whether all GPUs and MIG devices of the host, C(/dev/nvidiactl), and C(/dev/nvidia-uvm) must exist. If one is
-        missing, nothing is written, and the message says how to create the missing nodes. It applies to V(nvml) only.
+      - Whether all GPUs and MIG devices that O(device_ids) selects, C(/dev/nvidiactl), and C(/dev/nvidia-uvm) must
+        exist. If one is missing, nothing is written, and the message says how to create the missing nodes. It applies
+        to V(nvml) only.
       - V(false) describes the devices that exist. A node of the driver whose device numbers do not belong to its name
         is refused in any case.
     type: bool

@@ -84,7 +84,7 @@ def select(
     errors: list[str] = []
     if not settings.offline and not settings.check_mode and settings.state == PRESENT:
         # Whether a user has an engine must not decide about others, because only the user's own task can tell.
-        errors += selection.missing_errors(settings.wanted.named, inspected, users)
+        errors += selection.missing_errors(settings.wanted.named, inspected, users, settings.wanted.flavor)
     return Selection(
         engines=tuple(inspected),
         targets=selection.targets(settings.wanted, inspected, removal=settings.state == ABSENT),

@@ -13,6 +13,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import selection as engines_selection
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._engine_selection import Selection
@@ -109,6 +110,7 @@ class Planner:
         self._restartable: tuple[str, ...] = ()
         if options.restart_mode != NONE:
             self._restartable = (*(e["target"] for e in running if e["service"]), *self.interrupted)
+        self._known = {engine["target"] for engine in engines}
         self._reloadable: tuple[str, ...] = ()
         if options.restart_mode in ("auto", "signal"):
             self._reloadable = tuple(e["target"] for e in running if not e["service"])
@@ -124,6 +126,7 @@ class Planner:
             The plan. The caller gives each entry an ``id``.
         """
         results = [self._permitted(result) for result in results]
+        self._restartable += tuple(r["target"] for r in results if self._is_found_by_name(r))
         configured = [result for result in results if "error" not in result]
         entries = [self._entry(result) for result in configured if self._has_work(result)]
         return Plan(
@@ -132,6 +135,11 @@ class Planner:
             warnings=(*(self._warnings_of_host() if is_first else ()), *self._warnings(configured)),
             errors=tuple(f"{result['target']}: {result['error']}" for result in results if "error" in result),
         )
+
+    def _is_found_by_name(self, result: Result) -> bool:
+        """Return whether only the task that configured the engine found it, by the name of its unit, and it runs."""
+        is_new = result["target"] not in self._known and engines_selection.is_of_unit(result["target"])
+        return is_new and self._options.restart_mode != NONE and bool(result.get("pending_action"))
 
     def _permitted(self, result: Result) -> Result:
         """Return the result without a restart that the mode does not permit, and that the files do not need."""
@@ -223,10 +231,11 @@ class Planner:
         present = self._options.state == PRESENT
         targets = self._selection.targets
         if present and not targets:
-            yield (
-                "No container engine was found on this host, so nothing was configured. Install one, or remove the host"
-                " from the play."
-            )
+            found, advice = "No container engine was found on this host", "Install one"
+            if any(engine["installed"] for engine in self._selection.engines):
+                found = "nvidia_runtime_engines and nvidia_runtime_flavor select no engine of this host"
+                advice = "Change them"
+            yield f"{found}, so nothing was configured. {advice}, or remove the host from the play."
         for target in self.interrupted:
             if target not in self._restartable:
                 yield f"A restart of {target} was interrupted, and this play does not repeat it. Restart it."

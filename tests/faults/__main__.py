@@ -21,6 +21,7 @@ import os
 import random
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -79,7 +80,8 @@ def run(name: str, options: argparse.Namespace, base: str) -> Report:
             failures.append((point.name, str(error)))
         if options.keep:
             print(trial.keep(point).output, end="")
-            shutil.copytree(trial.root, options.keep, symlinks=True)
+            # Unlike shutil.copytree(), cp copies device nodes.
+            subprocess.run(["cp", "-a", str(trial.root), str(options.keep)], check=True)
     shutil.rmtree(folder, ignore_errors=True)
     return Report(scenario.name, len(trial.points), len(chosen), failures, time.monotonic() - start)
 
@@ -117,6 +119,8 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="with --point: copy the tree after the fault to this directory")
     parser.add_argument("--list", action="store_true", help="only print the names of the scenarios")
     options = parser.parse_args()
+    if options.keep and (not options.point or os.path.lexists(options.keep)):
+        parser.error("--keep needs --point, and a directory that does not exist.")
     if options.list:
         print("\n".join(known))
         return 0
@@ -126,6 +130,8 @@ def main() -> int:
     chosen = [name for name in options.scenario or known if os.geteuid() == 0 or not known[name]]
     for name in (name for name in options.scenario or known if name not in chosen):
         print(f"{name}: skipped, because only root can create the device nodes of its tree")
+    if not chosen:
+        return 0
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="gpufleet-", dir=memory) as base:
         os.environ.update({"PATH": os.defpath, "LC_ALL": "C.UTF-8", "HOME": base, "TMPDIR": base})

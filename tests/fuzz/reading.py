@@ -33,7 +33,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory
     unpack,
     write_entries,
 )
-from ansible_collections.gpufleet.nvidia.tests.fuzz.trees import assert_same, lay, snapshot
+from ansible_collections.gpufleet.nvidia.tests.fuzz.trees import Snapshot, assert_same, lay, snapshot
 from ansible_collections.gpufleet.nvidia.tests.hosts.fixtures.elf_programs import library, program
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import elf, ld_cache
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import (
@@ -63,7 +63,7 @@ def described(folder: Path, live: bool, *subjects: str) -> dict[str, t.Any]:
     """Return the result of nvidia_container_info. It must be valid JSON, and the files must not change."""
     before = snapshot(folder)
     result = describe_host(HostFS(str(folder), live), run, subjects)
-    json.dumps(result)
+    json.dumps(result, allow_nan=False)
     assert_same(before, snapshot(folder), "reading changed a file")
     return result
 
@@ -276,18 +276,23 @@ def archives(folder: Path, files: Files, _rng: random.Random) -> None:
     """
     target = folder / "unpacked"
     target.mkdir()
-    lay(folder, {"outside": b"x"})
+    lay(folder, {"outside": b"x", "a.deb": b""})
     before = snapshot(folder)
-    for name, content in files.items():
-        if isinstance(content, bytes):
-            _unpack(name, content, folder, target)
-            lay(folder, {"a.deb": b""})
-    before["/a.deb"] = snapshot(folder)["/a.deb"]
     try:
+        for name, content in files.items():
+            if isinstance(content, bytes):
+                _unpack(name, content, folder, target)
         find_parts(HostFS(str(target), False), None, "the archive")
     except NvidiaError as error:
         if "does not contain" not in str(error):
             raise
+    finally:
+        # A refusal may come after some files were written.
+        lay(folder, {"a.deb": b""})
+        _check_unpacked(folder, before)
+
+
+def _check_unpacked(folder: Path, before: Snapshot) -> None:
     after = snapshot(folder)
     made = {path for path in after if path.startswith("/unpacked/")}
     assert_same(before, {path: entry for path, entry in after.items() if path not in made}, "a file outside changed")

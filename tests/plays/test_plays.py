@@ -244,7 +244,8 @@ def test_an_engine_that_is_named_and_absent_is_an_error(played: Played) -> None:
         ("no_engine", ["No container engine was found on this host"]), ("cdi_off", [CDI_OFF]), ("no_cdi", []),
         ("node", []), ("node_left_out", [LEFT_OUT]),
         ("node_without_cri", [WITHOUT_CRI]), ("node_of_docker", []), ("node_removed", []),
-        ("node_of_flavor", ["No container engine was found on this host", LEFT_OUT]),
+        ("node_of_flavor",
+         ["nvidia_runtime_engines and nvidia_runtime_flavor select no engine of this host", LEFT_OUT]),
     ],
 )  # fmt: skip
 def test_warnings_name_the_host(played: Played, host: str, expected: list[str]) -> None:

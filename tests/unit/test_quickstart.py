@@ -66,12 +66,14 @@ TASK [one : Change a file] ****
 @@ -1,2 +1,2 @@
  kept
 -old
+\\ No newline at end of file
 +new
 --- before: /etc/two (absent)
 +++ after: /etc/two
 @@ -0,0 +1,2 @@
 +first
 +second
+\\ No newline at end of file
 changed: [sandbox]
 [WARNING]: a warning
 TASK [one : Fail] ****
@@ -92,9 +94,9 @@ def test_shows_what_changes_or_fails(quickstart: t.Any, colour: str, with_diff: 
     assert [line.replace(colour, "").rstrip() for line in shown] == [
         lines[5],
         lines[8],
-        *([*lines[9:17], "@@ -0,0 +1,2 @@ (not shown)"] if with_diff else []),
-        *lines[20:25],
-        *lines[26:],
+        *([*lines[9:18], "@@ -0,0 +1,2 @@ (not shown)"] if with_diff else []),
+        *lines[22:27],
+        *lines[28:],
     ]
 
 

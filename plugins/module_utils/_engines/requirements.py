@@ -65,7 +65,7 @@ def problems_of(required: Requirement, engines: t.Sequence[selection.Described])
         problems += selection.missing_errors(named, own, ())
     elif required.installed:
         # Other tasks inspect the engines of users.
-        problems += selection.missing_errors(wanted.named, own, users)
+        problems += selection.missing_errors(wanted.named, own, users, wanted.flavor)
     return list(dict.fromkeys(problems))
 
 

@@ -15,11 +15,13 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 AUTO, ALL = core_constants.AUTO, "all"
 _OF_USER, _SYSTEM = "rootless", "/system"
 _ROOTLESS = f"docker/{_OF_USER}/"
-_UNIT = re.compile(r"[a-z]+/system/.+")
+_UNIT = re.compile(r"([a-z]+)/system/(.+)")
 
 Described = t.Mapping[str, t.Any]
 
@@ -60,7 +62,20 @@ def _listed(value: object) -> list[object]:
 
 def _usual_name(name: str) -> str:
     """Return the name of an engine as nvidia_container_info spells it."""
-    return f"{name}.service" if _UNIT.fullmatch(name) and "." not in name else name
+    found = _UNIT.fullmatch(name)
+    if found is None:
+        return name
+    engine, unit = found[1], systemd_units.unit_name(found[2])
+    row = flavors.FLAVORS.get((engine, core_constants.SYSTEM))
+    is_usual = row is not None and unit in row.services
+    return f"{engine}{_SYSTEM}" if is_usual else f"{engine}{_SYSTEM}/{unit}"
+
+
+def is_of_unit(target: str) -> bool:
+    """Return whether the target is an engine with a unit of its own, which an inspection may not find."""
+    found = _UNIT.fullmatch(target)
+    row = flavors.FLAVORS.get((found[1], core_constants.SYSTEM)) if found is not None else None
+    return row is not None and row.by_unit
 
 
 def target_of(user: str) -> str:
@@ -132,22 +147,27 @@ def targets(wanted: Wanted, inspected: t.Sequence[Described], *, removal: bool =
     return tuple(dict.fromkeys(names))
 
 
-def missing_errors(names: t.Sequence[str], inspected: t.Sequence[Described], unknown: t.Collection[str]) -> list[str]:
+def missing_errors(
+    names: t.Sequence[str], inspected: t.Sequence[Described], unknown: t.Collection[str], flavor: str = AUTO
+) -> list[str]:
     """Return an error for named engines that the host does not have.
 
-    An engine with problems may be installed, and its module reports why it cannot be read. A unit of a second
-    containerd is not searched for.
+    An engine with problems may be installed, and its module reports why it cannot be read. The module also reports a
+    unit of a second containerd that does not exist.
 
     Args:
         names: The engines that must exist.
         inspected: The engines that tasks could inspect.
         unknown: The users whose engines no task has inspected yet.
+        flavor: The flavor that an engine named without a flavor must have.
     """
     existing = [engine for engine in inspected if engine["installed"] or engine["problems"]]
-    known = {name for engine in existing for name in (str(engine["engine"]), *_names_of(engine))}
+    known = {name for engine in existing for name in _names_of(engine)}
+    known.update(str(engine["engine"]) for engine in existing if flavor in (AUTO, engine["flavor"]))
     known.update(target_of(user) for user in unknown)
-    missing = [name for name in names if name not in known and not _UNIT.fullmatch(name)]
+    missing = [name for name in names if name not in known and not is_of_unit(name)]
     if not missing:
         return []
+    where = "" if flavor == AUTO else f" in the flavor {flavor} (nvidia_runtime_flavor)"
     advice = "Install the engine first, remove it from nvidia_runtime_engines, or set that to auto."
-    return [f"nvidia_runtime_engines names {' and '.join(missing)}, which this host does not have. {advice}"]
+    return [f"nvidia_runtime_engines names {' and '.join(missing)}, which this host does not have{where}. {advice}"]

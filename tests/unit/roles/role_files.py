@@ -42,7 +42,7 @@ class Role:
 def render(text: t.Any, known: t.Mapping[str, t.Any]) -> str:
     """Return the result of a template with the variables ``known``."""
     jinja2 = pytest.importorskip("jinja2")
-    environment = jinja2.Environment()
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
     environment.filters["bool"] = lambda value: str(value).strip().lower() in ("true", "1", "yes")
     environment.tests["changed"] = lambda result: result.get("changed", False)
     environment.tests["skipped"] = lambda result: result.get("skipped", False)

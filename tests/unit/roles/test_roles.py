@@ -99,7 +99,8 @@ def test_defaults_match_the_specification(role: Role) -> None:
     [({}, ["/", "False"]), ({"nvidia_host_root": "/tree", "nvidia_host_root_live": True}, ["/tree", "True"])],
 )
 def test_host_root_of_all_roles(role: Role, known: dict[str, t.Any], expected: list[str]) -> None:
-    environment = pytest.importorskip("jinja2").Environment()
+    jinja2 = pytest.importorskip("jinja2")
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
     defaults = role.load("defaults/main.yml")
     texts = [str(defaults[f"{role.name}_{name}"]) for name in ("host_root", "host_root_live")]
     assert [environment.from_string(text).render(known) for text in texts] == expected

@@ -186,6 +186,23 @@ def test_no_runtime_is_no_problem_without_registration() -> None:
     assert plan(result("containerd", runtimes={}), engines=[info], registers=False).warnings == ()
 
 
+@pytest.mark.parametrize(
+    ("target", "values", "mode", "expected"),
+    [
+        ("containerd/system/gpu.service", {}, "auto", ["restart"]),
+        ("containerd/system/gpu.service", {"pending_action": None, "restart_required": False}, "auto", []),
+        ("containerd/system/gpu.service", {}, "none", []),
+        ("docker/system/gpu.service", {}, "auto", []),
+    ],
+)
+def test_a_unit_that_no_inspection_found(target: str, values: dict[str, t.Any], mode: str, expected: list[str]) -> None:
+    """An inspection finds only units with "containerd" in their names."""
+    assert (
+        actions(plan(result(target, **{**CHANGED, **values}), engines=[], targets=[target], restart_mode=mode))
+        == expected
+    )
+
+
 def test_the_entry_has_what_handlers_need() -> None:
     values = {"timeout": 60, "before": "/hook"}
     info = engine("containerd/system/second.service")
@@ -310,4 +327,5 @@ def test_warns_about_the_engine_of_the_kubelet(
 
 def test_warns_if_there_is_no_engine() -> None:
     assert "No container engine was found on this host" in plan(engines=[]).warnings[0]
+    assert "select no engine of this host" in plan(targets=()).warnings[0]
     assert plan(engines=[], state="absent").warnings == ()

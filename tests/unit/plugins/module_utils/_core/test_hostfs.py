@@ -466,12 +466,14 @@ def test_read_does_not_block_on_a_pipe_that_replaces_the_file(
         return found
 
     monkeypatch.setattr(os, "stat", replaced)
+    before = len(os.listdir("/proc/self/fd"))
     with within(5):
         if read is HostFS.read_text:
             assert host.read_text("/etc/docker/daemon.json") == ""
         else:
             with pytest.raises(HostError, match=r"daemon\.json is not a regular file"):
                 host.read("/etc/docker/daemon.json")
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_read_closes_all_files(root: Path, host: HostFS) -> None:

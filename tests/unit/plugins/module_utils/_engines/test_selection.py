@@ -28,6 +28,8 @@ FOUND = (engine(), engine("containerd/k3s"), engine("containerd"), engine("crio"
         ("docker", [], Wanted(("docker",))),
         (["docker/system", "containerd/system/second"], [],
          Wanted(("docker/system", "containerd/system/second.service"))),
+        (["containerd/system/containerd-1.7", "docker/system/docker", "containerd/system/containerd.service"], [],
+         Wanted(("containerd/system/containerd-1.7.service", "docker/system", "containerd/system"))),
         (["containerd/k3s", "containerd/system/x.scope"], ["bob"],
          Wanted(("containerd/k3s", "containerd/system/x.scope"), "auto", ("bob",))),
     ],
@@ -71,6 +73,7 @@ def test_users(wanted: Wanted, expected: list[str]) -> None:
         (["crio"], "crio"),
         (["docker/rootless"], "docker/rootless"),
         (["docker/system", "crio/system"], "crio/system"),
+        (["docker/system/other.service"], "docker/system/other.service"),
         # A second containerd is found by its unit only. The user has not been inspected yet.
         (["containerd/system/x.service", ALICE], ""),
     ],
@@ -78,6 +81,16 @@ def test_users(wanted: Wanted, expected: list[str]) -> None:
 def test_missing_engines(names: list[str], expected: str) -> None:
     found = "".join(selection.missing_errors(names, FOUND, ["alice"]))
     assert found.startswith(f"nvidia_runtime_engines names {expected}, which this host") if expected else not found
+
+
+@pytest.mark.parametrize(
+    ("flavor", "missing"),
+    [("auto", ""), ("system", ""), ("k3s", "docker, which this host does not have in the flavor k3s")],
+)
+def test_missing_engines_of_a_flavor(flavor: str, missing: str) -> None:
+    found = "".join(selection.missing_errors(["docker", "containerd"], FOUND, [], flavor))
+    assert missing in found
+    assert bool(found) is bool(missing)
 
 
 def test_an_engine_with_problems_is_not_missing() -> None:

@@ -119,9 +119,10 @@ def test_parse_list(text: str, found: list[tuple[t.Any, ...]]) -> None:
     ("text", "found"),
     [
         (f"Types: deb\nURIs: {ADDRESS}\nSuites: /\n", [(2, ADDRESS)]),
+        (f"URIs: {DEBIAN}\nSuites: bookworm\n", [(1, DEBIAN, False)]),
         (
             f"Types: deb\nURIs: {DEBIAN}\n {ADDRESS}\n\t{DEBIAN}/x {DEBIAN}/y",
-            [(2, DEBIAN), (3, ADDRESS), (4, f"{DEBIAN}/x")],
+            [(2, DEBIAN), (3, ADDRESS), (4, f"{DEBIAN}/x"), (4, f"{DEBIAN}/y")],
         ),
         (f"uris:\n# between\n {ADDRESS}\nEnabled: yes", [(3, ADDRESS)]),
         (f"Enabled: no\nURIs: {ADDRESS}\n\nURIs: {DEBIAN}\n", [(4, DEBIAN)]),
@@ -139,8 +140,8 @@ def test_parse_list(text: str, found: list[tuple[t.Any, ...]]) -> None:
         ("", []),
     ],
 )
-def test_parse_deb822(text: str, found: list[tuple[int, str]]) -> None:
-    assert list(parse_deb822(text))[:3] == [Entry(*entry) for entry in found]
+def test_parse_deb822(text: str, found: list[tuple[t.Any, ...]]) -> None:
+    assert list(parse_deb822(text)) == [Entry(*entry) for entry in found]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_parse_deb822(text: str, found: list[tuple[int, str]]) -> None:
         (REPO, [(3, "https://nvidia.github.io/libnvidia-container/centos8/$basearch")]),
         (
             "[a]\nbaseurl = http://a/ http://b/,http://c\n\thttp://d\n",
-            [(2, "http://a/"), (2, "http://b/"), (2, "http://c")],
+            [(2, "http://a/"), (2, "http://b/"), (2, "http://c"), (3, "http://d")],
         ),
         ("[a]\n# baseurl=http://a\n;baseurl=http://b\nmirrorlist=http://c\n", [(4, "http://c")]),
         ("[a]\nenabled = False\nbaseurl=http://a\n[b]\nbaseurl=http://b\n", [(5, "http://b")]),
@@ -161,7 +162,7 @@ def test_parse_deb822(text: str, found: list[tuple[int, str]]) -> None:
     ],
 )
 def test_parse_repo(text: str, found: list[tuple[int, str]]) -> None:
-    assert list(parse_repo(text))[:3] == [Entry(*entry) for entry in found]
+    assert list(parse_repo(text)) == [Entry(*entry) for entry in found]
 
 
 # -- conflicts ---------------------------------------------------------------------------------------------

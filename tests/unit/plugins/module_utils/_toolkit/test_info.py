@@ -118,7 +118,7 @@ class Tree:
     def describe(self, live: bool = True, directory: str = DIRECTORY) -> dict[str, t.Any]:
         found = describe_toolkit(HostFS(str(self.root), live), self.run, directory)
         assert set(found) == EVERYTHING
-        json.dumps(found)
+        json.dumps(found, allow_nan=False)
         return found
 
 

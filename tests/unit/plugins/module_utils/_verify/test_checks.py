@@ -332,7 +332,7 @@ def test_reads_yaml_and_ignores_other_names(root: Path) -> None:
     write(root, "etc/cdi/nvidia.yaml.old", spec("0"))
     write(root, "etc/cdi/directory.yaml/x", "")
     write(root, LIBRARY.lstrip("/").replace("580.1", "580.95.05"), "")
-    assert gpu_checks(root, "nvidia-cdi").cdi().ok is False
+    assert_failed(gpu_checks(root, "nvidia-cdi").cdi(), "No CDI specification in")
     write(root, "var/run/cdi/nvidia.yaml", spec("0", library=LIBRARY.replace("580.1", "580.95.05")))
     (check,) = gpu_checks(root, "nvidia-cdi").checks()[4:]
     assert files_in(check) == ["/var/run/cdi/nvidia.yaml"]
