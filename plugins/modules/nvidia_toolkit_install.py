@@ -197,7 +197,8 @@ options:
       - With C(dnf) 5, a package is not held if C(/etc/dnf/versionlock.toml) also has an exclusion or a range for it.
         Such entries are kept, and V(true) is refused.
       - When left out, holds are not changed, and a held package that would have to change is an error.
-      - O(state=absent) always releases them.
+      - O(state=absent) releases the held packages that it removes. Other holds stay, and so do locks of C(dnf) and
+        C(zypper) for packages that are not installed any more.
     type: bool
   remove_conflicts:
     description:

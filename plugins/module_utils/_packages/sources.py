@@ -38,8 +38,12 @@ NVIDIA_ADDRESSES = (
 STAGED_KEYS = f"/var/cache/gpufleet-nvidia-key-{packages_base.SHORT_FINGERPRINT}.asc"
 
 
-# Scheme ("https", "mirror+http"), user and password, host, port, path. The groups are the host and the path.
-_ADDRESS = re.compile(r"(?:[a-z0-9.+-]+:/*)?(?:[^/@]*@)?([^/:]*)(?::[0-9]+)?(/.*)?", re.IGNORECASE)
+# Scheme ("https", "mirror+http"), user and password, host, port, path. All but user and password are groups.
+_ADDRESS = re.compile(
+    r"(?:([a-z0-9.+-]+):/*)?(?:[^/@]*@)?(\[[^]/]*\]|[^/:]*)(?::([0-9]+))?(/.*)?",
+    re.IGNORECASE,
+)
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
 # Architectures in addresses, and the variables that apt, dnf and zypper replace with an architecture.
 _ARCHITECTURES = ("$(ARCH)", "$basearch", "$arch", "amd64", "arm64", "x86_64", "aarch64", "ppc64el", "ppc64le")
 
@@ -108,13 +112,13 @@ def _has_nvidia_name(path: str) -> bool:
 
 
 def is_nvidia_address(address: str) -> bool:
-    """Return whether ``address`` is one of NVIDIA's addresses for the toolkit, with any scheme."""
-    plain = _plain(address)
-    return any((plain + "/").startswith(known + "/") for known in NVIDIA_ADDRESSES)
+    """Return whether ``address`` is one of NVIDIA's addresses for the toolkit, with any scheme and port."""
+    host, _port, path = _parts(address)
+    return any(f"{host}{path}/".startswith(known + "/") for known in NVIDIA_ADDRESSES)
 
 
 def _is_same(entry: packages_base.Entry, address: str | None) -> bool:
-    """Return whether a flat entry has the host and the path of ``address``.
+    """Return whether a flat entry has the host, the port and the path of ``address``.
 
     Different architectures in the paths are treated as equal.
     """
@@ -131,7 +135,16 @@ def _looks_like_toolkit(address: str) -> bool:
 
 
 def _plain(address: str) -> str:
-    """Return the host in lower case and the path, without scheme, user and port."""
+    """Return ``address`` without scheme and user."""
+    return "".join(_parts(address))
+
+
+def _parts(address: str) -> tuple[str, str, str]:
+    """Return the host in lower case, the port with its colon, and the path.
+
+    The port is empty if it is the default of the scheme.
+    """
     found = _ADDRESS.fullmatch(address)
-    host, path = found.groups() if found is not None else ("", address)
-    return host.lower() + re.sub("/+", "/", path or "").rstrip("/")
+    scheme, host, port, path = found.groups("") if found is not None else ("", "", "", address)
+    is_default = port in ("", _DEFAULT_PORTS.get(scheme.lower().rpartition("+")[2]))
+    return host.lower(), "" if is_default else f":{port}", re.sub("/+", "/", path).rstrip("/")

@@ -203,7 +203,8 @@ def address_of(
     if files is None:
         text = host.read_text(path)
     else:
-        text = next((file.content or "" for file in files if file.path == path), "")
+        contents = (_content(host, file, None, predicted=True) for file in files if file.path == path)
+        text = next(contents, b"").decode("utf-8", "replace")
     return next((entry.address for entry in repository.entries(path, text)), None)
 
 
@@ -228,8 +229,11 @@ def _content(host: hostfs.HostFS, file: RepositoryFile, proxy: str | None, predi
         raise errors.HostError(
             f"{errors.option:repository_files}: The src {file.source} of {file.path} does not exist. Create it first."
         )
-    # The name of a key's file contains its fingerprint, so a fetched key has the content of an installed one.
-    return content or host.read(file.path) or _NOT_FETCHED
+    if content is None:
+        # The name of a key's file contains its fingerprint, so a fetched key has the content of an installed one.
+        content = host.read(file.path)
+    # An empty file is not a missing one.
+    return _NOT_FETCHED if content is None else content
 
 
 def _mode(host: hostfs.HostFS, path: str) -> int | None:

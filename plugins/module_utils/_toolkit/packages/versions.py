@@ -34,7 +34,11 @@ class NotOfferedError(errors.HostError):
 
 def is_version(full: str, requested: str) -> bool:
     """Return whether a package's full version is the ``requested`` one: 1.19.1 is 1.19.1-1, but not 1.19.10-1."""
-    return full == requested or full.startswith(requested + "-")
+    # In an RPM package, 1.19.1-0.1.rc.1 is a release candidate of 1.19.1, and not one of its revisions.
+    return full == requested or (
+        full.startswith(requested + "-")
+        and toolkit_installed.upstream_version(full) == toolkit_installed.upstream_version(requested)
+    )
 
 
 def common_version(packages: t.Mapping[str, packages_base.Package], names: t.Sequence[str]) -> str | None:

@@ -72,6 +72,7 @@ NVIDIA_ADDRESSES = [
     "tor+http://nvidia.github.io/libnvidia-container",
     "HTTPS://NVIDIA.GitHub.io/libnvidia-container",
     "https://nvidia.github.io:443//libnvidia-container//stable",
+    "http://nvidia.github.io:8080/libnvidia-container",
     "https://user:secret@nvidia.github.io/libnvidia-container",
     "nvidia.github.io/libnvidia-container",
 ]
@@ -267,6 +268,34 @@ def test_same_address(tmp_path: Path, address: str) -> None:
     assert conflicts(tree, apt_sources.REPOSITORY, MIRROR) == Conflicts([f"{D}/a.list"], [mixed])
     for other in (None, "", DEBIAN + "/x", MIRROR.replace("stable", "experimental")):
         assert conflicts(tree, apt_sources.REPOSITORY, other) == Conflicts([], [])
+
+
+@pytest.mark.parametrize(
+    ("requested", "other", "same"),
+    [
+        ("http://m:8081/deb", "http://m:8082/deb", False),
+        ("http://m:8081/deb", "http://m/deb", False),
+        ("http://m:8081/deb", "http://M:8081//deb/", True),
+        ("http://m:8081/deb", "https://u:secret@m:8081/deb", True),
+        ("http://m/deb", "http://m:80/deb", True),
+        ("https://m:443/deb", "HTTPS://m/deb", True),
+        ("https://m:443/deb", "mirror+http://m:80/deb", True),
+        ("http://m/deb", "http://m:443/deb", False),
+        ("https://m/deb", "https://m:80/deb", False),
+        ("http://[::1]:8081/deb", "http://[::1]:8082/deb", False),
+        ("http://[::1]:80/deb", "http://u:secret@[::1]/deb", True),
+    ],
+)
+def test_ports(tmp_path: Path, requested: str, other: str, same: bool) -> None:
+    """Servers of different owners may run on one host."""
+    found = conflicts(host(tmp_path, {f"{D}/a.list": f"deb {other} /\n"}), apt_sources.REPOSITORY, requested)
+    assert found == Conflicts([f"{D}/a.list"] if same else [], [])
+
+
+def test_port_of_a_mixed_source(tmp_path: Path) -> None:
+    tree = host(tmp_path, {f"{D}/a.list": f"deb {DEBIAN} x y\ndeb http://u:secret@m:8081/deb /\n"})
+    mixed = MixedSourceFile(f"{D}/a.list", 2, "m:8081/deb")
+    assert conflicts(tree, apt_sources.REPOSITORY, "http://m:8081/deb") == Conflicts([], [mixed])
 
 
 def test_own_files(tmp_path: Path) -> None:

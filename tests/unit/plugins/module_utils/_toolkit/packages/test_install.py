@@ -214,8 +214,9 @@ def test_latest_checks_containers_only_for_newer_versions(
 # -- holds -----------------------------------------------------------------------------------------------------------
 
 
-def test_refuses_to_change_held_packages(manager: FakePackageManager) -> None:
-    manager.have({**four("1.18.2-1"), PACKAGES[1]: Package("1.18.2-1", held=True)})
+@pytest.mark.parametrize("version", ["1.18.2-1", "1.20.0-0.1.rc.1"])
+def test_refuses_to_change_held_packages(manager: FakePackageManager, version: str) -> None:
+    manager.have({**four(version), PACKAGES[1]: Package(version, held=True)})
     for check_mode in (True, False):
         with pytest.raises(HostError, match=rf": {PACKAGES[1]}\. Set hold: true"):
             manager.execute(check_mode, version="1.20.0")

@@ -231,7 +231,8 @@ def test_failure_after_the_packages(manager: FakePackageManager, monkeypatch: py
 
 @pytest.mark.parametrize("check_mode", [True, False])
 def test_keeps_unrecorded_packages(manager: FakePackageManager, check_mode: bool) -> None:
-    manager.have(four("1.20.0-1"))
+    # Their holds stay, too.
+    manager.have(four("1.20.0-1", held=True))
     before = manager.snapshot()
     result = manager.execute(check_mode, state="absent", keep_unrecorded=True)
     assert (result["changed"], result["unrecorded"]) == (False, list(PACKAGES))

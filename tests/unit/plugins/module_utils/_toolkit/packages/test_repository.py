@@ -170,13 +170,40 @@ def test_own_address(manager: FakePackageManager, repository: packages_base.Repo
     assert address_of(host, None, repository) == "http://standing/"
     assert address_of(host, (RepositoryFile(path, f"{name}http://asked/\n"),), repository) == "http://asked/"
     assert address_of(host, (), repository) is None
+    copied = (RepositoryFile(path, source="/srv/source"),)
+    # In check mode, an earlier task of the play has not written the source yet.
+    assert address_of(host, copied, repository) == "http://standing/"
+    manager.write("/srv/source", f"{name}http://copied/\n")
+    assert address_of(host, copied, repository) == "http://copied/"
 
 
-def test_removes_sources_with_the_own_address(manager: FakePackageManager) -> None:
+MIRROR = "Types: deb\nURIs: http://mirror.example/toolkit\nSuites: /\n"
+
+
+@pytest.mark.parametrize(
+    "file", [RepositoryFile(APT_SOURCE, MIRROR), RepositoryFile(APT_SOURCE, source="/srv/mirror.sources")]
+)
+def test_removes_sources_with_the_own_address(manager: FakePackageManager, file: RepositoryFile) -> None:
     manager.write("/etc/apt/sources.list.d/mirror.list", "deb http://mirror.example/toolkit /\n")
-    files = (RepositoryFile(APT_SOURCE, "Types: deb\nURIs: http://mirror.example/toolkit\nSuites: /\n"),)
-    result = manager.execute(version="1.20.0", repository_files=files)
+    manager.write("/srv/mirror.sources", MIRROR)
+    result = manager.execute(version="1.20.0", repository_files=(file,))
     assert result["removed_sources"] == ["/etc/apt/sources.list.d/mirror.list"]
+
+
+def test_empty_files(manager: FakePackageManager) -> None:
+    for path in ("/srv/key.asc", "/srv/empty.conf"):
+        manager.write(path)
+    files = (SOURCE, RepositoryFile(KEY, source="/srv/key.asc"), RepositoryFile(APT_CONF, source="/srv/empty.conf"))
+    manager.execute(version="1.20.0", repository_files=files)
+    assert (text(manager, KEY), text(manager, APT_CONF)) == ("", "")
+    manager.write("/srv/empty.conf", "Acquire::Retries 3;\n")
+    manager.execute(version="1.20.0", repository_files=files)
+    manager.write("/srv/empty.conf")
+    assert manager.execute(version="1.20.0", repository_files=files)["changed"]
+    assert text(manager, APT_CONF) == ""
+    manager.path("/srv/empty.conf").unlink()
+    # An installed file that is empty exists, too.
+    assert not manager.execute(check_mode=True, version="1.20.0", repository_files=files)["changed"]
 
 
 # -- with the packages -------------------------------------------------------------------------------------------------

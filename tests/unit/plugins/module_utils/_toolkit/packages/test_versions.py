@@ -37,6 +37,13 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import
         ("1.19.1-10", "1.19.1-1", False),
         ("1.19.1-1", "1.19", False),
         ("1.19.1~rc.1-1", "1.19.1", False),
+        ("1.19.1~rc.1-1", "1.19.1~rc.1", True),
+        ("1.19.1~rc.1-1", "1.19.1~rc.1-1", True),
+        ("1.19.1-0.1.rc.1", "1.19.1", False),
+        ("1.19.1-0.1.rc.1", "1.19.1-0.1.rc.1", True),
+        ("1.19.1-rc.1-1", "1.19.1-rc.1", True),
+        ("1.19.1-1.el9", "1.19.1", True),
+        ("unknown-1", "unknown", True),
         ("1.19.1-1", "", False),
     ],
 )
@@ -111,6 +118,19 @@ def test_pin_decides_without_requested_version() -> None:
 def test_latest_does_not_downgrade(present: str, chosen: str) -> None:
     offered = {name: offers("1.19.1-2", preferred="1.19.1-2") for name in PACKAGES}
     assert choose(offered, "latest", installed(present), PACKAGES).version == chosen
+
+
+@pytest.mark.parametrize("candidate", ["1.20.0-0.1.rc.1", "1.20.0~rc.1-1"])
+def test_release_candidate_is_not_the_release(candidate: str) -> None:
+    assert not satisfies(installed(candidate), "1.20.0", PACKAGES)
+    assert satisfies(installed(candidate), candidate, PACKAGES)
+    offered = {name: offers(candidate, "1.19.1-1") for name in PACKAGES}
+    assert choose(offered, candidate, {}, PACKAGES).version == candidate
+    with pytest.raises(NotOfferedError, match=r"offers version 1\.20\.0 of all"):
+        choose(offered, "1.20.0", {}, PACKAGES)
+    assert version_of_files(files(candidate), "amd64", candidate, PACKAGES) == candidate
+    with pytest.raises(NvidiaError, match=r"but version is 1\.20\.0"):
+        version_of_files(files(candidate), "amd64", "1.20.0", PACKAGES)
 
 
 def files(version: str = "1.19.1-1", architecture: str = "amd64") -> list[PackageFile]:
