@@ -20,7 +20,8 @@ CRITICAL, WARNING, INFO = "critical", "warning", "info"
 SEVERITIES = (CRITICAL, WARNING, INFO)
 # The subject of findings about the driver.
 DRIVER = "driver"
-_GPU_NAMES = "nvidia.com/gpu="
+GPU_NAMES = "nvidia.com/gpu="
+_DEFAULT_SPEC = "/etc/cdi/nvidia.yaml"
 # The number of sentences that one finding joins.
 _JOINED = 5
 
@@ -73,9 +74,12 @@ class HostFacts:
         self.specs = rows(self.cdi.get("files"))
         self.refresh = table(self.cdi.get("refresh"))
         self.refresh_service = text(self.refresh.get("service")) or "cdi"
+        # The file that site writes if no variable names another one.
+        output = text(self.refresh.get("output")) if self.refresh.get("enabled") is True else ""
+        self.site_spec = (f"/var{output}" if output.startswith("/run/") else output) or _DEFAULT_SPEC
         devices = table(self.cdi.get("devices"))
         # The specifications from which engines take the GPUs.
-        self.gpu_specs = {text(path) for name, path in devices.items() if name.startswith(_GPU_NAMES)}
+        self.gpu_specs = {text(path) for name, path in devices.items() if name.startswith(GPU_NAMES)}
 
     @property
     def has_gpu(self) -> bool | None:

@@ -30,7 +30,7 @@ def faulty(facts: report.HostFacts) -> report.Findings:
             reasons = core_text.joined([report.without_path(error, path) for error in report.texts(spec.get("errors"))])
             message = f"{path} is invalid, so engines skip it. {reasons}".rstrip()
             severity = report.CRITICAL if _may_have_gpus(spec) and facts.lacks_gpu_specs else report.WARNING
-            yield report.Finding(severity, "cdi-invalid", path, message, _writing(spec))
+            yield report.Finding(severity, "cdi-invalid", path, message, _writing(spec, facts))
         warnings = report.texts(spec.get("warnings"))
         if warnings:
             message = f"{path} has unusual content: {'; '.join(each.rstrip('.') for each in warnings)}."
@@ -42,9 +42,16 @@ def _may_have_gpus(spec: t.Mapping[str, t.Any]) -> bool:
     return spec.get("kind") in (None, core_constants.GPU_KIND)
 
 
-def _writing(spec: t.Mapping[str, t.Any]) -> str:
-    """Return the step that replaces a specification. The playbook site writes that of the GPUs."""
-    return steps.WRITE_SPECIFICATION if _may_have_gpus(spec) else steps.WRITE_OTHER_SPECIFICATION
+def _writing(spec: t.Mapping[str, t.Any], facts: report.HostFacts) -> str:
+    """Return the step that replaces a specification.
+
+    The playbook site writes one file with the GPUs. Beside another file of the GPUs, this file would make all devices
+    unresolvable, so that file must go.
+    """
+    if _may_have_gpus(spec) and spec.get("path") == facts.site_spec:
+        return steps.WRITE_SPECIFICATION
+    is_of_gpus = spec.get("kind") == core_constants.GPU_KIND
+    return steps.REPLACE_SPECIFICATION if is_of_gpus else steps.WRITE_OTHER_SPECIFICATION
 
 
 def stale(facts: report.HostFacts) -> report.Findings:
@@ -54,7 +61,7 @@ def stale(facts: report.HostFacts) -> report.Findings:
         reasons = report.joined(reason.message for reason in report.problems_in(specs[0].get("reasons")))
         message = f"{subject} do{'es' if len(paths) == 1 else ''} not match the host. {reasons}".rstrip()
         severity = report.CRITICAL if paths & facts.gpu_specs else report.WARNING
-        yield report.Finding(severity, "cdi-stale", subject, message, _writing(specs[0]))
+        yield report.Finding(severity, "cdi-stale", subject, message, _writing(specs[0], facts))
 
 
 def stale_specs(facts: report.HostFacts) -> dict[str, list[dict[str, t.Any]]]:
@@ -63,7 +70,7 @@ def stale_specs(facts: report.HostFacts) -> dict[str, list[dict[str, t.Any]]]:
     for spec in facts.specs:
         if spec.get("stale") is True:
             reasons = [reason.message for reason in report.problems_in(spec.get("reasons"))]
-            groups.setdefault((_writing(spec), *reasons), []).append(spec)
+            groups.setdefault((_writing(spec, facts), *reasons), []).append(spec)
     return {core_text.listed([report.text(spec.get("path")) for spec in specs]): specs for specs in groups.values()}
 
 
@@ -75,13 +82,19 @@ def conflicts(facts: report.HostFacts) -> report.Findings:
             f"{' and '.join(paths)} are in the same directory and define the same devices, so engines find none of"
             f" these devices: {core_text.listed(names)}."
         )
-        yield report.critical("cdi-unresolvable", paths[-1], message, steps.KEEP_ONE_SPECIFICATION)
+        yield report.critical("cdi-unresolvable", paths[-1], message, _keeping_one(names))
     for paths, names in _by_paths(conflicting.get("shadowed")).items():
         message = (
             f"Engines ignore these devices in {' and '.join(paths)}: {core_text.listed(names)}. A file in a directory"
             " with precedence also defines them."
         )
-        yield report.warning("cdi-shadowed", paths[-1], message, steps.KEEP_ONE_SPECIFICATION)
+        yield report.warning("cdi-shadowed", paths[-1], message, _keeping_one(names))
+
+
+def _keeping_one(names: t.Sequence[str]) -> str:
+    """Return the step for files with the same devices. The playbook site removes only other files of the GPUs."""
+    of_gpus = all(name.startswith(report.GPU_NAMES) for name in names)
+    return steps.KEEP_ONE_SPECIFICATION if of_gpus else steps.KEEP_ONE_OTHER_SPECIFICATION
 
 
 def _by_paths(by_name: t.Any) -> dict[tuple[str, ...], list[str]]:
@@ -116,7 +129,8 @@ def too_new(facts: report.HostFacts) -> report.Findings:
         message = f"{path} has CDI version {version}, so it may be skipped by {core_text.listed(known)}."
         targets = core_text.listed([report.target_of(engine) for engine, _support in found])
         severity = report.CRITICAL if _may_have_gpus(spec) else report.WARNING
-        advice = steps.LOWER_SPECIFICATION if _may_have_gpus(spec) else steps.WRITE_OTHER_SPECIFICATION
+        advice = _writing(spec, facts)
+        advice = steps.LOWER_SPECIFICATION if advice == steps.WRITE_SPECIFICATION else advice
         yield report.Finding(severity, "cdi-too-new", targets, message, advice)
 
 

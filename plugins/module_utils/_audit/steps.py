@@ -60,7 +60,9 @@ WRITE_SPECIFICATION = run_site("writes the specification of the GPUs again")
 WRITE_OTHER_SPECIFICATION = "Write it again with the program that wrote it, or remove it if nothing uses it."
 LOWER_SPECIFICATION = run_site("writes it in a version that all engines of the host support")
 MOVE_SPECIFICATION = run_site("writes a specification to a directory that the engines read")
+REPLACE_SPECIFICATION = run_site("replaces it", nvidia_cdi_exclusive="true")
 KEEP_ONE_SPECIFICATION = run_site("keeps one of the files", nvidia_cdi_exclusive="true")
+KEEP_ONE_OTHER_SPECIFICATION = "Remove all of these files but one."
 ENABLE_REFRESH = run_site("enables it", nvidia_cdi_refresh="auto")
 INSTALL_REFRESH = run_site("installs units that write it again", nvidia_cdi_refresh="auto")
 KEEP_ONE_REFRESH = f"Disable one of them with systemctl disable --now, then run {SITE}."

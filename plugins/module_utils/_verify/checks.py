@@ -19,7 +19,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import v
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
@@ -277,7 +276,8 @@ def read_specifications(
     real = [directory for directory in directories if not cdi_registry.is_link(host, directory)]
     paths = [path for directory in real for path in _spec_paths(host, directory)]
     cdi_registry.check_size(host, paths)
-    documents = {path: _parse_spec(host, path) for path in paths}
+    known: dict[str, t.Any] = {}
+    documents = {path: cdi_registry.read_specification(host, path, known) for path in paths}
     return documents, cdi_registry.resolve(documents, real)
 
 
@@ -300,12 +300,3 @@ def _no_devices(resolution: cdi_registry.Resolution, directories: t.Sequence[str
 def _spec_paths(host: hostfs.HostFS, directory: str) -> list[str]:
     paths = [f"{directory}/{name}" for name in host.readable_entries(directory) if name.endswith(cdi_registry.SUFFIXES)]
     return [path for path in paths if not cdi_registry.is_directory(host, path)]
-
-
-def _parse_spec(host: hostfs.HostFS, path: str) -> t.Any:
-    try:
-        return yaml_document.parse(path, host.read(path) or b"")
-    except errors.MissingPackageError:
-        raise
-    except errors.NvidiaError as error:
-        return error

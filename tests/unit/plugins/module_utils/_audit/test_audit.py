@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import audit
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import audit, steps
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.audit import findings_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import MissingPackageError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
@@ -243,6 +243,49 @@ def test_messages_name_files_and_devices(host: HostFS) -> None:
     assert "nvidia.com/gpu=1" in text
     assert "not all specifications of the GPUs" in found["docker-needs-cdi", "docker"]
     assert "/etc/apt/sources.list (line 12: nvidia.github.io/x)" in found["conflicting-source", "/etc/apt/sources.list"]
+
+
+_OTHER_FILE = "/etc/cdi/nvidia-ctk.yaml"
+_WRITTEN = {"enabled": True, "output": "/run/cdi/nvidia.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("file", "refresh", "expected"),
+    [
+        ({"path": "/etc/cdi/nvidia.yaml"}, None, steps.WRITE_SPECIFICATION),
+        ({"path": "/etc/cdi/nvidia.yaml"}, {**_WRITTEN, "enabled": False}, steps.WRITE_SPECIFICATION),
+        # The role writes the file of the enabled unit.
+        ({"path": "/var/run/cdi/nvidia.yaml"}, _WRITTEN, steps.WRITE_SPECIFICATION),
+        ({"path": "/etc/cdi/nvidia.yaml"}, _WRITTEN, steps.REPLACE_SPECIFICATION),
+        # Beside this file, that of the role would make all devices unresolvable.
+        ({"path": _OTHER_FILE}, None, steps.REPLACE_SPECIFICATION),
+        # The kind is unknown, or not that of the GPUs.
+        ({"path": _OTHER_FILE, "kind": None}, None, steps.WRITE_OTHER_SPECIFICATION),
+        ({"path": "/etc/cdi/nvidia.yaml", "kind": None}, None, steps.WRITE_SPECIFICATION),
+        ({"path": _OTHER_FILE, "kind": "acme.example/nic"}, None, steps.WRITE_OTHER_SPECIFICATION),
+    ],
+)
+@pytest.mark.parametrize("state", [{"valid": False, "errors": ["It is broken."]}, {"stale": True}])
+def test_advice_for_a_specification(
+    host: HostFS, file: dict[str, t.Any], refresh: dict[str, t.Any] | None, expected: str, state: dict[str, t.Any]
+) -> None:
+    parts = healthy_host(cdi__files=[spec(**file, **state)], cdi__refresh=refresh)
+    (found,) = [one for one in findings_of(host, parts) if one["id"] in ("cdi-invalid", "cdi-stale")]
+    assert found["advice"] == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ("nvidia.com/gpu=0", steps.KEEP_ONE_SPECIFICATION),
+        ("acme.example/nic=0", steps.KEEP_ONE_OTHER_SPECIFICATION),
+    ],
+)
+@pytest.mark.parametrize("conflict", ["unresolvable", "shadowed"])
+def test_advice_for_files_with_the_same_devices(host: HostFS, conflict: str, device: str, expected: str) -> None:
+    conflicts = {conflict: {device: ["/etc/cdi/a.json", "/etc/cdi/b.json"]}}
+    (found,) = [one for one in findings_of(host, healthy_host(cdi__conflicts=conflicts)) if conflict in one["id"]]
+    assert found["advice"] == expected
 
 
 @pytest.mark.parametrize(

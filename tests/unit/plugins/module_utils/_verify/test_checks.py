@@ -314,6 +314,12 @@ def test_unusable_specifications(tmp_path: Path, specs: dict[str, str], detail: 
     assert_failed(check_specs(tmp_path, **specs), detail, "nvidia_cdi_spec")
 
 
+def test_a_link_without_target(tmp_path: Path) -> None:
+    (tmp_path / "etc/cdi").mkdir(parents=True)
+    (tmp_path / "etc/cdi/nvidia.yaml").symlink_to("/run/gone/nvidia.yaml")
+    assert_failed(check_specs(tmp_path), "/etc/cdi/nvidia.yaml is a broken link.", "nvidia_cdi_spec")
+
+
 def test_specification_of_another_driver(tmp_path: Path) -> None:
     write(tmp_path, "sys/module/nvidia/version", "590.1\n")
     assert_failed(check_specs(tmp_path, a=spec("0")), "It is for driver 580.1, but the driver is 590.1.")
