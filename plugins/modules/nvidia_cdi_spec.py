@@ -65,7 +65,8 @@ options:
       - V(true) removes all other specifications of the same kind from C(/etc/cdi) and C(/var/run/cdi). Copies of them
         are kept, and O(state=absent) restores them.
       - With V(false) they stay, and a warning says how they affect the devices. If O(path) has changed, this module's
-        file at the previous path is removed in any case.
+        file at the previous path is removed too, if engines read both directories and it has devices of the same names.
+        Any other is removed with O(state=absent) and its O(path).
     type: bool
     default: false
   backup_dir:

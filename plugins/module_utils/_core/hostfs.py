@@ -14,6 +14,7 @@ from __future__ import annotations
 import fnmatch
 import itertools
 import os
+import posixpath
 import re
 import stat
 import typing as t
@@ -71,7 +72,7 @@ class HostFS(t.NamedTuple):
     ``live`` permits use of the programs, processes and sockets of the host. It is always true for ``/``. For another
     directory it is true only if the user has set host_root_live. ``label_of`` returns the SELinux label that the policy
     of the host has for a path. It is None if the host is not this machine or has no SELinux. ``predicted`` are files
-    that read(), exists(), lexists() and is_executable() treat as if they were installed.
+    that read(), exists(), lexists(), is_executable() and entries() treat as if they were installed.
 
     All methods take and return paths on the host, without ``root``. A process path, which real_path() returns, is the
     path that this process uses for the same file: it begins with ``root``.
@@ -103,6 +104,12 @@ class HostFS(t.NamedTuple):
         """Return the host as an earlier task of the play would leave it in a real run, with these programs."""
         files = {self.resolve(path): b"" for path in programs}
         return self._replace(predicted=Predicted(files, version, packages))
+
+    def with_files(self, files: t.Mapping[str, bytes]) -> HostFS:
+        """Return the host as if these files were written."""
+        known = self.predicted or Predicted({}, None, packages=False)
+        contents = {self.resolve(path): content for path, content in files.items()}
+        return self._replace(predicted=known._replace(files={**known.files, **contents}))
 
     def check_path(self, parameter: str, path: str) -> str:
         """Return ``path`` normalized.
@@ -234,12 +241,20 @@ class HostFS(t.NamedTuple):
 
         Raises HostError if it cannot be read.
         """
+        names = self._predicted_names(path)
         try:
-            return sorted(os.listdir(self.real_path(path)))
+            return sorted({*names, *os.listdir(self.real_path(path))})
         except (FileNotFoundError, NotADirectoryError):
-            return []
+            return sorted(names)
         except OSError as error:
             raise _unreadable(path, error) from error
+
+    def _predicted_names(self, path: str) -> list[str]:
+        if self.predicted is None:
+            return []
+        real = self.resolve(path)
+        found = [file for file, content in self.predicted.files.items() if content is not None]
+        return [posixpath.basename(file) for file in found if posixpath.dirname(file) == real]
 
     def readable_entries(self, path: str) -> list[str]:
         """Return the same as entries(); an empty list if the directory cannot be read."""

@@ -273,11 +273,12 @@ def _toolkit_plan(
         service = f"{refresh_units.UNIT_DIR}/{refresh_units.OWN_SERVICE}"
         contents[service] = _early_unit(program, unit, host)
         links += _own_links(host, refresh_units.OWN_SERVICE)
+    output = _effective_output(host, unit, contents, variables)
     return refresh_units.RefreshPlan(
         owner=cdi_options.TOOLKIT,
         service=refresh_units.SERVICE,
         path_unit=refresh_units.PATH_UNIT if refresh.path is not None else None,
-        output=variables.get(refresh_units.OUTPUT_VARIABLE) or _toolkit_output(unit),
+        output=output,
         contents=contents,
         links=tuple(links),
         variables=variables,
@@ -306,14 +307,46 @@ def _with_resolved_path(options: cdi_options.CdiOptions, host: hostfs.HostFS) ->
     return options
 
 
+def _effective_output(
+    host: hostfs.HostFS, unit: systemd_units.Unit, contents: t.Mapping[str, bytes], variables: t.Mapping[str, str]
+) -> str:
+    """Return the file that the toolkit's service writes after the change.
+
+    Raises NvidiaError if a drop-in that systemd reads later, or a flag in the command, sets another value than
+    ``variables``. A change of the feature flags alone is not an error: the user need not have asked for flags.
+    """
+    written = host.with_files({own_file_path(host, path): content for path, content in contents.items()})
+    later = systemd_units.load_unit(written, refresh_units.SERVICE, refresh_units.PROGRAM) or unit
+    effective = {**later.environment, refresh_units.OUTPUT_VARIABLE: _toolkit_output(later)}
+    lost = sorted(
+        name
+        for name, value in variables.items()
+        if effective.get(name) != value and name != refresh_units.FEATURE_FLAGS_VARIABLE
+    )
+    if lost:
+        own = posixpath.basename(_DROP_IN)
+        drop_ins = [path for path in unit.drop_ins if posixpath.basename(path) > own]
+        raise errors.NvidiaError(
+            f"{refresh_units.SERVICE} would ignore {' and '.join(lost)} of this task, because"
+            f" {' or '.join(drop_ins) or unit.path} sets the environment or the command after"
+            f" {refresh_units.OWN_ENVIRONMENT_FILE}. Remove that setting, or set {errors.option:owner}: collection."
+        )
+    return effective[refresh_units.OUTPUT_VARIABLE]
+
+
 def _early_unit(program: str, unit: systemd_units.Unit, host: hostfs.HostFS) -> bytes:
+    """Return the unit that runs the command of the toolkit's service before the engines, with the same variables."""
+    # The unit reads these files itself.
+    files = {refresh_units.ENVIRONMENT_FILE: b"", refresh_units.OWN_ENVIRONMENT_FILE: b""}
+    fixed = systemd_units.load_unit(host.with_files(files), refresh_units.SERVICE, without=_DROP_IN) or unit
+    variables = {refresh_units.OUTPUT_VARIABLE: refresh_units.DEFAULT_OUTPUT, **fixed.environment}
     conditions, settings = refresh_units.needs_driver(host.find_executable([_SMI]) or f"/usr/bin/{_SMI}")
     return refresh_units.own_service(
         [program, *(unit.arguments[1:] or ("cdi", "generate"))],
         before_engines=True,
         conditions=conditions,
         settings=[
-            ("Environment", f"{refresh_units.OUTPUT_VARIABLE}={refresh_units.DEFAULT_OUTPUT}"),
+            *refresh_units.assignments(variables),
             *refresh_units.TOOLKIT_ENVIRONMENT,
             *settings,
         ],

@@ -31,7 +31,8 @@ OWN_SERVICE, OWN_PATH_UNIT = "gpufleet-nvidia-cdi.service", "gpufleet-nvidia-cdi
 PROGRAM = "nvidia-ctk"
 # The file with the administrator's options for the toolkit's service, and the variable for the specification's path.
 ENVIRONMENT_FILE = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
-OUTPUT_VARIABLE = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
+_VARIABLES = "NVIDIA_CTK_"
+OUTPUT_VARIABLE = f"{_VARIABLES}CDI_OUTPUT_FILE_PATH"
 # The default output of the toolkit's service.
 DEFAULT_OUTPUT = "/var/run/cdi/nvidia.yaml"
 
@@ -317,6 +318,13 @@ def drop_in(order: bool, environment: bool) -> bytes | None:
     )
 
 
+def assignments(variables: t.Mapping[str, str]) -> Settings:
+    """Return settings with the variables of nvidia-ctk among ``variables``."""
+    found = (f"{name}={value}" for name, value in sorted(variables.items()) if name.startswith(_VARIABLES))
+    # Unlike in commands, a dollar sign has no meaning here (systemd.exec(5)).
+    return [("Environment", _quoted_argument(assignment).replace("$$", "$")) for assignment in found]
+
+
 def _path_condition(path: str) -> tuple[str, str]:
     return "ConditionPathExists", path.replace("%", "%%")
 
@@ -342,7 +350,7 @@ def _quoted_argument(argument: str) -> str:
 # -- the environment of the toolkit's service --------------------------------------------------------------------------
 
 # The variables that "nvidia-ctk cdi generate" reads instead of its flags (1.18 to 1.20), by the fields of Request.
-_PREFIX = "NVIDIA_CTK_CDI_GENERATE_"
+_PREFIX = f"{_VARIABLES}CDI_GENERATE_"
 FEATURE_FLAGS_VARIABLE = f"{_PREFIX}FEATURE_FLAGS"
 _REQUEST_VARIABLES = {
     "vendor": f"{_PREFIX}VENDOR",

@@ -316,6 +316,45 @@ def test_second_writer_is_a_warning(tree: RefreshTree) -> None:
         assert f"systemctl disable {SERVICE}" in warning
 
 
+_OUTPUT = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
+_GENERATE = "ExecStart=\nExecStart=/usr/bin/nvidia-ctk cdi generate --output=/etc/cdi/site.yaml"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "lost"),
+    [
+        # systemd reads the file of this collection last.
+        ("10-site.conf", "EnvironmentFile=-/etc/site/cdi.env", ""),
+        ("override.conf", f"Environment={_OUTPUT}=/etc/cdi/site.yaml", ""),
+        ("override.conf", "EnvironmentFile=\nEnvironmentFile=-/etc/site/cdi.env", f"DISABLED_HOOKS and {_OUTPUT}"),
+        ("override.conf", "EnvironmentFile=-/etc/site/cdi.env", _OUTPUT),
+        ("override.conf", f"UnsetEnvironment={_OUTPUT}", _OUTPUT),
+        # A flag has precedence over each variable.
+        ("10-site.conf", _GENERATE, _OUTPUT),
+    ],
+)
+def test_settings_that_the_service_ignores(tree: RefreshTree, name: str, settings: str, lost: str) -> None:
+    tree.toolkit()
+    tree.write("/etc/site/cdi.env", f"{_OUTPUT}=/etc/cdi/site.yaml\n")
+    tree.write(f"{LOCAL}/{SERVICE}.d/{name}", f"[Service]\n{settings}\n")
+    cdi = {"path": "/etc/cdi/own.yaml"}
+    if not lost:
+        assert tree.refresh(owner="toolkit", request=DISABLED, cdi=cdi)["specification"] == "/etc/cdi/own.yaml"
+        return
+    before = tree.contents()
+    with pytest.raises(NvidiaError, match=rf"would ignore \S*{lost} of this task, because \S+ sets the environment"):
+        tree.refresh(owner="toolkit", request=DISABLED, cdi=cdi)
+    assert tree.contents() == before
+
+
+def test_file_of_the_service_without_an_option(tree: RefreshTree) -> None:
+    """Settings that this task does not ask for are those of the administrator."""
+    tree.toolkit()
+    tree.write(f"{LOCAL}/{SERVICE}.d/override.conf", f"[Service]\n{_GENERATE}\n")
+    assert tree.refresh(owner="toolkit")["specification"] == "/etc/cdi/site.yaml"
+    assert not tree.refresh(owner="toolkit")["changed"]
+
+
 def test_root_of_the_driver_that_is_a_link(tree: RefreshTree) -> None:
     """Generators do not recognize files below a link as files of the driver."""
     tree.toolkit()

@@ -248,6 +248,25 @@ def test_early_unit(tree: RefreshTree) -> None:
     assert "k0sworker.service" in tree.text(DROP_IN)
 
 
+def test_early_unit_has_the_variables_of_drop_ins(tree: RefreshTree) -> None:
+    tree.toolkit(LATE)
+    tree.write(ENVIRONMENT, "NVIDIA_CTK_DRIVER_ROOT=/other\n")
+    variables = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/etc/cdi/nvidia.yaml 'NVIDIA_CTK_DEV_ROOT=/a $b 100%%'"
+    tree.write(f"{LOCAL}/{SERVICE}.d/override.conf", f"[Service]\nEnvironment={variables} OTHER=1\n")
+    tree.refresh()
+    lines = tree.text(f"{LOCAL}/{OWN_SERVICE}").splitlines()
+    # The unit reads the file with the administrator's options itself.
+    assert [line for line in lines if line.startswith(("Environment=NVIDIA", 'Environment="'))] == [
+        "Environment=NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/etc/cdi/nvidia.yaml",
+        'Environment="NVIDIA_CTK_DEV_ROOT=/a $b 100%%"',
+    ]
+    early, late = (load_unit(tree.host(), name) for name in (OWN_SERVICE, SERVICE))
+    assert early is not None
+    assert late is not None
+    names = [name for name in late.environment if name.startswith("NVIDIA_CTK")]
+    assert {name: early.environment[name] for name in names} == {name: late.environment[name] for name in names}
+
+
 def test_masked_toolkit_unit(tree: RefreshTree) -> None:
     tree.toolkit()
     tree.link(f"{LOCAL}/{SERVICE}", "/dev/null")
