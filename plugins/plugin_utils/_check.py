@@ -91,7 +91,7 @@ def check_for_role(action: ActionBase, variables: t.Mapping[str, t.Any]) -> Prob
     unchecked = [view for view in views if checked is None or not view.lines() <= checked]
     if not unchecked:
         return Problems(errors, [])
-    own = _own_variables(action, variables)
+    own = [*_own_variables(action, variables), str(variables.get(_role_state.LOOP_VAR))]
     warnings: list[str] = []
     unknown: set[str] = set()
     for view in unchecked:

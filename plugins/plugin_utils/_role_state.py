@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Read what the roles have registered for a host. This file imports nothing of Ansible.
+"""Read what the roles have registered for a host. This file needs nothing of Ansible, except for a value in one text.
 
 Private to this collection. Registered results contain texts of hosts, so they are read here as they are, and never
 evaluated as templates.
@@ -24,6 +24,8 @@ PROBLEM = "not_inspected"
 # The loop variables with the user as whom a task runs. Entries of the plan have it in "user".
 _USERS = ("nvidia_toolkit_user", "nvidia_runtime_user", "nvidia_audit_user")
 _ENTRY = "nvidia_runtime_entry"
+# Ansible sets this to the name of the variable of a loop.
+LOOP_VAR = "ansible_loop_var"
 _HOOKS = ("nvidia_runtime_before_restart", "nvidia_runtime_after_restart")
 # A setting of the toolkit, in its section features.
 _CUDA_COMPAT = "disable-cuda-compat-lib-hook"
@@ -146,9 +148,14 @@ class RoleState:
 
 
 def user_of(variables: Variables) -> str:
-    """Return the named user as whom a task of the roles or of the playbook audit runs, empty for other tasks."""
-    found = [table(variables.get(_ENTRY)).get("user"), *(variables.get(name) for name in _USERS)]
-    return next((str(name) for name in found if name), "")
+    """Return the named user as whom a task of the roles or of the playbook audit runs, empty for other tasks.
+
+    Only loops set these variables. A variable of a host with such a name means nothing.
+    """
+    loop = variables.get(LOOP_VAR)
+    if loop == _ENTRY:
+        return str(table(variables.get(_ENTRY)).get("user") or "")
+    return str(variables.get(loop) or "") if loop in _USERS else ""
 
 
 def entries_of(variables: Variables) -> list[dict[str, t.Any]]:
@@ -232,8 +239,19 @@ def targets_with_gpus(state: RoleState) -> list[dict[str, str]]:
 
 def without_cuda_compat(_variables: Variables, settings: object) -> object:
     """Return the setting of the toolkit's config.toml that disables the hook for CUDA compatibility libraries."""
-    given = table(settings)
+    given = _dictionary_in(settings) if isinstance(settings, str) else table(settings)
     return given.get(f"features.{_CUDA_COMPAT}") or table(given.get("features")).get(_CUDA_COMPAT) or False
+
+
+def _dictionary_in(text: str) -> dict[str, t.Any]:
+    """Return the dictionary in a text, as an inventory in INI and ``-e name=value`` give it."""
+    from ansible.module_utils.common.validation import check_type_dict  # noqa: PLC0415
+
+    try:
+        return table(check_type_dict(text))
+    except TypeError:
+        # The check of the variables reports it.
+        return {}
 
 
 def result_of(variables: Variables, name: str) -> dict[str, t.Any]:

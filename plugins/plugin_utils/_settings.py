@@ -40,6 +40,7 @@ _EDITS = 2
 # A name needs this many characters for each edit that makes it the name of a variable.
 _CHARACTERS_PER_EDIT = 3
 _SET_BY_TASKS = re.compile(r"\b(?:register|loop_var|index_var): (nvidia_\w+)")
+_LOOP_VAR = re.compile(r"\b(?:loop_var|index_var): (nvidia_\w+)")
 _NAME = re.compile(r"\bnvidia_\w+")
 _OPTIONAL = re.compile(r"\b(nvidia_\w+) \| default\(")
 _BATCH = re.compile(r"\s*[0-9]+%?\s*")
@@ -62,14 +63,15 @@ class Known(t.NamedTuple):
 
     ``options`` has the argument specification of each variable of a role, of nvidia_host_root and of nvidia_serial,
     without defaults, which may be templates. ``settings`` are all variables that a user can set. ``internal`` are those
-    that roles and playbooks set themselves. ``given`` are the values that the roles and playbooks give to variables:
-    defaults, and variables of roles and tasks. They need no check. ``defaults`` are those of the roles. ``named`` are
-    the settings that the files of a role, or the playbook audit, name.
+    that roles and playbooks set themselves, of which ``loops`` exist only in loops. ``given`` are the values that the
+    roles and playbooks give to variables: defaults, and variables of roles and tasks. They need no check. ``defaults``
+    are those of the roles. ``named`` are the settings that the files of a role, or the playbook audit, name.
     """
 
     options: dict[str, dict[str, t.Any]]
     settings: frozenset[str]
     internal: frozenset[str]
+    loops: frozenset[str]
     given: dict[str, list[t.Any]]
     defaults: dict[str, t.Any]
     named: dict[str, frozenset[str]]
@@ -79,6 +81,7 @@ def known_variables(collection: Path) -> Known:
     """Read the variables of the collection in this directory from its roles and playbooks."""
     options: dict[str, dict[str, t.Any]] = {}
     internal: set[str] = set()
+    loops: set[str] = set()
     optional: set[str] = set()
     given: dict[str, list[t.Any]] = {}
     defaults: dict[str, t.Any] = {}
@@ -93,16 +96,19 @@ def known_variables(collection: Path) -> Known:
         named[role.name] = frozenset(_NAME.findall("\n".join(texts)))
         for path in [*role.glob("tasks/*.yml"), *role.glob("handlers/*.yml")]:
             internal.update(_SET_BY_TASKS.findall(path.read_text(encoding="utf-8")))
+            loops.update(_LOOP_VAR.findall(path.read_text(encoding="utf-8")))
             _add_values_of_tasks(given, _load(path))
     _add_values(given, defaults)
     options.update({HOST_ROOT: {"type": "path"}, SERIAL: {"type": "raw"}})
     for path in (collection / "playbooks").glob("*.yml"):
         text = path.read_text(encoding="utf-8")
         internal.update(_SET_BY_TASKS.findall(text))
+        loops.update(_LOOP_VAR.findall(text))
         optional.update(_OPTIONAL.findall(text))
         _add_values_of_tasks(given, _load(path))
     settings = frozenset(options) | optional
-    known = Known(options, settings, frozenset(internal) | (frozenset(given) - settings), given, defaults, named)
+    set_inside = frozenset(internal) | (frozenset(given) - settings)
+    known = Known(options, settings, set_inside, frozenset(loops), given, defaults, named)
     return known._replace(named={name: names & settings for name, names in named.items()})
 
 
@@ -136,13 +142,14 @@ def name_problems(names: t.Iterable[str], known: Known, own: t.Collection[str]) 
     Args:
         names: The names of a host's variables, without those of facts.
         known: The variables of the collection.
-        own: The user's own variables, which are not checked.
+        own: The user's own variables, which are not checked, and the variable of a loop in which the task is.
 
     Returns:
         Errors, and warnings.
     """
     errors, warnings = [], []
-    unknown = {str(name) for name in names if str(name).startswith(FAMILY)} - known.settings - known.internal - {*own}
+    allowed = known.settings | (known.internal - known.loops) | {*own}
+    unknown = {str(name) for name in names if str(name).startswith(FAMILY)} - allowed
     for name in sorted(unknown):
         if name.startswith(PREFIXES):
             errors.append(f"{name} {_UNKNOWN}{_nearest(name, known.settings)} {_OWN}")

@@ -14,8 +14,11 @@ import typing as t
 import jinja2
 from jinja2 import nodes
 
-# What Ansible defines in templates beside the variables of a host; ``item`` only in a loop.
-_BUILT_IN = frozenset({"hostvars", "item", "lookup", "now", "omit", "q", "query", "undef", "vars"})
+# What Ansible defines in templates beside the variables of a host (``item`` only in a loop), and what Jinja defines.
+_BUILT_IN = frozenset(
+    {"hostvars", "item", "lookup", "now", "omit", "q", "query", "undef", "vars", "caller", "kwargs", "loop", "self",
+     "varargs"}
+)  # fmt: skip
 
 
 def missing_names(value: t.Any, variables: t.Mapping[str, t.Any]) -> set[str]:
@@ -55,9 +58,18 @@ def _names_in(text: str) -> set[str]:
     # Ansible enables these extensions.
     environment = jinja2.Environment(extensions=["jinja2.ext.do", "jinja2.ext.loopcontrols"], autoescape=True)
     try:
-        found = list(environment.parse(text).find_all(nodes.Name))
+        tree = environment.parse(text)
     except jinja2.TemplateError:
         return set()
+    optional = {id(name) for name in _optional_names(tree)}
+    found = [name for name in tree.find_all(nodes.Name) if id(name) not in optional]
     # jinja2.meta would refuse the filters of Ansible. A name that the template sets itself is no variable.
     own = {name.name for name in found if name.ctx != "load"}
     return {name.name for name in found} - own - set(environment.globals)
+
+
+def _optional_names(tree: nodes.Template) -> t.Iterator[nodes.Node]:
+    """Yield the names that need not be defined: those with a default, and those of which a test asks this."""
+    for node in tree.find_all((nodes.Filter, nodes.Test)):
+        if node.name in ("default", "d", "defined", "undefined") and isinstance(node.node, nodes.Name):
+            yield node.node

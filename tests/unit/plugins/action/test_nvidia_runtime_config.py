@@ -132,6 +132,7 @@ class RoleTask:
         action._templar.template = lambda value: value
         action._task.get_play.return_value._uuid = "the play"
         known = {"nvidia_runtime_settings": {**SETTINGS, "users": [], **settings}, "nvidia_runtime_user": user,
+                 "ansible_loop_var": "nvidia_runtime_user",
                  "inventory_hostname": "host", **(variables or {})}  # fmt: skip
         result: dict[str, t.Any] = action.run(task_vars=known)
         return result

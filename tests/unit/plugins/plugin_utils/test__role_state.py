@@ -69,14 +69,33 @@ def test_problems_of_users() -> None:
 @pytest.mark.parametrize(
     ("known", "expected"),
     [
-        ({}, ""), ({"nvidia_runtime_user": ""}, ""), ({"nvidia_runtime_entry": {"user": ""}}, ""),
-        ({"nvidia_runtime_entry": 5, "nvidia_audit_user": "alice"}, "alice"),
+        ({"nvidia_runtime_user": ""}, ""), ({"nvidia_runtime_entry": {"user": ""}}, ""),
+        ({"nvidia_runtime_entry": 5}, ""), ({"nvidia_audit_user": "alice"}, "alice"),
         ({"nvidia_runtime_user": "alice"}, "alice"),
         ({"nvidia_toolkit_user": "alice"}, "alice"), ({"nvidia_runtime_entry": {"user": "alice"}}, "alice"),
     ],
 )  # fmt: skip
 def test_the_user_of_a_task(known: dict[str, t.Any], expected: str) -> None:
-    assert _role_state.user_of(known) == expected
+    (loop,) = known
+    assert _role_state.user_of({**known, "ansible_loop_var": loop}) == expected
+    # A variable of the host, outside of the loop that sets it.
+    assert _role_state.user_of(known) == ""
+    assert _role_state.user_of({**known, "ansible_loop_var": "item"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"features": {"disable-cuda-compat-lib-hook": true}}', True),
+        ("features.disable-cuda-compat-lib-hook=true", "true"),
+        ("features.other=true", False),
+        ("no dictionary", False),
+    ],
+)
+def test_settings_in_one_text(text: str, expected: object) -> None:
+    """An inventory in INI and -e give texts, which a template of a newer Ansible does not convert."""
+    pytest.importorskip("ansible", reason="the conversion is that of Ansible")
+    assert _role_state.without_cuda_compat({}, text) == expected
 
 
 def test_errors_of_users_are_no_errors_of_the_host() -> None:

@@ -71,6 +71,13 @@ def test_warns_about_similar_names(name: str, nearest: str | None) -> None:
     assert name_problems([name], KNOWN, [name]) == ([], [])
 
 
+@pytest.mark.parametrize("name", ["nvidia_runtime_user", "nvidia_toolkit_user", "nvidia_runtime_entry"])
+def test_variables_of_loops_are_unknown_outside_of_them(name: str) -> None:
+    [error], _warnings = name_problems([name], KNOWN, ())
+    assert error.startswith(f"{name} is not a variable of gpufleet.nvidia.")
+    assert name_problems([name], KNOWN, [name]) == ([], [])
+
+
 def test_ignores_variables_of_other_roles() -> None:
     assert name_problems(OTHERS, KNOWN, ()) == ([], [])
 

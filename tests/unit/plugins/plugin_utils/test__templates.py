@@ -24,6 +24,9 @@ KNOWN = {"a": "{{ b }}", "b": ["{{ missing }}", {"{{ key }}": 1}], "loop": "{{ l
         (3, set()),
         ("{{ text }}", set()),
         ("{{ x.y | default('z') }}-{{ 'w' }}", {"x"}),
+        # These need not be defined.
+        ("{{ x | default(y.z) }}{{ 'v' if w is defined else u }}", {"y", "u"}),
+        ("{% for i in x %}{{ i.y }}{{ '' if loop.last else ',' }}{% endfor %}", {"x"}),
         ("{% if x %}{{ y }}{% endif %}", {"x", "y"}),
         ("{% for i in x %}{% break %}{{ i }}{% endfor %}", {"x"}),
         # Through other variables, and in all parts of a value.
