@@ -30,6 +30,7 @@ _RUNNING = ("running", "paused", "restarting")
 # ContainerState of k8s.io/cri-api (api.proto).
 _CRI_STATES = (CREATED, RUNNING, EXITED)
 _SYS_ADMIN = "CAP_SYS_ADMIN"
+_SHIM_OF_RUNC = "io.containerd.runc."
 # Docker's device driver for CDI (daemon/cdi.go of moby).
 _CDI_DRIVER = "cdi"
 
@@ -370,7 +371,10 @@ def from_cri(
     pid = json_data.get(info, "pid", 0)
     known = _CRI_STATES[state] if 0 <= state < len(_CRI_STATES) else CREATED
     handler = annotations.get("io.kubernetes.cri-o.RuntimeHandler", "")
-    program = program or programs.get(handler) or handler or "runc"
+    # A shim such as that of Kata has no program in its options.
+    kind = json_data.get(info, "runtimeType", "")
+    shim = kind if kind and not kind.startswith(_SHIM_OF_RUNC) else ""
+    program = program or programs.get(handler) or handler or shim or "runc"
     return Container(
         engine,
         identifier,

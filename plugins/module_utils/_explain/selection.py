@@ -233,7 +233,9 @@ class Selected:
                 advice = "Look for NVRM and Xid in the kernel's log, then write the specification again."
                 return explain_result.failed(DEVICES, code, problem, advice)
         whole = [gpu for gpu in self.gpus if not gpu.usable and not self._parts_of(gpu)]
-        if whole and not self._is_all():
+        # A specification for management has the nodes of all GPUs, also for the program that creates MIG devices.
+        manages = all(name.startswith(f"{explain_rules.MANAGEMENT_KIND}=") for name in self.cdi)
+        if whole and not self._is_all() and not (self.cdi and manages):
             return self._in_mig_mode(whole[0])
         if not self.gpus and (self.generated or self._names_gpus()):
             return self._nothing()

@@ -130,19 +130,21 @@ class Preflight(t.NamedTuple):
     def _stopped_containers(self, engine: engines_base.Daemon, installation: engines_base.Installation) -> str:
         """Return the refusal of a restart that stops containers of ``engine``; empty if it stops none."""
         name, containers = engine.name, engine.containers_stopped_by_restart(self.probe.host, installation)
+        of_user = installation.user is not None
         if containers is None:
             return (
                 f"{name} runs but does not answer on {installation.socket}, so it is unknown which containers a"
-                f" restart would stop. {self.probe.engine.name} was not restarted. Run `systemctl status"
-                f" {installation.service}` on the host and correct what it reports, or set"
+                f" restart would stop. {self.probe.engine.name} was not restarted. Run `systemctl{' --user' * of_user}"
+                f" status {installation.service}` on the host and correct what it reports, or set"
                 f" {errors.option:allow_disruption}: true."
             )
         if not containers:
             return ""
+        # A rootless Docker stops its containers in any case.
+        keeping = "" if of_user else " set live-restore in Docker's configuration (a swarm does not support it),"
         return (
             f"A restart of {name} would stop running containers: {_listed(containers)}. {self.probe.engine.name} was"
-            " not restarted. Stop these containers, set live-restore in Docker's configuration (a swarm does not"
-            f" support it), or set {errors.option:allow_disruption}: true."
+            f" not restarted. Stop these containers,{keeping} or set {errors.option:allow_disruption}: true."
         )
 
 

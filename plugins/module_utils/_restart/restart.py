@@ -220,7 +220,9 @@ class Restart:
         Raises:
             RestartError: The new files are not applied.
         """
-        if self.interrupted and self.previous_files and not self.rollback.has_changes and not self.options.rollback:
+        # A removal may have restored the previous files on purpose. Then they are the ones that are wanted.
+        unwanted = [file for file in self.previous_files if file.written != core_records.digest(file.content)]
+        if self.interrupted and unwanted and not self.rollback.has_changes and not self.options.rollback:
             self._apply_previous_files("An earlier run restored the previous files and was then interrupted.")
         edited = self.rollback.edited_since()
         problem = self._preflight.config_problem(self.options.validate, self.options.require_runtime)

@@ -60,6 +60,7 @@ _STORAGE = ("storage/*-containers/*/userdata", "pidfile")
 _BUNDLES = (
     _Bundles("containerd", "/run/containerd", *_TASKS),
     _Bundles("docker", "/run/docker/containerd/daemon", *_TASKS),
+    _Bundles("docker", "/run/snap.docker/containerd/daemon", *_TASKS),
     _Bundles("k3s", "/run/k3s/containerd", *_TASKS),
     _Bundles("k0s", "/run/k0s/containerd", *_TASKS),
     _Bundles("microk8s", "/var/snap/microk8s/common/run/containerd", *_TASKS),

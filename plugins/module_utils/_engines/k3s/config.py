@@ -74,6 +74,12 @@ def own_line(name: str) -> bytes:
     return f"{DEFAULT_RUNTIME}: {name}\n".encode()
 
 
+def is_own_line(line: bytes, name: str) -> bool:
+    """Return whether a line is own_line(), which an editor may have saved with quotes or with another end."""
+    pattern = rf"{DEFAULT_RUNTIME}:[ \t]*(['\"]?){re.escape(name)}\1[ \t]*\r?\n?"
+    return re.fullmatch(pattern.encode(), line) is not None
+
+
 def own_text(name: str) -> bytes:
     """Return the whole content of the drop-in of this collection."""
     return toml_plan.HEADER + own_line(name)

@@ -153,7 +153,8 @@ class K3sPlanner:
             return default
         record = self.context.files.record(self.path)
         recorded = (record.keys or {}).get(_KEY) if record is not None else None
-        exists = recorded is not None and k3s_config.own_line(recorded) in _lines(self.content)
+        lines = _lines(self.content) if recorded is not None else []
+        exists = any(k3s_config.is_own_line(line, str(recorded)) for line in lines)
         return str(recorded) if exists else None
 
     def _file(self, name: str) -> core_plan.PlannedFile:
@@ -261,6 +262,9 @@ def _lines(content: bytes | None) -> list[bytes]:
 
 def _without_own_lines(content: bytes | None, default: t.Any) -> bytes | None:
     """Return a file that was changed since, without the two lines of this collection; None if nothing else remains."""
-    own = (toml_plan.HEADER, k3s_config.own_line(str(default)))
-    rest = b"".join(line for line in _lines(content) if line not in own)
+    rest = b"".join(
+        line
+        for line in _lines(content)
+        if line.rstrip() != toml_plan.HEADER.rstrip() and not k3s_config.is_own_line(line, str(default))
+    )
     return rest if rest.strip() else None

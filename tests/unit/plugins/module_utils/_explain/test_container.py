@@ -183,6 +183,13 @@ def test_cri_o_and_the_default_runtime() -> None:
     assert (found.state, found.runtime, found.program) == (CREATED, "runc", "runc")
 
 
+@pytest.mark.parametrize("shim", ["io.containerd.kata.v2", "io.containerd.runsc.v1"])
+def test_a_shim_without_a_program(shim: str) -> None:
+    info = {**INFO, "runtimeType": shim, "runtimeOptions": {"ConfigPath": "/opt/kata/configuration.toml"}}
+    found = explain_container.from_cri("containerd", "7c71", "x", ContainerStatus(1, info), cdi=True)
+    assert (found.runtime, found.program) == (shim, shim)
+
+
 def test_bundle() -> None:
     config = {
         "process": {"env": ["A=1", "A=2"], "capabilities": {"bounding": ["CAP_SYS_ADMIN"]}},

@@ -386,3 +386,20 @@ def test_names_the_file_of_several(order: int, common: bool, permissions: str, e
     assert found["message"].count("/etc/cdi/") == (expected != "")
     assert expected in found["message"]
     assert ("class gds" in found["advice"]) is (permissions == "r")
+
+
+def test_management_of_a_gpu_without_mig_devices() -> None:
+    """Its specification has the nodes of all GPUs on purpose, also for the program that creates the MIG devices."""
+    name, path = "management.nvidia.com/gpu=all", "/var/run/cdi/management.yaml"
+    nodes = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1")
+    document = {"kind": name.partition("=")[0], "devices": [values.device("all", *nodes)], "containerEdits": {}}
+    found = values.SPECIFICATIONS._replace(
+        devices={**values.SPECIFICATIONS.devices, name: path},
+        documents={**values.SPECIFICATIONS.documents, path: document},
+    )
+    empty = (values.GPUS[1], values.GPUS[0]._replace(usable=False, empty=True))
+    host = values.HOST._replace(engine_specifications=found, runtime_specifications=found, all_gpus=empty)
+    config = {"linux": {"devices": [{"path": node} for node in nodes]}}
+    container = values.container(cdi_devices=(name,), config=config)
+    explanation = explain.explain(container, host._replace(mountinfo=values.mounts()))
+    assert (explanation["ok"], explanation["code"]) != (False, "mig-mode")

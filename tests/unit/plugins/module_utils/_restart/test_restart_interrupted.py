@@ -76,6 +76,17 @@ def test_the_next_run_completes_a_killed_rollback(systemd: FakeSystemd) -> None:
     assert (result.state, systemd.active, state_files(systemd)) == ("rolled_back", "active", [])
 
 
+@pytest.mark.parametrize("purge", [True, False])
+def test_a_removal_after_a_killed_restart(systemd: FakeSystemd, purge: bool) -> None:
+    """The previous files are the wanted ones. No earlier run has rolled back."""
+    kill(systemd, rollback=configure(systemd))
+    remove(systemd, purge_backups=purge)
+    assert systemd.text == OLD
+    # A second removal, after a play that ended before its handlers, has changed nothing.
+    assert restart(systemd).state == "applied"
+    assert state_files(systemd) == []
+
+
 def test_does_not_undo_what_another_program_wrote_meanwhile(systemd: FakeSystemd) -> None:
     kill(systemd, rollback=configure(systemd))
     edited = '{"debug": false, "live-restore": true, "labels": ["mine"]}'

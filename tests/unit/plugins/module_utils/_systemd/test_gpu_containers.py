@@ -55,6 +55,7 @@ def host(tmp_path: Path) -> Host:
     [
         (MOBY, f"{MOBY}/init.pid", "docker/926edfbc4433"),
         (f"run/docker/containerd/daemon/{TASKS}/moby/{ID}", "", "docker/926edfbc4433"),
+        (f"run/snap.docker/containerd/daemon/{TASKS}/moby/{ID}", "", "docker/926edfbc4433"),
         (f"run/containerd/{TASKS}/k8s.io/{ID}", "", "containerd/k8s.io/926edfbc4433"),
         (f"run/containerd/{TASKS}/default/train-1", "", "containerd/default/train-1"),
         (f"run/k3s/containerd/{TASKS}/k8s.io/{ID}", "", "k3s/k8s.io/926edfbc4433"),

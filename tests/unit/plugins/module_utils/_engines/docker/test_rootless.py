@@ -17,7 +17,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.info impo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import resolve_target
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart as restart_restart
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health import Expectation
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health import Expectation, HealthProbe, Preflight
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import RestartError, RestartOptions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.rollback import ChangedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
@@ -209,7 +209,20 @@ def test_live_restore_is_ignored(docker: Rootless) -> None:
     docker.containers.append({"Names": ["/web"]})
     with docker.answers(SOCKET):
         engine = RootlessDocker("alice")
-        assert engine.containers_stopped_by_restart(docker.host, engine.inspect(docker.host)) == ["web"]
+        installation = engine.inspect(docker.host)
+        assert engine.containers_stopped_by_restart(docker.host, installation) == ["web"]
+        preflight = Preflight(HealthProbe(engine, docker.host), installation, None, lambda _argv: (1, "", ""))
+        refusal = preflight.disruption_reason()
+    assert "would stop running containers: web. docker was not restarted. Stop these containers, or set" in refusal
+
+
+def test_an_unknown_state_of_containers_names_the_unit_of_the_user(docker: Rootless) -> None:
+    docker.runs()
+    engine = RootlessDocker("alice")
+    preflight = Preflight(
+        HealthProbe(engine, docker.host), engine.inspect(docker.host), None, lambda _argv: (1, "", "")
+    )
+    assert "Run `systemctl --user status docker.service`" in preflight.disruption_reason()
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
