@@ -426,11 +426,7 @@ class ConfigureEngine:
             steps.append(
                 engines_journal.PreviousFile(file.path, file.before, recorded, core_records.digest(file.after))
             )
-        live = state.live
-        is_current = (
-            live is not None
-            and engine.required_action(live, engine.configured(state.context())) is engines_base.Action.NONE
-        )
+        is_current = self._runs_with_present_files()
         journal = engines_journal.JournalEntry.pending_changes(host, engine.key)
         journal.write(engines_journal.joined(() if is_current else journal.previous_files(), steps))
         started = processes.start_time(host, state.installation.pid)
@@ -438,6 +434,18 @@ class ConfigureEngine:
             # If the change is taken back, the process needs no restart although the files are newer.
             applied = engines_journal.AppliedFiles.of(host, engine.key)
             applied.write(started, engine.config_files(host, state.installation))
+
+    def _runs_with_present_files(self) -> bool:
+        """Return whether the running engine uses the present files, False if that is unknown."""
+        state, live = self.state, self.state.live
+        if live is None:
+            return False
+        try:
+            configured = state.engine.configured(state.context())
+        except errors.NvidiaError:
+            # The plan does not need a file that is undefined for the engine, for example in a removal.
+            return False
+        return state.engine.required_action(live, configured) is engines_base.Action.NONE
 
     def _require_release(self) -> None:
         """Raise NvidiaError for a release of the engine that does not start with NVIDIA's programs."""

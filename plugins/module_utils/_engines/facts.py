@@ -31,6 +31,7 @@ class EngineFacts(t.NamedTuple):
 
     - ``cdi_newest``: the highest CDI version. Engines before the first entry read no specifications.
     - ``cdi_folders``: the directories of specifications, where they are not the usual ones.
+    - ``cdi_setting``: the setting that names other directories.
     - ``cdi_by_nri``: whether it adds the CDI devices that an NRI plugin requests. Empty: it has no NRI, or it does.
     - ``cdi_always``: it cannot switch CDI off, and does not report it.
     - ``options``: the options in TABLES, FILE_OPTIONS and RUNTIMES, and others, that its files can contain.
@@ -49,6 +50,7 @@ class EngineFacts(t.NamedTuple):
     name: str
     cdi_newest: tuple[tuple[Version, str], ...]
     cdi_folders: tuple[tuple[Version, tuple[str, ...]], ...] = ()
+    cdi_setting: str = "cdi_spec_dirs"
     cdi_by_nri: tuple[tuple[Version, bool], ...] = ()
     cdi_always: bool = False
     options: frozenset[str] = frozenset()

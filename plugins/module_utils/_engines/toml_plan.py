@@ -166,6 +166,17 @@ def revert_own_entries(edit: TomlEdit, keep: t.Callable[[KeyPath], bool] = lambd
             edit.document = original
 
 
+def is_original(edit: TomlEdit) -> bool:
+    """Return whether the file has the content that it had before the first change."""
+    return edit.record is not None and edit.document.to_bytes() == edit.record.original
+
+
+def other_mains(files: TomlFiles) -> list[str]:
+    """Return the recorded main files of other configurations of the same engine."""
+    records = (files.edit(path).record for path in files.context.recorded)
+    return [record.path for record in records if record is not None and record.main == record.path]
+
+
 def write_table(edit: TomlEdit, path: KeyPath, table: t.Mapping[str, t.Any]) -> None:
     """Write the entries of ``table`` at ``path`` and keep all other entries there."""
     if not edit.document.has(*path) and table:

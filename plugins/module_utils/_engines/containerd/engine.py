@@ -161,10 +161,13 @@ class Containerd(toml_plan.TomlEngine):
     def present(
         self, request: engines_request.RuntimeRequest, context: engines_base.Context
     ) -> engines_base.EnginePlan:
-        return containerd_plan.ContainerdPlanner(context).present(request)
+        return self._planner_of(context).present(request)
 
     def absent(self, context: engines_base.Context) -> engines_base.EnginePlan:
-        return containerd_plan.ContainerdPlanner(context).absent()
+        return self._planner_of(context).absent()
+
+    def _planner_of(self, context: engines_base.Context) -> containerd_plan.ContainerdPlanner:
+        return containerd_plan.ContainerdPlanner(context)
 
     def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
         return containerd_plan.configured_state(containerd_config.checked_files(context))
@@ -401,16 +404,10 @@ class ContainerdOfUnit(Containerd):
             )
         return installation._replace(binary=None, config_path=mains[0])
 
-    def present(
-        self, request: engines_request.RuntimeRequest, context: engines_base.Context
-    ) -> engines_base.EnginePlan:
-        """Return the plan, with a drop-in path of its own. The default drop-in belongs to the system's containerd."""
-        drop_in = request.drop_in_path or posixpath.join(
-            posixpath.dirname(context.path),
-            f"{posixpath.splitext(self.service)[0]}.d",
-            posixpath.basename(containerd_plan.DROP_IN),
-        )
-        return super().present(request._replace(drop_in_path=drop_in), context)
+    def _planner_of(self, context: engines_base.Context) -> containerd_plan.ContainerdPlanner:
+        """Return the planner with a drop-in path of its own. The usual one belongs to the system's containerd."""
+        folder, name = f"{posixpath.splitext(self.service)[0]}.d", posixpath.basename(containerd_plan.DROP_IN)
+        return containerd_plan.ContainerdPlanner(context, posixpath.join(posixpath.dirname(context.path), folder, name))
 
 
 CONTAINERD = Containerd()

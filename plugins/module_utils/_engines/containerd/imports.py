@@ -53,6 +53,12 @@ class Imports:
     def remove_own(self, drop_in: str | None = None) -> None:
         """Remove the entries that earlier runs added and that are no longer needed. ``drop_in`` is still needed."""
         needed = self.needed(drop_in)
+        for pattern, others in needed.items() if drop_in is None else ():
+            if others:
+                self._warnings.append(
+                    f"{self._main.path}: the import {pattern} stays, because it also imports files of other tools:"
+                    f" {', '.join(others)}."
+                )
         unneeded = [entry for entry in self.own_entries() if entry not in needed]
         if not unneeded:
             return
@@ -63,29 +69,26 @@ class Imports:
         else:
             self._main.document = self._main.document.set(containerd_config.IMPORTS, remaining)
 
-    def needed(self, drop_in: str | None = None) -> list[str]:
-        """Return the own entries that import ``drop_in``, or a remaining file that no foreign entry imports."""
+    def needed(self, drop_in: str | None = None) -> dict[str, list[str]]:
+        """Return the own entries that import ``drop_in``, or a remaining file that no foreign entry imports.
+
+        The values are these remaining files.
+        """
         own = self.own_entries()
         if not own:
-            return []
+            return {}
         foreign = [entry for entry in self._entries() if entry not in own]
         current = self._current()
         main = self._main.document.set(containerd_config.IMPORTS, foreign)
         overlay = {**self._files.planned_documents(), self._main.path: main}
         imported_without = {file.path for file in containerd_config.ContainerdFiles.of(self._context, overlay).files}
-        needed = []
+        needed = {}
         for pattern in own:
             only_here = [
                 name for name in current.expand(pattern) if self._context.files.resolve(name) not in imported_without
             ]
-            others = [name for name in only_here if self._context.files.resolve(name) != drop_in]
-            if others and drop_in is None:
-                self._warnings.append(
-                    f"{self._main.path}: the import {pattern} stays, because it also imports files of other tools:"
-                    f" {', '.join(others)}."
-                )
             if only_here or (drop_in is not None and current.selects(pattern, drop_in)):
-                needed.append(pattern)
+                needed[pattern] = [name for name in only_here if self._context.files.resolve(name) != drop_in]
         return needed
 
     def own_entries(self) -> list[str]:

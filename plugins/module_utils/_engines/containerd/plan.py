@@ -9,6 +9,7 @@ This module reads through ``config`` and writes nothing to the host. ``runtimes`
 
 from __future__ import annotations
 
+import copy
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
@@ -18,6 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import ba
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import defaults as containerd_defaults
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import facts as containerd_facts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import imports as containerd_imports
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
@@ -47,15 +49,16 @@ class ContainerdPlanner:
     """One plan for all files of one containerd.
 
     ``files_class`` and ``writer_class`` read and write the files. Flavors with a containerd of their own replace them.
-    ``drop_in`` is the default path of the drop-in.
+    ``drop_in`` is the default path of the drop-in. A containerd beside the system's has another one.
     """
 
     files_class: type[containerd_config.ContainerdFiles] = containerd_config.ContainerdFiles
     writer_class: type[containerd_runtimes.RuntimeTableWriter] = containerd_runtimes.RuntimeTableWriter
     drop_in = DROP_IN
 
-    def __init__(self, context: engines_base.Context) -> None:
+    def __init__(self, context: engines_base.Context, drop_in: str | None = None) -> None:
         self.context = context
+        self.drop_in = drop_in or self.drop_in
         self.files = toml_plan.TomlFiles(context, (SNAPSHOT_HEADER, toml_plan.HEADER))
         self.main = self.files.edit(context.path)
         self.current = self.files_class.of(context, self.files.overlay())
@@ -80,8 +83,13 @@ class ContainerdPlanner:
         self._write_cdi(request, writer)
         writer.remove_unwanted(request)
         in_place = writer.mode == "in_place"
-        self._import(writer.target.path if not in_place and writer.target.wanted else None)
+        drop_in = writer.target.path if not in_place and writer.target.wanted else None
+        if drop_in is not None:
+            self._import(drop_in)
         self._repair_default()
+        if drop_in is None:
+            # The repair may have removed the last entry of an earlier drop-in.
+            self._import(None)
         self._check_effective_config(request)
         plan = self._plan(None if in_place else request.drop_in_path or self.drop_in)
         warning = writer.snapshotter_warning() if plan.action is not engines_base.Action.NONE else ""
@@ -222,27 +230,53 @@ class ContainerdPlanner:
     # -- absent --------------------------------------------------------------------------------------------------
 
     def absent(self) -> engines_base.EnginePlan:
+        planners = [*map(self._of_other_main, toml_plan.other_mains(self.files)), self]
         paths = [self.main.path, *self.context.recorded]
         resolved = self.context.files.resolve(self.drop_in)
         if resolved not in paths and self._belongs_to_main(resolved):
             paths.append(resolved)
         # A record of one file proves that this collection did not touch the others.
         unrecorded = not self.context.keep_unrecorded and all(self.files.edit(path).record is None for path in paths)
-        # The main file comes last, because the imports that it keeps depend on what remains of the other files.
-        for path in reversed(paths):
-            edit = self.files.edit(path)
-            if edit.record is not None:
-                import_stays = edit is self.main and self.imports.needed()
-                _revert_own_entries(
-                    edit, *((containerd_runtimes.VERSION, containerd_config.IMPORTS) if import_stays else ())
-                )
-            if unrecorded or _was_migrated(edit):
-                self._remove_unrecorded(edit)
-        self.imports.remove_own()
+        mains = [planner.main.path for planner in planners]
+        for path in reversed([path for path in paths if path not in mains]):
+            self._revert(self.files.edit(path), unrecorded)
+        # The main files come last, because the imports that they keep depend on what remains of the other files.
+        for planner in planners:
+            planner.remove_from_main(unrecorded)
+        return self._plan(None)
+
+    def _of_other_main(self, path: str) -> ContainerdPlanner:
+        """Return the planner of another configuration of this containerd. Both plan the same files."""
+        other = copy.copy(self)
+        other.context = self.context.for_file(path)
+        other.main = self.files.edit(path)
+        other.current = self.files_class.of(other.context, self.files.overlay())
+        other.imports = containerd_imports.Imports(other.context, self.files, self.warnings)
+        return other
+
+    def remove_from_main(self, unrecorded: bool) -> None:
+        """Revert the main file after the files that it imports, and repair a default runtime that is gone."""
+        self._revert_main(unrecorded)
+        reverted = self.main.document
         self._repair_default()
+        if self.main.document is reverted:
+            # The repair may have removed the last entry of an imported file.
+            self._revert_main(unrecorded)
+        self.imports.remove_own()
         missing = self._missing_imports(self._after())
         self.warnings += [missing] if missing else []
-        return self._plan(None)
+
+    def _revert_main(self, unrecorded: bool) -> None:
+        self.main.document = self.main.before
+        kept = (containerd_runtimes.VERSION, containerd_config.IMPORTS) if self.imports.needed() else ()
+        self._revert(self.main, unrecorded, *kept)
+
+    def _revert(self, edit: toml_plan.TomlEdit, unrecorded: bool, *kept: toml_plan.KeyPath) -> None:
+        """Remove the own entries except ``kept``, and ``unrecorded`` or migrated runtimes of NVIDIA."""
+        if edit.record is not None:
+            _revert_own_entries(edit, *kept)
+        if unrecorded or _was_migrated(edit):
+            self._remove_unrecorded(edit)
 
     def _belongs_to_main(self, drop_in: str) -> bool:
         """Return whether a drop-in belongs to this configuration and not to another one."""
@@ -286,52 +320,7 @@ class ContainerdPlanner:
         return removed
 
     def _repair_default(self) -> None:
-        """Repair a default runtime that is no longer defined, and keep runc defined where other runtimes would hide it.
-
-        Without this, the CRI would not start.
-        """
-        after = self._after()
-        runtimes, default = after.runtimes(), after.default_runtime()
-        edit = self.files.edit(after.defining_path(containerd_config.DEFAULT))
-        undefined = default is not None and default not in runtimes and default in self.current.runtimes()
-        if undefined and not _is_original(edit):
-            defining = (
-                root for root in after.cri_paths(edit.document) if edit.document.has(*root, *containerd_config.DEFAULT)
-            )
-            edit.document = self._repaired_default(edit, next(defining, after.cri_path), runtimes)
-            default = self._after().default_runtime()
-            self.warnings.append(
-                "The previous default runtime is no longer defined. The default runtime is now"
-                f" {default or containerd_runtimes.BUILTIN_DEFAULT}."
-            )
-        if (default or containerd_runtimes.BUILTIN_DEFAULT) == containerd_runtimes.BUILTIN_DEFAULT:
-            self._keep_builtin(after)
-
-    def _keep_builtin(self, after: containerd_config.ContainerdFiles) -> None:
-        """Define runc if this plan would remove its entry and other runtimes would hide the built-in one."""
-        edit = self.files.edit(after.target_path())
-        entry = (*containerd_config.RUNTIMES, containerd_runtimes.BUILTIN_DEFAULT, "runtime_type")
-        hidden = not after.merges and bool(after.runtimes()) and toml_plan.lookup(after.cri(), entry) is None
-        defined_before = toml_plan.lookup(self.current.cri(), entry) is not None
-        original = edit.original.value(*after.cri_path, *containerd_config.RUNTIMES)
-        own = not original or containerd_runtimes.BUILTIN_DEFAULT in original
-        if hidden and defined_before and own and not _is_original(edit):
-            edit.document = edit.document.set(after.cri_path + entry, containerd_runtimes.BUILTIN_TYPE)
-            self.warnings.append(
-                f"{edit.path}: runtimes.{containerd_runtimes.BUILTIN_DEFAULT} stays, because the other runtimes in this"
-                " file hide the built-in one and the CRI would not start."
-            )
-
-    @staticmethod
-    def _repaired_default(
-        edit: toml_plan.TomlEdit, root: toml_plan.KeyPath, runtimes: t.Mapping[str, t.Any]
-    ) -> toml_document.TomlDocument:
-        """Return the document with the original default runtime if it is still defined, else without a default."""
-        for original_root in containerd_config.CRI_TABLE.values():
-            previous = edit.original.value(*original_root, *containerd_config.DEFAULT)
-            if isinstance(previous, str) and previous in runtimes:
-                return edit.document.set((*root, *containerd_config.DEFAULT), previous)
-        return edit.document.delete((*root, *containerd_config.DEFAULT), prune=True)
+        containerd_defaults.DefaultRepair(self.files, self.current, self._after, self.warnings).repair()
 
     # -- checks --------------------------------------------------------------------------------------------------
 
@@ -487,14 +476,9 @@ def _revert_own_entries(edit: toml_plan.TomlEdit, *kept: toml_plan.KeyPath) -> N
     """Remove all own entries except ``kept``. The version stays if foreign entries depend on it."""
     toml_plan.revert_own_entries(edit, kept.__contains__)
     removed = edit.before.has(*containerd_runtimes.VERSION) and not edit.document.has(*containerd_runtimes.VERSION)
-    if removed and not _is_original(edit) and not containerd_config.has_no_versioned_settings(edit.document):
+    if removed and not toml_plan.is_original(edit) and not containerd_config.has_no_versioned_settings(edit.document):
         edit.document = edit.before
         toml_plan.revert_own_entries(edit, {containerd_runtimes.VERSION, *kept}.__contains__)
-
-
-def _is_original(edit: toml_plan.TomlEdit) -> bool:
-    """Return whether the file has the content that it had before the first change."""
-    return edit.record is not None and edit.document.to_bytes() == edit.record.original
 
 
 def _was_migrated(edit: toml_plan.TomlEdit) -> bool:

@@ -324,6 +324,13 @@ class CrioFiles:
         return found if isinstance(found, str) and found else None
 
 
+def is_other_spelling(path: KeyPath) -> bool:
+    """Return whether CRI-O reads the entry at ``path`` of a runtime under another name than that of the entry."""
+    table, name = path[: len(RUNTIMES)], path[len(RUNTIMES) + 1 :][:1]
+    known = RUNTIME_FIELDS.names
+    return table == RUNTIMES and any(key not in known and key.lower() in known for key in name)
+
+
 def check_spelling(document: toml_document.TomlDocument, names: t.Iterable[str]) -> None:
     """Raise ConfigurationError for a key in another spelling, beside which CRI-O would read an own key at random.
 

@@ -17,8 +17,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document, toml_parser
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import facts as crio_facts
 
@@ -59,10 +59,13 @@ class CrioPlanner:
 
     def present(self, request: engines_request.RuntimeRequest) -> engines_base.EnginePlan:
         toml_plan.check_options(request.runtime_options, RESERVED)
-        self.current.check()
+        options = key_names.BURNT_SUSHI.canonical(request.runtime_options, crio_config.RUNTIME_FIELDS)
+        request = request._replace(runtime_options=options)
         target = self._target(request)
+        self._remove_other_spellings(target)
+        self.current.check()
         self._check_programs(request, target.path)
-        crio_config.check_spelling(target.before, request.runtimes())
+        crio_config.check_spelling(target.document, request.runtimes())
         own_default = self._own_default()
         others = self._foreign_settings(target)
         if target.content is None:
@@ -77,9 +80,18 @@ class CrioPlanner:
         for path in self._own_files(target):
             self._revert_own_entries(self.files.edit(path))
         self.warn_about_cdi(request)
-        self._repair_default(target)
+        self.repair_default(target)
         self._check_effective_config(request, target)
         return self._plan(target)
+
+    def _remove_other_spellings(self, target: toml_plan.TomlEdit) -> None:
+        """Remove own entries in other spellings than CRI-O's, which earlier releases wrote for runtime_options."""
+        edits = [self.files.edit(path) for path in self._own_files(target)]
+        for edit in edits:
+            for entry in filter(crio_config.is_other_spelling, edit.recorded()):
+                edit.restore(entry)
+        if any(edit.document is not edit.before for edit in edits):
+            self.current = crio_config.CrioFiles.of(self.context, self.files.overlay())
 
     def _target(self, request: engines_request.RuntimeRequest) -> toml_plan.TomlEdit:
         """Return the file that receives the entries of this collection."""
@@ -210,12 +222,23 @@ class CrioPlanner:
         paths = [path for path in self._own_files(target) if self._belongs_to_main(self.files.edit(path))]
         # If one file has a record, this collection did not change the files without a record.
         unrecorded = unrecorded and all(self.files.edit(path).record is None for path in paths)
+        others = [self._of_other_main(path) for path in toml_plan.other_mains(self.files)]
         for path in paths:
             self._revert_own_entries(self.files.edit(path))
             if unrecorded:
                 self._remove_unrecorded(self.files.edit(path))
-        self._repair_default(target)
+        for planner in others:
+            planner.repair_default(planner.main)
+        self.repair_default(target)
         return self._plan(target)
+
+    def _of_other_main(self, path: str) -> CrioPlanner:
+        """Return the planner of another main file. Both plan the same files, and the unit does not name this one."""
+        other = copy.copy(self)
+        other.context = self.context.for_file(path)._replace(unit=None)
+        other.main = self.files.edit(path)
+        other.current = crio_config.CrioFiles.of(other.context, self.files.overlay())
+        return other
 
     def _belongs_to_main(self, edit: toml_plan.TomlEdit) -> bool:
         """Return whether a file belongs to the configuration of this main file, or to no recorded configuration."""
@@ -249,31 +272,17 @@ class CrioPlanner:
                 edit.document = edit.document.restore(path, edit.original)
         toml_plan.revert_own_entries(edit)
 
-    def _repair_default(self, target: toml_plan.TomlEdit) -> None:
+    def repair_default(self, target: toml_plan.TomlEdit) -> None:
         """Replace a default runtime that is no longer defined, because CRI-O would not start with it.
 
-        Raises NvidiaError if a flag, or a file that this collection does not change, names that default.
+        A default that the plan did not write and that was not defined before stays as it is. Raises NvidiaError if a
+        flag, or a file that this collection does not change, names a default that the plan would remove.
         """
         repaired = False
         # Each iteration changes one file. Then the default runtime of an earlier file may have effect.
         for _attempt in self.current.files:
-            after = self._with_overlay(self.files.overlay())
-            default = after.default_runtime()
-            version = self.context.version
-            if default is None or after.defines(default, version) or not self.current.defines(default, version):
+            if not self._repair_file(self._with_overlay(self.files.overlay()), target):
                 break
-            file = None if after.flagged_default is not None else after.defining_file(crio_config.DEFAULT)
-            if file is None or file.path not in self._own_files(target):
-                raise errors.NvidiaError(
-                    f"{file.path if file else self._unit_path()}: the default runtime is {default}. CRI-O would not"
-                    f" start, because {default} would no longer be defined. Set another default runtime there."
-                )
-            edit = self.files.edit(file.path)
-            previous = edit.original.value(*crio_config.DEFAULT)
-            if isinstance(previous, str) and previous != default and after.defines(previous, version):
-                edit.document = edit.document.set(crio_config.DEFAULT, previous)
-            else:
-                edit.document = edit.document.delete(crio_config.DEFAULT, prune=True)
             repaired = True
         if repaired:
             default = self._with_overlay(self.files.overlay()).default_runtime()
@@ -281,6 +290,33 @@ class CrioPlanner:
                 "The previous default runtime is no longer defined. The default runtime is now"
                 f" {default or crio_config.builtin_runtimes(self.context.version)[0]}."
             )
+
+    def _repair_file(self, after: crio_config.CrioFiles, target: toml_plan.TomlEdit) -> bool:
+        """Repair the default runtime in the file that sets it. Return whether the file was changed."""
+        version, default = self.context.version, after.default_runtime()
+        if default is None or after.defines(default, version):
+            return False
+        file = None if after.flagged_default is not None else after.defining_file(crio_config.DEFAULT)
+        edit = self.files.edit(file.path) if file is not None and file.path in self._own_files(target) else None
+        path = file.path if file is not None else self._unit_path()
+        if not (self.current.defines(default, version) or (edit is not None and _writes_default(edit))):
+            if default != self.current.default_runtime():
+                self.warnings.append(
+                    f"{path}: the default runtime is {default}, but no file defines it, and CRI-O does not start"
+                    " without it. Define the runtime, or set another default runtime there."
+                )
+            return False
+        if edit is None:
+            raise errors.NvidiaError(
+                f"{path}: the default runtime is {default}. CRI-O would not start, because {default} would no longer"
+                " be defined. Set another default runtime there."
+            )
+        previous = edit.original.value(*crio_config.DEFAULT)
+        if isinstance(previous, str) and previous != default and after.defines(previous, version):
+            edit.document = edit.document.set(crio_config.DEFAULT, previous)
+        else:
+            edit.document = edit.document.delete(crio_config.DEFAULT, prune=True)
+        return True
 
     # -- entries of this collection and of others ----------------------------------------------------------------
 
@@ -430,6 +466,12 @@ def _own_tables(edit: toml_plan.TomlEdit) -> list[str]:
     ]
 
 
+def _writes_default(edit: toml_plan.TomlEdit) -> bool:
+    """Return whether the plan changes the default runtime in a file that does not just get its original content."""
+    before, after = (document.value(*crio_config.DEFAULT) for document in (edit.before, edit.document))
+    return before != after and not toml_plan.is_original(edit)
+
+
 def _without_own_entries(edit: toml_plan.TomlEdit, target: toml_plan.TomlEdit) -> toml_document.TomlDocument | None:
     """Return the document of a file with data that lacks the entries of this collection.
 
@@ -439,7 +481,7 @@ def _without_own_entries(edit: toml_plan.TomlEdit, target: toml_plan.TomlEdit) -
         return None
     if edit.record is None:
         return edit.before
-    data = copy.deepcopy(edit.before.data)
+    data = copy.deepcopy(edit.document.data)
     if edit is not target:
         for name in _own_tables(edit):
             toml_plan.lookup(data, crio_config.RUNTIMES).pop(name)

@@ -24,6 +24,7 @@ FACTS = engines_facts.EngineFacts(
         # run: 28.5.2 of Debian sid; read: 1.0.1 (moby #49738).
         ((28, 5), "1.0.0"),
     ),
+    cdi_setting="cdi-spec-dirs",
     options=engines_facts.RUNTIMES | {"extra_modes"},
     device_option=True,
     gpus_option=True,

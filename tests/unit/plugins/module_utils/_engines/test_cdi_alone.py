@@ -170,7 +170,6 @@ def test_refuses_releases_without_cdi(tmp_path: Path, engine: str, version: str)
             "2.1.4",
             {CONFIG_TOML: 'version = 3\n[plugins."io.containerd.cri.v1.runtime"]\nenable_cdi = false\n'},
         ),
-        ("crio", "1.33.0", {"/etc/crio/crio.conf": "[crio.runtime]\ncdi_spec_dirs = []\n"}),
     ],
 )
 def test_refuses_to_leave_a_host_without_cdi(tmp_path: Path, engine: str, version: str, files: dict[str, str]) -> None:
@@ -181,8 +180,28 @@ def test_refuses_to_leave_a_host_without_cdi(tmp_path: Path, engine: str, versio
     with pytest.raises(NvidiaError, match="enable_cdi: true"):
         tree.present(register=False)
     assert tree.files() == before
-    if engine != "crio":
-        assert tree.present(register=False, enable_cdi=True).cdi
+    assert tree.present(register=False, enable_cdi=True).cdi
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "path", "text"),
+    [
+        ("docker", "26.1.5", DAEMON_JSON, '{"cdi-spec-dirs": []}'),
+        ("docker", "28.5.2", DAEMON_JSON, '{"cdi-spec-dirs": [""]}'),
+        ("crio", "1.33.0", PACKAGED, "[crio.runtime]\ncdi_spec_dirs = []\n"),
+    ],
+)
+def test_refuses_an_empty_list_of_directories(tmp_path: Path, engine: str, version: str, path: str, text: str) -> None:
+    tree = tree_of(tmp_path, engine, None, version, {path: text})
+    before = tree.files()
+
+    for enable_cdi in (None, True):
+        with pytest.raises(NvidiaError, match=r"empty list (cdi.spec.dirs).*Remove \1 from its files") as caught:
+            tree.present(register=False, enable_cdi=enable_cdi)
+        assert "enable_cdi: true" not in str(caught.value)
+        assert tree.files() == before
+    tree.write(path, text.replace('""', "").replace("[]", '["/etc/cdi"]'))
+    assert tree.present(register=False).cdi
 
 
 def test_refuses_docker_of_unknown_version(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 import typing as t
 
@@ -26,6 +27,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.program_v
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import EngineTree
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import Host
 
 if t.TYPE_CHECKING:
@@ -188,6 +190,76 @@ def test_removal_keeps_drop_in_of_other_configuration() -> None:
     # The same without a record.
     host.files.records.clear()
     assert not any(file.changed for file in ContainerdPlanner(context).absent().files)
+
+
+UNIT = "[Service]\nExecStart=/usr/bin/containerd --config /etc/gpu/config.toml\n"
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_removal_for_a_unit_keeps_drop_in_of_the_system(tmp_path: Path, recorded: bool) -> None:
+    files = {"/" + MAIN: "version = 3\n", "/etc/systemd/system/gpu.service": UNIT, "/usr/bin/containerd": ""}
+    tree = EngineTree(tmp_path, files=files, live=False)
+    tree.options["engine_version"] = "2.1.4"
+    tree.present(set_as_default=True)
+    tree.write("/etc/gpu/config.toml", tree.text(MAIN) + 'root = "/gpu"\n')
+    before = tree.files()
+    options: dict[str, t.Any] = {"service": "gpu.service"}
+    assert tree.present(options=options, runtime_name="gpu").changed is True
+    assert tree.absent(**options).changed is True
+    assert tree.files() == before
+    if not recorded:
+        shutil.rmtree(tmp_path / "var/lib/gpufleet-nvidia")
+    outcome = tree.absent(**options)
+    assert (outcome.changed, outcome.warnings[:-1]) == (False, [])
+    assert tree.files() == before
+
+
+SECOND = "/etc/engine/second.conf"
+CRI_DEFAULT = '[plugins."io.containerd.grpc.v1.cri".containerd]\ndefault_runtime_name = "nvidia"\n'
+
+
+def test_removal_removes_the_import_of_another_main_file(tmp_path: Path) -> None:
+    tree = EngineTree(tmp_path, files={SECOND: 'version = 2\nimports = ["/etc/site.d/*.toml"]\n'}, live=False)
+    tree.options["engine_version"] = "2.1.4"
+    before = tree.text(SECOND)
+    tree.present(options={"config_path": SECOND}, drop_in_path="/etc/engine/second.d/99-nvidia.toml")
+    tree.write(SECOND, tree.text(SECOND) + "[debug]\n")
+    assert not tree.absent().warnings
+    assert tree.text(SECOND) == before + "[debug]\n"
+    assert not tree.path("/etc/engine/second.d").exists()
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "text", "default"),
+    [
+        ("containerd", "1.7.24", "version = 2\n", CRI_DEFAULT),
+        ("crio", "1.33.0", '[crio]\nx = "y"\n', '[crio.runtime]\ndefault_runtime = "nvidia"\n'),
+    ],
+)
+def test_removal_repairs_the_default_of_another_main_file(
+    tmp_path: Path, engine: str, version: str, text: str, default: str
+) -> None:
+    tree = EngineTree(tmp_path, engine, files={SECOND: text}, live=False)
+    tree.options["engine_version"] = version
+    tree.present(options={"config_path": SECOND}, config_mode="in_place")
+    tree.write(SECOND, default + tree.text(SECOND) if engine == "crio" else tree.text(SECOND) + default)
+    outcome = tree.absent()
+    assert tree.text(SECOND).strip() == text.strip()
+    assert "no longer defined" in outcome.warnings[0]
+    assert not tree.absent().changed
+
+
+@pytest.mark.parametrize("first", [SECOND, "/" + MAIN])
+def test_removal_with_a_drop_in_of_two_main_files(tmp_path: Path, first: str) -> None:
+    files = {"/" + MAIN: "version = 3\n", SECOND: "version = 3\n"}
+    tree = EngineTree(tmp_path, files=files, live=False)
+    tree.options["engine_version"] = "2.1.4"
+    before = tree.files()
+    for path in (first, *(set(files) - {first})):
+        tree.present(options={"config_path": path}, drop_in_path="/" + DROP_IN)
+        assert DROP_IN.rpartition("/")[0] in tree.text(path)
+    assert not tree.absent().warnings
+    assert tree.files() == before
 
 
 # -- unrecorded runtimes ---------------------------------------------------------------------------------------------

@@ -305,12 +305,46 @@ def test_warns_about_an_import_that_stays() -> None:
     host.present()
     host.add(DEBUG, DROP_IN)
     host.files.put(OTHER, V3)
-    warning = host.absent().warnings[0]
+    (warning,) = host.absent().warnings
     assert f"the import {FOLDER}*.toml stays" in warning
     assert warning.endswith(f": {OTHER}, {DROP_IN}.")
     assert DEBUG.strip() in host.drop_in()
     assert "nvidia" not in host.drop_in().partition("\n")[2]
     assert host.text() == V3 + GLOB
+
+
+def replaced_by_ctk(host: Host) -> None:
+    """Replace the own drop-in as `nvidia-ctk runtime configure --set-as-default` does."""
+    header = '[plugins."io.containerd.cri.v1.runtime".containerd]\ndefault_runtime_name = "nvidia"\n\n[plugins'
+    host.files.put(DROP_IN, ENTRY_3.replace("[plugins", header, 1))
+
+
+def test_drop_in_that_ctk_replaced_is_removed() -> None:
+    host = Host(V3, V21)
+    host.present()
+    replaced_by_ctk(host)
+    warnings = host.absent().warnings
+    assert warnings == ("The previous default runtime is no longer defined. The default runtime is now runc.",)
+    assert host.texts == {MAIN: V3}
+
+
+def test_change_of_mode_removes_a_drop_in_that_ctk_replaced() -> None:
+    host = Host(V3, V21)
+    host.present()
+    replaced_by_ctk(host)
+    host.present(config_mode="in_place", runtime_name="gpu")
+    assert list(host.texts) == [MAIN]
+    assert "imports" not in host.text()
+    host.absent()
+    assert host.texts == {MAIN: V3}
+
+
+def test_version_goes_with_a_default_that_the_user_set() -> None:
+    host = Host(None, V17)
+    host.present()
+    host.add(default("nvidia"))
+    host.absent()
+    assert host.texts == {}
 
 
 def test_linked_directory() -> None:

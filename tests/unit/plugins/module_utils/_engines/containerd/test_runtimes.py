@@ -415,6 +415,48 @@ def test_default_that_the_user_set_is_removed_with_the_runtime() -> None:
     assert "The default runtime is now runc" in plan.warnings[0]
 
 
+@BOTH_VERSIONS
+@pytest.mark.parametrize(
+    ("before", "asked", "left"),
+    [
+        ("kata", None, None),
+        ("kata", {"set_as_default": False}, None),
+        ("kata", {"runtime_name": "gpu"}, None),
+        ("runc", None, "runc"),
+    ],
+)
+def test_default_whose_runtime_is_gone_is_not_restored(
+    before: str, asked: dict[str, t.Any] | None, left: str | None, version: Version
+) -> None:
+    host = Host(V2 + RUNC + default(before) + KATA, version)
+    host.present(set_as_default=True, config_mode="in_place")
+    host.edit(KATA, "")
+    plan = host.absent() if asked is None else host.present(config_mode="in_place", **asked)
+    assert host.default == left
+    assert "kata" not in host.text()
+    message = "The previous default runtime is no longer defined. The default runtime is now runc."
+    assert list(plan.warnings) == ([] if left else [message])
+
+
+def test_builtin_runc_is_restored_as_the_default() -> None:
+    host = Host(V2 + default("runc"), V21)
+    host.present(set_as_default=True, config_mode="in_place")
+    host.add('[debug]\nlevel = "info"\n')
+    assert host.absent().warnings == ()
+    assert host.default == "runc"
+
+
+@BOTH_MODES
+def test_warns_about_an_undefined_default_that_was_there_before(mode: str) -> None:
+    text = V2 + RUNC + default("missing")
+    host = Host(text, V21)
+    host.present(set_as_default=True, config_mode=mode)
+    plan = host.absent()
+    assert host.text() == text
+    assert plan.warnings[0].startswith(f"{MAIN}: default_runtime_name is 'missing', but no file defines this runtime")
+    assert not host.absent().warnings
+
+
 @pytest.mark.parametrize("version", [None, V17, V21])
 def test_set_as_default_replaces_an_undefined_default(version: Version) -> None:
     text = V2 + RUNC + default("missing")

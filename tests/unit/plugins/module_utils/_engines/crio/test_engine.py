@@ -447,6 +447,14 @@ def test_present_and_absent(running: Tree) -> None:
     assert running.etc() == before
 
 
+def test_undefined_spelling_does_not_prevent_a_removal(running: Tree) -> None:
+    running.present()
+    site = "/etc/crio/crio.conf.d/site.conf"
+    running.write(site, "[crio.runtime]\ndefault_runtime = 'crun'\nDefault_Runtime = 'runc'\n")
+    assert running.absent().changed
+    assert not running.path(DROP_IN).exists()
+
+
 def test_removed_directory_requires_a_restart(tree: Tree) -> None:
     tree.write(MAIN, CONFIGURATION)
     tree.write("/etc/systemd/system/crio.service", UNIT.format(environment="/none", program="/usr/bin/crio"))

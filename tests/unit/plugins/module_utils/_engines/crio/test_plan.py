@@ -558,6 +558,29 @@ def test_absent_repairs_an_undefined_default(before: str, after: str | None) -> 
     assert f"The default runtime is now {after or 'crun'}." in plan.warnings[0]
 
 
+@pytest.mark.parametrize("step", [absent, present(config_mode="in_place", set_as_default=False)])
+@pytest.mark.parametrize(("before", "after"), [("kata", None), ("crun", "crun")])
+def test_default_whose_runtime_is_gone_is_not_restored(before: str, after: str | None, step: Step) -> None:
+    kata = table("kata", runtime_path='"/kata"')
+    host = Host({MAIN: default(before) + kata}, version=(1, 33))
+    host.present(config_mode="in_place", set_as_default=True)
+    host.edit(MAIN, kata, "")
+    plan = step(host)
+    assert host.default(MAIN) == after
+    assert plan.state.default_runtime == "crun"
+    assert any("no longer defined" in warning for warning in plan.warnings) is (after is None)
+
+
+@BOTH_MODES
+def test_warns_about_an_undefined_default_that_was_there_before(mode: str) -> None:
+    host = Host({MAIN: default("missing")})
+    host.present(config_mode=mode, set_as_default=True)
+    plan = host.absent()
+    assert host.text(MAIN) == default("missing")
+    assert plan.warnings[0].startswith(f"{MAIN}: the default runtime is missing, but no file defines it")
+    assert host.absent().warnings == ()
+
+
 def test_refuses_to_remove_the_default_of_another_file() -> None:
     host = Host({PACKAGED: BUNDLED})
     host.present()

@@ -11,7 +11,9 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import digest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.config import RUNTIMES
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.engine import CRIO
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_crio import (
     DROP_IN,
@@ -83,6 +85,42 @@ def test_other_spelling_beside_own_keys_is_refused(text: str, line: int) -> None
     # In another file, CRI-O decodes own keys on their own.
     host.present(set_as_default=True)
     assert CRIO.configured(host.planner().context).default_runtime == "nvidia"
+
+
+@pytest.mark.parametrize("files", [{}, {SITE: RUNC + default("runc")}])
+@pytest.mark.parametrize("mode", ["drop_in", "in_place"])
+def test_other_spelling_of_an_option(files: dict[str, str], mode: str) -> None:
+    host = Host(files)
+    options = {"Monitor_Path": "/x", "Default_Annotations": {"A": "b"}}
+    asked: dict[str, t.Any] = {"config_mode": mode, "runtime_options": options}
+    path = DROP_IN if mode == "drop_in" else MAIN
+    for _run in range(2):
+        host.present(**asked)
+        entries = {"monitor_path": "/x", "default_annotations": {"A": "b"}}
+        assert host.runtime(path=path) == {"runtime_path": NVIDIA, "runtime_type": "oci", **entries}
+    assert host.present(**asked).action is Action.NONE
+    host.absent()
+    assert list(host.files.content) == list(files)
+
+
+@pytest.mark.parametrize("asked", [{}, {"runtime_options": {"monitor_path": "/x"}}])
+@pytest.mark.parametrize("spelled", [("monitor_path", "Monitor_Path"), ("Monitor_Path",)])
+def test_own_entries_in_another_spelling_are_replaced(spelled: tuple[str, ...], asked: dict[str, t.Any]) -> None:
+    """Earlier releases wrote runtime_options in the spelling of the task."""
+    host = Host({SITE: RUNC + default("runc")})
+    host.present()
+    record = host.files.records[DROP_IN]
+    lines = "".join(f'{name} = "/{name}"\n' for name in spelled)
+    text = host.text().replace('monitor_path = "/usr/bin/conmon"\n', lines)
+    keys = {key: value for key, value in (record.keys or {}).items() if key[-1] != "monitor_path"}
+    keys.update({(*RUNTIMES, "nvidia", name): f"/{name}" for name in spelled})
+    host.files.put(DROP_IN, text)
+    host.files.records[DROP_IN] = record._replace(keys=keys, written=(digest(text.encode()),))
+    host.present(**asked)
+    expected = asked.get("runtime_options", {}).get("monitor_path", "/usr/bin/conmon")
+    assert host.runtime() == {"runtime_path": NVIDIA, "runtime_type": "oci", "monitor_path": expected}
+    host.absent()
+    assert list(host.files.content) == [SITE]
 
 
 def test_names_of_runtimes_are_exact() -> None:
