@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 FILE = ROOT / "tests/unit/files/released_trees.txt"
 # Releases and their commits.
-RELEASES = {"1.0.0": "646835fa", "1.1.0": "a1531980"}
+RELEASES = {"1.0.0": "646835fa", "1.1.0": "a1531980", "1.2.0": "fcf16761"}
 # Names of trees in tests/compare_versions.
 CHOSEN = (
     "docker: kubeadm guide",
