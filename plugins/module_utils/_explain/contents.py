@@ -169,6 +169,11 @@ class Specifications(t.NamedTuple):
             found += [json_data.get(by_name.get(name), "containerEdits", {}) for name in own]
         return found
 
+    def variables(self, names: t.Iterable[str]) -> dict[str, str]:
+        """Return the variables that the devices ``names`` add."""
+        entries = [entry for edits in self.edits(names) for entry in _list(edits, "env") if isinstance(entry, str)]
+        return {name: value for name, _sign, value in (entry.partition("=") for entry in entries)}
+
     def expected(self, names: t.Iterable[str]) -> Expected:
         """Return what a container with the devices ``names`` gets."""
         edits = self.edits(names)

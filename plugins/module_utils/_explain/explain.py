@@ -33,6 +33,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
     rules as explain_rules,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import runtime_settings
 
 if t.TYPE_CHECKING:
@@ -88,10 +89,14 @@ class _Explainer:
         if self.by_nri:
             named = dict.fromkeys([*container.cdi_devices, *container.nri_devices])
             container = container._replace(cdi_devices=tuple(named), request_known=True)
-        # Network devices, and GPUs of other vendors, are also requested by CDI.
-        own = tuple(name for name in container.cdi_devices if _is_of_nvidia(name, host))
+        # Network devices, and GPUs of other vendors, are also requested by CDI. So are GPUDirect Storage and IMEX
+        # channels, beside GPUs that are requested in another way.
         others = (*container.cdi_devices, *container.as_paths)
-        self.foreign = tuple(name for name in others if not _is_of_nvidia(name, host))
+        asks = bool(container.gpus or self._asked().devices)
+        self.foreign = tuple(
+            name for name in others if not _is_of_nvidia(name, host) or (asks and _adds_no_gpu(name, host))
+        )
+        own = tuple(name for name in container.cdi_devices if name not in self.foreign)
         paths = tuple(name for name in container.as_paths if name not in self.foreign)
         container = container._replace(
             program=host.program or container.program,
@@ -152,7 +157,8 @@ class _Explainer:
             chosen = [name for request in container.gpus for name in request.capabilities]
             known = [name for name in chosen if name in runtime_settings.ALL_CAPABILITIES]
             found.update({explain_rules.DRIVER_CAPABILITIES: ",".join(known)} if known else {})
-        return found
+        # The engine adds the variables of CDI devices to those of the container.
+        return {**found, **self.host.engine_specifications.variables(self.foreign)}
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
@@ -477,6 +483,14 @@ def _is_of_nvidia(name: str, host: hosts.ExplainedHost) -> bool:
     vendor = name.partition("/")[0]
     nodes = host.engine_specifications.expected([name]).devices
     return f".{vendor}".endswith(".nvidia.com") or any(node.startswith("/dev/nvidia") for node in nodes)
+
+
+def _adds_no_gpu(name: str, host: hosts.ExplainedHost) -> bool:
+    """Return whether a CDI device is known to have no GPU: another class, and no such node in its specification."""
+    specifications = host.engine_specifications
+    is_gpu = name.partition("=")[0].rpartition("/")[2] == "gpu" or name not in specifications.devices
+    nodes = () if is_gpu else specifications.expected([name]).devices
+    return not is_gpu and not any(device_nodes.GPU_NODE.fullmatch(node) for node in nodes)
 
 
 def _gpu_names(container: explain_container.Container) -> tuple[str, ...]:

@@ -270,6 +270,58 @@ def test_a_specification_of_other_devices_needs_no_libcuda() -> None:
     assert verdict(explain.explain(given, values.HOST._replace(engine_specifications=found))) == (True, "ok")
 
 
+GDS = "nvidia.com/gds=all"
+CHANNEL = "k8s.compute-domain.nvidia.com/claim=u1-channel-0"
+
+
+def host_with(name: str, node: str, **facts: t.Any) -> explain_host.ExplainedHost:
+    """Return a host with the device ``name`` in a specification that hides all GPUs, as those of this collection do."""
+    kind, _sign, device = name.partition("=")
+    edits = {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
+    document = {"kind": kind, "devices": [values.device(device, node)], "containerEdits": edits}
+    found = values.SPECIFICATIONS._replace(
+        devices={**values.SPECIFICATIONS.devices, name: "/x"},
+        documents={**values.SPECIFICATIONS.documents, "/x": document},
+    )
+    host = values.HOST._replace(engine_specifications=found, runtime_specifications=found, mountinfo=values.mounts())
+    return host._replace(**facts)
+
+
+@pytest.mark.parametrize(
+    ("given", "facts", "code"),
+    [
+        (values.container("all"), {}, "runtime-not-nvidia"),
+        # The variable of the specification hides the GPUs from the runtime.
+        (values.with_nvidia("all"), {}, None),
+        (
+            values.with_gpus(-1, state=explain_container.CREATED, pid=None),
+            {"programs": frozenset()},
+            "gpus-unsupported",
+        ),
+        (values.with_gpus(-1), {"engine_version": "29.0.0"}, "devices-missing"),
+    ],
+)
+def test_gpus_beside_a_device_without_gpus(
+    given: explain_container.Container, facts: dict[str, t.Any], code: str | None
+) -> None:
+    """The GPUs are checked although the engine adds the other device."""
+    config = {"linux": {"devices": [{"path": "/dev/nvidia-fs0"}]}}
+    container = given._replace(cdi_devices=(GDS,), config=config)
+    found = explain.explain(container, host_with(GDS, "/dev/nvidia-fs0", **facts))
+    assert found["ok"] is False, found
+    assert code in (None, found["code"])
+
+
+def test_a_gpu_of_a_device_plugin_beside_a_compute_domain() -> None:
+    node = "/dev/nvidia-caps-imex-channels/channel0"
+    config = {"linux": {"devices": [{"path": node}]}}
+    container = values.container("0", cdi_devices=(CHANNEL,), config=config)
+    assert verdict(explain.explain(container, host_with(CHANNEL, node))) == (False, "runtime-not-nvidia")
+    # A claim whose file is unknown may have the GPU.
+    found = explain.explain(container, values.HOST._replace(mountinfo=values.mounts()))
+    assert found["code"] != "runtime-not-nvidia"
+
+
 def test_all_devices_of_a_specification_that_lacks_a_gpu() -> None:
     document = {
         **values.SPECIFICATION,
