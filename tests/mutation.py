@@ -180,7 +180,7 @@ class Coverage:
             self._lines[path] = self._data.contexts_by_lineno(path)
         lines = self._lines[path]
         # Lines inside a constant of several lines have no data of their own.
-        contexts = set(lines.get(mutant.line) or lines.get(mutant.statement, ()))
+        contexts = set(lines.get(mutant.line) or lines.get(mutant.statement) or ())
         if "" in contexts:
             contexts = {context for found in lines.values() for context in found}
         tests = {context.rpartition("|")[0] for context in contexts if context}
