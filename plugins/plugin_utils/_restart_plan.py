@@ -110,7 +110,6 @@ class Planner:
         self._restartable: tuple[str, ...] = ()
         if options.restart_mode != NONE:
             self._restartable = (*(e["target"] for e in running if e["service"]), *self.interrupted)
-        self._known = {engine["target"] for engine in engines}
         self._reloadable: tuple[str, ...] = ()
         if options.restart_mode in ("auto", "signal"):
             self._reloadable = tuple(e["target"] for e in running if not e["service"])
@@ -126,7 +125,6 @@ class Planner:
             The plan. The caller gives each entry an ``id``.
         """
         results = [self._permitted(result) for result in results]
-        self._restartable += tuple(r["target"] for r in results if self._is_found_by_name(r))
         configured = [result for result in results if "error" not in result]
         entries = [self._entry(result) for result in configured if self._has_work(result)]
         return Plan(
@@ -136,10 +134,14 @@ class Planner:
             errors=tuple(f"{result['target']}: {result['error']}" for result in results if "error" in result),
         )
 
-    def _is_found_by_name(self, result: Result) -> bool:
-        """Return whether only the task that configured the engine found it, by the name of its unit, and it runs."""
-        is_new = result["target"] not in self._known and engines_selection.is_of_unit(result["target"])
-        return is_new and self._options.restart_mode != NONE and bool(result.get("pending_action"))
+    def _is_restartable(self, result: Result) -> bool:
+        target = result["target"]
+        if target in self._restartable:
+            return True
+        # An inspection may not find a unit that the user names. Then the task that configured it knows whether it runs.
+        is_new = all(engine["target"] != target for engine in self._selection.engines)
+        is_running = engines_selection.is_of_unit(target) and bool(result.get("pending_action"))
+        return is_new and is_running and self._options.restart_mode != NONE
 
     def _permitted(self, result: Result) -> Result:
         """Return the result without a restart that the mode does not permit, and that the files do not need."""
@@ -157,7 +159,7 @@ class Planner:
         This is a change, so that the handlers also run after a play that ended before its handlers.
         """
         target = result["target"]
-        if target in self._restartable:
+        if self._is_restartable(result):
             return bool(result["restart_required"]) or target in self.interrupted
         by_signal = target in self._reloadable and result["pending_action"] == RELOAD
         return bool(result["restart_required"]) and by_signal
@@ -166,7 +168,7 @@ class Planner:
         target = result["target"]
         if not (result["changed"] or result["restart_required"] or target in self.interrupted):
             return False
-        return target in self._restartable or (target in self._reloadable and self._action(result) == RELOAD)
+        return self._is_restartable(result) or (target in self._reloadable and self._action(result) == RELOAD)
 
     def _action(self, result: Result) -> str:
         target = result["target"]
@@ -250,7 +252,7 @@ class Planner:
         for result in configured:
             target = result["target"]
             by_signal = target in self._reloadable and result["pending_action"] == RELOAD
-            if result["restart_required"] and target not in self._restartable and not by_signal:
+            if result["restart_required"] and not self._is_restartable(result) and not by_signal:
                 yield (
                     f"{target} still runs with its previous configuration, and this play does not restart it. Restart"
                     " it."

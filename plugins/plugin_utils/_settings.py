@@ -39,7 +39,7 @@ _OWN = "List a variable of your own in nvidia_own_variables."
 _EDITS = 2
 # A name needs this many characters for each edit that makes it the name of a variable.
 _CHARACTERS_PER_EDIT = 3
-_SET_BY_TASKS = re.compile(r"\b(?:register|loop_var|index_var): (nvidia_\w+)")
+_REGISTER = re.compile(r"\bregister: (nvidia_\w+)")
 _LOOP_VAR = re.compile(r"\b(?:loop_var|index_var): (nvidia_\w+)")
 _NAME = re.compile(r"\bnvidia_\w+")
 _OPTIONAL = re.compile(r"\b(nvidia_\w+) \| default\(")
@@ -95,19 +95,20 @@ def known_variables(collection: Path) -> Known:
         texts = [path.read_text(encoding="utf-8") for path in role.rglob("*.yml") if path.parent.name != "meta"]
         named[role.name] = frozenset(_NAME.findall("\n".join(texts)))
         for path in [*role.glob("tasks/*.yml"), *role.glob("handlers/*.yml")]:
-            internal.update(_SET_BY_TASKS.findall(path.read_text(encoding="utf-8")))
-            loops.update(_LOOP_VAR.findall(path.read_text(encoding="utf-8")))
+            text = path.read_text(encoding="utf-8")
+            internal.update(_REGISTER.findall(text))
+            loops.update(_LOOP_VAR.findall(text))
             _add_values_of_tasks(given, _load(path))
     _add_values(given, defaults)
     options.update({HOST_ROOT: {"type": "path"}, SERIAL: {"type": "raw"}})
     for path in (collection / "playbooks").glob("*.yml"):
         text = path.read_text(encoding="utf-8")
-        internal.update(_SET_BY_TASKS.findall(text))
+        internal.update(_REGISTER.findall(text))
         loops.update(_LOOP_VAR.findall(text))
         optional.update(_OPTIONAL.findall(text))
         _add_values_of_tasks(given, _load(path))
     settings = frozenset(options) | optional
-    set_inside = frozenset(internal) | (frozenset(given) - settings)
+    set_inside = frozenset(internal | loops) | (frozenset(given) - settings)
     known = Known(options, settings, set_inside, frozenset(loops), given, defaults, named)
     return known._replace(named={name: names & settings for name, names in named.items()})
 

@@ -291,16 +291,16 @@ def test_audit(work: Path) -> None:
     assert_harmless(run)
 
 
-INSPECTION_BY_ROOT, INSPECTION_BY_NOBODY = INFO, f"{INFO}.nobody"
+INFO_AS_ROOT, INFO_AS_USER = INFO, f"{INFO}.nobody"
 
 
 @pytest.mark.parametrize(
     ("users", "inspections"),
     [
-        ("nobody", [INSPECTION_BY_ROOT, INSPECTION_BY_NOBODY]),
-        ("all", [INSPECTION_BY_ROOT]),
-        (["all"], [INSPECTION_BY_ROOT]),
-        (["all", "nobody"], [INSPECTION_BY_ROOT, INSPECTION_BY_NOBODY]),
+        ("nobody", [INFO_AS_ROOT, INFO_AS_USER]),
+        ("all", [INFO_AS_ROOT]),
+        (["all"], [INFO_AS_ROOT]),
+        (["all", "nobody"], [INFO_AS_ROOT, INFO_AS_USER]),
     ],
 )
 def test_audit_runs_as_root_and_as_each_named_user(work: Path, users: str | list[str], inspections: list[str]) -> None:

@@ -12,6 +12,9 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import records as cdi_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import facts as engines_facts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
@@ -20,8 +23,8 @@ CRITICAL, WARNING, INFO = "critical", "warning", "info"
 SEVERITIES = (CRITICAL, WARNING, INFO)
 # The subject of findings about the driver.
 DRIVER = "driver"
-GPU_NAMES = "nvidia.com/gpu="
-_DEFAULT_SPEC = "/etc/cdi/nvidia.yaml"
+GPU_NAMES = f"{core_constants.GPU_KIND}="
+_DEFAULT_SPEC = cdi_records.default_path(core_constants.GPU_KIND, cdi_options.YAML)
 # The number of sentences that one finding joins.
 _JOINED = 5
 

@@ -174,6 +174,10 @@ class Specifications(t.NamedTuple):
         entries = [entry for edits in self.edits(names) for entry in _list(edits, "env") if isinstance(entry, str)]
         return {name: value for name, _sign, value in (entry.partition("=") for entry in entries)}
 
+    def has_gpu_node(self, name: str) -> bool:
+        """Return whether the device ``name`` adds the node of a GPU."""
+        return any(device_nodes.GPU_NODE.fullmatch(node) for node in self.expected([name]).devices)
+
     def expected(self, names: t.Iterable[str]) -> Expected:
         """Return what a container with the devices ``names`` gets."""
         edits = self.edits(names)

@@ -33,7 +33,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
     rules as explain_rules,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import runtime_settings
 
 if t.TYPE_CHECKING:
@@ -488,9 +487,8 @@ def _is_of_nvidia(name: str, host: hosts.ExplainedHost) -> bool:
 def _adds_no_gpu(name: str, host: hosts.ExplainedHost) -> bool:
     """Return whether a CDI device is known to have no GPU: another class, and no such node in its specification."""
     specifications = host.engine_specifications
-    is_gpu = name.partition("=")[0].rpartition("/")[2] == "gpu" or name not in specifications.devices
-    nodes = () if is_gpu else specifications.expected([name]).devices
-    return not is_gpu and not any(device_nodes.GPU_NODE.fullmatch(node) for node in nodes)
+    is_known = name in specifications.devices and name.partition("=")[0].rpartition("/")[2] != "gpu"
+    return is_known and not specifications.has_gpu_node(name)
 
 
 def _gpu_names(container: explain_container.Container) -> tuple[str, ...]:

@@ -174,7 +174,7 @@ class Selected:
         if not self.gpus:
             return None
         # Other devices of the request, such as those of GPUDirect Storage, may be in other files.
-        of_gpus = [name for name in self.cdi if self._has_gpu_node(name)] or list(self.cdi)
+        of_gpus = [name for name in self.cdi if self.specifications.has_gpu_node(name)] or list(self.cdi)
         path = self.specifications.devices[of_gpus[0]]
         advice = cdi_writers.advice_to_write_again(of_gpus[0])
         have = {*self.expected.devices, *contents.devices}
@@ -195,9 +195,6 @@ class Selected:
             problem = f"{path} does not describe {core_text.listed(others)} of this host"
             return explain_result.remark(DEVICES, "cdi-partial", [(problem, advice)])
         return None
-
-    def _has_gpu_node(self, device: str) -> bool:
-        return any(device_nodes.GPU_NODE.fullmatch(node) for node in self.specifications.expected([device]).devices)
 
     def _closed(self) -> Step | None:
         """Return the step for a requested device with nodes that the container may not both read and write."""

@@ -322,7 +322,7 @@ def assignments(variables: t.Mapping[str, str]) -> Settings:
     """Return settings with the variables of nvidia-ctk among ``variables``."""
     found = (f"{name}={value}" for name, value in sorted(variables.items()) if name.startswith(_VARIABLES))
     # Unlike in commands, a dollar sign has no meaning here (systemd.exec(5)).
-    return [("Environment", _quoted_argument(assignment).replace("$$", "$")) for assignment in found]
+    return [("Environment", _quoted(assignment)) for assignment in found]
 
 
 def _path_condition(path: str) -> tuple[str, str]:
@@ -343,8 +343,12 @@ def _command_line(arguments: t.Iterable[str]) -> str:
 
 
 def _quoted_argument(argument: str) -> str:
-    escaped = argument.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    return escaped if re.fullmatch(r"[^\s\"'\\;]+", argument) else f'"{escaped}"'
+    return _quoted(argument.replace("$", "$$"))
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return escaped if re.fullmatch(r"[^\s\"'\\;]+", text) else f'"{escaped}"'
 
 
 # -- the environment of the toolkit's service --------------------------------------------------------------------------

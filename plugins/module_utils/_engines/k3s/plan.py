@@ -153,8 +153,9 @@ class K3sPlanner:
             return default
         record = self.context.files.record(self.path)
         recorded = (record.keys or {}).get(_KEY) if record is not None else None
-        lines = _lines(self.content) if recorded is not None else []
-        exists = any(k3s_config.is_own_line(line, str(recorded)) for line in lines)
+        if recorded is None:
+            return None
+        exists = any(k3s_config.is_own_line(line, str(recorded)) for line in _lines(self.content))
         return str(recorded) if exists else None
 
     def _file(self, name: str) -> core_plan.PlannedFile:

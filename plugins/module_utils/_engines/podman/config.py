@@ -12,6 +12,7 @@ earlier directory, and links are ignored. This file does not read a user's home,
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import typing as t
 
@@ -95,22 +96,21 @@ class ContainersConf:
 
     def cdi_dirs(self, before: str | None = None) -> CdiDirs:
         """Return the setting after all files, or after those that are read before the file ``before``."""
-        found = CdiDirs(self._default)
-        for path, document in self.files:
-            if path == before:
-                break
-            if document.has(*CDI_DIRS):
-                found = found.after(document.value(*CDI_DIRS))
-        return found
+        read = itertools.takewhile(lambda file: file.path != before, self.files)
+        return next((setting for _file, setting in reversed([*self._settings(read)])), CdiDirs(self._default))
 
     def replacing_file(self) -> ConfFile | None:
         """Return the last file whose setting replaces that of the files before it."""
-        setting, replacing = CdiDirs(self._default), None
-        for file in self.files:
+        settings = [*self._settings(self.files)]
+        return next((file for file, setting in reversed(settings) if not setting.appends), None)
+
+    def _settings(self, files: t.Iterable[ConfFile]) -> t.Iterator[tuple[ConfFile, CdiDirs]]:
+        """Yield each file that has the setting, with the setting after this file."""
+        setting = CdiDirs(self._default)
+        for file in files:
             if file.document.has(*CDI_DIRS):
                 setting = setting.after(file.document.value(*CDI_DIRS))
-                replacing = replacing if setting.appends else file
-        return replacing
+                yield file, setting
 
     def runtime_programs(self, name: str) -> tuple[str, ...]:
         """Return the paths at which Podman searches the program of a runtime. A later file replaces them."""
