@@ -75,8 +75,8 @@ def own_line(name: str) -> bytes:
 
 
 def is_own_line(line: bytes, name: str) -> bool:
-    """Return whether a line is own_line(), which an editor may have saved with quotes or with another end."""
-    pattern = rf"{DEFAULT_RUNTIME}:[ \t]*(['\"]?){re.escape(name)}\1[ \t]*\r?\n?"
+    """Return whether a line is own_line(), which somebody may have saved with quotes, a comment or another end."""
+    pattern = rf"{DEFAULT_RUNTIME}:[ \t]+(['\"]?){re.escape(name)}\1(?:[ \t]+#[^\r\n]*)?[ \t]*\r?\n?"
     return re.fullmatch(pattern.encode(), line) is not None
 
 

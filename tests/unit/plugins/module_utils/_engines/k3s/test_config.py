@@ -22,6 +22,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s.confi
     config_file,
     data_dir,
     flags,
+    is_own_line,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
 
@@ -226,3 +227,18 @@ def test_unreadable_files(tmp_path: Path) -> None:
     link.symlink_to("loop.yaml")
     with pytest.raises(NvidiaError, match="loop"):
         RancherSettings(K3S, host, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b"default-runtime: nvidia\n", True),
+        (b"default-runtime: 'nvidia' # mine", True),
+        (b"default-runtime: nvidia2\n", False),
+        # In YAML, a colon and a number sign need a blank.
+        (b"default-runtime:nvidia\n", False),
+        (b"default-runtime: nvidia#1\n", False),
+    ],
+)
+def test_lines_that_set_the_default_runtime(line: bytes, expected: bool) -> None:
+    assert is_own_line(line, "nvidia") is expected

@@ -156,14 +156,16 @@ def test_path_beside_another_config_file(tmp_path: Path, program: str) -> None:
     assert not node.own_file.exists()
 
 
-@pytest.mark.parametrize("end", ["", "\r\n", "  \n"])
+@pytest.mark.parametrize("end", ["", "\r\n", "  \n", " # mine\n"])
 @pytest.mark.parametrize("value", ["nvidia", '"nvidia"', "'nvidia'"])
 @pytest.mark.parametrize("other", ["", "node-label: [a=b]\n"])
 def test_absent_removes_the_line_that_an_editor_saved(tmp_path: Path, end: str, value: str, other: str) -> None:
     node = node_with(tmp_path)
     node.present(set_as_default=True)
     header = OWN.partition(b"\n")[0].decode()
-    node.own_file.write_bytes(f"{header}{end or chr(10)}{other}default-runtime: {value}{end}".encode())
+    node.own_file.write_bytes(
+        f"{header}{end.replace(' # mine', '') or chr(10)}{other}default-runtime: {value}{end}".encode()
+    )
     result = node.absent()
     assert result.default_runtime != "nvidia"
     assert (node.own_file.read_text() if node.own_file.exists() else "") == other
