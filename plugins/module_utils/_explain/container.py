@@ -16,10 +16,9 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import rules as explain_rules
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
-
     Data = t.Mapping[str, t.Any]
 
 
@@ -57,7 +56,7 @@ class User(t.NamedTuple):
 class Container(t.NamedTuple):
     """A container as its engine reports it.
 
-    - ``identifier``, ``name``: the full ID, and the name by which people know it.
+    - ``identifier``, ``name``: the full ID, and the name by which people know it: in a pod NAMESPACE/POD/NAME.
     - ``state``: CREATED, RUNNING or EXITED. ``error`` is the engine's reason why it did not start.
     - ``pid``: its first process, None if it does not run.
     - ``runtime``: the name of the runtime; ``program``: the path or name of its program. Empty: unknown.
@@ -218,10 +217,13 @@ def from_docker(data: Data, programs: t.Mapping[str, str], config: Data | None) 
     host: dict[str, t.Any] = json_data.get(data, "HostConfig", {})
     requests: list[t.Any] = json_data.get(host, "DeviceRequests", [])
     runtime = json_data.get(host, "Runtime", "")
+    in_pod = cri.pod_names(json_data.get(settings, "Labels", {}))
     devices: list[t.Any] = json_data.get(host, "Devices", [])
     paths = (json_data.get(entry, "PathOnHost", "") for entry in devices)
     cdi = [entry for entry in requests if json_data.get(entry, "Driver", "") == _CDI_DRIVER]
-    return _inspected("docker", data, config)._replace(
+    inspected = _inspected("docker", data, config)
+    return inspected._replace(
+        name=in_pod[0] if in_pod else inspected.name,
         runtime=runtime,
         program=programs.get(runtime, "") or runtime,
         runtime_known=not programs or runtime in ("", *programs) or _is_shim(runtime),

@@ -40,6 +40,9 @@ if t.TYPE_CHECKING:
 # Names and IDs of Docker (daemon/names of moby) and of Podman, and the status for a container that does not exist.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _ID = re.compile(r"[0-9a-f]{1,64}")
+# [NAMESPACE/]POD/NAME of a container that a kubelet made. In cri-dockerd, the sandbox of a pod has the NAME "POD"
+# (core/sandbox_helpers.go of 0.3).
+_IN_POD = re.compile(r"(?:[a-z0-9][a-z0-9.-]*/){1,2}[a-z0-9][a-z0-9-]*")
 _NOT_FOUND = 404
 _CRI_ENGINES = tuple(name for name, facts in flavors.FACTS.items() if facts.cri)
 
@@ -82,7 +85,7 @@ class _EngineError(Exception):
 
 
 def find(name: str, selector: Selector, host: hostfs.HostFS, run: core_plan.Runner) -> FoundContainer:
-    """Return the container ``name``: its name, its ID or the beginning of that. For a CRI also [NAMESPACE/]POD/NAME.
+    """Return the container ``name``: its name, its ID or the beginning of that. In a pod also [NAMESPACE/]POD/NAME.
 
     Raises HostError if there is none (the message says where it was searched) or several, and NvidiaError for an
     offline tree.
@@ -91,24 +94,23 @@ def find(name: str, selector: Selector, host: hostfs.HostFS, run: core_plan.Runn
         raise errors.NvidiaError("An offline tree has no containers. Run the task without container.")
     searched: list[str] = []
     candidates: list[_Candidate] = []
-    with_pods = selector.engine in (None, *_CRI_ENGINES)
-    all_listed = True
+    listed: list[str] = []
     for target in _targets(selector, host):
         try:
             found, where = _search(name, target, selector, host, run)
         except _EngineError as error:
             searched.append(f"{target} ({error})")
-            all_listed = all_listed and target.engine not in _CRI_ENGINES
             continue
         candidates += found
+        # Another socket may be that of another engine.
+        listed += [] if selector.socket else [str(target)]
         searched.append(f"{target} ({where})")
-    if with_pods:
+    if selector.engine in (None, *_CRI_ENGINES):
         others = _bundles(name, candidates, host)
         candidates += [other for other in others if selector.engine in (None, other.engine)]
         searched.append("bundles of running containers")
     matching = _matching(name, candidates)
-    # A container of a CRI that does not answer may exist, whatever the kubelet reported earlier.
-    never_created = _of_kubelet(name, host, run) if with_pods and all_listed and not matching else None
+    never_created = None if matching else _of_kubelet(name, listed, host, run)
     if never_created is not None:
         return never_created
     chosen = _only(name, matching, searched)
@@ -146,12 +148,17 @@ def _only(name: str, found: t.Sequence[_Candidate], searched: t.Sequence[str]) -
     )
 
 
-def _of_kubelet(name: str, host: hostfs.HostFS, run: core_plan.Runner) -> FoundContainer | None:
-    """Return a container of a pod that was never created, with the last error of the pod; None if there is none."""
+def _of_kubelet(
+    name: str, listed: t.Collection[str], host: hostfs.HostFS, run: core_plan.Runner
+) -> FoundContainer | None:
+    """Return a container of a pod that was never created, with the last error of the pod; None if there is none.
+
+    ``listed`` are the targets that do not have it.
+    """
     # Imported here, because most containers exist and do not need it.
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import pod_errors  # noqa: PLC0415
 
-    error = pod_errors.last_error(host, run, name) if "/" in name else None
+    error = pod_errors.last_error(host, run, name, listed) if _IN_POD.fullmatch(name) else None
     if error is None:
         return None
     container = explain_container.Container(
@@ -234,36 +241,55 @@ def _configured(
 def _of_docker(
     name: str, host: hostfs.HostFS, socket: str, programs: t.Mapping[str, str], state: explain_host.ReportedEngine
 ) -> list[_Candidate]:
-    def inspected(of: str) -> unix_socket.HttpResponse:
-        return _docker_answer(host, socket, f"/containers/{quote(of, safe='')}/json")
-
     def read(identifier: str) -> FoundContainer:
-        data = _docker_data(socket, inspected(identifier))
+        data = _docker_data(socket, _docker_inspect(host, socket, identifier))
         bundle = _bundle(host, identifier)
         container = explain_container.from_docker(_object(data), programs, _config(host, bundle))
         return FoundContainer(_with_program(container, host, bundle), state)
 
-    def candidate(entry: t.Any, names: t.Iterable[str]) -> _Candidate:
+    def candidate(entry: t.Any) -> _Candidate:
         identifier = json_data.field(entry, "Id", str)
-        return _Candidate("docker", identifier, tuple(name.lstrip("/") for name in names), lambda: read(identifier))
+        in_pod = cri.pod_names(json_data.get(entry, "Labels", {}))
+        names = in_pod or tuple(name.lstrip("/") for name in json_data.strings(entry, "Names"))
+        created = json_data.get(entry, "Created", 0) if in_pod else 0
+        return _Candidate("docker", identifier, names, lambda: read(identifier), created)
 
-    # Another name cannot belong to a container of Docker, and may be another request.
-    answer = inspected(name) if _NAME.fullmatch(name) else None
-    if answer is None or answer.status == _NOT_FOUND:
-        return []
     try:
-        if not answer.refused:
-            data = _docker_data(socket, answer)
-            return [candidate(data, [json_data.field(data, "Name", str)])]
-        # The beginning of several IDs. The list names their containers. If it is too long, the error is Docker's
-        # refusal.
-        try:
-            listed = _docker_data(socket, _docker_answer(host, socket, "/containers/json?all=1"))
-        except _EngineError as error:
-            raise _refused(socket, answer) from error
-        return [candidate(entry, json_data.strings(entry, "Names")) for entry in json_data.check(listed, list)]
+        return [candidate(entry) for entry in _docker_entries(name, host, socket)]
     except ValueError as error:
         raise _EngineError(f"its description of containers is not valid: {error}") from error
+
+
+def _docker_entries(name: str, host: hostfs.HostFS, socket: str) -> list[t.Any]:
+    """Return the containers that ``name`` may mean, as Docker lists them. Of those of pods, the newest is the last.
+
+    Raises _EngineError, and ValueError if the answer is not a description of containers.
+    """
+    if _IN_POD.fullmatch(name):
+        labels = [f"{label}={value}" for label, value in cri.kubelet_labels(name).items()]
+        # Docker lists the newest first (byCreatedDescending in daemon/list.go of moby). Its times are whole seconds.
+        return _docker_list(host, socket, f"&filters={quote(json.dumps({'label': labels}))}")[::-1]
+    # Another name cannot belong to a container of Docker, and may be another request.
+    answer = _docker_inspect(host, socket, name) if _NAME.fullmatch(name) else None
+    if answer is None or answer.status == _NOT_FOUND:
+        return []
+    if not answer.refused:
+        data = _docker_data(socket, answer)
+        own = json_data.field(data, "Name", str)
+        return [{"Id": data.get("Id"), "Names": [own]}]
+    # The beginning of several IDs. The list names their containers. If it is too long, the error is Docker's refusal.
+    try:
+        return _docker_list(host, socket)
+    except _EngineError as error:
+        raise _refused(socket, answer) from error
+
+
+def _docker_list(host: hostfs.HostFS, socket: str, filters: str = "") -> list[t.Any]:
+    return json_data.check(_docker_data(socket, _docker_answer(host, socket, f"/containers/json?all=1{filters}")), list)
+
+
+def _docker_inspect(host: hostfs.HostFS, socket: str, name: str) -> unix_socket.HttpResponse:
+    return _docker_answer(host, socket, f"/containers/{quote(name, safe='')}/json")
 
 
 def _docker_answer(host: hostfs.HostFS, socket: str, request: str) -> unix_socket.HttpResponse:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled, errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import distributions, kubelet
 
 if t.TYPE_CHECKING:
@@ -37,11 +37,14 @@ class PodError(t.NamedTuple):
     message: str
 
 
-def last_error(host: hostfs.HostFS, run: core_plan.Runner, name: str) -> PodError | None:
+def last_error(host: hostfs.HostFS, run: core_plan.Runner, name: str, listed: t.Collection[str]) -> PodError | None:
     """Return the last error of a pod in the kubelet's journal; None without a kubelet or an error.
 
     ``name`` is [NAMESPACE/]POD/CONTAINER, as for a container of a pod. Errors that name only other containers of the
-    pod do not count.
+    pod do not count. ``listed`` are the targets that do not have the container. None without the engine of the kubelet
+    among them: the container may exist, whatever the kubelet reported earlier.
+
+    Raises NvidiaError if the engine is not known without a Python package that this host lacks.
     """
     parts = name.split("/")
     if not host.live or len(parts) not in (2, 3):
@@ -54,10 +57,14 @@ def last_error(host: hostfs.HostFS, run: core_plan.Runner, name: str) -> PodErro
         target = kubelet.target_of_endpoint(host, settings.endpoint, found.distribution.name)
     except errors.NvidiaError:
         return None
+    if settings.missing_package is not None and target is None:
+        bundled.import_bundled(settings.missing_package)
+    if target is None or target not in listed:
+        return None
     argv = ["journalctl", "--unit", found.unit.name, "--output=cat", "--no-pager", "--boot", f"--lines={_LINES}"]
     status, output, _errors = run(host.argv(argv))
     message = _last(output.splitlines(), parts) if status == 0 else ""
-    return PodError((target or "containerd").partition("/")[0], message) if message else None
+    return PodError(target.partition("/")[0], message) if message else None
 
 
 def _last(lines: t.Sequence[str], parts: t.Sequence[str]) -> str:

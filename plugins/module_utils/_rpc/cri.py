@@ -111,8 +111,9 @@ _START_ERROR = b"StartError"
 # The largest message that containerd and CRI-O send. A list has about 4 KiB for each container. The status of a
 # container in a namespace with thousands of services has its variables of several MiB twice.
 _REPLY_BYTES = 16 << 20
-# The labels that every kubelet sets (pkg/kubelet/types/labels.go of Kubernetes).
-_POD_LABELS = ("io.kubernetes.pod.namespace", "io.kubernetes.pod.name")
+# The labels that every kubelet sets (pkg/kubelet/types/labels.go of Kubernetes). cri-dockerd gives them to the
+# containers of Docker.
+_KUBELET_LABELS = ("io.kubernetes.pod.namespace", "io.kubernetes.pod.name", "io.kubernetes.container.name")
 
 
 class CriContainer(t.NamedTuple):
@@ -137,8 +138,18 @@ class ContainerStatus(t.NamedTuple):
 
 # Field numbers. ListContainersRequest: filter; ContainerFilter: id, label_selector (a map).
 _FILTER, _FILTER_ID, _SELECTOR = 1, 1, 4
-_KUBELET_LABELS = (*_POD_LABELS, "io.kubernetes.container.name")
 _PART_OF_ID = re.compile(r"[0-9a-f]{1,64}")
+
+
+def kubelet_labels(name: str) -> dict[str, str]:
+    """Return the labels of the containers with the name [[NAMESPACE/]POD/]NAME that a kubelet made."""
+    return dict(zip(reversed(_KUBELET_LABELS), reversed(name.split("/"))))
+
+
+def pod_names(labels: t.Mapping[str, str]) -> tuple[str, ...]:
+    """Return NAMESPACE/POD/NAME and POD/NAME of a container that a kubelet made, by its labels; empty for others."""
+    parts = [json_data.get(labels, label, "") for label in _KUBELET_LABELS]
+    return ("/".join(parts), "/".join(parts[1:])) if all(parts) else ()
 
 
 def find_containers(socket_path: str, name: str) -> list[CriContainer]:
@@ -151,7 +162,7 @@ def find_containers(socket_path: str, name: str) -> list[CriContainer]:
     parts = name.split("/")
     filters = [grpc.field(_FILTER_ID, name)] if _PART_OF_ID.fullmatch(name) else []
     if all(parts) and len(parts) <= len(_KUBELET_LABELS):
-        pairs = zip(reversed(_KUBELET_LABELS), reversed(parts))
+        pairs = kubelet_labels(name).items()
         filters.append(b"".join(grpc.field(_SELECTOR, grpc.field(_KEY, k) + grpc.field(_VALUE, v)) for k, v in pairs))
     found = [one for each in filters for one in list_containers(socket_path, grpc.field(_FILTER, each))]
     # A container may have been found by its ID and by its name.
@@ -193,12 +204,10 @@ def _container(message: bytes) -> CriContainer:
     entries = list(grpc.fields(message))
     first = dict(reversed(entries))
     name = _text(dict(grpc.fields(first.get(_METADATA, b""))).get(_NAME, b""))
-    values = _texts_of(entries, _LABELS)
-    namespace, pod = (values.get(label, "") for label in _POD_LABELS)
-    names = [f"{namespace}/{pod}/{name}", f"{pod}/{name}", name] if namespace and pod else [name]
+    names = (*pod_names({**_texts_of(entries, _LABELS), _KUBELET_LABELS[-1]: name}), name)
     created = dict(grpc.numbers(message)).get(_CREATED, 0)
     identifier, sandbox = (_text(first.get(number, b"")) for number in (_CONTAINER_ID, _SANDBOX))
-    return CriContainer(identifier, tuple(names), created, sandbox)
+    return CriContainer(identifier, names, created, sandbox)
 
 
 def _texts_of(message: t.Iterable[tuple[int, bytes]], number: int) -> dict[str, str]:

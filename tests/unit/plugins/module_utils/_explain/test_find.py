@@ -506,6 +506,9 @@ def test_a_cri_that_fails(cri: Cri) -> None:
         cri.find("main")
 
 
+UNIT = "[Service]\nExecStart=/usr/bin/kubelet --container-runtime-endpoint=unix://{}\n"
+
+
 def test_a_container_that_was_never_created(cri: Cri) -> None:
     """Its engine does not know it, but the kubelet has written why."""
     failure = (
@@ -525,7 +528,7 @@ def test_a_container_that_was_never_created(cri: Cri) -> None:
         return (0, "\n".join(lines), "") if "journalctl" in argv else (0, "", "")
 
     for path, content in {
-        "usr/lib/systemd/system/kubelet.service": "[Service]\nExecStart=/usr/bin/kubelet\n",
+        "usr/lib/systemd/system/kubelet.service": UNIT.format("/run/cri.sock"),
         "usr/bin/kubelet": "",
     }.items():
         (cri.root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -546,11 +549,18 @@ def test_a_container_that_was_never_created(cri: Cri) -> None:
     for name in ("train-2/main", "train-1", "other/train-1/main"):
         with pytest.raises(HostError, match="No container has the name"):
             explain_find.find(name, Selector(), cri.host, run)
-    # Docker runs no containers of pods.
+    # The kubelet does not use Docker.
     with pytest.raises(HostError, match="No container has the name"):
         explain_find.find("train-1/main", Selector("docker"), cri.host, run)
     # An existing container is not searched there, nor one that may exist.
     assert explain_find.find("training-0/main", Selector("containerd"), cri.host, run).container.identifier == ONE
+    with pytest.raises(HostError, match="No container has the name"):
+        explain_find.find("train-1/main", Selector("containerd", socket="/run/cri.sock"), cri.host, run)
+    unit = cri.root / "usr/lib/systemd/system/kubelet.service"
+    unit.write_text(UNIT.format("/run/other.sock"))
+    with pytest.raises(HostError, match="No container has the name"):
+        explain_find.find("train-1/main", Selector(), cri.host, run)
+    unit.write_text(UNIT.format("/run/cri.sock"))
     cri.errors["ListContainers"] = "unknown service"
     with pytest.raises(HostError, match=r"containerd \(its CRI does not list containers: unknown service\)"):
         explain_find.find("train-1/main", Selector(), cri.host, run)
