@@ -137,15 +137,16 @@ def denied_by_selinux(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the nodes that SELinux denies a container, and those for which that is unknown.
 
+    ``config`` is its OCI config, None if that is not known.
     Only nodes that are ``mounted`` keep the label of the host. Nodes that the low-level runtime makes have that of the
     container.
     """
     process: dict[str, t.Any] = json_data.get(config or core_plan.NOTHING, "process", {})
     domain = json_data.get(process, "selinuxLabel", "").split(":")
-    if selinux is None or selinux.permits or domain[2:3] != [_CONFINED]:
+    if selinux is None or selinux.permits or (config is not None and domain[2:3] != [_CONFINED]):
         return (), ()
     own = [path for path in mounted if path in nodes and nodes[path].label not in _OPEN_TYPES]
     labelled = tuple(path for path in own if nodes[path].label)
-    if selinux.permits is None:
+    if selinux.permits is None or config is None:
         return (), tuple(own)
     return labelled, tuple(path for path in own if path not in labelled)

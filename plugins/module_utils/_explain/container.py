@@ -69,7 +69,8 @@ class Container(t.NamedTuple):
     - ``gpus``: requests of Docker for GPUs.
     - ``request_known``: whether the engine reports which CDI devices were requested.
     - ``user``: the user of its first process. None: it is not known.
-    - ``config``: the OCI config of the started container, with all changes of the runtime. None: it has none.
+    - ``config``: the OCI config of the started container. None: it has none, or that is not known. ``config_is_final``
+      says that it has all changes of the runtime, too.
     """
 
     engine: str
@@ -94,6 +95,7 @@ class Container(t.NamedTuple):
     request_known: bool = True
     user: User | None = None
     config: Data | None = None
+    config_is_final: bool = True
 
     @property
     def shown(self) -> str:
@@ -397,5 +399,6 @@ def from_cri(
         request_known="config" in info,
         # The shim runs the runtime on the bundle, whose config is the one to compare. This one is from before that.
         user=user_of(spec),
-        config=spec,
+        config=spec or None,
+        config_is_final=False,
     )

@@ -32,6 +32,9 @@ _NODE = re.compile(r"/dev/(?:nvidia|dri/)")
 # The names of the driver's files: libraries, programs, firmware, and files in directories named nvidia.
 _FILE = re.compile(r"(?:\A|/)(?:lib(?:nvidia|cuda|nv|GLX?_nvidia|EGL_nvidia|vdpau_nvidia)|nvidia|gsp_)[^/]*\Z")
 _VERSIONED = re.compile(r"(?:\A|/)(libcuda|libnvidia-ml)\.so\.([0-9]+\.[0-9.]*[0-9])\Z")
+# The low-level runtime mounts all nodes from the host in a user namespace, and makes them elsewhere. The legacy hook
+# mounts those that it adds. A container with one of these mounts has no GPU nodes but mounted ones.
+_MOUNTED_NODES = {"/dev/null", "/dev/nvidiactl"}
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 # The library that a capability needs at least (nvc_info.c of libnvidia-container), and its device nodes
 # (nvc_mount.c).
@@ -44,20 +47,23 @@ ALL = frozenset(_LIBRARIES)
 class Contents(t.NamedTuple):
     """What of NVIDIA a container has: paths in it.
 
-    ``complete`` is False if only the OCI config is known, which lacks what the legacy hook mounts. ``whole_dev`` says
-    that the container sees /dev of the host. ``mounted`` are the device nodes that are mounted from the host, ``made``
-    those that the low-level runtime makes in the container.
+    ``complete`` is False if only the OCI config is known, which lacks what the legacy hook mounts. ``nodes_known`` is
+    False if the container may have other device nodes. ``whole_dev`` says that the container sees /dev of the host.
+    ``mounted`` are the device nodes that are mounted from the host, ``made`` those that the low-level runtime makes in
+    the container.
     """
 
     devices: frozenset[str] = frozenset()
     files: frozenset[str] = frozenset()
     complete: bool = False
+    nodes_known: bool = False
     whole_dev: bool = False
     mounted: frozenset[str] = frozenset()
     made: t.Mapping[str, explain_access.NodeAccess] = core_plan.NOTHING
 
     @property
     def has_gpu(self) -> bool:
+        """Whether it is known to have a GPU."""
         return self.whole_dev or any(device_nodes.GPU_NODE.fullmatch(path) for path in self.devices)
 
     def other_versions(self, driver: str) -> tuple[str, ...]:
@@ -78,8 +84,12 @@ class Expected(t.NamedTuple):
     files: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
 
-    def missing_devices(self, contents: Contents) -> tuple[str, ...]:
+    def unseen_devices(self, contents: Contents) -> tuple[str, ...]:
+        """Return the devices that the container lacks as far as its device nodes are known."""
         return () if contents.whole_dev else tuple(path for path in self.devices if path not in contents.devices)
+
+    def missing_devices(self, contents: Contents) -> tuple[str, ...]:
+        return self.unseen_devices(contents) if contents.nodes_known else ()
 
     def missing_files(self, contents: Contents) -> tuple[str, ...]:
         have = {posixpath.basename(path) for path in contents.files}
@@ -87,22 +97,28 @@ class Expected(t.NamedTuple):
         return (*paths, *(name for name in self.names if name not in have))
 
 
-def contents_of(config: Data | None, mountinfo: str) -> Contents:
-    """Return what a container has, from its OCI config and /proc/PID/mountinfo (empty for one that does not run)."""
+def contents_of(config: Data | None, mountinfo: str, is_final: bool = True) -> Contents:
+    """Return what a container has, from its OCI config and /proc/PID/mountinfo (empty for one that does not run).
+
+    ``config`` None is not known. ``is_final`` says that it has all device nodes that the low-level runtime makes.
+    """
+    has_nodes = config is not None and is_final
     config = config or {}
     linux: dict[str, t.Any] = json_data.get(config, "linux", {})
     listed: list[t.Any] = json_data.get(linux, "devices", [])
     nodes = [json_data.get(device, "path", "") for device in listed]
     points = [destination for _source, destination in explain_container.mounts_of(config.get("mounts"))]
     mounted = list(_mount_points(mountinfo))
-    paths = {posixpath.normpath(path) for path in [*nodes, *points, *(point for point, _kind in mounted)] if path}
+    mount_points = {point for point, _kind in mounted}
+    paths = {posixpath.normpath(path) for path in [*nodes, *points, *mount_points] if path}
     return Contents(
         devices=frozenset(path for path in paths if _NODE.match(path)),
         files=frozenset(path for path in paths if _FILE.search(path) and not path.startswith(("/dev/", "/proc/"))),
         complete=bool(mounted),
+        nodes_known=bool(mounted) and (has_nodes or not _MOUNTED_NODES.isdisjoint(mount_points)),
         whole_dev=("/dev", "devtmpfs") in mounted,
-        mounted=frozenset(point for point, _kind in mounted if _NODE.match(point)),
-        made=_made(listed, {point for point, _kind in mounted}),
+        mounted=frozenset(filter(_NODE.match, mount_points)),
+        made=_made(listed, mount_points),
     )
 
 

@@ -169,7 +169,7 @@ class _Explainer:
             steps += [self._mode(), self._settings()]
         outcome = self._outcome(self.cdi, self.devices)
         failed = [number for number, step in enumerate(steps) if step.ok is False]
-        if failed and all(map(self._continues, steps)) and outcome.has_everything:
+        if failed and all(map(self._continues, steps)) and outcome.lacks_nothing:
             steps = [explain_result.only_at_start(step) if step.ok is False else step for step in steps]
         elif failed:
             steps = steps[: failed[0] + 1]

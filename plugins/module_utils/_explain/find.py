@@ -387,9 +387,10 @@ def _of_cri(
             name, entry.identifier, entry.names[0], status, state.cdi, programs=programs
         )
         requested = explain_rules.devices_of_nri(annotations, entry.names[-1])
-        bundle = _bundle(host, entry.identifier)
-        own = _config(host, bundle) or container.config
-        return FoundContainer(container._replace(config=own, nri_devices=requested), state)
+        own = _config(host, _bundle(host, entry.identifier))
+        if own is not None:
+            container = container._replace(config=own, config_is_final=True)
+        return FoundContainer(container._replace(nri_devices=requested), state)
 
     def candidate(entry: cri.CriContainer) -> _Candidate:
         created = entry.created if len(entry.names) > 1 else 0

@@ -48,6 +48,7 @@ if t.TYPE_CHECKING:
 DRIVER, CAPABILITIES, REQUIREMENTS = "driver", "capabilities", "requirements"
 START, CONTENTS, ACCESS = "start", "contents", "access"
 _AGAIN = "Start the container again"
+_LOOK = "Run `nvidia-smi -L` in the container."
 # What to do about errors of NVIDIA's programs, by words in them. Only the advice depends on them.
 _START_ADVICE = (
     ("could not select device driver", "Restart Docker, which searches the toolkit only when it starts."),
@@ -94,7 +95,9 @@ class Outcome:
         self.granted = self.capabilities.granted if self.enforced else explain_contents.ALL
         how = explain_selection.How(self.path, self.enforced, self.mode)
         self.selection = explain_selection.Selected(host, injected.cdi, injected.devices, self.granted, how)
-        self.contents = explain_contents.contents_of(container.config, host.mountinfo)
+        # Only a runtime of NVIDIA changes the config of an engine.
+        is_final = container.config_is_final or not injected.devices
+        self.contents = explain_contents.contents_of(container.config, host.mountinfo, is_final)
         self.expected = self._with_imex(self.selection.expected)
 
     def _imex(self) -> tuple[str, ...]:
@@ -108,16 +111,17 @@ class Outcome:
         return expected._replace(devices=(*expected.devices, *nodes))
 
     @property
-    def has_everything(self) -> bool:
-        """Whether the container runs, and has all devices and files that it should have."""
+    def lacks_nothing(self) -> bool:
+        """Whether the container runs, and lacks no device and no file, as far as that is known."""
         contents, expected = self.contents, self.expected
-        complete = self.is_running and contents.complete and contents.has_gpu and self.selection.comparable
+        has_gpu = contents.has_gpu or not contents.nodes_known
+        complete = self.is_running and contents.complete and has_gpu and self.selection.comparable
         return complete and not expected.missing_devices(contents) and not expected.missing_files(contents)
 
     def _at_start(self, name: str, code: str, problem: str, advice: str) -> Step:
-        """Return the step for a problem that prevents the start; a remark for a container that runs with everything."""
+        """Return the step for a problem that prevents the start; a remark for a container that lacks nothing."""
         step = explain_result.failed(name, code, problem, advice)
-        return explain_result.only_at_start(step) if self.has_everything else step
+        return explain_result.only_at_start(step) if self.lacks_nothing else step
 
     def steps(self) -> list[Step]:
         return [
@@ -148,7 +152,7 @@ class Outcome:
             return self._at_start(DRIVER, *problem)
         if problem.code and problem.code != explain_rules.LIBRARY_DIFFERS:
             return explain_result.failed(DRIVER, *problem)
-        if self.selection.generated and host.driver and not self.has_everything:
+        if self.selection.generated and host.driver and not self.lacks_nothing:
             step = self._library(host.driver)
             if step is not None:
                 return step
@@ -305,7 +309,8 @@ class Outcome:
             message = "What it has is known only while it runs."
             return explain_result.unknown(CONTENTS, explain_result.CONTENTS_LATER, message)
         if not contents.complete:
-            return explain_result.unknown(CONTENTS, "contents-unknown", "The list of its mounts cannot be read.")
+            message = "The list of its mounts cannot be read."
+            return explain_result.unknown(CONTENTS, "contents-unknown", message, _LOOK)
         if not self.selection.comparable:
             message = "The files of WSL and Tegra are not compared."
             return explain_result.unknown(CONTENTS, "contents-unknown", message)
@@ -329,6 +334,12 @@ class Outcome:
         if files:
             problem = f"It does not have {core_text.listed(files)}"
             return explain_result.failed(CONTENTS, "files-missing", problem, advice)
+        unseen = expected.unseen_devices(contents)
+        if unseen:
+            message = (
+                f"Whether it has {core_text.listed(unseen)} is not known: the OCI config in its bundle is not found."
+            )
+            return explain_result.unknown(CONTENTS, "contents-unknown", message, _LOOK)
         return explain_result.passed(CONTENTS, "complete", "It has all devices and files that it should have.")
 
     def _stale_nodes(self) -> list[str]:
@@ -356,7 +367,9 @@ class Outcome:
         host, container = self.host, self.container
         wanted = self.expected.devices
         made = {path: node for path, node in self.contents.made.items() if path in wanted and self.is_running}
-        nodes = {path: host.nodes[path] for path in wanted if path in host.nodes}
+        # A node that the low-level runtime makes can have another mode than that of the host.
+        known = self.contents.mounted if self.is_running and not self.contents.nodes_known else wanted
+        nodes = {path: host.nodes[path] for path in wanted if path in host.nodes and path in known}
         closed = explain_access.denied_by_config(container.config, made)
         if closed:
             problem = f"It was started without the permission to read and write {core_text.listed(closed)}"

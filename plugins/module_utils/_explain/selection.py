@@ -115,7 +115,7 @@ class Selected:
         found = self._generated() if self.generated else self._defined(is_running, contents)
         if found.ok is not True or not self.host.comparable:
             return found
-        return self._unusable() or (None if self.generated else self._incomplete(contents)) or found
+        return self._unusable() or (None if self.generated else self._incomplete(is_running, contents)) or found
 
     # -- generated specifications and the hook ---------------------------------------------------------------------
 
@@ -144,10 +144,11 @@ class Selected:
         missing = [name for name in self.cdi if name not in specifications.devices]
         if missing:
             absent = self._undefined(missing)
-            if not is_running or not contents.has_gpu or self._of_kind(missing[0]):
+            is_absent = contents.nodes_known and not contents.has_gpu
+            if not is_running or is_absent or self._of_kind(missing[0]):
                 return absent
             # It could not have started without them.
-            message = f"It has device nodes of GPUs, but what it should have is not known now: {absent.message}"
+            message = f"It runs, but what it should have is not known now: {absent.message}"
             return explain_result.unknown(DEVICES, "cdi-device-removed", message, absent.advice)
         files = dict.fromkeys(specifications.devices[name] for name in self.cdi)
         stale = [name for name in self.cdi if name in specifications.stale]
@@ -169,7 +170,7 @@ class Selected:
         advice = f"{cdi_writers.advice_for(missing[0])}{have}{reasons}"
         return explain_result.failed(DEVICES, "cdi-device-missing", problem, advice)
 
-    def _incomplete(self, contents: explain_contents.Contents) -> Step | None:
+    def _incomplete(self, is_running: bool, contents: explain_contents.Contents) -> Step | None:
         """Return the step for a specification of GPUs without a node or library that all of them need."""
         if not self.gpus:
             return None
@@ -181,6 +182,9 @@ class Selected:
         lacking = [node for node in device_nodes.NEEDED_NODES if node not in have and not contents.whole_dev]
         if lacking:
             problem = f"{path} lacks {core_text.listed(lacking)}, without which programs cannot use the GPUs"
+            if is_running and not contents.nodes_known:
+                message = f"{problem}. Whether another option has added them is not known."
+                return explain_result.unknown(DEVICES, "devices-unknown", message, advice)
             return explain_result.failed(DEVICES, "cdi-incomplete", problem, advice)
         closed = None if contents.complete else self._closed()
         if closed is not None:

@@ -103,7 +103,9 @@ LABELLED = {NODE: NodeAccess(0o666, label="xserver_misc_device_t")}
         (Selinux(permits=False), CONFINED, {NODE: NodeAccess(0o666, label="container_file_t")}, ((), ())),
         (Selinux(permits=False), CONFINED, {NODE: NodeAccess(0o666)}, ((), (NODE,))),
         (Selinux(permits=False), {"process": {"selinuxLabel": "u:r:spc_t:s0"}}, LABELLED, ((), ())),
-        (Selinux(permits=False), None, LABELLED, ((), ())),
+        (Selinux(permits=False), {}, LABELLED, ((), ())),
+        (Selinux(permits=False), None, LABELLED, ((), (NODE,))),
+        (Selinux(permits=True), None, LABELLED, ((), ())),
         # A node that the runtime makes has the label of the container.
         (Selinux(permits=False), CONFINED, {}, ((), ())),
     ],

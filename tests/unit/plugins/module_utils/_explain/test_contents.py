@@ -40,11 +40,27 @@ def test_contents() -> None:
         f"{LIBRARIES}/libcuda.so.550.54.15", f"{LIBRARIES}/libnvidia-ml.so.550.54.15", "/usr/bin/nvidia-smi",
     }  # fmt: skip
     assert found.complete
+    assert found.nodes_known
     assert not found.whole_dev
     before = explain_contents.contents_of(CONFIG, "")
     assert before.devices == {"/dev/nvidiactl", "/dev/dri/card0"}
     assert not before.complete
+    assert not before.nodes_known
     assert explain_contents.contents_of(None, "") == Contents()
+
+
+@pytest.mark.parametrize(
+    ("mounted", "known"),
+    [("/dev/null", True), ("/dev/nvidiactl", True), ("/dev/nvidia0", False), ("/dev/dri/card0", False)],
+)
+def test_nodes_without_the_config(mounted: str, known: bool) -> None:
+    mountinfo = f"1 1 0:5 /x {mounted} rw - devtmpfs udev rw"
+    for config, is_final in ((None, True), ({}, False)):
+        found = explain_contents.contents_of(config, mountinfo, is_final)
+        assert (found.complete, found.nodes_known) == (True, known)
+        assert Expected(("/dev/nvidia1",)).missing_devices(found) == (("/dev/nvidia1",) if known else ())
+        assert Expected(("/dev/nvidia1",)).unseen_devices(found) == ("/dev/nvidia1",)
+    assert explain_contents.contents_of({}, mountinfo).nodes_known
 
 
 def test_dev_of_the_host() -> None:
@@ -100,7 +116,7 @@ def test_what_the_driver_gives() -> None:
     )
     assert explain_contents.of_driver("550.1", (), {"utility"}).names == ("libnvidia-ml.so.550.1",)
     assert explain_contents.of_driver(None, (), {"utility"}).names == ()
-    have = Contents(files=frozenset(("/usr/lib64/libcuda.so.550.1",)))
+    have = Contents(files=frozenset(("/usr/lib64/libcuda.so.550.1",)), nodes_known=True)
     assert found.missing_files(have) == ("libnvidia-ml.so.550.1",)
     assert found.missing_devices(have) == found.devices
 

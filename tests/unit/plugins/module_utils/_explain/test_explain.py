@@ -64,7 +64,8 @@ BROKEN: list[tuple[str, Container, ExplainedHost, str]] = [
     ("no NRI plugin", with_nri(), HOST, "nri-plugin-missing"),
     ("an engine that ignores NRI plugins", with_nri(), NRI._replace(nri_adds=False), "nri-unsupported"),
     ("an NRI plugin with CDI off", with_nri(), NRI._replace(engine_cdi=False), "cdi-disabled"),
-    ("an NRI plugin that has added nothing", with_nri(), NRI._replace(mountinfo=mounts()), "devices-missing"),
+    ("an NRI plugin that has added nothing", with_nri()._replace(config={}), NRI._replace(mountinfo=mounts()),
+     "devices-missing"),
     ("--gpus without a program", with_gpus(), HOST._replace(programs=frozenset()), "gpus-unsupported"),
     ("--gpus with CDI alone in Docker 26", with_gpus(), HOST._replace(programs=frozenset(("nvidia-cdi-hook",))),
      "gpus-unsupported"),
@@ -247,7 +248,8 @@ def test_cdi_devices_of_other_vendors_are_no_gpus() -> None:
     found = explain.explain(container(cdi_devices=network), host)
     assert (found["ok"], found["requested"]) == (True, list(network))
     for name in ("k8s.device-plugin.nvidia.com/gpu=1", "nvidia.com/gpu=7"):
-        assert explain.explain(container(cdi_devices=(name,)), HOST)["code"] == "cdi-device-missing"
+        given = container(cdi_devices=(name,), config={})
+        assert explain.explain(given, HOST._replace(mountinfo=mounts()))["code"] == "cdi-device-missing"
 
 
 def test_mode_csv_checks_requirements() -> None:

@@ -252,7 +252,7 @@ def test_a_specification_without_a_node_that_all_gpus_need(node: str) -> None:
     assert node in specified(node)["message"]
     others = [path for path in IN_CONTAINER if path != node]
     library = values.SPECIFICATION["containerEdits"]["mounts"][0]["containerPath"]
-    assert verdict(specified(node, *others, library)) == (False, "cdi-incomplete")
+    assert verdict(specified(node, "/dev/null", *others, library)) == (False, "cdi-incomplete")
     # Another option can add the node.
     assert verdict(specified(node, *IN_CONTAINER, library)) == (True, "ok")
 

@@ -448,12 +448,14 @@ def test_cri_with_a_status_of_many_variables(cri: Cri) -> None:
 
 
 def test_cri_reports_the_config_before_the_runtime(cri: Cri) -> None:
-    assert cri.find("loose").container.config == INFO["runtimeSpec"]
+    found = cri.find("loose").container
+    assert (found.config, found.config_is_final) == (INFO["runtimeSpec"], False)
     folder = cri.root / f"{TASKS.lstrip('/')}/k8s.io/{TWO}"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text('{"after": 1}')
     (folder / "init.pid").write_text("77")
-    assert cri.find("loose").container.config == {"after": 1}
+    found = cri.find("loose").container
+    assert (found.config, found.config_is_final) == ({"after": 1}, True)
 
 
 RUNTIME_TABLE = f'[crio.runtime.runtimes.{{}}]\nruntime_path = "{NVIDIA}"\n'
