@@ -135,7 +135,8 @@ class _Explainer:
                 return BY_ENGINE
             self.gpus_refused = by_docker == BY_NOTHING
             if self.gpus_refused:
-                return BY_HOOK if self._has_hook() else BY_NOTHING
+                # Docker has started it, so at that time a program was on the host.
+                return BY_HOOK if container.state == explain_container.RUNNING else BY_NOTHING
         if engines_base.is_nvidia_program(container.program):
             return BY_RUNTIME
         return BY_HOOK if self._has_hook() or by_docker == BY_HOOK else BY_NOTHING

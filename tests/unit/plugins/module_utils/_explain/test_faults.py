@@ -121,10 +121,14 @@ def test_a_container_with_gpus_whose_hook_is_gone(report: Report) -> None:
     report.remove("nvidia-container-runtime-hook", "nvidia-cdi-hook")
     hooks = {"hooks": {"prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}]}}
     given = {"Runtime": "runc", "DeviceRequests": GPUS}
-    found = running(given, report, config=hooks)
-    assert verdict(found) == (True, "ok")
-    assert "finds no program for --gpus" in found["message"]
-    assert verdict(running(given, report)) == (False, "gpus-unsupported")
+    # Of a container whose bundle is not found, the hooks are not known. Docker may also have added the GPUs by CDI.
+    for config in (hooks, None, {}):
+        found = running(given, report, config=config)
+        assert verdict(found) == (True, "ok")
+        assert "finds no program for --gpus" in found["message"]
+    assert verdict(report.of_docker(mounts=WITHOUT_GPUS, **given)) == (False, "gpus-unsupported")
+    found = report.of_docker(**given)
+    assert (*verdict(found), found["injection"]) == (False, "gpus-unsupported", "none")
 
 
 def test_a_container_whose_specification_was_removed(report: Report) -> None:
