@@ -57,6 +57,7 @@ class Container(t.NamedTuple):
     """A container as its engine reports it.
 
     - ``identifier``, ``name``: the full ID, and the name by which people know it: in a pod NAMESPACE/POD/NAME.
+    - ``in_pod``: whether it is known that a kubelet made it. Containers of a CRI do not need it.
     - ``state``: CREATED, RUNNING or EXITED. ``error`` is the engine's reason why it did not start.
     - ``pid``: its first process, None if it does not run.
     - ``runtime``: the name of the runtime; ``program``: the path or name of its program. Empty: unknown.
@@ -96,6 +97,7 @@ class Container(t.NamedTuple):
     user: User | None = None
     config: Data | None = None
     config_is_final: bool = True
+    in_pod: bool = False
 
     @property
     def shown(self) -> str:
@@ -219,13 +221,14 @@ def from_docker(data: Data, programs: t.Mapping[str, str], config: Data | None) 
     host: dict[str, t.Any] = json_data.get(data, "HostConfig", {})
     requests: list[t.Any] = json_data.get(host, "DeviceRequests", [])
     runtime = json_data.get(host, "Runtime", "")
-    in_pod = cri.pod_names(json_data.get(settings, "Labels", {}))
+    pod_names = cri.pod_names(json_data.get(settings, "Labels", {}))
     devices: list[t.Any] = json_data.get(host, "Devices", [])
     paths = (json_data.get(entry, "PathOnHost", "") for entry in devices)
     cdi = [entry for entry in requests if json_data.get(entry, "Driver", "") == _CDI_DRIVER]
     inspected = _inspected("docker", data, config)
     return inspected._replace(
-        name=in_pod[0] if in_pod else inspected.name,
+        name=pod_names[0] if pod_names else inspected.name,
+        in_pod=bool(pod_names),
         runtime=runtime,
         program=programs.get(runtime, "") or runtime,
         runtime_known=not programs or runtime in ("", *programs) or _is_shim(runtime),

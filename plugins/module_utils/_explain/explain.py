@@ -16,6 +16,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support, flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import facts as engines_facts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import facts as docker_facts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
     container as explain_container,
@@ -269,7 +270,7 @@ class _Explainer:
         return texts.get(self.asked.source, "")
 
     def _advice_to_request(self) -> str:
-        return flavors.FACTS[self.container.engine].request_advice
+        return _facts(self.container).request_advice
 
     def _handler(self) -> Step:
         """Return whether something adds the requested devices."""
@@ -316,7 +317,7 @@ class _Explainer:
         if host.engine_reads:
             reason = f"the client that has created it has no CDI, so {version} takes the name for a path"
         advice = f"Update {container.engine} to {since} or newer"
-        has_gpus = flavors.FACTS[container.engine].gpus_option
+        has_gpus = _facts(container).gpus_option
         other = ", or create it again with `--gpus all`" if has_gpus else ", or use the runtime nvidia"
         problem = f"It requests {names}, but {reason}"
         return explain_result.failed(INJECTION, "cdi-unsupported", problem, f"{advice}{other}.")
@@ -385,7 +386,7 @@ class _Explainer:
         return " and ".join(self.asked.variables) if by_variable else "this request"
 
     def _advice_for_runtime(self) -> str:
-        return flavors.FACTS[self.container.engine].runtime_advice
+        return _facts(self.container).runtime_advice
 
     def _mode(self) -> Step:
         host, settings, tegra = self.host, self.host.settings, self.host.tegra
@@ -476,6 +477,15 @@ class _Explainer:
         problem = f"{path} refuses {names} in a container without privileges: {key} is false"
         advice = "Request the GPUs by CDI, or with the device plugin's volume mounts; or set the key to true."
         return explain_result.failed(SETTINGS, "variable-refused", problem, advice)
+
+
+def _facts(container: explain_container.Container) -> engines_facts.EngineFacts:
+    """Return the facts of its engine. The kubelet passes no options of Docker's command line on."""
+    facts = flavors.FACTS[container.engine]
+    if not container.in_pod:
+        return facts
+    request, runtime = engines_facts.REQUEST_IN_POD, engines_facts.RUNTIME_OF_POD
+    return facts._replace(gpus_option=False, request_advice=request, runtime_advice=runtime)
 
 
 def _is_of_nvidia(name: str, host: hosts.ExplainedHost) -> bool:

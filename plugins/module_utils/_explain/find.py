@@ -162,7 +162,7 @@ def _of_kubelet(
     if error is None:
         return None
     container = explain_container.Container(
-        error.engine, "", name, explain_container.CREATED, error=error.message, request_known=False
+        error.engine, "", name, explain_container.CREATED, error=error.message, request_known=False, in_pod=True
     )
     return FoundContainer(container, explain_host.ReportedEngine())
 

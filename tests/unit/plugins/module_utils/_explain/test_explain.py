@@ -379,6 +379,15 @@ def test_advice_for_each_engine() -> None:
     assert "--device nvidia.com/gpu=all" in advice["podman"]
     assert "runtimeClassName" in advice["containerd"]
     assert advice["containerd"] == advice["crio"]
+    # The kubelet does not know the options of Docker's command line.
+    in_docker = container("all")._replace(in_pod=True)
+    assert explain.explain(in_docker, HOST)["advice"] == advice["containerd"]
+    for given, host in (
+        (container()._replace(in_pod=True), HOST),
+        (with_cdi("0", in_pod=True), HOST._replace(engine_reads=False)),
+    ):
+        assert "--gpus" in explain.explain(given._replace(in_pod=False), host)["advice"]
+        assert "--gpus" not in explain.explain(given, host)["advice"]
 
 
 def test_an_nri_plugin_adds_devices_for_management_in_some_namespaces() -> None:

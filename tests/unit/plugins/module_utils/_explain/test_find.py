@@ -122,7 +122,7 @@ def test_docker(docker: Docker, name: str) -> None:
     found = docker.find(name)
     assert (found.container.identifier, found.container.name, found.container.pid) == (ONE, "web", 488)
     assert found.container.program == NVIDIA
-    assert (found.engine.version, found.engine.cdi) == ("26.1.5", False)
+    assert (found.engine.version, found.engine.cdi, found.container.in_pod) == ("26.1.5", False, False)
     assert found.container.config is None
 
 

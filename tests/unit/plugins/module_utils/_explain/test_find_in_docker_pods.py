@@ -91,7 +91,7 @@ def test_a_running_container(docker: DockerOfKubelet, name: str, engine: tuple[s
     docker.add("train-10/main", 4)
     found = docker.find(name, *engine).container
     assert (found.engine, found.identifier, found.state, found.pid) == ("docker", identifier, RUNNING, 488)
-    assert found.name == "default/train-1/main"
+    assert (found.name, found.in_pod) == ("default/train-1/main", True)
     assert docker.requests.count("GET /containers/json") == 1
 
 
@@ -119,7 +119,7 @@ def test_other_names(docker: DockerOfKubelet, name: str) -> None:
 @pytest.mark.parametrize("engine", [(), ("docker",)])
 def test_a_container_that_was_never_created(docker: DockerOfKubelet, engine: tuple[str, ...]) -> None:
     found = docker.find("train-1/main", *engine).container
-    assert (found.engine, found.state, found.error) == ("docker", CREATED, "no device")
+    assert (found.engine, found.state, found.error, found.in_pod) == ("docker", CREATED, "no device", True)
     # Whether it exists is not known.
     docker.missing = 500
     with pytest.raises(HostError, match="No container has the name"):
