@@ -198,8 +198,8 @@ def _own_unit(host: hostfs.HostFS) -> dict[str, t.Any] | None:
         return None
     own, toolkit = refresh_units.own_refresh(host), refresh_units.toolkit_refresh(host)
     enabled = not systemd_units.is_masked(host, path) and (
-        refresh_units.is_enabled(host, refresh_units.OWN_SERVICE)
-        or refresh_units.is_enabled(host, refresh_units.OWN_PATH_UNIT)
+        systemd_units.is_enabled(host, refresh_units.OWN_SERVICE)
+        or systemd_units.is_enabled(host, refresh_units.OWN_PATH_UNIT)
     )
     # If own_refresh() returns None, this unit only runs the command of the toolkit's unit, but earlier during boot.
     owner = TOOLKIT if own is None and toolkit is not None else GPUFLEET

@@ -21,7 +21,7 @@ if t.TYPE_CHECKING:
 class Distribution(t.NamedTuple):
     """One way in which a kubelet is installed.
 
-    - ``services``: its units. The first one that runs or exists is used.
+    - ``services``: its units. The first one that runs, is enabled or exists is used.
     - ``processes``: what the names of the process begin with that contains the kubelet.
     - ``program``: the program of the unit, empty if it is not checked.
     - ``root_dir``, ``endpoint``, ``config``: the defaults of the distribution; ``config`` is a file.
@@ -89,12 +89,15 @@ class FoundKubelet(t.NamedTuple):
 
 
 def find_kubelet(host: hostfs.HostFS) -> FoundKubelet | None:
-    """Return the kubelet that runs, else the first one with a unit; None if the host has none.
+    """Return the kubelet that runs, else the one whose unit is enabled or exists; None if the host has none.
 
     Raises HostError if the files of a unit cannot be read.
     """
     found = [kubelet for row in _ROWS for kubelet in _kubelets(row, host)]
     running = [kubelet for kubelet in found if kubelet.pid is not None]
+    if not running:
+        # As processes.active_unit(): a node may have the units of a server and an agent, or of a former distribution.
+        found.sort(key=lambda kubelet: not systemd_units.is_enabled(host, kubelet.unit.name))
     if found and not running and host.live:
         running = _moved_kubelets(host, found)
     return next(iter([*running, *found]), None)

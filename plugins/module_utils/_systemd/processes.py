@@ -115,9 +115,7 @@ def active_unit(host: hostfs.HostFS, services: t.Sequence[str], program: str, co
     The first unit is a server's. RKE2's tarball installs the units of server and agent on every node.
     """
     running = [name for name in services if _runs(host, name, program, containerd)]
-    enabled = [
-        name for name in services if host.lexists(f"{systemd_units.UNIT_DIRS[0]}/multi-user.target.wants/{name}")
-    ]
+    enabled = [name for name in services if systemd_units.is_enabled(host, name)]
     existing = [name for name in services if systemd_units.unit_file(host, name) is not None]
     return [*running, *enabled, *existing, *services][0]
 

@@ -75,6 +75,8 @@ LOAD_PATH = (
     *("/run/systemd/generator.early", UNIT_DIRS[0], "/etc/systemd/system.attached", UNIT_DIRS[1]),
     *("/run/systemd/system.attached", "/run/systemd/generator", *UNIT_DIRS[2:], "/run/systemd/generator.late"),
 )
+# Suffixes of directories with links that make a unit start together with another unit (systemd.unit(5)).
+_LINK_FOLDERS = ("wants", "requires", "upholds")
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 # A reference to a variable in an argument.
@@ -318,6 +320,17 @@ def is_masked_name(host: hostfs.HostFS, name: str) -> bool:
     """Return whether the unit ``name`` exists and is masked."""
     path = unit_file(host, name)
     return path is not None and is_masked(host, path)
+
+
+def is_enabled(host: hostfs.HostFS, name: str, without: t.Container[str] = ()) -> bool:
+    """Return whether a link, other than those of ``without``, makes another unit start the unit ``name``.
+
+    systemd uses only the name of the link. Its target may not exist, for example after an upgrade of the toolkit from
+    1.19.1, whose package has the units in /etc/systemd/system, to 1.20.0, whose package has them in /usr/lib.
+    """
+    patterns = (f"{folder}/*.{links}" for folder in UNIT_DIRS for links in _LINK_FOLDERS)
+    links = (f"{folder}/{name}" for pattern in patterns for folder in host.glob(pattern))
+    return any(link not in without and host.lexists(link) for link in links)
 
 
 def _text(host: hostfs.HostFS, path: str) -> str:

@@ -101,7 +101,7 @@ class RancherHost(EngineTree):
         self.release = release
         self.engine: K3sFamily = ENGINES[program][0]
         self.write(ENGINES[program][1], mode=0o755)
-        self.path(lock.LOCK).mkdir(0o700, parents=True)
+        self.path(lock.LOCK).mkdir(0o700, parents=True, exist_ok=True)
         if toolkit:
             self.write(NVIDIA, mode=0o755)
 

@@ -392,7 +392,7 @@ def _own_plan(
         # This task removes the links that an earlier one created for the toolkit's units.
         own = {link.path for link in refresh_systemd.own_links(host)}
         at_boot, on_change = (
-            refresh_units.is_enabled(host, name, own) for name in (refresh_units.SERVICE, refresh_units.PATH_UNIT)
+            systemd_units.is_enabled(host, name, own) for name in (refresh_units.SERVICE, refresh_units.PATH_UNIT)
         )
         refresh = refresh._replace(at_boot=at_boot, on_change=on_change)
     location = cdi_records.location_of(options.cdi, host, refresh)

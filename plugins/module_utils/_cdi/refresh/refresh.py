@@ -314,7 +314,7 @@ class CdiRefresh:
             "owner": None if plan is None else plan.owner,
             "service": None if plan is None else plan.service,
             "path_unit": None if plan is None else plan.path_unit,
-            "enabled": plan is not None and (bool(plan.links) or refresh_units.is_enabled(host, plan.service)),
+            "enabled": plan is not None and (bool(plan.links) or systemd_units.is_enabled(host, plan.service)),
             "toolkit_enabled": refresh is not None and refresh.enabled,
             # The key is not "path": with that key, Ansible replaces "owner" by the owner of the file.
             "specification": None if plan is None else plan.output,

@@ -46,7 +46,7 @@ def missing_links(host: hostfs.HostFS, name: str) -> list[refresh_units.Link]:
             f"{name} is masked by {path}, so it never starts. Run systemctl unmask {name}, or set"
             f" {errors.option:owner}: collection."
         )
-    if path is None or unit is None or refresh_units.is_enabled(host, name):
+    if path is None or unit is None or systemd_units.is_enabled(host, name):
         return []
     return links_of(name, path, unit.wanted_by, unit.required_by)
 

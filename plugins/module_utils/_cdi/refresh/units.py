@@ -36,9 +36,6 @@ OUTPUT_VARIABLE = f"{_VARIABLES}CDI_OUTPUT_FILE_PATH"
 # The default output of the toolkit's service.
 DEFAULT_OUTPUT = "/var/run/cdi/nvidia.yaml"
 
-# Suffixes of directories with links that make a unit start together with another unit (systemd.unit(5)).
-_LINK_FOLDERS = ("wants", "requires", "upholds")
-
 
 # The end of a warning about a unit that mounts /tmp/nvidia-mps.
 SOCKET_DANGER = "Any user can create it, and so choose a file of the host that containers with GPUs get."
@@ -136,7 +133,9 @@ def _refresh(
     if file is None:
         return None
     path_unit = systemd_units.unit_file(host, path)
-    on_change = path_unit is not None and not systemd_units.is_masked(host, path_unit) and is_enabled(host, path)
+    on_change = (
+        path_unit is not None and not systemd_units.is_masked(host, path_unit) and systemd_units.is_enabled(host, path)
+    )
     unit = systemd_units.load_unit(host, service, PROGRAM)
     if unit is None:
         return RefreshUnits(file, path_unit, at_boot=False, on_change=on_change, masked=True, output="", kind="")
@@ -144,7 +143,7 @@ def _refresh(
     return RefreshUnits(
         file,
         path_unit,
-        at_boot=is_enabled(host, service),
+        at_boot=systemd_units.is_enabled(host, service),
         on_change=on_change,
         masked=False,
         output=flags[-1] if flags else unit.environment.get(OUTPUT_VARIABLE, default_output),
@@ -172,17 +171,6 @@ def feature_flags(unit: systemd_units.Unit, in_command: bool = False) -> list[st
     if not values and not in_command:
         values = [unit.environment.get(FEATURE_FLAGS_VARIABLE, "")]
     return [flag for value in values for flag in value.split(_SEPARATOR) if flag]
-
-
-def is_enabled(host: hostfs.HostFS, name: str, without: t.Container[str] = ()) -> bool:
-    """Return whether a link, other than those of ``without``, makes another unit start the unit ``name``.
-
-    systemd uses only the name of the link. Its target may not exist, for example after an upgrade of the toolkit from
-    1.19.1, whose package has the units in /etc/systemd/system, to 1.20.0, whose package has them in /usr/lib.
-    """
-    patterns = (f"{folder}/*.{links}" for folder in systemd_units.UNIT_DIRS for links in _LINK_FOLDERS)
-    links = (f"{folder}/{name}" for pattern in patterns for folder in host.glob(pattern))
-    return any(link not in without and host.lexists(link) for link in links)
 
 
 class Link(t.NamedTuple):

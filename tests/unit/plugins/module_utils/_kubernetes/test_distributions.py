@@ -10,6 +10,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import distributions
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kubelet_hosts import PID, Node
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rancher_hosts import RancherHost
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +59,24 @@ def test_a_masked_unit_is_no_kubelet(tmp_path: Path) -> None:
 def test_of_two_kubelets_the_one_that_runs_is_described(tmp_path: Path) -> None:
     Node(tmp_path, "k3s", running=False)
     assert Node(tmp_path, "kubeadm").described()["distribution"] == "kubeadm"
+
+
+def test_of_two_stopped_kubelets_the_enabled_one_is_described(tmp_path: Path) -> None:
+    # RKE2's tarball installs the units of server and agent. K3s was there before, and its unit is disabled.
+    Node(tmp_path, "k3s", running=False)
+    node = Node(tmp_path, "rke2", running=False)
+    tree = RancherHost(tmp_path, "rke2", toolkit=False)
+    tree.unit("server")
+    assert node.described()["service"] == "k3s-agent.service"
+    tree.unit("agent", enabled=True)
+    assert node.described()["service"] == tree.inspect().service == "rke2-agent.service"
+    # A unit of the vendor, in an image whose kubelet is enabled in /usr.
+    node.path("/etc/systemd/system/multi-user.target.wants/rke2-agent.service").unlink()
+    node.write("/usr/lib/systemd/system/kubernetes.target.requires/rke2-agent.service")
+    assert node.described()["service"] == tree.inspect().service == "rke2-agent.service"
+    # An enabled kubelet that does not run is not that of the node if another one runs.
+    node.runs("rke2-server.service", PID, "/var/lib/rancher/rke2/bin/kubelet")
+    assert node.described()["service"] == "rke2-server.service"
 
 
 @pytest.mark.parametrize(("in_container", "uid", "runs"), [(False, 0, True), (True, 0, False), (False, 1000, False)])
