@@ -26,7 +26,7 @@ class Distribution(t.NamedTuple):
     - ``program``: the program of the unit, empty if it is not checked.
     - ``root_dir``, ``endpoint``, ``config``: the defaults of the distribution; ``config`` is a file.
     - ``config_dir``: the directory of drop-ins for the kubelet configuration, relative to ``data_dir``.
-    - ``arguments``: a file with the arguments of the kubelet, one in a line.
+    - ``arguments``: a file with the arguments of the kubelet.
     - ``in_process``: the kubelet is a part of another program, whose flags are not those of the kubelet.
     """
 
@@ -54,7 +54,7 @@ _RANCHER_ENDPOINT = "unix:///run/k3s/containerd/containerd.sock"
 _RANCHER_CONFIG_DIR = "agent/etc/kubelet.conf.d"
 _SNAP_COMMON, _SNAP_DATA = "/var/snap/microk8s/common", "/var/snap/microk8s/current"
 # The variables in the file of arguments of MicroK8s.
-SNAP_VARIABLES = {"${SNAP_COMMON}": _SNAP_COMMON, "${SNAP_DATA}": _SNAP_DATA}
+SNAP_VARIABLES = {"SNAP_COMMON": _SNAP_COMMON, "SNAP_DATA": _SNAP_DATA}
 _ROWS = (
     Distribution(
         "k3s", ("k3s.service", "k3s-agent.service"), ("k3s",), "k3s", _USUAL_ROOT, _RANCHER_ENDPOINT,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import string
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, json_data
@@ -54,7 +55,9 @@ _CPU_STATE = "cpu_manager_state"
 # (pkg/agent/cridockerd of K3s 1.34), and that of the kubelet before 1.24.
 _DOCKER_SOCKETS = ("/run/cri-dockerd.sock", "/run/k3s/cri-dockerd/cri-dockerd.sock", "/run/dockershim.sock")
 _K3S_DOCKER_ENDPOINT = "unix:///run/k3s/cri-dockerd/cri-dockerd.sock"
-_SCHEME = "unix://"
+# The path of the socket in an endpoint, whose scheme is optional. A host has no effect (parseEndpoint() in
+# staging/src/k8s.io/cri-client/pkg/util/util_unix.go of Kubernetes 1.34).
+_SOCKET = re.compile(r"(?:unix:(?:(?!//)|//[^/?#]*))?(/[^?#]*)", re.IGNORECASE)
 
 
 class KubeletSettings(t.NamedTuple):
@@ -142,16 +145,23 @@ def _arguments(host: hostfs.HostFS, found: distributions.FoundKubelet) -> list[s
     """Return the arguments of the kubelet: those of its process, else those that its unit or its file has."""
     distribution = found.distribution
     if distribution.arguments:
-        text = host.read_text(distribution.arguments, hostfs.UNIT_BYTES)
-        for variable, value in distributions.SNAP_VARIABLES.items():
-            text = text.replace(variable, value)
-        return [line.strip() for line in text.splitlines()]
+        return _arguments_in(host.read_text(distribution.arguments, hostfs.UNIT_BYTES))
     if found.pid is not None and not distribution.in_process:
         return list(hostfs.command_line(host, found.pid)[1:])
     if distribution.name == distributions.KUBELET:
         return list(found.unit.arguments[1:])
     # K3s and RKE2 get the flags of the kubelet as values of a flag of their own.
     return [_flag(value) for value in found.unit.flag_values("--kubelet-arg")]
+
+
+def _arguments_in(text: str) -> list[str]:
+    """Return the arguments in a file of MicroK8s, whose quotes have no effect.
+
+    ReadArgsFromFile() in the patch "Kubelite integration" of MicroK8s 1.27 to 1.36.
+    """
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    plain = re.sub("[\"']", "", "\n".join(lines))
+    return string.Template(plain).safe_substitute(distributions.SNAP_VARIABLES).split()
 
 
 def _flag(value: t.Any) -> str:
@@ -238,7 +248,8 @@ def target_of_endpoint(host: hostfs.HostFS, endpoint: str, distribution: str) ->
 
     K3s and RKE2 use the same socket, so of several engines that of ``distribution`` is returned.
     """
-    socket = _resolved(host, endpoint[len(_SCHEME) :] if endpoint.startswith(_SCHEME) else endpoint)
+    path = _SOCKET.match(endpoint)
+    socket = _resolved(host, path[1]) if path is not None else ""
     if not socket:
         return None
     if socket in [_resolved(host, path) for path in _DOCKER_SOCKETS]:

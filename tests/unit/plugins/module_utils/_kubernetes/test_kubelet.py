@@ -37,6 +37,10 @@ def engine_with(node: Node, endpoint: str) -> tuple[str | None, str | None]:
         ("unix:///var/run/cri-dockerd.sock", "docker"),
         (CRIO, "crio"),
         ("unix:///run/crio/crio.sock", "crio"),
+        ("unix:/run/crio/crio.sock", "crio"),
+        ("Unix://localhost/run/crio/crio.sock", "crio"),
+        ("tcp:/run/crio/crio.sock", None),
+        ("run/crio/crio.sock", None),
         ("unix:///run/isulad.sock", None),
         ("npipe:////./pipe/containerd", None),
         ("unix://", None),
@@ -130,6 +134,30 @@ def test_another_root_directory(tmp_path: Path) -> None:
     found = node.described()
     assert found["root_dir"] == "/mnt/kubelet"
     assert found["cpu_manager"] == {"policy": "none", "last_policy": "static"}
+
+
+@pytest.mark.parametrize(
+    ("line", "policy"),
+    [
+        ("--cpu-manager-policy=static", "static"),
+        ("  --cpu-manager-policy static\t", "static"),
+        ("--v=2 --cpu-manager-policy='static'", "static"),
+        ('"--cpu-manager-policy=stat"ic', "static"),
+        (" # --cpu-manager-policy=static", "none"),
+    ],
+)
+def test_arguments_of_microk8s(tmp_path: Path, line: str, policy: str) -> None:
+    """Its kubelite removes quotes, splits lines at blanks, and expands variables with and without braces."""
+    node = Node(tmp_path, "microk8s", running=False)
+    path = "/var/snap/microk8s/current/args/kubelet"
+    usual = node.path(path).read_text()
+    node.write(path, f"{usual}{line}\n")
+    assert node.described()["cpu_manager"]["policy"] == policy
+    node.write(
+        path, '--root-dir="$SNAP_DATA/kubelet"\n--container-runtime-endpoint "${SNAP_COMMON}/run/containerd.sock"\n'
+    )
+    found = node.described()
+    assert (found["root_dir"], found["engine"]) == ("/var/snap/microk8s/current/kubelet", "containerd/microk8s")
 
 
 def test_flags_in_the_unit_of_a_stopped_kubelet(tmp_path: Path) -> None:
