@@ -195,6 +195,15 @@ class HostFS(t.NamedTuple):
             raise errors.with_advice(errors.HostError, problem, "Move it away.")
         return content
 
+    def read_end(self, path: str, limit: int) -> bytes | None:
+        """Return the last ``limit`` bytes of a regular file; None if it does not exist or cannot be read."""
+        try:
+            with open_regular(self.real_path(path), path) as stream:
+                stream.seek(max(0, stream.seek(0, os.SEEK_END) - limit))
+                return stream.read(limit)
+        except (errors.HostError, OSError):
+            return None
+
     def is_predicted(self, path: str) -> bool:
         """Return whether an earlier task of the play would install or remove the file at ``path``."""
         return self.predicted is not None and path in self.predicted.files

@@ -14,9 +14,8 @@ import re
 import struct
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
-
 if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
@@ -173,13 +172,8 @@ def _requires_signatures(host: hostfs.HostFS) -> bool | None:
 def _signature(host: hostfs.HostFS, run: core_plan.Runner, path: str) -> Signature:
     if not path.endswith(".ko"):
         return _signature_from_modinfo(host, run, path)
-    try:
-        with hostfs.open_regular(host.real_path(path), path) as stream:
-            size = stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, size - _MAX_SIGNATURE))
-            return parse_signature(stream.read(_MAX_SIGNATURE))
-    except (errors.HostError, OSError):
-        return Signature(None)
+    end = host.read_end(path, _MAX_SIGNATURE)
+    return Signature(None) if end is None else parse_signature(end)
 
 
 def parse_signature(end: bytes) -> Signature:

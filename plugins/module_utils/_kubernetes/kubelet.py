@@ -207,11 +207,16 @@ def _files(host: hostfs.HostFS, found: distributions.FoundKubelet, flags: _Flags
         yield main
     folder = flags.last("--config-dir")
     if not folder and distribution.config_dir:
-        data_dir = k3s_config.data_dir(k3s_config.RancherDistribution(distribution.name), host, found.unit)
-        folder = f"{data_dir}/{distribution.config_dir}"
+        folder = in_data_dir(host, found, distribution.config_dir)
     if folder.startswith("/"):
         names = [name for name in host.readable_entries(folder) if name.endswith(_DROP_IN)]
         yield from (f"{folder.rstrip('/')}/{name}" for name in names[: hostfs.DROP_INS])
+
+
+def in_data_dir(host: hostfs.HostFS, found: distributions.FoundKubelet, path: str) -> str:
+    """Return a path relative to the data directory of K3s or RKE2 as an absolute one."""
+    distribution = k3s_config.RancherDistribution(found.distribution.name)
+    return f"{k3s_config.data_dir(distribution, host, found.unit)}/{path}"
 
 
 def _read_file(host: hostfs.HostFS, path: str) -> dict[str, str]:
