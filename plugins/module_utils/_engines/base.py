@@ -281,6 +281,9 @@ class Planner(InstalledEngine, t.Protocol):
     def configured(self, context: Context) -> ConfiguredState:
         """Return what the files and the unit configure now."""
 
+    def default_runtime_source(self, context: Context) -> str:
+        """Return the file or the unit in which the default runtime can be changed. Raises NvidiaError."""
+
     def defines_runtime(self, runtime: str, state: ConfiguredState, version: tuple[int, ...] | None) -> bool:
         """Return whether an engine of ``version`` that starts in ``state`` defines ``runtime``, even built in."""
 
@@ -374,6 +377,9 @@ class EngineDefaults:
     companions: tuple[str, ...] = ()
     ping_request = b""
     default_aliases: tuple[str, ...] = ()
+
+    def default_runtime_source(self, context: Context) -> str:
+        return context.path
 
     def health_problem(
         self,

@@ -78,13 +78,13 @@ class Preflight(t.NamedTuple):
         state = engine.configured(context)
         default = state.default_runtime or engine.default_runtime
         if not engine.defines_runtime(default, state, context.version):
-            return f"{self.installation.config_path}: the default runtime {default} is not defined"
+            return f"{engine.default_runtime_source(context)}: the default runtime {default} is not defined"
         program = state.paths().get(default, "")
         # The engine searches for a bare name in the PATH of its unit, which is not known here.
         if require_runtime and program.startswith("/") and not self.probe.host.is_executable(program):
             return (
-                f"{self.installation.config_path}: {program}, the program of the default runtime {default}, is not an"
-                " executable file, so no container would start"
+                f"{engine.default_runtime_source(context)}: {program}, the program of the default runtime {default}, is"
+                " not an executable file, so no container would start"
             )
         return ""
 

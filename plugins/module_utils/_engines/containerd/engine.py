@@ -170,7 +170,13 @@ class Containerd(toml_plan.TomlEngine):
         return containerd_plan.ContainerdPlanner(context)
 
     def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
-        return containerd_plan.configured_state(containerd_config.checked_files(context))
+        return containerd_plan.configured_state(self._files(context))
+
+    def default_runtime_source(self, context: engines_base.Context) -> str:
+        return self._files(context).defining_path(containerd_config.DEFAULT)
+
+    def _files(self, context: engines_base.Context) -> containerd_config.ContainerdFiles:
+        return containerd_config.checked_files(context)
 
     def required_action(self, live: engines_base.LiveState, state: engines_base.ConfiguredState) -> engines_base.Action:
         """Return RESTART or NONE. ``no_reload`` contains the reason."""

@@ -314,6 +314,10 @@ class CrioFiles:
         dropped = name == _RUNC and self.default_runtime() is not None and any(map(self._drops_runc, self.files))
         return name in builtin_runtimes(version) and not dropped
 
+    def default_file(self) -> CrioFile | None:
+        """Return the file whose default runtime has effect, or None if a flag has precedence or no file sets it."""
+        return self.defining_file(DEFAULT) if self.flagged_default is None else None
+
     def cdi_dirs(self) -> t.Any:
         """Return the directories of CDI specifications that a flag or a file names, None if CRI-O's own apply."""
         return self.value(CDI_DIRS) if self.flagged_cdi is None else self.flagged_cdi

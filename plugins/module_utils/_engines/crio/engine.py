@@ -117,6 +117,13 @@ class Crio(toml_plan.TomlEngine):
         files.check_order()
         return crio_plan.configured_state(files, context.version)
 
+    def default_runtime_source(self, context: engines_base.Context) -> str:
+        files = crio_config.CrioFiles.of(context)
+        file = files.default_file()
+        if context.unit is not None and files.flagged_default is not None:
+            return context.unit.path
+        return file.path if file is not None else context.path
+
     def required_action(
         self, live: engines_base.LiveState, _state: engines_base.ConfiguredState
     ) -> engines_base.Action:

@@ -296,7 +296,7 @@ class CrioPlanner:
         version, default = self.context.version, after.default_runtime()
         if default is None or after.defines(default, version):
             return False
-        file = None if after.flagged_default is not None else after.defining_file(crio_config.DEFAULT)
+        file = after.default_file()
         edit = self.files.edit(file.path) if file is not None and file.path in self._own_files(target) else None
         path = file.path if file is not None else self._unit_path()
         if not (self.current.defines(default, version) or (edit is not None and _writes_default(edit))):
@@ -386,7 +386,7 @@ class CrioPlanner:
 
     def _check_default(self, request: engines_request.RuntimeRequest, after: crio_config.CrioFiles) -> None:
         default = after.default_runtime()
-        file = None if after.flagged_default is not None else after.defining_file(crio_config.DEFAULT)
+        file = after.default_file()
         if request.set_as_default and default != request.runtime_name:
             if file is None:
                 raise errors.NvidiaError(

@@ -204,8 +204,13 @@ class Docker(engines_base.EngineDefaults):
         return plan
 
     def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
-        document = json_document.JsonDocument.from_bytes(context.path, context.content or b"")
-        return docker_plan.configured_state(document, context.unit, context.version)
+        return docker_plan.configured_state(_document(context), context.unit, context.version)
+
+    def default_runtime_source(self, context: engines_base.Context) -> str:
+        unit, in_file = context.unit, _document(context).value(docker_plan.DEFAULT)
+        if unit is None or in_file or not unit.flag_values("--default-runtime"):
+            return context.path
+        return unit.path
 
     def required_action(self, live: engines_base.LiveState, state: engines_base.ConfiguredState) -> engines_base.Action:
         return docker_plan.required_action(live, state)
@@ -226,6 +231,10 @@ class Docker(engines_base.EngineDefaults):
         name = posixpath.basename(file.path)
         argv = [binary, "--validate", "--config-file", f"{folder}/{name}", *flags]
         return engines_base.ValidationCommand({name: file.after or b""}, argv, original_paths={name: file.path})
+
+
+def _document(context: engines_base.Context) -> json_document.JsonDocument:
+    return json_document.JsonDocument.from_bytes(context.path, context.content or b"")
 
 
 def _name_of(container: t.Mapping[str, t.Any]) -> str:

@@ -81,9 +81,6 @@ class K0s(containerd_engine.EmbeddedContainerd):
     def absent(self, context: engines_base.Context) -> engines_base.EnginePlan:
         return K0sPlanner(context, self.running).absent()
 
-    def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
-        return containerd_plan.configured_state(self._files(context))
-
     def defines_runtime(
         self, runtime: str, state: engines_base.ConfiguredState, version: tuple[int, ...] | None
     ) -> bool:

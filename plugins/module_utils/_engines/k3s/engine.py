@@ -130,8 +130,14 @@ class K3sFamily(containerd_engine.EmbeddedContainerd):
 
     def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
         """Return the state after the next restart. Raises NvidiaError."""
-        settings = k3s_config.RancherSettings(self.distribution, k3s_generated.host_of(context), context.unit)
-        return k3s_generated.GeneratedConfig(context).expected(settings.value(k3s_config.DEFAULT_RUNTIME))
+        default = self._settings(context).value(k3s_config.DEFAULT_RUNTIME)
+        return k3s_generated.GeneratedConfig(context).expected(default)
+
+    def default_runtime_source(self, context: engines_base.Context) -> str:
+        return k3s_generated.GeneratedConfig(context).default_source(self._settings(context))
+
+    def _settings(self, context: engines_base.Context) -> k3s_config.RancherSettings:
+        return k3s_config.RancherSettings(self.distribution, k3s_generated.host_of(context), context.unit)
 
     def config_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
         generated = k3s_generated.GeneratedConfig(

@@ -23,6 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import to
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import plan as containerd_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.k3s import config as k3s_config
 
 if t.TYPE_CHECKING:
     Version = t.Tuple[int, ...]
@@ -202,3 +203,9 @@ class GeneratedConfig:
             path = program if same else found
             runtimes[name] = {"runtime_type": containerd_runtimes.BUILTIN_TYPE, **previous, "path": path}
         return state._replace(runtimes=runtimes, default_runtime=default or None)
+
+    def default_source(self, settings: k3s_config.RancherSettings) -> str:
+        """Return the file or unit that sets the default runtime of the next start, or in which it can be set."""
+        if self.override is not None and settings.value(k3s_config.DEFAULT_RUNTIME) != self.state().default_runtime:
+            return self.override
+        return settings.source(k3s_config.DEFAULT_RUNTIME) or settings.config_file

@@ -227,8 +227,7 @@ class K3sPlanner:
                 f" {self.generated_path}, and only {self.title} sets it."
             )
         if request.set_as_default is False and state.default_runtime in k3s_generated.PROGRAMS:
-            is_set = self.after.value(k3s_config.DEFAULT_RUNTIME) == state.default_runtime
-            source = self.after.source(k3s_config.DEFAULT_RUNTIME) if is_set else self.generated.override
+            source = self.generated.default_source(self.after)
             self.warnings.append(f"{source} makes {state.default_runtime} the default runtime. Remove it there.")
 
     def _of_program(self, name: str, request: engines_request.RuntimeRequest) -> t.Iterator[str]:

@@ -82,8 +82,11 @@ class MicroK8s(containerd_engine.Containerd):
         return TemplatePlanner(context).absent()
 
     def configured(self, context: engines_base.Context) -> engines_base.ConfiguredState:
-        files = TemplateFiles(context.files, context.path, context.version)
+        files = self._files(context)
         return files.filled_state(containerd_plan.configured_state(files))
+
+    def _files(self, context: engines_base.Context) -> TemplateFiles:
+        return TemplateFiles(context.files, context.path, context.version)
 
     def validator_missing(self, output: str) -> bool:
         return any(part in output for part in _NOT_STARTED)

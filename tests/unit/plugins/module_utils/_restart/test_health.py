@@ -10,6 +10,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import ConfiguredState, LiveState
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd.engine import CONTAINERD
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER
@@ -20,6 +21,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health im
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.bundles import bundle
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import EngineTree
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import CONTROL_GROUP, PID, UNIT
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_systemd import FILE, FakeSystemd
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.restarts import (
@@ -91,6 +93,73 @@ def test_a_required_validator_must_exist(systemd: FakeSystemd) -> None:
         restart(systemd, rollback=changes, validate="true")
     assert "nvidia" in systemd.text
     assert restart(systemd, rollback=changes).state == "applied"
+
+
+def unit_of(command: str, *settings: str) -> str:
+    return "\n".join(["[Service]", *settings, f"ExecStart={command}", ""])
+
+
+CONTAINERD_CONFIG, CONTAINERD_DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/50.toml"
+K3S_SETTINGS, K3S_DROP_IN = "/etc/rancher/k3s/config.yaml", "/etc/rancher/k3s/config.yaml.d/50.yaml"
+K3S_GENERATED = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
+K0S_DROP_IN = "/etc/k0s/containerd.d/50.toml"
+MICROK8S = "/var/snap/microk8s/current/args/containerd-template.toml"
+CRIO_CONFIG, CRIO_DROP_IN = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d/50"
+DOCKER_UNIT, CRIO_UNIT, RKE2_UNIT = (f"/etc/systemd/system/{name}.service" for name in ("docker", "crio", "rke2-agent"))
+CRI_2 = 'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd]\n'
+CRI_3 = 'version = 3\n[plugins."io.containerd.cri.v1.runtime".containerd]\n'
+IMPORTS = 'version = 3\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
+# A default runtime whose program is missing.
+X = 'default_runtime_name = "x"\nruntimes.x.options.BinaryName = "/usr/bin/x"\n'
+# Engine, flavor, version, files, and the file or unit that sets the default runtime x.
+SOURCES: dict[str, tuple[str, str, str, dict[str, str], str]] = {
+    "docker": ("docker", "system", "28.5.2", {FILE: '{"default-runtime": "x"}'}, FILE),
+    "docker, a flag": (
+        "docker", "system", "28.5.2", {DOCKER_UNIT: unit_of("/usr/bin/dockerd --default-runtime=x")}, DOCKER_UNIT,
+    ),
+    "containerd 1": ("containerd", "system", "1.7.24", {CONTAINERD_CONFIG: CRI_2 + X}, CONTAINERD_CONFIG),
+    "containerd 2": (
+        "containerd", "system", "2.1.4", {CONTAINERD_CONFIG: IMPORTS, CONTAINERD_DROP_IN: CRI_3 + X},
+        CONTAINERD_DROP_IN,
+    ),
+    "k3s": (
+        "containerd", "k3s", "1.31.9", {K3S_GENERATED: CRI_2 + X, K3S_DROP_IN: "default-runtime: x\n"}, K3S_DROP_IN,
+    ),
+    "k3s, a template": (
+        "containerd", "k3s", "1.31.9",
+        {K3S_GENERATED: CRI_2 + X, f"{K3S_GENERATED}.tmpl": CRI_2 + X, K3S_SETTINGS: "default-runtime: nvidia\n"},
+        f"{K3S_GENERATED}.tmpl",
+    ),
+    "rke2, a flag": (
+        "containerd", "rke2", "1.31.9", {RKE2_UNIT: unit_of("/usr/local/bin/rke2 agent --default-runtime=x")},
+        "the unit rke2-agent.service",
+    ),
+    "k0s": ("containerd", "k0s", "1.33.1", {K0S_DROP_IN: CRI_2 + X}, K0S_DROP_IN),
+    "microk8s": ("containerd", "microk8s", "1.7.24", {MICROK8S: CRI_2 + X}, MICROK8S),
+    "crio": (
+        "crio", "system", "1.33.0", {CRIO_CONFIG: "", CRIO_DROP_IN: '[crio.runtime]\ndefault_runtime = "x"\n'},
+        CRIO_DROP_IN,
+    ),
+    "crio, a variable": (
+        "crio", "system", "1.33.0",
+        {CRIO_UNIT: unit_of("/usr/bin/crio", "Environment=CONTAINER_DEFAULT_RUNTIME=x")}, CRIO_UNIT,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SOURCES)
+def test_names_the_file_that_sets_the_default_runtime(tmp_path: Path, case: str) -> None:
+    name, flavor, version, files, source = SOURCES[case]
+    programs = dict.fromkeys(["/usr/bin/dockerd", "/usr/bin/crio", "/usr/local/bin/rke2"], "")
+    tree = EngineTree(tmp_path, name, flavor, {**programs, **files}, live=False)
+    probe = HealthProbe(engines_registry.resolve_target(tree.host, name, flavor).load(), tree.host)
+    preflight = Preflight(probe, probe.inspect(), version, tree.run)
+
+    problem = preflight.config_problem("false", require_runtime=True)
+
+    is_defined = any(X in text for text in files.values())
+    expected = "/usr/bin/x, the program of the default runtime x, is" if is_defined else "the default runtime x is"
+    assert problem.startswith(f"{source}: {expected} not ")
 
 
 # -- containers that a restart would stop ----------------------------------------------------------------------------
