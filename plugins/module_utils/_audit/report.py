@@ -168,6 +168,12 @@ def facts_of(engine: t.Mapping[str, t.Any]) -> engines_facts.EngineFacts:
     return flavors.FACTS.get(text(engine.get("engine")), _UNKNOWN_ENGINE)
 
 
+def cdi_advice(engine: t.Mapping[str, t.Any], usual: str) -> str:
+    """Return what switches CDI on in the engine in a row of the report; ``usual`` if this collection does."""
+    row = flavors.FLAVORS.get((text(engine.get("engine")), text(engine.get("flavor"))))
+    return (row.cdi_advice if row is not None else "") or usual
+
+
 def target_of(engine: t.Mapping[str, t.Any]) -> str:
     """Return the name that identifies an engine on its host."""
     return text(engine.get("target")) or text(engine.get("engine")) or "an engine"

@@ -152,7 +152,7 @@ def cdi_off(facts: report.HostFacts) -> report.Findings:
         if facts.gpu_specs and report.table(engine.get("live")).get("cdi") is False:
             target = report.target_of(engine)
             message = f"CDI is disabled in {target}, so it does not use the CDI specifications of the host."
-            yield report.info("cdi-off", target, message, steps.ENABLE_CDI)
+            yield report.info("cdi-off", target, message, report.cdi_advice(engine, steps.ENABLE_CDI))
 
 
 def live_restore(facts: report.HostFacts) -> report.Findings:

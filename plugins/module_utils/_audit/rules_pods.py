@@ -45,7 +45,8 @@ def injection(facts: report.HostFacts) -> report.Findings:
         # The runtime of NVIDIA also reads annotations.
         message = f"The device plugin passes GPUs on with the strategy {shown}, but CDI is off in {target}."
         message = f"{message} New pods get no GPU."
-        yield report.critical("plugin-needs-cdi", target, message, steps.ENABLE_CDI)
+        advice = report.cdi_advice(node.engine, steps.ENABLE_CDI)
+        yield report.critical("plugin-needs-cdi", target, message, advice)
     elif names <= _BY_RUNTIME and has_runtime:
         yield from _without_runtime(node, target)
 

@@ -20,6 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import re
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 
 
 def completed(request: engines_request.RuntimeRequest) -> engines_request.RuntimeRequest:
@@ -43,7 +44,7 @@ def completed(request: engines_request.RuntimeRequest) -> engines_request.Runtim
 def plan(
     engine: engines_base.Planner,
     facts: engines_facts.EngineFacts,
-    writes_cdi: bool,
+    row: flavors.Flavor,
     request: engines_request.RuntimeRequest,
     context: engines_base.Context,
 ) -> engines_base.EnginePlan:
@@ -52,17 +53,18 @@ def plan(
     Args:
         engine: The engine.
         facts: Its facts.
-        writes_cdi: Whether this collection can write the setting of CDI for it.
+        row: Those of its flavor.
         request: The request, as completed() returns it.
         context: The files and the version of the engine.
     """
     # Runtimes that other tools registered stay.
     context = context._replace(keep_unrecorded=True)
     planned = engine.absent(context)
+    writes_cdi = not facts.cdi_always and not row.cdi_advice
     if writes_cdi and (planned.state.cdi is not True or _has_no_cri(facts, planned)):
         planned = engine.present(request, context)
     if not _has_no_cri(facts, planned):
-        _require_cdi(facts, planned, context)
+        _require_cdi(facts, row, planned, context)
     return planned
 
 
@@ -72,7 +74,10 @@ def _has_no_cri(facts: engines_facts.EngineFacts, planned: engines_base.EnginePl
 
 
 def _require_cdi(
-    facts: engines_facts.EngineFacts, planned: engines_base.EnginePlan, context: engines_base.Context
+    facts: engines_facts.EngineFacts,
+    row: flavors.Flavor,
+    planned: engines_base.EnginePlan,
+    context: engines_base.Context,
 ) -> None:
     """Raise NvidiaError if containers would get no GPUs, because CDI is off or this release does not support it."""
     since = facts.cdi_newest[0][0]
@@ -84,9 +89,10 @@ def _require_cdi(
             f" and from the flags of its unit, or set {errors.option:register}: true."
         )
     if planned.state.cdi is False:
+        advice = f"{row.cdi_advice} Or set" if row.cdi_advice else f"Set {errors.option:enable_cdi}: true, or"
         raise errors.NvidiaError(
             f"{context.path} was not changed, because CDI would be off in {facts.name}, and without a runtime"
-            f" containers would get no GPUs. Set {errors.option:enable_cdi}: true, or {errors.option:register}: true."
+            f" containers would get no GPUs. {advice} {errors.option:register}: true."
         )
     # The version of a distribution of Kubernetes is higher than that of its engine.
     if context.version is not None and context.version < since:

@@ -254,7 +254,7 @@ class EngineState:
         # The import is needed for this request only.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_alone  # noqa: PLC0415
 
-        return cdi_alone.plan(self.engine, facts, row.tables and not facts.cdi_always, self.request, context)
+        return cdi_alone.plan(self.engine, facts, row, self.request, context)
 
     def context(self) -> engines_base.Context:
         """Return the context of a plan with the current files.

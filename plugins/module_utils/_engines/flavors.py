@@ -29,6 +29,7 @@ class Flavor(t.NamedTuple):
     - ``tables``: whether its files contain tables of runtimes, which this collection writes.
     - ``own_version``: whether its version is that of the engine, not of the distribution that contains it.
     - ``cri``: the socket of an engine that a Kubernetes distribution contains.
+    - ``cdi_advice``: what switches CDI on, as sentences, if this collection cannot. Empty: its option enable_cdi does.
     """
 
     engine: str
@@ -43,6 +44,19 @@ class Flavor(t.NamedTuple):
     tables: bool = True
     own_version: bool = True
     cri: str = ""
+    cdi_advice: str = ""
+
+
+def _decides_about_cdi(title: str) -> str:
+    """Return the advice for a distribution that generates the file of its containerd.
+
+    Its template has no setting of CDI, so the default of containerd applies (pkg/agent/templates/templates.go of K3s
+    1.30 and 1.33, and with pull request 13680 of 2026, read).
+    """
+    return (
+        f"CDI is on in the releases of {title} with containerd 2, unless a template or a file that it imports contains"
+        f" enable_cdi = false. Upgrade {title}, or remove this line."
+    )
 
 
 _ROWS = (
@@ -57,12 +71,12 @@ _ROWS = (
     Flavor(
         "containerd", "k3s", "k3s", paths=("/var/lib/rancher/k3s", "/etc/rancher/k3s"),
         services=("k3s.service", "k3s-agent.service"), tables=False, own_version=False,
-        cri="/run/k3s/containerd/containerd.sock",
+        cri="/run/k3s/containerd/containerd.sock", cdi_advice=_decides_about_cdi("K3s"),
     ),
     Flavor(
         "containerd", "rke2", "rke2", paths=("/var/lib/rancher/rke2", "/etc/rancher/rke2"),
         services=("rke2-server.service", "rke2-agent.service"), tables=False, own_version=False,
-        cri="/run/k3s/containerd/containerd.sock",
+        cri="/run/k3s/containerd/containerd.sock", cdi_advice=_decides_about_cdi("RKE2"),
     ),
     Flavor(
         "containerd", "k0s", "k0s", paths=("/var/lib/k0s", "/etc/k0s"),

@@ -344,7 +344,8 @@ class _Explainer:
 
     def _cdi_off(self, names: str) -> Step:
         problem = f"CDI is off in {self.container.engine}, so it cannot add {names}"
-        advice = "Switch it on with enable_cdi of nvidia_runtime_config, and create the container again."
+        advice = self.host.cdi_advice or "Switch it on with enable_cdi of nvidia_runtime_config."
+        advice = f"{advice} Then create the container again."
         return explain_result.failed(INJECTION, "cdi-disabled", problem, advice)
 
     def _gpus_unsupported(self) -> Step:

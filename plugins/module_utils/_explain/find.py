@@ -192,7 +192,8 @@ def _search(
     except errors.HostError as error:
         raise _EngineError(f"cannot be inspected: {str(error).rstrip('.')}") from error
     installation = installation._replace(socket=selector.socket or installation.socket)
-    if not flavors.FLAVORS[engine.name, engine.flavor].daemon:
+    row = flavors.FLAVORS[engine.name, engine.flavor]
+    if not row.daemon:
         if installation.binary is None:
             raise _EngineError("is not installed")
         version = program_version.ask_version(engine, installation, host, run)
@@ -205,7 +206,7 @@ def _search(
     if installation.pid is None:
         raise _EngineError("does not run")
     live = engine.live(host, installation)
-    state = explain_host.ReportedEngine(rootless=target.user is not None)
+    state = explain_host.ReportedEngine(rootless=target.user is not None, cdi_advice=row.cdi_advice)
     if live is not None:
         default = engines_base.is_nvidia_runtime(live.default_runtime, live.runtimes.get(live.default_runtime))
         state = state._replace(version=live.version, cdi=live.cdi, default_nvidia=default, folders=live.cdi_folders)

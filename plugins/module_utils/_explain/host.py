@@ -68,7 +68,8 @@ class ExplainedHost(t.NamedTuple):
     - ``tegra``: whether the host is a Tegra system. ``comparable``: False for WSL and Tegra, which have other device
       nodes and, in most releases, none of the driver's files in /proc.
     - ``all_gpus``: the GPUs and MIG devices. ``names_known``: whether all of their UUIDs are known.
-    - ``engine_cdi``: whether the engine reads CDI specifications, None if it is unknown. ``engine_version``: Docker's.
+    - ``engine_cdi``: whether the engine reads CDI specifications, None if it is unknown. ``cdi_advice``: what switches
+      CDI on; empty if this collection does. ``engine_version``: Docker's.
     - ``engine_specifications``, ``runtime_specifications``: in the directories of the engine and of config.toml.
     - ``engine_reads``: whether the release of the engine reads specifications at all. ``rootless``: whether it belongs
       to a user. ``default_nvidia``: whether its default runtime is one of NVIDIA.
@@ -101,6 +102,7 @@ class ExplainedHost(t.NamedTuple):
     all_gpus: tuple[explain_devices.ExplainedGpu, ...] = ()
     names_known: bool = True
     engine_cdi: bool | None = None
+    cdi_advice: str = ""
     engine_version: str = ""
     engine_specifications: explain_contents.Specifications = explain_contents.Specifications()
     runtime_specifications: explain_contents.Specifications = explain_contents.Specifications()
@@ -133,6 +135,7 @@ class ReportedEngine(t.NamedTuple):
 
     Its version, whether it reads CDI specifications, whether it belongs to a user, and whether its default runtime is
     one of NVIDIA. ``folders`` are its directories of specifications, None if it does not report them.
+    ``cdi_advice`` is that of its flavor.
     """
 
     version: str = ""
@@ -140,6 +143,7 @@ class ReportedEngine(t.NamedTuple):
     rootless: bool = False
     default_nvidia: bool | None = None
     folders: tuple[str, ...] | None = None
+    cdi_advice: str = ""
 
 
 def read_host(
@@ -193,6 +197,7 @@ def read_host(
         all_gpus=gpus,
         names_known=known,
         engine_cdi=engine.cdi if support.reads else False,
+        cdi_advice=engine.cdi_advice,
         # Podman has no daemon that reports a version.
         engine_version=engine.version
         or ("" if flavors.FLAVORS[support.name, core_constants.SYSTEM].daemon else support.version or ""),

@@ -95,8 +95,9 @@ class Verification:
             socket=self.options.socket or installation.socket,
             config_path=self.options.config_path or installation.config_path,
         )
+        self._row = flavors.FLAVORS[target.engine, target.flavor]
         # An engine without a daemon needs no registered runtime and answers no queries.
-        self._daemon = flavors.FLAVORS[target.engine, target.flavor].daemon
+        self._daemon = self._row.daemon
         self.live: engines_base.LiveState | None = self.engine.live(host, self.installation)
         self.state: engines_base.ConfiguredState | None = None
         self.program: str | None = None
@@ -235,7 +236,7 @@ class Verification:
         return verify_checks.failed(
             FILE,
             f"{verify_injection.without_cdi(engine, cdi)} Its configuration is {self.installation.config_path}.",
-            f"Set {errors.option:enable_cdi} of nvidia_runtime_config to true.",
+            self._row.cdi_advice or f"Set {errors.option:enable_cdi} of nvidia_runtime_config to true.",
         )
 
     def _cdi(self, state: engines_base.ConfiguredState) -> bool | None:

@@ -307,6 +307,7 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"engines": [BARE], "cdi": {**NO_CDI, "problems": [problem("cdi-refresh-failed")]}},
      "gpus-not-configured", "critical", "host"),
     ({"engines": [engine(live={"cdi": False})]}, "cdi-off", "info", "docker"),
+    ({"engines": [containerd(flavor="k3s", live={"cdi": False, "version": "2.1.4"})]}, "cdi-off", "info", "containerd"),
     ({"engines": [engine(live={"live_restore": False, "running_containers": 2})]},
      "live-restore-off", "info", "docker"),
     ({"engines": [engine(installed=False, recorded_files=["/etc/x"])]}, "engine-not-installed", "info", "docker"),

@@ -150,7 +150,7 @@ class K0sPlanner(containerd_plan.ContainerdPlanner):
 
     def present(self, request: engines_request.RuntimeRequest) -> engines_base.EnginePlan:
         self._check(request)
-        if request.enable_cdi == engines_request.CDI_AUTO and self.concatenates:
+        if request.enable_cdi == engines_request.CDI_AUTO and self.concatenates and request.register:
             # This k0s has containerd 1.7, but the drop-ins that it concatenates cannot contain the setting.
             request = request._replace(enable_cdi=None)
         self._check_release(request)
@@ -199,11 +199,15 @@ class K0sPlanner(containerd_plan.ContainerdPlanner):
         own_values = request.set_as_default is None and any(value is not None for value in self.own_values.values())
         writes_tables = request.set_as_default or own_values or request.enable_cdi is not None
         if self.concatenates and writes_tables:
+            other = (
+                f"{errors.option:set_as_default}: false and remove {errors.option:enable_cdi}"
+                if request.register
+                else f"{errors.option:register}: true"
+            )
             raise errors.NvidiaError(
                 f"k0s {core_text.dotted(self.release or ())} concatenates drop-ins instead of merging them. Its"
                 f" containerd would not start with a default runtime or {errors.option:enable_cdi} in a drop-in."
-                f" Upgrade k0s to {core_text.dotted(k0s_config.MERGES_SINCE)} or newer, or set"
-                f" {errors.option:set_as_default}: false and remove {errors.option:enable_cdi}."
+                f" Upgrade k0s to {core_text.dotted(k0s_config.MERGES_SINCE)} or newer, or set {other}."
             )
 
     # -- differences from containerd -----------------------------------------------------------------------------

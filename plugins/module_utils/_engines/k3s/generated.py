@@ -184,10 +184,20 @@ class GeneratedConfig:
         """Return the state of a containerd that was started with this file, empty if there is no file yet."""
         state = containerd_plan.configured_state(self._files)
         default = None if state.default_runtime == containerd_runtimes.BUILTIN_DEFAULT else state.default_runtime
-        cdi = toml_plan.lookup(self._files.cri(), containerd_runtimes.CDI)
-        if not isinstance(cdi, bool):
-            cdi = True if self._files.version >= _CDI_BY_DEFAULT_SINCE else None
-        return state._replace(default_runtime=default, cdi=cdi if self._files.main.data else None)
+        return state._replace(default_runtime=default, cdi=self._cdi() if self._files.main.data else None)
+
+    def _cdi(self) -> bool | None:
+        """Return whether CDI is on, None if that depends on the release, which is unknown.
+
+        The template of the distribution has no setting of CDI (see ``flavors``), so the default of containerd applies.
+        """
+        found = toml_plan.lookup(self._files.cri(), containerd_runtimes.CDI)
+        if isinstance(found, bool):
+            return found
+        if self._files.version >= _CDI_BY_DEFAULT_SINCE:
+            return True
+        release = release_of(self._context.version)
+        return None if release is None else _has_feature(release, _CONTAINERD_2)
 
     def expected(self, default: str) -> engines_base.ConfiguredState:
         """Return the state after the next start, with ``default`` as the setting (empty: none)."""

@@ -223,8 +223,8 @@ class K3sPlanner:
         self.warnings += [warning for name in _requested(request) for warning in self._of_program(name, request)]
         if isinstance(request.enable_cdi, bool) and state.cdi is not None and request.enable_cdi is not state.cdi:
             self.warnings.append(
-                f"{errors.option:enable_cdi} has no effect: CDI is {'enabled' if state.cdi else 'disabled'} in"
-                f" {self.generated_path}, and only {self.title} sets it."
+                f"{errors.option:enable_cdi} has no effect: CDI is {'on' if state.cdi else 'off'} in the containerd of"
+                f" {self.title}, and this collection does not change that."
             )
         if request.set_as_default is False and state.default_runtime in k3s_generated.PROGRAMS:
             source = self.generated.default_source(self.after)

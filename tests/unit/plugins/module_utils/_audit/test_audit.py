@@ -81,6 +81,15 @@ def test_each_rule(host: HostFS, parts: dict[str, t.Any], name: str, severity: s
 
 
 @pytest.mark.parametrize(
+    ("flavor", "advice"), [("system", "nvidia_runtime_enable_cdi: true"), ("rke2", "Upgrade RKE2")]
+)
+def test_what_switches_cdi_on(host: HostFS, flavor: str, advice: str) -> None:
+    parts = {"engines": [containerd(flavor=flavor, live={"cdi": False, "version": "2.1.4"})]}
+    (found,) = [one for one in findings_of(host, healthy_host(**parts)) if one["id"] == "cdi-off"]
+    assert advice in found["advice"]
+
+
+@pytest.mark.parametrize(
     ("parts", "name"),
     [
         # All packages are installed, or the hook is. A toolkit in a directory has its own.

@@ -236,6 +236,16 @@ def test_strategies_and_what_the_engine_can_add(
     assert [name for name in found if name.startswith("plugin-needs")] == ([expected] if expected else [])
 
 
+@pytest.mark.parametrize("flavor", ["system", "k3s"])
+def test_what_switches_cdi_on(tmp_path: Path, flavor: str) -> None:
+    engines = [containerd("runc", cdi=False, flavor=flavor)]
+    found = {
+        row["id"]: row["advice"] for row in findings(tmp_path, engines=engines, device_list_strategies=["cdi-cri"])
+    }
+    assert ("Upgrade K3s" in found["plugin-needs-cdi"]) is (flavor == "k3s")
+    assert ("nvidia_runtime_enable_cdi" in found["plugin-needs-cdi"]) is (flavor == "system")
+
+
 @pytest.mark.parametrize("default", ["nvidia", "runc"])
 def test_a_pod_that_was_started_without_the_runtime(tmp_path: Path, default: str) -> None:
     held = resource(held=(A,))

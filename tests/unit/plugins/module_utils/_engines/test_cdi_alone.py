@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import NVIDIA, EngineTree
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_crio import DISTRIBUTION, PACKAGED
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rancher_hosts import node_with
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -181,6 +182,51 @@ def test_refuses_to_leave_a_host_without_cdi(tmp_path: Path, engine: str, versio
         tree.present(register=False)
     assert tree.files() == before
     assert tree.present(register=False, enable_cdi=True).cdi
+
+
+@pytest.mark.parametrize("program", ["k3s", "rke2"])
+@pytest.mark.parametrize(
+    ("release", "generated"),
+    [("1.30.6", {}), ("1.34.1", {"version": 3, "cdi": "false"})],
+)
+def test_refuses_a_distribution_that_switches_cdi_off(
+    tmp_path: Path, program: str, release: str, generated: dict[str, t.Any]
+) -> None:
+    node = node_with(tmp_path, program, release=release)
+    node.generate("nvidia", **generated)
+    node.present(set_as_default=True)
+    before = node.files()
+
+    for enable_cdi in (None, True):
+        with pytest.raises(
+            NvidiaError, match=r"Upgrade (K3s|RKE2), or remove this line. Or set register: true"
+        ) as caught:
+            node.present(register=False, enable_cdi=enable_cdi)
+        # It has no effect there.
+        assert "enable_cdi: true" not in str(caught.value)
+    assert node.files() == before
+    # What the advice says helps.
+    node.release = "1.34.1"
+    node.generate("nvidia", version=3)
+    assert node.present(register=False).cdi
+
+
+def test_refuses_a_k0s_that_concatenates_files(tmp_path: Path) -> None:
+    tree = tree_of(tmp_path, "containerd", "k0s", "1.27.4", {})
+
+    for enable_cdi in (None, True):
+        with pytest.raises(NvidiaError, match=r"Upgrade k0s to 1\.27\.5 or newer, or set register: true"):
+            tree.present(register=False, enable_cdi=enable_cdi)
+    assert not tree.path("/etc/k0s").exists()
+    tree.options["engine_version"] = "1.27.5"
+    assert tree.present(register=False).cdi
+    # A drop-in of the user switches it on in any release.
+    (drop_in,) = tree.path("/etc/k0s/containerd.d").iterdir()
+    text = drop_in.read_text()
+    tree.absent()
+    tree.write("/etc/k0s/containerd.d/50.toml", text)
+    tree.options["engine_version"] = "1.27.4"
+    assert tree.present(register=False).cdi
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,14 @@ def test_first_failed_step(given: Container, host: ExplainedHost, code: str) -> 
     json.dumps(found)
 
 
+@pytest.mark.parametrize(("advice", "expected"), [("", "enable_cdi of nvidia_runtime_config"), ("Upgrade K3s.",) * 2])
+def test_what_switches_cdi_on(advice: str, expected: str) -> None:
+    found = explain.explain(with_cdi("0"), HOST._replace(engine_cdi=False, cdi_advice=advice))
+    assert expected in found["advice"]
+    assert found["advice"].endswith(" Then create the container again.")
+    assert ("enable_cdi" in found["advice"]) is not bool(advice)
+
+
 @pytest.mark.parametrize(("given", "host", "end"), [row[1:] for row in WHOLE], ids=[row[0] for row in WHOLE])
 def test_nothing_failed(given: Container, host: ExplainedHost, end: str) -> None:
     found = explain.explain(given, host)

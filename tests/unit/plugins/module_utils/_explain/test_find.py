@@ -363,6 +363,17 @@ def cri() -> t.Iterator[Cri]:
             yield made
 
 
+def test_a_distribution_that_decides_about_cdi(cri: Cri) -> None:
+    assert cri.find("main").engine.cdi_advice == ""
+    unit = cri.host.real_path("/usr/lib/systemd/system/containerd.service")
+    Path(unit).with_name("k3s.service").write_text("[Service]\nExecStart=/usr/local/bin/k3s server\n")
+    group = Path(cri.host.real_path("/sys/fs/cgroup/system.slice/containerd.service"))
+    group.rename(group.with_name("k3s.service"))
+    selector = Selector("containerd", "k3s", socket="/run/cri.sock")
+    found = explain_find.find("main", selector, cri.host, lambda _argv: (0, "", ""))
+    assert "K3s" in found.engine.cdi_advice
+
+
 @pytest.mark.parametrize("name", ["main", "training-0/main", "default/training-0/main", ONE, "3a3a"])
 def test_cri(cri: Cri, name: str) -> None:
     found = cri.find(name).container

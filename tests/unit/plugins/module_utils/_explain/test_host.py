@@ -204,8 +204,9 @@ def test_the_running_engine_is_not_the_program_in_path(made: Made) -> None:
 
     given = Container("containerd", "3a3a", "web", RUNNING, program=NVIDIA)
     for version, cdi in (("v2.1.5-k3s1", True), ("v1.7.27", None)):
-        found = explain_host.read_host(given, ReportedEngine(version, cdi), None, made.host, old)
-        assert found.engine_cdi is cdi
+        engine = ReportedEngine(version, cdi, cdi_advice="Upgrade K3s.")
+        found = explain_host.read_host(given, engine, None, made.host, old)
+        assert (found.engine_cdi, found.cdi_advice) == (cdi, "Upgrade K3s.")
         assert found.engine_specifications.folders == ("/etc/cdi", "/var/run/cdi")
     found = explain_host.read_host(given, ReportedEngine("", cdi=None), None, made.host, old)
     assert found.engine_cdi is False

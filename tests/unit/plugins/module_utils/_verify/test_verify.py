@@ -25,6 +25,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_cri import Fake
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import UNIT, docker_host
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker_containers import DockerWithContainers
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import INFORMATION
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.rancher_hosts import node_with
 
 NVIDIA = "/usr/bin/nvidia-container-runtime"
 DAEMON_JSON = "/etc/docker/daemon.json"
@@ -475,6 +476,14 @@ def test_cdi_must_be_on(unregistered: DockerWithContainers, level: str) -> None:
     assert details["failed_check"] == "engine file"
     assert "CDI is off in docker. " in message
     assert "enable_cdi" in message
+
+
+def test_cdi_of_a_distribution_that_decides_about_it(tmp_path: Path) -> None:
+    node = node_with(tmp_path)
+    offline = HostFS(str(tmp_path), live=False)
+    with pytest.raises(VerificationError, match=r"unknown whether .* Upgrade K3s, or remove this line") as caught:
+        Verification(VerifyOptions("containerd", "k3s", method="cdi"), offline, node.run).execute(check_mode=False)
+    assert "Set enable_cdi" not in str(caught.value)
 
 
 def test_only_auto_uses_other_injections(unregistered: DockerWithContainers) -> None:

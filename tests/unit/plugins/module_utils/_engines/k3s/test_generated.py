@@ -197,10 +197,24 @@ def test_generated_version_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "cdi", "known"), [(2, "", None), (2, "true", True), (2, "false", False), (3, "", True)]
+    ("release", "version", "cdi", "known"),
+    [
+        # containerd 1.7, where it is off by default.
+        ("1.30.6", 2, "", False),
+        ("1.30.6", 2, "true", True),
+        ("1.30.6", 2, "false", False),
+        # containerd 2, also with the file of the release before an upgrade.
+        ("1.31.6", 2, "", True),
+        ("1.31.6", 3, "", True),
+        ("1.31.6", 3, "false", False),
+        # An unknown release, and a version of containerd.
+        ("", 2, "", None),
+        ("", 3, "", True),
+        ("1.7.24", 2, "", None),
+    ],
 )
-def test_cdi(tmp_path: Path, version: int, cdi: str, known: bool | None) -> None:
-    node = RancherHost(tmp_path)
+def test_cdi(tmp_path: Path, release: str, version: int, cdi: str, known: bool | None) -> None:
+    node = RancherHost(tmp_path, release=release)
     node.unit()
     node.generate(version=version, cdi=cdi)
     assert node.state().cdi is known

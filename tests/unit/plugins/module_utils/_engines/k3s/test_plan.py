@@ -446,7 +446,7 @@ def test_foreign_template(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "cdi", "warns"),
-    [(True, "false", True), (False, "true", True), (True, "true", False), (True, "", False), ("auto", "false", False)],
+    [(True, "false", True), (False, "true", True), (True, "true", False), (True, "", True), ("auto", "false", False)],
 )
 def test_warns_about_enable_cdi(tmp_path: Path, asked: bool | str, cdi: str, warns: bool) -> None:
     node = node_with(tmp_path)
