@@ -15,7 +15,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
@@ -112,11 +112,13 @@ class Containerd(toml_plan.TomlEngine):
             return engines_base.LiveState("", {}, "", runtimes_unknown=True, outdated=outdated)
         runtimes = toml_plan.lookup(status, ("containerd", "runtimes"))
         runtimes = runtimes if isinstance(runtimes, dict) else {}
-        cdi = status.get("enableCDI")
         version = cri.version(host.real_path(installation.socket))
+        number = core_text.parse_version(version)
+        folders = containerd_plan.cdi_folders(status.get("cdiSpecDirs"), number)
+        cdi = status.get("enableCDI") if folders != () else False
         # The options are those of the files and the built-in ones, in any spelling. containerd decodes them when it
         # creates a container.
-        names, _file_names = containerd_config.decoders(core_text.parse_version(version))
+        names, _file_names = containerd_config.decoders(number)
         entries = {name: _reported_entries(entry, names) for name, entry in runtimes.items()}
         return engines_base.LiveState(
             version=version,
@@ -124,7 +126,7 @@ class Containerd(toml_plan.TomlEngine):
             entries=entries,
             default_runtime=str(toml_plan.lookup(status, ("containerd", "defaultRuntimeName")) or ""),
             cdi=cdi if isinstance(cdi, bool) else None,
-            cdi_folders=json_data.texts(status.get("cdiSpecDirs")) or None,
+            cdi_folders=folders,
             outdated=self._is_outdated(host, installation.pid, self._own_unchanged_files(host)),
         )
 
@@ -295,7 +297,8 @@ class Containerd(toml_plan.TomlEngine):
         runtimes = toml_plan.lookup(cri, containerd_config.RUNTIMES) or {}
         names, _file_names = containerd_config.decoders(version)
         programs = {name: {"path": containerd_config.program_of(entry, names)} for name, entry in runtimes.items()}
-        cdi = toml_plan.lookup(cri, containerd_runtimes.CDI)
+        folders = containerd_plan.cdi_folders(toml_plan.lookup(cri, containerd_runtimes.CDI_FOLDERS), version)
+        cdi = toml_plan.lookup(cri, containerd_runtimes.CDI) if folders != () else False
         default = toml_plan.lookup(cri, containerd_config.DEFAULT)
         return engines_base.ConfiguredState(programs, default, cdi if isinstance(cdi, bool) else None)
 

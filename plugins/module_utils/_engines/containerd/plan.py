@@ -28,6 +28,10 @@ DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 # containerd's RELEASES.md: the setting exists from 1.7 on and is on by default from 2.0 on. 2.4.0-beta.0 still obeys
 # false, although its removal was planned for 2.4 (internal/cri/server/container_create_linux.go).
 CDI_SINCE, CDI_BY_DEFAULT_SINCE = containerd_facts.FACTS.cdi_newest[0][0], (2,)
+# Before this release, an empty cdi_spec_dirs leaves CDI without any directory. Later ones use the usual directories
+# (WithSpecDirs in pkg/cdi/spec-dirs.go of the libraries in 1.7.0 to 2.3.4 and in 2.4.0-beta.0, read; 1.7.24 and 2.1.9
+# report the empty list, run).
+_EMPTY_IS_USUAL_SINCE = (2, 4)
 CONFIG_MODES = ("auto", "in_place", "drop_in")
 # A type of containerd 1.x, whose options have no field BinaryName (runtime/linux/runctypes of 1.7.24).
 OLD_LINUX_TYPE = "io.containerd.runtime.v1.linux"
@@ -453,21 +457,32 @@ def configured_state(files: containerd_config.ContainerdFiles) -> engines_base.C
         if isinstance(entry, dict)
     }
     runtimes, default = containerd_runtimes.add_legacy_default(runtimes, files)
-    folders = toml_plan.lookup(files.cri(), containerd_runtimes.CDI_FOLDERS)
+    folders = cdi_folders(toml_plan.lookup(files.cri(), containerd_runtimes.CDI_FOLDERS), files.engine_version)
     return engines_base.ConfiguredState(
         runtimes,
         default,
-        _effective_cdi(files),
+        _effective_cdi(files, folders),
         lists_runtimes=files.cri_disabled_in() is None,
-        cdi_folders=engines_base.folders_in(folders),
+        cdi_folders=folders,
     )
 
 
-def _effective_cdi(files: containerd_config.ContainerdFiles) -> bool | None:
+def cdi_folders(value: t.Any, version: tuple[int, ...] | None) -> tuple[str, ...] | None:
+    """Return the directories of CDI specifications in a ``value`` of cdi_spec_dirs, None if those of the release apply.
+
+    Without any directory, CDI is off.
+    """
+    is_usual = value == [] and version is not None and version >= _EMPTY_IS_USUAL_SINCE
+    return None if is_usual else engines_base.folders_in(value)
+
+
+def _effective_cdi(files: containerd_config.ContainerdFiles, folders: tuple[str, ...] | None) -> bool | None:
     version = files.engine_version
     # The setting belongs to the CRI.
     if version is None or version < CDI_SINCE or files.cri_disabled_in() is not None:
         return None
+    if folders == ():
+        return False
     configured = toml_plan.lookup(files.cri(), containerd_runtimes.CDI)
     return configured if isinstance(configured, bool) else version >= CDI_BY_DEFAULT_SINCE
 

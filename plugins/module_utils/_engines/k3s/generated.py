@@ -184,7 +184,8 @@ class GeneratedConfig:
         """Return the state of a containerd that was started with this file, empty if there is no file yet."""
         state = containerd_plan.configured_state(self._files)
         default = None if state.default_runtime == containerd_runtimes.BUILTIN_DEFAULT else state.default_runtime
-        return state._replace(default_runtime=default, cdi=self._cdi() if self._files.main.data else None)
+        cdi = False if state.cdi_folders == () else self._cdi()
+        return state._replace(default_runtime=default, cdi=cdi if self._files.main.data else None)
 
     def _cdi(self) -> bool | None:
         """Return whether CDI is on, None if that depends on the release, which is unknown.

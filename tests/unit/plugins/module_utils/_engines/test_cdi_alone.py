@@ -31,6 +31,8 @@ version = 2   # as printed
   runtime_type = "io.containerd.runc.v2"
 """
 CONTAINERD_2 = 'version = 3\n\n[plugins."io.containerd.cri.v1.images"]\n  snapshotter = "overlayfs"  # usual\n'
+CRI_2 = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n'
+CRI_3 = 'version = 3\n[plugins."io.containerd.cri.v1.runtime"]\n'
 K3S = {"/etc/rancher/k3s/config.yaml": "write-kubeconfig-mode: '0640'  # for the group\n", "/usr/local/bin/k3s": ""}
 
 # Engine, flavor, version, files. CDI is on without a setting in each of them.
@@ -235,6 +237,9 @@ def test_refuses_a_k0s_that_concatenates_files(tmp_path: Path) -> None:
         ("docker", "26.1.5", DAEMON_JSON, '{"cdi-spec-dirs": []}'),
         ("docker", "28.5.2", DAEMON_JSON, '{"cdi-spec-dirs": [""]}'),
         ("crio", "1.33.0", PACKAGED, "[crio.runtime]\ncdi_spec_dirs = []\n"),
+        ("containerd", "1.7.24", CONFIG_TOML, f"{CRI_2}cdi_spec_dirs = []\n"),
+        ("containerd", "2.1.9", CONFIG_TOML, f"{CRI_2}cdi_spec_dirs = []\nenable_cdi = true\n"),
+        ("containerd", "2.3.4", CONFIG_TOML, f"{CRI_3}cdi_spec_dirs = []\n"),
     ],
 )
 def test_refuses_an_empty_list_of_directories(tmp_path: Path, engine: str, version: str, path: str, text: str) -> None:
@@ -248,6 +253,20 @@ def test_refuses_an_empty_list_of_directories(tmp_path: Path, engine: str, versi
         assert tree.files() == before
     tree.write(path, text.replace('""', "").replace("[]", '["/etc/cdi"]'))
     assert tree.present(register=False).cdi
+
+
+def test_containerd_that_uses_the_usual_directories_for_an_empty_list(tmp_path: Path) -> None:
+    tree = tree_of(tmp_path, "containerd", None, "2.4.0", {CONFIG_TOML: f"{CRI_3}cdi_spec_dirs = []\n"})
+    result = tree.present(register=False)
+    assert (result.changed, result.cdi) == (False, True)
+
+
+def test_refuses_an_empty_list_of_k3s(tmp_path: Path) -> None:
+    node = node_with(tmp_path, release="1.34.1")
+    node.generate("nvidia", version=3, imports="/etc/k3s-cdi.toml")
+    node.write("/etc/k3s-cdi.toml", f"{CRI_3}cdi_spec_dirs = []\n")
+    with pytest.raises(NvidiaError, match="Remove cdi_spec_dirs from its files"):
+        node.present(register=False)
 
 
 def test_refuses_docker_of_unknown_version(tmp_path: Path) -> None:

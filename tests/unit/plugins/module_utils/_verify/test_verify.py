@@ -476,6 +476,10 @@ def test_cdi_must_be_on(unregistered: DockerWithContainers, level: str) -> None:
     assert details["failed_check"] == "engine file"
     assert "CDI is off in docker. " in message
     assert "enable_cdi" in message
+    unregistered.write(DAEMON_JSON, '{"features": {"cdi": true}, "cdi-spec-dirs": []}')
+    message, _details = failure(unregistered, level=level, method="cdi")
+    assert "Remove the empty list cdi-spec-dirs" in message
+    assert "enable_cdi" not in message
 
 
 def test_cdi_of_a_distribution_that_decides_about_it(tmp_path: Path) -> None:

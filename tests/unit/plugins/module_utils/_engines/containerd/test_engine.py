@@ -218,6 +218,9 @@ def report(monkeypatch: pytest.MonkeyPatch) -> t.Callable[[t.Any], list[str]]:
         ({"containerd": {"defaultRuntimeName": "runc"}}, LiveState("", {}, "runc")),
         ({"containerd": {"runtimes": None}, "enableCDI": True}, LiveState("", {}, "", cdi=True)),
         ({"cdiSpecDirs": ["/opt/cdi", 5]}, LiveState("", {}, "", cdi_folders=("/opt/cdi",))),
+        # Reported by containerd 1.7.24 and 2.1.9.
+        ({"cdiSpecDirs": [], "enableCDI": True}, LiveState("", {}, "", cdi=False, cdi_folders=())),
+        ({"cdiSpecDirs": None, "enableCDI": True}, LiveState("", {}, "", cdi=True)),
         ({}, LiveState("", {}, "")),
     ],
 )
@@ -555,6 +558,15 @@ def test_compare_dumps(after: str, complaint: str) -> None:
     message = CONTAINERD.compare_dumps(DUMP, after, host.plan().files)
     assert message.startswith(complaint)
     assert bool(message) is bool(complaint)
+
+
+@pytest.mark.parametrize(("version", "cdi"), [((1, 7, 24), False), ((2, 3, 4), False), ((2, 4, 0), True)])
+def test_an_empty_list_of_directories(version: tuple[int, ...], cdi: bool) -> None:
+    text = f"{V2}{CRI_2}enable_cdi = true\ncdi_spec_dirs = []\n"
+    printed = CONTAINERD.printed_state(text, version)
+    assert printed is not None
+    # The validator compares the two.
+    assert (printed.cdi, Host(text, version).plan(enable_cdi=True).state.cdi) == (cdi, cdi)
 
 
 def test_compare_dumps_in_another_version() -> None:
