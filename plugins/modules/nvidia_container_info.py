@@ -110,7 +110,9 @@ options:
         description: The user as whom the task runs. Only the rootless Docker of this user is then required.
         type: str
       files:
-        description: Whether the files that the engines read must be readable.
+        description:
+          - Whether the files that the engines read must be readable and valid. With O(require_engines.options), the
+            planned change decides about their contents.
         type: bool
         default: true
       options:

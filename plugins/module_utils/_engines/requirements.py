@@ -38,12 +38,15 @@ class Requirement(t.NamedTuple):
     - ``wanted``: the engines and users that the play selects.
     - ``user``: the user as whom this task runs. Then only the rootless Docker of that user is required.
     - ``files``: whether the files that the engines read must be readable.
+    - ``planned``: whether planned() decides about the contents of these files, because the later task may correct what
+      an earlier release wrote.
     - ``installed``: whether the named engines must be installed now.
     """
 
     wanted: selection.Wanted = selection.Wanted()
     user: str | None = None
     files: bool = True
+    planned: bool = False
     installed: bool = True
 
 
@@ -59,7 +62,7 @@ def problems_of(required: Requirement, engines: t.Sequence[selection.Described])
     users = selection.users_of(wanted, engines)
     problems = []
     if required.files:
-        problems += [message for engine in selection.selected(wanted, own) for message in _reasons(engine)]
+        problems += [message for engine in selection.selected(wanted, own) for message in _reasons(required, engine)]
     if required.installed and user is not None:
         named = [name for name in wanted.named if name == selection.target_of(user)]
         problems += selection.missing_errors(named, own, ())
@@ -74,10 +77,11 @@ def _own(required: Requirement, engines: t.Sequence[selection.Described]) -> lis
     return [engine for engine in engines if engine["inspected"] and engine["user"] == required.user]
 
 
-def _reasons(engine: selection.Described) -> list[str]:
+def _reasons(required: Requirement, engine: selection.Described) -> list[str]:
     if engine["readable"]:
         return []
-    return [errors.in_full(problem) for problem in engine["problems"] if problem["code"] in _UNREADABLE]
+    codes = _UNREADABLE - ({errors.ConfigurationError.code} if required.planned and engine["installed"] else set())
+    return [errors.in_full(problem) for problem in engine["problems"] if problem["code"] in codes]
 
 
 def targets_of(required: Requirement, engines: t.Sequence[selection.Described]) -> list[str]:
@@ -86,7 +90,7 @@ def targets_of(required: Requirement, engines: t.Sequence[selection.Described]) 
     An engine that is not readable is reported by problems_of().
     """
     own = _own(required, engines)
-    unreadable = {engine["target"] for engine in own if required.files and not engine["readable"]}
+    unreadable = {engine["target"] for engine in own if required.files and _reasons(required, engine)}
     names = [name for name in selection.targets(required.wanted, own) if name not in unreadable]
     if required.user is not None:
         return [name for name in names if name == selection.target_of(required.user)]

@@ -102,7 +102,9 @@ def _requirement(required: t.Mapping[str, t.Any]) -> requirements.Requirement:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements, selection  # noqa: PLC0415
 
     wanted = selection.wanted_of(required["names"], required["flavor"], required["users"])
-    return requirements.Requirement(wanted=wanted, user=required["user"], files=required["files"])
+    return requirements.Requirement(
+        wanted=wanted, user=required["user"], files=required["files"], planned=required["options"] is not None
+    )
 
 
 def _refused_plans(
