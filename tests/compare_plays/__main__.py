@@ -9,7 +9,7 @@ OLD and NEW are directories of the collection or revisions of this repository. T
 Both versions run the same plays. Most hosts answer from a table instead of running a module, the others are directory
 trees, on which the modules run. For each host, the versions must run the same modules with the same options in the same
 order, and return the same results: changes, skipped tasks, restarts, warnings and errors. The trees must be equal, too.
-No result may contain the password of a proxy or a key.
+No result may contain the password of a proxy or a key, or be the error about an option that a module does not know.
 
 Exit status 1: there are differences.
 """
@@ -167,7 +167,7 @@ def report(run: str, old: dict[str, list[str]], new: dict[str, list[str]]) -> in
     failed = 0
     for host in old:
         lines = list(difflib.unified_diff(old[host], new[host], "OLD", "NEW", n=4, lineterm=""))[2:]
-        lines += [line for line in new[host] if line.startswith("SECRET")]
+        lines += [line for line in new[host] if line.startswith("SECRET") or transcript.UNKNOWN_OPTION in line]
         failed += bool(lines)
         print(*([f"-- {run}: {host}", *lines[:MAX_LINES]] if lines else ()), sep="\n", end="\n" if lines else "")
     modules = sum('"kind": ' in line for lines in new.values() for line in lines)

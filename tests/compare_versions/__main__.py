@@ -12,7 +12,8 @@ versions must write the same files, with the same modes and records, and return 
 messages are compared only with --messages. Then NEW runs on trees that OLD configured: a task in check mode must
 report the same as OLD reports for its own tree, and state: absent must restore the same files as with OLD.
 
-Exit status 1: there are differences that ACCEPTED does not list. Run it as root, because the trees have device nodes.
+Exit status 1: there are differences that ACCEPTED does not list, or a module does not know an option of a task. Run it
+as root, because the trees have device nodes.
 """
 
 from __future__ import annotations
@@ -152,6 +153,8 @@ def compare(result: Result) -> list[str]:
         lines.append(f"The last task again, NEW after OLD: {result.both.repeated}. OLD: {result.old.repeated}")
     if result.old.crashed or result.new.crashed or result.both.crashed:
         lines.append("A module ended without a result in one of the runs. Run it on this tree to see its error.")
+    if result.old.unknown or result.new.unknown or result.both.unknown:
+        lines.append("A task has an option that its module does not know, so it compares nothing. Correct trees.py.")
     return lines
 
 

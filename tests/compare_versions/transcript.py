@@ -39,6 +39,8 @@ _MESSAGES = ("msg", "warnings", "reason", "reasons", "limits", "message")
 # Keys whose values differ from run to run: in records "checksum", that of the other values; in manifests of a toolkit
 # directory "identity", the times and inode of a file.
 _VOLATILE = ("checksum", "identity")
+# The beginning of Ansible's message about an option that a module does not know.
+UNKNOWN_OPTION = "Unsupported parameters for "
 # The name of a backup contains the time and a digest of the content. The content itself is compared.
 _BACKUP_NAME = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z(\.[0-9a-f]{64})?")
 
@@ -85,7 +87,8 @@ class Run:
         self.root = root
         self.messages = messages
         self.lines: list[str] = []
-        self.changed = self.crashed = False
+        # Whether a task changed something, ended without a result, or had an option that the module does not know.
+        self.changed = self.crashed = self.unknown = False
         # What task() returned for the repetition of the last task, in present() or in undo().
         self.repeated = ""
         # Lines for the files that the removal did not restore.
@@ -128,6 +131,7 @@ class Run:
         """Run a task and record its result. Return whether it changed something and whether it failed, as text."""
         answer = worker.run(self.case.module, self.root, {**self.case.common, **asked}, check=check)
         self.crashed = self.crashed or "crash" in answer
+        self.unknown = self.unknown or str(answer.get("msg", "")).startswith(UNKNOWN_OPTION)
         self.changed = self.changed or bool(answer.get("changed"))
         after = snapshot(self.root)
         self.lines.append(f"== {json.dumps(asked)}{' in check mode' if check else ''}")

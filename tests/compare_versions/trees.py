@@ -306,7 +306,7 @@ def _toolkit_directory() -> t.Iterator[Case]:
     for name, files in hosts.items():
         present: tuple[Arguments, ...] = (
             {"src": "/srv/1.19.1"},
-            {"src": "/srv/1.20.0", "config": {"nvidia-container-runtime.log-level": "debug"}},
+            {"src": "/srv/1.20.0", "settings": {"nvidia-container-runtime.log-level": "debug"}},
             {"src": "/srv/1.20.0", "components": ["runtime", "ctk", "cdi_hook"], "driver_root": "/run/nvidia/driver"},
         )
         make = functools.partial(build, replaced=files)
