@@ -146,7 +146,6 @@ EXAMPLES = r"""
 - name: Use a driver in a container and a toolkit in a directory
   gpufleet.nvidia.nvidia_cdi_spec:
     driver_root: /run/nvidia/driver
-    dev_root: /
     cdi_hook_path: /usr/local/nvidia/toolkit/nvidia-cdi-hook
 
 - name: Omit the hook of CVE-2025-23266

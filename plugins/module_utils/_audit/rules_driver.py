@@ -90,9 +90,12 @@ def nodes(facts: report.HostFacts) -> report.Findings:
     """
     paths = _missing_nodes(facts)
     if paths:
-        *others, last = dict.fromkeys(device_nodes.CONTROL_NODES.get(path, "nvidia-smi") for path in paths)
+        *others, last = dict.fromkeys(map(device_nodes.command_for_node, paths))
         commands = f"{', '.join(others)} and {last}" if others else last
-        is_needed = any(path in device_nodes.NEEDED_NODES or device_nodes.GPU_NODE.fullmatch(path) for path in paths)
+        is_needed = any(
+            node in device_nodes.NEEDED_NODES or device_nodes.GPU_NODE.fullmatch(node)
+            for node in map(device_nodes.node_in_containers, paths)
+        )
         severity = report.CRITICAL if is_needed else report.WARNING
         message = f"Missing device nodes: {core_text.listed(paths)}."
         yield report.Finding(severity, "device-node-missing", paths[0], message, f"Run {commands} as root.")

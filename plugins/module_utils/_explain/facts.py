@@ -158,12 +158,13 @@ def library_version(host: hostfs.HostFS, root: str, name: str) -> str | None:
 # -- devices -----------------------------------------------------------------------------------------------------------
 
 
-def permissions(host: hostfs.HostFS, paths: t.Iterable[str]) -> dict[str, explain_access.NodeAccess]:
+def permissions(host: hostfs.HostFS, paths: t.Iterable[str], driver_root: str) -> dict[str, explain_access.NodeAccess]:
     """Return the permissions of the device nodes of GPUs in ``paths``, and of those that all GPUs need."""
+    folder = device_nodes.dev_directory(host, (*device_nodes.DRIVER_ROOTS, driver_root))
     found: dict[str, explain_access.NodeAccess] = {}
     for path in dict.fromkeys([*device_nodes.NEEDED_NODES, *paths]):
         try:
-            real = host.real_path(path)
+            real = host.real_path(device_nodes.node_in(folder, path))
             status = os.stat(real)
         except (errors.HostError, OSError):
             continue

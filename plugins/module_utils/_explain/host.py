@@ -166,7 +166,7 @@ def read_host(
     report = gpu_info.describe_gpus(host)
     gpus, known = _gpus(host, report["devices"])
     missing = [node["path"] for node in report["missing_nodes"]]
-    cuda, gpus = _requirement_facts(host, container, gpus, missing)
+    cuda, gpus = _requirement_facts(host, container, gpus, settings.driver_root or "/", missing)
     support = cdi_support.running_engine(container.engine, engine.version, host, run)
     specifications = {}
     is_new = container.state != explain_container.RUNNING
@@ -208,7 +208,7 @@ def read_host(
         default_nvidia=engine.default_nvidia,
         nri_plugin=bool(container.nri_devices) and plugins.has_nri_plugin(host),
         nri_adds=cdi_support.adds_devices_of_nri(container.engine, engine.version),
-        nodes=explain_facts.permissions(host, [node for gpu in gpus for node in gpu.nodes]),
+        nodes=explain_facts.permissions(host, [node for gpu in gpus for node in gpu.nodes], settings.driver_root),
         imex_channels=explain_facts.imex_channels(host),
         creates_imex=explain_facts.creates_imex_channels(host),
         features=explain_facts.features(host),
@@ -288,6 +288,7 @@ def _requirement_facts(
     host: hostfs.HostFS,
     container: explain_container.Container,
     gpus: tuple[explain_devices.ExplainedGpu, ...],
+    driver_root: str,
     missing_nodes: t.Sequence[str],
 ) -> tuple[str | None, tuple[explain_devices.ExplainedGpu, ...]]:
     """Return the driver's CUDA version, and ``gpus`` with what requirements of images compare.
@@ -299,7 +300,7 @@ def _requirement_facts(
     if not any(name.startswith((explain_rules.REQUIRE, explain_rules.CUDA_VERSION)) for name in names):
         return None, gpus
     try:
-        result, _reason = inventory.query_nvml(host, missing_nodes=missing_nodes)
+        result, _reason = inventory.query_nvml(host, driver_root, missing_nodes=missing_nodes)
     except errors.NvidiaError:
         result = None
     if result is None:

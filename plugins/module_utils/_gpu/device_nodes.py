@@ -23,6 +23,9 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
+# The directories of the driver's files; the second is that of the driver container of NVIDIA's GPU Operator.
+DRIVER_ROOTS = ("/", "/run/nvidia/driver")
+DEV = "/dev"
 # The nodes that every GPU container needs in addition to the GPU's own node.
 NEEDED_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 GPU_NODE = re.compile(r"/dev/nvidia[0-9]+")
@@ -86,7 +89,7 @@ def missing_nodes(host: hostfs.HostFS, driver_root: str = "/") -> tuple[list[Cha
             " exist. Run modprobe nvidia, then run this task again."
         )
         return [], [unloaded]
-    folder = _dev_directory(host, driver_root)
+    folder = _directory_of_new_nodes(host, driver_root)
     nodes, warnings = _expected_nodes(host, folder)
     missing = [node for node in nodes if not _is_correct(host, node)]
     if missing and not may_create_nodes(host):
@@ -101,9 +104,28 @@ def missing_nodes(host: hostfs.HostFS, driver_root: str = "/") -> tuple[list[Cha
     return missing, warnings
 
 
-def control_nodes(host: hostfs.HostFS) -> list[CharacterDevice]:
-    """Return the control device nodes of the loaded modules, whether or not they are in /dev."""
-    return _expected_nodes(host, "/dev")[0]
+def dev_directory(host: hostfs.HostFS, driver_roots: t.Iterable[str] = DRIVER_ROOTS) -> str:
+    """Return the directory with the driver's nodes: ``dev`` of one of ``driver_roots`` with nvidiactl, or else /dev.
+
+    A driver container has a file system of its own there, and the host's /dev may have none of the nodes.
+    """
+    folders = (posixpath.join(root, "dev") for root in driver_roots if root.startswith("/") and root != "/")
+    return next((folder for folder in folders if host.exists(f"{folder}/{_CONTROL}")), DEV)
+
+
+def node_in(folder: str, node: str) -> str:
+    """Return the path in ``folder``, the result of dev_directory(), of a node that containers have as ``node``."""
+    return folder + node[len(DEV) :]
+
+
+def node_in_containers(path: str) -> str:
+    """Return the path that containers have for the node ``path`` of the host."""
+    return path[len(_root_of(path)) :]
+
+
+def control_nodes(host: hostfs.HostFS) -> list[str]:
+    """Return the control device nodes of the loaded modules, as in containers, whether or not they exist."""
+    return [node.path for node in _expected_nodes(host, DEV)[0]]
 
 
 def may_create_nodes(host: hostfs.HostFS) -> bool:
@@ -159,9 +181,9 @@ def _require_live(host: hostfs.HostFS) -> None:
         )
 
 
-def _dev_directory(host: hostfs.HostFS, driver_root: str) -> str:
+def _directory_of_new_nodes(host: hostfs.HostFS, driver_root: str) -> str:
     folder = posixpath.join(driver_root, "dev")
-    return folder if driver_root != "/" and os.path.isdir(host.real_path(folder)) else "/dev"
+    return folder if driver_root != "/" and os.path.isdir(host.real_path(folder)) else DEV
 
 
 def _expected_nodes(host: hostfs.HostFS, folder: str) -> tuple[list[CharacterDevice], list[str]]:
@@ -251,11 +273,11 @@ def _is_correct(host: hostfs.HostFS, node: CharacterDevice) -> bool:
     return False
 
 
-# How to create each node of the driver; the first pattern that matches is used.
+# How to create each node of the driver with a command; the first pattern that matches is used.
 _FIXES = (
-    *((posixpath.basename(node), f"Create it with {command}") for node, command in CONTROL_NODES.items()),
-    (r"nvidia[0-9]+", "Run nvidia-smi as root, which creates it"),
-    (r"nvidia-cap[0-9]+", "Run nvidia-smi as root, which creates it, after each change of the MIG devices"),
+    *((posixpath.basename(node), "Create it with {}") for node in CONTROL_NODES),
+    (r"nvidia[0-9]+", "Run {} as root, which creates it"),
+    (r"nvidia-cap[0-9]+", "Run {} as root, which creates it, after each change of the MIG devices"),
 )
 REGENERATE = "Generate the specification again"
 
@@ -263,4 +285,18 @@ REGENERATE = "Generate the specification again"
 def fix_for_node(path: str) -> str:
     """Return the advice for a missing device node, as the beginning of a sentence."""
     name = posixpath.basename(path)
-    return next((advice for pattern, advice in _FIXES if re.fullmatch(pattern, name)), REGENERATE)
+    advice = next((advice for pattern, advice in _FIXES if re.fullmatch(pattern, name)), REGENERATE)
+    return advice.format(command_for_node(path))
+
+
+def command_for_node(path: str) -> str:
+    """Return the command that creates a device node. That of a driver container is run in its directory."""
+    root = _root_of(path)
+    command = CONTROL_NODES.get(f"{DEV}/{posixpath.basename(path)}", "nvidia-smi")
+    return f"chroot {root} {command}" if root else command
+
+
+def _root_of(path: str) -> str:
+    """Return the directory of the driver's files that has the node ``path`` below its ``dev``; empty for /."""
+    root, separator, _rest = path.rpartition(f"{DEV}/")
+    return root if separator else ""

@@ -27,8 +27,6 @@ if t.TYPE_CHECKING:
 
 
 _CONTROL_NODE = "/dev/nvidiactl"
-# The directories of the driver's files; the second is that of the driver container of NVIDIA's GPU Operator.
-_DRIVER_ROOTS = ("/", "/run/nvidia/driver")
 
 
 class DriverPlaces(t.NamedTuple):
@@ -37,7 +35,7 @@ class DriverPlaces(t.NamedTuple):
     ``library_folders`` are as in DriverFiles.
     """
 
-    roots: tuple[str, ...] = _DRIVER_ROOTS
+    roots: tuple[str, ...] = device_nodes.DRIVER_ROOTS
     library_folders: tuple[str, ...] = ()
 
 
@@ -120,28 +118,31 @@ def _add_gpus(
     if driver is None:
         problems += procfs.gpus_without_driver(host, ()) if host.live else []
         return
-    scan = _scan_gpus(host, places)
+    folder = device_nodes.dev_directory(host, places.roots)
+    scan = _scan_gpus(host, places, folder)
     problems += [*scan.problems, *(procfs.gpus_without_driver(host, scan.addresses) if host.live else [])]
     report["driver_version"], report["source"] = scan.version or driver.version, scan.source
-    missing = _missing_nodes(host, scan.gpus)
+    missing = _missing_nodes(host, scan.gpus, folder)
     report["missing_nodes"] = [{"path": path, "advice": f"{device_nodes.fix_for_node(path)}."} for path in missing]
-    devices = report["devices"] = _describe_devices(host, scan.gpus, missing)
+    devices = report["devices"] = _describe_devices(host, scan.gpus, missing, folder)
     # Containers can get GPUs without MIG mode, and MIG devices.
     usable = [part for device in devices for part in (device["mig_devices"] if device["mig_enabled"] else [device])]
     report["advertised"] = [part["uuid"] for part in usable if part["healthy"] and part["uuid"] is not None]
 
 
-def _missing_nodes(host: hostfs.HostFS, gpus: t.Iterable[ScannedGpu]) -> list[str]:
-    nodes = [*device_nodes.NEEDED_NODES, *(node.path for node in device_nodes.control_nodes(host))]
-    return _missing(host, [*nodes, *_gpu_nodes(host, gpus)])
+def _missing_nodes(host: hostfs.HostFS, gpus: t.Iterable[ScannedGpu], folder: str) -> list[str]:
+    nodes = [*device_nodes.NEEDED_NODES, *device_nodes.control_nodes(host)]
+    return _missing(host, [*nodes, *_gpu_nodes(host, gpus)], folder)
 
 
-def _missing(host: hostfs.HostFS, nodes: t.Iterable[str]) -> list[str]:
-    return [node for node in dict.fromkeys(nodes) if not host.exists(node)]
+def _missing(host: hostfs.HostFS, nodes: t.Iterable[str], folder: str) -> list[str]:
+    """Return the paths in ``folder``, the directory with the driver's nodes, of the ``nodes`` that it lacks."""
+    paths = (device_nodes.node_in(folder, node) for node in dict.fromkeys(nodes))
+    return [path for path in paths if not host.exists(path)]
 
 
 def _gpu_nodes(host: hostfs.HostFS, gpus: t.Iterable[ScannedGpu]) -> t.Iterator[str]:
-    """Yield the device nodes of GPUs and of their MIG devices, as far as their numbers are known."""
+    """Yield the nodes of GPUs and of their MIG devices, as in containers, as far as their numbers are known."""
     capabilities = procfs.MigCapabilities(host)
     for gpu in (scanned.gpu for scanned in gpus):
         if gpu.minor >= 0:
@@ -157,8 +158,11 @@ def _gpu_nodes(host: hostfs.HostFS, gpus: t.Iterable[ScannedGpu]) -> t.Iterator[
 # -- scan --------------------------------------------------------------------------------------------------------------
 
 
-def _scan_gpus(host: hostfs.HostFS, places: DriverPlaces) -> GpuScan:
-    """Return the GPUs of ``host``, which has a loaded driver, from NVML or /proc. It never raises NvidiaError."""
+def _scan_gpus(host: hostfs.HostFS, places: DriverPlaces, folder: str) -> GpuScan:
+    """Return the GPUs of ``host``, which has a loaded driver, from NVML or /proc. It never raises NvidiaError.
+
+    ``folder`` is the directory with the driver's nodes.
+    """
     problems: list[errors.Problem] = []
     gpus, addresses = _gpus_in_proc(host)
     try:
@@ -166,7 +170,7 @@ def _scan_gpus(host: hostfs.HostFS, places: DriverPlaces) -> GpuScan:
     except errors.NvidiaError as error:
         problems.append(errors.Problem.of(error))
     try:
-        result, reason = _query_nvml(host, places, gpus)
+        result, reason = _query_nvml(host, places, gpus, folder)
     except errors.NvidiaError as error:
         # The driver's libraries fail in the same way in containers.
         problem = errors.Problem.of(error)
@@ -232,17 +236,18 @@ def _limits_of_proc(
 
 
 def _query_nvml(
-    host: hostfs.HostFS, places: DriverPlaces, gpus: t.Sequence[ScannedGpu]
+    host: hostfs.HostFS, places: DriverPlaces, gpus: t.Sequence[ScannedGpu], folder: str
 ) -> tuple[nvml.NvmlResult | None, errors.Problem]:
     """Return what NVML reports, or None and the reason. Raises HostError as query_nvml() does."""
     missing: list[str] = []
     if device_nodes.may_create_nodes(host):
-        missing = _missing(host, [_CONTROL_NODE, *_gpu_nodes(host, gpus)])
+        missing = _missing(host, [_CONTROL_NODE, *_gpu_nodes(host, gpus)], folder)
     reasons: list[errors.Problem] = []
     for number, root in enumerate(places.roots):
         if number == 0 or host.exists(root):
-            folders = places.library_folders
-            result, reason = inventory.query_nvml(host, root, library_folders=folders, missing_nodes=missing)
+            result, reason = inventory.query_nvml(
+                host, root, library_folders=places.library_folders, missing_nodes=missing, folder=folder
+            )
             if result is not None:
                 return result, reason
             reasons.append(reason)
@@ -282,14 +287,15 @@ def _from_nvml(gpu: nvml.NvmlGpu) -> ScannedGpu:
 
 
 def _describe_devices(
-    host: hostfs.HostFS, gpus: t.Sequence[ScannedGpu], missing: t.Collection[str]
+    host: hostfs.HostFS, gpus: t.Sequence[ScannedGpu], missing: t.Collection[str], folder: str
 ) -> list[dict[str, t.Any]]:
     checked = tuple(scanned.gpu for scanned in gpus if ":" in scanned.gpu.bus and scanned.gpu.minor >= 0)
     reasons: dict[str, list[errors.Problem]] = {}
-    for unusable in inventory.unusable_devices(host, inventory.GpuInventory("", checked, "", ())):
+    for unusable in inventory.unusable_devices(host, inventory.GpuInventory("", checked, "", ()), folder):
         reasons.setdefault(unusable.name, []).append(unusable.problem)
     # Without these nodes no GPU can be used.
-    shared = [inventory.missing_node(node) for node in device_nodes.NEEDED_NODES if node in missing]
+    needed = (device_nodes.node_in(folder, node) for node in device_nodes.NEEDED_NODES)
+    shared = [inventory.missing_node(path) for path in needed if path in missing]
     return [_describe_device(scanned, shared, reasons) for scanned in gpus]
 
 

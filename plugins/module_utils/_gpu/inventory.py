@@ -15,7 +15,12 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, trusted_paths
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import driver_files, file_lookup, procfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import (
+    device_nodes,
+    driver_files,
+    file_lookup,
+    procfs,
+)
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -152,13 +157,16 @@ def query_nvml(
     driver_root: str = "/",
     use_nvml: bool | None = None,
     library_folders: t.Sequence[str] = (),
+    *,
     missing_nodes: t.Sequence[str] | None = None,
+    folder: str = "",
 ) -> tuple[nvml.NvmlResult | None, errors.Problem]:
     """Return NVML's result and an empty problem, or None and the reason why there is no result.
 
     The result includes GPUs that do not answer. The code of the reason is NOT_QUERIED, UNUSABLE or ABSENT. The first
     four arguments are those of read_inventory(). ``missing_nodes`` are missing device nodes that NVML must not create;
-    with None, NVML may create nodes.
+    with None, NVML may create nodes. ``folder`` is the directory with the driver's nodes; empty for that of
+    ``driver_root``.
 
     Raises:
         HostError: NVML returns an error, crashes or hangs.
@@ -171,6 +179,8 @@ def query_nvml(
 
     files = driver_files.DriverFiles(file_lookup.CachedFS(host), driver_root, library_folders)
     libraries = [found.host for found in files.libraries(nvml.LIBRARY)]
+    folder = folder or device_nodes.dev_directory(host, [driver_root])
+    dev = device_nodes.DEV if folder == device_nodes.DEV else host.real_path(folder)
     replaceable = trusted_paths.replaceable(host, libraries)
     reasons = [
         f"{path} is not loaded, because another user could replace it: {reason}. Let only root write there."
@@ -180,7 +190,8 @@ def query_nvml(
         if library in replaceable:
             continue
         try:
-            return nvml.query(host.real_path(library), procfs.SKIPPED_NAMES, missing_nodes), errors.Problem("", "")
+            result = nvml.query(host.real_path(library), procfs.SKIPPED_NAMES, missing_nodes, dev)
+            return result, errors.Problem("", "")
         except nvml.UnusableNvmlError as error:
             reasons.append(str(error))
     if not libraries:
@@ -205,11 +216,11 @@ def missing_node(path: str, code: str = NODE) -> errors.Problem:
     return errors.Problem(code, f"{path} does not exist.")
 
 
-def unusable_devices(host: hostfs.HostFS, found: GpuInventory) -> list[GpuProblem]:
+def unusable_devices(host: hostfs.HostFS, found: GpuInventory, folder: str = device_nodes.DEV) -> list[GpuProblem]:
     """Return the GPUs and MIG devices of ``found`` that no container can use, with the reasons.
 
-    It checks the device nodes, including those of MIG capabilities, and whether the GPU is still on the PCI bus. It
-    opens no device node, so it does not wake up a suspended GPU.
+    It checks the device nodes in ``folder``, the result of dev_directory(), including those of MIG capabilities, and
+    whether the GPU is still on the PCI bus. It opens no device node, so it does not wake up a suspended GPU.
     """
     problems: list[GpuProblem] = []
     capabilities = procfs.MigCapabilities(host)
@@ -230,7 +241,7 @@ def unusable_devices(host: hostfs.HostFS, found: GpuInventory) -> list[GpuProble
         problems += [
             GpuProblem(name, problem)
             for name, node, minor, code in nodes
-            for problem in _node_problems(host, f"/dev/{node}", minor, code)
+            for problem in _node_problems(host, f"{folder}/{node}", minor, code)
         ]
     return problems
 
@@ -311,7 +322,7 @@ def _node_problems(host: hostfs.HostFS, path: str, minor: int, code: str) -> t.I
     except (errors.HostError, OSError):
         yield missing_node(path, code)
         return
-    advice = f"Remove {path}, then run nvidia-smi as root, which creates it."
+    advice = f"Remove {path}, then run {device_nodes.command_for_node(path)} as root, which creates it."
     if not stat.S_ISCHR(status.st_mode):
         yield errors.Problem(code, f"{path} is not a character device.", advice)
     elif os.minor(status.st_rdev) != minor:

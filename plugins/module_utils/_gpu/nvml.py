@@ -42,7 +42,7 @@ _LENGTH = struct.Struct("=Q")
 _NO_NEW_PRIVILEGES = 38
 _NEW_MOUNTS = 0x20000
 _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 0x1, 0x20, 0x1000, 0x4000, 0x40000
-_DEVICES = b"/dev"
+_DEV = "/dev"
 
 
 class UnusableNvmlError(errors.NvidiaError):
@@ -110,22 +110,25 @@ class NvmlResult(t.NamedTuple):
     cuda: str = ""
 
 
-def query(library: str, skipped: t.Collection[str] = (), missing_nodes: t.Sequence[str] | None = None) -> NvmlResult:
+def query(
+    library: str, skipped: t.Collection[str] = (), missing_nodes: t.Sequence[str] | None = None, dev: str = _DEV
+) -> NvmlResult:
     """Return what the NVML in the file ``library`` reports.
 
     Unless ``missing_nodes`` is None, /dev is made read-only. If that is not possible, NVML is queried only if
-    ``missing_nodes`` is empty.
+    ``missing_nodes`` is empty. If ``dev`` is another directory, NVML is queried only if it can be mounted on /dev.
 
     Args:
         library: The path of the library.
         skipped: The names of GPUs for which nothing but the name is queried.
         missing_nodes: The device nodes that NVML would create; None to let it create them.
+        dev: The directory with the driver's nodes. NVML opens only those in /dev.
 
     Raises:
         UnusableNvmlError: The library cannot be loaded, lacks a function, or would create nodes.
         HostError: NVML returns an error that does not belong to a single GPU, crashes, or takes longer than TIMEOUT.
     """
-    return _decode(_run_in_process(lambda: _query(library, skipped, missing_nodes), library), library)
+    return _decode(_run_in_process(lambda: _query(library, skipped, missing_nodes, dev), library), library)
 
 
 def _decode(text: bytes, library: str) -> NvmlResult:
@@ -233,38 +236,50 @@ def _end_process(child: int) -> int | None:
     return None
 
 
-def make_dev_read_only() -> str:
-    """Make /dev read-only for this process and its future children; this cannot be undone.
+def change_dev(source: str = _DEV, read_only: bool = True) -> str:
+    """Mount the directory ``source`` on /dev, and make /dev read-only, for this process and its future children.
+
+    This cannot be undone. Only root can mount; others are kept from becoming root.
 
     Returns an error message, or an empty text on success.
     """
+    failure = "/dev cannot be made read-only" if source == _DEV else f"{source} cannot be mounted on /dev"
     try:
         # Only the NVML process needs ctypes, and some builds of Python lack it.
         import ctypes  # noqa: PLC0415
 
         libc = ctypes.CDLL(None, use_errno=True)
         steps: list[t.Callable[[], t.Any]] = [lambda: libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)]
+        if os.geteuid() != 0 and source != _DEV:
+            return f"{failure} (the user is not root)"
         if os.geteuid() == 0:
+            dev = _DEV.encode()
             steps += [
                 lambda: libc.unshare(_NEW_MOUNTS),
                 # Without this, the host would see the mounts that follow.
                 lambda: libc.mount(None, b"/", None, ctypes.c_ulong(_RECURSIVE | _PRIVATE), None),
-                lambda: libc.mount(_DEVICES, _DEVICES, None, ctypes.c_ulong(_BIND | _RECURSIVE), None),
-                lambda: libc.mount(None, _DEVICES, None, ctypes.c_ulong(_REMOUNT | _BIND | _READ_ONLY), None),
+                lambda: libc.mount(os.fsencode(source), dev, None, ctypes.c_ulong(_BIND | _RECURSIVE), None),
             ]
+            if read_only:
+                flags = ctypes.c_ulong(_REMOUNT | _BIND | _READ_ONLY)
+                steps.append(lambda: libc.mount(None, dev, None, flags, None))
         for step in steps:
             if step() != 0:
-                return f"/dev cannot be made read-only ({os.strerror(ctypes.get_errno())})"
+                return f"{failure} ({os.strerror(ctypes.get_errno())})"
     except (ImportError, OSError, AttributeError):
-        return "/dev cannot be made read-only (this Python lacks ctypes)"
+        return f"{failure} (this Python lacks ctypes)"
     return ""
 
 
 # -- in the separate process ---------------------------------------------------------------------------------------
 
 
-def _query(library: str, skipped: t.Collection[str], missing_nodes: t.Sequence[str] | None) -> dict[str, t.Any]:
-    problem = "" if missing_nodes is None else make_dev_read_only()
+def _query(
+    library: str, skipped: t.Collection[str], missing_nodes: t.Sequence[str] | None, dev: str
+) -> dict[str, t.Any]:
+    problem = "" if missing_nodes is None and dev == _DEV else change_dev(dev, missing_nodes is not None)
+    if problem and dev != _DEV:
+        return {"unusable": f"it opens only the device nodes in /dev, and {problem}"}
     if problem and missing_nodes:
         return {"unusable": f"it would create {', '.join(missing_nodes)}, and {problem}"}
     try:

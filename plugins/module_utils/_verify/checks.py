@@ -114,9 +114,10 @@ class GpuChecks:
         )
 
     def devices(self) -> Check:
-        missing = [node for node in device_nodes.NEEDED_NODES if not self._host.exists(node)]
+        folder = device_nodes.dev_directory(self._host, (*device_nodes.DRIVER_ROOTS, self.settings().driver_root))
+        missing = self._missing_nodes(folder, device_nodes.NEEDED_NODES)
         if missing:
-            command = device_nodes.CONTROL_NODES[missing[-1]]
+            command = device_nodes.command_for_node(missing[-1])
             return failed(DEVICES, f"Missing device nodes: {', '.join(missing)}.", f"Run `{command}` as root.")
         try:
             gpus = procfs.read_gpus(self._host)
@@ -125,14 +126,18 @@ class GpuChecks:
         if not gpus:
             detail = f"{procfs.GPUS} has no GPU, or only excluded ones: the driver has found no GPU that it uses."
             return failed(DEVICES, detail, "Read the kernel's log.")
-        nodes = [f"/dev/nvidia{gpu.minor}" for gpu in gpus]
-        missing = [node for node in nodes if not self._host.exists(node)]
+        missing = self._missing_nodes(folder, [f"/dev/nvidia{gpu.minor}" for gpu in gpus])
         if missing:
+            command = device_nodes.command_for_node(missing[-1])
             detail = (
                 f"The driver has found {len(gpus)} GPUs, but device nodes are missing: {core_text.listed(missing)}."
             )
-            return failed(DEVICES, detail, "Run `nvidia-smi` as root, which creates them.")
+            return failed(DEVICES, detail, f"Run `{command}` as root, which creates them.")
         return passed(DEVICES, f"All device nodes exist. GPUs: {len(gpus)}.")
+
+    def _missing_nodes(self, folder: str, nodes: t.Iterable[str]) -> list[str]:
+        paths = (device_nodes.node_in(folder, node) for node in nodes)
+        return [path for path in paths if not self._host.exists(path)]
 
     # -- the toolkit ---------------------------------------------------------------------------------------------
 

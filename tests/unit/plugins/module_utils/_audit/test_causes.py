@@ -86,6 +86,18 @@ def test_missing_nodes_are_one_finding(host: HostFS) -> None:
     assert " nvidia-smi, nvidia-modprobe -u -c 0 and nvidia-modprobe -c 255 " in found["advice"]
 
 
+def test_missing_nodes_of_a_driver_container(host: HostFS) -> None:
+    root = "/run/nvidia/driver"
+    for name, severity, command in (
+        ("nvidia0", "critical", "nvidia-smi"),
+        ("nvidia-uvm", "critical", "nvidia-modprobe -u -c 0"),
+        ("nvidia-modeset", "warning", "nvidia-modprobe -m"),
+    ):
+        nodes = [{"path": f"{root}/dev/{name}", "advice": "Make it."}]
+        (found,) = findings_of(host, healthy_host(gpus__missing_nodes=nodes))
+        assert (found["severity"], found["advice"]) == (severity, f"Run chroot {root} {command} as root.")
+
+
 def test_held_packages_are_grouped_by_version(host: HostFS) -> None:
     packages = {**FOUR_HELD, "other": {"version": "1.18.0-1", "held": True}}
     (found,) = findings_of(host, healthy_host(toolkit__packages=packages))

@@ -14,9 +14,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import ho
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.container import RUNNING, Container
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.devices import ExplainedGpu
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.host import ExplainedHost, ReportedEngine
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import nvml
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.runtime_settings import RuntimeSettings
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.checks import GpuChecks
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers import gpu_hosts
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_nodes import FakeNodes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import FakeGpu, FakeMig
 
 if t.TYPE_CHECKING:
@@ -266,6 +268,18 @@ def test_selection(names: tuple[str, ...], selected: list[str], unknown: tuple[s
 
 def test_nodes_of_a_selection() -> None:
     assert ExplainedHost(all_gpus=GPUS).select(("1", "1:0")).nodes == ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3")
+
+
+def test_a_driver_container(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, library = "/run/nvidia/driver", gpu_hosts.compiled(made.root)
+    made.add(CONFIG, f'[nvidia-container-cli]\nroot = "{root}"\n')
+    gpu_hosts.nvml_files(made.root / root[1:], library, (PLAIN,), "kind 12040 9 0 2")
+    numbers = {"/dev/nvidiactl": (195, 255), "/dev/nvidia1": (195, 1)}
+    FakeNodes(monkeypatch, made.root, {f"{root}{path}": number for path, number in numbers.items()})
+    monkeypatch.setattr(nvml, "change_dev", lambda *_arguments: "")
+    found = made.read(environment={"NVIDIA_REQUIRE_CUDA": "cuda>=12"})
+    assert found.cuda == "12.4"
+    assert {path: node.number for path, node in found.nodes.items()} == numbers
 
 
 def test_the_nri_plugin(made: Made) -> None:

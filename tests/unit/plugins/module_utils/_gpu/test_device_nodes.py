@@ -13,6 +13,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.device_nodes import (
     CharacterDevice,
     create_nodes,
+    dev_directory,
     missing_nodes,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_nodes import FakeNodes
@@ -171,6 +172,25 @@ def test_directory_of_nodes(tree: Tree, directory: str, driver_root: str, expect
     tree.path(directory).mkdir(parents=True)
     tree.program("/run/nvidia/driver/usr/bin/nvidia-modprobe")
     assert tree.missing(driver_root) == [node._replace(path=node.path.replace("/dev", expected, 1)) for node in ALL]
+
+
+@pytest.mark.parametrize(
+    ("folders", "roots", "expected"),
+    [
+        (["/run/nvidia/driver/dev"], ["/", "/run/nvidia/driver"], "/run/nvidia/driver/dev"),
+        # The nodes of the container are those that it uses itself.
+        (["/dev", "/run/nvidia/driver/dev"], ["/", "/run/nvidia/driver/"], "/run/nvidia/driver/dev"),
+        (["/run/nvidia/driver/dev"], ["/"], "/dev"),
+        (["/opt/driver/dev"], ["/", "/run/nvidia/driver"], "/dev"),
+        (["/opt/driver/dev"], ["", "opt/driver", "/opt/driver"], "/opt/driver/dev"),
+        (["/opt/driver/dev"], ["", "opt/driver"], "/dev"),
+        ([], ["/run/nvidia/driver"], "/dev"),
+    ],
+)
+def test_directory_with_the_nodes(tree: Tree, folders: list[str], roots: list[str], expected: str) -> None:
+    tree.path("/run/nvidia/driver/dev").mkdir(parents=True)
+    tree.add(*(CONTROL._replace(path=f"{folder}/nvidiactl") for folder in folders))
+    assert dev_directory(tree.host, roots) == expected
 
 
 def test_file_is_not_the_directory_of_nodes(tree: Tree) -> None:

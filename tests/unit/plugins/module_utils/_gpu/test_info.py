@@ -210,6 +210,60 @@ def test_driver_container(make_host: t.Callable[..., GpuHost], library: Path) ->
     assert found.report()["source"] == "nvml"
 
 
+@pytest.fixture
+def containerized(make_host: t.Callable[..., GpuHost], library: Path) -> GpuHost:
+    """A host with a driver container: the host's /dev has none of the driver's nodes."""
+    found = make_host([WITH_MIG], nvml=False)
+    nvml_files(found.root / "run/nvidia/driver", library, [WITH_MIG])
+    found.nodes.nodes = {f"/run/nvidia/driver{path}": number for path, number in found.nodes.nodes.items()}
+    return found
+
+
+def test_nodes_of_a_driver_container(containerized: GpuHost, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[t.Any, ...]] = []
+    query = gpu_nvml.query
+
+    def record(library: str, skipped: t.Any, missing_nodes: t.Any, dev: str) -> gpu_nvml.NvmlResult:
+        seen.append((missing_nodes, dev))
+        return query(library, skipped, missing_nodes)
+
+    monkeypatch.setattr(gpu_nvml, "query", record)
+    report = containerized.report()
+    assert (report["source"], report["missing_nodes"], report["problems"]) == ("nvml", [], [])
+    assert [gpu["reasons"] for gpu in report["devices"]] == [[]]
+    assert report["advertised"] == [mig_uuid(WITH_MIG, mig) for mig in WITH_MIG.migs]
+    dev = f"{containerized.root}/run/nvidia/driver/dev"
+    assert seen == [([], dev)]
+    # NVML of another task, which may create nodes.
+    inventory.read_inventory(containerized.host, "/run/nvidia/driver")
+    assert seen[1:] == [(None, dev)]
+    # Some packages have an NVML for the host, which needs the same nodes.
+    nvml_files(containerized.root, library, [WITH_MIG])
+    containerized.report()
+    assert seen[2:] == [([], dev)]
+    # The driver of this task is that of the host.
+    report = describe_gpus(containerized.host, DriverPlaces(("/",)))
+    assert "/dev/nvidiactl" in [node["path"] for node in report["missing_nodes"]]
+
+
+def test_missing_nodes_of_a_driver_container(containerized: GpuHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_nvml, "change_dev", lambda *_arguments: "")
+    root = "/run/nvidia/driver"
+    for name in ("nvidia-uvm", "nvidia0"):
+        del containerized.nodes.nodes[f"{root}/dev/{name}"]
+    report = containerized.report()
+    assert report["missing_nodes"] == [
+        {"path": f"{root}/dev/nvidia-uvm", "advice": f"Create it with chroot {root} nvidia-modprobe -u -c 0."},
+        {"path": f"{root}/dev/nvidia0", "advice": f"Run chroot {root} nvidia-smi as root, which creates it."},
+    ]
+    reasons = [unusable(f"{root}/dev/{name} does not exist.") for name in ("nvidia0", "nvidia-uvm")]
+    assert report["devices"][0]["reasons"] == reasons
+    containerized.nodes.nodes[f"{root}/dev/nvidia0"] = (195, 7)
+    (reason, _uvm) = containerized.report()["devices"][0]["reasons"]
+    advice = f"Remove {root}/dev/nvidia0, then run chroot {root} nvidia-smi as root, which creates it."
+    assert reason["advice"] == advice
+
+
 # -- problems ----------------------------------------------------------------------------------------------------------
 
 
@@ -375,7 +429,7 @@ def test_does_not_query_nvml_that_would_create_nodes(
     make_host: t.Callable[..., GpuHost], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = make_host([FIRST])
-    monkeypatch.setattr(gpu_nvml, "make_dev_read_only", lambda: "/dev is writable")
+    monkeypatch.setattr(gpu_nvml, "change_dev", lambda *_arguments: "/dev is writable")
     assert found.report()["source"] == "nvml"
     del found.nodes.nodes["/dev/nvidia3"]
     report = found.report()

@@ -361,10 +361,27 @@ def test_refuses_library_that_would_create_nodes(
     tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = str(nvml_files(tmp_path, library, [PLAIN]))
-    monkeypatch.setattr(nvml, "make_dev_read_only", lambda: "/dev is writable")
+    monkeypatch.setattr(nvml, "change_dev", lambda *_arguments: "/dev is writable")
     with pytest.raises(UnusableNvmlError, match="it would create /dev/nvidia2, and /dev is"):
         query(path, missing_nodes=["/dev/nvidia2"])
     assert len(query(path, missing_nodes=[]).gpus) == 1
+    with pytest.raises(UnusableNvmlError, match="it opens only the device nodes in /dev, and /dev is"):
+        query(path, missing_nodes=[], dev="/run/nvidia/driver/dev")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("missing_nodes", [None, []])
+def test_nodes_are_in_another_directory(tmp_path: Path, library: Path, missing_nodes: list[str] | None) -> None:
+    folder = tmp_path / "dev"
+    folder.mkdir()
+    path = str(nvml_files(tmp_path, library, [PLAIN], "do nvmlInit_v2 make"))
+    try:
+        assert len(query(path, missing_nodes=missing_nodes, dev=str(folder)).gpus) == 1
+    except UnusableNvmlError as error:
+        pytest.skip(str(error))
+    # NVML has this directory as /dev, and it is read-only unless nodes may be created.
+    assert [name.name for name in folder.iterdir()] == ([os.path.basename(CREATED)] if missing_nodes is None else [])
+    assert not os.path.exists(CREATED)
 
 
 # -- /dev is read-only -------------------------------------------------------------------------------------------------
@@ -390,7 +407,7 @@ def in_child(work: t.Callable[[], str]) -> str:
 
 
 def try_to_create() -> str:
-    problem = nvml.make_dev_read_only()
+    problem = nvml.change_dev()
     if problem:
         return problem
     with open(os.devnull, "wb") as stream:
@@ -418,9 +435,18 @@ def test_users_cannot_become_root() -> None:
     def status() -> str:
         if os.geteuid() == 0:
             os.setresuid(65534, 65534, 65534)
-        return nvml.make_dev_read_only() + Path("/proc/self/status").read_text()
+        return nvml.change_dev() + Path("/proc/self/status").read_text()
 
     assert "NoNewPrivs:\t1\n" in in_child(status)
+
+
+def test_users_cannot_mount_another_directory() -> None:
+    def problem() -> str:
+        if os.geteuid() == 0:
+            os.setresuid(65534, 65534, 65534)
+        return nvml.change_dev("/run")
+
+    assert in_child(problem) == "/run cannot be mounted on /dev (the user is not root)"
 
 
 def test_dev_cannot_be_made_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,6 +457,6 @@ def test_dev_cannot_be_made_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
             return -1
 
     monkeypatch.setattr(ctypes, "CDLL", lambda *_arguments, **_options: FailingLibrary)
-    assert "(Operation not permitted)" in nvml.make_dev_read_only()
+    assert "(Operation not permitted)" in nvml.change_dev()
     monkeypatch.setattr(ctypes, "CDLL", lambda *_arguments, **_options: object())
-    assert "ctypes" in nvml.make_dev_read_only()
+    assert "ctypes" in nvml.change_dev()

@@ -131,6 +131,18 @@ def test_missing_device_nodes(root: Path, missing: list[str], detail: str, advic
     assert_failed(gpu_checks(root).devices(), detail, advice)
 
 
+@pytest.mark.parametrize("folder", ["run/nvidia/driver", "opt/driver"])
+def test_device_nodes_of_a_driver_container(root: Path, folder: str) -> None:
+    write(root, CONFIG, f'[nvidia-container-cli]\nroot = "/{folder}"\n')
+    (root / folder).mkdir(parents=True)
+    (root / "dev").rename(root / folder / "dev")
+    assert gpu_checks(root).devices().detail == "All device nodes exist. GPUs: 2."
+    (root / folder / "dev/nvidia1").unlink()
+    assert_failed(gpu_checks(root).devices(), f"missing: /{folder}/dev/nvidia1.", f"`chroot /{folder} nvidia-smi`")
+    (root / folder / "dev/nvidia-uvm").unlink()
+    assert_failed(gpu_checks(root).devices(), f": /{folder}/dev/nvidia-uvm.", f"`chroot /{folder} nvidia-modprobe -u")
+
+
 def test_excluded_gpus_need_no_device_node(root: Path) -> None:
     write(root, INFORMATION.format(2), GPU.format(2, 1, "Yes"))
     (root / "dev/nvidia1").unlink()
