@@ -454,8 +454,9 @@ toolkit:
           sample: true
         kind:
           description:
-            - How the GPU was detected. V(driver) is a loaded driver. Without one, V(pci) is a GPU on the PCI bus, and
-              V(wsl) and V(tegra) are these platforms. Null if no GPU was detected.
+            - How the GPU was detected. V(tegra) is a Tegra with an integrated GPU, and V(driver) the loaded driver of
+              another GPU. Without a driver, V(pci) is a GPU on the PCI bus, and V(wsl) is this platform. Null if no GPU
+              was detected.
           type: str
           sample: driver
         message:

@@ -102,9 +102,14 @@ def nodes(facts: report.HostFacts) -> report.Findings:
 
 
 def modules(facts: report.HostFacts) -> report.Findings:
-    """Yield a finding if nvidia_uvm is not loaded: CUDA needs it, and a container cannot load it."""
+    """Yield a finding if nvidia_uvm is not loaded: CUDA needs it, and a container cannot load it.
+
+    An integrated GPU, which NVML may not list either, has another module.
+    """
     loaded = report.table(facts.gpus.get("modules"))
-    if "nvidia" in loaded and "nvidia_uvm" not in loaded:
+    models = [report.text(gpu.get("model")) for gpu in report.rows(facts.gpus.get("devices"))]
+    is_needed = any(not procfs.is_integrated(model) for model in models)
+    if is_needed and "nvidia" in loaded and "nvidia_uvm" not in loaded:
         message = "The kernel module nvidia_uvm, which CUDA needs, is not loaded."
         advice = f"Load it with {device_nodes.CONTROL_NODES['/dev/nvidia-uvm']}."
         yield report.warning("uvm-not-loaded", report.DRIVER, message, advice)

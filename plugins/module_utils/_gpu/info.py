@@ -131,6 +131,9 @@ def _add_gpus(
 
 
 def _missing_nodes(host: hostfs.HostFS, gpus: t.Iterable[ScannedGpu], folder: str) -> list[str]:
+    if procfs.is_tegra(host):
+        # Its programs use other nodes.
+        return []
     nodes = [*device_nodes.NEEDED_NODES, *device_nodes.control_nodes(host)]
     return _missing(host, [*nodes, *_gpu_nodes(host, gpus)], folder)
 
@@ -274,6 +277,9 @@ def _from_nvml(gpu: nvml.NvmlGpu) -> ScannedGpu:
     bus = procfs.normalize_or_keep(gpu.bus)
     migs = tuple(inventory.MigDevice(*mig[:5]) for mig in gpu.migs)
     found = inventory.Gpu(gpu.number, gpu.uuid, gpu.minor, bus, gpu.name, gpu.mig, migs)
+    if gpu.unsupported and procfs.is_integrated(gpu.name):
+        # Not all functions are for integrated GPUs.
+        return ScannedGpu(found, mig_enabled=gpu.mig)
     if gpu.failure:
         return ScannedGpu(found, (errors.Problem("gpu-failed", gpu.failure, gpu.advice),), gpu.mig or None)
     # The files in /proc and /sys identify a GPU by its address.

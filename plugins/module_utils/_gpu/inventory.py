@@ -32,9 +32,6 @@ NOT_QUERIED, UNUSABLE, ABSENT = "nvml-not-asked", "nvml-unusable", "driver-libra
 # The problem codes for the device nodes of a MIG device, and for the device node of a GPU.
 MIG_NODE, NODE = "mig-node-unusable", "node-unusable"
 _PCI = "/sys/bus/pci/devices"
-# Parts of the names of integrated GPUs. The toolkit recognizes the second one since 1.17.7 (IsIntegratedGPUName in
-# pkg/nvlib/info/property-extractor.go of go-nvlib).
-_INTEGRATED = ("(nvgpu)", "NVIDIA Thor")
 
 
 class MigDevice(t.NamedTuple):
@@ -118,8 +115,8 @@ def read_inventory(
         return _without_lost(host, _from_proc(host, reason))
     failed = [gpu for gpu in result.gpus if gpu.failure]
     for gpu in failed:
-        if is_integrated(gpu.name) or len(failed) == len(result.gpus):
-            error = IntegratedGpuError if is_integrated(gpu.name) else errors.HostError
+        if procfs.is_integrated(gpu.name) or len(failed) == len(result.gpus):
+            error = IntegratedGpuError if procfs.is_integrated(gpu.name) else errors.HostError
             raise error(f"GPU {gpu.number} ({gpu.bus or 'unknown address'}): {gpu.failure} {gpu.advice}")
     whole = [gpu for gpu in result.gpus if not gpu.failure and gpu.name not in procfs.SKIPPED_NAMES]
     warnings = tuple(
@@ -145,11 +142,6 @@ def _without_lost(host: hostfs.HostFS, found: GpuInventory) -> GpuInventory:
 def is_off_bus(host: hostfs.HostFS, bus: str) -> bool:
     """Return whether the kernel does not list the PCI device of a GPU. False if it lists no PCI devices."""
     return host.exists(_PCI) and not host.exists(f"{_PCI}/{_kernel_address(bus)}")
-
-
-def is_integrated(name: str) -> bool:
-    """Return whether a GPU with this name is part of a Tegra."""
-    return any(part in name for part in _INTEGRATED)
 
 
 def query_nvml(

@@ -78,8 +78,8 @@ class NvmlGpu(t.NamedTuple):
     as 9.0, and ``brand`` its brand as requirements of images name it; both are empty if they are unknown.
     ``persistent`` is whether persistence mode is on, None if NVML does not report it. ``vgpu`` is None, or for the vGPU
     of a virtual machine the name of the product that it needs a license for, which may be empty. ``licensed`` is
-    whether it has that license, None if NVML does not report it. With a ``failure``, ``advice`` says what to do, and
-    the other values are those known before it.
+    whether it has that license, None if NVML does not report it. With a ``failure``, ``advice`` says what to do, the
+    other values are those known before it, and ``unsupported`` is whether NVML does not support the call.
     """
 
     number: int
@@ -97,6 +97,7 @@ class NvmlGpu(t.NamedTuple):
     persistent: bool | None = None
     vgpu: str | None = None
     licensed: bool | None = None
+    unsupported: bool = False
 
 
 class NvmlResult(t.NamedTuple):
@@ -318,7 +319,8 @@ def _gpu(nvml: nvml_library.Nvml, index: int, skipped: t.Collection[str]) -> Nvm
         mode = nvml.mig_mode(handle)
         return gpu._replace(mig=mode == 1, migs=() if mode is None else _migs(nvml, handle))
     except nvml_library.ReturnedError as error:
-        return gpu._replace(failure=error.message, advice=error.advice)
+        unsupported = error.code == nvml_library.NOT_SUPPORTED
+        return gpu._replace(failure=error.message, advice=error.advice, unsupported=unsupported)
 
 
 def _migs(nvml: nvml_library.Nvml, gpu: ctypes.c_void_p) -> tuple[NvmlMig, ...]:

@@ -30,15 +30,20 @@ _DISPLAY = "0x03"
 _WSL_DEVICE = "/dev/dxg"
 _DEVICE_TREE = "/proc/device-tree/compatible"
 _TEGRA_NAME = "nvidia,tegra"
+_IS_TEGRA = f"{_DEVICE_TREE} contains the name of a Tegra system."
+# Parts of the names of integrated GPUs. The toolkit recognizes the second one since 1.17.7 (IsIntegratedGPUName in
+# pkg/nvlib/info/property-extractor.go of go-nvlib).
+_INTEGRATED = ("(nvgpu)", "NVIDIA Thor")
 
-# How a GPU was found. A GPU on the PCI bus needs a loaded driver; WSL and Tegra have their drivers elsewhere.
+# How a GPU was found. A GPU on the PCI bus needs a loaded driver; WSL and most Tegras have theirs elsewhere.
 DRIVER, PCI, WSL, TEGRA = "driver", "pci", "wsl", "tegra"
 
 
 class GpuPresence(t.NamedTuple):
     """Whether a host has a GPU; ``present`` is None if that is unknown.
 
-    ``kind`` is how it was found: DRIVER for a loaded driver, otherwise PCI, WSL or TEGRA; None without a GPU.
+    ``kind`` is how it was found: TEGRA for an integrated GPU, DRIVER for another with a loaded driver, otherwise PCI or
+    WSL; None without a GPU.
     ``message`` is a sentence about it. ``driver`` is the loaded driver's version, or None if it is unknown.
     """
 
@@ -61,12 +66,10 @@ def detect_gpu(host: hostfs.HostFS) -> GpuPresence:
         return GpuPresence(None, "The host is an offline tree, which has no hardware.", None)
     driver = loaded_driver(host)
     if driver is not None:
-        return GpuPresence(
-            present=True,
-            message=f"The NVIDIA driver is loaded: {driver.path} exists.",
-            driver=driver.version,
-            kind=DRIVER,
-        )
+        message = f"The NVIDIA driver is loaded: {driver.path} exists."
+        if is_tegra(host):
+            return GpuPresence(present=True, message=_IS_TEGRA, driver=driver.version, kind=TEGRA)
+        return GpuPresence(present=True, message=message, driver=driver.version, kind=DRIVER)
     kind, message = _hardware(host)
     if kind is not None:
         return GpuPresence(present=True, message=message, driver=None, kind=kind)
@@ -78,14 +81,30 @@ def detect_gpu(host: hostfs.HostFS) -> GpuPresence:
 
 def _hardware(host: hostfs.HostFS) -> tuple[str | None, str]:
     """Return how the hardware shows a GPU, and a sentence about it; None without a GPU."""
-    for path, device_class in (nvidia_devices(host) or {}).items():
-        if device_class.startswith(_DISPLAY):
-            return PCI, f"{path} is an NVIDIA GPU. No NVIDIA driver is loaded."
+    for path in _gpus_on_pci(host):
+        return PCI, f"{path} is an NVIDIA GPU. No NVIDIA driver is loaded."
     if host.exists(_WSL_DEVICE):
         return WSL, f"{_WSL_DEVICE} exists: Windows shares its GPUs with this host."
-    if any(name.startswith(_TEGRA_NAME) for name in host.read_text(_DEVICE_TREE).split("\0")):
-        return TEGRA, f"{_DEVICE_TREE} contains the name of a Tegra system."
+    if is_tegra(host):
+        return TEGRA, _IS_TEGRA
     return None, ""
+
+
+def is_tegra(host: hostfs.HostFS) -> bool:
+    """Return whether the GPU of ``host`` is part of a Tegra.
+
+    NVIDIA's tools need a name of NVML for that (ResolvePlatform in pkg/nvlib/info of go-nvlib). /proc has the same name
+    if the GPU is on the PCI bus. On Orin it is not there, and the driver of the screen is loaded nevertheless.
+    """
+    if not any(name.startswith(_TEGRA_NAME) for name in host.read_text(_DEVICE_TREE).split("\0")):
+        return False
+    descriptions = (host.read_text(f"{GPUS}/{name}/information") for name in host.readable_entries(GPUS))
+    return not _gpus_on_pci(host) or any(map(is_integrated, descriptions))
+
+
+def is_integrated(name: str) -> bool:
+    """Return whether a GPU with this name is part of a Tegra."""
+    return any(part in name for part in _INTEGRATED)
 
 
 def loaded_driver(host: hostfs.HostFS) -> LoadedDriver | None:
@@ -102,6 +121,10 @@ def nvidia_devices(host: hostfs.HostFS) -> dict[str, str] | None:
     vendors = host.glob(_PCI_VENDORS)
     devices = [posixpath.dirname(path) for path in vendors if host.read_text(path).strip() == _NVIDIA]
     return {path: host.read_text(f"{path}/class").strip() for path in devices} if vendors else None
+
+
+def _gpus_on_pci(host: hostfs.HostFS) -> list[str]:
+    return [path for path, kind in (nvidia_devices(host) or {}).items() if kind.startswith(_DISPLAY)]
 
 
 # -- /proc/driver/nvidia/gpus ------------------------------------------------------------------------------------------
@@ -296,9 +319,9 @@ def gpus_without_driver(host: hostfs.HostFS, addresses: t.Collection[str]) -> li
     ``addresses`` are those of the GPUs that it uses. GPUs that are passed through to virtual machines are ignored.
     """
     found, drivers = [], set()
-    for path, kind in (nvidia_devices(host) or {}).items():
+    for path in _gpus_on_pci(host):
         name = posixpath.basename(path)
-        if not kind.startswith(_DISPLAY) or normalize_or_keep(name) in addresses:
+        if normalize_or_keep(name) in addresses:
             continue
         driver = _driver(host, path)
         if driver not in _PASSTHROUGH_DRIVERS:

@@ -114,6 +114,9 @@ class GpuChecks:
         )
 
     def devices(self) -> Check:
+        if procfs.is_tegra(self._host):
+            detail = "The GPU of this host is part of a Tegra, whose device nodes cannot be checked."
+            return failed(DEVICES, detail, f"Use {errors.option:level}: engine.")
         folder = device_nodes.dev_directory(self._host, (*device_nodes.DRIVER_ROOTS, self.settings().driver_root))
         missing = self._missing_nodes(folder, device_nodes.NEEDED_NODES)
         if missing:

@@ -151,7 +151,7 @@ class SpecGenerator:
             return self._options.mode
         if found is None:
             return _WSL if self._is_wsl() else _CSV
-        return _CSV if any(inventory.is_integrated(gpu.name) for gpu in found.gpus) else cdi_modes.NVML
+        return _CSV if any(procfs.is_integrated(gpu.name) for gpu in found.gpus) else cdi_modes.NVML
 
     def _is_wsl(self) -> bool:
         path = file_lookup.under(self._options.request.driver_root, f"{_WSL_FOLDER}/{_WSL_LIBRARY}")

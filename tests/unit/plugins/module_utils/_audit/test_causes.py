@@ -98,6 +98,16 @@ def test_missing_nodes_of_a_driver_container(host: HostFS) -> None:
         assert (found["severity"], found["advice"]) == (severity, f"Run chroot {root} {command} as root.")
 
 
+def test_only_integrated_gpus_do_not_need_uvm(host: HostFS) -> None:
+    def found(*models: str) -> list[str]:
+        devices = [gpu(index=index, model=model) for index, model in enumerate(models)]
+        parts = healthy_host(gpus__modules={"nvidia": {}}, gpus__devices=devices)
+        return [one["id"] for one in findings_of(host, parts)]
+
+    assert found() == found("Orin (nvgpu)") == []
+    assert found("Orin (nvgpu)", "NVIDIA RTX 6000") == ["uvm-not-loaded"]
+
+
 def test_held_packages_are_grouped_by_version(host: HostFS) -> None:
     packages = {**FOUR_HELD, "other": {"version": "1.18.0-1", "held": True}}
     (found,) = findings_of(host, healthy_host(toolkit__packages=packages))

@@ -104,12 +104,14 @@ def test_nothing_of_nvidia(tmp_path: Path) -> None:
     ("path", "text", "tegra", "comparable"),
     [
         ("proc/device-tree/compatible", "nvidia,tegra234\0", True, False),
+        # On Orin, the driver of the screen is loaded too.
+        ("proc/device-tree/compatible sys/module/nvidia/version", "nvidia,tegra234\0", True, False),
         ("dev/dxg", "", False, False),
         ("dev/null", "", False, True),
     ],
 )
 def test_kinds_of_hosts(tmp_path: Path, path: str, text: str, tegra: bool, comparable: bool) -> None:
-    gpu_hosts.write(tmp_path, {path: text})
+    gpu_hosts.write(tmp_path, dict.fromkeys(path.split(), text))
     given = Container("docker", "3a3a", "web", RUNNING, program="runc")
     host = HostFS(str(tmp_path), live=True)
     found = explain_host.read_host(given, ReportedEngine(), None, host, lambda _argv: (127, "", ""))

@@ -437,6 +437,22 @@ def test_does_not_query_nvml_that_would_create_nodes(
     assert "it would create /dev/nvidia3, and /dev is writable" in report["problems"][0]["message"]
 
 
+def test_integrated_gpu(make_host: t.Callable[..., GpuHost], library: Path) -> None:
+    """Orin has the driver of its screen, without nvidia-uvm, and NVML reports no PCI address for its GPU."""
+    found = make_host([], nvml=False)
+    found.nodes.nodes = {}
+    write(found.root, {"proc/device-tree/compatible": "nvidia,p3737-0000\0nvidia,tegra234\0"})
+    gpus = [FakeGpu("0000:00:00.0", 0, name) for name in ("Orin (nvgpu)", "Orin (nvgpu)", NAME)]
+    rules = [f"fail nvmlDeviceGetPciInfo_v3 {index} {code}" for index, code in enumerate((3, 15, 3))]
+    nvml_files(found.root, library, gpus, *rules)
+    report = found.report()
+    assert (report["missing_nodes"], report["problems"]) == ([], [])
+    integrated, *others = report["devices"]
+    expected = {"uuid": None, "minor": None, "bus_id": None, "model": "Orin (nvgpu)"}
+    assert integrated == expected_gpu(gpus[0], 0, **expected)
+    assert [gpu["reasons"][0]["code"] for gpu in others] == ["gpu-failed"] * 2
+
+
 def test_vgpu(make_host: t.Callable[..., GpuHost]) -> None:
     found = make_host([FIRST, SECOND], "vgpu 0 2 1 0 1 NVIDIA vPC", "vgpu 1 2 0 0 0 x")
     assert [device["vgpu"] for device in found.report()["devices"]] == [

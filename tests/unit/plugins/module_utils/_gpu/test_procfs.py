@@ -55,6 +55,15 @@ def device(number: int, vendor: str, kind: str) -> dict[str, str]:
     return {f"{folder}/vendor": vendor + "\n", f"{folder}/class": kind + "\n"}
 
 
+TEGRA = {"proc/device-tree/compatible": "nvidia,p3737-0000\0nvidia,tegra234\0"}
+
+
+def tegra_with(name: str) -> dict[str, str]:
+    gpu = INFORMATION.format(name=name, uuid="GPU-1", bus="0000:01:00.0", minor=0, excluded="No")
+    path = "proc/driver/nvidia/gpus/0000:01:00.0/information"
+    return {**TEGRA, **device(1, "0x10de", "0x030200"), "proc/driver/nvidia/version": VERSION, path: gpu}
+
+
 @pytest.mark.parametrize(
     ("files", "kind", "message", "driver"),
     [
@@ -77,11 +86,16 @@ def device(number: int, vendor: str, kind: str) -> dict[str, str]:
         ({**device(1, "0x10de", "0x068000"), **device(2, "0x10de", "0x030200")}, "pci", "0000:02:00.0", None),
         ({**device(1, "0x8086", "0x030000"), "dev/dxg": ""}, "wsl", "/dev/dxg exists: Windows", None),
         (
-            {"proc/device-tree/compatible": "nvidia,p3737-0000\0nvidia,tegra234\0"},
+            TEGRA,
             "tegra",
             "contains the name of a Tegra",
             None,
         ),
+        # Orin has a driver for its screen, a Thor has its GPU on the PCI bus, and another Tegra has a card.
+        ({**TEGRA, "proc/driver/nvidia/version": VERSION}, "tegra", "contains the name of a Tegra", "580.95.05"),
+        (tegra_with("NVIDIA Thor"), "tegra", "contains the name of a Tegra", "580.95.05"),
+        (tegra_with("NVIDIA RTX 6000 Ada Generation"), "driver", "driver is loaded", "580.95.05"),
+        ({**TEGRA, **device(1, "0x10de", "0x030200")}, "pci", "0000:01:00.0", None),
     ],
 )
 def test_detects_gpu(tmp_path: Path, files: dict[str, str], kind: str, message: str, driver: str | None) -> None:

@@ -143,6 +143,11 @@ def test_device_nodes_of_a_driver_container(root: Path, folder: str) -> None:
     assert_failed(gpu_checks(root).devices(), f": /{folder}/dev/nvidia-uvm.", f"`chroot /{folder} nvidia-modprobe -u")
 
 
+def test_tegra_is_not_supported(root: Path) -> None:
+    write(root, "proc/device-tree/compatible", "nvidia,tegra234\0")
+    assert_failed(gpu_checks(root).devices(), "part of a Tegra", "level: engine")
+
+
 def test_excluded_gpus_need_no_device_node(root: Path) -> None:
     write(root, INFORMATION.format(2), GPU.format(2, 1, "Yes"))
     (root / "dev/nvidia1").unlink()
