@@ -272,8 +272,9 @@ _DRIVER_MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvid
 MODULES = (*_DRIVER_MODULES, "nvidia_fs", "gdrdrv")
 # The limit in bytes. The real files are much smaller.
 _MAX_MODULE_FILE = 1 << 12
-# A GPU with one of these drivers is passed through to a virtual machine.
-_PASSTHROUGH_DRIVERS = ("vfio-pci", "pci-stub")
+# A GPU with one of these drivers is passed through to a virtual machine. The last one is that of Grace Hopper
+# (drivers/vfio/pci/nvgrace-gpu of Linux).
+_PASSTHROUGH_DRIVERS = ("vfio-pci", "pci-stub", "nvgrace_gpu_vfio_pci")
 _NOUVEAU = "nouveau"
 _REPLACE_NOUVEAU = "Install NVIDIA's driver, keep nouveau from loading, and restart the host."
 _REPLACE_DRIVER = f"Install a driver that supports this GPU. {CHECK_LOG}"
@@ -316,12 +317,13 @@ def version_problems(modules: t.Iterable[Module]) -> list[errors.Problem]:
 def gpus_without_driver(host: hostfs.HostFS, addresses: t.Collection[str]) -> list[errors.Problem]:
     """Return a problem for the GPUs on the PCI bus that NVIDIA's driver does not use.
 
-    ``addresses`` are those of the GPUs that it uses. GPUs that are passed through to virtual machines are ignored.
+    ``addresses`` are those of the GPUs that it uses. GPUs that are passed through to virtual machines are ignored, and
+    so are virtual functions (SR-IOV), of which the driver makes vGPUs for virtual machines.
     """
     found, drivers = [], set()
     for path in _gpus_on_pci(host):
         name = posixpath.basename(path)
-        if normalize_or_keep(name) in addresses:
+        if normalize_or_keep(name) in addresses or host.lexists(f"{path}/physfn"):
             continue
         driver = _driver(host, path)
         if driver not in _PASSTHROUGH_DRIVERS:

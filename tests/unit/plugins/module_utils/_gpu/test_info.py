@@ -369,6 +369,7 @@ def test_unknown_uuid(make_host: t.Callable[..., GpuHost]) -> None:
         ("", "gpu-without-driver", "0000:47:00.0 (no driver)"),
         ("nouveau", "gpu-driven-by-nouveau", "0000:47:00.0 (driver nouveau)"),
         ("vfio-pci", "", ""),
+        ("nvgrace_gpu_vfio_pci", "", ""),
     ],
 )
 @pytest.mark.parametrize("loaded", [True, False])
@@ -388,6 +389,19 @@ def test_gpu_without_driver(
     problems = found.report()["problems"]
     assert [problem["code"] for problem in problems] == ([code] if code else [])
     assert all(message in problem["message"] for problem in problems)
+
+
+@pytest.mark.parametrize("driver", ["nvidia", ""])
+def test_virtual_functions(make_host: t.Callable[..., GpuHost], driver: str) -> None:
+    found = make_host([FIRST])
+    folders = [f"sys/bus/pci/devices/{address}" for address in (FIRST.bus, "0000:0f:00.4")]
+    for folder in folders:
+        write(found.root, {f"{folder}/vendor": NVIDIA, f"{folder}/class": DISPLAY})
+    if driver:
+        os.symlink(f"../drivers/{driver}", found.root / folders[1] / "driver")
+    assert [problem["code"] for problem in found.report()["problems"]] == ["gpu-without-driver"]
+    os.symlink(f"../{FIRST.bus}", found.root / folders[1] / "physfn")
+    assert found.report()["problems"] == []
 
 
 # -- device nodes ------------------------------------------------------------------------------------------------------
