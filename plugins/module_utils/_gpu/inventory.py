@@ -37,14 +37,14 @@ _PCI = "/sys/bus/pci/devices"
 class MigDevice(t.NamedTuple):
     """A MIG device: its number on its GPU, and the numbers of its GPU instance and its compute instance.
 
-    ``gfx`` is true if it supports graphics.
+    ``gfx`` is true if it supports graphics. In a GpuInventory it is never None, which stands for an unknown value.
     """
 
     number: int
     uuid: str
     gi: int
     ci: int
-    gfx: bool
+    gfx: bool | None
 
 
 class Gpu(t.NamedTuple):
@@ -246,6 +246,9 @@ def _from_nvml(gpu: nvml.NvmlGpu) -> Gpu:
             f"NVML reports the invalid PCI address {gpu.bus!r} for GPU {gpu.number}. {procfs.CHECK_LOG}"
         ) from None
     migs = tuple(MigDevice(*mig[:5]) for mig in gpu.migs)
+    if any(mig.gfx is None for mig in migs):
+        message = f"NVML tells only root which MIG devices of GPU {gpu.number} have graphics."
+        raise errors.with_advice(errors.HostError, message, "Run the task as root (become: true).")
     return Gpu(gpu.number, gpu.uuid, gpu.minor, bus, gpu.name, gpu.mig, migs, gpu.coherent)
 
 

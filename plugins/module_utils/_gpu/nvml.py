@@ -58,15 +58,15 @@ class DriverMismatchError(errors.HostError):
 class NvmlMig(t.NamedTuple):
     """A MIG device as NVML reports it.
 
-    ``number`` is its index on its GPU. ``gfx`` says that its GPU instance has graphics. ``profile``, such as 1g.5gb, is
-    empty if NVML does not report it.
+    ``number`` is its index on its GPU. ``gfx`` says that its GPU instance has graphics; None if only root may know it.
+    ``profile``, such as 1g.5gb, is empty if NVML does not report it.
     """
 
     number: int
     uuid: str
     gi: int
     ci: int
-    gfx: bool
+    gfx: bool | None
     profile: str = ""
 
 
@@ -325,7 +325,7 @@ def _gpu(nvml: nvml_library.Nvml, index: int, skipped: t.Collection[str]) -> Nvm
 
 def _migs(nvml: nvml_library.Nvml, gpu: ctypes.c_void_p) -> tuple[NvmlMig, ...]:
     found: list[NvmlMig] = []
-    graphics: dict[int, bool] = {}
+    graphics: dict[int, bool | None] = {}
     maximum = nvml.number("nvmlDeviceGetMaxMigDeviceCount", gpu)
     if maximum > _MAX_MIGS:
         raise nvml_library.ReturnedError("nvmlDeviceGetMaxMigDeviceCount", 999)
@@ -339,6 +339,6 @@ def _migs(nvml: nvml_library.Nvml, gpu: ctypes.c_void_p) -> tuple[NvmlMig, ...]:
         gi = nvml.number("nvmlDeviceGetGpuInstanceId", handle)
         ci = nvml.number("nvmlDeviceGetComputeInstanceId", handle)
         if gi not in graphics:
-            graphics[gi] = nvml.profile_id(gpu, gi) in nvml.graphics_ids(gpu)
+            graphics[gi] = nvml.has_graphics(gpu, gi)
         found.append(NvmlMig(index, nvml.text("nvmlDeviceGetUUID", handle), gi, ci, graphics[gi], nvml.profile(handle)))
     return tuple(found)

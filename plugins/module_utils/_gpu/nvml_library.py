@@ -18,7 +18,7 @@ if t.TYPE_CHECKING:
 # The size of a text buffer in bytes, with the null (NVML_DEVICE_UUID_V2_BUFFER_SIZE and the others).
 _TEXT = 96
 
-NOT_SUPPORTED, NOT_FOUND, INVALID_ARGUMENT, MISMATCH = 3, 6, 2, 18
+NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INVALID_ARGUMENT, MISMATCH = 3, 4, 6, 2, 18
 # The GPU instance profiles with graphics: NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX, 2_, 4_ and, since NVML 595,
 # 3_SLICE_GFX.
 _GRAPHICS = (0xA, 0xB, 0xC, 0x11)
@@ -46,7 +46,7 @@ _MEANINGS = {
     1: ("NVML is not initialised", REBOOT),
     2: ("an argument is invalid", "Use the NVML of the loaded driver."),
     3: ("the call is not supported", "Use the NVML of the loaded driver."),
-    4: ("the permission is missing", "Run the task as root (become: true)."),
+    NO_PERMISSION: ("the permission is missing", "Run the task as root (become: true)."),
     9: ("the driver is not loaded", "Run modprobe nvidia, and check the kernel's log if that fails."),
     10: ("the call timed out", REBOOT),
     11: ("a GPU has a problem with its interrupts", REBOOT),
@@ -221,13 +221,22 @@ class Nvml:
             # The profile is only informational.
             return ""
 
-    def profile_id(self, gpu: ctypes.c_void_p, gi: int) -> int:
+    def has_graphics(self, gpu: ctypes.c_void_p, gi: int) -> bool | None:
+        """Return whether a GPU instance has graphics; None if only root may know, as nvml.h says."""
+        try:
+            return self._profile_id(gpu, gi) in self._graphics_ids(gpu)
+        except ReturnedError as error:
+            if error.code == NO_PERMISSION:
+                return None
+            raise
+
+    def _profile_id(self, gpu: ctypes.c_void_p, gi: int) -> int:
         # nvmlGpuInstanceInfo_t: the device's handle, the numbers of instance and profile, the placement (two numbers).
         info = (self._c.c_uint * 6)()
         self.call("nvmlGpuInstanceGetInfo", self.handle("nvmlDeviceGetGpuInstanceById", gpu, gi), info)
         return int(info[3])
 
-    def graphics_ids(self, gpu: ctypes.c_void_p) -> frozenset[int]:
+    def _graphics_ids(self, gpu: ctypes.c_void_p) -> frozenset[int]:
         """Return the numbers of this GPU's profiles with graphics, which differ between models."""
         key = gpu.value or 0
         if key not in self._graphics:

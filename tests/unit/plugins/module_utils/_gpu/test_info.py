@@ -291,6 +291,12 @@ def test_problem_of_a_gpu_with_mig_devices(make_host: t.Callable[..., GpuHost]) 
     assert (missing["path"], "nvidia-smi" in missing["advice"]) == ("/dev/nvidia0", True)
 
 
+def test_mig_devices_without_root(make_host: t.Callable[..., GpuHost]) -> None:
+    report = make_host([WITH_MIG], "fail nvmlDeviceGetGpuInstanceById -1 4").report()
+    assert [gpu["reasons"] for gpu in report["devices"]] == [[]]
+    assert report["advertised"] == [mig_uuid(WITH_MIG, mig) for mig in WITH_MIG.migs]
+
+
 def test_problem_of_a_mig_device(make_host: t.Callable[..., GpuHost]) -> None:
     found = make_host([WITH_MIG])
     path = "/dev/nvidia-caps/nvidia-cap67"

@@ -200,6 +200,13 @@ def test_gpu_returns_an_error(tmp_path: Path, library: Path) -> None:
         read_inventory(host)
 
 
+def test_graphics_of_mig_devices_are_unknown(tmp_path: Path, library: Path) -> None:
+    host = gpu_host(tmp_path, [WITH_MIG])
+    nvml_files(tmp_path, library, [WITH_MIG], "fail nvmlDeviceGetGpuInstanceById -1 4")
+    with pytest.raises(HostError, match=r"only root which MIG devices of GPU 0 have graphics\. Run the task as root"):
+        read_inventory(host)
+
+
 @pytest.mark.parametrize("use_nvml", [True, False])
 def test_a_gpu_that_is_no_longer_on_the_bus(tmp_path: Path, library: Path, use_nvml: bool) -> None:
     host = gpu_host(tmp_path, [FIRST, SECOND])

@@ -107,6 +107,18 @@ def test_graphics(tmp_path: Path, library: Path, profile: int) -> None:
     assert [mig.gfx for mig in gpu.migs] == [True, False, False]
 
 
+@pytest.mark.parametrize(
+    ("function", "failure"),
+    [("nvmlDeviceGetGpuInstanceById", ""), ("nvmlDeviceGetGpuInstanceId", "returned 4: the")],
+)
+def test_only_root_may_know_whether_an_instance_has_graphics(
+    tmp_path: Path, library: Path, function: str, failure: str
+) -> None:
+    (gpu,) = query_gpus(tmp_path, library, [WITH_MIG], f"fail {function} -1 4").gpus
+    assert failure in gpu.failure
+    assert [mig.gfx for mig in gpu.migs] == ([] if failure else [None] * len(WITH_MIG.migs))
+
+
 def test_skipped_names(tmp_path: Path, library: Path) -> None:
     rule = "fail nvmlDeviceGetMinorNumber 1 999"
     found = query_gpus(tmp_path, library, [PLAIN, SCREEN, CAPABLE], rule)
