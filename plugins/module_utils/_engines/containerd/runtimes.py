@@ -29,8 +29,9 @@ CDI: toml_plan.KeyPath = ("enable_cdi",)
 CDI_FOLDERS: toml_plan.KeyPath = ("cdi_spec_dirs",)
 ANNOTATIONS: toml_plan.KeyPath = ("container_annotations",)
 # Options that only the program of one runtime uses, so no other runtime inherits them.
-_PROGRAMS = (containerd_config.PROGRAM[-1], "Runtime")
 LEGACY_PROGRAM = "Runtime"
+# In lower case: another release of containerd can read a spelling that this one ignores.
+_PROGRAMS = (containerd_config.PROGRAM[-1].lower(), LEGACY_PROGRAM.lower())
 # containerd's name for the runtime that the table default_runtime defines. The table is deprecated since containerd 1.3
 # and removed in 2.0 (RELEASES.md). Until then it has precedence over default_runtime_name (pkg/cri/config of 1.7).
 LEGACY_NAME = "default"
@@ -161,7 +162,7 @@ class RuntimeTableWriter:
                 inherited = toml_plan.merged(entry, {"runtime_type": runtime_type})
                 options = inherited.get("options", {})
                 if isinstance(options, dict):
-                    inherited["options"] = {key: options[key] for key in options if key not in _PROGRAMS}
+                    inherited["options"] = {key: options[key] for key in options if key.lower() not in _PROGRAMS}
                 return toml_plan.plain_copy(inherited)
         return {}
 

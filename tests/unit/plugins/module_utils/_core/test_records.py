@@ -53,9 +53,9 @@ _JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=5,
 )
-_PATHS = st.lists(st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=5), max_size=3).map(
-    lambda names: "/" + "/".join(name for name in names if name not in (".", ".."))
-)
+_PATHS = st.lists(
+    st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=5), max_size=3
+).map(lambda names: "/" + "/".join(name for name in names if name not in (".", "..")))
 _RECORDS = st.builds(
     OriginalFile,
     engine=st.text(max_size=5),

@@ -143,7 +143,7 @@ def make(tmp_path: Path) -> t.Callable[[str], Host]:
     def made(name: str) -> Host:
         root = tmp_path / str(next(numbers))
         # The directories exist on each host.
-        for folder in ("var/lib", "etc"):
+        for folder in ("var/lib", "etc/systemd/system"):
             (root / folder).mkdir(parents=True)
         return HOSTS[name](root)
 
