@@ -19,11 +19,15 @@ def run_module(
 ) -> t.Callable[..., dict[str, t.Any]]:
     """Return a function that runs a module with these arguments, and returns its result."""
     basic = pytest.importorskip("ansible.module_utils.basic")
+    messages = pytest.importorskip("ansible.module_utils.common.warnings")
 
     def run(name: str, **arguments: t.Any) -> dict[str, t.Any]:
         module = importlib.import_module(f"ansible_collections.gpufleet.nvidia.plugins.modules.{name}")
         monkeypatch.setattr(basic, "_ANSIBLE_ARGS", json.dumps({"ANSIBLE_MODULE_ARGS": arguments}).encode())
         monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
+        # Those of the modules that ran before in this process.
+        messages._global_warnings.clear()
+        messages._global_deprecations.clear()
         with pytest.raises(SystemExit):
             module.main()
         result: dict[str, t.Any] = json.loads(capsys.readouterr().out)

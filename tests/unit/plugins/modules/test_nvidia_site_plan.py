@@ -30,7 +30,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import sy
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._tasks import ahead
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers import released_trees
 
-warnings = pytest.importorskip("ansible.module_utils.common.warnings")
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, which creates device nodes")
 
 FIXTURES = Path(__file__).parents[3] / "hosts/fixtures"
@@ -199,7 +198,6 @@ def run_tasks(run_module: Run, root: Path, case: Case, **more: t.Any) -> dict[st
     """Run the tasks as a play does, and return their results until one fails."""
     results = {}
     for module, options in options_of(root, case).items():
-        warnings._global_warnings.clear()
         results[module] = run_module(module, **options, **more)
         if results[module].get("failed"):
             break
@@ -219,7 +217,6 @@ def run_ahead(run_module: Run, root: Path, case: Case, **more: t.Any) -> dict[st
         "gather_subset": ["toolkit", "engines"],
         "require_engines": {"options": {}, **case.inspection},
     }
-    warnings._global_warnings.clear()
     return run_module("nvidia_site_plan", inspection=given, _bundled={"ahead": json.dumps(sent)}, **more)
 
 
