@@ -104,7 +104,7 @@ def _klog(line: str) -> str:
         data = json_data.load(text)
     except ValueError:
         return text
-    pod = json_data.get(data, "pod", {})
+    pod: dict[str, t.Any] = json_data.get(data, "pod", {})
     fields = {**data, "pod": "/".join(json_data.get(pod, key, "") for key in ("namespace", "name"))}
     return " ".join(f"{key}={json.dumps(value)}" for key, value in fields.items() if isinstance(value, str))
 

@@ -120,7 +120,7 @@ def test_a_container_from_before_cdi_was_switched_off(report: Report) -> None:
 def test_a_container_with_gpus_whose_hook_is_gone(report: Report) -> None:
     report.remove("nvidia-container-runtime-hook", "nvidia-cdi-hook")
     hooks = {"hooks": {"prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}]}}
-    given = {"Runtime": "runc", "DeviceRequests": GPUS}
+    given: dict[str, t.Any] = {"Runtime": "runc", "DeviceRequests": GPUS}
     # Of a container whose bundle is not found, the hooks are not known. Docker may also have added the GPUs by CDI.
     for config in (hooks, None, {}):
         found = running(given, report, config=config)

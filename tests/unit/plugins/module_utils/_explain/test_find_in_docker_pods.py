@@ -97,8 +97,7 @@ def test_a_running_container(docker: DockerOfKubelet, name: str, engine: tuple[s
 
 @pytest.mark.parametrize("seconds", [5, 6])
 def test_the_newest_of_several_attempts(docker: DockerOfKubelet, seconds: int) -> None:
-    for created in (4, 5, seconds):
-        newest = docker.add("train-1/main", created)
+    *_older, newest = [docker.add("train-1/main", created) for created in (4, 5, seconds)]
     assert docker.find("train-1/main").container.identifier == newest
     docker.add("train-1/main", 9, namespace="test")
     assert docker.find("default/train-1/main").container.identifier == newest
