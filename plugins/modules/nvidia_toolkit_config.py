@@ -150,7 +150,7 @@ EXAMPLES = r"""
         mode: cdi
         runtimes: [/usr/libexec/crio/crun, /usr/libexec/crio/runc]
 
-- name: Mitigate CVE-2025-23266 with an older toolkit
+- name: Mitigate CVE-2025-23266 with a toolkit from 1.17.5 to 1.17.7
   gpufleet.nvidia.nvidia_toolkit_config:
     settings:
       features.disable-cuda-compat-lib-hook: true

@@ -20,9 +20,9 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 TOOLKIT = "toolkit"
-# The setting by which NVIDIA mitigates the vulnerabilities in _MITIGATED. It has no effect on CDI specifications and on
-# what a device plugin injects.
-_MITIGATION = "features.disable-cuda-compat-lib-hook"
+# The setting by which NVIDIA mitigates the vulnerabilities in _MITIGATED, and the first version that has it. It has no
+# effect on CDI specifications and on what a device plugin injects.
+_MITIGATION, _MITIGATION_SINCE = "features.disable-cuda-compat-lib-hook", "1.17.5-rc.1"
 _MITIGATED = ("CVE-2025-23266", "CVE-2025-23267")
 
 
@@ -35,9 +35,11 @@ def vulnerabilities(facts: report.HostFacts) -> report.Findings:
     abouts = {report.text(entry["name"]): report.text(entry.get("about")) for entry in entries}
     if not abouts:
         return
-    is_set = report.table(facts.toolkit.get("settings")).get(_MITIGATION) is True
-    mitigated = [name for name in abouts if is_set and name in _MITIGATED]
     version = report.text(facts.toolkit.get("version"))
+    is_set = report.table(facts.toolkit.get("settings")).get(_MITIGATION) is True
+    # Older toolkits ignore the setting. Without a version, some parts may be older.
+    applies = is_set and bool(version) and toolkit_installed.is_at_least(version, _MITIGATION_SINCE)
+    mitigated = [name for name in abouts if applies and name in _MITIGATED]
     known = "1 known vulnerability" if len(abouts) == 1 else f"{len(abouts)} known vulnerabilities"
     each = ", ".join(f"{name} ({about})" if about else name for name, about in abouts.items())
     message = f"The toolkit{f' {version}' if version else ''} has {known}: {each}."

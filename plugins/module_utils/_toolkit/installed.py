@@ -114,6 +114,11 @@ def version_key(text: str) -> tuple[tuple[int, ...], tuple[str, int]]:
     return tuple(parts), (kind or "~", int(count or 0))
 
 
+def is_at_least(version: str | None, floor: str) -> bool:
+    """Return whether a toolkit is of version ``floor`` or newer. An unknown version (None) counts as the newest."""
+    return version is None or version_key(version) >= version_key(floor)
+
+
 def known_vulnerabilities(version: str) -> list[toolkit_constants.Vulnerability]:
     """Return the known vulnerabilities of a toolkit of this version."""
     return [entry for entry in toolkit_constants.VULNERABILITIES if version_key(version) < version_key(entry.floor)]

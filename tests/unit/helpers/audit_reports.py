@@ -181,6 +181,13 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"toolkit__known_cves": [CVE], "toolkit__settings": MITIGATED}, "known-cve", "warning", "toolkit"),
     ({"toolkit__known_cves": [{**CVE, "name": "CVE-X"}], "toolkit__settings": MITIGATED},
      "known-cve", "critical", "toolkit"),
+    # 1.17.4 has neither the setting nor the hook, and parts of several versions have no version.
+    ({"toolkit__known_cves": [CVE], "toolkit__settings": MITIGATED, "toolkit__version": "1.17.4"},
+     "known-cve", "critical", "toolkit"),
+    ({"toolkit__known_cves": [CVE], "toolkit__settings": MITIGATED, "toolkit__version": None},
+     "known-cve", "critical", "toolkit"),
+    ({"toolkit__known_cves": [CVE], "toolkit__settings": MITIGATED, "toolkit__version": "1.17.5"},
+     "known-cve", "warning", "toolkit"),
     ({"toolkit__known_cves": None}, "toolkit-version-unknown", "info", "toolkit"),
     (NO_TOOLKIT, "toolkit-missing", "critical", "toolkit"),
     # An engine without the runtime takes the GPUs from a specification that needs none of NVIDIA's programs.

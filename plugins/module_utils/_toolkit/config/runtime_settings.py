@@ -19,7 +19,7 @@ if t.TYPE_CHECKING:
 AUTO, LEGACY = "auto", "legacy"
 # From this version on, auto is just-in-time CDI instead of legacy, and one function (VisibleDevices) is used by the
 # hook and by all modes.
-_UNIFIED = toolkit_installed.version_key("1.18.0-rc.1")
+_UNIFIED = "1.18.0-rc.1"
 HOOK, CLI, CTK = "nvidia-container-runtime-hook", "nvidia-container-cli", "nvidia-ctk"
 ALL_CAPABILITIES = frozenset(("compat32", "compute", "display", "graphics", "ngx", "utility", "video"))
 
@@ -146,7 +146,7 @@ def mode_of_program(program: str) -> str | None:
 
 def is_unified(version: str | None) -> bool:
     """Return whether the toolkit ``version`` is 1.18 or newer. An unknown version counts as the newest."""
-    return version is None or toolkit_installed.version_key(version) >= _UNIFIED
+    return toolkit_installed.is_at_least(version, _UNIFIED)
 
 
 def needs_hook(program: str, mode: str, version: str | None) -> bool:
