@@ -28,8 +28,10 @@ def prepare(path: str, check_mode: bool) -> bool:
 
     In check mode no directory is created, and the nearest existing directory is checked. Raises OSError.
     """
-    _refuse_other_kinds(path)
+    status = _refuse_other_kinds(path)
     directory = os.path.dirname(path)
+    if status is not None:
+        _require_replaceable(path, status.st_uid, os.stat(directory))
     is_missing = not os.path.isdir(directory)
     if check_mode:
         _require_permission(directory)
@@ -40,6 +42,13 @@ def prepare(path: str, check_mode: bool) -> bool:
         os.close(descriptor)
         os.unlink(temporary)
     return is_missing
+
+
+def _require_replaceable(path: str, owner: int, directory: os.stat_result) -> None:
+    """Raise PermissionError if ``directory`` has the sticky bit, and it and the file belong to others (rename(2))."""
+    if directory.st_mode & stat.S_ISVTX and os.geteuid() not in (0, owner, directory.st_uid):
+        problem = "It belongs to another user, and its directory has the sticky bit"
+        raise PermissionError(errno.EPERM, problem, path)
 
 
 def _require_permission(directory: str) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 import typing as t
 
 import pytest
@@ -94,6 +95,42 @@ def test_prepare_rejects_unwritable_paths(tmp_path: Path, path: str, check_mode:
     finally:
         os.seteuid(0)
     assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("check_mode", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "owner", "file_owner", "replaceable"),
+    [
+        (0o1777, 0, 0, False),
+        (0o1777, 0, 65533, False),
+        (0o1777, 0, 65534, True),
+        (0o1777, 65534, 0, True),
+        (0o777, 0, 0, True),
+    ],
+)
+def test_prepare_knows_which_files_can_be_replaced(
+    mode: int, owner: int, file_owner: int, replaceable: bool, check_mode: bool
+) -> None:
+    results = []
+    # Other users cannot enter the directory of pytest.
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/report"
+        write_private(path, "Text", check_mode=False)
+        os.chown(path, file_owner, 0)
+        os.chown(folder, owner, 0)
+        os.chmod(folder, mode)
+        try:
+            os.seteuid(65534)
+            for write, arguments in ((prepare, (path, check_mode)), (write_private, (path, "New", False))):
+                try:
+                    write(*arguments)
+                    results.append(True)
+                except PermissionError:
+                    results.append(False)
+        finally:
+            os.seteuid(0)
+    assert results == [replaceable, replaceable]
 
 
 def test_failure_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
