@@ -218,7 +218,7 @@ class _ToolkitReport:
             errors.Problem.of(error)._replace(code="setting-invalid")
             for error in toolkit_settings.invalid_values(document)
         )
-        return toolkit_settings.effective(document.data, self._host.exists(toolkit_settings.REAL_LDCONFIG))
+        return toolkit_settings.effective(document.data, toolkit_settings.host_defaults(self._host))
 
     def _recorded(self) -> list[str]:
         return [

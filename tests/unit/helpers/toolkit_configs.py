@@ -14,7 +14,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.co
     SettingsRequest,
     ToolkitConfigFile,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.settings import SETTINGS, effective
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.settings import (
+    NO_DEFAULTS,
+    SETTINGS,
+    effective,
+)
 
 PATH = "/etc/nvidia-container-runtime/config.toml"
 
@@ -176,14 +180,14 @@ VARIANTS: dict[str, bytes | None] = {
 class Config:
     """The file in memory and its record. Planned changes are applied as by `ChangeWriter`."""
 
-    def __init__(self, content: str | bytes | None = DEFAULT, real_ldconfig: bool = False) -> None:
+    def __init__(self, content: str | bytes | None = DEFAULT, defaults: t.Mapping[str, str] = NO_DEFAULTS) -> None:
         self.content = content.encode() if isinstance(content, str) else content
         self.record: OriginalFile | None = None
-        self.real_ldconfig = real_ldconfig
+        self.defaults = defaults
 
     @property
     def file(self) -> ToolkitConfigFile:
-        return ToolkitConfigFile(PATH, self.content, self.record, self.real_ldconfig)
+        return ToolkitConfigFile(PATH, self.content, self.record, self.defaults)
 
     @property
     def text(self) -> str:
@@ -191,7 +195,7 @@ class Config:
 
     @property
     def settings(self) -> dict[str, t.Any]:
-        return effective(TomlDocument.from_bytes(PATH, self.content or b"").data, self.real_ldconfig)
+        return effective(TomlDocument.from_bytes(PATH, self.content or b"").data, self.defaults)
 
     def present(self, settings: t.Mapping[str, t.Any] | None = None, **request: t.Any) -> ConfigPlan:
         return self._carry_out(self.file.present(SettingsRequest(settings or {}, **request)), removal=False)

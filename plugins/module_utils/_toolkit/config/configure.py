@@ -46,14 +46,13 @@ class ConfigPlan(t.NamedTuple):
 class ToolkitConfigFile(t.NamedTuple):
     """The content of config.toml and the record of its original.
 
-    ``content`` is None if the file does not exist. ``real_ldconfig`` says whether the host has REAL_LDCONFIG, which
-    is then the default of the ldconfig setting.
+    ``content`` is None if the file does not exist. ``defaults`` are those that settings.host_defaults() returns.
     """
 
     path: str
     content: bytes | None
     record: core_records.OriginalFile | None
-    real_ldconfig: bool = False
+    defaults: t.Mapping[str, str] = toolkit_settings.NO_DEFAULTS
 
     def present(self, request: SettingsRequest) -> ConfigPlan:
         """Return the plan that applies ``request``. Raises NvidiaError before anything is written."""
@@ -83,7 +82,7 @@ class ToolkitConfigFile(t.NamedTuple):
     def _plan(self, edit: _ConfigEdit) -> ConfigPlan:
         file = edit.planned_file()
         final = toml_document.TomlDocument.from_bytes(self.path, file.after or b"")
-        settings = toolkit_settings.effective(final.data, self.real_ldconfig)
+        settings = toolkit_settings.effective(final.data, self.defaults)
         warnings = (*map(str, toolkit_settings.invalid_values(final)), *toolkit_settings.unsafe_settings(settings))
         return ConfigPlan(file, settings, _changed(edit.before, final), warnings)
 
@@ -93,7 +92,7 @@ class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
 
     def __init__(self, file: ToolkitConfigFile) -> None:
         super().__init__(toml_document.TomlDocument.from_bytes, file.path, file.content, file.record)
-        self._real_ldconfig = file.real_ldconfig
+        self._defaults = file.defaults
 
     def reset_debug(self, path: KeyPath, debug_values: tuple[t.Any, ...]) -> None:
         """Restore the setting at ``path`` if this collection wrote it, and reset a value that is in ``debug_values``.
@@ -123,9 +122,7 @@ class _ConfigEdit(core_plan.TrackedEdit[toml_document.TomlDocument]):
         document, original, setting = self.document, self.original, toolkit_settings.BY_PATH.get(path)
         if not document.has(*path):
             return document
-        default = (
-            None if setting is None or setting.commented else toolkit_settings.default_of(setting, self._real_ldconfig)
-        )
+        default = None if setting is None else toolkit_settings.default_of(setting, self._defaults)
         if default is None or not (original.has(*path) or self._rewritten_by_packages):
             return document.delete(path).without_tables_around(path, original)
         return document.set(path, default)
@@ -264,7 +261,7 @@ class ConfigTask:
         """Return the plan for the present file. Raises NvidiaError for wrong settings, or a file that is not TOML."""
         path, request = self.writer.main_path, self.options.request
         record = core_records.load_record(self.host, core_records.TOOLKIT, path)
-        file = ToolkitConfigFile(path, self.host.read(path), record, self.host.exists(toolkit_settings.REAL_LDCONFIG))
+        file = ToolkitConfigFile(path, self.host.read(path), record, toolkit_settings.host_defaults(self.host))
         return file.absent() if request is None else file.present(request)
 
 

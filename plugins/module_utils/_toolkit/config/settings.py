@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import types
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
@@ -18,6 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking, toml_parser
 
 if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 
     KeyPath = t.Tuple[str, ...]
@@ -30,11 +32,15 @@ _CLI = "nvidia-container-cli"
 _RUNTIME = "nvidia-container-runtime"
 _MODES = f"{_RUNTIME}.modes"
 
-LDCONFIG_KEY = f"{_CLI}.ldconfig"
+LDCONFIG_KEY, USER_KEY = f"{_CLI}.ldconfig", f"{_CLI}.user"
 # The values are environment variables for programs. Any of them may contain a password.
 ENVIRONMENT_KEY = f"{_CLI}.environment"
 # Debian's ldconfig is a script that runs this program, if it exists.
 REAL_LDCONFIG = "/sbin/ldconfig.real"
+_SUSE = {"suse", "opensuse"}
+
+
+NO_DEFAULTS: t.Mapping[str, str] = types.MappingProxyType({})
 
 
 class Setting(t.NamedTuple):
@@ -94,7 +100,7 @@ SETTINGS = (
     _commented(f"{_CLI}.no-cgroups", default=False),
     _commented(f"{_CLI}.path", "/usr/bin/nvidia-container-cli"),
     _commented(f"{_CLI}.root", "/run/nvidia/driver"),
-    _commented(f"{_CLI}.user", "root:video"),
+    _commented(USER_KEY, "root:video"),
     _commented(f"{_RUNTIME}.debug", "/var/log/nvidia-container-runtime.log"),
     _set(f"{_RUNTIME}.log-level", "info"),
     _set(f"{_RUNTIME}.mode", "auto"),
@@ -154,14 +160,13 @@ _UNSAFE = (
 )
 
 
-def effective(data: t.Mapping[str, t.Any], real_ldconfig: bool = False) -> dict[str, t.Any]:
+def effective(data: t.Mapping[str, t.Any], defaults: t.Mapping[str, str] = NO_DEFAULTS) -> dict[str, t.Any]:
     """Return the effective settings of a config.toml with ``data``, by dotted keys: its values over the defaults.
 
-    A setting without a value and without a default is None. ``real_ldconfig`` says whether the host has
-    REAL_LDCONFIG.
+    A setting without a value and without a default is None. ``defaults`` are those of host_defaults().
     """
     found = {setting.key: _plain(setting.implied) for setting in SETTINGS}
-    found[LDCONFIG_KEY] = default_of(BY_PATH[tuple(LDCONFIG_KEY.split("."))], real_ldconfig)
+    found.update(defaults)
     found.update((dotted(path), _plain(value)) for path, value in toml_parser.iter_leaves(data))
     return found
 
@@ -175,9 +180,31 @@ def unsafe_settings(settings: t.Mapping[str, t.Any]) -> list[str]:
     ]
 
 
-def default_of(setting: Setting, real_ldconfig: bool) -> t.Any:
-    """Return the default as the packages write it on this host."""
-    return f"@{REAL_LDCONFIG}" if setting.key == LDCONFIG_KEY and real_ldconfig else setting.default
+def host_defaults(host: hostfs.HostFS) -> dict[str, str]:
+    """Return the defaults that the packages write only on hosts such as ``host``, by dotted keys.
+
+    On SUSE the user is not a comment. See getLdConfigPathStub() and getUserGroup() in api/config/v1/config.go of the
+    toolkit (1.20).
+    """
+    # Only tasks that read a config.toml need this import.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import (  # noqa: PLC0415
+        detect as packages_detect,
+    )
+
+    found = {}
+    if host.exists(REAL_LDCONFIG):
+        found[LDCONFIG_KEY] = f"@{REAL_LDCONFIG}"
+    if not _SUSE.isdisjoint(packages_detect.distribution_of(host)):
+        found[USER_KEY] = BY_PATH[tuple(USER_KEY.split("."))].default
+    return found
+
+
+def default_of(setting: Setting, defaults: t.Mapping[str, str] = NO_DEFAULTS) -> t.Any:
+    """Return the default as the packages write it; None if they write it as a comment or not at all.
+
+    ``defaults`` are those of host_defaults().
+    """
+    return defaults.get(setting.key, None if setting.commented else setting.default)
 
 
 def dotted(path: KeyPath) -> str:

@@ -161,7 +161,8 @@ def own_config(inputs: ConfigInputs, programs: t.Collection[str], folder: str) -
     )
     # None resets a setting to its default, so the file does not contain it.
     data = _nested({path: value for path, value in values.items() if value is not None})
-    settings = toolkit_settings.effective(data, inputs.real_ldconfig)
+    defaults = {toolkit_settings.LDCONFIG_KEY: f"@{toolkit_settings.REAL_LDCONFIG}"} if inputs.real_ldconfig else {}
+    settings = toolkit_settings.effective(data, defaults)
     return OwnConfig(_CONFIG_HEAD + "".join(_lines(data)), settings, tuple(toolkit_settings.unsafe_settings(settings)))
 
 

@@ -106,10 +106,27 @@ def test_new_settings_follow_the_order_of_the_packages_file() -> None:
 
 
 def test_resets_ldconfig_to_the_default_of_the_host() -> None:
-    config = Config(written({f"{CLI}.ldconfig": "/opt/ldconfig"}), real_ldconfig=True)
+    config = Config(written({f"{CLI}.ldconfig": "@/opt/ldconfig"}), {f"{CLI}.ldconfig": "@/sbin/ldconfig.real"})
     plan = config.present({f"{CLI}.ldconfig": None})
     assert 'ldconfig = "@/sbin/ldconfig.real"' in config.text
     assert plan.settings[f"{CLI}.ldconfig"] == "@/sbin/ldconfig.real"
+
+
+def test_resets_the_user_of_suse_to_the_line_of_the_packages() -> None:
+    user, default = f"{CLI}.user", "root:video"
+    content = DEFAULT.replace(f'#user = "{default}"', f'user = "{default}"')
+    assert content != DEFAULT
+    for defaults, text in (({user: default}, content), ({}, content.replace(f'user = "{default}"\n', ""))):
+        config = Config(content, defaults)
+        config.present({user: "1000:44"})
+        plan = config.present({user: None})
+        assert config.text == text
+        assert plan.settings[user] == defaults.get(user)
+    # Without the packages' file there is no line to keep, but the toolkit still has this default.
+    config = Config(None, {user: default})
+    config.present({user: "1000:44", "disable-require": True})
+    assert config.present({user: None}).settings[user] == default
+    assert "user" not in config.text
 
 
 def test_reports_changed_keys_and_effective_settings() -> None:

@@ -33,7 +33,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.co
     ConfigTask,
     SettingsRequest,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.settings import BY_PATH, default_of
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.settings import BY_PATH
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.docker_trees import Tree
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_configs import (
     BY_HAND,
@@ -139,6 +139,13 @@ def test_default_ldconfig_depends_on_the_host(tree: Toolkit) -> None:
     assert tree.toolkit({}).settings["nvidia-container-cli.ldconfig"] == "@/sbin/ldconfig"
     tree.write("/sbin/ldconfig.real")
     assert tree.toolkit({}).settings["nvidia-container-cli.ldconfig"] == "@/sbin/ldconfig.real"
+
+
+def test_the_user_of_suse_is_a_default(tree: Toolkit) -> None:
+    tree.write("/etc/os-release", 'ID="debian"\nID_LIKE=""\n')
+    assert tree.toolkit({}).settings["nvidia-container-cli.user"] is None
+    tree.write("/etc/os-release", 'ID="sles"\nID_LIKE="suse"\n')
+    assert tree.toolkit({}).settings["nvidia-container-cli.user"] == "root:video"
 
 
 def test_other_path(tree: Toolkit) -> None:
@@ -269,8 +276,7 @@ def words_of(config: Config) -> list[str]:
 
 
 def implied(key: str) -> t.Any:
-    setting = BY_PATH[tuple(key.split("."))]
-    return default_of(setting, real_ldconfig=False) if setting.implied is not None else None
+    return BY_PATH[tuple(key.split("."))].implied
 
 
 @given(contents, request())
@@ -279,8 +285,7 @@ def test_changes_only_requested_settings(content: bytes | None, requested: dict[
     before = config.settings
     config.present(requested)
     wanted = {key: implied(key) if value is None else value for key, value in flat(requested).items()}
-    features = {key: False for key, value in wanted.items() if value is None and key.startswith("features.")}
-    assert config.settings == {**before, **wanted, **features}
+    assert config.settings == {**before, **wanted}
 
 
 @given(contents, request())

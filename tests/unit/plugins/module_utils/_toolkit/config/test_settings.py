@@ -112,9 +112,9 @@ def test_reports_values_of_other_types() -> None:
 
 def test_default_ldconfig() -> None:
     setting = BY_PATH["nvidia-container-cli", "ldconfig"]
-    assert default_of(setting, real_ldconfig=False) == "@/sbin/ldconfig"
-    assert effective({}, real_ldconfig=True)[setting.key] == default_of(setting, real_ldconfig=True)
-    assert effective({}, real_ldconfig=True)[setting.key] == "@/sbin/ldconfig.real"
+    assert default_of(setting) == "@/sbin/ldconfig"
+    defaults = {setting.key: "@/sbin/ldconfig.real"}
+    assert effective({}, defaults)[setting.key] == default_of(setting, defaults) == "@/sbin/ldconfig.real"
 
 
 def test_effective_settings_are_copies() -> None:
