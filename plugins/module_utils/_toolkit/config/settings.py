@@ -4,7 +4,7 @@
 
 """The settings of config.toml: names, types and permitted values.
 
-The settings are those of the packages of 1.18 to 1.20.
+The settings are those of the toolkits 1.17 to 1.20 (internal/config, since 1.19 api/config/v1).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _feature(name: str) -> Setting:
     return Setting(f"features.{name}", bool, None)
 
 
-# In the order of the packages' file.
+# In the order of the packages' file. It does not contain those with the default None.
 SETTINGS = (
     _commented("accept-nvidia-visible-devices-as-volume-mounts", default=False),
     _commented("accept-nvidia-visible-devices-envvar-when-unprivileged", default=True),
@@ -89,7 +89,9 @@ SETTINGS = (
     _commented("swarm-resource", "DOCKER_RESOURCE_GPU"),
     _feature("allow-cuda-compat-libs-from-container"),
     _feature("allow-ldconfig-from-container"),
+    _feature("allow-unknown-oci-spec-fields"),
     _feature("disable-cuda-compat-lib-hook"),
+    _feature("disable-imex-channel-creation"),
     _feature("ignore-imex-channel-requests"),
     _feature("no-additional-gids-for-device-nodes"),
     _commented(f"{_CLI}.debug", "/var/log/nvidia-container-toolkit.log"),
@@ -98,6 +100,7 @@ SETTINGS = (
     _set(LDCONFIG_KEY, "@/sbin/ldconfig"),
     _set(f"{_CLI}.load-kmods", default=True),
     _commented(f"{_CLI}.no-cgroups", default=False),
+    Setting(f"{_CLI}.no-pivot", bool, None),
     _commented(f"{_CLI}.path", "/usr/bin/nvidia-container-cli"),
     _commented(f"{_CLI}.root", "/run/nvidia/driver"),
     _commented(USER_KEY, "root:video"),
@@ -108,7 +111,10 @@ SETTINGS = (
     _set(f"{_MODES}.cdi.annotation-prefixes", ["cdi.k8s.io/"]),
     _set(f"{_MODES}.cdi.default-kind", "nvidia.com/gpu"),
     _set(f"{_MODES}.cdi.spec-dirs", ["/etc/cdi", "/var/run/cdi"]),
+    Setting(f"{_MODES}.csv.compat-container-root", str, None),
     _set(f"{_MODES}.csv.mount-spec-path", "/etc/nvidia-container-runtime/host-files-for-container.d"),
+    Setting(f"{_MODES}.jit-cdi.nvcdi-disable-hooks", list, None),
+    Setting(f"{_MODES}.jit-cdi.nvcdi-feature-flags", list, None),
     _set(f"{_MODES}.legacy.cuda-compat-mode", "ldconfig"),
     _set("nvidia-container-runtime-hook.path", "nvidia-container-runtime-hook"),
     _set("nvidia-container-runtime-hook.skip-mode-detection", default=False),
