@@ -54,6 +54,8 @@ options:
         default, the line stays with the default.
       - Values must have the type that the toolkit expects. Booleans may also be the strings V(true), V(false), V(yes),
         and V(no), because templates return strings.
+      - C(nvidia-container-cli.ldconfig) must begin with V(@), unless C(features.allow-ldconfig-from-container) is true.
+        Otherwise toolkits since 1.17.3 start no container.
     type: dict
     default: {}
   profile:

@@ -48,6 +48,7 @@ class Kind(t.NamedTuple):
 INCOMPLETE = "inspection-incomplete"
 _UNREADABLE = "With a file that it cannot read, a daemon does not start again, and Podman starts no container."
 _CONFIG_TOML = "NVIDIA's runtime starts no container with a file that it cannot read."
+_REFUSED_SETTING = "Until then, NVIDIA's runtime starts no container."
 _CRITICAL = Kind(report.CRITICAL)
 _OTHER = Kind()
 _MIG = "If the host has MIG devices, inspect it while it runs, with the libnvidia-ml.so.1 of the driver's version."
@@ -66,6 +67,7 @@ KINDS: dict[str, dict[str, Kind]] = {
         errors.ConfigurationError.code: Kind(report.CRITICAL, "config-unreadable", _CONFIG_TOML),
         "package-half-installed": Kind(then=steps.COMPLETE_PACKAGES),
         "packages-unreadable": _OTHER,
+        "setting-refused": Kind(report.CRITICAL, instead=steps.SET_TOOLKIT_SETTING, then=_REFUSED_SETTING),
         "setting-invalid": Kind(instead=steps.SET_TOOLKIT_SETTING),
     },
     "gpus": {

@@ -435,9 +435,10 @@ class _Explainer:
         self.devices = visible.devices or visible.refused
         if self.mode in (explain_rules.CDI, explain_rules.JIT_CDI):
             self.cdi = explain_rules.cdi_devices(self.devices, settings, self.mode)
-        if host.config_problem or settings.invalid:
+        invalid = settings.invalid or (settings.refused_by_hook if self.mode == explain_rules.LEGACY else "")
+        if host.config_problem or invalid:
             problem = f"The toolkit does not start any container with {host.config_path}"
-            reason = host.config_problem or f"{problem}: {settings.invalid}"
+            reason = host.config_problem or f"{problem}: {invalid}"
             advice = "Correct the file, or create it again with `nvidia-ctk --quiet config --output FILE`."
             return explain_result.failed(SETTINGS, "config-invalid", reason, advice)
         if visible.refused:

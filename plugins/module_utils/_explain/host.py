@@ -161,7 +161,8 @@ def read_host(
     container = container._replace(program=program or container.program)
     program_dir = runtime_dir or _own_dir(container.program, host) or toolkit_installed.PROGRAM_DIR
     config_path = toolkit_constants.config_file(host, program_dir)
-    settings, problem = _settings(host, config_path)
+    version = _version(host, run, program_dir)
+    settings, problem = _settings(host, config_path, version)
     driver, kind = procfs.loaded_driver(host), procfs.detect_gpu(host).kind
     report = gpu_info.describe_gpus(host)
     gpus, known = _gpus(host, report["devices"])
@@ -176,7 +177,7 @@ def read_host(
             specifications[folders] = _specifications(host, folders, is_new)
     process = "" if container.pid is None else f"/proc/{container.pid}"
     return ExplainedHost(
-        version=_version(host, run, program_dir),
+        version=version,
         settings=settings,
         config_path=config_path,
         config_problem=problem,
@@ -240,10 +241,10 @@ def _version(host: hostfs.HostFS, run: core_plan.Runner, program_dir: str) -> st
     return None if program is None else toolkit_installed.run_version([program], host, run).version
 
 
-def _settings(host: hostfs.HostFS, path: str) -> tuple[runtime_settings.RuntimeSettings, str]:
+def _settings(host: hostfs.HostFS, path: str, version: str | None) -> tuple[runtime_settings.RuntimeSettings, str]:
     """Return the settings in config.toml, and why the file cannot be read."""
     try:
-        return runtime_settings.read(host, path), ""
+        return runtime_settings.read(host, path, version), ""
     except errors.MissingPackageError:
         raise
     except errors.ConfigurationError as error:

@@ -88,9 +88,8 @@ class _ToolkitReport:
             else self._directory_programs(in_use)
         )
         vulnerabilities = toolkit_installed.affecting_cves(versions, programs)
-        config_path = toolkit_constants.config_file(host, program_dir)
+        version = toolkit_installed.single_version(versions, programs)
         recorded: list[str] = self._try(self._recorded, [])
-        settings: dict[str, t.Any] = self._try(lambda: self._settings(config_path, bool(versions or programs)), {})
         return {
             "gpu": {"present": gpu.present, "kind": gpu.kind, "message": gpu.message, "driver_version": gpu.driver},
             "package_manager": None if manager is None else manager.name,
@@ -99,14 +98,11 @@ class _ToolkitReport:
                 name: {"version": package.version, "held": package.held} for name, package in installed.items()
             },
             "programs": {name: program._asdict() for name, program in programs.items()},
-            "version": toolkit_installed.single_version(versions, programs),
+            "version": version,
             "version_mismatches": self._version_mismatches(versions, programs, program_dir, in_use),
             "known_cves": None if vulnerabilities is None else [entry._asdict() for entry in vulnerabilities],
             "directory": None if in_directory is None else in_directory.fields,
-            "config_path": config_path,
-            "config_exists": host.exists(config_path),
-            "settings": toolkit_settings.masked(settings),
-            "unsafe_settings": toolkit_settings.unsafe_settings(settings),
+            **self._config(program_dir, version, has_toolkit=bool(versions or programs)),
             "conflicting_sources": [] if manager is None else self._conflicting(manager.repository),
             "recorded_files": recorded,
             "repository_files": packages_sources.own_files(host),
@@ -209,16 +205,22 @@ class _ToolkitReport:
         required = toolkit_installed.package_set(versions)
         return toolkit_installed.version_mismatches(versions, programs, program_dir, required)
 
-    def _settings(self, path: str, has_toolkit: bool) -> dict[str, t.Any]:
+    def _config(self, folder: str, version: str | None, has_toolkit: bool) -> dict[str, t.Any]:
+        """Return the fields about the config.toml that the programs in ``folder`` read."""
+        path = toolkit_constants.config_file(self._host, folder)
+        fields = {"config_path": path, "config_exists": self._host.exists(path), "settings": {}, "unsafe_settings": []}
+        return {**fields, **self._try(lambda: self._settings(path, version, has_toolkit), {})}
+
+    def _settings(self, path: str, version: str | None, has_toolkit: bool) -> dict[str, t.Any]:
         content = self._host.read(path)
         if content is None and not has_toolkit:
             return {}
         document = toml_document.TomlDocument.from_bytes(path, content or b"")
-        self._problems += (
-            errors.Problem.of(error)._replace(code="setting-invalid")
-            for error in toolkit_settings.invalid_values(document)
-        )
-        return toolkit_settings.effective(document.data, toolkit_settings.host_defaults(self._host))
+        self._problems += map(errors.Problem.of, toolkit_settings.invalid_values(document, version))
+        settings = toolkit_settings.effective(document.data, toolkit_settings.host_defaults(self._host))
+        refused = toolkit_settings.refused_values(document.data, version)
+        unsafe = toolkit_settings.unsafe_settings(settings, refused)
+        return {"settings": toolkit_settings.masked(settings), "unsafe_settings": unsafe}
 
     def _recorded(self) -> list[str]:
         return [

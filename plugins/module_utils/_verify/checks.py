@@ -28,6 +28,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
+_CORRECT_CONFIG = "Correct the file, or create it again with `nvidia-ctk --quiet config --output FILE`."
 DRIVER, DEVICES, TOOLKIT, CONFIG, CDI = "driver", "device nodes", "toolkit", "config.toml", "CDI"
 
 # The number of reasons that a message lists.
@@ -186,13 +187,13 @@ class GpuChecks:
     def config(self) -> Check:
         path = self._config_file()
         try:
-            runtime_settings.read(self._host, path)
+            settings = runtime_settings.read(self._host, path)
         except errors.ConfigurationError as error:
             line = f", line {error.line}" if error.line is not None else ""
             return failed(
                 CONFIG,
                 f"{error.path}{line}: {error.problem}.",
-                "Correct the file, or create it again with `nvidia-ctk --quiet config --output FILE`.",
+                _CORRECT_CONFIG,
             )
         except errors.HostError as error:
             return failed(CONFIG, str(error))
@@ -201,6 +202,9 @@ class GpuChecks:
             return skipped(CONFIG, f"{path} was not checked. {error}")
         if not self._host.exists(path):
             return passed(CONFIG, f"{path} does not exist, so the toolkit uses its defaults.")
+        if settings.invalid:
+            detail = f"NVIDIA's runtime starts no container with {path}: {settings.invalid}."
+            return failed(CONFIG, detail, _CORRECT_CONFIG)
         return passed(CONFIG, f"{path} is valid.")
 
     def _config_file(self) -> str:

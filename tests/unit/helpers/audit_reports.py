@@ -294,6 +294,7 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"engines": [engine(problems=[problem("flags-unreadable")])]}, "flags-unreadable", "warning", "docker"),
     ({"toolkit__problems": [problem("packages-unreadable")]}, "packages-unreadable", "warning", "toolkit"),
     ({"toolkit__problems": [problem("setting-invalid")]}, "setting-invalid", "warning", "toolkit"),
+    ({"toolkit__problems": [problem("setting-refused")]}, "setting-refused", "critical", "toolkit"),
     ({"gpus__problems": [problem("gpus-from-proc")]}, "gpus-from-proc", "warning", "driver"),
     ({"gpus__problems": [problem("gpu-uuid-unknown")]}, "gpu-uuid-unknown", "warning", "driver"),
     ({"gpus__problems": [problem("gpus-unreadable")]}, "gpus-unreadable", "warning", "driver"),

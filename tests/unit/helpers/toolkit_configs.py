@@ -39,7 +39,7 @@ SAMPLES: dict[str, tuple[t.Any, t.Any]] = {
     "nvidia-container-cli.debug": ("/var/log/nvidia-container-toolkit.log", "/tmp/cli.log"),
     "nvidia-container-cli.environment": (["A=1", "B="], []),
     "nvidia-container-cli.ldcache": ("/etc/ld.so.cache", "/opt/ld.so.cache"),
-    "nvidia-container-cli.ldconfig": ("@/sbin/ldconfig.real", "/sbin/ldconfig"),
+    "nvidia-container-cli.ldconfig": ("@/sbin/ldconfig.real", "@/opt/ldconfig"),
     "nvidia-container-cli.load-kmods": (False, True),
     "nvidia-container-cli.no-cgroups": (True, False),
     "nvidia-container-cli.no-pivot": (True, False),

@@ -30,6 +30,11 @@ if t.TYPE_CHECKING:
     Values = t.Dict[KeyPath, t.Any]
 
 
+_LDCONFIG_PATHS = {
+    toolkit_settings.path_of(key) for key in (toolkit_settings.LDCONFIG_KEY, toolkit_settings.ALLOW_LDCONFIG_KEY)
+}
+
+
 class ConfigPlan(t.NamedTuple):
     """The file before and after, and the resulting settings.
 
@@ -70,6 +75,10 @@ class ToolkitConfigFile(t.NamedTuple):
                 f"{self.path} does not exist, and {errors.option:create} is false. Install the NVIDIA Container"
                 f" Toolkit, or set {errors.option:create}: true."
             )
+        if not _LDCONFIG_PATHS.isdisjoint(values):
+            toolkit_settings.check_ldconfig(
+                toml_document.TomlDocument.from_bytes(self.path, plan.file.after or b"").data
+            )
         return plan
 
     def absent(self) -> ConfigPlan:
@@ -83,7 +92,9 @@ class ToolkitConfigFile(t.NamedTuple):
         file = edit.planned_file()
         final = toml_document.TomlDocument.from_bytes(self.path, file.after or b"")
         settings = toolkit_settings.effective(final.data, self.defaults)
-        warnings = (*map(str, toolkit_settings.invalid_values(final)), *toolkit_settings.unsafe_settings(settings))
+        refused = toolkit_settings.refused_values(final.data)
+        unsafe = toolkit_settings.unsafe_settings(settings, refused)
+        warnings = (*map(str, toolkit_settings.invalid_values(final)), *unsafe)
         return ConfigPlan(file, settings, _changed(edit.before, final), warnings)
 
 

@@ -11,6 +11,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import settings as toolkit_settings
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -19,7 +20,7 @@ if t.TYPE_CHECKING:
 AUTO, LEGACY = "auto", "legacy"
 # From this version on, auto is just-in-time CDI instead of legacy, and one function (VisibleDevices) is used by the
 # hook and by all modes.
-_UNIFIED = "1.18.0-rc.1"
+_UNIFIED = toolkit_settings.JIT_CDI_SINCE
 HOOK, CLI, CTK = "nvidia-container-runtime-hook", "nvidia-container-cli", "nvidia-ctk"
 ALL_CAPABILITIES = frozenset(("compat32", "compute", "display", "graphics", "ngx", "utility", "video"))
 
@@ -72,6 +73,12 @@ class RuntimeSettings(t.NamedTuple):
         names = split_capabilities(self.supported_capabilities)
         return ALL_CAPABILITIES if "all" in names else names
 
+    @property
+    def refused_by_hook(self) -> str:
+        """Why only the hook refuses the file (getHookConfig() of 1.20); empty if it does not."""
+        unknown = sorted(self.supported - ALL_CAPABILITIES)
+        return f"{KEYS['supported_capabilities']} has the unknown capability {unknown[0]}" if unknown else ""
+
 
 # The dotted key of each setting, by its name in RuntimeSettings.
 KEYS = {
@@ -97,35 +104,26 @@ KEYS = {
 }
 
 
-def settings_of(data: t.Mapping[str, t.Any]) -> RuntimeSettings:
-    """Return the settings in the parsed config.toml ``data``. A value of a wrong type makes them invalid."""
+def settings_of(data: t.Mapping[str, t.Any], version: str | None = None) -> RuntimeSettings:
+    """Return the settings in the parsed config.toml ``data``, and why the toolkit ``version`` refuses the file.
+
+    None counts as the newest version. An unknown mode makes the file invalid only for programs that read it, so it is
+    the mode of the result.
+    """
+    values = toolkit_settings.known_values(data)
     found: dict[str, t.Any] = {}
-    invalid = ""
     for name, key in KEYS.items():
-        value: t.Any = data
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        default = RuntimeSettings._field_defaults[name]
-        if value is None:
-            continue
-        if isinstance(default, tuple):
-            valid = isinstance(value, list) and all(isinstance(entry, str) for entry in value)
-            value = tuple(value) if valid else value
-        else:
-            valid = type(value) is type(default)
-        if not valid:
-            invalid = invalid or f"{key} has a wrong type"
-        else:
-            found[name] = value
-    settings = RuntimeSettings(**found)
-    unsupported = sorted(settings.supported - ALL_CAPABILITIES)
-    if unsupported and not invalid:
-        invalid = f"{KEYS['supported_capabilities']} has the unknown capability {unsupported[0]}"
-    return settings._replace(invalid=invalid)
+        path = toolkit_settings.path_of(key)
+        if path in values and toolkit_settings.fits(toolkit_settings.BY_PATH[path], values[path]):
+            found[name] = tuple(values[path]) if isinstance(values[path], list) else values[path]
+    mode = toolkit_settings.path_of(KEYS["mode"])
+    refused = toolkit_settings.refused_values(data, version)
+    invalid = next((problem for path, problem in refused.items() if path != mode or "mode" not in found), "")
+    return RuntimeSettings(**found, invalid=invalid)
 
 
-def read(host: hostfs.HostFS, path: str) -> RuntimeSettings:
-    """Return the settings in config.toml at ``path``; the defaults if it does not exist.
+def read(host: hostfs.HostFS, path: str, version: str | None = None) -> RuntimeSettings:
+    """Return the settings in config.toml at ``path`` as settings_of() does; the defaults if it does not exist.
 
     Raises NvidiaError if it cannot be read, ConfigurationError if it is not TOML.
     """
@@ -133,9 +131,9 @@ def read(host: hostfs.HostFS, path: str) -> RuntimeSettings:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document  # noqa: PLC0415
 
     content = host.read(path)
-    return (
-        RuntimeSettings() if content is None else settings_of(toml_document.TomlDocument.from_bytes(path, content).data)
-    )
+    if content is None:
+        return RuntimeSettings()
+    return settings_of(toml_document.TomlDocument.from_bytes(path, content).data, version)
 
 
 def mode_of_program(program: str) -> str | None:

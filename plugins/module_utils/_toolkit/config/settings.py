@@ -17,6 +17,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking, toml_parser
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -32,7 +33,9 @@ _CLI = "nvidia-container-cli"
 _RUNTIME = "nvidia-container-runtime"
 _MODES = f"{_RUNTIME}.modes"
 
-LDCONFIG_KEY, USER_KEY = f"{_CLI}.ldconfig", f"{_CLI}.user"
+LDCONFIG_KEY, USER_KEY, MODE_KEY = f"{_CLI}.ldconfig", f"{_CLI}.user", f"{_RUNTIME}.mode"
+# With this setting, nvidia-container-cli may run ldconfig of an image, and LDCONFIG_KEY needs no @.
+ALLOW_LDCONFIG_KEY = "features.allow-ldconfig-from-container"
 # The values are environment variables for programs. Any of them may contain a password.
 ENVIRONMENT_KEY = f"{_CLI}.environment"
 # Debian's ldconfig is a script that runs this program, if it exists.
@@ -41,6 +44,14 @@ _SUSE = {"suse", "opensuse"}
 
 
 NO_DEFAULTS: t.Mapping[str, str] = types.MappingProxyType({})
+
+
+def dotted(path: KeyPath) -> str:
+    return ".".join(path)
+
+
+def path_of(key: str) -> KeyPath:
+    return tuple(key.split("."))
 
 
 class Setting(t.NamedTuple):
@@ -57,7 +68,7 @@ class Setting(t.NamedTuple):
 
     @property
     def path(self) -> KeyPath:
-        return tuple(self.key.split("."))
+        return path_of(self.key)
 
     @property
     def implied(self) -> t.Any:
@@ -88,7 +99,7 @@ SETTINGS = (
     _set("supported-driver-capabilities", "compat32,compute,display,graphics,ngx,utility,video"),
     _commented("swarm-resource", "DOCKER_RESOURCE_GPU"),
     _feature("allow-cuda-compat-libs-from-container"),
-    _feature("allow-ldconfig-from-container"),
+    Setting(ALLOW_LDCONFIG_KEY, bool, None),
     _feature("allow-unknown-oci-spec-fields"),
     _feature("disable-cuda-compat-lib-hook"),
     _feature("disable-imex-channel-creation"),
@@ -106,7 +117,7 @@ SETTINGS = (
     _commented(USER_KEY, "root:video"),
     _commented(f"{_RUNTIME}.debug", "/var/log/nvidia-container-runtime.log"),
     _set(f"{_RUNTIME}.log-level", "info"),
-    _set(f"{_RUNTIME}.mode", "auto"),
+    _set(MODE_KEY, "auto"),
     _set(f"{_RUNTIME}.runtimes", ["runc", "crun"]),
     _set(f"{_MODES}.cdi.annotation-prefixes", ["cdi.k8s.io/"]),
     _set(f"{_MODES}.cdi.default-kind", "nvidia.com/gpu"),
@@ -134,7 +145,7 @@ class _UnsafeValue(t.NamedTuple):
 
 _UNSAFE = (
     _UnsafeValue(
-        "features.allow-ldconfig-from-container",
+        ALLOW_LDCONFIG_KEY,
         lambda value: value is True,
         "ldconfig from an image may run with the privileges of the host. Remove this setting unless all images are"
         " trusted.",
@@ -177,12 +188,15 @@ def effective(data: t.Mapping[str, t.Any], defaults: t.Mapping[str, str] = NO_DE
     return found
 
 
-def unsafe_settings(settings: t.Mapping[str, t.Any]) -> list[str]:
-    """Return a message with advice for each unsafe value in effective settings."""
+def unsafe_settings(settings: t.Mapping[str, t.Any], refused: t.Collection[KeyPath] = ()) -> list[str]:
+    """Return a message with advice for each unsafe value in effective settings.
+
+    Values that the runtime refuses, at the paths ``refused``, have no effect.
+    """
     return [
         f"{key} is {format_value(settings[key])}: {message}"
         for key, is_unsafe, message in _UNSAFE
-        if is_unsafe(settings.get(key))
+        if is_unsafe(settings.get(key)) and path_of(key) not in refused
     ]
 
 
@@ -201,7 +215,7 @@ def host_defaults(host: hostfs.HostFS) -> dict[str, str]:
     if host.exists(REAL_LDCONFIG):
         found[LDCONFIG_KEY] = f"@{REAL_LDCONFIG}"
     if not _SUSE.isdisjoint(packages_detect.distribution_of(host)):
-        found[USER_KEY] = BY_PATH[tuple(USER_KEY.split("."))].default
+        found[USER_KEY] = BY_PATH[path_of(USER_KEY)].default
     return found
 
 
@@ -211,10 +225,6 @@ def default_of(setting: Setting, defaults: t.Mapping[str, str] = NO_DEFAULTS) ->
     ``defaults`` are those of host_defaults().
     """
     return defaults.get(setting.key, None if setting.commented else setting.default)
-
-
-def dotted(path: KeyPath) -> str:
-    return ".".join(path)
 
 
 def format_value(value: t.Any) -> str:
@@ -289,6 +299,10 @@ def _program(value: str) -> str:
     return "" if value.startswith("/") or not re.search(r"[/~]", value) else "an absolute path or the name of a program"
 
 
+def _host_path(value: str) -> str:
+    return "" if value.startswith("@") else f"a path with @ before it, because {ALLOW_LDCONFIG_KEY} is not true"
+
+
 def _ldconfig(value: str) -> str:
     return "" if value.startswith(("/", "@/")) else "an absolute path, with @ before it to use the program of the host"
 
@@ -298,6 +312,9 @@ def _capabilities(value: str) -> str:
     return "" if known else f"all, or some of {','.join(_CAPABILITIES)}, separated by commas without spaces"
 
 
+_MODE_NAMES = ("auto", "legacy", "cdi", "csv", "jit-cdi")
+# The first versions with the mode jit-cdi, and with the check of ldconfig.
+JIT_CDI_SINCE, _HOST_LDCONFIG_SINCE = "1.18.0-rc.1", "1.17.3"
 _USER = r"(?:[A-Za-z_][A-Za-z0-9_.-]*\$?|[0-9]+)"
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 # The check of a list applies to each of its entries.
@@ -314,7 +331,7 @@ _CHECKS: dict[str, Check] = {
     "nvidia-container-runtime.debug": _absolute,
     # The levels of the library that writes the log.
     LEVEL_KEY: _one_of(*("panic", "fatal", "error", "warn", "warning", "info", "debug", "trace")),
-    "nvidia-container-runtime.mode": _one_of("auto", "legacy", "cdi", "csv", "jit-cdi"),
+    MODE_KEY: _one_of(*_MODE_NAMES),
     "nvidia-container-runtime.runtimes": _program,
     "nvidia-container-runtime.modes.cdi.default-kind": _matching(
         r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?", "VENDOR/CLASS"
@@ -337,20 +354,80 @@ def check_value(setting: Setting, value: t.Any) -> t.Any:
         value = _BOOLEANS.get(value.lower(), value)
     if isinstance(value, tuple):
         value = list(value)
-    problem = _value_problem(setting, value)
+    problem = _value_problem(setting, value, _check_of(setting))
     if problem:
         raise errors.NvidiaError(f"{errors.option:settings}: {problem}.")
     return value
 
 
-def invalid_values(document: toml_document.TomlDocument) -> list[errors.ConfigurationError]:
-    """Return an error, with its position, for each value in a config.toml that the toolkit cannot use."""
-    advice = "Correct the value."
-    tables = [path for path in sorted(TABLES) if document.has(*path) and not isinstance(document.value(*path), dict)]
-    found = [(path, _type_problem(dotted(path), document.value(*path), "a table")) for path in tables]
-    there = [setting for setting in SETTINGS if document.has(*setting.path)]
-    found += [(setting.path, _file_value_problem(setting, document.value(*setting.path))) for setting in there]
-    return [document.error(path, problem, advice) for path, problem in found if problem]
+def known_values(data: t.Mapping[str, t.Any]) -> dict[KeyPath, t.Any]:
+    """Return the values of known tables and settings in the ``data`` of a config.toml, outer tables first."""
+    found: dict[KeyPath, t.Any] = {(): data}
+    for path in [*sorted(TABLES), *BY_PATH]:
+        outer = found.get(path[:-1])
+        if isinstance(outer, dict) and path[-1] in outer:
+            found[path] = outer[path[-1]]
+    del found[()]
+    return found
+
+
+def refused_values(data: t.Mapping[str, t.Any], version: str | None = None) -> dict[KeyPath, str]:
+    """Return a problem, by path, for each value with which NVIDIA's runtime starts no container.
+
+    It refuses wrong types (Unmarshal() in api/config/v1/toml.go), an ldconfig of the image (assertValid() in
+    config.go), an empty list of runtimes (findRuntime() in internal/oci) and an unknown mode (validate() in
+    internal/modifier), as read in 1.17 to 1.20. ``version`` is that of the toolkit; None counts as the newest.
+    """
+    values = known_values(data)
+    has_jit_cdi = toolkit_installed.is_at_least(version, JIT_CDI_SINCE)
+    checks = {MODE_KEY: _one_of(*(_MODE_NAMES if has_jit_cdi else _MODE_NAMES[:-1]))}
+    is_allowed = values.get(path_of(ALLOW_LDCONFIG_KEY)) is True
+    if not is_allowed and toolkit_installed.is_at_least(version, _HOST_LDCONFIG_SINCE):
+        checks[LDCONFIG_KEY] = _host_path
+    found = {}
+    for path, value in values.items():
+        setting = BY_PATH.get(path)
+        if setting is not None:
+            problem = _value_problem(setting, value, checks.get(setting.key, _any_text))
+        else:
+            problem = "" if isinstance(value, dict) else _type_problem(dotted(path), value, "a table")
+        if problem:
+            found[path] = problem
+    return found
+
+
+def check_ldconfig(data: t.Mapping[str, t.Any]) -> None:
+    """Raise NvidiaError if no container would start with the ldconfig in the ``data`` of a config.toml.
+
+    The version of the toolkit is not known. Toolkits before 1.17.3 ignore the setting that allows such a value.
+    """
+    problem = refused_values(data).get(path_of(LDCONFIG_KEY))
+    if problem:
+        raise errors.NvidiaError(
+            f"{errors.option:settings}: {problem}. Put @ before the path to use the program of the host, or set"
+            f" {ALLOW_LDCONFIG_KEY}: true if all images are trusted."
+        )
+
+
+# The codes of invalid_values(): the runtime starts no container with the value, or it uses another value instead.
+REFUSED, TOLERATED = "setting-refused", "setting-invalid"
+
+
+def invalid_values(document: toml_document.TomlDocument, version: str | None = None) -> list[errors.ConfigurationError]:
+    """Return an error, with its position, for each value in a config.toml that the toolkit ``version`` cannot use.
+
+    The code of an error is REFUSED or TOLERATED.
+    """
+    refused = refused_values(document.data, version)
+    found = []
+    for path, value in known_values(document.data).items():
+        setting = BY_PATH.get(path)
+        problem = refused.get(path) or ("" if setting is None else _file_value_problem(setting, value))
+        if problem:
+            error = document.error(path, problem, "Correct the value.")
+            error.code = REFUSED if path in refused else TOLERATED
+            found.append(error)
+    return found
 
 
 def _file_value_problem(setting: Setting, value: t.Any) -> str:
@@ -362,23 +439,28 @@ def _file_value_problem(setting: Setting, value: t.Any) -> str:
         value = value.lower()
     elif isinstance(value, str) and setting.key in _WITH_BLANKS:
         value = ",".join(filter(None, map(str.strip, value.split(","))))
-    return _value_problem(setting, value)
+    return _value_problem(setting, value, _check_of(setting))
 
 
-def _value_problem(setting: Setting, value: t.Any) -> str:
+def _check_of(setting: Setting) -> Check:
+    check = _CHECKS.get(setting.key, _any_text)
+    return lambda text: _text_problem(text) or check(text)
+
+
+def _value_problem(setting: Setting, value: t.Any, check: Check) -> str:
     """Return the problem with a value as a sentence without its end. Empty if the value is valid."""
-    if not _fits(setting, value):
+    if not fits(setting, value):
         return _type_problem(setting.key, value, _KINDS[setting.kind])
     if setting.key in _NEVER_EMPTY and not value:
         return _type_problem(setting.key, value, "a list with at least one entry")
     for text in value if setting.kind is list else [value] if setting.kind is str else []:
-        expected = _text_problem(text) or _CHECKS.get(setting.key, _any_text)(text)
+        expected = check(text)
         if expected:
             return _type_problem(setting.key, text, expected)
     return ""
 
 
-def _fits(setting: Setting, value: t.Any) -> bool:
+def fits(setting: Setting, value: t.Any) -> bool:
     """Return whether ``value`` has the setting's type."""
     if setting.kind is list:
         return isinstance(value, list) and all(isinstance(item, str) for item in value)

@@ -161,6 +161,7 @@ def own_config(inputs: ConfigInputs, programs: t.Collection[str], folder: str) -
     )
     # None resets a setting to its default, so the file does not contain it.
     data = _nested({path: value for path, value in values.items() if value is not None})
+    toolkit_settings.check_ldconfig(data)
     defaults = {toolkit_settings.LDCONFIG_KEY: f"@{toolkit_settings.REAL_LDCONFIG}"} if inputs.real_ldconfig else {}
     settings = toolkit_settings.effective(data, defaults)
     return OwnConfig(_CONFIG_HEAD + "".join(_lines(data)), settings, tuple(toolkit_settings.unsafe_settings(settings)))

@@ -74,6 +74,8 @@ BROKEN: list[tuple[str, Container, ExplainedHost, str]] = [
     ("the hook in mode cdi", with_gpus(), config(mode="cdi"), "hook-refused"),
     ("config.toml cannot be read", with_nvidia(), HOST._replace(config_problem="x"), "config-invalid"),
     ("config.toml is not valid", with_nvidia(), config(invalid="x"), "config-invalid"),
+    ("a capability that the hook refuses", with_nvidia(), config(supported_capabilities="compute,fast"),
+     "config-invalid"),
     ("the variable is refused", with_nvidia(), config(accept_variable=False), "variable-refused"),
     ("mounts are refused", with_nvidia(None, mounts=(("/dev/null", "/var/run/nvidia-container-devices/0"),)), HOST,
      "mounts-refused"),
@@ -167,6 +169,8 @@ WHOLE: list[tuple[str, Container, ExplainedHost, str]] = [
 
 # Each container of which a fact that decides is not known, and the code of the first such step.
 UNKNOWN: list[tuple[str, Container, ExplainedHost, str]] = [
+    ("a capability that only the hook refuses", with_nvidia(),
+     HOST._replace(settings=HOST.settings._replace(supported_capabilities="compute,fast")), "contents-unknown"),
     ("the request", container(request_known=False), HOST, "request-unknown"),
     ("the request, with a variable for another runtime", container("all", request_known=False), HOST,
      "request-unknown"),

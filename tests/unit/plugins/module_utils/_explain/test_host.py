@@ -138,7 +138,7 @@ def test_config_toml(made: Made) -> None:
     made.add(CONFIG, 'accept-nvidia-visible-devices-envvar-when-unprivileged = false\nswarm-resource = "X"\n')
     assert made.read().settings == RuntimeSettings(accept_variable=False, swarm_resource="X")
     made.add(CONFIG, "disable-require = 1\n")
-    assert made.read().settings.invalid == "disable-require has a wrong type"
+    assert made.read().settings.invalid == "disable-require is 1, but must be true or false"
     made.add(CONFIG, "a = 1\nb = =\n")
     assert made.read().config_problem.startswith("/etc/nvidia-container-runtime/config.toml, line 2 is not valid: ")
     (made.root / CONFIG).unlink()

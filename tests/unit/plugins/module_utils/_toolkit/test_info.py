@@ -253,14 +253,24 @@ def test_secrets_are_hidden(tree: Tree) -> None:
 
 def test_reports_invalid_settings(tree: Tree) -> None:
     tree.install()
-    tree.put(CONFIG_FILE, 'nvidia-container-cli = ""\n[nvidia-container-runtime]\nmode = "cdii"\n')
+    tree.put(CONFIG_FILE, 'nvidia-container-cli = ""\n[nvidia-container-runtime]\nmode = "cdii"\nlog-level = "loud"\n')
     found = tree.describe()
-    assert {problem["code"] for problem in found["problems"]} == {"setting-invalid"}
-    assert [problem["message"].partition(", but")[0] for problem in found["problems"]] == [
-        f"{CONFIG_FILE}, line 1, column 1: nvidia-container-cli is ''",
-        f"{CONFIG_FILE}, line 3, column 1: nvidia-container-runtime.mode is 'cdii'",
+    assert [(one["code"], one["message"].partition(", but")[0]) for one in found["problems"]] == [
+        ("setting-refused", f"{CONFIG_FILE}, line 1, column 1: nvidia-container-cli is ''"),
+        ("setting-invalid", f"{CONFIG_FILE}, line 4, column 1: nvidia-container-runtime.log-level is 'loud'"),
+        ("setting-refused", f"{CONFIG_FILE}, line 3, column 1: nvidia-container-runtime.mode is 'cdii'"),
     ]
     assert found["settings"]["nvidia-container-runtime.mode"] == "cdii"
+
+
+@pytest.mark.parametrize(("version", "refused"), [("1.17.2", False), ("1.17.3", True)])
+def test_the_version_decides_whether_a_value_is_refused(tree: Tree, version: str, refused: bool) -> None:
+    tree.version = version
+    tree.install(f"{version}-1")
+    tree.put(CONFIG_FILE, '[nvidia-container-cli]\nldconfig = "/sbin/ldconfig"\n')
+    found = tree.describe()
+    assert [problem["code"] for problem in found["problems"]] == ["setting-refused"] * refused
+    assert len(found["unsafe_settings"]) == (not refused)
 
 
 def test_reports_recorded_files(tree: Tree) -> None:

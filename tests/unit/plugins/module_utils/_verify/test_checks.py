@@ -265,6 +265,11 @@ def test_invalid_config(root: Path) -> None:
     assert "nothing was changed" not in check.detail
 
 
+def test_config_that_the_runtime_refuses(root: Path) -> None:
+    write(root, CONFIG, '[nvidia-container-cli]\nldconfig = "/sbin/ldconfig"\n')
+    assert_failed(gpu_checks(root).config(), f"/{CONFIG}: nvidia-container-cli.ldconfig", "Correct the file")
+
+
 def test_unreadable_config(root: Path) -> None:
     (root / CONFIG).unlink()
     (root / CONFIG).mkdir()

@@ -391,6 +391,27 @@ def test_warns_about_unsafe_settings() -> None:
     assert warning.startswith("features.allow-ldconfig-from-container is true")
 
 
+def test_refuses_an_ldconfig_with_which_no_container_starts() -> None:
+    ldconfig, feature = f"{CLI}.ldconfig", "features.allow-ldconfig-from-container"
+    config = Config()
+    for settings in ({ldconfig: "/sbin/ldconfig"}, {ldconfig: "/sbin/ldconfig", feature: False}):
+        with pytest.raises(NvidiaError, match=f"settings: {ldconfig} is '/sbin/ldconfig', .* Put @ before the path"):
+            config.present(settings)
+    assert config.text == DEFAULT
+    config.present({ldconfig: "/sbin/ldconfig", feature: True})
+    config.present({ldconfig: "/sbin/ldconfig"})
+    # Without the other setting, the value in the file would be refused.
+    with pytest.raises(NvidiaError, match=ldconfig):
+        config.present({feature: None})
+    config.absent()
+    assert config.text == DEFAULT
+    # A task that does not name the value of another program only warns.
+    config = Config(written({ldconfig: "/sbin/ldconfig"}))
+    (warning,) = config.present({"disable-require": True}).warnings
+    assert ldconfig in warning
+    assert config.present({ldconfig: None}).warnings == ()
+
+
 def test_writes_and_removes_unknown_settings() -> None:
     config = Config()
     requested = {"nvidia-container-runtime": {"new": {"key": [1, "x"], "empty": {}}}, "late": 1.5}

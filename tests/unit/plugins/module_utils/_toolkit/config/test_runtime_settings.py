@@ -46,19 +46,34 @@ def test_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "key"),
     [
-        ({"disable-require": "yes"}, "disable-require has a wrong type"),
-        ({"swarm-resource": 1}, "swarm-resource has a wrong type"),
+        ({"disable-require": "yes"}, "disable-require"),
         ({"nvidia-container-runtime": {"modes": {"cdi": {"spec-dirs": "/etc/cdi"}}}},
-         "nvidia-container-runtime.modes.cdi.spec-dirs has a wrong type"),
-        # getHookConfig() of cmd/nvidia-container-runtime-hook/hook_config.go (1.20.0).
-        ({"supported-driver-capabilities": "compute,fast"},
-         "supported-driver-capabilities has the unknown capability fast"),
+         "nvidia-container-runtime.modes.cdi.spec-dirs"),
+        # This setting does not decide about a container.
+        ({"nvidia-container-cli": {"load-kmods": "true"}}, "nvidia-container-cli.load-kmods"),
+        ({"nvidia-container-cli": {"ldconfig": "/sbin/ldconfig"}}, "nvidia-container-cli.ldconfig"),
+        ({"nvidia-container-runtime": {"mode": 1}}, "nvidia-container-runtime.mode"),
     ],
 )  # fmt: skip
-def test_invalid_settings(data: dict[str, t.Any], message: str) -> None:
-    assert settings_of(data).invalid == message
+def test_invalid_settings(data: dict[str, t.Any], key: str) -> None:
+    assert settings_of(data).invalid.startswith(f"{key} is ")
+
+
+def test_values_that_only_some_programs_refuse() -> None:
+    # The runtimes of one mode read no mode from the file.
+    found = settings_of({"nvidia-container-runtime": {"mode": "cdii"}})
+    assert (found.mode, found.invalid) == ("cdii", "")
+    found = settings_of({"supported-driver-capabilities": "compute,fast"})
+    assert (found.invalid, found.refused_by_hook) == (
+        "",
+        "supported-driver-capabilities has the unknown capability fast",
+    )
+    assert RuntimeSettings().refused_by_hook == ""
+    ldconfig = {"nvidia-container-cli": {"ldconfig": "/sbin/ldconfig"}}
+    assert settings_of(ldconfig, "1.17.2").invalid == ""
+    assert settings_of(ldconfig, "1.17.3").invalid
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.se
     format_value,
     invalid_values,
     masked,
+    refused_values,
     unsafe_settings,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.toolkit_configs import (
@@ -270,7 +271,7 @@ UNFIT: list[tuple[str, str]] = [
     (f"{CLI} = []", f"{CLI} is [], but must be a table."),
     (f"[{RUNTIME}]\nmodes = 0", f"line 2, column 1: {RUNTIME}.modes is 0, but must be a table."),
     (f'[{RUNTIME}]\nmode = "cdii"', "is 'cdii', but must be one of auto, legacy, cdi, csv, jit-cdi."),
-    (f'[{RUNTIME}]\nmode = ""', "is '', but must be a string that is not empty."),
+    (f'[{RUNTIME}]\nmode = ""', "is '', but must be one of auto, legacy, cdi, csv, jit-cdi."),
     (f'[{RUNTIME}]\nlog-level = "DEBUGG"', "is 'debugg', but must be one of panic, "),
     (f"[{RUNTIME}]\nruntimes = []", f"{RUNTIME}.runtimes is [], but must be a list with at least one entry."),
     (
@@ -305,6 +306,39 @@ def test_invalid_values_in_the_file(text: str, message: str) -> None:
 )
 def test_valid_values_in_the_file(text: str) -> None:
     assert invalid_values(TomlDocument.from_bytes("/etc/x.toml", text.encode())) == []
+
+
+# The file, the version of the toolkit, and whether its runtime starts containers (read in the sources).
+RUNNING: list[tuple[str, str | None, bool]] = [
+    (f"{CLI} = 5", None, False),
+    (f'[{CLI}]\nload-kmods = "true"', None, False),
+    ('[features]\ndisable-imex-channel-creation = "yes"', None, False),
+    (f"[{RUNTIME}]\nruntimes = []", None, False),
+    (f'[{RUNTIME}]\nmode = "cdii"', None, False),
+    (f'[{RUNTIME}]\nmode = "jit-cdi"', None, True),
+    (f'[{RUNTIME}]\nmode = "jit-cdi"', "1.18.0", True),
+    (f'[{RUNTIME}]\nmode = "jit-cdi"', "1.17.9", False),
+    (f'[{CLI}]\nldconfig = "/sbin/ldconfig"', None, False),
+    (f'[{CLI}]\nldconfig = ""', None, False),
+    (f'[{CLI}]\nldconfig = "/sbin/ldconfig"', "1.17.3", False),
+    (f'[{CLI}]\nldconfig = "/sbin/ldconfig"', "1.17.2", True),
+    (f'features.allow-ldconfig-from-container = true\n{CLI}.ldconfig = "/sbin/ldconfig"', None, True),
+    (f'features.allow-ldconfig-from-container = false\n{CLI}.ldconfig = "/sbin/ldconfig"', None, False),
+    (f'[{RUNTIME}]\nlog-level = "loud"', None, True),
+    ('supported-driver-capabilities = "fast"', None, True),
+]
+
+
+@pytest.mark.parametrize(("text", "version", "starts"), RUNNING)
+def test_values_that_the_runtime_refuses(text: str, version: str | None, starts: bool) -> None:
+    document = TomlDocument.from_bytes("/etc/x.toml", text.encode())
+    refused = refused_values(document.data, version)
+    assert bool(refused) is not starts
+    codes = {error.code for error in invalid_values(document, version)}
+    assert codes <= {"setting-invalid"} if starts else codes == {"setting-refused"}
+    # Such a value has no effect, so it is not unsafe.
+    unsafe = unsafe_settings(effective(document.data), refused)
+    assert any(message.startswith(f"{CLI}.ldconfig") for message in unsafe) is (starts and "ldconfig =" in text)
 
 
 @pytest.mark.parametrize("value", [1, -(2**63), 1.5, True, "", "x\n", [], [1, "x", [True]], {"a": {"b": [1]}}])

@@ -138,6 +138,14 @@ def test_driver_root(root: str, real: bool, ldconfig: str) -> None:
     assert (found["root"], found["ldconfig"]) == (root, ldconfig)
 
 
+def test_refuses_an_ldconfig_with_which_no_container_starts() -> None:
+    settings = {"nvidia-container-cli.ldconfig": "/sbin/ldconfig"}
+    with pytest.raises(NvidiaError, match="Put @ before the path"):
+        plan(settings=settings)
+    found = config(settings={**settings, "features.allow-ldconfig-from-container": True})
+    assert found["nvidia-container-cli"]["ldconfig"] == "/sbin/ldconfig"
+
+
 def test_settings_have_precedence() -> None:
     mode = "accept-nvidia-visible-devices-as-volume-mounts"
     variable = "accept-nvidia-visible-devices-envvar-when-unprivileged"
