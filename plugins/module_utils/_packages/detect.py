@@ -9,7 +9,12 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import apt_sources, dnf_sources, zypper_sources
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import (
+    apt_sources,
+    dnf_sources,
+    os_release,
+    zypper_sources,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 
 if t.TYPE_CHECKING:
@@ -17,10 +22,6 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
     _Factory = t.Callable[[hostfs.HostFS, packages_base.Commands, int], packages_base.PackageManager]
-
-
-# os-release(5): the first path is usually a link to the second.
-OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
 
 
 class Family(t.NamedTuple):
@@ -90,7 +91,7 @@ def detect_package_manager(
 
     ``lock_timeout`` is in seconds. Raises HostError if a program of the package manager is missing on a live host.
     """
-    ids = distribution_of(host)
+    ids = os_release.distribution_of(host)
     for name in ids:
         for family in FAMILIES:
             if name in family.ids:
@@ -113,14 +114,3 @@ def _create(
         )
     commands = run if isinstance(run, packages_base.Commands) else packages_base.Commands.of(run)
     return family.create(host, commands, lock_timeout)
-
-
-def distribution_of(host: hostfs.HostFS) -> list[str]:
-    """Return ID and the parts of ID_LIKE of os-release, the nearest first; empty if there is no os-release."""
-    for path in OS_RELEASE:
-        text = host.read_text(path)
-        if text:
-            fields = dict(line.strip().split("=", 1) for line in text.splitlines() if "=" in line)
-            values = [fields.get(key, "").strip("\"'") for key in ("ID", "ID_LIKE")]
-            return " ".join(values).lower().split()
-    return []

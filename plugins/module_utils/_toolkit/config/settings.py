@@ -17,6 +17,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import masking, toml_parser
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import os_release
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
 
 if t.TYPE_CHECKING:
@@ -206,15 +207,10 @@ def host_defaults(host: hostfs.HostFS) -> dict[str, str]:
     On SUSE the user is not a comment. See getLdConfigPathStub() and getUserGroup() in api/config/v1/config.go of the
     toolkit (1.20).
     """
-    # Only tasks that read a config.toml need this import.
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import (  # noqa: PLC0415
-        detect as packages_detect,
-    )
-
     found = {}
     if host.exists(REAL_LDCONFIG):
         found[LDCONFIG_KEY] = f"@{REAL_LDCONFIG}"
-    if not _SUSE.isdisjoint(packages_detect.distribution_of(host)):
+    if not _SUSE.isdisjoint(os_release.distribution_of(host)):
         found[USER_KEY] = BY_PATH[path_of(USER_KEY)].default
     return found
 

@@ -13,8 +13,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.detect import (
     FAMILIES,
     detect_package_manager,
-    distribution_of,
 )
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.os_release import distribution_of
 
 if t.TYPE_CHECKING:
     from pathlib import Path
