@@ -595,6 +595,63 @@ toolkit:
       type: list
       elements: str
       sample: []
+    other_toolkits:
+      description:
+        - The toolkits that engines run from other directories than that of C(programs), such as the toolkit of the GPU
+          operator. Empty if O(gather_subset) does not include V(engines). Programs in a directory that another user can
+          change are not run, so their version is unknown.
+      type: list
+      elements: dict
+      contains:
+        path:
+          description: The directory.
+          type: str
+          sample: /usr/local/nvidia/toolkit
+        engines:
+          description: The C(target) of each engine with a runtime in this directory.
+          type: list
+          elements: str
+          sample: [containerd]
+        programs:
+          description: The programs in this directory, as C(programs) of the toolkit.
+          type: dict
+          sample:
+            nvidia-ctk:
+              path: /usr/local/nvidia/toolkit/nvidia-ctk
+              version: 1.19.1
+        version:
+          description: The version of all programs. Null if none reports one, or if they have several.
+          type: str
+          sample: 1.19.1
+        known_cves:
+          description: The known vulnerabilities, as C(known_cves) of the toolkit.
+          type: list
+          elements: dict
+          sample: []
+        config_path:
+          description: The configuration file that these programs read.
+          type: str
+          sample: /usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml
+        config_exists:
+          description: Whether that file exists.
+          type: bool
+          sample: true
+        settings:
+          description: The settings in effect, as C(settings) of the toolkit.
+          type: dict
+          sample:
+            nvidia-container-runtime.log-level: info
+        unsafe_settings:
+          description: The settings that are unsafe and the reasons, as messages.
+          type: list
+          elements: str
+          sample: []
+        problems:
+          description: What is wrong with the file, as C(problems) of the toolkit.
+          type: list
+          elements: dict
+          sample: []
+      sample: []
     conflicting_sources:
       description: Package sources that conflict with the one that this collection writes.
       type: list
@@ -683,6 +740,7 @@ toolkit:
     settings:
       nvidia-container-runtime.log-level: info
     unsafe_settings: []
+    other_toolkits: []
     conflicting_sources: []
     recorded_files: []
     repository_files: [/etc/apt/sources.list.d/gpufleet-nvidia-container-toolkit.sources]

@@ -104,7 +104,8 @@ options:
   path:
     description:
       - The configuration file. A toolkit in a directory of its own, such as C(/usr/local/nvidia/toolkit), has it in
-        C(.config/nvidia-container-runtime/config.toml) below that directory.
+        C(.config/nvidia-container-runtime/config.toml) below that directory. With the default, the module warns if
+        C(/usr/local/nvidia/toolkit) has such a file, because engines that run that toolkit do not read the default.
       - For a toolkit that M(gpufleet.nvidia.nvidia_toolkit_install) has installed into a directory, use
         O(gpufleet.nvidia.nvidia_toolkit_install#module:settings) instead. That module overwrites changes of its file by
         others.
@@ -243,6 +244,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config im
 if t.TYPE_CHECKING:
     from ansible.module_utils.basic import AnsibleModule
 
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+
 
 def configure(module: AnsibleModule) -> dict[str, object]:
     """Plan and write the settings. Return the result as documented.
@@ -282,8 +285,18 @@ def configure(module: AnsibleModule) -> dict[str, object]:
         "settings": result.settings,
         "changed_keys": result.changed_keys,
         "backup_files": result.backup_files,
-        "warnings": result.warnings,
+        "warnings": [*result.warnings, *(_warn_of_other_file(host, result.path) if options.request else ())],
     }
+
+
+def _warn_of_other_file(host: hostfs.HostFS, path: str) -> list[str]:
+    """Return a warning if a toolkit in a directory of its own, which engines may run, does not read ``path``."""
+    folder = toolkit_constants.DIRECTORY
+    other = toolkit_constants.config_file(host, folder)
+    if path != toolkit_constants.CONFIG_FILE or other == path:
+        return []
+    warning = f"Engines that run the toolkit in {folder} do not read {path}, but {other}."
+    return [f"{warning} Set {errors.option:path} to that file, or register the runtimes of another directory."]
 
 
 def main() -> None:

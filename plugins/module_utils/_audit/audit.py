@@ -109,6 +109,7 @@ _TYPES: dict[str, dict[str, type]] = {
         "packages": dict,
         "programs": dict,
         "settings": dict,
+        "other_toolkits": list,
         "version_mismatches": list,
         "known_cves": list,
         "unsafe_settings": list,

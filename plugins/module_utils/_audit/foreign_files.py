@@ -15,7 +15,7 @@ import posixpath
 import re
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, steps
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_parts, report, steps
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
@@ -319,6 +319,10 @@ def gpu_operator(configs: HostConfigs) -> report.Findings:
     if _is_directory(configs, left):
         message = f"The GPU operator created {left}. Its toolkit container does not run now."
         advice = "Remove the directory, unless an engine uses programs there."
+        engines = host_parts.runtime_directories(host, configs.facts.engines).get(left)
+        if engines:
+            message += f" The directory is in use by {core_text.listed(engines)}, but no tool updates it."
+            advice = steps.LEAVE_OPERATOR_TOOLKIT
         yield report.info("gpu-operator-leftovers", left, message, advice)
 
 

@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import posixpath
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -35,7 +37,8 @@ def describe_parts(
     engines, needed = _describe_engines(host, run) if "engines" in gather_subset else (None, None)
     if engines is not None:
         _mark_engine_of_kubelet(host, engines, kubernetes)
-    toolkit = _describe_toolkit(host, run, toolkit_dir) if "toolkit" in gather_subset else None
+    directories = runtime_directories(host, engines or ())
+    toolkit = _describe_toolkit(host, run, toolkit_dir, directories) if "toolkit" in gather_subset else None
     return {"engines": engines, "toolkit": toolkit}, needed
 
 
@@ -47,10 +50,34 @@ def describe_host(
     return {**dict.fromkeys(SUBJECTS), **parts, **({} if needed is None else {"needed": needed})}
 
 
-def _describe_toolkit(host: hostfs.HostFS, run: core_plan.Runner, directory: str) -> dict[str, t.Any]:
+def runtime_directories(host: hostfs.HostFS, engines: t.Iterable[t.Mapping[str, t.Any]]) -> dict[str, list[str]]:
+    """Return the directories from which installed engines run NVIDIA's runtimes, with the targets of these engines.
+
+    A runtime of a snap is not among them: it reads the files of the snap.
+    """
+    found: dict[str, list[str]] = {}
+    for engine in engines:
+        target = str(engine.get("target"))
+        for program in _programs_of(engine) if engine.get("installed") is True else ():
+            path = host.find_executable([program]) if engines_base.is_nvidia_program(program) else None
+            if path is not None and not path.startswith("/snap/"):
+                targets = found.setdefault(posixpath.dirname(path), [])
+                targets += [target] if target not in targets else []
+    return found
+
+
+def _programs_of(engine: t.Mapping[str, t.Any]) -> list[t.Any]:
+    """Return the programs of the runtimes in the files of an engine, and of those that the daemon reports."""
+    tables = [part.get("runtimes") for part in (engine, engine.get("live")) if isinstance(part, dict)]
+    return [program for table in tables if isinstance(table, dict) for program in table.values()]
+
+
+def _describe_toolkit(
+    host: hostfs.HostFS, run: core_plan.Runner, directory: str, runtime_dirs: t.Mapping[str, t.Sequence[str]]
+) -> dict[str, t.Any]:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import info as toolkit_info  # noqa: PLC0415
 
-    return toolkit_info.describe_toolkit(host, run, directory)
+    return toolkit_info.describe_toolkit(host, run, directory, runtime_dirs)
 
 
 def _describe_engines(host: hostfs.HostFS, run: core_plan.Runner) -> tuple[list[dict[str, t.Any]], str | None]:

@@ -16,13 +16,14 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import option
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import records as cdi_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import facts as engines_facts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 
 CRITICAL, WARNING, INFO = "critical", "warning", "info"
 SEVERITIES = (CRITICAL, WARNING, INFO)
-# The subject of findings about the driver.
-DRIVER = "driver"
+# The subjects of findings about the driver and about the toolkit of the host.
+DRIVER, TOOLKIT = "driver", "toolkit"
 GPU_NAMES = f"{core_constants.GPU_KIND}="
 _DEFAULT_SPEC = cdi_records.default_path(core_constants.GPU_KIND, cdi_options.YAML)
 # The number of sentences that one finding joins.
@@ -69,6 +70,8 @@ class HostFacts:
         parts = table(parts)
         self.engines = rows(parts.get("engines"))
         self.toolkit = table(parts.get("toolkit"))
+        # The toolkit of the host, then those that engines run from other directories.
+        self.toolkits = [self.toolkit, *rows(self.toolkit.get("other_toolkits"))]
         self.gpus = table(parts.get("gpus"))
         self.cdi = table(parts.get("cdi"))
         self.kubernetes = table(parts.get("kubernetes"))
@@ -172,6 +175,17 @@ def cdi_advice(engine: t.Mapping[str, t.Any], usual: str) -> str:
     """Return what switches CDI on in the engine in a row of the report; ``usual`` if this collection does."""
     row = flavors.FLAVORS.get((text(engine.get("engine")), text(engine.get("flavor"))))
     return (row.cdi_advice if row is not None else "") or usual
+
+
+def toolkit_subject(toolkit: t.Mapping[str, t.Any]) -> str:
+    """Return the subject of findings about a toolkit: its directory, unless it is the toolkit of the host."""
+    return text(toolkit.get("path")) or TOOLKIT
+
+
+def toolkit_place(toolkit: t.Mapping[str, t.Any]) -> str:
+    """Return where a toolkit is and which engines use it, for a message; empty for the toolkit of the host."""
+    path, engines = text(toolkit.get("path")), core_text.listed(texts(toolkit.get("engines")))
+    return f" in {path} (in use by {engines})" if path else ""
 
 
 def target_of(engine: t.Mapping[str, t.Any]) -> str:

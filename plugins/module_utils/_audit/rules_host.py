@@ -70,6 +70,11 @@ KINDS: dict[str, dict[str, Kind]] = {
         "setting-refused": Kind(report.CRITICAL, instead=steps.SET_TOOLKIT_SETTING, then=_REFUSED_SETTING),
         "setting-invalid": Kind(instead=steps.SET_TOOLKIT_SETTING),
     },
+    "other_toolkits": {
+        errors.ConfigurationError.code: Kind(report.CRITICAL, "config-unreadable", _CONFIG_TOML),
+        "setting-refused": Kind(report.CRITICAL, instead=steps.SET_OTHER_TOOLKIT, then=_REFUSED_SETTING),
+        "setting-invalid": Kind(instead=steps.SET_OTHER_TOOLKIT),
+    },
     "gpus": {
         **dict.fromkeys(procfs.WITHOUT_DRIVER, _CRITICAL),
         "driver-modules-differ": _CRITICAL,
@@ -96,7 +101,9 @@ def problems(facts: report.HostFacts) -> report.Findings:
     """
     for engine in facts.engines:
         yield from _of_part("engines", report.target_of(engine), report.target_of(engine), engine)
-    yield from _of_part("toolkit", "toolkit", "toolkit", facts.toolkit)
+    for toolkit in facts.toolkits:
+        subject = report.toolkit_subject(toolkit)
+        yield from _of_part("toolkit" if toolkit is facts.toolkit else "other_toolkits", subject, subject, toolkit)
     devices = report.rows(facts.gpus.get("devices"))
     reasons = {reason for gpu in devices for reason in report.problems_in(gpu.get("reasons"))}
     yield from _of_part("gpus", report.DRIVER, "gpus", facts.gpus, reasons)

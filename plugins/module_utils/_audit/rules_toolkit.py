@@ -19,7 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config im
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
-TOOLKIT = "toolkit"
+TOOLKIT = report.TOOLKIT
 # The setting by which NVIDIA mitigates the vulnerabilities in _MITIGATED, and the first version that has it. It has no
 # effect on CDI specifications and on what a device plugin injects.
 _MITIGATION, _MITIGATION_SINCE = "features.disable-cuda-compat-lib-hook", "1.17.5-rc.1"
@@ -27,28 +27,39 @@ _MITIGATED = ("CVE-2025-23266", "CVE-2025-23267")
 
 
 def vulnerabilities(facts: report.HostFacts) -> report.Findings:
-    """Yield one finding for all known vulnerabilities of the installed version, with the version that fixes all.
+    """Yield one finding for all known vulnerabilities of each toolkit, with the version that fixes all.
 
     The severity is critical, or warning if the mitigation is set and applies to all of them.
     """
-    entries = [entry for entry in report.rows(facts.toolkit.get("known_cves")) if report.text(entry.get("name"))]
-    abouts = {report.text(entry["name"]): report.text(entry.get("about")) for entry in entries}
-    if not abouts:
-        return
-    version = report.text(facts.toolkit.get("version"))
-    is_set = report.table(facts.toolkit.get("settings")).get(_MITIGATION) is True
+    for toolkit in facts.toolkits:
+        entries = [entry for entry in report.rows(toolkit.get("known_cves")) if report.text(entry.get("name"))]
+        abouts = {report.text(entry["name"]): report.text(entry.get("about")) for entry in entries}
+        if not abouts:
+            continue
+        known = "1 known vulnerability" if len(abouts) == 1 else f"{len(abouts)} known vulnerabilities"
+        each = ", ".join(f"{name} ({about})" if about else name for name, about in abouts.items())
+        version = report.text(toolkit.get("version"))
+        name = f"The toolkit{f' {version}' if version else ''}{report.toolkit_place(toolkit)}"
+        message = f"{name} has {known}: {each}."
+        mitigated = _mitigated(toolkit, abouts)
+        if mitigated:
+            hook = f"the hook with {' and '.join(mitigated)}"
+            message += f" {_MITIGATION} removes {hook} from containers, but not from CDI specifications."
+        severity = report.WARNING if len(mitigated) == len(abouts) else report.CRITICAL
+        floor, fixed = _fixing_all(entries), ", ".join(abouts)
+        advice = steps.update_other_toolkit(floor, fixed)
+        if toolkit is facts.toolkit:
+            advice = steps.update_toolkit(floor, fixed, bool(_held(facts)))
+        yield report.Finding(severity, "known-cve", report.toolkit_subject(toolkit), message, advice)
+
+
+def _mitigated(toolkit: t.Mapping[str, t.Any], names: t.Iterable[str]) -> list[str]:
+    """Return the vulnerabilities to which the mitigation applies."""
+    version = report.text(toolkit.get("version"))
+    is_set = report.table(toolkit.get("settings")).get(_MITIGATION) is True
     # Older toolkits ignore the setting. Without a version, some parts may be older.
     applies = is_set and bool(version) and toolkit_installed.is_at_least(version, _MITIGATION_SINCE)
-    mitigated = [name for name in abouts if applies and name in _MITIGATED]
-    known = "1 known vulnerability" if len(abouts) == 1 else f"{len(abouts)} known vulnerabilities"
-    each = ", ".join(f"{name} ({about})" if about else name for name, about in abouts.items())
-    message = f"The toolkit{f' {version}' if version else ''} has {known}: {each}."
-    if mitigated:
-        hook = f"the hook with {' and '.join(mitigated)}"
-        message += f" {_MITIGATION} removes {hook} from containers, but not from CDI specifications."
-    severity = report.WARNING if len(mitigated) == len(abouts) else report.CRITICAL
-    advice = steps.update_toolkit(_fixing_all(entries), ", ".join(abouts), bool(_held(facts)))
-    yield report.Finding(severity, "known-cve", TOOLKIT, message, advice)
+    return [name for name in names if applies and name in _MITIGATED]
 
 
 def _fixing_all(vulnerabilities_: t.Sequence[t.Mapping[str, t.Any]]) -> str:
@@ -61,10 +72,12 @@ def _fixing_all(vulnerabilities_: t.Sequence[t.Mapping[str, t.Any]]) -> str:
 
 
 def unknown_version(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findings:
-    if "known_cves" in facts.toolkit and facts.toolkit["known_cves"] is None:
-        message = "The version of the toolkit is unknown, so its vulnerabilities are unknown too."
-        advice = steps.CHECK_PROGRAMS if host.live else steps.INSPECT_RUNNING_HOST
-        yield report.info("toolkit-version-unknown", TOOLKIT, message, advice)
+    for toolkit in facts.toolkits:
+        if "known_cves" in toolkit and toolkit["known_cves"] is None:
+            place = report.toolkit_place(toolkit)
+            message = f"The version of the toolkit{place} is unknown, so its vulnerabilities are unknown too."
+            advice = steps.CHECK_PROGRAMS if host.live else steps.INSPECT_RUNNING_HOST
+            yield report.info("toolkit-version-unknown", report.toolkit_subject(toolkit), message, advice)
 
 
 def missing(facts: report.HostFacts) -> report.Findings:
@@ -165,9 +178,11 @@ def sources(facts: report.HostFacts) -> report.Findings:
 
 
 def unsafe_settings(facts: report.HostFacts) -> report.Findings:
-    path = report.text(facts.toolkit.get("config_path")) or TOOLKIT
-    for message in report.texts(facts.toolkit.get("unsafe_settings")):
-        yield report.warning("unsafe-setting", path, message, steps.SET_TOOLKIT_SETTING)
+    for toolkit in facts.toolkits:
+        path = report.text(toolkit.get("config_path")) or TOOLKIT
+        advice = steps.SET_TOOLKIT_SETTING if toolkit is facts.toolkit else steps.SET_OTHER_TOOLKIT
+        for message in report.texts(toolkit.get("unsafe_settings")):
+            yield report.warning("unsafe-setting", path, message, advice)
 
 
 def reboot(facts: report.HostFacts) -> report.Findings:

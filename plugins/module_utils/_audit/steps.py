@@ -33,6 +33,9 @@ RELEASE_HOLD = f"Nothing is needed if this is intended. {run_site('releases them
 REMOVE_SOURCES = run_site("removes them", nvidia_toolkit_remove_conflicts="true")
 COMPLETE_PACKAGES = f"Or run {SITE}, which completes these packages and no others."
 SET_TOOLKIT_SETTING = f"Change the setting in nvidia_toolkit_settings, and run {SITE}."
+_OTHER_TOOL = "with the tool that installed this toolkit, such as the GPU operator"
+_REGISTER_OWN = f"Or run {SITE}, which registers the toolkit that it installs."
+SET_OTHER_TOOLKIT = f"Change the setting {_OTHER_TOOL}. {_REGISTER_OWN}"
 INSPECT_RUNNING_HOST = "Inspect the running host instead of its directory tree."
 CHECK_PROGRAMS = (
     "Run `nvidia-ctk --version` and `nvidia-container-cli --version`. A program that prints no version is damaged."
@@ -50,8 +53,16 @@ def update_toolkit(version: str, fixed: str, held: bool) -> str:
     variables = {"nvidia_toolkit_version": version or "latest"}
     if held:
         variables["nvidia_toolkit_hold"] = "false"
-    target = f"{version} or newer" if version else "the newest version"
-    return f"Install {target} (fixes {fixed}). {run_site(**variables)}"
+    return f"Install {_at_least(version)} (fixes {fixed}). {run_site(**variables)}"
+
+
+def update_other_toolkit(version: str, fixed: str) -> str:
+    """Return what update_toolkit() does, for a toolkit that another tool has installed into a directory."""
+    return f"Install {_at_least(version)} (fixes {fixed}) {_OTHER_TOOL}. {_REGISTER_OWN}"
+
+
+def _at_least(version: str) -> str:
+    return f"{version} or newer" if version else "the newest version"
 
 
 # -- CDI -------------------------------------------------------------------------------------------------------------
@@ -101,6 +112,7 @@ MAKE_DEFAULT = (
     f" {SITE} with nvidia_runtime_set_as_default: true."
 )
 PURGE_LEGACY = run_site("removes it", nvidia_runtime_purge_legacy="true")
+LEAVE_OPERATOR_TOOLKIT = f"Run {SITE}, which registers the toolkit that it installs. Then remove the directory."
 SET_CONFIG_PATH = f"Set nvidia_runtime_config_path if its flags name another file, and run {SITE}."
 REGISTER_FOR_PODS = (
     f"Run {SITE} with nvidia_runtime_set_as_default: true, or set deviceListStrategy of the device plugin to cdi-cri."

@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 import posixpath
+import types
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, trusted_paths
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
@@ -29,6 +30,11 @@ if t.TYPE_CHECKING:
 
 
 _Value = t.TypeVar("_Value")
+_NO_DIRS: t.Mapping[str, t.Sequence[str]] = types.MappingProxyType({})
+
+
+def _run_nothing(_argv: t.Sequence[str]) -> tuple[int, str, str]:
+    return 127, "", ""
 
 
 class _DirectoryInstallation(t.NamedTuple):
@@ -55,23 +61,34 @@ class _DirectoryInstallation(t.NamedTuple):
 
 
 def describe_toolkit(
-    host: hostfs.HostFS, run: core_plan.Runner, directory: str = toolkit_constants.DIRECTORY
+    host: hostfs.HostFS,
+    run: core_plan.Runner,
+    directory: str = toolkit_constants.DIRECTORY,
+    runtime_dirs: t.Mapping[str, t.Sequence[str]] = _NO_DIRS,
 ) -> dict[str, t.Any]:
     """Return the report of the toolkit on ``host``. Errors become problems in the report.
 
-    ``directory`` is the path of an installation that does not come from packages. Raises NvidiaError only if this path
-    is invalid.
+    ``directory`` is the path of an installation that does not come from packages. ``runtime_dirs`` are the directories
+    from which engines run NVIDIA's runtimes, each with the names of these engines. Raises NvidiaError only if
+    ``directory`` is invalid.
     """
-    return _ToolkitReport(host, run, host.check_path("toolkit_dir", directory)).describe()
+    return _ToolkitReport(host, run, host.check_path("toolkit_dir", directory), runtime_dirs).describe()
 
 
 class _ToolkitReport:
     """One scan of a host. A part that cannot be read becomes a problem, and the other parts are still reported."""
 
-    def __init__(self, host: hostfs.HostFS, run: core_plan.Runner, directory: str) -> None:
+    def __init__(
+        self,
+        host: hostfs.HostFS,
+        run: core_plan.Runner,
+        directory: str,
+        runtime_dirs: t.Mapping[str, t.Sequence[str]] = _NO_DIRS,
+    ) -> None:
         self._host = host
         self._run = run
         self._directory = directory
+        self._runtime_dirs = runtime_dirs
         self._problems: list[errors.Problem] = []
 
     def describe(self) -> dict[str, t.Any]:
@@ -82,14 +99,9 @@ class _ToolkitReport:
         in_directory = self._try(self._directory_installation, None)
         program_dir = self._program_dir(in_directory)
         in_use = in_directory if program_dir == self._directory else None
-        programs = (
-            toolkit_installed.programs(host, self._run, program_dir)
-            if in_use is None
-            else self._directory_programs(in_use)
-        )
-        vulnerabilities = toolkit_installed.affecting_cves(versions, programs)
-        version = toolkit_installed.single_version(versions, programs)
+        programs = self._programs(program_dir, in_use)
         recorded: list[str] = self._try(self._recorded, [])
+        others: list[dict[str, t.Any]] = self._try(lambda: self._other_toolkits(program_dir, in_directory), [])
         return {
             "gpu": {"present": gpu.present, "kind": gpu.kind, "message": gpu.message, "driver_version": gpu.driver},
             "package_manager": None if manager is None else manager.name,
@@ -97,12 +109,10 @@ class _ToolkitReport:
             "packages": {
                 name: {"version": package.version, "held": package.held} for name, package in installed.items()
             },
-            "programs": {name: program._asdict() for name, program in programs.items()},
-            "version": version,
+            **self._version_and_config(program_dir, versions, programs),
             "version_mismatches": self._version_mismatches(versions, programs, program_dir, in_use),
-            "known_cves": None if vulnerabilities is None else [entry._asdict() for entry in vulnerabilities],
             "directory": None if in_directory is None else in_directory.fields,
-            **self._config(program_dir, version, has_toolkit=bool(versions or programs)),
+            "other_toolkits": others,
             "conflicting_sources": [] if manager is None else self._conflicting(manager.repository),
             "recorded_files": recorded,
             "repository_files": packages_sources.own_files(host),
@@ -150,6 +160,49 @@ class _ToolkitReport:
             return posixpath.dirname(main)
         # An installation in a directory need not include nvidia-container-runtime.
         return toolkit_installed.PROGRAM_DIR if in_directory is None else self._directory
+
+    def _other_toolkits(self, program_dir: str, in_directory: _DirectoryInstallation | None) -> list[dict[str, t.Any]]:
+        """Return the report of each toolkit outside ``program_dir`` from which an engine runs NVIDIA's runtimes."""
+        host, found = self._host, []
+        for folder, engines in self._runtime_dirs.items():
+            if host.resolve(folder) != host.resolve(program_dir):
+                # It has problems of its own.
+                other = _ToolkitReport(host, self._run, self._directory)
+                found.append({"path": folder, "engines": list(engines), **other.describe_other(folder, in_directory)})
+        return found
+
+    def describe_other(self, folder: str, in_directory: _DirectoryInstallation | None) -> dict[str, t.Any]:
+        """Return the fields about the toolkit in ``folder``, a directory that the configuration of an engine names."""
+        try:
+            trusted_paths.require_trusted_folder(self._host, "runtime_dir", folder)
+        except errors.HostError:
+            # Another user, such as that of a rootless engine, can replace the programs.
+            self._run = _run_nothing
+        found = self._programs(folder, in_directory if folder == self._directory else None)
+        programs = {name: one for name, one in found.items() if posixpath.dirname(one.path) == folder}
+        fields = self._version_and_config(folder, {}, programs)
+        return {**fields, "problems": errors.as_dicts(dict.fromkeys(self._problems))}
+
+    def _programs(
+        self, folder: str, installation: _DirectoryInstallation | None
+    ) -> dict[str, toolkit_installed.Program]:
+        """Return the programs in ``folder``. ``installation`` is the one there, None for packages and other tools."""
+        if installation is None:
+            return toolkit_installed.programs(self._host, self._run, folder)
+        return self._directory_programs(installation)
+
+    def _version_and_config(
+        self, folder: str, packages: t.Mapping[str, str], programs: t.Mapping[str, toolkit_installed.Program]
+    ) -> dict[str, t.Any]:
+        """Return the fields about the version of ``programs`` in ``folder``, and about the config.toml they read."""
+        version = toolkit_installed.single_version(packages, programs)
+        vulnerabilities = toolkit_installed.affecting_cves(packages, programs)
+        return {
+            "programs": {name: program._asdict() for name, program in programs.items()},
+            "version": version,
+            "known_cves": None if vulnerabilities is None else [entry._asdict() for entry in vulnerabilities],
+            **self._config(folder, version, has_toolkit=bool(packages or programs)),
+        }
 
     def _directory_installation(self) -> _DirectoryInstallation | None:
         """Return the toolkit that nvidia_toolkit_install has installed in the directory, or None."""

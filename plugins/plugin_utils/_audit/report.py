@@ -282,16 +282,14 @@ def _toolkit(toolkit: Mapping[str, t.Any]) -> dict[str, t.Any]:
     found = {_REVISION.sub("", version) for version in packages if version}
     found.update(version for version in programs if version)
     version = text_of(toolkit.get("version"))
-    vulnerabilities = toolkit.get("known_cves")
+    all_toolkits = [toolkit, *rows(toolkit.get("other_toolkits"))]
+    vulnerabilities = [one["known_cves"] for one in all_toolkits if isinstance(one.get("known_cves"), (list, tuple))]
+    names = [row.get("name") for known in vulnerabilities for row in rows(known)]
     return {
         "version": version,
         "versions": [version] if version else sorted(found),
         "installed": bool(version or packages or programs) if toolkit else None,
-        "known_cves": (
-            texts([row.get("name") for row in rows(vulnerabilities)])
-            if isinstance(vulnerabilities, (list, tuple))
-            else None
-        ),
+        "known_cves": list(dict.fromkeys(texts(names))) if vulnerabilities else None,
     }
 
 

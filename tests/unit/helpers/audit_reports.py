@@ -170,6 +170,14 @@ NODE = {"path": "/dev/nvidiactl", "advice": "Make it."}
 BROKEN_GPU = gpu(healthy=False, reasons=[problem("gpu-failed")])
 MIG = {"index": 1, "healthy": False, "reasons": [{"code": "mig-node-unusable", "message": "No node."}]}
 NO_TOOLKIT: dict[str, t.Any] = {"toolkit__programs": {}, "toolkit__packages": {}}
+OPERATOR = "/usr/local/nvidia/toolkit"
+OTHER_TOOLKIT: dict[str, t.Any] = {
+    "path": OPERATOR,
+    "engines": ["containerd"],
+    "known_cves": [],
+    "config_path": f"{OPERATOR}/config.toml",
+    "problems": [],
+}
 ONLY_BASE: dict[str, t.Any] = {
     "toolkit__packages": {"nvidia-container-toolkit-base": {"version": "1.19.1-1", "held": False}},
     "toolkit__programs": {"nvidia-container-runtime": {"path": NVIDIA, "version": "1.19.1"}},
@@ -189,6 +197,12 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"toolkit__known_cves": [CVE], "toolkit__settings": MITIGATED, "toolkit__version": "1.17.5"},
      "known-cve", "warning", "toolkit"),
     ({"toolkit__known_cves": None}, "toolkit-version-unknown", "info", "toolkit"),
+    ({"toolkit__other_toolkits": [{**OTHER_TOOLKIT, "known_cves": [CVE]}]}, "known-cve", "critical", OPERATOR),
+    ({"toolkit__other_toolkits": [{**OTHER_TOOLKIT, "known_cves": None}]}, "toolkit-version-unknown", "info", OPERATOR),
+    ({"toolkit__other_toolkits": [{**OTHER_TOOLKIT, "unsafe_settings": ["no-cgroups is true."]}]},
+     "unsafe-setting", "warning", f"{OPERATOR}/config.toml"),
+    ({"toolkit__other_toolkits": [{**OTHER_TOOLKIT, "problems": [problem("setting-refused")]}]},
+     "setting-refused", "critical", OPERATOR),
     (NO_TOOLKIT, "toolkit-missing", "critical", "toolkit"),
     # An engine without the runtime takes the GPUs from a specification that needs none of NVIDIA's programs.
     ({"engines": [BARE], **NO_TOOLKIT}, "toolkit-missing", "info", "toolkit"),

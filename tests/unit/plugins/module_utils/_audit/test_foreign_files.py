@@ -177,6 +177,18 @@ def test_stopped_gpu_operator(tree: Tree) -> None:
     assert [one.id for one in foreign_files_of(live, HostFacts({}))] == ["gpu-operator-owns-toolkit"]
 
 
+def test_the_directory_of_the_gpu_operator_in_use(tree: Tree) -> None:
+    folder = "/usr/local/nvidia/toolkit"
+    create(tree, {folder: None})
+    tree.program(f"{folder}/nvidia-container-runtime")
+    engine = {"target": "containerd", "installed": True, "runtimes": {"nvidia": f"{folder}/nvidia-container-runtime"}}
+    (unused,) = foreign_files_of(tree.host(), HostFacts({}))
+    (used,) = foreign_files_of(tree.host(), HostFacts({"engines": [engine]}))
+    assert "in use by containerd" in used.text
+    assert used.advice != unused.advice
+    assert "in use" not in unused.text
+
+
 def test_missing_toml_parser_is_an_error(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     def lacking(*_args: t.Any) -> None:
         raise MissingPackageError("tomlkit")

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import typing as t
 
@@ -12,6 +13,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_parts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.host_info import describe_host
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import FakeDocker, docker_host
@@ -19,6 +21,9 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kubelet_hosts import
 
 if t.TYPE_CHECKING:
     from pathlib import Path
+
+
+PROGRAM = "nvidia-container-runtime"
 
 
 @pytest.fixture
@@ -61,6 +66,36 @@ def test_engines_alone_import_no_other_part(docker: FakeDocker, monkeypatch: pyt
     assert describe_host(docker.host, docker.run, ["engines"])["toolkit"] is None
     with pytest.raises(ImportError):
         describe_host(docker.host, docker.run)
+
+
+def test_toolkits_that_engines_run(docker: FakeDocker) -> None:
+    folder = "/usr/local/nvidia/toolkit"
+    for path in ("/usr/bin", folder):
+        docker.write(f"{path}/{PROGRAM}", mode=0o755)
+    docker.write("/etc/docker/daemon.json", json.dumps({"runtimes": {"nvidia": {"path": f"{folder}/{PROGRAM}"}}}))
+    (other,) = describe_host(docker.host, docker.run, ["engines", "toolkit"])["toolkit"]["other_toolkits"]
+    assert (other["path"], other["engines"]) == (folder, ["docker"])
+    assert describe_host(docker.host, docker.run, ["toolkit"])["toolkit"]["other_toolkits"] == []
+
+
+def test_directories_of_runtimes(tmp_path: Path) -> None:
+    tree = HostFS(str(tmp_path), live=False)
+    for folder in ("usr/bin", "opt/a", "opt/b", "snap/docker/1/usr/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / PROGRAM).touch(mode=0o755)
+    engines = [
+        {"target": "docker", "installed": True, "runtimes": {"nvidia": f"/opt/a/{PROGRAM}", "kata": "/opt/a/kata"},
+         "live": {"runtimes": {"nvidia": f"/opt/b/{PROGRAM}", "x": f"/snap/docker/1/usr/bin/{PROGRAM}"}}},
+        {"target": "crio", "installed": True, "runtimes": {"nvidia": PROGRAM, "b": f"/opt/b/{PROGRAM}", "c": None,
+         "d": f"/opt/gone/{PROGRAM}"}, "live": None},
+        {"target": "containerd", "installed": False, "runtimes": {"nvidia": f"/opt/a/{PROGRAM}"}},
+    ]  # fmt: skip
+    assert host_parts.runtime_directories(tree, engines) == {
+        "/opt/a": ["docker"],
+        "/opt/b": ["docker", "crio"],
+        "/usr/bin": ["crio"],
+    }
+    assert host_parts.runtime_directories(tree, [{"installed": True, "runtimes": [], "live": {"runtimes": 1}}]) == {}
 
 
 def test_gpus_and_specifications(docker: FakeDocker) -> None:

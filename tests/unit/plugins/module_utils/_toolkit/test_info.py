@@ -56,6 +56,7 @@ EVERYTHING = {
     "config_path",
     "config_exists",
     "settings",
+    "other_toolkits",
     "unsafe_settings",
     "conflicting_sources",
     "recorded_files",
@@ -72,6 +73,8 @@ class Tree:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.version = "1.19.0"
+        # Other versions of programs, by their directory.
+        self.versions: dict[str, str] = {}
         self.ran: list[str] = []
         self.put("/etc/os-release", "ID=debian\n")
         for name in ("apt-get", "apt-cache", "apt-mark", "dpkg", "dpkg-deb"):
@@ -113,10 +116,12 @@ class Tree:
     def run(self, argv: list[str]) -> tuple[int, str, str]:
         assert argv[:2] == ["chroot", str(self.root)]
         self.ran.append(argv[2])
-        return 0, f"version {self.version}\n", ""
+        return 0, f"version {self.versions.get(argv[2].rpartition('/')[0], self.version)}\n", ""
 
-    def describe(self, live: bool = True, directory: str = DIRECTORY) -> dict[str, t.Any]:
-        found = describe_toolkit(HostFS(str(self.root), live), self.run, directory)
+    def describe(self, live: bool = True, directory: str = DIRECTORY, **engines: str) -> dict[str, t.Any]:
+        """``engines`` are the directories from which engines run NVIDIA's runtimes."""
+        dirs = {folder: [name] for name, folder in engines.items()}
+        found = describe_toolkit(HostFS(str(self.root), live), self.run, directory, dirs)
         assert set(found) == EVERYTHING
         json.dumps(found, allow_nan=False)
         return found
@@ -143,6 +148,7 @@ def test_host_without_toolkit(tree: Tree) -> None:
         "config_path": CONFIG_FILE,
         "config_exists": False,
         "settings": {},
+        "other_toolkits": [],
         "unsafe_settings": [],
         "conflicting_sources": [],
         "recorded_files": [],
@@ -485,3 +491,63 @@ def test_reports_unreadable_packages(tree: Tree, monkeypatch: pytest.MonkeyPatch
     assert found["version"] == "1.19.0"
     assert found["conflicting_sources"][0]["path"] == "/etc/yum.repos.d/nvidia-docker.repo"
     assert found["reboot_required"] is None
+
+
+# -- toolkits that engines run from other directories ------------------------------------------------------------------
+
+
+def test_the_toolkit_of_another_tool(tree: Tree) -> None:
+    tree.install()
+    for name in PROGRAMS:
+        tree.put(f"{DIRECTORY}/{name}", "", 0o755)
+    tree.versions[DIRECTORY] = "1.17.2"
+    tree.put(f"{DIRECTORY}/{OWN_CONFIG_FILE}", '[nvidia-container-cli]\nldconfig = "/sbin/ldconfig"\nload-kmods = 1\n')
+    tree.put(CONFIG_FILE, "disable-require = true\n")
+    found = tree.describe(docker="/usr/bin", containerd=DIRECTORY)
+    assert (found["version"], found["problems"], found["unsafe_settings"]) == ("1.19.0", [], [])
+    (other,) = found["other_toolkits"]
+    assert (other["path"], other["engines"], other["version"]) == (DIRECTORY, ["containerd"], "1.17.2")
+    assert other["programs"] == {name: {"path": f"{DIRECTORY}/{name}", "version": "1.17.2"} for name in PROGRAMS}
+    assert [one["floor"] for one in other["known_cves"]] == ["1.17.4", "1.17.8", "1.17.8", "1.19.1"]
+    assert (other["config_path"], other["config_exists"]) == (f"{DIRECTORY}/{OWN_CONFIG_FILE}", True)
+    assert other["settings"]["disable-require"] is False
+    # This version of the runtime accepts such an ldconfig.
+    assert [message.partition(" ")[0] for message in other["unsafe_settings"]] == ["nvidia-container-cli.ldconfig"]
+    assert [one["code"] for one in other["problems"]] == ["setting-refused"]
+    assert "load-kmods" in other["problems"][0]["message"]
+
+
+def test_one_directory_is_reported_once(tree: Tree) -> None:
+    tree.install()
+    (tree.root / "bin").symlink_to("usr/bin")
+    assert tree.describe(docker="/usr/bin", containerd="/bin")["other_toolkits"] == []
+
+
+def test_programs_of_the_directory_only(tree: Tree) -> None:
+    tree.install()
+    tree.put("/opt/nvidia/nvidia-container-runtime", "", 0o755)
+    (other,) = tree.describe(crio="/opt/nvidia")["other_toolkits"]
+    assert list(other["programs"]) == ["nvidia-container-runtime"]
+    # Without a file of its own, such a runtime reads the one in /etc.
+    assert other["config_path"] == CONFIG_FILE
+
+
+def test_no_program_that_another_user_can_replace_is_run(tree: Tree) -> None:
+    tree.install()
+    tree.put("/home/alice/nvidia-container-runtime", "", 0o755)
+    tree.versions["/home/alice"] = "1.17.2"
+    (other,) = tree.describe(docker="/home/alice")["other_toolkits"]
+    assert other["version"] == "1.17.2"
+    (tree.root / "home/alice").chmod(0o777)
+    tree.ran.clear()
+    (other,) = tree.describe(docker="/home/alice")["other_toolkits"]
+    assert (other["version"], other["known_cves"]) == (None, None)
+    assert not any(path.startswith("/home") for path in tree.ran)
+
+
+def test_the_own_directory_beside_packages(tree: Tree) -> None:
+    tree.install()
+    tree.install_into_directory("1.18.0")
+    (other,) = tree.describe(docker=DIRECTORY)["other_toolkits"]
+    assert (other["version"], len(other["known_cves"])) == ("1.18.0", 1)
+    assert not any(path.startswith(DIRECTORY) for path in tree.ran)

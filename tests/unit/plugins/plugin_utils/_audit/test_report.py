@@ -276,6 +276,15 @@ def test_gpus(gpus: object, toolkit: object, expected: tuple[object, ...]) -> No
             (None, ["1.17.8", "1.19.1"], True, ["CVE-1", "CVE-3"]),
         ),
         ({"packages": [1], "programs": "x", "known_cves": None, "gpu": {}}, (None, [], False, None)),
+        # Toolkits in other directories that engines use.
+        (
+            {
+                "version": "1.19.0",
+                "known_cves": [{"name": "CVE-1"}],
+                "other_toolkits": [{"known_cves": [{"name": "CVE-2"}, {"name": "CVE-1"}]}, {"known_cves": None}, "x"],
+            },
+            ("1.19.0", ["1.19.0"], True, ["CVE-1", "CVE-2"]),
+        ),
     ],
 )
 def test_toolkit(toolkit: object, expected: tuple[object, ...]) -> None:
