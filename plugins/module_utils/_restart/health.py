@@ -32,13 +32,15 @@ _LISTED = 10
 class Preflight(t.NamedTuple):
     """The checks before a restart: would the engine start with its files, and which containers would stop?
 
-    ``installation`` is the engine as it would start. ``version`` is None if it is unknown.
+    ``installation`` is the engine as it would start. ``version`` is None if it is unknown. With ``rolls_back``, the
+    restart is one with the previous files. It is then also allowed if a daemon does not report its containers.
     """
 
     probe: HealthProbe
     installation: engines_base.Installation
     version: str | None
     run: core_plan.Runner
+    rolls_back: bool = False
 
     def config_problem(self, validate: str, require_runtime: bool) -> str:
         """Return why a daemon that starts with the current files would not work; empty if no problem was found.
@@ -107,14 +109,14 @@ class Preflight(t.NamedTuple):
         if losing_gpus:
             return (
                 f"systemd must reload its units before it restarts {service}, because the unit has changed. Then the"
-                f" containers {_listed(losing_gpus)} lose the GPUs that the legacy hook gave them. {name} was not"
-                f" restarted. Stop these containers, or set {errors.option:allow_disruption}: true."
+                f" containers {_listed(losing_gpus)} lose the GPUs that the legacy hook gave them."
+                f" {self._outcome} Stop these containers, or set {errors.option:allow_disruption}: true."
             )
         if killed_pids:
             noun = "process" if len(killed_pids) == 1 else "processes"
             return (
                 f"A restart of {name} would kill {len(killed_pids)} container {noun}, because KillMode of {service}"
-                f" is not process. {name} was not restarted. Set KillMode=process in the unit, or set"
+                f" is not process. {self._outcome} Set KillMode=process in the unit, or set"
                 f" {errors.option:allow_disruption}: true."
             )
         stopped = self._stopped_containers(self.probe.engine, self.installation)
@@ -127,14 +129,19 @@ class Preflight(t.NamedTuple):
                 stopped = self._stopped_containers(engine, engine.inspect(self.probe.host))
         return stopped
 
+    @property
+    def _outcome(self) -> str:
+        files = " with the previous files" if self.rolls_back else ""
+        return f"{self.probe.engine.name} was not restarted{files}."
+
     def _stopped_containers(self, engine: engines_base.Daemon, installation: engines_base.Installation) -> str:
         """Return the refusal of a restart that stops containers of ``engine``; empty if it stops none."""
         name, containers = engine.name, engine.containers_stopped_by_restart(self.probe.host, installation)
         of_user = installation.user is not None
-        if containers is None:
+        if containers is None and not self.rolls_back:
             return (
                 f"{name} runs but does not answer on {installation.socket}, so it is unknown which containers a"
-                f" restart would stop. {self.probe.engine.name} was not restarted. Run `systemctl{' --user' * of_user}"
+                f" restart would stop. {self._outcome} Run `systemctl{' --user' * of_user}"
                 f" status {installation.service}` on the host and correct what it reports, or set"
                 f" {errors.option:allow_disruption}: true."
             )
@@ -143,8 +150,8 @@ class Preflight(t.NamedTuple):
         # A rootless Docker stops its containers in any case.
         keeping = "" if of_user else " set live-restore in Docker's configuration (a swarm does not support it),"
         return (
-            f"A restart of {name} would stop running containers: {_listed(containers)}. {self.probe.engine.name} was"
-            f" not restarted. Stop these containers,{keeping} or set {errors.option:allow_disruption}: true."
+            f"A restart of {name} would stop running containers: {_listed(containers)}. {self._outcome} Stop these"
+            f" containers,{keeping} or set {errors.option:allow_disruption}: true."
         )
 
 

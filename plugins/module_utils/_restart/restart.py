@@ -196,7 +196,7 @@ class Restart:
 
     def check_mode_result(self) -> RestartResult:
         """Return what would be done. Raises RestartError if the restart is refused because of containers."""
-        refusal = self._disruption_reason()
+        refusal = self._disruption_reason(self.method)
         if refusal:
             raise RestartError(refusal, self._result(self._state_without_restart()))
         if self.method.applies and self.before.problems:
@@ -228,7 +228,7 @@ class Restart:
         problem = self._preflight.config_problem(self.options.validate, self.options.require_runtime)
         if problem:
             self._fail_without_restart(problem, edited)
-        refusal = self._disruption_reason()
+        refusal = self._disruption_reason(self.method)
         if refusal and self._interrupted_run_applied_files():
             self._remove_journals()
             return self._result("applied")
@@ -264,14 +264,20 @@ class Restart:
         self._remove_journals(applied=False)
         return self._result("unknown")
 
-    def _disruption_reason(self) -> str:
-        """Return why the restart is refused because of running containers; empty if it is allowed."""
-        systemctl = self.method.systemctl
-        if self.options.allow_disruption or not self.method.restarts or systemctl is None:
+    def _disruption_reason(self, method: restart_methods.RestartMethod, rolls_back: bool = False) -> str:
+        """Return why a restart by ``method`` is refused because of running containers; empty if it is allowed.
+
+        With ``rolls_back``, it is also allowed for a daemon that is down or does not report its containers.
+        """
+        systemctl = method.systemctl
+        if self.options.allow_disruption or not method.restarts or systemctl is None:
             return ""
-        return self._preflight.disruption_reason(
-            systemctl.dependent_units(), systemctl.container_pids_killed(), self.method.containers_losing_gpus()
-        )
+        if rolls_back and not method.is_up():
+            return ""
+        # systemd does not reload its units for a rollback.
+        losing_gpus = () if rolls_back else method.containers_losing_gpus()
+        preflight = self._preflight._replace(installation=self.probe.inspect(), rolls_back=rolls_back)
+        return preflight.disruption_reason(systemctl.dependent_units(), systemctl.container_pids_killed(), losing_gpus)
 
     def _interrupted_run_applied_files(self) -> bool:
         """Return whether a killed task had already applied the files, so that no restart is needed."""
@@ -376,16 +382,17 @@ class Restart:
         """
         name = self.engine.name
         self.started_at = time.time()
-        if self.method.restarts and not self._may_restart():
-            message += (
-                f" {name} was not restarted with them, because that would stop containers that were started meanwhile."
-                " Stop these containers, then restart it."
-            )
-            self._fail(message, "unknown", journal)
+        refusal = self._disruption_reason(self.method, rolls_back=True)
+        if refusal:
+            self._fail(f"{message} {refusal}", "unknown", journal)
         fallback = self.method.fallback()
         self.method.stop_timeout = fallback.stop_timeout = self.options.timeout / 2
         result = self.loop.execute(restart_health.Expectation())
-        if result.problems and not self._failed_before(result) and fallback is not self.method and self._may_restart():
+        if result.problems and not self._failed_before(result) and fallback is not self.method:
+            refusal = self._disruption_reason(fallback, rolls_back=True)
+            if refusal:
+                message += f" {name} does not work with them without a restart: {result.reasons}."
+                self._fail(f"{message} {refusal}", "unknown", journal)
             self.loop.method = fallback
             result = self.loop.execute(restart_health.Expectation())
         if not result.problems:
@@ -399,15 +406,6 @@ class Restart:
         else:
             message += f" {name} does not work with them either: {result.reasons}. Manual intervention is needed."
         self._fail(f"{message} {self._status_advice()}.", "unknown", (*journal, *self._journal_tail()))
-
-    def _may_restart(self) -> bool:
-        """Return whether a restart is allowed.
-
-        It is also allowed for a daemon that is down or does not report its containers.
-        """
-        if self.options.allow_disruption or not self.method.is_up():
-            return True
-        return not self.engine.containers_stopped_by_restart(self.host, self.probe.inspect())
 
     def _state_without_restart(self) -> str:
         """Return the state of a daemon that this task did not restart."""

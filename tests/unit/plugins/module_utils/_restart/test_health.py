@@ -222,6 +222,19 @@ def test_refuses_to_restart_an_engine_that_does_not_report_its_containers(system
     assert result.state == "unknown"
 
 
+def test_a_rollback_restarts_an_engine_that_does_not_report_its_containers(systemd: FakeSystemd) -> None:
+    changes, unit = configure(systemd), "/usr/lib/systemd/system/docker.socket"
+
+    def started() -> None:
+        socket = "/run/other.sock" if "nvidia" in systemd.text else "/run/docker.sock"
+        systemd.docker.write(unit, f"[Socket]\nListenStream={socket}\n")
+
+    systemd.started = started
+    message, result = failure(systemd, rollback=changes, retries=0)
+    assert "it does not answer on /run/other.sock. The previous files are restored. docker works with them." in message
+    assert (result.state, result.attempts, systemd.text) == ("rolled_back", 2, OLD)
+
+
 @pytest.mark.parametrize("check_mode", [False, True])
 def test_refuses_to_take_gpus_of_the_legacy_hook(systemd: FakeSystemd, check_mode: bool) -> None:
     changes = configure(systemd)

@@ -13,7 +13,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import methods as restart_methods
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health import Expectation
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import CONTROL_GROUP
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import CONTROL_GROUP, PID
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_systemd import FILE, FakeSystemd
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.restarts import (
     NVIDIA,
@@ -197,13 +197,29 @@ def test_a_daemon_that_ends_by_a_reload_is_a_failure(systemd: FakeSystemd) -> No
     assert "docker.service is failed (failed)" in failure(systemd, action="reload", rollback=changes, retries=0)[0]
 
 
-@pytest.mark.parametrize(("containers", "state"), [(False, "rolled_back"), (True, "unknown")])
+def _live_restore_off(systemd: FakeSystemd) -> None:
+    systemd.docker.info["LiveRestoreEnabled"] = False
+    systemd.docker.containers.append({"Names": ["/web"]})
+
+
+def _kills_shims(systemd: FakeSystemd) -> None:
+    systemd.kill_mode = "control-group"
+    systemd.docker.write("/proc/5/comm", "containerd-shim\n")
+    systemd.docker.write(CONTROL_GROUP, f"{PID}\n5\n")
+
+
+@pytest.mark.parametrize(
+    ("setup", "refusal"),
+    [
+        (lambda _systemd: None, ""),
+        (_live_restore_off, "would stop running containers: web. docker was not restarted with the previous files."),
+        (_kills_shims, "because KillMode of docker.service is not process."),
+    ],
+)
 def test_restarts_the_engine_if_a_reload_does_not_restore_it_and_stops_no_containers(
-    systemd: FakeSystemd, containers: bool, state: str
+    systemd: FakeSystemd, setup: t.Callable[[FakeSystemd], t.Any], refusal: str
 ) -> None:
-    if containers:
-        systemd.docker.info["LiveRestoreEnabled"] = False
-        systemd.docker.containers.append({"Names": ["/web"]})
+    setup(systemd)
     changes = configure(systemd)
 
     def end(text: str) -> str:
@@ -215,9 +231,22 @@ def test_restarts_the_engine_if_a_reload_does_not_restore_it_and_stops_no_contai
 
     systemd.ends = end
     message, result = failure(systemd, action="reload", rollback=changes)
-    assert bool(systemd.done("systemctl restart")) is not containers
-    assert (result.state, systemd.text) == (state, OLD)
-    assert ("docker does not work with them either: its settings differ from" in message) is containers
+    assert (bool(systemd.done("systemctl restart")), systemd.text) == (not refusal, OLD)
+    if refusal:
+        assert result.state == "unknown"
+        assert "docker does not work with them without a restart: its settings differ from" in message
+        assert refusal in message
+        # The next run does the restart.
+        message, result = failure(systemd, action="reload", allow_disruption=True)
+    assert (result.state, "docker works with them." in message) == ("rolled_back", True)
+
+
+def test_a_rollback_does_not_kill_containers_that_were_started_meanwhile(systemd: FakeSystemd) -> None:
+    changes = configure(systemd)
+    systemd.started = lambda: _kills_shims(systemd)
+    message, result = failure(systemd, rollback=changes, expect=Expectation(("nope",)))
+    assert "would kill 1 container process, because" in message
+    assert (result.state, len(systemd.done("systemctl restart"))) == ("unknown", 1)
 
 
 # -- a signal --------------------------------------------------------------------------------------------------------

@@ -393,7 +393,9 @@ def test_does_not_stop_containers_that_were_started_meanwhile(busy: FakeSystemd)
     changes = configure(busy)
     busy.started = lambda: busy.docker.containers.extend(containers)
     message, result = failure(busy, rollback=changes, expect=Expectation(("nope",)))
-    assert "docker was not restarted with them, because that would stop containers" in message
+    assert (
+        "stop running containers: 0123456789ab, db, web. docker was not restarted with the previous files." in message
+    )
     assert (result.state, len(busy.done("systemctl restart"))) == ("unknown", 1)
 
 
