@@ -164,7 +164,11 @@ def describe_refresh(
     the one of this collection.
     """
     problems: list[core_errors.Problem] = []
-    found = [service for service in (_toolkit_unit(host), _own_unit(host)) if service is not None]
+    toolkit = refresh_units.toolkit_refresh(host, lambda argv, _environment: run(argv))
+    if toolkit is not None and toolkit.problem:
+        # A unit of a removed toolkit is no service.
+        toolkit = None
+    found = [service for service in (_toolkit_unit(toolkit), _own_unit(host, toolkit)) if service is not None]
     for service in found:
         service["output"] = cdi_registry.canonical(host, service["output"]) if service["output"] else None
         service["failed"] = _failed(host, run, service["service"], problems)
@@ -180,8 +184,7 @@ def describe_refresh(
     return next(iter([*enabled, *found]), None), problems
 
 
-def _toolkit_unit(host: hostfs.HostFS) -> dict[str, t.Any] | None:
-    refresh = refresh_units.toolkit_refresh(host)
+def _toolkit_unit(refresh: refresh_units.RefreshUnits | None) -> dict[str, t.Any] | None:
     if refresh is None:
         return None
     return {
@@ -192,11 +195,11 @@ def _toolkit_unit(host: hostfs.HostFS) -> dict[str, t.Any] | None:
     }
 
 
-def _own_unit(host: hostfs.HostFS) -> dict[str, t.Any] | None:
+def _own_unit(host: hostfs.HostFS, toolkit: refresh_units.RefreshUnits | None) -> dict[str, t.Any] | None:
     path = systemd_units.unit_file(host, refresh_units.OWN_SERVICE)
     if path is None:
         return None
-    own, toolkit = refresh_units.own_refresh(host), refresh_units.toolkit_refresh(host)
+    own = refresh_units.own_refresh(host)
     enabled = not systemd_units.is_masked(host, path) and (
         systemd_units.is_enabled(host, refresh_units.OWN_SERVICE)
         or systemd_units.is_enabled(host, refresh_units.OWN_PATH_UNIT)

@@ -113,8 +113,8 @@ def plan_of(
             f"{errors.option:backend} is native, but refresh units run nvidia-ctk. Remove {errors.option:backend}, or"
             " use nvidia_cdi_spec without a refresh unit (nvidia_cdi_refresh: none for the role)."
         )
-    refresh = refresh_units.toolkit_refresh(host)
-    toolkit_usable = refresh is not None and not refresh.masked and _fits_toolkit_unit(cdi)
+    refresh = refresh_units.toolkit_refresh(host, runners.run_pinned)
+    toolkit_usable = refresh is not None and refresh.usable and _fits_toolkit_unit(cdi)
     if options.owner == cdi_options.TOOLKIT or (options.owner == cdi_options.AUTO and toolkit_usable):
         # The toolkit's service takes the root of the driver for dev_root too.
         dev_root = cdi.request.dev_root if options.cdi.request.dev_root else ""
@@ -220,6 +220,11 @@ def _require_toolkit_refresh(
         raise errors.HostError(
             f"{refresh_units.SERVICE} does not exist. Install the NVIDIA Container Toolkit 1.18 or newer, or set"
             f" {errors.option:owner}: collection."
+        )
+    if refresh.problem:
+        raise errors.HostError(
+            f"{refresh.problem} Install the NVIDIA Container Toolkit 1.18 or newer, or set {errors.option:owner}:"
+            " collection."
         )
     if not _fits_toolkit_unit(options):
         raise errors.NvidiaError(

@@ -23,6 +23,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import en
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import generate as cdi_generate
+
     Settings = t.Sequence[t.Tuple[str, str]]
 
 
@@ -48,7 +50,8 @@ class RefreshUnits(t.NamedTuple):
     whether the service is enabled, and ``on_change`` whether the path unit is enabled. ``masked`` says whether the
     service is masked. ``output`` is the specification that the service writes, or "". ``kind`` is the CDI kind from the
     flags --vendor and --class of the command, or "" without these flags. ``with_sockets`` says whether the command
-    lacks the feature flag that leaves out sockets.
+    lacks the feature flag that leaves out sockets. ``command`` is the command line of the service, if it runs
+    nvidia-ctk. ``problem`` says why the service writes nothing on this host, or is "".
     """
 
     service: str
@@ -59,16 +62,54 @@ class RefreshUnits(t.NamedTuple):
     output: str
     kind: str
     with_sockets: bool = False
+    command: tuple[str, ...] = ()
+    problem: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Whether the service writes its specification when it is started."""
+        return not self.masked and not self.problem
 
     @property
     def enabled(self) -> bool:
-        """Whether the service is started at boot or after a change of the driver."""
-        return not self.masked and (self.at_boot or self.on_change)
+        """Whether the service writes its specification at boot or after a change of the driver."""
+        return self.usable and (self.at_boot or self.on_change)
 
 
-def toolkit_refresh(host: hostfs.HostFS) -> RefreshUnits | None:
+def toolkit_refresh(host: hostfs.HostFS, run_pinned: cdi_generate.PinnedRunner) -> RefreshUnits | None:
     """Return the toolkit's refresh units on ``host``, or None."""
-    return _refresh(host, SERVICE, PATH_UNIT, DEFAULT_OUTPUT, core_constants.GPU_KIND)
+    found = _refresh(host, SERVICE, PATH_UNIT, DEFAULT_OUTPUT, core_constants.GPU_KIND)
+    return None if found is None else found._replace(problem=_problem(found, host, run_pinned))
+
+
+def _problem(refresh: RefreshUnits, host: hostfs.HostFS, run_pinned: cdi_generate.PinnedRunner) -> str:
+    """Return why the toolkit's service writes nothing; empty if it does, or if that is unknown.
+
+    The units are configuration files of the Debian packages up to 1.19.1. dpkg leaves them in /etc if the package is
+    removed, or replaced by a version without units.
+    """
+    program = refresh.command[0] if refresh.command else ""
+    # A specifier such as %h (systemd.unit(5)) is not resolved here.
+    if not program.startswith("/") or "%" in program:
+        return ""
+    if not host.is_executable(program):
+        return f"{refresh.service} runs {program}, which is not an executable file."
+    named = any(argument.startswith("--output") for argument in refresh.command)
+    if named or not host.live or not refresh.service.startswith(f"{UNIT_DIR}/"):
+        return ""
+    # Only a host with units in /etc needs this import.
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import generate  # noqa: PLC0415
+
+    try:
+        version = generate.reported_version(program, run_pinned, host)
+    except errors.HostError:
+        return ""
+    return (
+        f"{refresh.service} is left from another version of the toolkit: {program} has version"
+        f" {core_text.dotted(version)}, which ignores {OUTPUT_VARIABLE}, so the service writes no file."
+        if version < _UNITS_SINCE
+        else ""
+    )
 
 
 def own_refresh(host: hostfs.HostFS) -> RefreshUnits | None:
@@ -90,7 +131,7 @@ def planned_refresh(output: str, kind: str) -> RefreshUnits:
 def predicted_host(host: hostfs.HostFS) -> hostfs.HostFS:
     """Return ``host`` with the toolkit's units as an earlier task of the play would install them in a real run.
 
-    Packages have the units since 1.18. A masked unit stays masked. Only for check mode.
+    Packages have the units since 1.18. A masked unit stays masked, and a unit in /etc stays. Only for check mode.
     """
     predicted = host.predicted
     if predicted is None or not predicted.packages:
@@ -100,7 +141,7 @@ def predicted_host(host: hostfs.HostFS) -> hostfs.HostFS:
     for name, content in ((SERVICE, _predicted_service(version)), (PATH_UNIT, _PREDICTED_PATH)):
         path = systemd_units.unit_file(host, name)
         if version is not None and version < _UNITS_SINCE:
-            files.update({} if path is None else {path: None})
+            files.update({} if path is None or path.startswith(f"{UNIT_DIR}/") else {path: None})
         elif path is None:
             files[f"/usr/lib/systemd/system/{name}"] = content
         elif name == SERVICE and not systemd_units.is_masked(host, path):
@@ -149,6 +190,7 @@ def _refresh(
         output=flags[-1] if flags else unit.environment.get(OUTPUT_VARIABLE, default_output),
         kind=_kind(unit, default_kind),
         with_sockets=cdi_options.NO_IPC not in feature_flags(unit),
+        command=unit.arguments,
     )
 
 

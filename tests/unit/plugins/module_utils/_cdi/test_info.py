@@ -14,7 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.info import changed_gpus, describe_cdi
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.info import (
+    changed_gpus,
+    describe_cdi,
+    describe_refresh,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import CDI_SPEC_BYTES, HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
@@ -22,6 +26,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_nodes import Fa
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import mig_minors, write
 
 LIBRARY = "usr/lib/libcuda.so.580.95.05"
+PROGRAM = "usr/bin/nvidia-ctk"
 SERVICE = "usr/lib/systemd/system/nvidia-cdi-refresh.service"
 SERVICE_TEXT = "[Service]\nExecStart=/usr/bin/nvidia-ctk cdi generate\n[Install]\nWantedBy=multi-user.target\n"
 
@@ -49,7 +54,8 @@ def text(*names: str, **changes: t.Any) -> str:
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostFS:
     FakeNodes(monkeypatch, tmp_path, {"/dev/nvidia0": (195, 0)})
-    write(tmp_path, {LIBRARY: "", "etc/cdi/nvidia.json": text("0", "all")})
+    write(tmp_path, {LIBRARY: "", PROGRAM: "", "etc/cdi/nvidia.json": text("0", "all")})
+    (tmp_path / PROGRAM).chmod(0o755)
     (tmp_path / "run").mkdir()
     (tmp_path / "var").mkdir()
     (tmp_path / "var/run").symlink_to("../run")
@@ -246,6 +252,22 @@ def test_own_service(host: HostFS) -> None:
     answer = report(host)
     assert answer["refresh"]["owner"] == "toolkit"
     assert answer["problems"][0]["code"] == "cdi-refresh-duplicate"
+
+
+def test_a_service_of_a_removed_toolkit_is_none(host: HostFS) -> None:
+    put(host, {SERVICE: SERVICE_TEXT, "etc/systemd/system/multi-user.target.wants/nvidia-cdi-refresh.service": ""})
+    os.unlink(host.real_path(f"/{PROGRAM}"))
+    assert report(host)["refresh"] is None
+    own_service(host)
+    answer = report(host)
+    assert (answer["refresh"]["owner"], answer["problems"]) == ("gpufleet", [])
+
+
+@pytest.mark.parametrize(("version", "owner"), [("1.17.8", None), ("1.18.0", "toolkit"), ("", "toolkit")])
+def test_a_service_of_a_newer_toolkit_is_none(host: HostFS, version: str, owner: str | None) -> None:
+    put(host, {SERVICE.replace("usr/lib", "etc"): SERVICE_TEXT})
+    refresh, _problems = describe_refresh(host._replace(live=True), lambda _argv: (int(not version), version, ""))
+    assert (refresh and refresh["owner"]) == owner
 
 
 @pytest.mark.parametrize(("state", "failed"), [("failed", True), ("inactive", False)])

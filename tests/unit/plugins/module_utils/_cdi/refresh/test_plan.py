@@ -9,6 +9,8 @@ import typing as t
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import CdiOptions, Request
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh.plan import RefreshOptions, Runners
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh.refresh import CdiRefresh
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec.write import SpecWriter
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import record_path
@@ -118,6 +120,73 @@ def test_invalid_options(tree: RefreshTree, options: dict[str, t.Any], message: 
     with pytest.raises(NvidiaError, match=message):
         tree.refresh(owner="toolkit", **options)
     assert tree.contents() == before
+
+
+# -- units that the Debian packages of the toolkit leave in /etc -------------------------------------------------------
+
+TOOLKIT_PROGRAM = "/usr/local/nvidia/toolkit/nvidia-ctk"
+
+
+def removed(tree: RefreshTree) -> None:
+    tree.toolkit(folder=LOCAL)
+    tree.path.joinpath(GENERATOR.lstrip("/")).unlink()
+    tree.generator(TOOLKIT_PROGRAM)
+
+
+def downgraded(tree: RefreshTree) -> None:
+    tree.toolkit(folder=LOCAL)
+    tree.version = "1.17.8"
+
+
+@pytest.mark.parametrize(("change", "reason"), [(removed, "not an executable file"), (downgraded, "1.17.8")])
+def test_units_that_cannot_write_are_not_used(
+    tree: RefreshTree, change: t.Callable[[RefreshTree], None], reason: str
+) -> None:
+    change(tree)
+    for name in (SERVICE, PATH):
+        tree.link(f"{WANTS}/{name}", f"{LOCAL}/{name}")
+    tree.live = True
+    request = Request(cdi_hook_path=f"{TOOLKIT_PROGRAM[:-3]}cdi-hook")
+    with pytest.raises(HostError, match=f"{SERVICE}.*{reason}.*Install the NVIDIA Container Toolkit 1.18 or newer"):
+        tree.refresh(owner="toolkit", request=request)
+    done = tree.refresh(request=request)
+    assert (done["owner"], done["toolkit_enabled"]) == ("collection", False)
+    assert (done["specification"], [text for text in done["warnings"] if SERVICE in text]) == (SPECIFICATION, [])
+    # nvidia_cdi_spec takes the same path and service.
+    writer = SpecWriter(CdiOptions(), tree.host(), tree.run, tree.run_pinned)
+    location, service = writer._location()
+    assert (location.path, service) == (SPECIFICATION, OWN_SERVICE)
+    assert remove_specification(tree)["path"] == SPECIFICATION
+
+
+@pytest.mark.parametrize(
+    ("version", "folder", "command"),
+    [
+        ("1.18.0", LOCAL, ""),
+        ("of another build", LOCAL, ""),
+        # dpkg leaves no units there, so the program is not run for its version.
+        ("1.17.8", VENDOR, ""),
+        ("1.17.8", LOCAL, " --output=/var/run/cdi/nvidia.yaml"),
+    ],
+)
+def test_units_that_may_write_are_used(tree: RefreshTree, version: str, folder: str, command: str) -> None:
+    tree.toolkit(folder=folder)
+    unit = f"{folder}/{SERVICE}"
+    tree.write(unit, tree.text(unit).replace("cdi generate", f"cdi generate{command}"))
+    tree.version, tree.live = version, True
+    assert tree.refresh()["owner"] == "toolkit"
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_check_mode_of_a_downgrade_agrees_with_the_run(tree: RefreshTree, live: bool) -> None:
+    """The version is unknown in an offline tree, in which no program is run."""
+    tree.toolkit(folder=LOCAL)
+    tree.live = live
+    host = tree.host().with_programs("1.17.8", (GENERATOR,), packages=True)
+    predicted = CdiRefresh(RefreshOptions(), host, Runners(tree.run, tree.run_pinned)).execute(check_mode=True)
+    downgraded(tree)
+    done = tree.refresh()
+    assert (done["owner"], done["specification"]) == (predicted["owner"], predicted["specification"])
 
 
 # -- own units ---------------------------------------------------------------------------------------------------------
