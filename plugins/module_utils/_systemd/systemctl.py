@@ -149,7 +149,9 @@ class Systemctl(t.NamedTuple):
         self._checked("start", "--", self.unit)
 
     def stop(self) -> None:
-        self._checked("stop", "--", self.unit)
+        """Stop the unit if it runs. For a unit without a file that does not run, systemctl stop fails."""
+        if self.status().active not in ("inactive", "failed"):
+            self._checked("stop", "--", self.unit)
 
     def reload(self) -> None:
         self._checked("reload", "--no-block", "--", self.unit)

@@ -426,6 +426,8 @@ class Systemd:
             return 0, f"Id={unit}\nSubState=dead\nMainPID=0\nJob=0\n{state}", ""
         if verb == "daemon-reload":
             self.stale, self.unloaded = set(), set()
+        elif verb == "stop" and unit in self.unloaded and self.active[unit] == "inactive":
+            return 5, "", f"Failed to stop {unit}: Unit {unit} not loaded."
         elif verb == "restart" and self.fails:
             self.active[unit] = "failed"
             return 1, "", "Job failed"
@@ -641,6 +643,20 @@ def test_absent_stops_path_unit(tree: RefreshTree) -> None:
     systemd.output = "/etc/cdi/nvidia.yaml"
     tree.refresh(owner="collection", cdi={"require_devices": False})
     assert systemd.active[OWN_PATH] == "active"
+
+
+@pytest.mark.parametrize("options", [{"state": "absent"}, {"owner": "collection", "cdi": {"require_devices": False}}])
+@pytest.mark.parametrize("active", ["inactive", "active"])
+def test_toolkit_was_purged(tree: RefreshTree, options: dict[str, t.Any], active: str) -> None:
+    """The scripts of the package stop the path unit, and systemd then forgets it. A unit that still runs is stopped."""
+    systemd = running(tree)
+    tree.refresh(**TOOLKIT)
+    for name in (SERVICE, PATH):
+        tree.path.joinpath(f"{VENDOR}/{name}".lstrip("/")).unlink()
+    systemd.unloaded, systemd.active[PATH], systemd.output = {SERVICE, PATH}, active, "/etc/cdi/nvidia.yaml"
+    systemd.done()
+    assert tree.refresh(**options)["links_removed"] == [f"{WANTS}/{SERVICE}", f"{WANTS}/{PATH}"]
+    assert (f"stop -- {PATH}" in systemd.done()) is (active == "active")
 
 
 # -- check mode before the toolkit is installed ------------------------------------------------------------------------
