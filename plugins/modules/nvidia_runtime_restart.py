@@ -43,8 +43,9 @@ attributes:
   check_mode:
     support: partial
     details:
-      - Check mode refuses a restart that would stop running containers. It does not check the files, because an earlier
-        task that also runs in check mode has not written them.
+      - Check mode refuses a restart that would stop running containers. It does not check the files, and does not
+        predict that an interrupted rollback is completed, because an earlier task that also runs in check mode has not
+        written the files.
   diff_mode:
     support: none
   idempotent:

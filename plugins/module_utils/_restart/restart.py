@@ -196,9 +196,8 @@ class Restart:
 
     def check_mode_result(self) -> RestartResult:
         """Return what would be done. Raises RestartError if the restart is refused because of containers."""
-        refusal = self._disruption_reason(self.method)
-        if refusal:
-            raise RestartError(refusal, self._result(self._state_without_restart()))
+        if not self._needs_restart():
+            return self._result("applied")
         if self.method.applies and self.before.problems:
             self.warnings.append(self._unknown_health("A restart cannot be checked."))
         return self._result("unknown")._replace(changed=self.method.applies)
@@ -228,12 +227,9 @@ class Restart:
         problem = self._preflight.config_problem(self.options.validate, self.options.require_runtime)
         if problem:
             self._fail_without_restart(problem, edited)
-        refusal = self._disruption_reason(self.method)
-        if refusal and self._interrupted_run_applied_files():
+        if not self._needs_restart():
             self._remove_journals()
             return self._result("applied")
-        if refusal:
-            raise RestartError(refusal, self._result(self._state_without_restart()))
         self._write_journal()
         self.rollback.stage()
         result = self._apply_new_files()
@@ -263,6 +259,16 @@ class Restart:
         self.warnings.append(self._unknown_health(consequence))
         self._remove_journals(applied=False)
         return self._result("unknown")
+
+    def _needs_restart(self) -> bool:
+        """Return False if the restart would stop containers, and a killed task has already applied the files.
+
+        Raises RestartError if the restart would stop containers and is needed.
+        """
+        refusal = self._disruption_reason(self.method)
+        if refusal and not self._interrupted_run_applied_files():
+            raise RestartError(refusal, self._result(self._state_without_restart()))
+        return not refusal
 
     def _disruption_reason(self, method: restart_methods.RestartMethod, rolls_back: bool = False) -> str:
         """Return why a restart by ``method`` is refused because of running containers; empty if it is allowed.

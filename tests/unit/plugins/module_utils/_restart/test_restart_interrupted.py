@@ -110,6 +110,8 @@ def test_restarts_a_failed_engine_whose_new_files_are_rejected(systemd: FakeSyst
 def test_stops_no_containers_if_the_killed_run_applied_the_files(busy: FakeSystemd) -> None:
     changes = configure(busy)
     kill(busy, (Restart, "_remove_journals"), rollback=changes, allow_disruption=True)
+    result = restart(busy, check_mode=True, expect=NVIDIA)
+    assert (result.state, result.changed, state_files(busy)) == ("applied", False, ["changes", "docker", "restart"])
     result = restart(busy, expect=NVIDIA)
     assert (result.state, result.attempts, state_files(busy)) == ("applied", 0, ["docker"])
 
