@@ -143,18 +143,18 @@ def unread_files(problem: errors.Problem) -> report.Finding:
 def without_root(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findings:
     """Yield one finding with all files that the task's user may not read."""
     uid = os.geteuid()
-    denied = [path for path in _paths(facts) if is_denied(host, path)] if uid else []
+    denied = [path for path in _paths(facts, host) if is_denied(host, path)] if uid else []
     if denied:
         message = f"The task runs as user {uid}, not as root. It cannot read {core_text.listed(denied)}."
         yield report.warning(NOT_ROOT, "host", f"{message} Findings may be missing.", "Run with -b (become).")
 
 
-def _paths(facts: report.HostFacts) -> list[str]:
+def _paths(facts: report.HostFacts, host: hostfs.HostFS) -> list[str]:
     """Return the known files and directories that the report depends on."""
     paths = [
         core_records.STATE_DIR,
         *core_constants.CDI_SPEC_DIRS,
-        *gpu_containers.BUNDLE_FOLDERS,
+        *gpu_containers.bundle_folders(host),
         report.text(facts.toolkit.get("config_path")),
         report.text(facts.kubernetes.get("root_dir")),
     ]

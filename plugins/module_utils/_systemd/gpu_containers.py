@@ -10,12 +10,14 @@ units.
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, json_data
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 _HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 _RUNTIMES = (core_constants.MAIN_PROGRAM, *core_constants.MODE_PROGRAMS.values())
@@ -54,22 +56,77 @@ class _Bundles(t.NamedTuple):
 
 
 _TASKS = ("io.containerd.runtime.v2.task/*/*", "init.pid")
-_STORAGE = ("storage/*-containers/*/userdata", "pidfile")
+_STORAGE = ("*-containers/*/userdata", "pidfile")
+_STORAGE_FILES = ("/etc/containers/storage.conf", "/usr/share/containers/storage.conf")
+
+
+class _Directory(t.NamedTuple):
+    """A directory that ``key`` in ``files`` can change, and ``flag`` of ``program`` in the unit ``service``."""
+
+    usual: str
+    key: str
+    files: tuple[str, ...]
+    service: str = ""
+    program: str = ""
+    flag: str = ""
+
+
+# Sources: containerd-config.toml(5), dockerd(8), crio.conf(5), and containers-storage.conf(5).
+_STATE = _Directory(
+    "/run/containerd", "state", ("/etc/containerd/config.toml",), "containerd.service", "containerd", "--state"
+)
+_EXEC_ROOT = _Directory(
+    "/run/docker", "exec-root", ("/etc/docker/daemon.json",), "docker.service", "dockerd", "--exec-root"
+)
+_RUN_ROOT = _Directory(
+    "/run/containers/storage", "runroot", (*_STORAGE_FILES, "/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*")
+)
+_GRAPH_ROOT = _Directory("/var/lib/containers/storage", "graphroot", _STORAGE_FILES)
+
+
+def _paths(host: hostfs.HostFS, directory: _Directory) -> list[str]:
+    """Return the usual directory and those in the configuration, without the rules which of the files is used.
+
+    A directory that is not in use has no bundles.
+    """
+    # TOML or JSON. A path with a wildcard is none that an engine would use.
+    setting = re.compile(rf"""(?:^|[{{,])\s*"?{directory.key}"?\s*[=:]\s*["'](/[^"'*?\[\\]*)["']""", re.MULTILINE)
+    found = [directory.usual]
+    for file in (file for pattern in directory.files for file in host.glob(pattern)):
+        found += setting.findall(host.read_text(file))
+    with contextlib.suppress(errors.HostError):
+        unit = systemd_units.load_unit(host, directory.service, directory.program) if directory.service else None
+        found += unit.flag_values(directory.flag) if unit is not None else []
+    resolved = []
+    for path in filter(posixpath.isabs, found):
+        # Two names of a directory, such as /run and /var/run, must not yield a container twice.
+        with contextlib.suppress(errors.HostError):
+            resolved.append(host.resolve(path))
+    return list(dict.fromkeys(resolved))
+
+
 # Measured with Docker 20.10, 26.1 and 28.5 on containerd 1.6, 1.7 and 2.1, with containerd 1.6 alone, and with Podman
 # 4.3. The other engines have the same layout, because they use containerd or the storage library of Podman.
-_BUNDLES = (
-    _Bundles("containerd", "/run/containerd", *_TASKS),
-    _Bundles("docker", "/run/docker/containerd/daemon", *_TASKS),
-    _Bundles("docker", "/run/snap.docker/containerd/daemon", *_TASKS),
-    _Bundles("k3s", "/run/k3s/containerd", *_TASKS),
-    _Bundles("k0s", "/run/k0s/containerd", *_TASKS),
-    _Bundles("microk8s", "/var/snap/microk8s/common/run/containerd", *_TASKS),
-    _Bundles("crio", "/run/containers", *_STORAGE),
-    # CRI-O also keeps copies of its bundles here. Their pid files are the same, so each container is reported once.
-    _Bundles("podman", "/var/lib/containers", *_STORAGE, pid_root="/run/containers"),
-)
-# The directories that contain the bundles.
-BUNDLE_FOLDERS = tuple(f"{bundles.root}/{bundles.pattern.partition('/*')[0]}" for bundles in _BUNDLES)
+def _locations(host: hostfs.HostFS) -> list[_Bundles]:
+    """Return where the engines of ``host`` have their bundles."""
+    run_roots = _paths(host, _RUN_ROOT)
+    return [
+        *(_Bundles("containerd", path, *_TASKS) for path in _paths(host, _STATE)),
+        *(_Bundles("docker", f"{path}/containerd/daemon", *_TASKS) for path in _paths(host, _EXEC_ROOT)),
+        _Bundles("docker", "/run/snap.docker/containerd/daemon", *_TASKS),
+        _Bundles("k3s", "/run/k3s/containerd", *_TASKS),
+        _Bundles("k0s", "/run/k0s/containerd", *_TASKS),
+        _Bundles("microk8s", "/var/snap/microk8s/common/run/containerd", *_TASKS),
+        *(_Bundles("crio", path, *_STORAGE) for path in run_roots),
+        # CRI-O also keeps copies of its bundles here. Their pid files are the same, so each container is reported once.
+        *(_Bundles("podman", path, *_STORAGE, run) for path in _paths(host, _GRAPH_ROOT) for run in run_roots),
+    ]
+
+
+def bundle_folders(host: hostfs.HostFS) -> list[str]:
+    """Return the directories that contain the bundles."""
+    folders = (f"{bundles.root}/{bundles.pattern}".partition("/*")[0] for bundles in _locations(host))
+    return list(dict.fromkeys(folders))
 
 
 class Bundle(t.NamedTuple):
@@ -91,7 +148,7 @@ def find_bundles(host: hostfs.HostFS, identifier: str) -> list[Bundle]:
     For containerd, it can also be NAMESPACE/ID, because several namespaces may have a container with one ID.
     """
     found: dict[str, Bundle] = {}
-    for bundles in _BUNDLES if host.live else ():
+    for bundles in _locations(host) if host.live else ():
         for folder in host.glob(f"{bundles.root}/{bundles.pattern}"):
             parts = folder.split("/")
             of_storage = bundles.pid_file == _STORAGE[1]
@@ -99,7 +156,8 @@ def find_bundles(host: hostfs.HostFS, identifier: str) -> list[Bundle]:
             pid_file = f"{bundles.pid_root or bundles.root}{folder[len(bundles.root) :]}/{bundles.pid_file}"
             named = name.startswith(identifier) or (not of_storage and f"{parts[-2]}/{name}" == identifier)
             pid = host.read_text(pid_file, _PID_BYTES).strip() if named else ""
-            if not pid.isdecimal() or not host.exists(f"/proc/{pid}"):
+            # Podman's pid file is in a directory like that of a bundle of CRI-O.
+            if not (pid.isdecimal() and host.exists(f"/proc/{pid}") and host.exists(f"{folder}/config.json")):
                 continue
             in_containerd = "docker" if parts[-2] == _DOCKER else "containerd"
             engine = bundles.engine if of_storage else in_containerd
@@ -145,7 +203,7 @@ def bundles_referencing(host: hostfs.HostFS, text: str) -> list[str]:
 def _running_containers(host: hostfs.HostFS, matches: t.Callable[[str], bool]) -> list[str]:
     # The key is the pid file, because two bundles with the same pid file belong to one container.
     found: dict[str, str] = {}
-    for bundles in _BUNDLES if host.live else ():
+    for bundles in _locations(host) if host.live else ():
         for folder in host.glob(f"{bundles.root}/{bundles.pattern}"):
             relative_path = folder[len(bundles.root) :]
             pid_file = f"{bundles.pid_root or bundles.root}{relative_path}/{bundles.pid_file}"

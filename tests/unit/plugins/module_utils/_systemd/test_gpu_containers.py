@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.gpu_containers import (
     Bundle,
+    bundle_folders,
     find_bundles,
     legacy_gpu_containers,
     toolkit_runtime_containers,
@@ -85,6 +86,79 @@ def test_every_engine(host: Host, folder: str, pid_file: str, name: str) -> None
     # Its process ends.
     host.put(pid_file or f"{folder}/init.pid", "380\n")
     assert host.running() == []
+
+
+DAEMON = f"containerd/daemon/{TASKS}/moby/{ID}"
+OVERLAY = f"overlay-containers/{ID}/userdata"
+UNITS = "usr/lib/systemd/system"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "folder", "pid_folder", "engine"),
+    [
+        (
+            "etc/containers/storage.conf",
+            '[storage]\n# graphroot = "/no"\ndriver = "overlay"\ngraphroot = "/srv/storage/"\n',
+            f"srv/storage/{OVERLAY}",
+            f"run/containers/storage/{OVERLAY}",
+            "podman",
+        ),
+        (
+            "usr/share/containers/storage.conf",
+            "[storage]\n  runroot='/srv/run'\n",
+            f"var/lib/containers/storage/{OVERLAY}",
+            f"srv/run/{OVERLAY}",
+            "podman",
+        ),
+        (
+            "etc/crio/crio.conf.d/50-run",
+            '[crio]\nrunroot = "/srv/run"\n',
+            f"srv/run/{OVERLAY}",
+            "",
+            "crio",
+        ),
+        ("etc/docker/daemon.json", '{"exec-root":"/srv/run"}', f"srv/run/{DAEMON}", "", "docker"),
+        (
+            f"{UNITS}/docker.service",
+            "[Service]\nExecStart=/usr/bin/dockerd --exec-root /srv/run\n",
+            f"srv/run/{DAEMON}",
+            "",
+            "docker",
+        ),
+        (
+            "etc/containerd/config.toml",
+            'version = 2\nroot = "/srv/lib"\nstate = "/srv/run"\n',
+            f"srv/run/{TASKS}/k8s.io/{ID}",
+            "",
+            "containerd",
+        ),
+    ],
+)
+def test_a_configured_directory(*, host: Host, path: str, text: str, folder: str, pid_folder: str, engine: str) -> None:
+    host.put(f"{folder}/config.json", bundle())
+    host.put(f"{pid_folder or folder}/{'pidfile' if 'userdata' in folder else 'init.pid'}", "379")
+    assert host.running() == []
+    host.put(path, text)
+    assert [name.partition("/")[0] for name in host.running()] == [engine]
+    on_host = HostFS(str(host.root), live=True)
+    (found,) = find_bundles(on_host, ID)
+    assert (found.engine, found.folder, found.pid) == (engine, f"/{folder}", 379)
+    assert any(found.folder.startswith(f"{known}/") for known in bundle_folders(on_host))
+
+
+@pytest.mark.parametrize("text", ['{"exec-root": 5}', '{"exec-root": "run"}', '{"exec-root": "/*"}', "exec-root", "{"])
+def test_a_directory_that_no_engine_uses_is_ignored(host: Host, text: str) -> None:
+    host.put(f"srv/{DAEMON}/config.json", bundle())
+    host.put("etc/docker/daemon.json", text)
+    assert host.running() == []
+
+
+def test_another_name_of_a_directory(host: Host) -> None:
+    host.put(f"run/docker/{DAEMON}/config.json", bundle())
+    (host.root / "var").mkdir()
+    (host.root / "var/run").symlink_to("/run")
+    host.put("etc/docker/daemon.json", '{\n  "exec-root": "/var/run/docker"\n}')
+    assert host.running() == ["docker/926edfbc4433"]
 
 
 def test_a_container_with_two_bundles_is_one(host: Host) -> None:
