@@ -23,6 +23,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import un
 
 # systemd's own hierarchy on cgroup v2, on v1, and on both at once.
 _HIERARCHIES = ("/sys/fs/cgroup", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified")
+# The slices of the first two levels below the root, which are all that distributions and administrators usually have.
+_SLICES = ("/*.slice", "/*.slice/*.slice")
 # Index of the start time in /proc/PID/stat after the process name, which may contain any character (proc(5)).
 _STARTED = 19
 # The maximum number of processes that are searched by name.
@@ -48,6 +50,12 @@ def find_processes(
     # The group of an alias has the name of the unit.
     groups = dict.fromkeys((unit.name, posixpath.basename(host.resolve(unit.path))))
     folders = [f"{hierarchy}{_slice_path(unit.slice)}/{group}" for hierarchy in _HIERARCHIES for group in groups]
+    if not any(map(host.exists, folders)):
+        # systemd moves a unit into a changed Slice= when it starts the unit again.
+        patterns = [
+            f"{hierarchy}{slices}/{group}" for hierarchy in _HIERARCHIES for slices in _SLICES for group in groups
+        ]
+        folders = [folder for pattern in patterns for folder in host.glob(pattern)]
     for folder in folders:
         for text in host.read_text(f"{folder}/cgroup.procs").split():
             name = host.read_text(f"/proc/{text}/comm").strip() if text.isdecimal() else ""

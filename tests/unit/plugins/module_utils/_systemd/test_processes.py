@@ -87,7 +87,25 @@ def test_finds_the_process_in_the_control_group(tmp_path: Path, groups: dict[str
 def test_finds_the_process_in_another_slice(tmp_path: Path, name: str, folder: str) -> None:
     tree = host(tmp_path, {f"{folder}/containerd.service": "7\n"})
     assert find_process(tree, UNIT._replace(slice=name), "containerd") == 7
-    assert find_process(tree, UNIT, "containerd") is None
+
+
+@pytest.mark.parametrize(
+    ("folder", "pid"),
+    [
+        ("system.slice", 7),
+        ("systemd/pods.slice/pods-burst.slice", 7),
+        # The unit of a container with a systemd of its own.
+        ("machine.slice/x.scope/system.slice", None),
+        ("pods.slice/x.service", None),
+    ],
+)
+def test_a_changed_slice_takes_effect_at_the_next_start(tmp_path: Path, folder: str, pid: int | None) -> None:
+    tree = host(tmp_path, {f"{folder}/containerd.service": "8\n7\n"})
+    unit = UNIT._replace(slice="new.slice")
+    assert find_process(tree, unit, "containerd") == pid
+    # The unit is in the new slice now, and stops.
+    put(tmp_path, "sys/fs/cgroup/new.slice/containerd.service/cgroup.procs", "8\n")
+    assert find_process(tree, unit, "containerd") is None
 
 
 def test_the_control_group_of_an_alias_is_that_of_its_unit(tmp_path: Path) -> None:
