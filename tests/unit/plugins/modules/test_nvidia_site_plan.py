@@ -10,7 +10,6 @@ then the same. Nothing changes while tasks run ahead.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -159,14 +158,6 @@ CASES: dict[str, Case] = {
     "one engine": Case(MODULES, options={RUNTIME: {"targets": ["docker"]}}, inspection={"names": ["docker"]}),
     "removal": Case((INSTALL, CDI), options={RUNTIME: {"state": "absent"}}),
 }
-
-
-@pytest.fixture(autouse=True)
-def as_on_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let modules return their warnings, even if another test has imported files of the controller."""
-    name = "ansible.module_utils._internal"
-    if importlib.util.find_spec(name) is not None:
-        monkeypatch.setattr(importlib.import_module(name), "is_controller", False, raising=False)
 
 
 @pytest.fixture(scope="module")

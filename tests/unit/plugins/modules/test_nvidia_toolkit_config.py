@@ -25,7 +25,6 @@ def test_warns_of_a_file_that_other_runtimes_read(
     file = tmp_path / OTHER[1:]
     file.parent.mkdir(parents=True)
     file.touch()
+    assert warns(settings=settings)
     assert not warns(settings=settings, path=OTHER)
     assert not warns(state="absent")
-    # The warnings of a process are never removed.
-    assert warns(settings=settings)
