@@ -58,7 +58,8 @@ options:
       - The directory of the driver's files, as in O(gpufleet.nvidia.nvidia_cdi_spec#module:driver_root). NVML is loaded
         from it.
       - When left out, C(/), and then C(/run/nvidia/driver) of NVIDIA's GPU Operator.
-      - Device nodes are searched in C(dev) of this directory if that has C(nvidiactl), and otherwise in C(/dev).
+      - Device nodes are searched in C(dev) of the first of these directories that has C(nvidiactl) there, and otherwise
+        in C(/dev).
     type: path
     version_added: 1.2.0
   library_search_paths:

@@ -160,7 +160,7 @@ def library_version(host: hostfs.HostFS, root: str, name: str) -> str | None:
 
 def permissions(host: hostfs.HostFS, paths: t.Iterable[str], driver_root: str) -> dict[str, explain_access.NodeAccess]:
     """Return the permissions of the device nodes of GPUs in ``paths``, and of those that all GPUs need."""
-    folder = device_nodes.dev_directory(host, (*device_nodes.DRIVER_ROOTS, driver_root))
+    folder = device_nodes.dev_directory(host, (driver_root or "/", *device_nodes.DRIVER_ROOTS))
     found: dict[str, explain_access.NodeAccess] = {}
     for path in dict.fromkeys([*device_nodes.NEEDED_NODES, *paths]):
         try:

@@ -105,11 +105,12 @@ def missing_nodes(host: hostfs.HostFS, driver_root: str = "/") -> tuple[list[Cha
 
 
 def dev_directory(host: hostfs.HostFS, driver_roots: t.Iterable[str] = DRIVER_ROOTS) -> str:
-    """Return the directory with the driver's nodes: ``dev`` of one of ``driver_roots`` with nvidiactl, or else /dev.
+    """Return the directory with the driver's nodes: ``dev`` of the first of ``driver_roots`` with nvidiactl, or /dev.
 
-    A driver container has a file system of its own there, and the host's /dev may have none of the nodes.
+    A driver container has a file system of its own there, and the host's /dev may have none of the nodes. NVIDIA's
+    runtime uses only that of nvidia-container-cli.root (internal/runtime/runtime.go of the toolkit 1.20).
     """
-    folders = (posixpath.join(root, "dev") for root in driver_roots if root.startswith("/") and root != "/")
+    folders = (posixpath.join(root, "dev") for root in driver_roots if root.startswith("/"))
     return next((folder for folder in folders if host.exists(f"{folder}/{_CONTROL}")), DEV)
 
 

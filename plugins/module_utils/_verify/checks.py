@@ -93,8 +93,11 @@ class GpuChecks:
 
     def checks(self) -> list[Check]:
         """Return the results of all checks in their order. CDI is checked only if the runtime uses it."""
-        results = [self.driver(), self.devices(), self.toolkit(), self.config()]
-        return [*results, self.cdi()] if self.mode() == "cdi" else results
+        is_cdi = self.mode() == "cdi"
+        # A specification has paths of its own.
+        devices = self.devices(device_nodes.DRIVER_ROOTS if is_cdi else ())
+        results = [self.driver(), devices, self.toolkit(), self.config()]
+        return [*results, self.cdi()] if is_cdi else results
 
     # -- the driver ----------------------------------------------------------------------------------------------
 
@@ -114,11 +117,12 @@ class GpuChecks:
             "Install NVIDIA's driver, and load it with `modprobe nvidia`. If that fails, read the kernel's log.",
         )
 
-    def devices(self) -> Check:
+    def devices(self, driver_roots: t.Sequence[str] = ()) -> Check:
+        """Check the device nodes in ``driver_roots`` as dev_directory() does; by default in the root of config.toml."""
         if procfs.is_tegra(self._host):
             detail = "The GPU of this host is part of a Tegra, whose device nodes cannot be checked."
             return failed(DEVICES, detail, f"Use {errors.option:level}: engine.")
-        folder = device_nodes.dev_directory(self._host, (*device_nodes.DRIVER_ROOTS, self.settings().driver_root))
+        folder = device_nodes.dev_directory(self._host, driver_roots or [self.settings().driver_root or "/"])
         missing = self._missing_nodes(folder, device_nodes.NEEDED_NODES)
         if missing:
             command = device_nodes.command_for_node(missing[-1])

@@ -20,7 +20,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_support, flavors, program_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import checks as verify_checks
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import containers as verify_containers
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import injection as verify_injection
@@ -163,7 +163,7 @@ class Verification:
 
     def _checks_for_cdi(self, gpu_checks: verify_checks.GpuChecks) -> list[verify_checks.Check]:
         """Return the checks for an engine that reads CDI specifications itself, without a program of the toolkit."""
-        return [gpu_checks.driver(), gpu_checks.devices(), self._check_cdi()]
+        return [gpu_checks.driver(), gpu_checks.devices(device_nodes.DRIVER_ROOTS), self._check_cdi()]
 
     def _check_cdi(self) -> verify_checks.Check:
         """Check the specifications in the directories that the engine reads."""

@@ -178,8 +178,8 @@ def test_directory_of_nodes(tree: Tree, directory: str, driver_root: str, expect
     ("folders", "roots", "expected"),
     [
         (["/run/nvidia/driver/dev"], ["/", "/run/nvidia/driver"], "/run/nvidia/driver/dev"),
-        # The nodes of the container are those that it uses itself.
-        (["/dev", "/run/nvidia/driver/dev"], ["/", "/run/nvidia/driver/"], "/run/nvidia/driver/dev"),
+        (["/dev", "/run/nvidia/driver/dev"], ["/", "/run/nvidia/driver"], "/dev"),
+        (["/dev", "/run/nvidia/driver/dev"], ["/run/nvidia/driver/", "/"], "/run/nvidia/driver/dev"),
         (["/run/nvidia/driver/dev"], ["/"], "/dev"),
         (["/opt/driver/dev"], ["/", "/run/nvidia/driver"], "/dev"),
         (["/opt/driver/dev"], ["", "opt/driver", "/opt/driver"], "/opt/driver/dev"),

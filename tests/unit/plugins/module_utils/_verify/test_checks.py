@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import typing as t
 
 import pytest
@@ -141,6 +142,30 @@ def test_device_nodes_of_a_driver_container(root: Path, folder: str) -> None:
     assert_failed(gpu_checks(root).devices(), f"missing: /{folder}/dev/nvidia1.", f"`chroot /{folder} nvidia-smi`")
     (root / folder / "dev/nvidia-uvm").unlink()
     assert_failed(gpu_checks(root).devices(), f": /{folder}/dev/nvidia-uvm.", f"`chroot /{folder} nvidia-modprobe -u")
+
+
+@pytest.mark.parametrize(
+    ("driver_root", "mode", "missing"),
+    [
+        ("", "auto", "/dev/nvidia-uvm"),
+        ("/", "legacy", "/dev/nvidia-uvm"),
+        ("/opt/driver", "auto", "/opt/driver/dev/nvidia-uvm"),
+        # The container gets the nodes of the specification.
+        ("/opt/driver", "cdi", "/run/nvidia/driver/dev/nvidia-uvm"),
+    ],
+)
+def test_device_nodes_of_the_root_in_config_toml(root: Path, driver_root: str, mode: str, missing: str) -> None:
+    runtime = f'[nvidia-container-runtime]\nmode = "{mode}"\n'
+    write(root, CONFIG, f'[nvidia-container-cli]\nroot = "{driver_root}"\n{runtime}')
+    for folder in ("run/nvidia/driver/dev", "opt/driver/dev"):
+        shutil.copytree(root / "dev", root / folder)
+    if mode == "cdi":
+        (root / "dev/nvidiactl").unlink()
+    (root / missing.lstrip("/")).unlink()
+    assert_failed(gpu_checks(root).checks()[1], f"Missing device nodes: {missing}.")
+    write(root, missing.lstrip("/"), "")
+    (root / "run/nvidia/driver/dev/nvidia0").unlink()
+    assert gpu_checks(root).devices().ok
 
 
 def test_tegra_is_not_supported(root: Path) -> None:

@@ -401,6 +401,12 @@ def test_cdi_of_docker(unregistered: DockerWithContainers) -> None:
     assert "Create the CDI specification again" in failure(unregistered, level="gpu", method="auto")[0]
 
 
+def test_cdi_of_docker_with_a_driver_container(unregistered: DockerWithContainers) -> None:
+    unregistered.path("/run/nvidia/driver").mkdir(parents=True)
+    unregistered.path("/dev").rename(unregistered.path("/run/nvidia/driver/dev"))
+    assert verify(unregistered, level="gpu", method="auto", command=("true",))["checks"][1]["ok"] is True
+
+
 @pytest.mark.parametrize("place", ["all", "device", None])
 def test_only_nodes_are_compared_without_hooks(unregistered: DockerWithContainers, place: str | None) -> None:
     """Without hooks no container has a link libnvidia-ml.so.1, so nvidia-smi fails in it."""
