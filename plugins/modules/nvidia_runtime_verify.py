@@ -23,8 +23,8 @@ description:
   - With O(container), the module starts no container. It explains which GPUs an existing container has, and the first
     reason why it does not have more. It then only reads, takes no lock, and opens no file of the container.
   - While the container runs, other tasks of this collection that change the engines of the host wait.
-  - O(level=gpu) needs NVIDIA's driver for Linux on the host. WSL and Tegra have other devices and are not supported
-    yet.
+  - O(level=gpu) needs NVIDIA's driver for Linux on the host. WSL, and a Tegra whose GPU is not on the PCI bus, have
+    other devices and are not supported yet.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes
   - gpufleet.nvidia.target

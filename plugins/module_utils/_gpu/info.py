@@ -131,8 +131,7 @@ def _add_gpus(
 
 
 def _missing_nodes(host: hostfs.HostFS, gpus: t.Iterable[ScannedGpu], folder: str) -> list[str]:
-    if procfs.is_tegra(host):
-        # Its programs use other nodes.
+    if procfs.has_other_nodes(host):
         return []
     nodes = [*device_nodes.NEEDED_NODES, *device_nodes.control_nodes(host)]
     return _missing(host, [*nodes, *_gpu_nodes(host, gpus)], folder)

@@ -96,10 +96,19 @@ def is_tegra(host: hostfs.HostFS) -> bool:
     NVIDIA's tools need a name of NVML for that (ResolvePlatform in pkg/nvlib/info of go-nvlib). /proc has the same name
     if the GPU is on the PCI bus. On Orin it is not there, and the driver of the screen is loaded nevertheless.
     """
-    if not any(name.startswith(_TEGRA_NAME) for name in host.read_text(_DEVICE_TREE).split("\0")):
+    if not _is_tegra_board(host):
         return False
     descriptions = (host.read_text(f"{GPUS}/{name}/information") for name in host.readable_entries(GPUS))
     return not _gpus_on_pci(host) or any(map(is_integrated, descriptions))
+
+
+def has_other_nodes(host: hostfs.HostFS) -> bool:
+    """Return whether the GPU of ``host`` has other device nodes than usual, as that of a Tegra off the PCI bus."""
+    return _is_tegra_board(host) and not _gpus_on_pci(host)
+
+
+def _is_tegra_board(host: hostfs.HostFS) -> bool:
+    return any(name.startswith(_TEGRA_NAME) for name in host.read_text(_DEVICE_TREE).split("\0"))
 
 
 def is_integrated(name: str) -> bool:

@@ -119,7 +119,7 @@ class GpuChecks:
 
     def devices(self, driver_roots: t.Sequence[str] = ()) -> Check:
         """Check the device nodes in ``driver_roots`` as dev_directory() does; by default in the root of config.toml."""
-        if procfs.is_tegra(self._host):
+        if procfs.has_other_nodes(self._host):
             detail = "The GPU of this host is part of a Tegra, whose device nodes cannot be checked."
             return failed(DEVICES, detail, f"Use {errors.option:level}: engine.")
         folder = device_nodes.dev_directory(self._host, driver_roots or [self.settings().driver_root or "/"])

@@ -473,6 +473,15 @@ def test_integrated_gpu(make_host: t.Callable[..., GpuHost], library: Path) -> N
     assert [gpu["reasons"][0]["code"] for gpu in others] == ["gpu-failed"] * 2
 
 
+def test_integrated_gpu_on_the_pci_bus(make_host: t.Callable[..., GpuHost]) -> None:
+    found = make_host([FakeGpu(FIRST.bus, 0, "NVIDIA Thor")], nvml=False)
+    pci = f"sys/bus/pci/devices/{FIRST.bus}"
+    files = {f"{pci}/vendor": "0x10de\n", f"{pci}/class": "0x030000\n"}
+    write(found.root, {"proc/device-tree/compatible": "nvidia,tegra264\0", **files})
+    del found.nodes.nodes["/dev/nvidia-uvm"]
+    assert [node["path"] for node in found.report()["missing_nodes"]] == ["/dev/nvidia-uvm"]
+
+
 def test_vgpu(make_host: t.Callable[..., GpuHost]) -> None:
     found = make_host([FIRST, SECOND], "vgpu 0 2 1 0 1 NVIDIA vPC", "vgpu 1 2 0 0 0 x")
     assert [device["vgpu"] for device in found.report()["devices"]] == [

@@ -168,9 +168,15 @@ def test_device_nodes_of_the_root_in_config_toml(root: Path, driver_root: str, m
     assert gpu_checks(root).devices().ok
 
 
-def test_tegra_is_not_supported(root: Path) -> None:
-    write(root, "proc/device-tree/compatible", "nvidia,tegra234\0")
+def test_tegra_is_only_supported_with_its_gpu_on_the_pci_bus(root: Path) -> None:
+    write(root, "proc/device-tree/compatible", "nvidia,tegra264\0")
+    write(root, INFORMATION.format(1), "Model: \t\t NVIDIA Thor\n" + GPU.format(1, 0, "No"))
     assert_failed(gpu_checks(root).devices(), "part of a Tegra", "level: engine")
+    write(root, "sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n")
+    write(root, "sys/bus/pci/devices/0000:01:00.0/class", "0x030000\n")
+    assert gpu_checks(root).devices().ok
+    (root / "dev/nvidia0").unlink()
+    assert_failed(gpu_checks(root).devices(), "missing: /dev/nvidia0.")
 
 
 def test_excluded_gpus_need_no_device_node(root: Path) -> None:
