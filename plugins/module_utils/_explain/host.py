@@ -161,7 +161,7 @@ def read_host(
     container = container._replace(program=program or container.program)
     program_dir = runtime_dir or _own_dir(container.program, host) or toolkit_installed.PROGRAM_DIR
     config_path = toolkit_constants.config_file(host, program_dir)
-    version = _version(host, run, program_dir)
+    version = toolkit_installed.version_in(program_dir, host, run)
     settings, problem = _settings(host, config_path, version)
     driver, kind = procfs.loaded_driver(host), procfs.detect_gpu(host).kind
     report = gpu_info.describe_gpus(host)
@@ -234,11 +234,6 @@ def _own_dir(program: str, host: hostfs.HostFS) -> str:
     except errors.HostError:
         return ""
     return folder
-
-
-def _version(host: hostfs.HostFS, run: core_plan.Runner, program_dir: str) -> str | None:
-    program = host.find_executable([f"{program_dir}/nvidia-ctk", "nvidia-ctk"])
-    return None if program is None else toolkit_installed.run_version([program], host, run).version
 
 
 def _settings(host: hostfs.HostFS, path: str, version: str | None) -> tuple[runtime_settings.RuntimeSettings, str]:

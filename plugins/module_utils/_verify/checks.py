@@ -4,7 +4,7 @@
 
 """Check the host's requirements of a GPU container: driver, device nodes, toolkit, config.toml, CDI.
 
-It starts no container and runs no command.
+It starts no container, and runs only nvidia-ctk, for its version.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import runtime_settings
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
 _CORRECT_CONFIG = "Correct the file, or create it again with `nvidia-ctk --quiet config --output FILE`."
@@ -80,15 +82,24 @@ def missing_programs(
 class GpuChecks:
     """The checks of one host for a runtime with the program ``program`` (None: unknown).
 
-    ``runtime_dir`` is the directory of the toolkit's programs; None selects the directory of ``program``.
+    ``runtime_dir`` is the directory of the toolkit's programs; None selects the directory of ``program``. ``run`` runs
+    nvidia-ctk for the version of the toolkit; with None, it counts as the newest.
     """
 
-    def __init__(self, host: hostfs.HostFS, runtime_name: str, program: str | None, runtime_dir: str | None) -> None:
+    def __init__(
+        self,
+        host: hostfs.HostFS,
+        runtime_name: str,
+        program: str | None,
+        runtime_dir: str | None,
+        run: core_plan.Runner | None = None,
+    ) -> None:
         self._host = host
         self._name = runtime_name
         self._program = program
         program_dir = posixpath.dirname(program) if program and program.startswith("/") else ""
         self._runtime_dir = runtime_dir or program_dir or "/usr/bin"
+        self._run = run
         self._settings: runtime_settings.RuntimeSettings | None = None
 
     def checks(self) -> list[Check]:
@@ -191,7 +202,8 @@ class GpuChecks:
     def config(self) -> Check:
         path = self._config_file()
         try:
-            settings = runtime_settings.read(self._host, path)
+            version = toolkit_installed.version_in(self._runtime_dir, self._host, self._run) if self._run else None
+            settings = runtime_settings.read(self._host, path, version)
         except errors.ConfigurationError as error:
             line = f", line {error.line}" if error.line is not None else ""
             return failed(
@@ -206,8 +218,11 @@ class GpuChecks:
             return skipped(CONFIG, f"{path} was not checked. {error}")
         if not self._host.exists(path):
             return passed(CONFIG, f"{path} does not exist, so the toolkit uses its defaults.")
-        if settings.invalid:
-            detail = f"NVIDIA's runtime starts no container with {path}: {settings.invalid}."
+        # A runtime with a mode of its own ignores the one in the file.
+        has_mode = runtime_settings.mode_of_program(self._program or "") is not None
+        invalid = settings.invalid or ("" if has_mode else settings.invalid_mode)
+        if invalid:
+            detail = f"NVIDIA's runtime starts no container with {path}: {invalid}."
             return failed(CONFIG, detail, _CORRECT_CONFIG)
         return passed(CONFIG, f"{path} is valid.")
 

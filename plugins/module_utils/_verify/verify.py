@@ -118,7 +118,7 @@ class Verification:
         if self.not_verified:
             return self._result(checks)
         checks.append(self._check_live())
-        gpu_checks = verify_checks.GpuChecks(self.host, options.runtime_name, self.program, options.runtime_dir)
+        gpu_checks = self._gpu_checks()
         if options.level == "gpu":
             checks += (
                 self._checks_for_cdi(gpu_checks) if self.injection == verify_injection.CDI else gpu_checks.checks()
@@ -160,6 +160,10 @@ class Verification:
         if self.not_verified:
             return f"not verified: {self.not_verified}"
         return "failed" if failed else "verified"
+
+    def _gpu_checks(self) -> verify_checks.GpuChecks:
+        name, folder = self.options.runtime_name, self.options.runtime_dir
+        return verify_checks.GpuChecks(self.host, name, self.program, folder, self.run)
 
     def _checks_for_cdi(self, gpu_checks: verify_checks.GpuChecks) -> list[verify_checks.Check]:
         """Return the checks for an engine that reads CDI specifications itself, without a program of the toolkit."""
@@ -373,8 +377,7 @@ class Verification:
 
     def _without_hooks(self) -> bool:
         """Return whether the containers get the GPUs by a CDI specification without hooks (``hooks: none``)."""
-        options = self.options
-        gpu_checks = verify_checks.GpuChecks(self.host, options.runtime_name, self.program, options.runtime_dir)
+        gpu_checks = self._gpu_checks()
         if self.injection == verify_injection.CDI:
             folders = self._cdi_folders()
         elif self.injection == verify_injection.RUNTIME and gpu_checks.mode() == "cdi":
@@ -460,9 +463,7 @@ class Verification:
     def _missing_advice(self) -> str:
         if self.injection == verify_injection.CDI:
             return "Create the CDI specification again with nvidia_cdi_spec."
-        options = self.options
-        gpu_checks = verify_checks.GpuChecks(self.host, options.runtime_name, self.program, options.runtime_dir)
-        if self.injection == verify_injection.RUNTIME and not gpu_checks.settings().accept_variable:
+        if self.injection == verify_injection.RUNTIME and not self._gpu_checks().settings().accept_variable:
             return (
                 "config.toml of the toolkit makes NVIDIA_VISIBLE_DEVICES ineffective in containers without privileges."
                 " Verify the GPUs with CDI, or set accept-nvidia-visible-devices-envvar-when-unprivileged to true."

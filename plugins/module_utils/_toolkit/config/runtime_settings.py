@@ -28,7 +28,8 @@ ALL_CAPABILITIES = frozenset(("compat32", "compute", "display", "graphics", "ngx
 class RuntimeSettings(t.NamedTuple):
     """The settings of config.toml that decide about a container. The defaults are those of the programs.
 
-    ``invalid`` is why the programs refuse the file; empty if they accept it.
+    ``invalid`` is why the programs refuse the file; empty if they accept it. ``invalid_mode`` is why those that read
+    the mode refuse it.
     """
 
     mode: str = AUTO
@@ -51,6 +52,7 @@ class RuntimeSettings(t.NamedTuple):
     runtimes: tuple[str, ...] = ("runc", "crun")
     ldconfig: str = ""
     invalid: str = ""
+    invalid_mode: str = ""
 
     @property
     def swarm_variables(self) -> tuple[str, ...]:
@@ -107,8 +109,7 @@ KEYS = {
 def settings_of(data: t.Mapping[str, t.Any], version: str | None = None) -> RuntimeSettings:
     """Return the settings in the parsed config.toml ``data``, and why the toolkit ``version`` refuses the file.
 
-    None counts as the newest version. An unknown mode makes the file invalid only for programs that read it, so it is
-    the mode of the result.
+    None counts as the newest version. An unknown mode is also the mode of the result.
     """
     values = toolkit_settings.known_values(data)
     found: dict[str, t.Any] = {}
@@ -116,10 +117,10 @@ def settings_of(data: t.Mapping[str, t.Any], version: str | None = None) -> Runt
         path = toolkit_settings.path_of(key)
         if path in values and toolkit_settings.fits(toolkit_settings.BY_PATH[path], values[path]):
             found[name] = tuple(values[path]) if isinstance(values[path], list) else values[path]
-    mode = toolkit_settings.path_of(KEYS["mode"])
     refused = toolkit_settings.refused_values(data, version)
-    invalid = next((problem for path, problem in refused.items() if path != mode or "mode" not in found), "")
-    return RuntimeSettings(**found, invalid=invalid)
+    if "mode" in found:
+        found["invalid_mode"] = refused.pop(toolkit_settings.path_of(KEYS["mode"]), "")
+    return RuntimeSettings(**found, invalid=next(iter(refused.values()), ""))
 
 
 def read(host: hostfs.HostFS, path: str, version: str | None = None) -> RuntimeSettings:

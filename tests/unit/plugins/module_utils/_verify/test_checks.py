@@ -301,6 +301,32 @@ def test_config_that_the_runtime_refuses(root: Path) -> None:
     assert_failed(gpu_checks(root).config(), f"/{CONFIG}: nvidia-container-cli.ldconfig", "Correct the file")
 
 
+@pytest.mark.parametrize(
+    ("text", "version", "program", "problem"),
+    [
+        ('[nvidia-container-cli]\nldconfig = "/sbin/ldconfig"\n', "1.17.2", PROGRAM, ""),
+        ('[nvidia-container-cli]\nldconfig = "/sbin/ldconfig"\n', "1.17.3", PROGRAM, "ldconfig is"),
+        ('[nvidia-container-runtime]\nmode = "cdii"\n', "1.19.0", PROGRAM, "mode is 'cdii'"),
+        ('[nvidia-container-runtime]\nmode = ""\n', "1.19.0", PROGRAM, "mode is ''"),
+        ('[nvidia-container-runtime]\nmode = "jit-cdi"\n', "1.17.8", PROGRAM, "mode is 'jit-cdi'"),
+        ('[nvidia-container-runtime]\nmode = "jit-cdi"\n', "1.18.0", PROGRAM, ""),
+        # This runtime has one mode only.
+        ('[nvidia-container-runtime]\nmode = "cdii"\n', "1.19.0", f"{PROGRAM}.cdi", ""),
+    ],
+)
+def test_config_of_a_version(root: Path, text: str, version: str, program: str, problem: str) -> None:
+    def run(argv: t.Sequence[str]) -> tuple[int, str, str]:
+        assert argv[-2:] == ["/usr/bin/nvidia-ctk", "--version"]
+        return 0, f"NVIDIA Container Toolkit CLI version {version}\n", ""
+
+    write(root, CONFIG, text)
+    check = GpuChecks(HostFS(str(root)), "nvidia", program, None, run).config()
+    assert (check.ok, problem in check.detail) == (not problem, True)
+    # The programs of another user are not run.
+    (root / "usr/bin").chmod(0o777)
+    GpuChecks(HostFS(str(root)), "nvidia", program, None, lambda _argv: pytest.fail("It was run.")).config()
+
+
 def test_unreadable_config(root: Path) -> None:
     (root / CONFIG).unlink()
     (root / CONFIG).mkdir()

@@ -65,6 +65,7 @@ def test_values_that_only_some_programs_refuse() -> None:
     # The runtimes of one mode read no mode from the file.
     found = settings_of({"nvidia-container-runtime": {"mode": "cdii"}})
     assert (found.mode, found.invalid) == ("cdii", "")
+    assert found.invalid_mode.startswith("nvidia-container-runtime.mode is 'cdii'")
     found = settings_of({"supported-driver-capabilities": "compute,fast"})
     assert (found.invalid, found.refused_by_hook) == (
         "",
