@@ -648,7 +648,9 @@ toolkit:
           elements: str
           sample: []
         problems:
-          description: What is wrong with the file, as C(problems) of the toolkit.
+          description:
+            - What is wrong with the file, as C(problems) of the toolkit. This and C(unsafe_settings) are empty if the
+              file is also that of C(config_path) of the toolkit.
           type: list
           elements: dict
           sample: []

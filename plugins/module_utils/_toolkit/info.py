@@ -164,12 +164,23 @@ class _ToolkitReport:
     def _other_toolkits(self, program_dir: str, in_directory: _DirectoryInstallation | None) -> list[dict[str, t.Any]]:
         """Return the report of each toolkit outside ``program_dir`` from which an engine runs NVIDIA's runtimes."""
         host, found = self._host, []
+        config_path = toolkit_constants.config_file(host, program_dir)
         for folder, engines in self._runtime_dirs.items():
-            if host.resolve(folder) != host.resolve(program_dir):
-                # It has problems of its own.
-                other = _ToolkitReport(host, self._run, self._directory)
-                found.append({"path": folder, "engines": list(engines), **other.describe_other(folder, in_directory)})
+            if self._real_folders(folder) == {host.resolve(program_dir)}:
+                continue
+            # It has problems of its own.
+            other = _ToolkitReport(host, self._run, self._directory).describe_other(folder, in_directory)
+            if other["config_path"] == config_path:
+                # The report of the host has the problems of this file.
+                other.update(unsafe_settings=[], problems=[])
+            found.append({"path": folder, "engines": list(engines), **other})
         return found
+
+    def _real_folders(self, folder: str) -> set[str]:
+        """Return the directories of the programs to which NVIDIA's runtimes in ``folder`` link."""
+        paths = [f"{folder}/{name}" for name in toolkit_constants.RUNTIMES]
+        found = {posixpath.dirname(self._host.resolve(path)) for path in paths if self._host.is_executable(path)}
+        return found or {self._host.resolve(folder)}
 
     def describe_other(self, folder: str, in_directory: _DirectoryInstallation | None) -> dict[str, t.Any]:
         """Return the fields about the toolkit in ``folder``, a directory that the configuration of an engine names."""

@@ -523,6 +523,29 @@ def test_one_directory_is_reported_once(tree: Tree) -> None:
     assert tree.describe(docker="/usr/bin", containerd="/bin")["other_toolkits"] == []
 
 
+def test_links_to_the_toolkit_of_the_host(tree: Tree) -> None:
+    tree.install()
+    folder = tree.root / "usr/local/bin"
+    folder.mkdir(parents=True)
+    (folder / "nvidia-container-runtime").symlink_to("/usr/bin/nvidia-container-runtime")
+    assert tree.describe(docker="/usr/local/bin")["other_toolkits"] == []
+    tree.put("/opt/nvidia/nvidia-container-runtime", "", 0o755)
+    (folder / "nvidia-container-runtime.cdi").symlink_to("/opt/nvidia/nvidia-container-runtime")
+    assert [one["path"] for one in tree.describe(docker="/usr/local/bin")["other_toolkits"]] == ["/usr/local/bin"]
+
+
+def test_problems_of_one_file_are_reported_once(tree: Tree) -> None:
+    tree.install()
+    tree.put("/opt/nvidia/nvidia-container-runtime", "", 0o755)
+    tree.put(CONFIG_FILE, "disable-require = 1\n[nvidia-container-cli]\nno-cgroups = true\n")
+    found = tree.describe(docker="/opt/nvidia")
+    assert (len(found["problems"]), len(found["unsafe_settings"])) == (1, 1)
+    (other,) = found["other_toolkits"]
+    assert (other["problems"], other["unsafe_settings"]) == ([], [])
+    # They decide about the severity of its vulnerabilities.
+    assert other["settings"] == found["settings"]
+
+
 def test_programs_of_the_directory_only(tree: Tree) -> None:
     tree.install()
     tree.put("/opt/nvidia/nvidia-container-runtime", "", 0o755)
