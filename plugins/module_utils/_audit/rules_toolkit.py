@@ -81,7 +81,9 @@ def unknown_version(facts: report.HostFacts, host: hostfs.HostFS) -> report.Find
 
 
 def missing(facts: report.HostFacts) -> report.Findings:
-    parts = report.table(facts.toolkit.get("programs")) or report.table(facts.toolkit.get("packages"))
+    parts = report.table(facts.toolkit.get("packages")) or any(
+        report.table(one.get("programs")) for one in facts.toolkits
+    )
     has_engine = any(engine.get("installed") is True for engine in facts.engines)
     if "programs" not in facts.toolkit or parts or not facts.has_gpu or not has_engine:
         return

@@ -276,19 +276,29 @@ def _gpus(gpus: Mapping[str, t.Any], toolkit: Mapping[str, t.Any]) -> dict[str, 
     }
 
 
-def _toolkit(toolkit: Mapping[str, t.Any]) -> dict[str, t.Any]:
-    packages = [text_of(table(package).get("version")) for package in table(toolkit.get("packages")).values()]
-    programs = [text_of(table(program).get("version")) for program in table(toolkit.get("programs")).values()]
-    found = {_REVISION.sub("", version) for version in packages if version}
-    found.update(version for version in programs if version)
+def _versions_of(toolkit: Mapping[str, t.Any]) -> set[str]:
+    """Return the version of a toolkit, or those of its parts if they differ."""
     version = text_of(toolkit.get("version"))
+    if version:
+        return {version}
+    packages, programs = (
+        [text_of(table(part).get("version")) for part in table(toolkit.get(name)).values()]
+        for name in ("packages", "programs")
+    )
+    return {_REVISION.sub("", found) for found in packages if found} | {found for found in programs if found}
+
+
+def _toolkit(toolkit: Mapping[str, t.Any]) -> dict[str, t.Any]:
     all_toolkits = [toolkit, *rows(toolkit.get("other_toolkits"))]
+    versions = sorted({version for one in all_toolkits for version in _versions_of(one)})
+    parts = [table(one.get(name)) for one in all_toolkits for name in ("packages", "programs")]
+    version = text_of(toolkit.get("version")) or (versions[0] if len(versions) == 1 else None)
     vulnerabilities = [one["known_cves"] for one in all_toolkits if isinstance(one.get("known_cves"), (list, tuple))]
     names = [row.get("name") for known in vulnerabilities for row in rows(known)]
     return {
         "version": version,
-        "versions": [version] if version else sorted(found),
-        "installed": bool(version or packages or programs) if toolkit else None,
+        "versions": versions,
+        "installed": bool(version or any(parts)) if toolkit else None,
         "known_cves": list(dict.fromkeys(texts(names))) if vulnerabilities else None,
     }
 

@@ -204,6 +204,8 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"toolkit__other_toolkits": [{**OTHER_TOOLKIT, "problems": [problem("setting-refused")]}]},
      "setting-refused", "critical", OPERATOR),
     (NO_TOOLKIT, "toolkit-missing", "critical", "toolkit"),
+    ({"toolkit__other_toolkits": [{**OTHER_TOOLKIT, "programs": {}}], **NO_TOOLKIT},
+     "toolkit-missing", "critical", "toolkit"),
     # An engine without the runtime takes the GPUs from a specification that needs none of NVIDIA's programs.
     ({"engines": [BARE], **NO_TOOLKIT}, "toolkit-missing", "info", "toolkit"),
     ({"engines": [BARE], "cdi__files": [spec(stale=True)], **NO_TOOLKIT}, "toolkit-missing", "critical", "toolkit"),

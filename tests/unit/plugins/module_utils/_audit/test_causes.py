@@ -18,7 +18,9 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.audit_reports import
     BROKEN_GPU,
     MIG,
     MITIGATED,
+    NO_TOOLKIT,
     NVIDIA,
+    OTHER_TOOLKIT,
     gpu,
     healthy_host,
 )
@@ -84,6 +86,12 @@ def test_missing_nodes_are_one_finding(host: HostFS) -> None:
     (found,) = findings_of(host, healthy_host(gpus__missing_nodes=nodes))
     assert (found["severity"], found["subject"]) == ("critical", "/dev/nvidia0")
     assert " nvidia-smi, nvidia-modprobe -u -c 0 and nvidia-modprobe -c 255 " in found["advice"]
+
+
+def test_a_toolkit_in_another_directory_is_not_missing(host: HostFS) -> None:
+    other = {**OTHER_TOOLKIT, "programs": {"nvidia-ctk": {"path": "/opt/nvidia-ctk", "version": "1.19.1"}}}
+    parts = healthy_host(toolkit__other_toolkits=[other], **NO_TOOLKIT)
+    assert "toolkit-missing" not in [one["id"] for one in findings_of(host, parts)]
 
 
 def test_missing_nodes_of_a_driver_container(host: HostFS) -> None:

@@ -285,6 +285,15 @@ def test_gpus(gpus: object, toolkit: object, expected: tuple[object, ...]) -> No
             },
             ("1.19.0", ["1.19.0"], True, ["CVE-1", "CVE-2"]),
         ),
+        (
+            {"version": "1.19.0", "other_toolkits": [{"version": "1.17.7", "programs": {"a": {"version": "1.17.7"}}}]},
+            ("1.19.0", ["1.17.7", "1.19.0"], True, None),
+        ),
+        (
+            {"version": None, "other_toolkits": [{"version": "1.17.7", "programs": {"a": {"version": "1.17.7"}}}]},
+            ("1.17.7", ["1.17.7"], True, None),
+        ),
+        ({"other_toolkits": [{"version": None, "programs": {"a": {"version": None}}}]}, (None, [], True, None)),
     ],
 )
 def test_toolkit(toolkit: object, expected: tuple[object, ...]) -> None:
