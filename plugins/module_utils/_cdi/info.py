@@ -164,7 +164,7 @@ def describe_refresh(
     the one of this collection.
     """
     problems: list[core_errors.Problem] = []
-    toolkit = refresh_units.toolkit_refresh(host, lambda argv, _environment: run(argv))
+    toolkit = refresh_units.toolkit_refresh(host)
     if toolkit is not None and toolkit.problem:
         # A unit of a removed toolkit is no service.
         toolkit = None

@@ -363,8 +363,8 @@ def generate_all_with(
     return _parsed(program, request, printed)
 
 
-def reported_version(program: str, run_pinned: PinnedRunner, host: hostfs.HostFS) -> Version:
-    """Return the version of ``program``. Raises HostError if it cannot be run.
+def version_of(program: str, run_pinned: PinnedRunner, host: hostfs.HostFS) -> Version:
+    """Return the version of ``program``. Raises HostError if it cannot be run or is too old.
 
     A program that an earlier task of the play would install is not run. An unknown version is assumed to be the newest.
     """
@@ -376,15 +376,10 @@ def reported_version(program: str, run_pinned: PinnedRunner, host: hostfs.HostFS
     match = _VERSION.search(output)
     if match is None:
         raise core_errors.HostError(f"The output of {program} --version has no version. {advice}")
-    return tuple(int(part) for part in match.group(1).split("."))
-
-
-def version_of(program: str, run_pinned: PinnedRunner, host: hostfs.HostFS) -> Version:
-    """Return the version as reported_version() does. Raises HostError also if it is too old."""
-    version = reported_version(program, run_pinned, host)
+    version = tuple(int(part) for part in match.group(1).split("."))
     if version < _OLDEST:
         raise core_errors.HostError(
-            f"{program} has version {core_text.dotted(version)}, but specifications with nvidia-cdi-hook need"
+            f"{program} has version {match.group(1)}, but specifications with nvidia-cdi-hook need"
             f" {core_text.dotted(_OLDEST)}. Install a newer NVIDIA Container Toolkit, or use nvidia_cdi_spec with"
             f" {core_errors.option:backend}: native and without a refresh unit."
         )

@@ -113,7 +113,7 @@ def plan_of(
             f"{errors.option:backend} is native, but refresh units run nvidia-ctk. Remove {errors.option:backend}, or"
             " use nvidia_cdi_spec without a refresh unit (nvidia_cdi_refresh: none for the role)."
         )
-    refresh = refresh_units.toolkit_refresh(host, runners.run_pinned)
+    refresh = refresh_units.toolkit_refresh(host)
     toolkit_usable = refresh is not None and refresh.usable and _fits_toolkit_unit(cdi)
     if options.owner == cdi_options.TOOLKIT or (options.owner == cdi_options.AUTO and toolkit_usable):
         # The toolkit's service takes the root of the driver for dev_root too.

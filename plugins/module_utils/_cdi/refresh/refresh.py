@@ -307,7 +307,7 @@ class CdiRefresh:
         self, changes: Changes, service: refresh_systemd.ServiceResult, backups: list[dict[str, str | None]]
     ) -> dict[str, t.Any]:
         plan, host = changes.plan, self._host
-        refresh = refresh_units.toolkit_refresh(host, self._runners.run_pinned)
+        refresh = refresh_units.toolkit_refresh(host)
         return {
             "changed": changes.changed or service.changed,
             "files": changes.changed_files,

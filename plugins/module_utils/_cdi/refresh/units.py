@@ -23,8 +23,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import en
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import generate as cdi_generate
-
     Settings = t.Sequence[t.Tuple[str, str]]
 
 
@@ -76,13 +74,13 @@ class RefreshUnits(t.NamedTuple):
         return self.usable and (self.at_boot or self.on_change)
 
 
-def toolkit_refresh(host: hostfs.HostFS, run_pinned: cdi_generate.PinnedRunner) -> RefreshUnits | None:
+def toolkit_refresh(host: hostfs.HostFS) -> RefreshUnits | None:
     """Return the toolkit's refresh units on ``host``, or None."""
     found = _refresh(host, SERVICE, PATH_UNIT, DEFAULT_OUTPUT, core_constants.GPU_KIND)
-    return None if found is None else found._replace(problem=_problem(found, host, run_pinned))
+    return None if found is None else found._replace(problem=_problem(found, host))
 
 
-def _problem(refresh: RefreshUnits, host: hostfs.HostFS, run_pinned: cdi_generate.PinnedRunner) -> str:
+def _problem(refresh: RefreshUnits, host: hostfs.HostFS) -> str:
     """Return why the toolkit's service writes nothing; empty if it does, or if that is unknown.
 
     The units are configuration files of the Debian packages up to 1.19.1. dpkg leaves them in /etc if the package is
@@ -95,21 +93,28 @@ def _problem(refresh: RefreshUnits, host: hostfs.HostFS, run_pinned: cdi_generat
     if not host.is_executable(program):
         return f"{refresh.service} runs {program}, which is not an executable file."
     named = any(argument.startswith("--output") for argument in refresh.command)
-    if named or not host.live or not refresh.service.startswith(f"{UNIT_DIR}/"):
-        return ""
-    # Only a host with units in /etc needs this import.
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import generate  # noqa: PLC0415
-
-    try:
-        version = generate.reported_version(program, run_pinned, host)
-    except errors.HostError:
+    if named or not refresh.service.startswith(f"{UNIT_DIR}/") or not _ignores_output(program, host):
         return ""
     return (
-        f"{refresh.service} is left from another version of the toolkit: {program} has version"
-        f" {core_text.dotted(version)}, which ignores {OUTPUT_VARIABLE}, so the service writes no file."
-        if version < _UNITS_SINCE
-        else ""
+        f"{refresh.service} is left from another version of the toolkit: {program} is older than"
+        f" {core_text.dotted(_UNITS_SINCE)} and ignores {OUTPUT_VARIABLE}, so the service writes no file."
     )
+
+
+def _ignores_output(program: str, host: hostfs.HostFS) -> bool:
+    """Return whether ``program``, a nvidia-ctk, is known to ignore OUTPUT_VARIABLE.
+
+    The program is not run. It is written in Go, so it contains the name of each variable that it reads. A script, which
+    runs another program, is unknown.
+    """
+    if host.predicted is not None and host.is_predicted(host.resolve(program)):
+        version = core_text.parse_version(host.predicted.version or "")
+        return version is not None and version < _UNITS_SINCE
+    try:
+        content = host.read(program, _PROGRAM_BYTES) or b""
+    except errors.HostError:
+        return False
+    return content.startswith(b"\x7fELF") and OUTPUT_VARIABLE.encode() not in content
 
 
 def own_refresh(host: hostfs.HostFS) -> RefreshUnits | None:
@@ -259,6 +264,8 @@ _OWN_ENVIRONMENT = ("EnvironmentFile", f"-{OWN_ENVIRONMENT_FILE}")
 TOOLKIT_ENVIRONMENT = (("EnvironmentFile", f"-{ENVIRONMENT_FILE}"), _OWN_ENVIRONMENT)
 # The toolkit's packages contain the units since this version.
 _UNITS_SINCE = (1, 18)
+# The limit for reading nvidia-ctk, in bytes. It has about 10 MiB.
+_PROGRAM_BYTES = 64 << 20
 # The service of this version is ordered after _LATE. A later version has no such order.
 _LATE_VERSION, _LATE = (1, 19, 0), "multi-user.target"
 _PREDICTED_PATH = f"[Install]\nWantedBy={WANTED_BY}\n".encode()

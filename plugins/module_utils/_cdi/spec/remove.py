@@ -30,7 +30,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import recor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import generate as cdi_generate
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
@@ -50,12 +49,7 @@ class RemovalPlan(t.NamedTuple):
 
 
 def remove_specifications(
-    options: cdi_options.CdiOptions,
-    host: hostfs.HostFS,
-    run_pinned: cdi_generate.PinnedRunner,
-    check_mode: bool,
-    *,
-    with_units: bool = False,
+    options: cdi_options.CdiOptions, host: hostfs.HostFS, check_mode: bool, *, with_units: bool = False
 ) -> dict[str, t.Any]:
     """Remove the files that were written for the kind, or only those of the path if it is set.
 
@@ -67,7 +61,7 @@ def remove_specifications(
     backup_dir = host.check_path("backup_dir", options.backup_dir or core_records.BACKUP_DIR)
     trusted_paths.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
     removed = cdi_records.unused_unit_records(host) if with_units and check_mode else ()
-    plan = _plan(options, host, run_pinned, {record.path for record in removed})
+    plan = _plan(options, host, {record.path for record in removed})
     writer = apply.ChangeWriter(
         host, cdi_records.OWNER, host.resolve(plan.path), backup_dir, removal=True, purge=options.purge_backups
     )
@@ -76,7 +70,7 @@ def remove_specifications(
     if changed and not check_mode:
         with lock.host_lock(host):
             # Another run may have changed the host, so everything is read again under the lock.
-            plan = _plan(options, host, run_pinned)
+            plan = _plan(options, host)
             changed = writer.has_work(plan.files)
             for record in plan.restored:
                 # A write keeps the mode of an existing file, so the recorded mode is set first.
@@ -95,14 +89,9 @@ def remove_specifications(
     }
 
 
-def _plan(
-    options: cdi_options.CdiOptions,
-    host: hostfs.HostFS,
-    run_pinned: cdi_generate.PinnedRunner,
-    without_records: t.Container[str] = (),
-) -> RemovalPlan:
+def _plan(options: cdi_options.CdiOptions, host: hostfs.HostFS, without_records: t.Container[str] = ()) -> RemovalPlan:
     named = options._replace(format=None, exclusive=False)
-    location = cdi_records.location_of(named, host, refresh_units.toolkit_refresh(host, run_pinned))
+    location = cdi_records.location_of(named, host, refresh_units.toolkit_refresh(host))
     main_path = host.resolve(location.path)
     own_records = cdi_records.own_records(host)
     all_records = {record.path: record for record in own_records if record.path not in without_records}

@@ -70,7 +70,6 @@ class SpecWriter:
         self.options = options
         self.host = host = refresh_units.predicted_host(host)
         self._units: t.Mapping[str, t.Any] | None = None
-        self._run_pinned = run_pinned
         self._generator = cdi_generate.SpecGenerator(options, host, run, run_pinned)
 
     def execute(self, check_mode: bool, units: t.Mapping[str, t.Any] | None = None) -> dict[str, t.Any]:
@@ -84,9 +83,7 @@ class SpecWriter:
             # Only state: absent needs this import.
             from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import remove  # noqa: PLC0415
 
-            return remove.remove_specifications(
-                self.options, self.host, self._run_pinned, check_mode, with_units=units is not None
-            )
+            return remove.remove_specifications(self.options, self.host, check_mode, with_units=units is not None)
         self._units = units if check_mode else None
         try:
             plan = self._plan(check_mode)
@@ -162,7 +159,7 @@ class SpecWriter:
     def _location(self) -> tuple[cdi_records.SpecLocation, str | None]:
         """Return where the specification is, and the refresh unit that writes the same file."""
         host = self.host
-        toolkit, own = refresh_units.toolkit_refresh(host, self._run_pinned), refresh_units.own_refresh(host)
+        toolkit, own = refresh_units.toolkit_refresh(host), refresh_units.own_refresh(host)
         planned = self._units or {}
         if planned.get("owner") == cdi_options.TOOLKIT and toolkit is not None:
             toolkit = toolkit._replace(at_boot=True, output=planned["specification"])
@@ -203,14 +200,8 @@ class SpecWriter:
 
     def _socket_warnings(self, path: str, service: str | None) -> t.Iterator[str]:
         """Yield a warning if ``service``, which writes the same file, mounts what any user can create."""
-        if service is None or self._units is not None:
-            return
-        by_toolkit = service == refresh_units.SERVICE
-        unit = (
-            refresh_units.toolkit_refresh(self.host, self._run_pinned)
-            if by_toolkit
-            else refresh_units.own_refresh(self.host)
-        )
+        read = refresh_units.toolkit_refresh if service == refresh_units.SERVICE else refresh_units.own_refresh
+        unit = None if service is None or self._units is not None else read(self.host)
         if unit is not None and unit.with_sockets:
             yield (
                 f"{service} also writes {path}, and mounts /tmp/nvidia-mps if it exists. {refresh_units.SOCKET_DANGER}"

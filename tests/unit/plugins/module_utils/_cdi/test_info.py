@@ -263,10 +263,14 @@ def test_a_service_of_a_removed_toolkit_is_none(host: HostFS) -> None:
     assert (answer["refresh"]["owner"], answer["problems"]) == ("gpufleet", [])
 
 
-@pytest.mark.parametrize(("version", "owner"), [("1.17.8", None), ("1.18.0", "toolkit"), ("", "toolkit")])
-def test_a_service_of_a_newer_toolkit_is_none(host: HostFS, version: str, owner: str | None) -> None:
-    put(host, {SERVICE.replace("usr/lib", "etc"): SERVICE_TEXT})
-    refresh, _problems = describe_refresh(host._replace(live=True), lambda _argv: (int(not version), version, ""))
+@pytest.mark.parametrize(("variable", "owner"), [("", None), ("NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", "toolkit")])
+def test_a_service_of_a_newer_toolkit_is_none(host: HostFS, variable: str, owner: str | None) -> None:
+    put(host, {SERVICE.replace("usr/lib", "etc"): SERVICE_TEXT, PROGRAM: f"\x7fELF\0{variable}\0"})
+
+    def run(argv: list[str]) -> tuple[int, str, str]:
+        pytest.fail(f"ran {argv}")
+
+    refresh, _problems = describe_refresh(host._replace(live=True), run)
     assert (refresh and refresh["owner"]) == owner
 
 

@@ -136,9 +136,15 @@ def removed(tree: RefreshTree) -> None:
 def downgraded(tree: RefreshTree) -> None:
     tree.toolkit(folder=LOCAL)
     tree.version = "1.17.8"
+    tree.file(GENERATOR, binary(), 0o755)
 
 
-@pytest.mark.parametrize(("change", "reason"), [(removed, "not an executable file"), (downgraded, "1.17.8")])
+def binary(*variables: str) -> bytes:
+    """Return a compiled program that contains these names."""
+    return "\0".join(["\x7fELF", *variables]).encode()
+
+
+@pytest.mark.parametrize(("change", "reason"), [(removed, "not an executable file"), (downgraded, "older than 1.18")])
 def test_units_that_cannot_write_are_not_used(
     tree: RefreshTree, change: t.Callable[[RefreshTree], None], reason: str
 ) -> None:
@@ -160,26 +166,26 @@ def test_units_that_cannot_write_are_not_used(
 
 
 @pytest.mark.parametrize(
-    ("version", "folder", "command"),
+    ("content", "folder", "command"),
     [
-        ("1.18.0", LOCAL, ""),
-        ("of another build", LOCAL, ""),
-        # dpkg leaves no units there, so the program is not run for its version.
-        ("1.17.8", VENDOR, ""),
-        ("1.17.8", LOCAL, " --output=/var/run/cdi/nvidia.yaml"),
+        (binary("NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"), LOCAL, ""),
+        (b"#!/bin/sh\n", LOCAL, ""),
+        # dpkg leaves no units there.
+        (binary(), VENDOR, ""),
+        (binary(), LOCAL, " --output=/var/run/cdi/nvidia.yaml"),
     ],
 )
-def test_units_that_may_write_are_used(tree: RefreshTree, version: str, folder: str, command: str) -> None:
+def test_units_that_may_write_are_used(tree: RefreshTree, content: bytes, folder: str, command: str) -> None:
     tree.toolkit(folder=folder)
+    tree.file(GENERATOR, content, 0o755)
     unit = f"{folder}/{SERVICE}"
     tree.write(unit, tree.text(unit).replace("cdi generate", f"cdi generate{command}"))
-    tree.version, tree.live = version, True
+    tree.live = True
     assert tree.refresh()["owner"] == "toolkit"
 
 
 @pytest.mark.parametrize("live", [True, False])
 def test_check_mode_of_a_downgrade_agrees_with_the_run(tree: RefreshTree, live: bool) -> None:
-    """The version is unknown in an offline tree, in which no program is run."""
     tree.toolkit(folder=LOCAL)
     tree.live = live
     host = tree.host().with_programs("1.17.8", (GENERATOR,), packages=True)

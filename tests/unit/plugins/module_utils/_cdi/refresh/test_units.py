@@ -47,13 +47,13 @@ def tree(tmp_path: Path) -> RefreshTree:
 
 
 def test_no_units(tree: RefreshTree) -> None:
-    assert toolkit_refresh(tree.host(), tree.run_pinned) is None
+    assert toolkit_refresh(tree.host()) is None
 
 
 @pytest.mark.parametrize("folder", [VENDOR, LOCAL], ids=["rpm", "deb-until-1.19.1"])
 def test_installed_but_disabled(tree: RefreshTree, folder: str) -> None:
     tree.toolkit(folder=folder)
-    found = toolkit_refresh(tree.host(), tree.run_pinned)
+    found = toolkit_refresh(tree.host())
     assert found is not None
     assert (found.service, found.path) == (f"{folder}/{SERVICE}", f"{folder}/{PATH}")
     assert not found.enabled
@@ -74,7 +74,7 @@ def test_installed_but_disabled(tree: RefreshTree, folder: str) -> None:
 def test_enabled_by_links(tree: RefreshTree, link: str, at_boot: bool, on_change: bool) -> None:
     tree.toolkit()
     tree.link(link, f"{VENDOR}/{link.rpartition('/')[2]}".replace("other.service", SERVICE))
-    found = toolkit_refresh(tree.host(), tree.run_pinned)
+    found = toolkit_refresh(tree.host())
     assert found is not None
     assert (found.at_boot, found.on_change, found.enabled) == (at_boot, on_change, at_boot or on_change)
 
@@ -84,7 +84,7 @@ def test_masked(tree: RefreshTree) -> None:
     for name in (SERVICE, PATH):
         tree.link(f"{WANTS}/{name}", f"{VENDOR}/{name}")
     tree.link(f"{LOCAL}/{SERVICE}", "/dev/null")
-    found = toolkit_refresh(tree.host(), tree.run_pinned)
+    found = toolkit_refresh(tree.host())
     assert found is not None
     assert found.masked
     assert not found.enabled
@@ -102,7 +102,7 @@ def test_masked(tree: RefreshTree) -> None:
 def test_environment_file_sets_output(tree: RefreshTree, environment: str, output: str) -> None:
     tree.toolkit()
     tree.write(ENVIRONMENT, environment)
-    found = toolkit_refresh(tree.host(), tree.run_pinned)
+    found = toolkit_refresh(tree.host())
     assert found is not None
     assert found.output == output
 
@@ -123,7 +123,7 @@ def test_kind_decides_whether_the_output_is_the_default_path(
     text = tree.text(f"{VENDOR}/{SERVICE}").replace("cdi generate", f"cdi generate --output=/etc/cdi/x.yaml {flags}")
     tree.write(f"{VENDOR}/{SERVICE}", text)
     tree.write(ENVIRONMENT, environment)
-    found = toolkit_refresh(tree.host(), tree.run_pinned)
+    found = toolkit_refresh(tree.host())
     assert found is not None
     assert found.kind == expected
     location = cdi_records.location_of(cdi_options.CdiOptions(), tree.host(), found)
@@ -134,7 +134,7 @@ def test_flag_sets_output(tree: RefreshTree) -> None:
     tree.toolkit()
     text = tree.text(f"{VENDOR}/{SERVICE}").replace("cdi generate", "cdi generate --output=/var/run/cdi/flag.yaml")
     tree.write(f"{VENDOR}/{SERVICE}", text)
-    found = toolkit_refresh(tree.host(), tree.run_pinned)
+    found = toolkit_refresh(tree.host())
     assert found is not None
     assert found.output == "/var/run/cdi/flag.yaml"
 
@@ -142,7 +142,7 @@ def test_flag_sets_output(tree: RefreshTree) -> None:
 def test_no_path_unit(tree: RefreshTree) -> None:
     tree.toolkit()
     (tree.path / f"{VENDOR}/{PATH}".lstrip("/")).unlink()
-    found = toolkit_refresh(tree.host(), tree.run_pinned)
+    found = toolkit_refresh(tree.host())
     assert found is not None
     assert found.path is None
     assert not found.on_change
