@@ -174,7 +174,7 @@ def facts_of(engine: t.Mapping[str, t.Any]) -> engines_facts.EngineFacts:
 def cdi_advice(engine: t.Mapping[str, t.Any], usual: str) -> str:
     """Return what switches CDI on in the engine in a row of the report; ``usual`` if this collection does."""
     row = flavors.FLAVORS.get((text(engine.get("engine")), text(engine.get("flavor"))))
-    return (row.cdi_advice if row is not None else "") or usual
+    return usual if row is None else flavors.cdi_advice(row, engine.get("cdi_directories"), usual)
 
 
 def toolkit_subject(toolkit: t.Mapping[str, t.Any]) -> str:

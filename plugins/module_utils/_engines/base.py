@@ -135,6 +135,11 @@ class ConfiguredState(t.NamedTuple):
     lists_runtimes: bool = True
     cdi_folders: tuple[str, ...] | None = None
 
+    @property
+    def has_empty_cdi_folders(self) -> bool:
+        """Whether CDI is off because of an empty list of directories, which no option of this collection changes."""
+        return self.cdi is False and self.cdi_folders == ()
+
     def paths(self) -> dict[str, str]:
         """Return the program of each runtime that is registered by path, by name."""
         entries = ((name, entry.get("path")) for name, entry in self.runtimes.items() if isinstance(entry, dict))

@@ -81,8 +81,7 @@ def _require_cdi(
 ) -> None:
     """Raise NvidiaError if containers would get no GPUs, because CDI is off or this release does not support it."""
     since = facts.cdi_newest[0][0]
-    if planned.state.cdi is False and planned.state.cdi_folders == ():
-        # No option of this collection changes the directories.
+    if planned.state.has_empty_cdi_folders:
         raise errors.NvidiaError(
             f"{context.path} was not changed, because {facts.name} has an empty list {facts.cdi_setting}, so CDI would"
             f" be off, and without a runtime containers would get no GPUs. Remove {facts.cdi_setting} from its files"

@@ -250,7 +250,12 @@ class EngineState:
         if self.request is None:
             return self.engine.absent(context)
         if self.request.register or "register" not in facts.options:
-            return self.engine.present(self.request, context)
+            planned = self.engine.present(self.request, context)
+            if not self.request.enable_cdi or not planned.state.has_empty_cdi_folders:
+                return planned
+            advice = flavors.cdi_advice(row, planned.state.cdi_folders, "")
+            warning = f"{errors.option:enable_cdi} has no effect: {facts.name} has no directory of CDI specifications."
+            return planned._replace(warnings=(*planned.warnings, f"{warning} {advice}"))
         # The import is needed for this request only.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_alone  # noqa: PLC0415
 

@@ -105,3 +105,13 @@ TARGET_OPTIONS: dict[str, dict[str, t.Any]] = {
     },
     "user": {"type": "str"},
 }
+
+
+def cdi_advice(row: Flavor, folders: t.Sequence[str] | None, usual: str) -> str:
+    """Return what switches CDI on; ``usual`` if this collection does.
+
+    ``folders`` are the directories of CDI specifications that the configuration names, None if it names none.
+    """
+    if folders is not None and not folders:
+        return f"Remove the empty list {FACTS[row.engine].cdi_setting} from its files and from the flags of its unit."
+    return row.cdi_advice or usual

@@ -206,10 +206,14 @@ def _search(
     if installation.pid is None:
         raise _EngineError("does not run")
     live = engine.live(host, installation)
-    state = explain_host.ReportedEngine(rootless=target.user is not None, cdi_advice=row.cdi_advice)
+    state = explain_host.ReportedEngine(rootless=target.user is not None)
     if live is not None:
         default = engines_base.is_nvidia_runtime(live.default_runtime, live.runtimes.get(live.default_runtime))
         state = state._replace(version=live.version, cdi=live.cdi, default_nvidia=default, folders=live.cdi_folders)
+        # Docker does not report an empty list of directories.
+        configured = _configured(engine, installation, live.version, host) if live.cdi is False else None
+        advice = flavors.cdi_advice(row, engines_base.cdi_folders(live, configured), "")
+        state = state._replace(cdi_advice=advice)
     facts = flavors.FACTS[engine.name]
     if not facts.cri:
         programs = dict(live.runtimes) if live is not None else {}

@@ -135,7 +135,7 @@ class ReportedEngine(t.NamedTuple):
 
     Its version, whether it reads CDI specifications, whether it belongs to a user, and whether its default runtime is
     one of NVIDIA. ``folders`` are its directories of specifications, None if it does not report them.
-    ``cdi_advice`` is that of its flavor.
+    ``cdi_advice``: what switches CDI on; empty if this collection does.
     """
 
     version: str = ""

@@ -237,10 +237,8 @@ class Verification:
         engine, cdi = self.engine.name, self._cdi(state)
         if cdi:
             return verify_checks.passed(FILE, f"CDI is on in {engine}.")
-        advice = self._row.cdi_advice or f"Set {errors.option:enable_cdi} of nvidia_runtime_config to true."
-        if engines_base.cdi_folders(self.live, state) == ():
-            setting = flavors.FACTS[engine].cdi_setting
-            advice = f"Remove the empty list {setting} from its files and from the flags of its unit."
+        usual = f"Set {errors.option:enable_cdi} of nvidia_runtime_config to true."
+        advice = flavors.cdi_advice(self._row, engines_base.cdi_folders(self.live, state), usual)
         return verify_checks.failed(
             FILE,
             f"{verify_injection.without_cdi(engine, cdi)} Its configuration is {self.installation.config_path}.",

@@ -199,12 +199,6 @@ class CrioPlanner:
                 f"{errors.option:enable_cdi} has no effect: CRI-O {core_text.dotted(self.context.version or ())} does"
                 f" not support CDI, which requires CRI-O {core_text.dotted(CDI_SINCE)} or newer."
             )
-        elif request.enable_cdi and self.current.cdi_dirs() == []:
-            file = self.current.defining_file(crio_config.CDI_DIRS) if self.current.flagged_cdi is None else None
-            self.warnings.append(
-                f"{file.path if file else self._unit_path()}: cdi_spec_dirs is empty, so CRI-O finds no CDI devices."
-                " Remove cdi_spec_dirs, or add the directories."
-            )
 
     # -- absent --------------------------------------------------------------------------------------------------
 

@@ -221,7 +221,8 @@ class K3sPlanner:
                 f" this collection does not restart {self.title} when NVIDIA's programs change. {_OVERRIDE_ADVICE}"
             )
         self.warnings += [warning for name in _requested(request) for warning in self._of_program(name, request)]
-        if isinstance(request.enable_cdi, bool) and state.cdi is not None and request.enable_cdi is not state.cdi:
+        unchangeable = isinstance(request.enable_cdi, bool) and not state.has_empty_cdi_folders
+        if unchangeable and state.cdi is not None and request.enable_cdi is not state.cdi:
             self.warnings.append(
                 f"{errors.option:enable_cdi} has no effect: CDI is {'on' if state.cdi else 'off'} in the containerd of"
                 f" {self.title}, and this collection does not change that."

@@ -81,10 +81,18 @@ def test_each_rule(host: HostFS, parts: dict[str, t.Any], name: str, severity: s
 
 
 @pytest.mark.parametrize(
-    ("flavor", "advice"), [("system", "nvidia_runtime_enable_cdi: true"), ("rke2", "Upgrade RKE2")]
+    ("flavor", "folders", "advice"),
+    [
+        ("system", None, "nvidia_runtime_enable_cdi: true"),
+        ("system", ["/etc/cdi"], "nvidia_runtime_enable_cdi: true"),
+        ("rke2", None, "Upgrade RKE2"),
+        ("system", [], "Remove the empty list cdi_spec_dirs"),
+        ("rke2", [], "Remove the empty list cdi_spec_dirs"),
+    ],
 )
-def test_what_switches_cdi_on(host: HostFS, flavor: str, advice: str) -> None:
-    parts = {"engines": [containerd(flavor=flavor, live={"cdi": False, "version": "2.1.4"})]}
+def test_what_switches_cdi_on(host: HostFS, flavor: str, folders: list[str] | None, advice: str) -> None:
+    live = {"cdi": False, "version": "2.1.4"}
+    parts = {"engines": [containerd(flavor=flavor, cdi_directories=folders, live=live)]}
     (found,) = [one for one in findings_of(host, healthy_host(**parts)) if one["id"] == "cdi-off"]
     assert advice in found["advice"]
 

@@ -251,8 +251,13 @@ def test_refuses_an_empty_list_of_directories(tmp_path: Path, engine: str, versi
             tree.present(register=False, enable_cdi=enable_cdi)
         assert "enable_cdi: true" not in str(caught.value)
         assert tree.files() == before
+    result = tree.present(register=True, enable_cdi=True)
+    (warning,) = [text for text in result.warnings if "enable_cdi" in text]
+    assert (result.cdi, "Remove the empty list cdi" in warning) == (False, True)
+    assert not any("enable_cdi" in text for text in tree.present(register=True).warnings)
     tree.write(path, text.replace('""', "").replace("[]", '["/etc/cdi"]'))
     assert tree.present(register=False).cdi
+    assert not any("enable_cdi" in text for text in tree.present(register=True, enable_cdi=True).warnings)
 
 
 def test_containerd_that_uses_the_usual_directories_for_an_empty_list(tmp_path: Path) -> None:
@@ -267,6 +272,8 @@ def test_refuses_an_empty_list_of_k3s(tmp_path: Path) -> None:
     node.write("/etc/k3s-cdi.toml", f"{CRI_3}cdi_spec_dirs = []\n")
     with pytest.raises(NvidiaError, match="Remove cdi_spec_dirs from its files"):
         node.present(register=False)
+    (warning,) = [text for text in node.present(enable_cdi=True).warnings if "enable_cdi" in text]
+    assert "Remove the empty list cdi_spec_dirs" in warning
 
 
 def test_refuses_docker_of_unknown_version(tmp_path: Path) -> None:

@@ -374,6 +374,15 @@ def test_a_distribution_that_decides_about_cdi(cri: Cri) -> None:
     assert "K3s" in found.engine.cdi_advice
 
 
+@pytest.mark.parametrize(("folders", "advice"), [([], "empty list cdi-spec-dirs"), (["/etc/cdi"], "")])
+def test_an_empty_list_of_directories(docker: Docker, folders: list[str], advice: str) -> None:
+    docker.write(
+        "/etc/docker/daemon.json", json.dumps({"features": {"cdi": bool(not folders)}, "cdi-spec-dirs": folders})
+    )
+    engine = docker.find("web").engine
+    assert (engine.cdi, advice in engine.cdi_advice, bool(engine.cdi_advice)) == (False, True, bool(advice))
+
+
 @pytest.mark.parametrize("name", ["main", "training-0/main", "default/training-0/main", ONE, "3a3a"])
 def test_cri(cri: Cri, name: str) -> None:
     found = cri.find(name).container
