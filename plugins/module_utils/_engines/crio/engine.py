@@ -121,7 +121,7 @@ class Crio(toml_plan.TomlEngine):
         files = crio_config.CrioFiles.of(context)
         file = files.default_file()
         if context.unit is not None and files.flagged_default is not None:
-            return context.unit.path
+            return f"the unit {context.unit.name}"
         return file.path if file is not None else context.path
 
     def required_action(

@@ -210,7 +210,8 @@ class Docker(engines_base.EngineDefaults):
         unit, in_file = context.unit, _document(context).value(docker_plan.DEFAULT)
         if unit is None or in_file or not unit.flag_values("--default-runtime"):
             return context.path
-        return unit.path
+        # A drop-in of the unit may set the flag.
+        return f"the unit {unit.name}"
 
     def required_action(self, live: engines_base.LiveState, state: engines_base.ConfiguredState) -> engines_base.Action:
         return docker_plan.required_action(live, state)

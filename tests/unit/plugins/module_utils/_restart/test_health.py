@@ -105,7 +105,8 @@ K3S_GENERATED = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
 K0S_DROP_IN = "/etc/k0s/containerd.d/50.toml"
 MICROK8S = "/var/snap/microk8s/current/args/containerd-template.toml"
 CRIO_CONFIG, CRIO_DROP_IN = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d/50"
-DOCKER_UNIT, CRIO_UNIT, RKE2_UNIT = (f"/etc/systemd/system/{name}.service" for name in ("docker", "crio", "rke2-agent"))
+CRIO_UNIT, RKE2_UNIT = (f"/etc/systemd/system/{name}.service" for name in ("crio", "rke2-agent"))
+DOCKER_DROP_IN = "/etc/systemd/system/docker.service.d/runtime.conf"
 CRI_2 = 'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd]\n'
 CRI_3 = 'version = 3\n[plugins."io.containerd.cri.v1.runtime".containerd]\n'
 IMPORTS = 'version = 3\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
@@ -115,7 +116,10 @@ X = 'default_runtime_name = "x"\nruntimes.x.options.BinaryName = "/usr/bin/x"\n'
 SOURCES: dict[str, tuple[str, str, str, dict[str, str], str]] = {
     "docker": ("docker", "system", "28.5.2", {FILE: '{"default-runtime": "x"}'}, FILE),
     "docker, a flag": (
-        "docker", "system", "28.5.2", {DOCKER_UNIT: unit_of("/usr/bin/dockerd --default-runtime=x")}, DOCKER_UNIT,
+        "docker", "system", "28.5.2",
+        {"/usr/lib/systemd/system/docker.service": unit_of("/usr/bin/dockerd"),
+         DOCKER_DROP_IN: unit_of("/usr/bin/dockerd --default-runtime=x", "ExecStart=")},
+        "the unit docker.service",
     ),
     "containerd 1": ("containerd", "system", "1.7.24", {CONTAINERD_CONFIG: CRI_2 + X}, CONTAINERD_CONFIG),
     "containerd 2": (
@@ -142,7 +146,7 @@ SOURCES: dict[str, tuple[str, str, str, dict[str, str], str]] = {
     ),
     "crio, a variable": (
         "crio", "system", "1.33.0",
-        {CRIO_UNIT: unit_of("/usr/bin/crio", "Environment=CONTAINER_DEFAULT_RUNTIME=x")}, CRIO_UNIT,
+        {CRIO_UNIT: unit_of("/usr/bin/crio", "Environment=CONTAINER_DEFAULT_RUNTIME=x")}, "the unit crio.service",
     ),
 }  # fmt: skip
 
