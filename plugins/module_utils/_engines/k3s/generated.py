@@ -181,22 +181,25 @@ class GeneratedConfig:
         return [*(file.path for file in self._files.files), *([self.template] if self.template is not None else [])]
 
     def state(self) -> engines_base.ConfiguredState:
-        """Return the state of a containerd that was started with this file, empty if there is no file yet."""
+        """Return the state of a containerd that was started with this file; without a file, only whether CDI is on."""
         state = containerd_plan.configured_state(self._files)
         default = None if state.default_runtime == containerd_runtimes.BUILTIN_DEFAULT else state.default_runtime
         cdi = False if state.cdi_folders == () else self._cdi()
-        return state._replace(default_runtime=default, cdi=cdi if self._files.main.data else None)
+        return state._replace(default_runtime=default, cdi=cdi)
 
     def _cdi(self) -> bool | None:
-        """Return whether CDI is on, None if that depends on the release, which is unknown.
+        """Return whether CDI is on, None if that depends on the release, which is unknown, or on an unread template.
 
         The template of the distribution has no setting of CDI (see ``flavors``), so the default of containerd applies.
         """
         found = toml_plan.lookup(self._files.cri(), containerd_runtimes.CDI)
         if isinstance(found, bool):
             return found
-        if self._files.version >= _CDI_BY_DEFAULT_SINCE:
+        generated = bool(self._files.main.data)
+        if generated and self._files.version >= _CDI_BY_DEFAULT_SINCE:
             return True
+        if not generated and self.template is not None:
+            return None
         release = release_of(self._context.version)
         return None if release is None else _has_feature(release, _CONTAINERD_2)
 

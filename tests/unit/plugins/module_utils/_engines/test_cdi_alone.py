@@ -207,6 +207,11 @@ def test_refuses_a_distribution_that_switches_cdi_off(
         # It has no effect there.
         assert "enable_cdi: true" not in str(caught.value)
     assert node.files() == before
+    if not generated:
+        # Before the first start.
+        node.path(f"{node.data}/agent/etc/containerd/config.toml").unlink()
+        with pytest.raises(NvidiaError, match="Upgrade"):
+            node.present(register=False)
     # What the advice says helps.
     node.release = "1.34.1"
     node.generate("nvidia", version=3)

@@ -158,13 +158,17 @@ def test_find_programs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("program", ["k3s", "rke2"])
-def test_no_generated_file(tmp_path: Path, program: str) -> None:
-    node = RancherHost(tmp_path, program)
+@pytest.mark.parametrize(("release", "cdi"), [("1.30.4", False), ("1.34.1", True), ("", None), ("1.7.24", None)])
+def test_no_generated_file(tmp_path: Path, program: str, release: str, cdi: bool | None) -> None:
+    node = RancherHost(tmp_path, program, release=release)
     node.unit()
     assert node.state().paths() == {"nvidia": NVIDIA}
     assert node.state().default_runtime is None
-    assert node.state().cdi is None
+    assert node.state().cdi is cdi
     assert RancherHost(tmp_path / "none", toolkit=False).state().runtimes == {}
+    # It decides about CDI, and is no TOML.
+    node.write(f"{node.data}/agent/etc/containerd/config.toml.tmpl", '{{ template "base" . }}\nenable_cdi = true\n')
+    assert node.state().cdi is None
 
 
 @pytest.mark.parametrize("version", [2, 3])
