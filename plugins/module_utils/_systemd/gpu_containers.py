@@ -61,7 +61,10 @@ _STORAGE_FILES = ("/etc/containers/storage.conf", "/usr/share/containers/storage
 
 
 class _Directory(t.NamedTuple):
-    """A directory that ``key`` in ``files`` can change, and ``flag`` of ``program`` in the unit ``service``."""
+    """A directory that ``key`` in ``files`` can change, and ``flag`` of ``program`` in the unit ``service``.
+
+    ``config_flags`` of the program name another file.
+    """
 
     usual: str
     key: str
@@ -69,18 +72,22 @@ class _Directory(t.NamedTuple):
     service: str = ""
     program: str = ""
     flag: str = ""
+    config_flags: tuple[str, ...] = ()
 
 
 # Sources: containerd-config.toml(5), dockerd(8), crio.conf(5), and containers-storage.conf(5).
 _STATE = _Directory(
-    "/run/containerd", "state", ("/etc/containerd/config.toml",), "containerd.service", "containerd", "--state"
-)
+    "/run/containerd", "state", ("/etc/containerd/config.toml", "/etc/containerd/conf.d/*"),
+    "containerd.service", "containerd", "--state", ("--config", "-c"),
+)  # fmt: skip
 _EXEC_ROOT = _Directory(
-    "/run/docker", "exec-root", ("/etc/docker/daemon.json",), "docker.service", "dockerd", "--exec-root"
-)
+    "/run/docker", "exec-root", ("/etc/docker/daemon.json", "/var/snap/docker/current/config/daemon.json"),
+    "docker.service", "dockerd", "--exec-root", ("--config-file",),
+)  # fmt: skip
 _RUN_ROOT = _Directory(
-    "/run/containers/storage", "runroot", (*_STORAGE_FILES, "/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*")
-)
+    "/run/containers/storage", "runroot", (*_STORAGE_FILES, "/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*"),
+    "crio.service", "crio", "--runroot", ("--config", "-c"),
+)  # fmt: skip
 _GRAPH_ROOT = _Directory("/var/lib/containers/storage", "graphroot", _STORAGE_FILES)
 
 
@@ -91,12 +98,14 @@ def _paths(host: hostfs.HostFS, directory: _Directory) -> list[str]:
     """
     # TOML or JSON. A path with a wildcard is none that an engine would use.
     setting = re.compile(rf"""(?:^|[{{,])\s*"?{directory.key}"?\s*[=:]\s*["'](/[^"'*?\[\\]*)["']""", re.MULTILINE)
-    found = [directory.usual]
-    for file in (file for pattern in directory.files for file in host.glob(pattern)):
-        found += setting.findall(host.read_text(file))
+    found, files = [directory.usual], [file for pattern in directory.files for file in host.glob(pattern)]
     with contextlib.suppress(errors.HostError):
         unit = systemd_units.load_unit(host, directory.service, directory.program) if directory.service else None
-        found += unit.flag_values(directory.flag) if unit is not None else []
+        if unit is not None:
+            found += unit.flag_values(directory.flag)
+            files += filter(posixpath.isabs, unit.flag_values(*directory.config_flags))
+    for file in files:
+        found += setting.findall(host.read_text(file))
     resolved = []
     for path in filter(posixpath.isabs, found):
         # Two names of a directory, such as /run and /var/run, must not yield a container twice.

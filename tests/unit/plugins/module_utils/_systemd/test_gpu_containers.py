@@ -132,6 +132,27 @@ UNITS = "usr/lib/systemd/system"
             "",
             "containerd",
         ),
+        (
+            "etc/containerd/conf.d/50.toml",
+            'version = 2\nstate = "/srv/run"\n',
+            f"srv/run/{TASKS}/k8s.io/{ID}",
+            "",
+            "containerd",
+        ),
+        (
+            "var/snap/docker/current/config/daemon.json",
+            '{"exec-root":"/srv/run"}',
+            f"srv/run/{DAEMON}",
+            "",
+            "docker",
+        ),
+        (
+            f"{UNITS}/crio.service",
+            "[Service]\nExecStart=/usr/bin/crio --runroot=/srv/run\n",
+            f"srv/run/{OVERLAY}",
+            "",
+            "crio",
+        ),
     ],
 )
 def test_a_configured_directory(*, host: Host, path: str, text: str, folder: str, pid_folder: str, engine: str) -> None:
@@ -144,6 +165,25 @@ def test_a_configured_directory(*, host: Host, path: str, text: str, folder: str
     (found,) = find_bundles(on_host, ID)
     assert (found.engine, found.folder, found.pid) == (engine, f"/{folder}", 379)
     assert any(found.folder.startswith(f"{known}/") for known in bundle_folders(on_host))
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "folder"),
+    [
+        ("containerd --config /srv/own", 'state = "/srv/run"\n', f"{TASKS}/k8s.io/{ID}"),
+        ("containerd -c /srv/own", 'state = "/srv/run"\n', f"{TASKS}/k8s.io/{ID}"),
+        ("dockerd --config-file=/srv/own", '{"exec-root": "/srv/run"}', DAEMON),
+        ("crio -c /srv/own", '[crio]\nrunroot = "/srv/run"\n', OVERLAY),
+    ],
+)
+def test_a_configured_directory_in_another_file(host: Host, command: str, text: str, folder: str) -> None:
+    host.put(f"srv/run/{folder}/config.json", bundle())
+    host.put(f"srv/run/{folder}/{'pidfile' if folder == OVERLAY else 'init.pid'}", "379")
+    host.put("srv/own", text)
+    assert host.running() == []
+    program = command.partition(" ")[0]
+    host.put(f"{UNITS}/{program.replace('dockerd', 'docker')}.service", f"[Service]\nExecStart=/usr/bin/{command}\n")
+    assert len(host.running()) == 1
 
 
 @pytest.mark.parametrize("text", ['{"exec-root": 5}', '{"exec-root": "run"}', '{"exec-root": "/*"}', "exec-root", "{"])
