@@ -106,7 +106,8 @@ def _klog(line: str) -> str:
         return text
     pod: dict[str, t.Any] = json_data.get(data, "pod", {})
     fields = {**data, "pod": "/".join(json_data.get(pod, key, "") for key in ("namespace", "name"))}
-    return " ".join(f"{key}={json.dumps(value)}" for key, value in fields.items() if isinstance(value, str))
+    texts = {key: json.dumps(value, ensure_ascii=False) for key, value in fields.items() if isinstance(value, str)}
+    return " ".join(f"{key}={text}" for key, text in texts.items())
 
 
 def _unquoted(text: str) -> str:

@@ -73,6 +73,10 @@ def test_json_that_is_no_error_of_the_pod(tmp_path: Path, line: str) -> None:
     assert reason(Node(tmp_path), f"{JSON}\n{line}") == REASON
 
 
+def test_a_sign_beyond_ascii_in_json(tmp_path: Path) -> None:
+    assert reason(Node(tmp_path), JSON.replace(json.dumps(REASON), '"can\u2019t"')) == "can\u2019t"
+
+
 def test_the_container_in_json(tmp_path: Path) -> None:
     line = JSON.replace(json.dumps(REASON), '"timeout", "containerName": "cuda"')
     node = Node(tmp_path)
