@@ -47,6 +47,11 @@ def require_trusted_folder(host: hostfs.HostFS, parameter: str, folder: str) -> 
     _require_trusted(host, parameter, folder, _places(host, folder))
 
 
+def is_trusted_folder(host: hostfs.HostFS, folder: str) -> bool:
+    """Return whether no other user can replace files in ``folder`` or a directory above it on the host."""
+    return _first_untrusted(_places(host, folder), _owners(host.live)) is None
+
+
 def require_trusted_file(host: hostfs.HostFS, parameter: str, file: str) -> None:
     """Raise HostError if another user can replace ``file``, which may be missing, or the target of a link there.
 

@@ -439,8 +439,7 @@ class _Explainer:
         if host.config_problem or invalid:
             problem = f"The toolkit does not start any container with {host.config_path}"
             reason = host.config_problem or f"{problem}: {invalid}"
-            advice = "Correct the file, or create it again with `nvidia-ctk --quiet config --output FILE`."
-            return explain_result.failed(SETTINGS, "config-invalid", reason, advice)
+            return explain_result.failed(SETTINGS, "config-invalid", reason, runtime_settings.CORRECT_FILE)
         if visible.refused:
             return self._refused(visible)
         if not visible.devices:

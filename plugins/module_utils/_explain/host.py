@@ -229,11 +229,7 @@ def _own_dir(program: str, host: hostfs.HostFS) -> str:
     if not engines_base.is_nvidia_program(program) or not program.startswith("/"):
         return ""
     folder = posixpath.dirname(program)
-    try:
-        trusted_paths.require_trusted_folder(host, "runtime_dir", folder)
-    except errors.HostError:
-        return ""
-    return folder
+    return folder if trusted_paths.is_trusted_folder(host, folder) else ""
 
 
 def _settings(host: hostfs.HostFS, path: str, version: str | None) -> tuple[runtime_settings.RuntimeSettings, str]:

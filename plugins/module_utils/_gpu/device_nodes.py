@@ -119,6 +119,12 @@ def node_in(folder: str, node: str) -> str:
     return folder + node[len(DEV) :]
 
 
+def missing_in(folder: str, nodes: t.Iterable[str], host: hostfs.HostFS) -> list[str]:
+    """Return the paths in ``folder``, as node_in() returns them, of those ``nodes`` that it lacks."""
+    paths = (node_in(folder, node) for node in nodes)
+    return [path for path in paths if not host.exists(path)]
+
+
 def node_in_containers(path: str) -> str:
     """Return the path that containers have for the node ``path`` of the host."""
     return path[len(_root_of(path)) :]

@@ -122,10 +122,13 @@ def active_unit(host: hostfs.HostFS, services: t.Sequence[str], program: str, co
 
     The first unit is a server's. RKE2's tarball installs the units of server and agent on every node.
     """
-    running = [name for name in services if _runs(host, name, program, containerd)]
-    enabled = [name for name in services if systemd_units.is_enabled(host, name)]
-    existing = [name for name in services if systemd_units.unit_file(host, name) is not None]
-    return [*running, *enabled, *existing, *services][0]
+    # Most hosts run it, and need no search of the links that enable a unit.
+    checks: tuple[t.Callable[[str], bool], ...] = (
+        lambda name: _runs(host, name, program, containerd),
+        lambda name: systemd_units.is_enabled(host, name),
+        lambda name: systemd_units.unit_file(host, name) is not None,
+    )
+    return next((name for check in checks for name in services if check(name)), services[0])
 
 
 def _runs(host: hostfs.HostFS, name: str, program: str, containerd: str) -> bool:

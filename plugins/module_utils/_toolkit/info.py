@@ -184,9 +184,7 @@ class _ToolkitReport:
 
     def describe_other(self, folder: str, in_directory: _DirectoryInstallation | None) -> dict[str, t.Any]:
         """Return the fields about the toolkit in ``folder``, a directory that the configuration of an engine names."""
-        try:
-            trusted_paths.require_trusted_folder(self._host, "runtime_dir", folder)
-        except errors.HostError:
+        if not trusted_paths.is_trusted_folder(self._host, folder):
             # Another user, such as that of a rootless engine, can replace the programs.
             self._run = _run_nothing
         found = self._programs(folder, in_directory if folder == self._directory else None)

@@ -94,9 +94,7 @@ def version_in(folder: str, host: hostfs.HostFS, run: core_plan.Runner) -> str |
 
     No program is run if another user can change ``folder``, which may be a path in the file of a rootless engine.
     """
-    try:
-        trusted_paths.require_trusted_folder(host, "runtime_dir", folder)
-    except errors.HostError:
+    if not trusted_paths.is_trusted_folder(host, folder):
         return None
     program = host.find_executable([f"{folder}/nvidia-ctk", "nvidia-ctk"])
     return None if program is None else run_version([program], host, run).version

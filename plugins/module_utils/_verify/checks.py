@@ -30,7 +30,6 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
 
 
-_CORRECT_CONFIG = "Correct the file, or create it again with `nvidia-ctk --quiet config --output FILE`."
 DRIVER, DEVICES, TOOLKIT, CONFIG, CDI = "driver", "device nodes", "toolkit", "config.toml", "CDI"
 
 # The number of reasons that a message lists.
@@ -134,7 +133,7 @@ class GpuChecks:
             detail = "The GPU of this host is part of a Tegra, whose device nodes cannot be checked."
             return failed(DEVICES, detail, f"Use {errors.option:level}: engine.")
         folder = device_nodes.dev_directory(self._host, driver_roots or [self.settings().driver_root or "/"])
-        missing = self._missing_nodes(folder, device_nodes.NEEDED_NODES)
+        missing = device_nodes.missing_in(folder, device_nodes.NEEDED_NODES, self._host)
         if missing:
             command = device_nodes.command_for_node(missing[-1])
             return failed(DEVICES, f"Missing device nodes: {', '.join(missing)}.", f"Run `{command}` as root.")
@@ -145,7 +144,7 @@ class GpuChecks:
         if not gpus:
             detail = f"{procfs.GPUS} has no GPU, or only excluded ones: the driver has found no GPU that it uses."
             return failed(DEVICES, detail, "Read the kernel's log.")
-        missing = self._missing_nodes(folder, [f"/dev/nvidia{gpu.minor}" for gpu in gpus])
+        missing = device_nodes.missing_in(folder, [f"/dev/nvidia{gpu.minor}" for gpu in gpus], self._host)
         if missing:
             command = device_nodes.command_for_node(missing[-1])
             detail = (
@@ -153,10 +152,6 @@ class GpuChecks:
             )
             return failed(DEVICES, detail, f"Run `{command}` as root, which creates them.")
         return passed(DEVICES, f"All device nodes exist. GPUs: {len(gpus)}.")
-
-    def _missing_nodes(self, folder: str, nodes: t.Iterable[str]) -> list[str]:
-        paths = (device_nodes.node_in(folder, node) for node in nodes)
-        return [path for path in paths if not self._host.exists(path)]
 
     # -- the toolkit ---------------------------------------------------------------------------------------------
 
@@ -206,11 +201,7 @@ class GpuChecks:
             settings = runtime_settings.read(self._host, path, version)
         except errors.ConfigurationError as error:
             line = f", line {error.line}" if error.line is not None else ""
-            return failed(
-                CONFIG,
-                f"{error.path}{line}: {error.problem}.",
-                _CORRECT_CONFIG,
-            )
+            return failed(CONFIG, f"{error.path}{line}: {error.problem}.", runtime_settings.CORRECT_FILE)
         except errors.HostError as error:
             return failed(CONFIG, str(error))
         except errors.NvidiaError as error:
@@ -223,7 +214,7 @@ class GpuChecks:
         invalid = settings.invalid or ("" if has_mode else settings.invalid_mode)
         if invalid:
             detail = f"NVIDIA's runtime starts no container with {path}: {invalid}."
-            return failed(CONFIG, detail, _CORRECT_CONFIG)
+            return failed(CONFIG, detail, runtime_settings.CORRECT_FILE)
         return passed(CONFIG, f"{path} is valid.")
 
     def _config_file(self) -> str:

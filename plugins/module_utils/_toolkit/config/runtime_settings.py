@@ -22,6 +22,8 @@ AUTO, LEGACY = "auto", "legacy"
 # hook and by all modes.
 _UNIFIED = toolkit_settings.JIT_CDI_SINCE
 HOOK, CLI, CTK = "nvidia-container-runtime-hook", "nvidia-container-cli", "nvidia-ctk"
+# The advice for a config.toml with which the runtime starts no container.
+CORRECT_FILE = "Correct the file, or create it again with `nvidia-ctk --quiet config --output FILE`."
 ALL_CAPABILITIES = frozenset(("compat32", "compute", "display", "graphics", "ngx", "utility", "video"))
 
 
