@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The refusal of a task without root's privileges."""
+"""The requirements of nvidia_container_info: root's privileges, and engines that later tasks can configure."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ pytest.importorskip("ansible.module_utils.basic")
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._tasks import container_info
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+    Run = t.Callable[..., dict[str, t.Any]]
 
 
 @pytest.mark.parametrize(
@@ -43,3 +48,94 @@ def test_requires_root(monkeypatch: pytest.MonkeyPatch, user: int, params: dict[
             container_info.describe(module, lambda *_args, **_options: {})
     else:
         assert container_info.describe(module, lambda *_args, **_options: {}) == {}
+
+
+# -- required engines --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def inspect(tmp_path: Path, run_module: Run) -> Run:
+    """Return a function that inspects a tree with Docker, whose files are read."""
+    for name in ("etc/docker", "sys/bus/pci/devices"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("dockerd", "docker"):
+        program = tmp_path / "usr/bin" / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.touch(mode=0o755)
+
+    def run(live: bool = False, subset: str = "engines,toolkit", check: bool = False, **required: t.Any) -> t.Any:
+        return run_module(
+            "nvidia_container_info",
+            host_root=str(tmp_path),
+            host_root_live=live,
+            gather_subset=subset,
+            require_engines=required,
+            _ansible_check_mode=check,
+        )
+
+    return run
+
+
+def test_without_the_option_no_users_are_returned(inspect: Run, run_module: Run, tmp_path: Path) -> None:
+    assert inspect()["users_to_inspect"] == []
+    report = run_module("nvidia_container_info", host_root=str(tmp_path), gather_subset="engines")
+    assert "users_to_inspect" not in report
+    assert [engine["target"] for engine in report["engines"] if engine["installed"]] == ["docker"]
+
+
+def test_the_engines_must_be_inspected(inspect: Run) -> None:
+    failed = inspect(subset="toolkit")
+    assert failed["failed"] is True
+    assert failed["msg"] == "require_engines needs engines in gather_subset. Add it."
+
+
+@pytest.mark.parametrize(
+    ("live", "check", "refused"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_a_named_engine_that_the_host_lacks(inspect: Run, live: bool, check: bool, refused: bool) -> None:
+    """In check mode and in an offline tree, it may be installed later."""
+    result = inspect(live=live, check=check, names=["docker", "crio"])
+    assert result.get("failed", False) is refused
+    assert not refused or result["msg"].startswith("nvidia_runtime_engines names crio, which this host does not have.")
+
+
+@pytest.mark.parametrize(("without_gpu", "refused"), [(True, True), (False, False)])
+def test_a_host_without_a_gpu_may_need_no_engine(inspect: Run, without_gpu: bool, refused: bool) -> None:
+    result = inspect(live=True, names=["crio"], users=["alice"], without_gpu=without_gpu)
+    assert result.get("failed", False) is refused
+    assert refused or (result["toolkit"]["gpu"]["present"], result["users_to_inspect"]) == (False, [])
+
+
+def test_a_host_whose_gpu_is_unknown_needs_its_engines(inspect: Run) -> None:
+    result = inspect(live=True, subset="engines", names=["crio"], without_gpu=False)
+    assert "which this host does not have" in result["msg"]
+
+
+def test_users_whose_engines_another_task_inspects(inspect: Run) -> None:
+    assert inspect(names=["docker/rootless/bob"], users=["alice"])["users_to_inspect"] == ["alice", "bob"]
+    assert inspect(users=["alice"], user="alice")["users_to_inspect"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "required", "messages"),
+    [
+        ("{", {}, ["daemon.json"]),
+        ("{", {"files": False}, []),
+        ("{", {"options": {}}, ["daemon.json"]),
+        ('{"runtimes": 1}', {}, []),
+        ('{"runtimes": 1}', {"options": {}}, ["daemon.json", "runtimes"]),
+        ("{}", {"options": {"runtime_name": "runc"}}, ["nvidia_runtime_name"]),
+        ("{}", {"options": {"config_mode": "drop"}}, ["require_engines.options: ", "config_mode"]),
+        ("{}", {"options": {}}, []),
+    ],
+)
+def test_a_later_change_that_is_refused(
+    inspect: Run, tmp_path: Path, text: str, required: dict[str, t.Any], messages: list[str]
+) -> None:
+    """With the options of the later task, its change is planned, and the message names the variables of its role."""
+    path = tmp_path / "etc/docker/daemon.json"
+    path.write_text(text, encoding="utf-8")
+    result = inspect(**required)
+    assert result.get("failed", False) is bool(messages)
+    assert all(message in result["msg"] for message in messages)
+    assert path.read_text(encoding="utf-8") == text
