@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The option targets, with which one task configures several engines, programs that are predicted, and pods."""
+"""The option targets, with which one task configures several engines, programs that are predicted, pods, packages."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import bundled
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._tasks import runtime_config
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.kubelet_hosts import Node
@@ -62,6 +63,54 @@ def test_an_error_does_not_prevent_the_other_engines(run_module: Run, tree: Path
     assert crio["changed"] is True
     assert "Unsupported target 'docker/k3s'. Supported: docker, " in unknown["error"]
     assert result["msg"] == f"docker: {docker['error']} | docker/k3s: {unknown['error']}"
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        ("docker", '{"proxies": {"http-proxy": "http://user:hidden-word@proxy"}}'),
+        ("crio", '[crio.runtime]\ndefault_env = ["HTTP_PROXY=http://user:hidden-word@proxy"]\n'),
+    ],
+)
+def test_secrets_in_files_are_hidden(run_module: Run, tree: Path, target: str, text: str) -> None:
+    path = tree / FILES[target]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    result = run_module("nvidia_runtime_config", targets=[target], host_root=str(tree))
+    assert result["changed"] is True
+    assert "hidden-word" in path.read_text(encoding="utf-8")
+    (entry,) = result["diff"]
+    assert "user:" not in entry["before"] + entry["after"]
+    assert "hidden-word" not in str(result)
+    assert "proxy" in entry["after"]
+
+
+def test_the_warnings_of_all_targets_are_returned(run_module: Run, tree: Path) -> None:
+    (tree / "etc/containerd").mkdir()
+    (tree / "etc/containerd/config.toml").write_text('disabled_plugins = ["cri"]\n', encoding="utf-8")
+    result = run_module("nvidia_runtime_config", targets=["docker", "containerd"], host_root=str(tree))
+    assert "failed" not in result
+    # Ansible returns more than a text since 2.19.
+    assert "/etc/containerd/config.toml: disabled_plugins" in str(result["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("nvidia_cdi_spec", {}),
+        ("nvidia_container_info", {}),
+        ("nvidia_runtime_config", {"engine": "docker"}),
+        ("nvidia_toolkit_install", {"source": "existing"}),
+        ("nvidia_toolkit_install", {"source": "directory", "state": "absent"}),
+    ],
+)
+def test_modules_use_the_packages_that_the_controller_sends(
+    run_module: Run, tree: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, str]
+) -> None:
+    found: dict[str, str] = {}
+    monkeypatch.setattr(bundled, "register", found.update)
+    run_module(name, host_root=str(tree), _bundled={"a": "packed"}, **options)
+    assert found == {"a": "packed"}
 
 
 def test_a_target_that_is_named_twice(run_module: Run, tree: Path) -> None:
