@@ -121,7 +121,7 @@ def node_in(folder: str, node: str) -> str:
 
 def missing_in(folder: str, nodes: t.Iterable[str], host: hostfs.HostFS) -> list[str]:
     """Return the paths in ``folder``, as node_in() returns them, of those ``nodes`` that it lacks."""
-    paths = (node_in(folder, node) for node in nodes)
+    paths = (node_in(folder, node) for node in dict.fromkeys(nodes))
     return [path for path in paths if not host.exists(path)]
 
 

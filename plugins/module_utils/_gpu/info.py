@@ -134,7 +134,7 @@ def _missing_nodes(host: hostfs.HostFS, gpus: t.Iterable[ScannedGpu], folder: st
     if procfs.has_other_nodes(host):
         return []
     nodes = [*device_nodes.NEEDED_NODES, *device_nodes.control_nodes(host)]
-    return device_nodes.missing_in(folder, dict.fromkeys([*nodes, *_gpu_nodes(host, gpus)]), host)
+    return device_nodes.missing_in(folder, [*nodes, *_gpu_nodes(host, gpus)], host)
 
 
 def _gpu_nodes(host: hostfs.HostFS, gpus: t.Iterable[ScannedGpu]) -> t.Iterator[str]:
@@ -237,7 +237,7 @@ def _query_nvml(
     """Return what NVML reports, or None and the reason. Raises HostError as query_nvml() does."""
     missing: list[str] = []
     if device_nodes.may_create_nodes(host):
-        missing = device_nodes.missing_in(folder, dict.fromkeys([_CONTROL_NODE, *_gpu_nodes(host, gpus)]), host)
+        missing = device_nodes.missing_in(folder, [_CONTROL_NODE, *_gpu_nodes(host, gpus)], host)
     reasons: list[errors.Problem] = []
     for number, root in enumerate(places.roots):
         if number == 0 or host.exists(root):
