@@ -24,6 +24,7 @@ class ActionModule(_controller_action.ControllerAction):
     """
 
     arguments = ARGUMENTS
+    refuses_facts = False
 
     def work(self, given: dict[str, t.Any], variables: dict[str, t.Any]) -> dict[str, t.Any]:
         tags = [*(variables.get("ansible_run_tags") or ()), *(variables.get("ansible_skip_tags") or ())]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _controller_action, _reports, _role_state
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _check, _controller_action, _reports, _role_state
 
 # The same as in plugins/modules/nvidia_host_summary.py.
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
@@ -29,7 +29,8 @@ class ActionModule(_controller_action.ControllerAction):
             # Some releases of ansible-core evaluate templates in what hosts have answered, if it comes from hostvars in
             # another way (CVE-2024-11079).
             known = {host: _role_state.table(variables["hostvars"].raw_get(host)) for host in hosts}
-            fails = {host: bool(_role_state.errors_of(known[host])) for host in hosts}
+            forged = {host for host in hosts if _check.facts_problems(known[host])}
+            fails = {host: host in forged or bool(_role_state.errors_of(known[host])) for host in hosts}
             line = _reports.line_of_batch(variables, fails, sys.argv)
             return {"changed": False, "msg": line, "_ansible_verbose_always": True}
         lines = _reports.lines_of(variables)

@@ -69,8 +69,8 @@ class ActionModule(BundledAction):
         targets = _names(self._task.args.get("targets"))
         if _SELECTED in targets:
             return result
-        # A task with async has no result yet.
-        if targets and not result.get("skipped") and not self._task.async_val:
+        # A task with async that does not wait has no result yet.
+        if targets and not result.get("skipped") and (not self._task.async_val or result.get("finished")):
             result["engines"] = _complete(targets, result)
         return result
 
@@ -115,9 +115,8 @@ class _RoleTask:
         selection = self._selection()
         if isinstance(selection, dict):
             return selection
-        errors = self._state.setting_errors(selection)
-        if errors:
-            return {"failed": True, "changed": False, "msg": " ".join(errors)}
+        if selection.errors:
+            return {"failed": True, "changed": False, "msg": " ".join(selection.errors)}
         targets = selection.targets
         if self._user:
             own = engine_selection.target_of(self._user)

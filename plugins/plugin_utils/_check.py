@@ -20,7 +20,13 @@ from ansible import constants
 from ansible.errors import AnsibleError, AnsibleUndefinedVariable
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _role_state, _settings, _templates, _value_shapes
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import (
+    _controller_variables,
+    _role_state,
+    _settings,
+    _templates,
+    _value_shapes,
+)
 
 if t.TYPE_CHECKING:
     from ansible.plugins.action import ActionBase
@@ -28,15 +34,8 @@ if t.TYPE_CHECKING:
 _COLLECTION = Path(__file__).resolve().parents[2]
 # Read here, since Ansible imports an action plugin once, before it forks for the hosts.
 KNOWN = _settings.known_variables(_COLLECTION)
-# The variables of the roles that name files of the controller.
-_CONTROLLER_FILES = (
-    "nvidia_toolkit_source",
-    "nvidia_toolkit_src",
-    "nvidia_toolkit_files",
-    "nvidia_toolkit_files_on",
-    "nvidia_runtime_before_restart",
-    "nvidia_runtime_after_restart",
-)
+# The variables that no fact may set, and those in which later tasks find the results of earlier ones.
+_NO_FACTS = _controller_variables.controller_variables(_COLLECTION, KNOWN.settings) | KNOWN.internal
 # The playbook that runs without the check, and without roles.
 AUDIT = "audit"
 OWN_VARIABLES = "nvidia_own_variables"
@@ -61,11 +60,14 @@ def check(action: ActionBase, variables: t.Mapping[str, t.Any], own: t.Collectio
 
     Args:
         action: The action of the task.
-        variables: The variables of the host, of which only those of the roles are evaluated.
+        variables: The variables of the host, of which only those of the roles are evaluated. Those of facts are checked
+            by the roles, where they stop only this host.
         own: The user's own variables, which are not checked.
     """
-    errors, warnings = _settings.name_problems(_names(variables), KNOWN, own)
-    values = _values(action, variables, KNOWN.settings)
+    names = _names(variables)
+    errors, warnings = _settings.name_problems(names, KNOWN, own)
+    known = {name: value for name, value in variables.items() if name in names or name not in KNOWN.settings}
+    values = _values(action, known, KNOWN.settings)
     errors += _value_problems(action, values, one_tree=True)
     if not errors:
         _remember(variables, _settings_in(variables), values.unknown)
@@ -80,13 +82,13 @@ def check_for_role(action: ActionBase, variables: t.Mapping[str, t.Any]) -> Prob
     # No public attribute has the role of a task, the roles of a play, or their variables.
     role: t.Any = getattr(action._task, "_role", None)  # noqa: SLF001
     if role is None and variables.get(_role_state.PLAY) == AUDIT:
-        return Problems(_values(action, variables, KNOWN.named[AUDIT]).errors, [])
+        return Problems(facts_problems(variables) + _values(action, variables, KNOWN.named[AUDIT]).errors, [])
     if role is None or not _is_own(role):
         return Problems([], [])
     needs_always = _role_state.PLAY in variables or _name(role) == _NEEDS_ALWAYS
     if needs_always and "always" in (variables.get("ansible_skip_tags") or ()):
         return Problems([_SKIPS_ALWAYS], [])
-    errors = _facts_problems(variables)
+    errors = facts_problems(variables)
     checked, views = _checked(variables), _views(role, variables)
     unchecked = [view for view in views if checked is None or not view.lines() <= checked]
     if not unchecked:
@@ -176,16 +178,12 @@ def _names(variables: t.Mapping[str, t.Any]) -> set[str]:
     return set(variables) - set(variables.get("ansible_facts") or {})
 
 
-def _facts_problems(variables: t.Mapping[str, t.Any]) -> list[str]:
-    """Refuse facts that name files of the controller.
-
-    A fact has precedence over the inventory, and a hostile host can return one in the result of any module of Ansible.
-    """
-    facts = variables.get("ansible_facts") or {}
-    found = [name for name in _CONTROLLER_FILES if name in facts]
+def facts_problems(variables: t.Mapping[str, t.Any]) -> list[str]:
+    """Refuse facts of a host that name files of the controller, or that decide about other hosts."""
+    found = _controller_variables.chosen_by_facts(_NO_FACTS, variables.get("ansible_facts") or {})
     if not found:
         return []
-    problem = "set by facts of this host, which must not name files of the controller"
+    problem = "set by facts of this host, which must not name files of the controller, nor decide about other hosts"
     advice = (
         "Set them in the inventory or in the play, not as cacheable facts, and remove the facts of this host from the"
         " fact cache."

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _results
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _check, _results
 
 
 class ControllerAction(ActionBase):
     """An action that checks its options and then calls work().
 
     ``arguments`` are the options, the same as in the documentation of the module. ``rules`` are the rules for several
-    options, such as ``required_if``.
+    options, such as ``required_if``. ``refuses_facts`` is false for an action that must not fail because of a fact: a
+    host that fails in the check of the variables stops all hosts.
     """
 
     TRANSFERS_FILES = False
@@ -28,13 +30,17 @@ class ControllerAction(ActionBase):
     _supports_check_mode = True
     arguments: t.ClassVar[dict[str, dict[str, t.Any]]]
     rules: t.ClassVar[dict[str, t.Any]] = {}
+    refuses_facts = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result: dict[str, t.Any] = super().run(tmp, task_vars)
         _validation, given = self.validate_argument_spec(  # type: ignore[no-untyped-call]
             argument_spec=self.arguments, **self.rules
         )
-        return _results.cleaned({**result, **self.work(given, task_vars or {})}, keep_lines=True)
+        problems = _check.facts_problems(task_vars or {})
+        if problems and self.refuses_facts:
+            raise AnsibleActionFail(" ".join(problems))
+        return _results.cleaned({**result, **self.work(given, task_vars or {})})
 
     def work(self, given: dict[str, t.Any], variables: dict[str, t.Any]) -> dict[str, t.Any]:
         """Return the result. ``given`` are the options of the task, ``variables`` the variables of the host."""

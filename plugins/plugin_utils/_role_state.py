@@ -26,7 +26,6 @@ _USERS = ("nvidia_toolkit_user", "nvidia_runtime_user", "nvidia_audit_user")
 _ENTRY = "nvidia_runtime_entry"
 # Ansible sets this to the name of the variable of a loop.
 LOOP_VAR = "ansible_loop_var"
-_HOOKS = ("nvidia_runtime_before_restart", "nvidia_runtime_after_restart")
 # A setting of the toolkit, in its section features.
 _CUDA_COMPAT = "disable-cuda-compat-lib-hook"
 # The settings of the role that each entry of the plan contains.
@@ -106,20 +105,6 @@ class RoleState:
         found = self.inspection() if inspection is None else inspection
         users = {**self.engines_of_users(), **(of_users or {})}
         return _engine_selection.select(self.selects, tables((found or {}).get("engines")), users)
-
-    def setting_errors(self, selection: _engine_selection.Selection) -> list[str]:
-        """Return the reasons not to configure anything on this host.
-
-        A fact has precedence over the inventory, and a hostile host can return one in the result of any module of
-        Ansible.
-        """
-        facts = table(self.variables.get("ansible_facts"))
-        hooks = [name for name in _HOOKS if name in facts]
-        from_facts = (
-            f"{', '.join(hooks)}: set by facts of this host, which must not name files of the controller. Set them in"
-            " the inventory or in the play, and remove the facts of this host from the fact cache."
-        )
-        return [*([from_facts] if hooks else []), *selection.errors]
 
     def options(self) -> _restart_plan.Options:
         """Return the settings that decide about restarts."""

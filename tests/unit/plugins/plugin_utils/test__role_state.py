@@ -117,12 +117,6 @@ def test_users_and_selection() -> None:
     assert state().selection(OWN, {"alice": [engine("docker/rootless/alice")]}).targets[0] == "crio"
 
 
-def test_a_host_must_not_choose_tasks_of_the_controller() -> None:
-    found = state({"ansible_facts": {"nvidia_runtime_after_restart": "/x"}})
-    (error,) = found.setting_errors(found.selection())
-    assert error.startswith("nvidia_runtime_after_restart: set by facts of this host")
-
-
 @pytest.mark.parametrize(
     ("registered", "expected"),
     [
