@@ -1,17 +1,20 @@
 # Copyright (c) gpufleet.nvidia maintainers
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs all playbooks for hosts whose answers hold templates, and fails if Ansible evaluates one of them.
+"""Runs all playbooks for hosts that attack the controller, and fails if one of them succeeds.
 
     hostile_hosts.py ANSIBLE_PLAYBOOK    # in an environment in which Ansible finds the collection
 
 No module is executed: the interpreter of each host prints one of ANSWERS. Every string and every dictionary of an
-answer has a template that creates a file on the controller.
+answer has a template that creates a file on the controller. Answers also have keys that Ansible would execute, warnings
+that name other hosts, and control characters, in results of each kind (KINDS). Other hosts have facts in the cache that
+choose files of the controller (CACHED).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -82,6 +85,35 @@ module=${{module%.py}}
 : >"{called}/{name}.$module"
 cat "{answers}/$module.json" 2>/dev/null || cat "{answers}/.json"
 """
+
+
+# What a host adds to each of its results. The first keys change variables, other tasks and, in AWX, the next job.
+FORGED: dict[str, t.Any] = {
+    "ansible_stats": {"data": {"forged_stat": 1}}, "ansible_facts": {"forged_fact": 1},
+    "add_host": {"host_name": "forged_host", "groups": []}, "add_group": "forged_group", "_ansible_no_log": False,
+    "\x9b31m": "forged_key", "\u202eforged_key": {"\x9b31m": "\x9b31m"},
+    "warnings": ["other: forged warning \x9b31m"], "deprecations": [{"msg": "other: forged deprecation \u202e"}],
+}  # fmt: skip
+# The kinds of results: the keywords of the task, and what the host answers.
+ASYNC = {"ansible_job_id": "j1", "started": 1, "finished": 0, "results_file": "/x"}
+KINDS: dict[str, tuple[dict[str, t.Any], dict[str, t.Any]]] = {
+    "ok": ({}, {"changed": False, "diff": [{"before": "\x9b", "after": "\u202e", "before_header": "a\nb"}]}),
+    "check": ({"check_mode": True}, {"changed": True}),
+    "skipped": ({}, {"skipped": True, "msg": "skipped \x9b31m"}),
+    "failed": ({}, {"failed": True, "msg": "failed \x9b31m", "exception": "trace \u202e"}),
+    "large": ({}, {"changed": False, "summary": "large" * 2_000_000}),
+    "started": ({"async": 30, "poll": 0}, ASYNC),
+    "awaited": ({"async": 30, "poll": 1}, {**ASYNC, "finished": 1, "summary": "awaited"}),
+}  # fmt: skip
+# Facts in the cache of the first host: the playbook that reads them, and a text of the refusal.
+NO_HOSTS = "No hosts are named, so nothing was removed."
+CACHED: dict[str, tuple[str, str, str]] = {
+    "nvidia_audit_html": ("audit", "{elsewhere}/page.html", "nvidia_audit_html: set by facts of this host"),
+    "nvidia_audit_fail_on": ("audit", "never", "nvidia_audit_fail_on: set by facts of this host"),
+    "nvidia_audit_results": ("audit", "forged", "nvidia_audit_results: set by facts of this host"),
+    "nvidia_hosts": ("remove", "all", NO_HOSTS),
+    "ansible_limit": ("remove", "all", NO_HOSTS),
+}
 
 
 class Host(t.NamedTuple):
@@ -227,7 +259,7 @@ def attack(ansible_playbook: str, work: Path) -> list[str]:
     wrong += [f"no playbook has run the module {name}" for name in sorted(REACHED - set(os.listdir(work / CALLED)))]
     wrong += [f"a host has chosen where {name} is written" for name in os.listdir(work / ELSEWHERE)]
     wrong += ["a host has chosen a file of the controller"] if "/named_by_host" in done.stdout else []
-    refusals = ("nvidia_toolkit_files_on: set by facts", "nvidia_runtime_before_restart: set by facts")
+    refusals = ("nvidia_toolkit_source: set by facts", "nvidia_runtime_before_restart: set by facts")
     wrong += [f"no host was refused with {text}" for text in refusals if text not in done.stdout]
     report = work / "gpufleet-audit.json"
     content = report.read_text(encoding="utf-8") if report.exists() else ""
@@ -235,10 +267,85 @@ def attack(ansible_playbook: str, work: Path) -> list[str]:
     return wrong
 
 
+def run(ansible_playbook: str, work: Path, *arguments: str, **variables: str) -> str:
+    """Run a playbook in a directory. Returns its output."""
+    environ = {**os.environ, "ANSIBLE_NOCOLOR": "1", "COLUMNS": "10000", **variables}
+    done = subprocess.run(
+        [ansible_playbook, *arguments], cwd=work, env=environ, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, errors="surrogateescape",
+    )  # fmt: skip
+    return done.stdout
+
+
+def forge(ansible_playbook: str, work: Path) -> list[str]:
+    """Run a task with results of each kind. Returns what is wrong."""
+    hosts, tasks = {}, []
+    for kind, (keywords, answer) in KINDS.items():
+        folder = work / kind
+        folder.mkdir(parents=True)
+        (folder / ".json").write_text(json.dumps({**answer, **FORGED}), encoding="utf-8")
+        interpreter = folder / "python"
+        interpreter.write_text(f"#!/bin/sh\ncat {folder}/.json\n", encoding="utf-8")
+        interpreter.chmod(0o755)
+        hosts[kind] = {"ansible_python_interpreter": str(interpreter), "ansible_connection": "local"}
+        tasks.append({
+            "gpufleet.nvidia.nvidia_runtime_verify": {"engine": "docker"}, "register": f"of_{kind}", **keywords,
+            "ignore_errors": True, "when": f"inventory_hostname == '{kind}'",
+        })  # fmt: skip
+    kept = f"{{{{ [{', '.join(f'hostvars.{kind}.of_{kind}' for kind in KINDS)}] | to_json }}}}"
+    tasks.append({"ansible.builtin.copy": {"content": kept, "dest": str(work / "kept.json"), "mode": "0600"},
+                  "delegate_to": "localhost", "run_once": True,
+                  "vars": {"ansible_python_interpreter": sys.executable}})  # fmt: skip
+    play = {"hosts": "all", "gather_facts": False, "tasks": tasks}
+    (work / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}), encoding="utf-8")
+    (work / "play.yml").write_text(json.dumps([play]), encoding="utf-8")
+    output = run(ansible_playbook, work, "-i", "hosts.json", "play.yml", "-vvv", ANSIBLE_SHOW_CUSTOM_STATS="1")
+    wrong = [f"a result has passed on {text}" for text in ("forged_", "large" * 10) if text in output]
+    wrong += [f"a result has printed {text!r}" for text in ("\x9b", "\u202e", "\x1b") if text in output]
+    for name in ("forged warning", "forged deprecation"):
+        hosts_of = [line for line in output.splitlines() if f"other: {name}" in line and "WARNING" in line]
+        wrong += [f"a host has forged {line}" for line in hosts_of if not re.search(r": \w+: other: forged", line)]
+    wrong += ["no warning was printed"] if "WARNING]: ok: other: forged warning" not in output else []
+    # In the order of KINDS.
+    kept = [entry.get("msg") or entry.get("summary") for entry in json.loads((work / "kept.json").read_text("utf-8"))]
+    too_large = "The module returned more than 8 MiB."
+    expected = [None, None, "skipped \\x9b31m", "failed \\x9b31m", too_large, None, "awaited"]
+    wrong += [] if kept == expected else [f"the results are {str(kept)[:1000]}"]
+    if wrong:
+        print(output[-20_000:])
+    return wrong
+
+
+def cache(ansible_playbook: str, work: Path) -> list[str]:
+    """Run playbooks with a hostile host in the fact cache. Returns what is wrong."""
+    hosts = {host: {"ansible_connection": "local"} for host in ("hostile", "other")}
+    (work / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}), encoding="utf-8")
+    wrong = []
+    for name, (playbook, value, refusal) in CACHED.items():
+        folder = work / name
+        (folder / ELSEWHERE).mkdir(parents=True)
+        cached = {"ANSIBLE_CACHE_PLUGIN": "jsonfile", "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(folder / "cache")}
+        facts = {name: value.format(elsewhere=folder / ELSEWHERE), "cacheable": True}
+        tasks = [{"ansible.builtin.set_fact": facts}]
+        play = {"hosts": "hostile", "gather_facts": False, "tasks": tasks}
+        (folder / "fact.yml").write_text(json.dumps([play]), encoding="utf-8")
+        run(ansible_playbook, folder, "-i", "../hosts.json", "fact.yml", **cached)
+        output = run(ansible_playbook, folder, "-i", "../hosts.json", f"gpufleet.nvidia.{playbook}", **cached)
+        if refusal not in output or os.listdir(folder / ELSEWHERE) != []:
+            print(output)
+            wrong.append(f"the fact {name} was not refused")
+    return wrong
+
+
 def main() -> None:
     """Make the hosts, run the playbooks, and exit with what is wrong."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-hostile-") as name:
-        sys.exit("\n".join(attack(sys.argv[1], Path(name).resolve())) or 0)
+        work = Path(name).resolve()
+        attacks = {"templates": attack, "results": forge, "facts": cache}
+        for folder in attacks:
+            (work / folder).mkdir()
+        wrong = [text for part, run_one in attacks.items() for text in run_one(sys.argv[1], work / part)]
+        sys.exit("\n".join(wrong) or 0)
 
 
 if __name__ == "__main__":

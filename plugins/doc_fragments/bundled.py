@@ -6,7 +6,7 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    """The internal options in which the controller sends what a host may lack, and the name of the host."""
+    """The internal option in which the controller sends what a host may lack."""
 
     DOCUMENTATION = r"""
 options:
@@ -15,10 +15,4 @@ options:
       - Internal. Do not set it in a task. The action plugin sets it to send Python packages of the controller to hosts
         that lack them. For M(gpufleet.nvidia.nvidia_toolkit_install), it also describes the toolkit on the controller.
     type: dict
-  _host:
-    description:
-      - Internal. Do not set it in a task. The action plugin sets it to the name of the host in the inventory, which
-        begins the warnings of the module.
-    type: str
-    version_added: 1.2.0
 """

@@ -66,12 +66,9 @@ PREDICTED_OPTIONS: dict[str, dict[str, t.Any]] = {
         },
     }
 }
-# The action plugin sets these options (plugin_utils/_bundled.py): the packed packages by name, which are not logged,
-# because they are long, and the name of the host.
-BUNDLED_OPTIONS: dict[str, dict[str, t.Any]] = {
-    core_constants.BUNDLED: {"type": "dict", "no_log": True},
-    core_constants.HOST: {"type": "str"},
-}
+# The action plugin sets this option (plugin_utils/_bundled.py): the packed packages by name, which are not logged,
+# because they are long.
+BUNDLED_OPTIONS: dict[str, dict[str, t.Any]] = {core_constants.BUNDLED: {"type": "dict", "no_log": True}}
 
 
 def new_module(argument_spec: dict[str, dict[str, t.Any]], **rules: t.Any) -> AnsibleModule:
@@ -258,10 +255,8 @@ def run_module(module: AnsibleModule, work: t.Callable[[], dict[str, t.Any]]) ->
 
 
 def warn(module: AnsibleModule, text: str) -> None:
-    """Print a warning that names the host."""
-    host = module.params.get(core_constants.HOST)
-    message = message_of(text)
-    module.warn(message if host is None else f"{host}: {message}")
+    """Print a warning. The controller writes the name of the host before it (plugin_utils/_results)."""
+    module.warn(message_of(text))
 
 
 def message_of(text: str) -> str:

@@ -398,35 +398,23 @@ version:
   type: str
   sample: 1.19.1
 packages:
-  description: The installed packages of the toolkit, and those that it replaces. In check mode what they would be.
+  description:
+    - The installed packages of the toolkit, and those that it replaces. In check mode what they would be.
+    - Each name has the full version of the package as C(version), and as C(held) whether upgrades of the host leave the
+      package at its version.
   returned: success
   type: dict
-  contains:
-    version:
-      description: The full version of the package.
-      type: str
-      sample: 1.19.1-1
-    held:
-      description: Whether upgrades of the host leave the package at its version.
-      type: bool
-      sample: true
   sample:
     nvidia-container-toolkit:
       version: 1.19.1-1
       held: true
 programs:
-  description: The toolkit's programs on the host, by name.
+  description:
+    - The toolkit's programs on the host, by name.
+    - Each name has the path of the program as C(path), and as C(version) what the program reports, null if it is
+      unknown.
   returned: success
   type: dict
-  contains:
-    path:
-      description: The path of the program.
-      type: str
-      sample: /usr/bin/nvidia-ctk
-    version:
-      description: The version that the program reports, null if it is unknown.
-      type: str
-      sample: 1.19.1
   sample:
     nvidia-ctk:
       path: /usr/bin/nvidia-ctk

@@ -22,10 +22,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import print
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors, selection
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import (
     _ahead,
+    _async_jobs,
     _check,
     _packing,
     _reports,
     _results,
+    _return_values,
     _role_state,
     _user_answers,
     _user_tasks,
@@ -70,7 +72,6 @@ _PRINT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 # The exit status of a shell for a program that does not exist.
 _NOT_FOUND = 127
 _COLLECTION = "gpufleet.nvidia."
-_NEVER_RETURNED = ("ansible_facts", "add_host", "add_group")
 _INFO = "nvidia_container_info"
 
 
@@ -80,8 +81,9 @@ class BundledAction(NormalActionModule):
     The arguments of the task stay unchanged, so no callback, register or log contains the packages.
     """
 
-    # How warnings of a module begin that runs as a named user, who could forge those of another host.
-    _user_prefix = ""
+    # What the module that runs now may return, and how its warnings begin.
+    _shapes: _results.Shapes = _return_values.NONE
+    _prefix = _results.OF_CONTROLLER
 
     def packages(self) -> Packages:
         """Return the packages for this task.
@@ -163,11 +165,7 @@ class BundledAction(NormalActionModule):
         return result
 
     def clean(self, result: dict[str, t.Any]) -> dict[str, t.Any]:
-        """Remove what no module of this collection returns, and explain why a module gave no answer."""
-        # These keys change variables and other tasks. A hostile host, or a user as whom a module runs, can forge an
-        # answer. Only the interpreter that Ansible discovered is kept.
-        for key in _NEVER_RETURNED:
-            result.pop(key, None)
+        """Explain why a module gave no answer."""
         if result.get("failed") and "module_stdout" in result:
             # For example, the host's Python cannot compile the module.
             self._explain_python(result)
@@ -180,7 +178,7 @@ class BundledAction(NormalActionModule):
         # Ansible prints warnings of a module, and output that is no result, before it returns the result. The second
         # argument of newer releases is not used here.
         res, *rest = args
-        output = _results.of_module(res["stdout"], self._user_prefix)
+        output = _results.rebuilt_output(res["stdout"], self._shapes, self._prefix)
         parse: t.Any = super()._parse_returned_data
         return parse({**res, "stdout": output}, *rest, **kwargs)
 
@@ -211,19 +209,25 @@ class BundledAction(NormalActionModule):
     def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
         """Run a module, and return its result. All results of modules pass here before anything reads or shows them."""
         variables = kwargs.get("task_vars") or {}
-        user, host = _role_state.user_of(variables), str(variables.get("inventory_hostname", ""))
-        if not user:
-            return _results.cleaned(self._execute_with_packages(*args, **kwargs), host)
-        self._user_prefix = f"{host}: {selection.target_of(user)}: "
+        user, host = _role_state.user_of(variables), variables.get("inventory_hostname", "")
         module = self._module_name(kwargs.get("module_name"))
+        if not user:
+            self._prefix = _results.Prefix(f"{host}: ")
+            return self._rebuilt(self._execute_with_packages(*args, **kwargs))
+        self._prefix = _results.Prefix(f"{host}: {selection.target_of(user)}: ", *_user_answers.LIMITS_OF_WARNINGS)
         seconds = _user_tasks.seconds_of(module, kwargs.get("module_args") or self._task.args)
         result = _user_tasks.run(self, user, seconds, lambda: self.clean(self._execute_with_packages(*args, **kwargs)))
-        return _results.cleaned(_user_answers.checked(module, user, result), host)
+        return self._rebuilt(_user_answers.checked(module, user, result))
+
+    def _rebuilt(self, result: dict[str, t.Any]) -> dict[str, t.Any]:
+        """Return the result of the last module again, with what Ansible has added to it."""
+        return _results.rebuilt(result, self._shapes, _results.OF_CONTROLLER)
 
     def _execute_with_packages(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
         # Without a name, the module of this task.
         module = kwargs.get("module_name")
         given = {**(self._task.args if module is None else kwargs.pop("module_args"))}
+        self._shapes = _return_values.OF_MODULE.get(self._module_name(module), _return_values.NONE)
         packages = self.packages() if module is None else self.packages_of(module, given)
         names = [*packages.always, *(packages.on_demand if kwargs.get("wrap_async") else ())]
         variables = kwargs.get("task_vars") or {}
@@ -231,12 +235,9 @@ class BundledAction(NormalActionModule):
         if known is not None and not kwargs.get("wrap_async"):
             return known
         sent = self.bundle(names)
-        host = variables.get("inventory_hostname")
-        # The module puts it before its warnings. Ansible prints equal warnings once, and does not say of which host.
-        internal = {} if host is None else {core_constants.HOST: host}
         while True:
             # Ansible changes the dictionary that it gets, so it gets a copy.
-            module_args = {**given, **internal, **({core_constants.BUNDLED: dict(sent)} if sent else {})}
+            module_args = {**given, **({core_constants.BUNDLED: dict(sent)} if sent else {})}
             result: dict[str, t.Any] = super()._execute_module(*args, **{**kwargs, "module_args": module_args})
             # The host chooses this value, and may return anything.
             needed = result.pop("needed", None)
@@ -249,9 +250,16 @@ class BundledAction(NormalActionModule):
             sent.update(found)
         invocation = result.get("invocation")
         if isinstance(invocation, dict) and isinstance(invocation.get("module_args"), dict):
-            for name in (core_constants.BUNDLED, core_constants.HOST):
-                invocation["module_args"].pop(name, None)
-        return result
+            invocation["module_args"].pop(core_constants.BUNDLED, None)
+        return _async_jobs.result_of(self, result, self._runner(variables)) if kwargs.get("wrap_async") else result
+
+    def _runner(self, variables: t.Mapping[str, t.Any]) -> _async_jobs.Run:
+        def run(module: str, options: dict[str, t.Any]) -> dict[str, t.Any]:
+            execute: t.Any = super(BundledAction, self)._execute_module
+            result: dict[str, t.Any] = execute(module_name=module, module_args=options, task_vars=variables)
+            return result
+
+        return run
 
     def bundle(self, names: t.Iterable[str]) -> dict[str, str]:
         """Return the result of _packing.pack_once() for each of the packages that the controller has, by name."""

@@ -1,36 +1,103 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Clean the results of all actions once, before Ansible shows them. This file imports nothing of Ansible.
+"""Build the result of a module again from the values that it may return. This file imports nothing of Ansible.
 
-Private to this collection. A host, or a user of it, chooses texts of a result: terminals execute escape sequences, and
-a line break in a message can forge the line of another host.
+Private to this collection. A host, or a user of it, chooses what a module returns: keys that Ansible executes or passes
+on, values of other types, escape sequences for the terminal, and line breaks that forge the line of another host. So
+nothing of a result is passed on but known names, with values of their types, cleaned and limited in size.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import printable
 
+Result = t.Dict[str, t.Any]
+
+
+class Shape(t.NamedTuple):
+    """The type of a value, as in the documentation of modules.
+
+    Attributes:
+        kind: Such as str, list or dict. With raw, dict without ``contains``, and list without ``elements``, the value
+            is any data of JSON. A "result" is the result of another module, which returns ``contains``.
+        elements: The type of the elements of a list.
+        contains: The keys of a dictionary. Others are dropped.
+    """
+
+    kind: str
+    elements: Shape | None = None
+    contains: t.Mapping[str, Shape] | None = None
+
+
+Shapes = t.Mapping[str, Shape]
+_RAW, _TEXT, _TEXTS = Shape("raw"), Shape("str"), Shape("list", Shape("str"))
+_VERSIONS = Shape("dict", contains=dict.fromkeys(("version", "date", "collection_name"), _TEXT))
+_DIFF = Shape("dict", contains=dict.fromkeys(("before", "after", "before_header", "after_header"), _TEXT))
+# What Ansible itself defines, in ansible-core 2.16.3 to 2.21.5: exit_json(), fail_json() and add_path_info() of
+# module_utils/basic.py, _parse_returned_data() of plugins/action/__init__.py, modules/async_wrapper.py and
+# modules/async_status.py. A "flag" is any value, of which only its truth counts.
+_OF_ANSIBLE: Shapes = {
+    "changed": Shape("flag"), "failed": Shape("flag"), "skipped": Shape("flag"), "msg": _TEXT,
+    "warnings": Shape("warnings"), "deprecations": Shape("deprecations"), "exception": Shape("exception"),
+    "diff": Shape("diff", _DIFF), "invocation": _RAW, "rc": Shape("int"),
+    "module_stdout": _TEXT, "module_stderr": _TEXT, "stdout": _TEXT, "stderr": _TEXT, "stdout_lines": _TEXTS,
+    "stderr_lines": _TEXTS, "cmd": _TEXT, "ansible_job_id": _TEXT, "results_file": _TEXT, "started": Shape("flag"),
+    "finished": Shape("flag"), "uid": Shape("int"), "gid": Shape("int"), "size": Shape("int"), "owner": _TEXT,
+    "group": _TEXT, "mode": _TEXT, "state": _TEXT, "secontext": _TEXT, "_ansible_parsed": Shape("flag"),
+    "_ansible_suppress_tmpdir_delete": Shape("flag"), "_ansible_trusted_utf8": Shape("flag"),
+}  # fmt: skip
 # Ansible prints these on lines of their own, so they stay on one line.
 _MESSAGES = ("msg", "error", "warnings", "deprecations", "before_header", "after_header", "help_text")
 _TRACEBACKS = ("formatted_traceback", "formatted_source_context")
 # What later tasks use as it is: the names of engines and users, and the files of a rollback.
 _NAMES = ("engine", "flavor", "user", "target", "service", "default_runtime", "backup_files")
-# What Ansible prints before the action has the result.
-_PRINTED_EARLY = ("warnings", "deprecations", "exception")
 _TRACEBACK = "Traceback (most recent call last)"
 # What OpenSSH prints to its error output when it closes the terminal of a command (ssh -tt). All output of the module
 # is then in the standard output.
 _OF_SSH = re.compile(r"(?:Shared c|C)onnection to \S+ closed\.")
-# More warnings of a user, and more characters of one, are dropped.
-_MOST_WARNINGS, _MOST_CHARACTERS = 10, 500
+# A larger output is an error of the host. The largest real one, of a Kubernetes node with 8 GPUs and all its logs, has
+# less than 1 MiB.
+MOST_OUTPUT = 8 << 20
+# Longer messages are cut, in characters.
+_MOST_CHARACTERS = 8_000
+# What is kept of an output without a result, in characters.
+_MOST_TEXT = 20_000
+_DEEPEST = 20
+_LARGEST = 1 << 63
+# Keys that Ansible takes for types or instructions of its own. No name of a host begins like this.
+_RESERVED = ("_ansible", "__ansible")
+_DROPPED: t.Any = object()
 
-Result = t.Dict[str, t.Any]
+
+class Prefix(t.NamedTuple):
+    """What the controller writes before each warning of a host, which may begin with the name of another host.
+
+    Ansible prints equal warnings of several hosts once, and does not say of which host a warning is.
+
+    Attributes:
+        text: Such as the name of the host, with a colon. Empty for what the controller has written itself.
+        most: More warnings are dropped.
+        characters: Longer warnings are cut.
+    """
+
+    text: str = ""
+    most: int = 50
+    characters: int = _MOST_CHARACTERS
+
+    def before(self, entry: t.Any) -> t.Any:
+        """Return a warning of the host with the prefix. Objects are those that the controller has made."""
+        return f"{self.text}{entry[: self.characters]}" if isinstance(entry, str) else entry
+
+
+# That of the warnings of the controller itself.
+OF_CONTROLLER = Prefix()
 
 
 def cause_of(result: t.Mapping[str, t.Any]) -> str:
@@ -51,74 +118,194 @@ def _lines(output: object) -> list[str]:
     return [line for line in lines if line.strip() and not _OF_SSH.fullmatch(line.strip())]
 
 
-def of_module(output: str, prefix: str = "") -> str:
-    """Return the result in the output of a module, without other output, and with clean warnings.
+# -- the output of a module --------------------------------------------------------------------------------------------
+
+
+def rebuilt_output(output: str, shapes: Shapes, prefix: Prefix) -> str:
+    """Return the result in the output of a module, rebuilt, as JSON, before Ansible reads and prints parts of it.
 
     Args:
         output: The standard output of a module.
-        prefix: How each warning begins. Empty if the warnings name the host themselves.
+        shapes: The values that the module may return.
+        prefix: How each of its warnings begins.
 
     Returns:
-        The JSON text of the result; the output itself if it has none.
+        The JSON text of the result. If the output has none, a text in which Ansible finds none either.
     """
+    if len(output) > MOST_OUTPUT:
+        return json.dumps({"failed": True, "msg": f"The module returned more than {MOST_OUTPUT >> 20} MiB."})
     found = re.search(r"^[ \t]*\{", output, re.MULTILINE)
     if found is None:
-        return output
-    start = found.end() - 1
+        return _without_result(output)
     try:
-        result, end = json.JSONDecoder().raw_decode(output, start)
-        if not prefix and not any(name in result for name in _PRINTED_EARLY):
-            return output[start:end]
-        early = {
-            name: _cleaned(result[name], is_message=name != "exception") for name in _PRINTED_EARLY if name in result
-        }
-        return json.dumps({**result, **early} if not prefix else _of_user(result, prefix))
+        result, _end = json.JSONDecoder().raw_decode(output, found.end() - 1)
     except (ValueError, RecursionError):
-        return output
+        return _without_result(output)
+    return json.dumps(rebuilt(result, shapes, prefix))
 
 
-def _of_user(result: Result, prefix: str) -> Result:
-    """Return the result of a module that runs as a named user, with warnings of the type that Ansible expects."""
-    given = result.get("warnings")
-    events = [text if isinstance(text, str) else _event(text) for text in (given if isinstance(given, list) else ())]
-    # The module begins a warning with the name of the host.
-    host = f"{prefix.partition(': ')[0]}: "
-    texts = [printable.line(text[len(host) :] if text.startswith(host) else text) for text in events if text]
-    kept = {name: value for name, value in result.items() if name not in _PRINTED_EARLY}
-    return {**kept, "warnings": [f"{prefix}{text[:_MOST_CHARACTERS]}" for text in texts[:_MOST_WARNINGS]]}
+def _without_result(output: str) -> str:
+    """Return an output in which no line begins like a result, so that Ansible reads nothing that was not rebuilt."""
+    lines = output[:_MOST_TEXT].splitlines()
+    return "\n".join(f"> {line}" if line.lstrip().startswith(("{", "[")) else line for line in lines)
 
 
-def _event(warning: object) -> str:
-    """Return the text of a warning, which modules of newer releases of Ansible describe as an object."""
-    event = warning.get("event") if isinstance(warning, dict) else None
-    text = event.get("msg") if isinstance(event, dict) else None
-    return text if isinstance(text, str) else ""
+# -- the result of a module --------------------------------------------------------------------------------------------
 
 
-def cleaned(result: Result, host: str = "", *, keep_lines: bool = False) -> Result:
-    """Return a result whose texts contain no control characters other than line breaks and tabs.
+def rebuilt(result: Result, shapes: Shapes, prefix: Prefix) -> Result:
+    """Return a result of the values that a module may return, and those that Ansible itself defines.
 
-    Engines, runtimes and users with such a character in a name are left out, because later tasks need exact names.
+    A value of another type is dropped.
 
     Args:
-        result: The result of an action.
-        host: The name of the host, for a warning.
-        keep_lines: Whether messages may have several lines. True only for texts of the controller.
+        result: What a host has returned.
+        shapes: The values that the module may return, by name.
+        prefix: How each warning of the host begins.
+    """
+    known, result = {**shapes, **_OF_ANSIBLE}, _with_exact_names(result)
+    found = {name: _value(result[name], shape, name, 0) for name, shape in known.items() if name in result}
+    found = {name: value for name, value in found.items() if value is not _DROPPED}
+    if "warnings" in found:
+        found["warnings"] = [prefix.before(entry) for entry in found["warnings"][: prefix.most]]
+    for entry in found.get("deprecations", ()):
+        if isinstance(entry, dict):
+            entry["msg"] = prefix.before(entry["msg"])
+    return found
+
+
+def _value(value: t.Any, shape: Shape, name: str, depth: int) -> t.Any:
+    """Return a cleaned value of this type, _DROPPED for another one. Null is a value of each type."""
+    build = _BUILDERS.get(shape.kind, _raw)
+    if depth > _DEEPEST:
+        return _DROPPED
+    return None if value is None and shape.kind not in _WITHOUT_NULL else build(value, shape, name, depth)
+
+
+def _text(value: t.Any, _shape: Shape, name: str, _depth: int) -> t.Any:
+    if not isinstance(value, str):
+        return _DROPPED
+    if name in _MESSAGES:
+        return printable.line(value[:_MOST_CHARACTERS])
+    return printable.lines(value[:_MOST_TEXT] if name.startswith("module_std") else value)
+
+
+def _number(value: t.Any, shape: Shape, _name: str, _depth: int) -> t.Any:
+    kinds = (int,) if shape.kind == "int" else (int, float)
+    is_number = isinstance(value, kinds) and not isinstance(value, bool)
+    return value if is_number and math.isfinite(value) and abs(value) < _LARGEST else _DROPPED
+
+
+def _truth(value: t.Any, _shape: Shape, _name: str, _depth: int) -> t.Any:
+    return value if isinstance(value, bool) else _DROPPED
+
+
+def _flag(value: t.Any, _shape: Shape, _name: str, _depth: int) -> bool:
+    return bool(value)
+
+
+def _list(value: t.Any, shape: Shape, name: str, depth: int) -> t.Any:
+    if not isinstance(value, (list, tuple)):
+        return _DROPPED
+    built = (_value(item, shape.elements or _RAW, name, depth + 1) for item in value)
+    return [item for item in built if item is not _DROPPED]
+
+
+def _table(value: t.Any, shape: Shape, _name: str, depth: int) -> t.Any:
+    if not isinstance(value, dict):
+        return _DROPPED
+    if shape.contains is None:
+        keys = [key for key in value if isinstance(key, str) and not key.startswith(_RESERVED)]
+        built = {printable.lines(key): _value(value[key], _RAW, key, depth + 1) for key in keys}
+    else:
+        known = shape.contains.items()
+        built = {key: _value(value[key], inner, key, depth + 1) for key, inner in known if key in value}
+    return {key: item for key, item in built.items() if item is not _DROPPED}
+
+
+def _result(value: t.Any, shape: Shape, _name: str, _depth: int) -> t.Any:
+    return rebuilt(value, shape.contains or {}, OF_CONTROLLER) if isinstance(value, dict) else _DROPPED
+
+
+def _raw(value: t.Any, _shape: Shape, name: str, depth: int) -> t.Any:
+    kinds = {str: _text, bool: _truth, int: _number, float: _number, list: _list, tuple: _list, dict: _table}
+    build = next((build for kind, build in kinds.items() if isinstance(value, kind)), None)
+    return _DROPPED if build is None else build(value, _RAW, name, depth)
+
+
+def _diff(value: t.Any, shape: Shape, name: str, depth: int) -> t.Any:
+    return _list([value] if isinstance(value, dict) else value, shape, name, depth)
+
+
+def _warnings(value: t.Any, _shape: Shape, _name: str, _depth: int) -> list[t.Any]:
+    entries = value if isinstance(value, list) else ()
+    texts = [entry if _is_object(entry) else _message_in(entry) for entry in entries]
+    return [_cleaned(text, is_message=True) for text in texts if text]
+
+
+def _deprecations(value: t.Any, _shape: Shape, _name: str, depth: int) -> list[t.Any]:
+    built: list[t.Any] = []
+    for entry in value if isinstance(value, list) else ():
+        if _is_object(entry):
+            built.append(_cleaned(entry, is_message=True))
+        elif isinstance(entry, dict) and _message_in(entry):
+            also = _table(entry, _VERSIONS, "", depth)
+            built.append(_cleaned({**also, "msg": _message_in(entry)}, is_message=True))
+    return built
+
+
+def _message_in(entry: t.Any) -> str:
+    """Return the text of a warning or deprecation, which newer releases of Ansible describe as an event."""
+    if isinstance(entry, dict):
+        event = entry.get("event")
+        entry = (event if isinstance(event, dict) else entry).get("msg")
+    return entry if isinstance(entry, str) else ""
+
+
+def _exception(value: t.Any, _shape: Shape, _name: str, _depth: int) -> t.Any:
+    if _is_object(value):
+        return _cleaned(value, is_message=True)
+    event = value.get("event") if isinstance(value, dict) else None
+    text = event.get("formatted_traceback") if isinstance(event, dict) else value
+    return printable.lines(text[:_MOST_TEXT]) if isinstance(text, str) else _DROPPED
+
+
+def _is_object(value: t.Any) -> bool:
+    """Return whether Ansible has made a value on the controller. JSON has no such type."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+_Builder = t.Callable[[t.Any, Shape, str, int], t.Any]
+_BUILDERS: dict[str, _Builder] = {
+    "str": _text, "path": _text, "int": _number, "float": _number, "bool": _truth, "flag": _flag, "list": _list,
+    "dict": _table, "diff": _diff, "result": _result, "warnings": _warnings, "deprecations": _deprecations,
+    "exception": _exception,
+}  # fmt: skip
+_WITHOUT_NULL = ("flag", "warnings", "deprecations")
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def _with_exact_names(result: Result) -> Result:
+    """Return a result without engines, runtimes and users whose names have control characters; a warning names them.
+
+    Later tasks need exact names, and the names of a rebuilt result have escapes.
     """
     engines, users = result.get("engines"), result.get("users_to_inspect")
     refused: list[str] = []
     if isinstance(engines, list):
-        result = {**result, "engines": [_exact(engine, refused) for engine in engines]}
-        result["engines"] = [engine for engine in result["engines"] if engine is not None]
+        exact = [_exact(engine, refused) for engine in engines]
+        result = {**result, "engines": [engine for engine in exact if engine is not None]}
     if isinstance(users, list):
         plain = [user for user in users if isinstance(user, str) and printable.is_plain(user)]
         refused += [f"user {user}" for user in users if user not in plain]
         result = {**result, "users_to_inspect": plain}
-    if refused:
-        given = result.get("warnings")
-        reason = f"{host}: The host returned names with control characters, which are not used:"
-        result["warnings"] = [*(given if isinstance(given, list) else []), f"{reason} {', '.join(refused)}"]
-    return {key: _cleaned(value, key in _MESSAGES and not keep_lines) for key, value in result.items()}
+    if not refused:
+        return result
+    given = result.get("warnings")
+    warning = f"The host returned names with control characters, which are not used: {', '.join(refused)}"
+    return {**result, "warnings": [*(given if isinstance(given, list) else []), warning]}
 
 
 def has_exact_names(engine: Result) -> bool:
@@ -152,6 +339,14 @@ def _is_plain(value: object) -> bool:
     if isinstance(value, dict):
         return all(_is_plain(key) and _is_plain(item) for key, item in value.items())
     return all(_is_plain(item) for item in value) if isinstance(value, (list, tuple)) else True
+
+
+# -- results of the controller -----------------------------------------------------------------------------------------
+
+
+def cleaned(result: Result) -> Result:
+    """Return a result of the controller without control characters. Its messages may have several lines."""
+    return {key: _cleaned(value, is_message=False) for key, value in result.items()}
 
 
 def _cleaned(value: t.Any, is_message: bool) -> t.Any:

@@ -20,6 +20,8 @@ Check = t.Callable[[object], bool]
 
 # Longer messages are cut, in characters, and more entries of a list are dropped.
 _MOST_CHARACTERS = 500
+# The number and length of warnings.
+LIMITS_OF_WARNINGS = (10, _MOST_CHARACTERS)
 _MOST_FINDINGS = 100
 _MOST_OUTPUT = 100
 # A larger result is no result of these modules.

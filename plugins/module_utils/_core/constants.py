@@ -12,8 +12,6 @@ AUTO = "auto"
 SYSTEM = "system"
 # The internal option in which the action plugin sends packages and the toolkit to a module.
 BUNDLED = "_bundled"
-# The internal option with the name of the host in the inventory, for warnings.
-HOST = "_host"
 # If the unit of an engine is not the default one, its records are stored under UNIT_PREFIX + the name of the unit
 # instead of the engine's key.
 UNIT_PREFIX = "unit-"

@@ -11,7 +11,7 @@ import typing as t
 # The key of what is sent for the tasks, and of their results.
 AHEAD = "ahead"
 # The modules of the tasks.
-INSTALL, CDI, RUNTIME = "nvidia_toolkit_install", "nvidia_cdi_spec", "nvidia_runtime_config"
+MODULES = INSTALL, CDI, RUNTIME = "nvidia_toolkit_install", "nvidia_cdi_spec", "nvidia_runtime_config"
 
 
 def completed(module: str, task: t.Mapping[str, t.Any], manager: str, targets: t.Sequence[str]) -> dict[str, t.Any]:

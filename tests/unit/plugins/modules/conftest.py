@@ -12,6 +12,8 @@ import typing as t
 
 import pytest
 
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _results
+
 
 @pytest.fixture
 def run_module(
@@ -35,6 +37,28 @@ def run_module(
         with pytest.raises(SystemExit):
             module.main()
         result: dict[str, t.Any] = json.loads(capsys.readouterr().out)
+        require_documented_values(name, result)
         return result
 
     return run
+
+
+def require_documented_values(name: str, result: dict[str, t.Any]) -> None:
+    """Compare a result with what the controller keeps of it: each value that a module returns has to be documented."""
+    values = pytest.importorskip("ansible_collections.gpufleet.nvidia.plugins.plugin_utils._return_values")
+    kept = _results.rebuilt(result, values.OF_MODULE[name], _results.OF_CONTROLLER)
+    # Newer releases describe these as events, of which the controller keeps the text.
+    events = ("warnings", "deprecations", "exception")
+    assert list(dropped(result, {**kept, **{key: result[key] for key in events if key in result}})) == []
+
+
+def dropped(value: t.Any, kept: t.Any, path: str = "") -> t.Iterator[str]:
+    """Yield the paths of values that are missing."""
+    if isinstance(value, dict) and isinstance(kept, dict):
+        for key, item in value.items():
+            yield from dropped(item, kept.get(key, ...), f"{path}.{key}")
+    elif isinstance(value, list) and isinstance(kept, list) and len(value) == len(kept):
+        for item, other in zip(value, kept):
+            yield from dropped(item, other, f"{path}[]")
+    elif value != kept:
+        yield f"{path}: {value!r}"

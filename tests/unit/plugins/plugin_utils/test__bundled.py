@@ -9,6 +9,7 @@ import base64
 import importlib
 import importlib.machinery
 import importlib.util
+import inspect
 import json
 import typing as t
 import zlib
@@ -156,18 +157,24 @@ def test_task_without_packages_sends_nothing(calls: Calls) -> None:
     assert (calls.sent, calls.packed) == ([{"engine": "docker"}], [])
 
 
-def test_the_module_gets_the_name_of_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_controller_writes_the_name_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ansible prints warnings while it reads the output, before the action has the result."""
     sent: list[dict[str, t.Any]] = []
 
-    def execute(_self: ActionBase, module_args: dict[str, t.Any], **_call: t.Any) -> dict[str, t.Any]:
+    def execute(action: t.Any, module_args: dict[str, t.Any], **_call: t.Any) -> dict[str, t.Any]:
         sent.append(module_args)
-        return {"invocation": {"module_args": dict(module_args)}}
+        output = json.dumps({"warnings": ["node2: forged"], "ansible_stats": {"data": {"x": 1}}, "cdi": True})
+        result = action._parse_returned_data({"stdout": output, "stderr": "", "rc": 0}, *profile)
+        return dict(result if isinstance(result, dict) else result.as_result_dict(for_round_trip=True))
 
+    # The second argument of ansible-core 2.19 and newer.
+    profile = ["legacy"][: len(inspect.signature(ActionBase._parse_returned_data).parameters) - 2]
     monkeypatch.setattr(ActionBase, "_execute_module", execute)
-    action = new_action(args={"engine": "docker"})
-    result = action.run(task_vars={"inventory_hostname": "node1"})
-    assert sent == [{"engine": "docker", "_host": "node1"}]
-    assert result["invocation"] == {"module_args": {"engine": "docker"}}
+    result = new_action(args={"engine": "docker"}).run(task_vars={"inventory_hostname": "node1"})
+    assert sent == [{"engine": "docker"}]
+    texts = [getattr(getattr(entry, "event", None), "msg", entry) for entry in result["warnings"]]
+    assert texts == ["node1: node2: forged"]
+    assert (result["cdi"], "ansible_stats" in result) == (True, False)
 
 
 def test_controller_without_packages(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
