@@ -72,7 +72,7 @@ def tools(session: nox.Session) -> None:
 def units(session: nox.Session) -> None:
     """Run all unit tests on the Python of the tools, with Ansible installed.
 
-    Root in a continuous integration runs them as an ordinary user, and then those that are skipped for that user.
+    Root in a continuous integration runs them as a user without an account, and then those that this user skips.
     """
     if not (CI and os.geteuid() == 0):
         nox_support.unit_tests(session, "python")
@@ -139,7 +139,7 @@ def ansible_lint(session: nox.Session) -> None:
 
 @tool_session("quickstart")
 def quickstart(session: nox.Session) -> None:
-    """Run the demonstrations of ./quickstart in a fresh copy without HOME, and as an ordinary user."""
+    """Run the demonstrations of ./quickstart in a fresh copy, as a user without HOME, and without account if root."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-quickstart-") as name:
         clone = shutil.copytree(nox_support.copy_tree("quickstart"), Path(name, "clone"), symlinks=True)
         command = nox_support.as_new_user(clone / "quickstart", Path(name), nox_support.TOOLS / "bin" / "python")

@@ -75,6 +75,17 @@ def _collections_paths(config: str, environ: t.Mapping[str, str]) -> list[str]:
     return [str(path) for path in settings["COLLECTIONS_PATHS"]]
 
 
+def _set_home(fallback: Path) -> None:
+    """Set HOME where it is missing: the shell then leaves "~" as it is, and Ansible makes a directory of that name."""
+    if not os.environ.get("HOME"):
+        os.environ.pop("HOME", None)
+        try:
+            os.environ["HOME"] = str(Path.home())
+        except RuntimeError:
+            # The user has no account, as in some containers.
+            os.environ["HOME"] = str(fallback)
+
+
 def _sudo() -> list[str]:
     """Return the options with which the tasks of ansible-playbook run as root."""
     if os.geteuid() == 0:
@@ -98,6 +109,7 @@ def main() -> None:
         venv = venvs.ensure(_ROOT / ".venv", _ROOT / "requirements" / "quickstart.txt")
     except venvs.VenvError as error:
         sys.exit(str(error))
+    _set_home(venv.path)
     collections = _install_collection(venv)
     core = next(collections.glob("ansible_core-*.dist-info")).name.split("-")[1].removesuffix(".dist")
     print(f"-> ansible-core {core} on Python {platform.python_version()}, and the collection of this clone.")

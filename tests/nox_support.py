@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import pwd
@@ -59,8 +60,8 @@ SKIPPED = ROOT / ".nox" / "skipped"
 TOOLS = ROOT / ".nox" / "tools"
 _PRIVATE_MODE = 0o600
 _MEMORY_WANTED = 2 << 30
-# The user ID without any permission on every Linux distribution.
-_ORDINARY_USER = 65534
+# The first of the user IDs of which one without an account is taken.
+_ORDINARY_USERS = 54399
 # ansible-test downloads get-pip.py for its virtual environments. This program does the same work with the pip of the
 # interpreter and the package index that pip is configured for.
 _GET_PIP = """\
@@ -133,11 +134,15 @@ def unit_tests(session: nox.Session, python: str | Path, *arguments: str, **vari
 
 
 def units_as_new_user(session: nox.Session) -> list[str]:
-    """Run ``./test units`` in a fresh copy as an ordinary user. Return the names of the tests that were skipped."""
+    """Run ``./test --list`` and ``./test units`` in a fresh copy as an ordinary user without HOME.
+
+    Returns the names of the tests that were skipped.
+    """
     with tempfile.TemporaryDirectory(prefix="gpufleet-units-") as name:
         clone = shutil.copytree(copy_tree(session.name), Path(name, "clone"), symlinks=True)
         nightly = os.environ.get("GPUFLEET_NIGHTLY", "")
         command = as_new_user(clone / "test", Path(name), TOOLS / "bin" / "python", GPUFLEET_NIGHTLY=nightly)
+        run(session, *command, "--list")
         run(session, *command, "units")
         skipped = json.loads((clone / SKIPPED.relative_to(ROOT) / "units.json").read_text(encoding="utf-8"))
     return sorted(test for tests in skipped.values() for test in tests)
@@ -253,25 +258,33 @@ def ssh_problem() -> str:
 def as_new_user(program: Path, directory: Path, python: str | Path, **variables: str) -> list[str | Path]:
     """Return a command that runs a program without HOME, login session and terminal, and in another locale and zone.
 
-    The environment has only ``variables`` and pip's settings. Root becomes an ordinary user that owns the directory, if
-    the program finds a Python then; a continuous integration fails otherwise. ``python`` is an interpreter with pip.
+    The environment has only ``variables`` and pip's settings. Root becomes a user that has no account, as in some
+    containers, and owns the directory, if the program finds a Python then; a continuous integration fails otherwise.
+    ``python`` is an interpreter with pip.
     """
     settings = directory / "pip.conf"
     write_pip_settings(settings, python)
     command: list[str | Path] = [
         "env", "-i", f"PIP_CONFIG_FILE={settings}", *(f"{name}={value}" for name, value in variables.items()),
-        "HOME=/nonexistent", "LANG=C", "TERM=dumb", "TZ=XXX-12:45",
+        "LANG=C", "TERM=dumb", "TZ=XXX-12:45",
     ]  # fmt: skip
     if os.geteuid() == 0:
+        uid = _unused_uid()
         for entry in (directory, *directory.rglob("*")):
-            os.chown(entry, _ORDINARY_USER, _ORDINARY_USER, follow_symlinks=False)
-        user = ["setpriv", f"--reuid={_ORDINARY_USER}", f"--regid={_ORDINARY_USER}", "--clear-groups", *command,
+            os.chown(entry, uid, uid, follow_symlinks=False)
+        user = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *command,
                 f"PATH={os.defpath}:{os.environ['PATH']}"]  # fmt: skip
         if subprocess.run([*user, program, "--help"], cwd=directory, capture_output=True, check=False).returncode == 0:
             return [*user, program]
         if os.environ.get("CI") == "true":
-            sys.exit(f"User {_ORDINARY_USER} finds no Python for {program.name}: apt-get install python3-venv")
+            sys.exit(f"User {uid} finds no Python for {program.name}: apt-get install python3-venv")
     return [*command, f"PATH={os.environ['PATH']}", program]
+
+
+def _unused_uid() -> int:
+    """Return the ID of a user without an account."""
+    used = {account.pw_uid for account in pwd.getpwall()}
+    return next(uid for uid in itertools.count(_ORDINARY_USERS) if uid not in used)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(_ROOT / "quickstart.d"))
+import nox_support
 import venvs
 
 # How much of the output of each failed session is repeated.
@@ -88,6 +89,8 @@ def main() -> int:
     """Run the sessions that the command line asks for, and print the sum as the last line."""
     arguments = _arguments()
     started = time.monotonic()
+    # nox asks for the user's HOME before it reads noxfile.py, and fails if the user has none.
+    os.environ["HOME"] = str(nox_support.HOME)
     try:
         venv = venvs.ensure(_ROOT / ".nox" / "runner", _ROOT / "requirements" / "nox.txt")
     except venvs.VenvError as error:

@@ -133,3 +133,25 @@ def test_says_which_package_is_missing(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "apt install python3-venv" in done.stderr
+
+
+@pytest.mark.parametrize("home", [None, ""])
+def test_sets_home_where_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quickstart: t.Any, home: str | None
+) -> None:
+    def unknown(uid: int) -> t.NoReturn:
+        raise KeyError(uid)
+
+    if home is None:
+        monkeypatch.delenv("HOME", raising=False)
+    else:
+        monkeypatch.setenv("HOME", home)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    quickstart._set_home(tmp_path)
+    assert os.environ["HOME"] == str(tmp_path)
+
+
+def test_keeps_the_home_of_a_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quickstart: t.Any) -> None:
+    monkeypatch.setenv("HOME", "/srv/home")
+    quickstart._set_home(tmp_path)
+    assert os.environ["HOME"] == "/srv/home"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import typing as t
@@ -86,3 +87,42 @@ def test_needs_no_home(tmp_path: Path, kind: str) -> None:
     opened = subprocess.run(command, env=environ, cwd=TESTS, capture_output=True, text=True, check=False)
     assert opened.returncode == (0 if kind == "of the user" else 1)
     assert (f"{own} is not a directory that only this user can open" in opened.stderr) == (kind != "of the user")
+
+
+# The program of a user without an account, for whom Python finds no HOME.
+WITHOUT_ACCOUNT = """\
+import pwd, sys
+def unknown(uid):
+    raise KeyError(uid)
+pwd.getpwuid = unknown
+import run, venvs
+venvs.ensure = lambda path, _requirements: venvs.Venv(path)
+sys.exit(run.main())
+"""
+# Real nox asks for HOME when it is imported.
+NOX = """\
+#!/bin/sh
+[ -d "$HOME" ] || exit 9
+case "$*" in
+    *--json*) echo '[{"session": "lint"}]' ;;
+    *--report*) echo '{"sessions": [{"name": "lint", "result": "success", "reason": null}]}' >.nox/report.json ;;
+    *) echo "* lint" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(("option", "last"), [("--list", "* lint"), ("--quick", "1 passed, 0 failed, 0 skipped")])
+@pytest.mark.usefixtures("runner")
+def test_nox_gets_a_home_of_a_user_without_an_account(tmp_path: Path, option: str, last: str) -> None:
+    for name in ("tests/run.py", "tests/nox_support.py", "quickstart.d/venvs.py"):
+        target = tmp_path / name
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy(TESTS.parent / name, target)
+    nox = tmp_path / ".nox" / "runner" / "bin" / "nox"
+    nox.parent.mkdir(parents=True)
+    nox.write_text(NOX, encoding="utf-8")
+    nox.chmod(0o755)
+    environ = {"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-B", "-c", WITHOUT_ACCOUNT, option]
+    done = subprocess.run(command, env=environ, cwd=tmp_path / "tests", capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, [last]), done.stderr
