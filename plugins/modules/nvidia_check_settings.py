@@ -20,7 +20,8 @@ description:
   - Validates the values of the variables of all roles with the argument specifications of the roles.
   - Also refuses, for example, different root directories of the roles, unknown engines, malformed versions, task files
     that do not exist, a configuration file together with several engines, a malformed fingerprint of a key, and
-    passwords in addresses.
+    passwords in addresses, and what a module would refuse on every host, such as an unknown setting of the toolkit or a
+    toolkit in a directory without its files.
   - Refuses a tag in C(--tags) or C(--skip-tags) that differs from C(toolkit), C(cdi), or C(runtime) by one or two
     characters, because Ansible would run no task with it. Other tags may belong to other plays.
   - Refuses a variable of this collection that refers to a variable that is not defined. If a later task of this

@@ -246,7 +246,8 @@ def _value_problems(action: ActionBase, found: _Values, one_tree: bool) -> list[
 
     # The validator adds each variable that is not set, with None.
     known = {name: value for name, value in validated.validated_parameters.items() if value is not None}
-    return problems or _settings.value_problems(known, is_file, one_tree)
+    problems = problems or _settings.value_problems(known, is_file, one_tree)
+    return problems or [*_settings.refused_options(known, found.unknown)]
 
 
 # -- what was checked --------------------------------------------------------------------------------------------------

@@ -17,7 +17,12 @@ import typing as t
 
 from ansible.module_utils.common.yaml import yaml_load
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import variables as core_variables
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import cdi_alone, flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import configure
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import directory as toolkit_directory
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +48,7 @@ _REGISTER = re.compile(r"\bregister: (nvidia_\w+)")
 _LOOP_VAR = re.compile(r"\b(?:loop_var|index_var): (nvidia_\w+)")
 _NAME = re.compile(r"\bnvidia_\w+")
 _OPTIONAL = re.compile(r"\b(nvidia_\w+) \| default\(")
-_BATCH = re.compile(r"\s*[0-9]+%?\s*")
+_BATCH = re.compile(r"\s*0*[1-9][0-9]*%?\s*")
 _TOOLKIT_VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:[~.+-][0-9A-Za-z.~+-]+)?|latest")
 _VERSION = re.compile(r"v?[0-9]+(?:\.[0-9]+)+(?:[~+-].*)?")
 _FINGERPRINT = re.compile(r"[0-9A-Fa-f]{40}")
@@ -260,13 +265,13 @@ def _different_host_roots(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
 
 
 def _malformed_batches(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
-    """Yield an error for sizes of batches with which Ansible ends with a traceback."""
+    """Yield an error for sizes with which Ansible ends with a traceback, and for 0, which it takes for all hosts."""
     given = values.get(SERIAL)
     if given is None:
         return
     sizes = given.split(",") if isinstance(given, str) else given if isinstance(given, list) else [given]
     if not sizes or not all(_BATCH.fullmatch(str(size)) for size in sizes):
-        yield f"{SERIAL} is {given!r}. Use a number of hosts, a percentage such as 25%, or a list of them."
+        yield f"{SERIAL} is {given!r}. Use a number of hosts above 0, a percentage such as 25%, or a list of them."
 
 
 def _unknown_engines(values: t.Mapping[str, t.Any]) -> t.Iterator[str]:
@@ -369,3 +374,36 @@ def _missing_task_files(values: t.Mapping[str, t.Any], is_file: t.Callable[[str]
         path = values.get(name)
         if path and not is_file(path):
             yield f"{name}: {path} is not a file on the controller. Use an absolute path."
+
+
+def refused_options(values: t.Mapping[str, t.Any], unknown: t.Collection[str]) -> t.Iterator[str]:
+    """Yield the errors of modules that would refuse their options on each host. A later task sets the ``unknown``."""
+    for module, options, check in _MODULES:
+        variables = core_variables.variables_of(module, options)
+        # The roles leave out what is empty.
+        given = {option: values[name] for option, name in variables.items() if values.get(name) not in (None, "")}
+        if given.pop("state", "present") == "present" and not {*unknown} & {*variables.values()}:
+            try:
+                with errors.role_variables(variables):
+                    check(given)
+            except errors.NvidiaError as error:
+                yield str(error)
+
+
+def _check_toolkit(given: dict[str, t.Any]) -> None:
+    configure.SettingsRequest(given.get("settings", {}), allow_unknown=given.get("allow_unknown", False)).values()
+    if given.get("source") == "directory":
+        toolkit_directory.check_source(given.get("src"), given.get("files", ()))
+
+
+def _check_runtime(given: dict[str, t.Any]) -> None:
+    request = engines_request.RuntimeRequest(**given)
+    request.check()
+    if not request.register:
+        cdi_alone.completed(request)
+
+
+_MODULES: tuple[tuple[str, tuple[str, ...], t.Callable[[dict[str, t.Any]], None]], ...] = (
+    ("nvidia_toolkit_install", ("state", "source", "src", "files", "settings", "allow_unknown"), _check_toolkit),
+    ("nvidia_runtime_config", ("state", "runtime_name", "register", "set_as_default", "extra_modes"), _check_runtime),
+)

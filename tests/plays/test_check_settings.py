@@ -143,3 +143,25 @@ def test_settings_that_cannot_be_evaluated(work: Path, playbook: str, name: str,
     )  # fmt: skip
     assert f"{name} cannot be evaluated: my_value is not defined. Define it, or correct {name}." in done.stdout
     assert (done.returncode != 0) is failed, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("playbook", "settings", "problem"),
+    [
+        ("rolling", {"nvidia_serial": 0}, "nvidia_serial is 0. Use a number of hosts above 0,"),
+        ("check", {"nvidia_toolkit_source": "directory"}, "requires either nvidia_toolkit_src (src) or"),
+        # A removal needs no source.
+        ("remove", {"nvidia_toolkit_source": "directory"}, None),
+    ],
+)
+def test_refuses_what_no_host_can_do(
+    work: Path, tmp_path: Path, playbook: str, settings: dict[str, t.Any], problem: str | None
+) -> None:
+    interpreter = {"ansible_python_interpreter": sys.executable, "nvidia_host_root": str(tmp_path)}
+    done = ansible_playbook(
+        work, "-i", "localhost,", "-c", "local", "--limit=localhost", f"gpufleet.nvidia.{playbook}",
+        "--extra-vars", json.dumps({**interpreter, **settings}),
+    )  # fmt: skip
+    assert (done.returncode == 0) is (problem is None), done.stdout
+    assert problem is None or problem in done.stdout
+    assert ("Inspect the host" in done.stdout) is (problem is None)

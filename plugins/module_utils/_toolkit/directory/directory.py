@@ -62,6 +62,15 @@ class DirectoryOptions(t.NamedTuple):
     backup_dir: str = core_records.BACKUP_DIR
 
 
+def check_source(src: str | None, files: t.Collection[str]) -> None:
+    """Raise NvidiaError unless a task names one source of the toolkit's files."""
+    if (src is None) == (not files):
+        raise errors.NvidiaError(
+            f"{errors.option:source}: directory requires either {errors.option:src} or {errors.option:files}. Set one"
+            " of them."
+        )
+
+
 _EARLIER_TASKS = " Check mode does not know whether an earlier task of this play would do so."
 
 

@@ -131,11 +131,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         options = self.options
         if options.controller_source is not None:
             return reader.from_controller(options.controller_source)
-        if (options.src is None) == (not options.files):
-            raise errors.NvidiaError(
-                f"{errors.option:source}: directory requires either {errors.option:src} or {errors.option:files}. Set"
-                " one of them."
-            )
+        toolkit_directory.check_source(options.src, options.files)
         if options.src is not None:
             src = self.host.check_path("src", options.src)
             for folder in (self.store.dest, self.store.folder):

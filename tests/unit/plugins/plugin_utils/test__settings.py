@@ -19,6 +19,7 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._settings import (
     known_variables,
     name_problems,
     parameter_problems,
+    refused_options,
     tag_problems,
     value_problems,
 )
@@ -109,6 +110,7 @@ def test_knows_variables_that_tasks_set() -> None:
             {
                 "nvidia_toolkit_packages": "base",
                 "nvidia_toolkit_source": "directory",
+                "nvidia_toolkit_src": "/x",
                 "nvidia_runtime_config_mode": "hook",
             },
             "nvidia_toolkit_source is directory, which installs no packages. Set nvidia_toolkit_components",
@@ -148,6 +150,10 @@ def test_knows_variables_that_tasks_set() -> None:
         ({"nvidia_serial": []}, "nvidia_serial is []."),
         ({"nvidia_serial": [1, None]}, "nvidia_serial is [1, None]."),
         ({"nvidia_serial": -1}, "nvidia_serial is -1."),
+        ({"nvidia_serial": 0}, "nvidia_serial is 0. Use a number of hosts above 0"),
+        ({"nvidia_serial": "0%"}, "nvidia_serial is '0%'."),
+        ({"nvidia_serial": "1, 00"}, "nvidia_serial is '1, 00'."),
+        ({"nvidia_serial": [1, 0]}, "nvidia_serial is [1, 0]."),
     ],
 )
 def test_refuses_values(values: dict[str, t.Any], problem: str) -> None:
@@ -173,6 +179,7 @@ def test_refuses_values(values: dict[str, t.Any], problem: str) -> None:
         {"nvidia_serial": "1, 5,50%"},
         {"nvidia_serial": [1, "25%"]},
         {"nvidia_serial": 3},
+        {"nvidia_serial": [10, "100%"]},
         {"nvidia_toolkit_key_fingerprint": "c95b 321b 61e8 8c18 09c4 f759 ddca e044 f796 ecb0"},
         {"nvidia_toolkit_base_url": "https://mirror/repository@1/"},
         {"nvidia_toolkit_key_url": "https://me:x@mirror/key", "nvidia_toolkit_source": "existing"},
@@ -181,6 +188,55 @@ def test_refuses_values(values: dict[str, t.Any], problem: str) -> None:
 )
 def test_accepts_values(values: dict[str, t.Any]) -> None:
     assert value_problems(values, lambda path: path == "/hook.yml") == []
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"nvidia_toolkit_source": "directory"}, "either nvidia_toolkit_src (src) or nvidia_toolkit_files (files)."),
+        ({"nvidia_toolkit_source": "directory", "nvidia_toolkit_src": ""}, "either nvidia_toolkit_src (src) or"),
+        (
+            {"nvidia_toolkit_source": "directory", "nvidia_toolkit_src": "/x", "nvidia_toolkit_files": ["/x.deb"]},
+            "either nvidia_toolkit_src (src) or nvidia_toolkit_files (files). Set one of them.",
+        ),
+        (
+            {"nvidia_toolkit_settings": {"nvidia-container-runtime.modee": "cdi"}},
+            "nvidia_toolkit_settings (settings): nvidia-container-runtime.modee is not a known setting",
+        ),
+        ({"nvidia_toolkit_settings": {"debug": "/x"}, "nvidia_toolkit_source": "existing"}, "is not a known setting"),
+        ({"nvidia_runtime_name": "runc"}, "nvidia_runtime_name (runtime_name) 'runc' is the name of a low-level"),
+        (
+            {"nvidia_runtime_register": False, "nvidia_runtime_set_as_default": True},
+            "nvidia_runtime_register (register): false registers no runtime",
+        ),
+    ],
+)
+def test_refuses_what_the_modules_refuse(values: dict[str, t.Any], problem: str) -> None:
+    [found] = refused_options(values, ())
+    assert problem in found
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"nvidia_toolkit_source": "directory", "nvidia_toolkit_src": "/x", "nvidia_toolkit_files": []},
+        {"nvidia_toolkit_source": "directory", "nvidia_toolkit_src": "", "nvidia_toolkit_files": ["/x.deb"]},
+        {"nvidia_toolkit_source": "directory", "nvidia_toolkit_state": "absent"},
+        {"nvidia_toolkit_settings": {"nvidia-container-runtime": {"mode": "cdi"}}, "nvidia_runtime_name": "gpu"},
+        {"nvidia_toolkit_settings": {"later.key": "x"}, "nvidia_toolkit_allow_unknown": True},
+        {"nvidia_runtime_register": False, "nvidia_runtime_state": "absent", "nvidia_runtime_set_as_default": True},
+        {"nvidia_runtime_register": False, "nvidia_runtime_extra_modes": []},
+    ],
+)
+def test_accepts_what_the_modules_accept(values: dict[str, t.Any]) -> None:
+    assert list(refused_options(values, ())) == []
+
+
+def test_leaves_options_to_the_module_that_a_later_task_sets() -> None:
+    values = {"nvidia_toolkit_source": "directory"}
+    assert list(refused_options(values, {"nvidia_toolkit_src"})) == []
+    assert len(list(refused_options(values, {"nvidia_runtime_name"}))) == 1
 
 
 def test_roles_of_one_play_may_change_different_trees() -> None:
