@@ -70,6 +70,21 @@ options:
     elements: path
     default: []
     version_added: 1.2.0
+  selected_engines:
+    description:
+      - The engines that the playbooks change on this host. The advice in RV(findings) about other engines says so.
+    type: dict
+    version_added: 1.2.0
+    suboptions:
+      names:
+        description: The value of C(nvidia_runtime_engines), as in O(require_engines.names).
+        type: list
+        elements: str
+        default: [auto]
+      flavor:
+        description: The value of C(nvidia_runtime_flavor), as in O(require_engines.flavor).
+        type: str
+        default: auto
   require_root:
     description:
       - Whether to fail if the task does not run as root and O(host_root) is V(/). Use it before tasks that change the
@@ -302,6 +317,9 @@ engines:
       description: The systemd unit of the engine, null if it has none.
       type: str
       sample: docker.service
+    selected:
+      description: With O(selected_engines), whether it selects the engine. An engine of a user is always selected.
+      type: bool
     unit_files:
       description: The files of the unit, with drop-ins after the unit itself.
       type: list
@@ -369,7 +387,7 @@ engines:
           type: bool
           sample: false
         running_containers:
-          description: The number of running containers. Null for engines other than Docker.
+          description: The number of running and paused containers. Null for engines other than Docker.
           type: int
           sample: 3
     restart_required:
@@ -1555,13 +1573,13 @@ findings:
     advice:
       description: How to correct the problem, with the playbooks and variables of this collection.
       type: str
-      sample: Run gpufleet.nvidia.site, which writes the specification of the GPUs again.
+      sample: Run gpufleet.nvidia.site, which writes the specification of the GPUs.
   sample:
     - severity: critical
       id: cdi-stale
       subject: /etc/cdi/nvidia.yaml
       text: /etc/cdi/nvidia.yaml does not match the host. It is for driver 575.51.03, but the driver is 580.95.05.
-      advice: Run gpufleet.nvidia.site, which writes the specification of the GPUs again.
+      advice: Run gpufleet.nvidia.site, which writes the specification of the GPUs.
 """
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils import _module

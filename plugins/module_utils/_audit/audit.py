@@ -25,6 +25,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import (
     rules_kubernetes,
     rules_pods,
     rules_toolkit,
+    steps,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import compare as cdi_compare
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
@@ -206,6 +207,12 @@ def _no_driver(pair: _Pair) -> bool:
     return not report.text(pair.facts.gpus.get("driver_version"))
 
 
+def _lacks_only_driver(pair: _Pair) -> bool:
+    """Return whether a driver is all that the host lacks for a specification, which some engines need alone."""
+    needs_specification = pair.other.advice == steps.WRITE_SPECIFICATION
+    return _no_driver(pair) and (needs_specification or pair.facts.refresh.get("enabled") is True)
+
+
 def _lacks_only_toolkit(pair: _Pair) -> bool:
     """Return whether only the toolkit is missing: the program of a runtime, or programs that a specification names."""
     other, facts = pair.other, pair.facts
@@ -259,7 +266,8 @@ CAUSES = (
     Cause(("config-unreadable",), _UNREAD_ENGINE, _is_same_engine),
     Cause(_DRIVER_DIFFERS, (*_STALE_DRIVER, *_DRIVER_DIFFERS), _always),
     Cause(_NOT_LOADABLE, (*_NOT_LOADED, *_WITHOUT_DRIVER), _no_driver),
-    Cause(_NOT_LOADED, _WITHOUT_DRIVER, _no_driver),
+    Cause((*_NOT_LOADABLE, *_NOT_LOADED), (rules_engines.NOT_CONFIGURED,), _lacks_only_driver),
+    Cause(_NOT_LOADED, (*_WITHOUT_DRIVER, *_WITHOUT_RUNTIME, *_MISSING_DEVICES), _no_driver),
     Cause(
         ("toolkit-missing",),
         ("default-runtime-program-missing", "runtime-program-missing", "cdi-stale"),
@@ -287,11 +295,20 @@ def _merged(found: t.Iterable[report.Finding], facts: report.HostFacts, host: ho
     for finding in kept:
         own = finding.subject if finding.subject in engines else ""
         groups.setdefault((finding.id, finding.advice, own), []).append(finding)
+    unselected = {report.target_of(engine) for engine in facts.engines if engine.get("selected") is False}
     one_each = [
         _with(_joined(group), [other for cause in group for other in explained.get(cause, [])])
         for group in groups.values()
     ]
-    return sorted(one_each, key=report.Finding.sort_key)
+    return sorted((_for_selection(finding, unselected) for finding in one_each), key=report.Finding.sort_key)
+
+
+def _for_selection(finding: report.Finding, unselected: t.Collection[str]) -> report.Finding:
+    """Return ``finding`` with a step that is possible if it is about an engine that no playbook changes."""
+    if finding.subject not in unselected or finding.advice not in steps.OF_SELECTED_ENGINES:
+        return finding
+    severity = report.INFO if finding.severity == report.WARNING else finding.severity
+    return finding._replace(severity=severity, advice=f"{steps.SELECT_ENGINE} {finding.advice}")
 
 
 def _joined(group: t.Sequence[report.Finding]) -> report.Finding:

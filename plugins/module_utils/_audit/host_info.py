@@ -27,12 +27,13 @@ def describe_host(
     *,
     driver_root: str | None = None,
     library_search_paths: t.Sequence[str] = (),
+    selected_engines: t.Mapping[str, t.Any] | None = None,
 ) -> dict[str, t.Any]:
     """Return the report of ``host``. Errors on the host become problems in the report.
 
-    ``driver_root`` and ``library_search_paths`` are where the driver's files are, by default the usual directories. A
-    part that is not in ``gather_subset`` is None. If files were not read because a Python package is missing, the key
-    ``needed`` names the package.
+    ``driver_root`` and ``library_search_paths`` are where the driver's files are, by default the usual directories.
+    ``selected_engines`` are the names and the flavor in the variables of the host. A part that is not in
+    ``gather_subset`` is None. If files were not read because a Python package is missing, the key ``needed`` names it.
 
     Raises:
         NvidiaError: ``toolkit_dir``, ``driver_root`` or an entry of ``library_search_paths`` is not an absolute path.
@@ -46,6 +47,8 @@ def describe_host(
     cdi, missing_yaml = _describe_cdi(host, run, gpus) if "cdi" in gather_subset else (None, None)
     kubernetes, missing_for_kubelet = _describe_kubernetes(host) if "kubernetes" in gather_subset else (None, None)
     common, missing_toml = host_parts.describe_parts(host, run, gather_subset, toolkit_dir, kubernetes)
+    if selected_engines is not None:
+        _mark_selected(common["engines"] or (), selected_engines)
     needed = missing_yaml or missing_toml or missing_for_kubelet
     parts = {
         **common,
@@ -55,6 +58,15 @@ def describe_host(
     }
     findings = _findings(host, parts) if "findings" in gather_subset else None
     return {**parts, "findings": findings, **({} if needed is None else {"needed": needed})}
+
+
+def _mark_selected(engines: t.Iterable[dict[str, t.Any]], selected: t.Mapping[str, t.Any]) -> None:
+    """Add to each engine whether the variables of the host select it. Other variables select the engines of users."""
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import selection  # noqa: PLC0415
+
+    wanted = selection.wanted_of(selected["names"] or (), selected["flavor"], ())
+    for engine in engines:
+        engine["selected"] = engine["user"] is not None or bool(selection.selected(wanted, [engine]))
 
 
 def _describe_gpus(

@@ -18,7 +18,7 @@ if t.TYPE_CHECKING:
 
     Engine = t.Mapping[str, t.Any]
 
-NOT_INSPECTED = "not-inspected"
+NOT_INSPECTED, NOT_CONFIGURED = "not-inspected", "gpus-not-configured"
 
 
 def restarts(facts: report.HostFacts) -> report.Findings:
@@ -135,16 +135,15 @@ def gpus_not_configured(facts: report.HostFacts) -> report.Findings:
     ]
     has_programs = bool(report.table(facts.toolkit.get("programs")))
     # Podman needs only a CDI specification, and the other engines can use one too.
-    if not facts.has_gpu or not installed or not has_programs or not facts.lacks_gpu_specs:
+    lacks_runtime = has_programs and bool(installed) and not has_nvidia_runtime(installed)
+    if not facts.has_gpu or not lacks_runtime or not facts.lacks_gpu_specs:
         return
-    if not has_nvidia_runtime(installed):
-        yield report.critical(
-            "gpus-not-configured",
-            "host",
-            "The host has a GPU and the toolkit, but no container can use the GPU: no engine has the NVIDIA runtime,"
-            " and no CDI specification has GPUs.",
-            steps.CONFIGURE_HOST,
-        )
+    selected = [engine for engine in installed if engine.get("selected") is not False]
+    has_tables = any("register" in report.facts_of(engine).options for engine in selected)
+    reason = f"{'no engine has the NVIDIA runtime, and ' if has_tables else ''}no CDI specification has GPUs"
+    message = f"The host has a GPU and the toolkit, but no container can use the GPU: {reason}."
+    step = steps.CONFIGURE_HOST if has_tables else steps.WRITE_SPECIFICATION
+    yield report.critical(NOT_CONFIGURED, "host", message, step)
 
 
 def cdi_off(facts: report.HostFacts) -> report.Findings:

@@ -67,7 +67,7 @@ def _at_least(version: str) -> str:
 
 # -- CDI -------------------------------------------------------------------------------------------------------------
 
-WRITE_SPECIFICATION = run_site("writes the specification of the GPUs again")
+WRITE_SPECIFICATION = run_site("writes the specification of the GPUs")
 WRITE_OTHER_SPECIFICATION = "Write it again with the program that wrote it, or remove it if nothing uses it."
 LOWER_SPECIFICATION = run_site("writes it in a version that all engines of the host support")
 MOVE_SPECIFICATION = run_site("writes a specification to a directory that the engines read")
@@ -123,6 +123,16 @@ DELETE_PODS = (
 )
 RESTORE_FILES = (
     f"Run {REMOVE} with --limit for this host, which restores the files. Then run {SITE} if the host has other engines."
+)
+
+
+# These steps change only engines that the variables of the host select.
+OF_SELECTED_ENGINES = (
+    RESTART_ENGINE, CONFIGURE_ENGINE, REGISTER_DEFAULT, RESTORE_DEFAULT, ENABLE_CDI, SET_CONFIG_PATH, RESTORE_FILES,
+)  # fmt: skip
+SELECT_ENGINE = (
+    "No playbook changes this engine, because nvidia_runtime_engines and nvidia_runtime_flavor of the host do not"
+    " select it. Nothing is needed if its containers use no GPUs. Otherwise select it first."
 )
 
 

@@ -18,6 +18,10 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements
 
+_SELECTION: dict[str, dict[str, t.Any]] = {
+    "names": {"type": "list", "elements": "str", "default": ["auto"]},
+    "flavor": {"type": "str", "default": "auto"},
+}
 SPEC: dict[str, dict[str, t.Any]] = {
     "gather_subset": {
         "type": "list",
@@ -28,12 +32,12 @@ SPEC: dict[str, dict[str, t.Any]] = {
     "toolkit_dir": {"type": "path", "default": toolkit_constants.DIRECTORY},
     "driver_root": {"type": "path"},
     "library_search_paths": {"type": "list", "elements": "path", "default": []},
+    "selected_engines": {"type": "dict", "options": _SELECTION},
     "require_root": {"type": "bool", "default": False},
     "require_engines": {
         "type": "dict",
         "options": {
-            "names": {"type": "list", "elements": "str", "default": ["auto"]},
-            "flavor": {"type": "str", "default": "auto"},
+            **_SELECTION,
             "users": {"type": "list", "elements": "str", "default": []},
             "user": {"type": "str"},
             "files": {"type": "bool", "default": True},
@@ -56,7 +60,7 @@ def describe(module: _module.Module, describe_host: t.Callable[..., dict[str, t.
         raise errors.HostError(f"The task runs as user {os.geteuid()}, not as root. Run with -b (become).")
     _module.load_bundled_packages(module)
     host, run = _module.host_from_params(module), _module.command_runner(module)
-    names = ("gather_subset", "toolkit_dir", "driver_root", "library_search_paths")
+    names = ("gather_subset", "toolkit_dir", "driver_root", "library_search_paths", "selected_engines")
     report = describe_host(host, run, **{name: params[name] for name in names})
     # A report that needs a package is not the last one: the action plugin sends the package, and runs the module again.
     if params["require_engines"] is None or "needed" in report:

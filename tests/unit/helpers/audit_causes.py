@@ -28,6 +28,9 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.audit_reports import
 )
 
 NO_DRIVER = {"present": True, "kind": "pci", "driver_version": None}
+UNDESCRIBED = {"gpus": {"problems": [problem("gpu-without-driver")]}, "toolkit__gpu": NO_DRIVER,
+               "cdi__files": [], "cdi__devices": {}, "cdi__refresh": {"enabled": False}}  # fmt: skip
+PODMAN = engine(engine="podman", target="podman", selected=True, runtimes={}, live=None)
 LOST_GPU = gpu(healthy=False, reasons=[problem("driver-library-differs", "Error 18.")])
 BROKEN_FILE = problem("file-invalid", "/etc/docker/daemon.json, line 1: odd.")
 NO_HOOK = {"stale": True, "missing_paths": ["/usr/bin/nvidia-cdi-hook"], "reasons": [problem("path-missing")]}
@@ -40,6 +43,14 @@ ONE_CAUSE: list[tuple[dict[str, t.Any], list[str], str]] = [
       "cdi__problems": [problem("cdi-refresh-failed")]},
      ["gpu-without-driver"],
      f"cdi-stale ({SPEC}); docker-needs-cdi (docker); cdi-refresh-failed (r.service)."),
+    # Podman needs only a specification, which needs the driver. Docker is not selected.
+    ({"engines": [PODMAN, engine(selected=False, runtimes={}, live=None)], **UNDESCRIBED},
+     ["gpu-without-driver"], "gpus-not-configured (host)."),
+    # The refresh unit writes the specification when the driver is loaded.
+    ({"engines": [BARE], **UNDESCRIBED, "cdi__refresh": {"enabled": True}},
+     ["gpu-without-driver"], "gpus-not-configured (host)."),
+    # Without it, and for an engine that registers runtimes, the driver is only one of two causes.
+    ({"engines": [BARE], **UNDESCRIBED}, ["gpu-without-driver", "gpus-not-configured"], ""),
     # The kernel refuses the module.
     ({"gpus": {"problems": [problem("gpu-without-driver")], "kernel": {**KERNEL, "signed": False}},
       "toolkit__gpu": NO_DRIVER, "cdi__files": [spec(stale=True, reasons=[problem("path-missing")])]},

@@ -137,7 +137,7 @@ class Docker(engines_base.EngineDefaults):
             cdi=None if "CDISpecDirs" not in info else bool(directories),
             cdi_folders=json_data.texts(directories) or None,
             live_restore=bool(info.get("LiveRestoreEnabled")),
-            running_containers=json_data.get(info, "ContainersRunning", 0),
+            running_containers=_count(info),
         )
 
     def config_files(self, _host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
@@ -157,7 +157,7 @@ class Docker(engines_base.EngineDefaults):
         # A list of thousands of containers may be longer than any limit. The number of them is in the answer above.
         containers = self._ask(host, installation, _SOME_RUNNING)
         listed = [container for container in containers or () if isinstance(container, dict)]
-        count = json_data.get(info, "ContainersRunning", 0) + json_data.get(info, "ContainersPaused", 0)
+        count = _count(info)
         if not isinstance(containers, list):
             return [f"{count} containers, which {self.name} does not list"] if count else None
         unnamed = min(max(0, count - len(listed)), _MOST_UNNAMED) if len(listed) >= _NAMED else 0
@@ -236,6 +236,11 @@ class Docker(engines_base.EngineDefaults):
 
 def _document(context: engines_base.Context) -> json_document.JsonDocument:
     return json_document.JsonDocument.from_bytes(context.path, context.content or b"")
+
+
+def _count(info: dict[str, t.Any]) -> int:
+    """Return how many containers a restart may stop: a paused one is stopped like one that runs."""
+    return json_data.get(info, "ContainersRunning", 0) + json_data.get(info, "ContainersPaused", 0)
 
 
 def _name_of(container: t.Mapping[str, t.Any]) -> str:

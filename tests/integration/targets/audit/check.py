@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-HOSTS = 17
+HOSTS = 18
 HOSTILE = "</script><img src=x onerror=document.title='ran'>"
 GPUS = {"present": True, "count": 4, "models": {"NVIDIA A100-SXM4-40GB": 4}, "unhealthy": 4}
 ENGINES = {
@@ -58,6 +58,10 @@ def main() -> None:
     ranked = ("no-python-01", "docker-old-01", "docker-broken-01", "bare-01")
     expect([hosts[name]["severity"] for name in ranked], ["critical", "critical", "critical", None])
     expect([finding["id"] for finding in hosts["docker-broken-01"]["findings"]], ["config-unreadable"])
+    # The missing driver is the cause of the missing specification.
+    critical = [finding["text"] for finding in hosts["batch-01"]["findings"] if finding["severity"] == "critical"]
+    cause = "The NVIDIA driver does not use the GPU 0000:01:00.0 (no driver)."
+    expect(critical, [f"{cause} This also causes: gpus-not-configured (host)."])
 
     expect((page[:15], page.count("<time>")), ("<!DOCTYPE html>", 1))
     data = page.partition('<script id="hosts" type="application/json">')[2].partition("</script>")[0]

@@ -5,7 +5,7 @@ set -eux
 work=$OUTPUT_DIR
 targets=$PWD
 python=$ANSIBLE_TEST_PYTHON_INTERPRETER
-"$python" -B ../../../hosts/fixtures/audit_fleet.py "$work" 17
+"$python" -B ../../../hosts/fixtures/audit_fleet.py "$work" 18
 run() { ansible-playbook --inventory "$work/hosts.json" "$@"; }
 severities() { sed -n 's/^ *- *//; s/^[ "'"'"']*\(critical\|warning\|info\)  .*/\1/p' "$1" | uniq | tr '\n' ' '; }
 mkdir "$work/from"
@@ -15,7 +15,7 @@ cd "$work/from"
 if ANSIBLE_STRATEGY=free run gpufleet.nvidia.audit --extra-vars 'nvidia_audit_limit=1000 nvidia_audit_fail_on=critical' "$@" \
     >"$work/output"; then exit 1; fi
 cat "$work/output"
-grep -E '17 hosts: [0-9]+ critical' "$work/output"
+grep -E '18 hosts: [0-9]+ critical' "$work/output"
 test "$(severities "$work/output")" = 'critical info '
 test "$(ls -A | tr '\n' ' ')" = 'gpufleet-audit.html gpufleet-audit.json '
 test -z "$(find . -type f ! -perm 0600)"

@@ -39,7 +39,8 @@ def test_requires_root(monkeypatch: pytest.MonkeyPatch, user: int, params: dict[
         monkeypatch.setattr(_module, name, lambda _task: None)
     module = MagicMock(
         params={
-            **dict.fromkeys(("gather_subset", "toolkit_dir", "driver_root", "library_search_paths", "require_engines")),
+            **dict.fromkeys(("gather_subset", "toolkit_dir", "driver_root", "library_search_paths")),
+            **dict.fromkeys(("selected_engines", "require_engines")),
             **params,
         }
     )

@@ -21,8 +21,10 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.audit_reports import
     NO_TOOLKIT,
     NVIDIA,
     OTHER_TOOLKIT,
+    engine,
     gpu,
     healthy_host,
+    problem,
 )
 
 if t.TYPE_CHECKING:
@@ -130,3 +132,45 @@ def test_gpus_with_the_same_reasons_are_one_finding(host: HostFS) -> None:
         ("gpu-unusable", "gpu 0, gpu 1, gpu 2, gpu 3, gpu 4 and 2 more"),
         ("mig-without-capability", "gpu 7, MIG 0, gpu 7, MIG 1, gpu 7, MIG 2, gpu 7, MIG 3, gpu 7, MIG 4 and 2 more"),
     ]
+
+
+def test_engines_that_the_variables_do_not_select(host: HostFS) -> None:
+    docker = engine(missed_toolkit=True)
+    (found,) = findings_of(host, healthy_host(engines=[{**docker, "selected": True}]))
+    assert (found["severity"], found["advice"]) == ("warning", "Run gpufleet.nvidia.site, which restarts it.")
+    assert findings_of(host, healthy_host(engines=[docker])) == [found]
+    (found,) = findings_of(host, healthy_host(engines=[{**docker, "selected": False}]))
+    assert (found["severity"], found["id"]) == ("info", "restart-pending")
+    assert found["advice"].startswith("No playbook changes this engine, because nvidia_runtime_engines and")
+    assert found["advice"].endswith(" Otherwise select it first. Run gpufleet.nvidia.site, which restarts it.")
+    # site installs the toolkit and writes the specification whatever engines it configures.
+    parts = healthy_host(engines=[engine(selected=False, runtimes={"x": "/opt/nvidia-container-runtime"})])
+    (found,) = findings_of(host, parts)
+    assert (found["severity"], found["advice"][:14]) == ("warning", "Run gpufleet.n")
+
+
+@pytest.mark.parametrize(
+    ("selected", "reason"),
+    [
+        ([True, True], "no engine has the NVIDIA runtime, and no CDI specification has GPUs."),
+        ([True, False], "no CDI specification has GPUs."),
+    ],
+)
+def test_podman_needs_no_runtime(host: HostFS, selected: list[bool], reason: str) -> None:
+    names = ("podman", "docker")
+    engines = [
+        engine(engine=name, target=name, selected=is_selected, runtimes={}, live=None)
+        for name, is_selected in zip(names, selected)
+    ]
+    (found,) = findings_of(host, healthy_host(engines=engines, cdi__files=[], cdi__devices={}))
+    assert found["text"].endswith(f"no container can use the GPU: {reason}")
+    assert ("registers the runtime" in found["advice"]) is all(selected)
+
+
+def test_no_device_plugin_works_without_a_driver(host: HostFS) -> None:
+    parts = kubernetes_reports.parts(**kubernetes_reports.FAILING)
+    assert "device-plugin-missing" in {one["id"] for one in findings_of(host, parts)}
+    parts["gpus"].update(driver_version=None, devices=[], problems=[problem("gpu-without-driver")])
+    found = findings_of(host, {**parts, "toolkit": {"gpu": {"present": True}}})
+    assert [one["id"] for one in found if one["id"].startswith(("device", "gpu"))] == ["gpu-without-driver"]
+    assert "device-plugin-missing (" in found[0]["text"]

@@ -171,3 +171,24 @@ def test_a_host_without_a_kubelet_imports_nothing_about_it(docker: FakeDocker, m
     assert [engine["used_by_kubelet"] for engine in describe_host(docker.host, docker.run, ["engines"])["engines"]] == [
         False
     ]
+
+
+@pytest.mark.parametrize(
+    ("names", "flavor", "selected"),
+    [
+        (["podman"], "auto", False),
+        (["docker"], "auto", True),
+        (["auto"], "auto", True),
+        (["auto"], "snap", False),
+        (["docker/snap"], "auto", False),
+        (["docker/system"], "snap", True),
+        ([], "auto", False),
+        (["dokcer"], "auto", False),
+    ],
+)
+def test_engines_that_the_variables_select(docker: FakeDocker, names: list[str], flavor: str, selected: bool) -> None:
+    options = {"names": names, "flavor": flavor}
+    (found,) = describe_host(docker.host, docker.run, ["engines"], selected_engines=options)["engines"]
+    assert found["selected"] is selected
+    (found,) = describe_host(docker.host, docker.run, ["engines"])["engines"]
+    assert "selected" not in found

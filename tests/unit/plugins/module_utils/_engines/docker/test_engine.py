@@ -154,6 +154,8 @@ def test_live_state(docker: FakeDocker) -> None:
     docker.runs()
     docker.info["Runtimes"]["nvidia"] = {"path": NVIDIA}
     docker.info["Runtimes"]["odd"] = None
+    # A restart stops a paused container too.
+    docker.info.update(ContainersRunning=2, ContainersPaused=1)
     with docker.answers():
         live = DOCKER.live(docker.host, DOCKER.inspect(docker.host))
     assert live is not None
