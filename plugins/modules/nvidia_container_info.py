@@ -816,8 +816,8 @@ gpus:
           sample: 0
         bus_id:
           description:
-            - The PCI address of the GPU, with a domain of four digits, or of eight if four are too few. Null if it is
-              not known.
+            - The PCI address of the GPU as in C(/sys), where a domain above C(ffff) has five digits or more. Null if it
+              is not known.
           type: str
           sample: "0000:0f:00.0"
         model:

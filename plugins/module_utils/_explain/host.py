@@ -255,8 +255,8 @@ def _gpus(
     for device in devices:
         index, minor, uuid = device["index"], device["minor"], device["uuid"]
         bus = device["bus_id"] or ""
-        # nvidia-smi and nvidia-container-cli write the domain of an address with eight digits, /proc with four.
-        long_bus = f"0000{bus}" if bus.find(":") == 4 else ""
+        # nvidia-smi and nvidia-container-cli write the domain of an address with eight digits.
+        long_bus = bus.zfill(len("00000000:00:00.0")) if bus else ""
         names = list(filter(None, (None if index is None else str(index), uuid, bus, long_bus)))
         node = () if minor is None else (f"/dev/nvidia{minor}",)
         gpu = f"GPU {device['bus_id'] if index is None else index}"

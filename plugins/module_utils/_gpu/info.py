@@ -194,7 +194,7 @@ def _gpus_in_proc(host: hostfs.HostFS) -> tuple[list[ScannedGpu], frozenset[str]
             continue
         gpu = inventory.Gpu(-1, known.uuid, known.minor, known.bus, known.name, mig=False, migs=())
         found.append((known.bus, None if known.excluded else ScannedGpu(gpu, mig_enabled=mig_enabled)))
-    # A domain has four or eight digits, and the longer ones are larger.
+    # A domain has no leading zeros if it has more than four digits, so the longer ones are larger.
     found.sort(key=lambda entry: (len(entry[0]), entry[0]))
     # NVML numbers display adapters, too.
     numbered = enumerate(scanned for _bus, scanned in found if scanned is not None)

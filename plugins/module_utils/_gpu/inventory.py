@@ -31,7 +31,8 @@ if t.TYPE_CHECKING:
 NOT_QUERIED, UNUSABLE, ABSENT = "nvml-not-asked", "nvml-unusable", "driver-library-missing"
 # The problem codes for the device nodes of a MIG device, and for the device node of a GPU.
 MIG_NODE, NODE = "mig-node-unusable", "node-unusable"
-_PCI = "/sys/bus/pci/devices"
+# The devices of the kernel by their addresses.
+PCI = "/sys/bus/pci/devices"
 
 
 class MigDevice(t.NamedTuple):
@@ -51,9 +52,9 @@ class Gpu(t.NamedTuple):
     """A GPU.
 
     ``number`` is its position in NVML's order. ``minor`` is the minor number of its device node. ``bus`` is its PCI
-    address as normalize_address() returns it: in lower case, with a domain of four digits, or of eight if four are not
-    enough. ``uuid`` is empty if the driver has not read it yet. ``mig`` is true if MIG mode is on, even without MIG
-    devices. ``coherent`` is as in NvmlGpu, and has no meaning in a GpuInventory from /proc.
+    address as normalize_address() returns it. ``uuid`` is empty if the driver has not read it yet. ``mig`` is true if
+    MIG mode is on, even without MIG devices. ``coherent`` is as in NvmlGpu, and has no meaning in a GpuInventory from
+    /proc.
     """
 
     number: int
@@ -141,7 +142,7 @@ def _without_lost(host: hostfs.HostFS, found: GpuInventory) -> GpuInventory:
 
 def is_off_bus(host: hostfs.HostFS, bus: str) -> bool:
     """Return whether the kernel does not list the PCI device of a GPU. False if it lists no PCI devices."""
-    return host.exists(_PCI) and not host.exists(f"{_PCI}/{_kernel_address(bus)}")
+    return host.exists(PCI) and not host.exists(f"{PCI}/{bus}")
 
 
 def query_nvml(
@@ -217,7 +218,7 @@ def unusable_devices(host: hostfs.HostFS, found: GpuInventory, folder: str = dev
     problems: list[GpuProblem] = []
     capabilities = procfs.MigCapabilities(host)
     for gpu in found.gpus:
-        index, device = str(gpu.number), f"{_PCI}/{_kernel_address(gpu.bus)}"
+        index, device = str(gpu.number), f"{PCI}/{gpu.bus}"
         if is_off_bus(host, gpu.bus):
             message = f"{device} does not exist: the GPU is no longer on the PCI bus."
             problems.append(GpuProblem(index, errors.Problem("gpu-off-bus", message)))
@@ -323,9 +324,3 @@ def _node_problems(host: hostfs.HostFS, path: str, minor: int, code: str) -> t.I
     elif os.minor(status.st_rdev) != minor:
         message = f"{path} has the minor number {os.minor(status.st_rdev)}, not {minor}."
         yield errors.Problem(code, message, advice)
-
-
-def _kernel_address(bus: str) -> str:
-    """Return the address as in sysfs: the domain with as many digits as it needs, at least four."""
-    domain, rest = bus.split(":", 1)
-    return f"{int(domain, 16):04x}:{rest}"

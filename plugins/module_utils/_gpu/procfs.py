@@ -166,17 +166,15 @@ class ProcGpu(t.NamedTuple):
 
 
 def normalize_address(address: str) -> str:
-    """Return a PCI address in lower case, with a domain of four digits, or of eight if four are not enough.
+    """Return a PCI address as the kernel writes it: in lower case, the domain with the digits it needs, at least four.
 
-    nvidia-ctk writes addresses in this form. NVML reports eight digits, and the kernel as many as are needed, at least
-    four. Raises ValueError for an invalid address.
+    The names in /sys and /dev/dri/by-path have this form. NVML reports eight digits. Raises ValueError for an invalid
+    address.
     """
     found = _BUS.match(address)
     if found is None:
         raise ValueError
-    domain = int(found.group(1), 16)
-    width = 4 if domain <= 0xFFFF else 8
-    return f"{domain:0{width}x}:{found.group(2)}:{found.group(3)}.{found.group(4)}".lower()
+    return f"{int(found.group(1), 16):04x}:{found.group(2)}:{found.group(3)}.{found.group(4)}".lower()
 
 
 def parse_information(text: str, path: str) -> ProcGpu:

@@ -15,32 +15,41 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import file_lookup, inventory, procfs
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import driver_files, inventory
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import driver_files
 
     Data = t.Mapping[str, t.Any]
 
 
 def warnings_of(
-    document: Data, host: hostfs.HostFS, files: driver_files.DriverFiles, found: inventory.GpuInventory
+    document: Data,
+    host: hostfs.HostFS,
+    files: driver_files.DriverFiles,
+    found: inventory.GpuInventory,
+    dev_root: str = "/",
 ) -> list[str]:
-    """Return a warning for the GPUs, and one for the libraries, that a specification of all GPUs lacks.
+    """Return a warning for the GPUs, for their DRM nodes, and for the libraries that a specification of all GPUs lacks.
 
     Args:
         document: A specification of mode nvml for all devices.
         host: The host.
         files: The files of the driver.
         found: The GPUs from which the document was generated.
+        dev_root: The directory that contains ``dev``.
     """
-    return [*_missing_gpus(document, host, found), *_missing_libraries(document, files, found.version)]
-
-
-def _missing_gpus(document: Data, host: hostfs.HostFS, found: inventory.GpuInventory) -> t.Iterator[str]:
     parts = [document, *document.get("devices", ())]
     nodes = {node.get("path") for part in parts for node in part.get("containerEdits", {}).get("deviceNodes", ())}
+    return [
+        *_missing_gpus(nodes, host, found),
+        *_missing_drm_nodes(nodes, host, found, dev_root),
+        *_missing_libraries(document, files, found.version),
+    ]
+
+
+def _missing_gpus(nodes: t.Collection[str], host: hostfs.HostFS, found: inventory.GpuInventory) -> t.Iterator[str]:
     # Containers cannot use a GPU in MIG mode itself. Another warning names those without MIG devices.
     known = {*found.omitted, *(gpu.bus for gpu in found.gpus if gpu.mig and not gpu.migs)}
     missing: list[str] = []
@@ -54,6 +63,20 @@ def _missing_gpus(document: Data, host: hostfs.HostFS, found: inventory.GpuInven
         yield (
             f"The specification lacks the GPU {core_text.listed(missing)}, which {procfs.GPUS} lists."
             f" {procfs.CHECK_LOG} Then run this task again."
+        )
+
+
+def _missing_drm_nodes(
+    nodes: t.Collection[str], host: hostfs.HostFS, found: inventory.GpuInventory, dev_root: str
+) -> t.Iterator[str]:
+    # Few MIG devices support graphics.
+    whole = [gpu.bus for gpu in found.gpus if not gpu.mig]
+    paths = [f"/dev/dri/{name}" for bus in whole for name in host.readable_entries(f"{inventory.PCI}/{bus}/drm")]
+    missing = [path for path in paths if path not in nodes and host.exists(file_lookup.under(dev_root, path))]
+    if missing:
+        yield (
+            f"The specification lacks {core_text.listed(missing)}, so containers cannot use these GPUs for graphics."
+            f" Set {errors.option:backend}: native."
         )
 
 

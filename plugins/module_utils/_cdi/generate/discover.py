@@ -17,13 +17,12 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import edits as cdi_edits
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import file_lookup, procfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import file_lookup, inventory, procfs
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import driver_files, inventory
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import driver_files
 
 
-_PCI = "/sys/bus/pci/devices"
 _DRI, _CAPABILITIES = "/dev/dri", "/dev/nvidia-caps"
 _BY_PATH = f"{_DRI}/by-path"
 # Directories that old releases of crun made inaccessible to users other than root.
@@ -91,7 +90,7 @@ class DeviceNodes:
         )
 
     def _drm_paths(self, bus: str) -> list[str]:
-        return [f"{_DRI}/{name}" for name in self._lookup.names(f"{_PCI}/{bus}/drm")]
+        return [f"{_DRI}/{name}" for name in self._lookup.names(f"{inventory.PCI}/{bus}/drm")]
 
     def _links(self, bus: str, nodes: t.Iterable[cdi_edits.DeviceNode]) -> cdi_edits.Edits:
         paths = {file_lookup.under(self.root, node.path) for node in nodes}

@@ -171,10 +171,10 @@ class SpecGenerator:
         self, mode: str, document: t.Mapping[str, t.Any], found: inventory.GpuInventory | None
     ) -> list[str]:
         """Return warnings about GPUs and libraries that a specification of all GPUs lacks."""
-        ids = self._options.request.device_ids
-        if mode != cdi_modes.NVML or found is None or not cdi_edits.selects_all(ids):
+        request = self._options.request
+        if mode != cdi_modes.NVML or found is None or not cdi_edits.selects_all(request.device_ids):
             return []
-        return completeness.warnings_of(document, self._host, self._files(), found)
+        return completeness.warnings_of(document, self._host, self._files(), found, request.dev_root)
 
     def _missing_cuda(self, mode: str, document: t.Mapping[str, t.Any]) -> list[str]:
         version = cdi_compare.driver_of(document)

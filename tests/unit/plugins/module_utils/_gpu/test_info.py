@@ -159,7 +159,7 @@ def test_report(make_host: t.Callable[..., GpuHost]) -> None:
                 mig_devices=[expected_mig(first, uuids[0], "1g"), expected_mig(second, uuids[1], "18g")],
             ),
             # Without MIG devices, no container can use it.
-            expected_gpu(FAR, 3, bus_id="00010000:01:00.0", mig_enabled=True),
+            expected_gpu(FAR, 3, bus_id="10000:01:00.0", mig_enabled=True),
         ],
         "advertised": [FIRST.identity(), *uuids],
         "missing_nodes": [],
@@ -185,7 +185,7 @@ def test_offline_tree(make_host: t.Callable[..., GpuHost], monkeypatch: pytest.M
     monkeypatch.setattr(gpu_nvml, "query", lambda *_arguments: pytest.fail("NVML was queried"))
     report = make_host([FIRST, FAR], live=False).report()
     assert report["source"] == "proc"
-    assert report["devices"] == [expected_gpu(FIRST, 0), expected_gpu(FAR, 1, bus_id="00010000:01:00.0")]
+    assert report["devices"] == [expected_gpu(FIRST, 0), expected_gpu(FAR, 1, bus_id="10000:01:00.0")]
     assert report["problems"] == []
 
 

@@ -90,7 +90,7 @@ def test_nvml_and_proc_agree(tmp_path: Path, library: Path) -> None:
     fakes = [EXCLUDED, FIRST, SCREEN, SECOND, FAR]
     host = gpu_host(tmp_path, fakes)
     nvml_files(tmp_path, library, fakes)
-    gpus = (expected_gpu(FIRST, 0), expected_gpu(SECOND, 2), expected_gpu(FAR, 3, "00010000:01:00.0"))
+    gpus = (expected_gpu(FIRST, 0), expected_gpu(SECOND, 2), expected_gpu(FAR, 3, "10000:01:00.0"))
     assert read_inventory(host) == GpuInventory(VERSION, gpus, "nvml", ())
     assert read_inventory(host, use_nvml=False) == GpuInventory(VERSION, gpus, "proc", ())
 
@@ -350,7 +350,7 @@ def test_unusable_nodes(
 
 def test_gpu_is_off_the_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = gpu_host(tmp_path, [])
-    gpus = (expected_gpu(FIRST, 0), expected_gpu(FAR, 1, "00010000:01:00.0"))
+    gpus = (expected_gpu(FIRST, 0), expected_gpu(FAR, 1, "10000:01:00.0"))
     FakeNodes(monkeypatch, tmp_path, {**NODES, "/dev/nvidia1": (195, 1)})
     write(tmp_path, {f"sys/bus/pci/devices/{FAR.bus}/vendor": ""})
     (found,) = unusable_devices(host, GpuInventory(VERSION, gpus, "proc", ()))

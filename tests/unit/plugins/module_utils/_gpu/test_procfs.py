@@ -158,8 +158,8 @@ def text(**others: str) -> str:
     [
         ("0000:07:00.0", "0000:07:00.0"),
         ("00000000:0F:00.0", "0000:0f:00.0"),
-        ("00010000:BD:1F.7", "00010000:bd:1f.7"),
-        ("10000:BD:00.0", "00010000:bd:00.0"),
+        ("00010000:BD:1F.7", "10000:bd:1f.7"),
+        ("10000:BD:00.0", "10000:bd:00.0"),
         ("ABCD:00:00.0", "abcd:00:00.0"),
         ("0000ABCD:00:00.0", "abcd:00:00.0"),
         ("FFFFFFFF:00:00.0", "ffffffff:00:00.0"),
@@ -243,7 +243,7 @@ def test_order_of_gpus(tmp_path: Path) -> None:
         FakeGpu("0003:01:00.0", 5, uuid=UNKNOWN_UUID),
     ]
     found = [gpu.bus for gpu in procfs.read_gpus(gpu_host(tmp_path, gpus))]
-    assert found == ["0000:0f:00.0", "0000:b7:00.0", "0002:01:00.0", "0003:01:00.0", "00010000:01:00.0"]
+    assert found == ["0000:0f:00.0", "0000:b7:00.0", "0002:01:00.0", "0003:01:00.0", "10000:01:00.0"]
 
 
 def test_no_gpus_without_driver(tmp_path: Path) -> None:

@@ -45,14 +45,31 @@ def test_gpus_of_proc(tmp_path: Path) -> None:
     assert warnings(host, document("/dev/nvidia0", "/dev/nvidia1")) == []
     # NVML does not list it, or a generator skips it because of its PCI domain.
     (warning,) = warnings(host, document("/dev/nvidia1"))
-    assert "00010000:0f:00.0 (/dev/nvidia0)" in warning
+    assert "10000:0f:00.0 (/dev/nvidia0)" in warning
     found = read_inventory(host, use_nvml=False)
     (warning,) = warnings(host, document("/dev/nvidia0"), found._replace(gpus=()))
     assert FIRST.bus in warning
     # Another warning names them.
-    assert warnings(host, document("/dev/nvidia1"), found._replace(omitted=("00010000:0f:00.0",))) == []
+    assert warnings(host, document("/dev/nvidia1"), found._replace(omitted=("10000:0f:00.0",))) == []
     in_mig_mode = tuple(gpu._replace(mig=True) for gpu in found.gpus)
     assert warnings(host, document(), found._replace(gpus=in_mig_mode)) == []
+
+
+def test_drm_nodes_of_the_kernel(tmp_path: Path) -> None:
+    # nvidia-ctk finds none for a GPU in a PCI domain above ffff.
+    host = gpu_host(tmp_path, [FIRST, SECOND])
+    nodes = ["/dev/nvidia0", "/dev/nvidia1"]
+    (tmp_path / "dev/dri").mkdir(parents=True)
+    (tmp_path / "dev/dri/card1").write_text("")
+    for bus, name in ((FIRST.bus, "card0"), (SECOND.bus, "card1")):
+        (tmp_path / f"sys/bus/pci/devices/{bus}/drm/{name}").mkdir(parents=True)
+    # The driver has made no node for card0.
+    (warning,) = warnings(host, document(*nodes))
+    assert "lacks /dev/dri/card1, so" in warning
+    assert warnings(host, document(*nodes, "/dev/dri/card1")) == []
+    found = read_inventory(host, use_nvml=False)
+    in_mig_mode = tuple(gpu._replace(mig=True) for gpu in found.gpus)
+    assert warnings(host, document(*nodes), found._replace(gpus=in_mig_mode)) == []
 
 
 def test_libraries_of_the_driver(tmp_path: Path) -> None:
