@@ -21,9 +21,21 @@ SPECIFICATION = Path("/etc/cdi/nvidia.yaml")
 JSON_SPECIFICATION = SPECIFICATION.with_suffix(".json")
 HOOK = Path("/usr/bin/nvidia-cdi-hook")
 CALLS = Path("/var/log/gpufleet-cdi-hook.calls")
+HOOKS = (
+    "update-ldcache",
+    "create-symlinks",
+    "enable-cuda-compat",
+    "disable-device-node-modification",
+    "update-application-profile",
+)
 HOOK_TEXT = f"""\
 #!/bin/sh
-# Stands for nvidia-cdi-hook. A hook reads the container's state.
+# Stands for nvidia-cdi-hook, whose help lists its hooks. A hook reads the container's state.
+if [ "$1" = --help ]; then
+    echo COMMANDS:
+    for hook in {" ".join(HOOKS)}; do echo "   $hook  a hook"; done
+    exit
+fi
 cat >/dev/null
 echo "$*" >>{CALLS}
 """

@@ -274,8 +274,9 @@ engines:
       directories: [/etc/cdi, /var/run/cdi]
 limits:
   description:
-    - The fields that were left out, and for which engine, as messages. Empty with O(state=absent), and if
-      RV(not_described) is not null.
+    - The fields that were left out, and for which engine, and the hooks that were left out, because the hook program
+      of the host does not have them, as messages. A message also says if that program could not be asked. Empty with
+      O(state=absent), and if RV(not_described) is not null.
   returned: success
   type: list
   elements: str

@@ -154,8 +154,7 @@ class Hooks:
         enabled = {*HOOKS} - {*_OFF_BY_DEFAULT, *off_by_default, *disabled} | {*request.enabled_hooks}
         self._enabled = enabled if request.hooks != NONE else set()
         self._path = request.cdi_hook_path
-        name = posixpath.basename(self._path)
-        self._first_arguments = (name, "hook") if name in _WITH_SUBCOMMAND else (name,)
+        self._first_arguments = hook_arguments(self._path)
 
     def symlinks(self, links: t.Iterable[str]) -> cdi_edits.Edits:
         """Return the edits with the hook that creates ``links``. Each link has the hook's format TARGET::PATH."""
@@ -175,6 +174,12 @@ class Hooks:
         if name not in self._enabled:
             return cdi_edits.Edits()
         return cdi_edits.Edits(hooks=(cdi_edits.Hook(self._path, (*self._first_arguments, name, *arguments)),))
+
+
+def hook_arguments(program: str) -> tuple[str, ...]:
+    """Return the arguments of a hook before its name, the program's name first."""
+    name = posixpath.basename(program)
+    return (name, "hook") if name in _WITH_SUBCOMMAND else (name,)
 
 
 def _require_known(parameter: str, values: t.Iterable[str], known: t.Sequence[str]) -> None:

@@ -16,7 +16,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import completeness
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import completeness, hook_program
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import modes as cdi_modes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import compare as cdi_compare
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import edits as cdi_edits
@@ -56,7 +56,7 @@ class Generated(t.NamedTuple):
     """A specification that may be written, and how it was generated.
 
     ``variants`` are specifications for additional files, by the names in VARIANTS.
-    ``limits`` are messages about fields that were left out for an engine. ``predicted`` is whether nvidia-ctk generates
+    ``limits`` are messages about fields and hooks that were left out. ``predicted`` is whether nvidia-ctk generates
     it in a real run, and could not be run in check mode.
     """
 
@@ -95,7 +95,7 @@ class SpecGenerator:
         found, gpu_warnings = self._gpus()
         mode = self._mode(found)
         backend = _backend(options.backend, mode, owned_by_unit)
-        documents, omitted = self._safe_documents(mode, backend, found)
+        documents, omitted, hook_messages = self._safe_documents(mode, backend, found)
         engines = cdi_support.engines_for(options.for_engines, self._host, self._run)
         downgraded = {name: cdi_versions.downgrade_spec(document, engines) for name, document in documents.items()}
         main = downgraded.pop("")
@@ -111,7 +111,7 @@ class SpecGenerator:
             backend=backend,
             driver_version=found.version if found is not None else driver.version if driver is not None else None,
             engines=tuple(engines),
-            limits=main.messages,
+            limits=(*main.messages, *hook_messages),
             warnings=(
                 *gpu_warnings,
                 *omitted,
@@ -191,8 +191,11 @@ class SpecGenerator:
 
     def _safe_documents(
         self, mode: str, backend: str, found: inventory.GpuInventory | None
-    ) -> tuple[dict[str, dict[str, t.Any]], list[str]]:
-        """Return _documents() as engines read them, without unsafe mounts, and a warning for each of these."""
+    ) -> tuple[dict[str, dict[str, t.Any]], list[str], list[str]]:
+        """Return _documents() as engines read them, without unsafe mounts and unknown hooks.
+
+        Also return a warning for each of these mounts, and messages about the hooks.
+        """
         kind, documents, warnings = self._options.kind, {}, []
         for name, document in self._documents(mode, backend, found).items():
             full_kind = f"{kind}.{name}" if name else kind
@@ -202,7 +205,13 @@ class SpecGenerator:
                 # A device may have had no other edits.
                 documents[name] = _validated(safe, full_kind)
                 warnings += omitted
-        return documents, list(dict.fromkeys(warnings))
+        hook_messages: list[str] = []
+        if backend == cdi_options.NATIVE:
+            # The program is run as root, after it was checked that no other user can replace it.
+            documents, hook_messages = hook_program.without_unknown_hooks(
+                documents, self._options.request, self._host, self._run_pinned
+            )
+        return documents, list(dict.fromkeys(warnings)), hook_messages
 
     def _documents(self, mode: str, backend: str, found: inventory.GpuInventory | None) -> dict[str, dict[str, t.Any]]:
         options = self._options

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import schema as cdi_schema
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import versions as cdi_versions
 
 _HOOK_NAME = "createContainer"
@@ -152,6 +153,18 @@ def to_spec(kind: str, devices: t.Iterable[Device], common: Edits, all_device: b
     }
     spec["cdiVersion"] = cdi_versions.minimum_version(spec)
     return spec
+
+
+def with_kept(document: Data, field: str, is_kept: t.Callable[[Data], bool]) -> Data:
+    """Return ``document`` with the items of ``field`` for which ``is_kept`` returns true."""
+
+    def reduced(part: Data) -> Data:
+        edits = part.get(cdi_schema.EDITS, {})
+        items = [item for item in edits.get(field, ()) if is_kept(item)]
+        kept = {name: items if name == field else edits[name] for name in edits if name != field or items}
+        return {**part, cdi_schema.EDITS: kept} if edits else dict(part)
+
+    return {**reduced(document), "devices": [reduced(device) for device in document.get("devices", ())]}
 
 
 def _device_edits(edits: Edits, common: Edits) -> Edits:

@@ -15,7 +15,6 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import edits as cdi_edits
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import host_check
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import schema as cdi_schema
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import validate as cdi_validate
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 
@@ -41,16 +40,9 @@ def without_replaceable_mounts(document: Data, host: hostfs.HostFS) -> tuple[dic
         removed[path] = _warning(path, reasons[path], tuple(mount.get("options", ())) == cdi_edits.SOCKET_OPTIONS)
         return False
 
-    def cleaned(part: Data) -> dict[str, t.Any]:
-        edits = part.get(cdi_schema.EDITS, {})
-        mounts = [mount for mount in edits.get("mounts", ()) if is_kept(mount)]
-        kept = {name: mounts if name == "mounts" else edits[name] for name in edits if name != "mounts" or mounts}
-        return {**part, cdi_schema.EDITS: kept} if edits else dict(part)
-
     if not reasons:
         return dict(document), []
-    result = cleaned(document)
-    result["devices"] = [cleaned(device) for device in document.get("devices", ())]
+    result = cdi_edits.with_kept(dict(document), "mounts", is_kept)
     others = {path: reason for path, reason in reasons.items() if path not in removed}
     if others:
         raise errors.HostError(
