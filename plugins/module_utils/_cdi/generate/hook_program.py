@@ -36,59 +36,48 @@ _COMMAND = re.compile(r" {3}(?: {2})?([a-z][a-z0-9-]*)(?=[\s,]|\Z)")
 def without_unknown_hooks(
     documents: t.Mapping[str, t.Any], request: cdi_options.Request, host: hostfs.HostFS, run_pinned: PinnedRunner
 ) -> tuple[dict[str, t.Any], list[str]]:
-    """Return ``documents`` with the hooks that the hook program has, and messages about those that were left out.
+    """Return ``documents`` with the hooks that the hook program has, and a message about those that were left out.
 
     All hooks stay, with a message, if the program cannot be asked. A missing program is not reported here.
 
     Raises HostError for an unknown hook that containers need, or that ``request`` names.
     """
-    prefix = cdi_options.hook_arguments(request.cdi_hook_path)
-    used = dict.fromkeys(
-        hook["args"][len(prefix)]
-        for document in documents.values()
-        for _field, edits in host_check.all_edits(document)
-        for hook in edits.get("hooks", ())
-    )
-    path = request.cdi_hook_path
-    is_installed = host.is_executable(path) and not host.is_predicted(host.resolve(path))
-    known, problem = _known_hooks(path, prefix, host, run_pinned) if used and is_installed else (None, "")
-    if known is None:
-        return dict(documents), [problem] if problem else []
-    unknown = [name for name in used if name not in known]
-    needed = [name for name in unknown if name in (*_ESSENTIAL, *request.enabled_hooks)]
+    path, prefix = request.cdi_hook_path, cdi_options.hook_arguments(request.cdi_hook_path)
+    edits = [each for document in documents.values() for _field, each in host_check.all_edits(document)]
+    used = dict.fromkeys(hook["args"][len(prefix)] for each in edits for hook in each.get("hooks", ()))
+    if not used or not host.is_executable(path) or host.is_predicted(host.resolve(path)):
+        return dict(documents), []
+    known, problem = _known_hooks([path, *prefix[1:], "--help"], host, run_pinned)
+    unknown = [] if problem else [name for name in used if name not in known]
+    needed = sorted({*unknown} & {*_ESSENTIAL, *request.enabled_hooks})
     if needed:
         raise errors.HostError(
             f"{path} does not have the hook {core_text.listed(needed)}. The specification was not written. Install a"
             f" newer NVIDIA Container Toolkit, or change {errors.option:enabled_hooks} or {errors.option:hooks}."
         )
-    if not unknown:
-        return dict(documents), []
-    message = (
-        f"The specification is without the hook {core_text.listed(unknown)}, which {path} does not have. Install a"
-        " newer NVIDIA Container Toolkit."
-    )
+    if unknown:
+        problem = (
+            f"The specification is without the hook {core_text.listed(unknown)}, which {path} does not have. Install a"
+            " newer NVIDIA Container Toolkit."
+        )
     kept = {
-        name: cdi_edits.with_kept(document, "hooks", lambda hook: hook["args"][len(prefix)] in known)
+        name: cdi_edits.with_kept(document, "hooks", lambda hook: hook["args"][len(prefix)] not in unknown)
         for name, document in documents.items()
     }
-    return kept, [message]
+    return kept, [problem] if problem else []
 
 
-def _known_hooks(
-    path: str, prefix: t.Sequence[str], host: hostfs.HostFS, run_pinned: PinnedRunner
-) -> tuple[t.Collection[str] | None, str]:
-    """Return the hooks that the program lists, or None and a message with the reason."""
-    argv = [path, *prefix[1:], "--help"]
+def _known_hooks(argv: list[str], host: hostfs.HostFS, run_pinned: PinnedRunner) -> tuple[list[str], str]:
+    """Return the hooks that the program lists, and the reason as a message if it lists none."""
+    reason = "programs of an offline tree are not run"
     if host.live:
         status, output, error = run_pinned(host.argv(argv), {"PATH": ":".join(hostfs.SERVICE_PATH)})
         names = commands_of(output)
         if status == 0 and names:
             return names, ""
         reason = core_text.quoted(error.strip()) if status and error.strip() else f"exit status {status}, no commands"
-    else:
-        reason = "programs of an offline tree are not run"
-    return None, (
-        f"It is not known which hooks {path} has ({reason}). If `{' '.join(argv)}` does not list a hook of the"
+    return [], (
+        f"It is not known which hooks {argv[0]} has ({reason}). If `{' '.join(argv)}` does not list a hook of the"
         f" specification, add it to {errors.option:disabled_hooks}."
     )
 
