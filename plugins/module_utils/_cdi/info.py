@@ -14,6 +14,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import graphics
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.refresh import units as refresh_units
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import compare as cdi_compare
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import edits as cdi_edits
@@ -242,6 +243,9 @@ def describe_cdi(
         others = [name for other in same_kind if not other.errors for name in other.devices]
         other_devices = None if _real(host, file.path) in partial_paths else frozenset(others)
         files.append(_file_entry(file, read[file.path], host, gpus, other_devices))
+        if file.kind == core_constants.GPU_KIND and not file.errors:
+            document = cdi_validate.validate(read[file.path]).document
+            problems += filter(None, [graphics.problem_of(file.path, document, host)])
     files += [_FileEntry(path)._asdict() for path in unread]
     report = {
         "directories": list(core_constants.CDI_SPEC_DIRS),

@@ -58,6 +58,7 @@ class CdiHost(NodeTree):
         fakes = [FakeGpu(gpu.bus, gpu.minor, gpu.name, uuid=gpu.uuid) for gpu in self.devices]
         gpu_host(path, fakes, version=VERSION)
         self.driver()
+        self.file("/usr/share/vulkan/icd.d/nvidia_icd.json", b'{"ICD": {"library_path": "libGLX_nvidia.so.0"}}')
         self.control_nodes()
         for gpu in self.devices:
             self.gpu(gpu)

@@ -18,65 +18,41 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import file_lookup, inventory, procfs
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import driver_files
 
     Data = t.Mapping[str, t.Any]
 
 
-def warnings_of(
-    document: Data,
-    host: hostfs.HostFS,
-    files: driver_files.DriverFiles,
-    found: inventory.GpuInventory,
-    dev_root: str = "/",
-) -> list[str]:
-    """Return a warning for the GPUs, for their DRM nodes, and for the libraries that a specification of all GPUs lacks.
+def warnings_of(document: Data, files: driver_files.DriverFiles, found: inventory.GpuInventory) -> list[str]:
+    """Return a warning for the GPUs and their nodes, and one for the libraries, that a specification of all GPUs lacks.
 
     Args:
         document: A specification of mode nvml for all devices.
-        host: The host.
         files: The files of the driver.
         found: The GPUs from which the document was generated.
-        dev_root: The directory that contains ``dev``.
     """
+    return [*_missing_gpus(document, files, found), *_missing_libraries(document, files, found.version)]
+
+
+def _missing_gpus(document: Data, files: driver_files.DriverFiles, found: inventory.GpuInventory) -> t.Iterator[str]:
+    host, folder = files.lookup.host, file_lookup.under(files.root, "/dev/dri")
     parts = [document, *document.get("devices", ())]
     nodes = {node.get("path") for part in parts for node in part.get("containerEdits", {}).get("deviceNodes", ())}
-    return [
-        *_missing_gpus(nodes, host, found),
-        *_missing_drm_nodes(nodes, host, found, dev_root),
-        *_missing_libraries(document, files, found.version),
-    ]
-
-
-def _missing_gpus(nodes: t.Collection[str], host: hostfs.HostFS, found: inventory.GpuInventory) -> t.Iterator[str]:
     # Containers cannot use a GPU in MIG mode itself. Another warning names those without MIG devices.
+    in_mig_mode = {gpu.bus for gpu in found.gpus if gpu.mig}
     known = {*found.omitted, *(gpu.bus for gpu in found.gpus if gpu.mig and not gpu.migs)}
     missing: list[str] = []
     with contextlib.suppress(errors.NvidiaError):
-        missing = [
-            f"{gpu.bus} (/dev/nvidia{gpu.minor})"
-            for gpu in procfs.read_gpus(host)
-            if gpu.name not in procfs.SKIPPED_NAMES and gpu.bus not in known and f"/dev/nvidia{gpu.minor}" not in nodes
-        ]
+        for gpu in procfs.read_gpus(host):
+            drm = () if gpu.bus in in_mig_mode else host.readable_entries(f"{inventory.PCI}/{gpu.bus}/drm")
+            paths = [f"/dev/dri/{name}" for name in drm if files.lookup.is_file(f"{folder}/{name}")]
+            lacking = [path for path in (f"/dev/nvidia{gpu.minor}", *paths) if path not in nodes]
+            if lacking and gpu.name not in procfs.SKIPPED_NAMES and gpu.bus not in known:
+                missing.append(f"{gpu.bus} ({', '.join(lacking)})")
     if missing:
         yield (
-            f"The specification lacks the GPU {core_text.listed(missing)}, which {procfs.GPUS} lists."
-            f" {procfs.CHECK_LOG} Then run this task again."
-        )
-
-
-def _missing_drm_nodes(
-    nodes: t.Collection[str], host: hostfs.HostFS, found: inventory.GpuInventory, dev_root: str
-) -> t.Iterator[str]:
-    # Few MIG devices support graphics.
-    whole = [gpu.bus for gpu in found.gpus if not gpu.mig]
-    paths = [f"/dev/dri/{name}" for bus in whole for name in host.readable_entries(f"{inventory.PCI}/{bus}/drm")]
-    missing = [path for path in paths if path not in nodes and host.exists(file_lookup.under(dev_root, path))]
-    if missing:
-        yield (
-            f"The specification lacks {core_text.listed(missing)}, so containers cannot use these GPUs for graphics."
-            f" Set {errors.option:backend}: native."
+            f"The specification lacks nodes of the GPU {core_text.listed(missing)}, which {procfs.GPUS} lists."
+            f" {procfs.CHECK_LOG} Then run this task again, with {errors.option:backend}: native."
         )
 
 

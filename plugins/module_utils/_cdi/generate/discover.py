@@ -235,8 +235,16 @@ def _sockets(files: driver_files.DriverFiles) -> t.Iterator[cdi_edits.Mount]:
         yield cdi_edits.Mount(mps, _MPS_PATH, cdi_edits.SOCKET_OPTIONS)
 
 
-# These libraries have their own versions, not the driver's.
-_GRAPHICS_LIBRARIES = tuple(f"libnvidia-egl-{name}.so.*.*" for name in ("gbm", "wayland", "wayland2", "xcb", "xlib"))
+# The libraries of platforms for EGL, and the files that name them. They have their own versions, not the driver's.
+_PLATFORMS = {
+    "libnvidia-egl-gbm": "15_nvidia_gbm.json",
+    "libnvidia-egl-wayland": "10_nvidia_wayland.json",
+    "libnvidia-egl-wayland2": "09_nvidia_wayland2.json",
+    "libnvidia-egl-xcb": "20_nvidia_xcb.json",
+    "libnvidia-egl-xlib": "20_nvidia_xlib.json",
+}
+# Libraries, and patterns of the JSON files by which the loaders of EGL and Vulkan find them.
+DESCRIPTIONS = {"libEGL_nvidia": "10_nvidia.json", "libGLX_nvidia": "nvidia_icd*.json", **_PLATFORMS}
 # driver_edits() mounts these libraries, and graphics_edits() adds their links. It also mounts the second
 # one.
 _ALLOCATOR, _VULKAN_PRODUCER = "libnvidia-allocator.so", "libnvidia-vulkan-producer.so"
@@ -252,11 +260,7 @@ _SHARED_FOLDER, _CONFIG_FOLDER = "/usr/share", "/etc"
 # The host may keep these in several places. In the container they are below /usr/share.
 _SHARED_FILES = (
     "glvnd/egl_vendor.d/10_nvidia.json",
-    "egl/egl_external_platform.d/15_nvidia_gbm.json",
-    "egl/egl_external_platform.d/10_nvidia_wayland.json",
-    "egl/egl_external_platform.d/09_nvidia_wayland2.json",
-    "egl/egl_external_platform.d/20_nvidia_xcb.json",
-    "egl/egl_external_platform.d/20_nvidia_xlib.json",
+    *(f"egl/egl_external_platform.d/{file}" for file in _PLATFORMS.values()),
     "nvidia/nvoptix.bin",
     "X11/xorg.conf.d/10-nvidia.conf",
     "X11/xorg.conf.d/nvidia-drm-outputclass.conf",
@@ -274,7 +278,7 @@ _VULKAN_MACHINE_FILE = "vulkan/icd.d/nvidia_icd.{machine}.json"
 def graphics_edits(files: driver_files.DriverFiles, version: str, hooks: cdi_options.Hooks) -> cdi_edits.Edits:
     """Return the edits that only graphics needs. All of its files are optional."""
     folders = files.library_folders(version)
-    libraries = [library for pattern in _GRAPHICS_LIBRARIES for library in files.libraries(pattern)]
+    libraries = [library for name in _PLATFORMS for library in files.libraries(f"{name}.so.*.*")]
     allocators = files.libraries(f"{_ALLOCATOR}.{version}")
     producers = files.libraries(f"{_VULKAN_PRODUCER}.{version}")
     x_files = _x_files(files, folders, version)

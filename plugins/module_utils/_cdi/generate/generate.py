@@ -16,7 +16,7 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import completeness, hook_program
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import completeness, graphics, hook_program
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.generate import modes as cdi_modes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import compare as cdi_compare
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import edits as cdi_edits
@@ -170,11 +170,14 @@ class SpecGenerator:
     def _missing_parts(
         self, mode: str, document: t.Mapping[str, t.Any], found: inventory.GpuInventory | None
     ) -> list[str]:
-        """Return warnings about GPUs and libraries that a specification of all GPUs lacks."""
-        request = self._options.request
-        if mode != cdi_modes.NVML or found is None or not cdi_edits.selects_all(request.device_ids):
+        """Return warnings about GPUs, libraries and files for graphics that a specification lacks."""
+        if mode != cdi_modes.NVML or found is None:
             return []
-        return completeness.warnings_of(document, self._host, self._files(), found, request.dev_root)
+        problem = graphics.problem_of("The specification", document, self._host)
+        missing = [f"{problem.message} {problem.advice}"] if problem else []
+        if cdi_edits.selects_all(self._options.request.device_ids):
+            missing += completeness.warnings_of(document, self._files(), found)
+        return missing
 
     def _missing_cuda(self, mode: str, document: t.Mapping[str, t.Any]) -> list[str]:
         version = cdi_compare.driver_of(document)

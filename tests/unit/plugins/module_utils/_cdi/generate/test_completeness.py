@@ -37,7 +37,7 @@ def document(*nodes: str, libraries: t.Sequence[str] = ()) -> dict[str, t.Any]:
 
 def warnings(host: HostFS, given: dict[str, t.Any], found: GpuInventory | None = None) -> list[str]:
     files = DriverFiles(CachedFS(host), "/")
-    return completeness.warnings_of(given, host, files, found or read_inventory(host, use_nvml=False))
+    return completeness.warnings_of(given, files, found or read_inventory(host, use_nvml=False))
 
 
 def test_gpus_of_proc(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_drm_nodes_of_the_kernel(tmp_path: Path) -> None:
         (tmp_path / f"sys/bus/pci/devices/{bus}/drm/{name}").mkdir(parents=True)
     # The driver has made no node for card0.
     (warning,) = warnings(host, document(*nodes))
-    assert "lacks /dev/dri/card1, so" in warning
+    assert "10000:0f:00.0 (/dev/dri/card1)" in warning
     assert warnings(host, document(*nodes, "/dev/dri/card1")) == []
     found = read_inventory(host, use_nvml=False)
     in_mig_mode = tuple(gpu._replace(mig=True) for gpu in found.gpus)
