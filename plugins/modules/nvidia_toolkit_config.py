@@ -64,7 +64,8 @@ options:
       - V(kubernetes_hardened) gives unprivileged pods only the GPUs of the device plugin, and ignores the environment
         variables of images and pods. The device plugin must then use the strategy C(volume-mounts) or CDI.
       - V(rootless) sets C(nvidia-container-cli.no-cgroups), for engines that do not run as root and use the legacy
-        mode. Containers of engines that run as root may then be unable to open their GPUs. The module warns about this.
+        mode. Containers of engines that run as root may then be unable to open their GPUs. The module warns about this,
+        except in a container of LXC, Incus, or Proxmox, which cannot change device cgroups.
     type: str
     choices: [kubernetes_hardened, rootless]
   debug:

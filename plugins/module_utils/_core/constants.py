@@ -57,6 +57,9 @@ CONFIG_DIRS = (*STRICT_CONFIG_DIRS, *INOTIFY_DIRS, *_DISTRIBUTION_DIRS)
 
 
 # The main runtime program of the NVIDIA Container Toolkit 1.20, and by mode the programs that have only that mode.
+# The UIDs of the first user namespace, as in /proc/PID/uid_map (user_namespaces(7)).
+ALL_USERS = "0 0 4294967295"
+
 MAIN_PROGRAM = "nvidia-container-runtime"
 MODE_PROGRAMS = {"cdi": MAIN_PROGRAM + ".cdi", "legacy": MAIN_PROGRAM + ".legacy"}
 

@@ -19,7 +19,7 @@ import re
 import stat
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants, errors
 
 _MAGIC = re.compile(r"[*?[]")
 
@@ -203,6 +203,20 @@ class HostFS(t.NamedTuple):
                 return stream.read(limit)
         except (errors.HostError, OSError):
             return None
+
+    def is_system_container(self) -> bool:
+        """Return whether a live host is a container of LXC (Incus, Proxmox), or in a user namespace.
+
+        The kernel shows it all devices of the machine, but only those with a node in /dev were given to it. No program
+        in it can change device cgroups. Other containers are treated as machines.
+        """
+        if not self.live:
+            return False
+        if " ".join(self.read_text("/proc/1/uid_map").split()) not in ("", constants.ALL_USERS):
+            return True
+        # LXC tells its first process, and systemd tells all others.
+        variables = self.read_text("/proc/1/environ").split("\0")
+        return "container=lxc" in variables or self.read_text("/run/systemd/container").strip() == "lxc"
 
     def is_predicted(self, path: str) -> bool:
         """Return whether an earlier task of the play would install or remove the file at ``path``."""

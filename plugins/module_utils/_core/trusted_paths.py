@@ -14,14 +14,13 @@ import shlex
 import stat
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants, errors
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
 
 _ACCESS_ACL = "system.posix_acl_access"
-_ALL_USERS = "0 0 4294967295"
 
 
 def require_trusted_root(host: hostfs.HostFS) -> None:
@@ -211,7 +210,7 @@ def _owners(live: bool) -> frozenset[int]:
     try:
         with open("/proc/self/uid_map", encoding="utf-8") as stream:
             mapped = " ".join(stream.read().split())
-        if mapped != _ALL_USERS:
+        if mapped != constants.ALL_USERS:
             # In a user namespace, the real root and all other unmapped users appear under this UID.
             with open("/proc/sys/kernel/overflowuid", encoding="utf-8") as stream:
                 owners.add(int(stream.read()))

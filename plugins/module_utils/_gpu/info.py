@@ -130,10 +130,12 @@ def _add_gpus(
     report["advertised"] = [part["uuid"] for part in usable if part["healthy"] and part["uuid"] is not None]
 
 
-def _missing_nodes(host: hostfs.HostFS, gpus: t.Iterable[ScannedGpu], folder: str) -> list[str]:
+def _missing_nodes(host: hostfs.HostFS, gpus: t.Sequence[ScannedGpu], folder: str) -> list[str]:
     if procfs.has_other_nodes(host):
         return []
     nodes = [*device_nodes.NEEDED_NODES, *device_nodes.control_nodes(host)]
+    if host.is_system_container():
+        nodes = [*device_nodes.NEEDED_NODES] if gpus else []
     return device_nodes.missing_in(folder, [*nodes, *_gpu_nodes(host, gpus)], host)
 
 
@@ -193,7 +195,8 @@ def _gpus_in_proc(host: hostfs.HostFS) -> tuple[list[ScannedGpu], frozenset[str]
             found.append((bus, ScannedGpu(gpu, (errors.Problem.of(error),), None)))
             continue
         gpu = inventory.Gpu(-1, known.uuid, known.minor, known.bus, known.name, mig=False, migs=())
-        found.append((known.bus, None if known.excluded else ScannedGpu(gpu, mig_enabled=mig_enabled)))
+        is_usable = not known.excluded and procfs.is_given(host, known.minor)
+        found.append((known.bus, ScannedGpu(gpu, mig_enabled=mig_enabled) if is_usable else None))
     # A domain has no leading zeros if it has more than four digits, so the longer ones are larger.
     found.sort(key=lambda entry: (len(entry[0]), entry[0]))
     # NVML numbers display adapters, too.

@@ -31,7 +31,6 @@ if t.TYPE_CHECKING:
 NOT_QUERIED, UNUSABLE, ABSENT = "nvml-not-asked", "nvml-unusable", "driver-library-missing"
 # The problem codes for the device nodes of a MIG device, and for the device node of a GPU.
 MIG_NODE, NODE = "mig-node-unusable", "node-unusable"
-# The devices of the kernel by their addresses.
 PCI = "/sys/bus/pci/devices"
 
 
@@ -184,7 +183,8 @@ def query_nvml(
             continue
         try:
             result = nvml.query(host.real_path(library), procfs.SKIPPED_NAMES, missing_nodes, dev)
-            return result, errors.Problem("", "")
+            given = tuple(gpu for gpu in result.gpus if procfs.is_given(host, gpu.minor))
+            return result._replace(gpus=given), errors.Problem("", "")
         except nvml.UnusableNvmlError as error:
             reasons.append(str(error))
     if not libraries:

@@ -133,6 +133,9 @@ def nvidia_devices(host: hostfs.HostFS) -> dict[str, str] | None:
 
 
 def _gpus_on_pci(host: hostfs.HostFS) -> list[str]:
+    """Return the GPUs on the PCI bus. A system container sees all of its machine, whoever uses them."""
+    if host.is_system_container():
+        return []
     return [path for path, kind in (nvidia_devices(host) or {}).items() if kind.startswith(_DISPLAY)]
 
 
@@ -205,7 +208,7 @@ def parse_information(text: str, path: str) -> ProcGpu:
 
 
 def read_gpus(host: hostfs.HostFS) -> list[ProcGpu]:
-    """Return all GPUs of the loaded driver, sorted by PCI address, without excluded ones.
+    """Return the GPUs of ``host`` that the driver uses, sorted by PCI address, without excluded ones.
 
     NVML used the same order in all observed cases.
 
@@ -222,7 +225,13 @@ def read_gpus(host: hostfs.HostFS) -> list[ProcGpu]:
             if key in seen:
                 raise errors.with_advice(errors.HostError, f"{path} and {seen[key]} describe the same GPU.", RELOAD)
             seen[key] = path
-    return sorted((gpu for gpu, _path in found if not gpu.excluded), key=lambda gpu: _sort_key(gpu.bus))
+    usable = [gpu for gpu, _path in found if not gpu.excluded and is_given(host, gpu.minor)]
+    return sorted(usable, key=lambda gpu: _sort_key(gpu.bus))
+
+
+def is_given(host: hostfs.HostFS, minor: int) -> bool:
+    """Return whether a GPU is one of ``host``: a system container lacks the nodes of GPUs that it was not given."""
+    return host.lexists(f"/dev/nvidia{minor}") or not host.is_system_container()
 
 
 def read_bounded(host: hostfs.HostFS, path: str, limit: int) -> str:

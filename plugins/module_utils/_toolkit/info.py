@@ -281,7 +281,7 @@ class _ToolkitReport:
         self._problems += map(errors.Problem.of, toolkit_settings.invalid_values(document, version))
         settings = toolkit_settings.effective(document.data, toolkit_settings.host_defaults(self._host))
         refused = toolkit_settings.refused_values(document.data, version)
-        unsafe = toolkit_settings.unsafe_settings(settings, refused)
+        unsafe = toolkit_settings.unsafe_settings(settings, refused, self._host.is_system_container())
         return {"settings": toolkit_settings.masked(settings), "unsafe_settings": unsafe}
 
     def _recorded(self) -> list[str]:

@@ -23,13 +23,11 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text 
 if t.TYPE_CHECKING:
     PinnedRunner = t.Callable[[t.List[str], t.Mapping[str, str]], t.Tuple[int, str, str]]
 
-
 # Without these, programs in containers do not find the driver's libraries.
 _ESSENTIAL = (cdi_options.CREATE_SYMLINKS, cdi_options.LDCACHE)
 # A heading in a help of urfave/cli (the toolkit has its version 2 before 1.18.0, and version 3 since), and a command
 # below it. Commands are indented by three spaces, or by five below a category.
 _HEADING = re.compile(r"([A-Z][A-Z ]*):\s*\Z")
-_COMMANDS = "COMMANDS"
 _COMMAND = re.compile(r" {3}(?: {2})?([a-z][a-z0-9-]*)(?=[\s,]|\Z)")
 
 
@@ -38,9 +36,8 @@ def without_unknown_hooks(
 ) -> tuple[dict[str, t.Any], list[str]]:
     """Return ``documents`` with the hooks that the hook program has, and a message about those that were left out.
 
-    All hooks stay, with a message, if the program cannot be asked. A missing program is not reported here.
-
-    Raises HostError for an unknown hook that containers need, or that ``request`` names.
+    All hooks stay, with a message, if the program cannot be asked. A missing program is not reported here. Raises
+    HostError for an unknown hook that containers need, or that ``request`` names.
     """
     path, prefix = request.cdi_hook_path, cdi_options.hook_arguments(request.cdi_hook_path)
     edits = [each for document in documents.values() for _field, each in host_check.all_edits(document)]
@@ -88,7 +85,7 @@ def commands_of(text: str) -> list[str]:
     for line in text.splitlines():
         match = _HEADING.match(line)
         heading = match.group(1) if match else heading
-        command = _COMMAND.match(line) if heading == _COMMANDS else None
+        command = _COMMAND.match(line) if heading == "COMMANDS" else None
         if command:
             found.append(command.group(1))
     return found

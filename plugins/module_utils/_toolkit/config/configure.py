@@ -52,12 +52,14 @@ class ToolkitConfigFile(t.NamedTuple):
     """The content of config.toml and the record of its original.
 
     ``content`` is None if the file does not exist. ``defaults`` are those that settings.host_defaults() returns.
+    ``in_container`` is whether the host is a system container.
     """
 
     path: str
     content: bytes | None
     record: core_records.OriginalFile | None
     defaults: t.Mapping[str, str] = toolkit_settings.NO_DEFAULTS
+    in_container: bool = False
 
     def present(self, request: SettingsRequest) -> ConfigPlan:
         """Return the plan that applies ``request``. Raises NvidiaError before anything is written."""
@@ -93,7 +95,7 @@ class ToolkitConfigFile(t.NamedTuple):
         final = toml_document.TomlDocument.from_bytes(self.path, file.after or b"")
         settings = toolkit_settings.effective(final.data, self.defaults)
         refused = toolkit_settings.refused_values(final.data)
-        unsafe = toolkit_settings.unsafe_settings(settings, refused)
+        unsafe = toolkit_settings.unsafe_settings(settings, refused, self.in_container)
         warnings = (*map(str, toolkit_settings.invalid_values(final)), *unsafe)
         return ConfigPlan(file, settings, _changed(edit.before, final), warnings)
 
@@ -272,7 +274,8 @@ class ConfigTask:
         """Return the plan for the present file. Raises NvidiaError for wrong settings, or a file that is not TOML."""
         path, request = self.writer.main_path, self.options.request
         record = core_records.load_record(self.host, core_records.TOOLKIT, path)
-        file = ToolkitConfigFile(path, self.host.read(path), record, toolkit_settings.host_defaults(self.host))
+        defaults, in_container = toolkit_settings.host_defaults(self.host), self.host.is_system_container()
+        file = ToolkitConfigFile(path, self.host.read(path), record, defaults, in_container)
         return file.absent() if request is None else file.present(request)
 
 

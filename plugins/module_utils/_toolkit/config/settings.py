@@ -38,6 +38,7 @@ LDCONFIG_KEY, USER_KEY, MODE_KEY = f"{_CLI}.ldconfig", f"{_CLI}.user", f"{_RUNTI
 # With this setting, nvidia-container-cli may run ldconfig of an image, and LDCONFIG_KEY needs no @.
 ALLOW_LDCONFIG_KEY = "features.allow-ldconfig-from-container"
 # The values are environment variables for programs. Any of them may contain a password.
+_NO_CGROUPS = f"{_CLI}.no-cgroups"
 ENVIRONMENT_KEY = f"{_CLI}.environment"
 # Debian's ldconfig is a script that runs this program, if it exists.
 REAL_LDCONFIG = "/sbin/ldconfig.real"
@@ -169,7 +170,7 @@ _UNSAFE = (
         " and CVE-2024-0137). Put @ before the path to use the program of the host.",
     ),
     _UnsafeValue(
-        f"{_CLI}.no-cgroups",
+        _NO_CGROUPS,
         lambda value: value is True,
         "in legacy mode the device cgroup of a container is not changed. Rootless engines need this, but containers of"
         " an engine that runs as root cannot open their GPUs then. On a host with both kinds of engines, use CDI for"
@@ -189,15 +190,17 @@ def effective(data: t.Mapping[str, t.Any], defaults: t.Mapping[str, str] = NO_DE
     return found
 
 
-def unsafe_settings(settings: t.Mapping[str, t.Any], refused: t.Collection[KeyPath] = ()) -> list[str]:
+def unsafe_settings(
+    settings: t.Mapping[str, t.Any], refused: t.Collection[KeyPath] = (), in_container: bool = False
+) -> list[str]:
     """Return a message with advice for each unsafe value in effective settings.
 
-    Values that the runtime refuses, at the paths ``refused``, have no effect.
+    Values at the paths ``refused``, which the runtime refuses, have no effect. A system container needs no-cgroups.
     """
     return [
         f"{key} is {format_value(settings[key])}: {message}"
         for key, is_unsafe, message in _UNSAFE
-        if is_unsafe(settings.get(key)) and path_of(key) not in refused
+        if is_unsafe(settings.get(key)) and path_of(key) not in refused and not (in_container and key == _NO_CGROUPS)
     ]
 
 

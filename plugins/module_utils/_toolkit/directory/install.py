@@ -116,7 +116,7 @@ class DirectoryInstallation(toolkit_directory.DirectoryTask):
         real_ldconfig = self.host.exists(posixpath.join(driver_root, "sbin/ldconfig.real"))
         config = directory_layout.ConfigInputs(
             driver_root, runtimes, options.settings, options.profile, options.debug, real_ldconfig,
-            options.allow_unknown,
+            options.allow_unknown, self.host.is_system_container(),
         )  # fmt: skip
         return directory_layout.DirectorySpec(dest, config, options.default_runtime)
 

@@ -141,6 +141,7 @@ class ConfigInputs(t.NamedTuple):
     debug: bool | None = None
     real_ldconfig: bool = False
     allow_unknown: bool = False
+    in_container: bool = False
 
 
 class OwnConfig(t.NamedTuple):
@@ -164,7 +165,8 @@ def own_config(inputs: ConfigInputs, programs: t.Collection[str], folder: str) -
     toolkit_settings.check_ldconfig(data)
     defaults = {toolkit_settings.LDCONFIG_KEY: f"@{toolkit_settings.REAL_LDCONFIG}"} if inputs.real_ldconfig else {}
     settings = toolkit_settings.effective(data, defaults)
-    return OwnConfig(_CONFIG_HEAD + "".join(_lines(data)), settings, tuple(toolkit_settings.unsafe_settings(settings)))
+    unsafe = toolkit_settings.unsafe_settings(settings, in_container=inputs.in_container)
+    return OwnConfig(_CONFIG_HEAD + "".join(_lines(data)), settings, tuple(unsafe))
 
 
 def _default_values(inputs: ConfigInputs, programs: t.Collection[str], folder: str) -> dict[str, t.Any]:
