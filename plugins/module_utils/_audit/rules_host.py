@@ -36,13 +36,14 @@ class Kind(t.NamedTuple):
     """What the finding for a kind of problem adds to the problem: a step after the problem's own advice.
 
     ``instead`` replaces that advice, which is for the user of a module. The finding has the code of the problem as its
-    id, unless ``id`` is set.
+    id, unless ``id`` is set, and the subject of its part, unless ``subject`` is.
     """
 
     severity: str = report.WARNING
     id: str = ""
     then: str = ""
     instead: str = ""
+    subject: str = ""
 
 
 INCOMPLETE = "inspection-incomplete"
@@ -86,6 +87,7 @@ KINDS: dict[str, dict[str, Kind]] = {
     "cdi": {
         "cdi-refresh-failed": Kind(then=steps.START_REFRESH),
         "cdi-refresh-duplicate": Kind(instead=steps.KEEP_ONE_REFRESH),
+        "cdi-graphics-incomplete": Kind(subject="cdi"),
     },
     "kubernetes": {"pod-resources-not-responding": _OTHER},
 }
@@ -120,7 +122,7 @@ def _of_part(
         if problem.code == errors.MissingPackageError.code:
             yield unread_files(problem)
         elif kind is not None:
-            yield _finding(kind, subject, problem)
+            yield _finding(kind, kind.subject or subject, problem)
         elif problem not in reported:
             yield _finding(_OTHER, other, problem)
 
