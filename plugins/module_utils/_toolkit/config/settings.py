@@ -37,8 +37,9 @@ _MODES = f"{_RUNTIME}.modes"
 LDCONFIG_KEY, USER_KEY, MODE_KEY = f"{_CLI}.ldconfig", f"{_CLI}.user", f"{_RUNTIME}.mode"
 # With this setting, nvidia-container-cli may run ldconfig of an image, and LDCONFIG_KEY needs no @.
 ALLOW_LDCONFIG_KEY = "features.allow-ldconfig-from-container"
-# The values are environment variables for programs. Any of them may contain a password.
+# In legacy mode the device cgroup of a container is not changed.
 _NO_CGROUPS = f"{_CLI}.no-cgroups"
+# The values are environment variables for programs. Any of them may contain a password.
 ENVIRONMENT_KEY = f"{_CLI}.environment"
 # Debian's ldconfig is a script that runs this program, if it exists.
 REAL_LDCONFIG = "/sbin/ldconfig.real"
