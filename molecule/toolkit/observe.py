@@ -2,7 +2,8 @@
 
 packages (name to version, or to dpkg's state of an incomplete one), held, pin (priorities of the offered versions),
 requests (the number of requests to the repository since the last call), settings (of config.toml, dotted), files that
-differ from the last call (touched) and from the fresh host (left). --fresh saves this state as that of the fresh host.
+differ from the last call (touched) and from the fresh host (left), whether scripts of the second source have run
+(second). --fresh saves this state as that of the fresh host.
 """
 
 from __future__ import annotations
@@ -134,6 +135,7 @@ def look() -> dict[str, Any]:
         "held": manager.held(),
         "pin": manager.pin(),
         "requests": len(REQUESTS.read_text().splitlines()) if REQUESTS.exists() else 0,
+        "second": Path("/run/gpufleet-other-source").exists(),
         "settings": dict(flat(tomllib.loads(CONFIG.read_text()))) if CONFIG.exists() else {},
         "trees": trees(),
     }

@@ -1,6 +1,6 @@
 """Inside a host: prepares it for the scenario: prepare_host.py deb|rpm [suse]
 
-It adds a GPU on the PCI bus, an image for containers, packages in /srv/packages, and a signed repository of them at
+It adds a GPU on the PCI bus, an image for containers, packages in /srv/packages, and two signed repositories of them at
 127.0.0.1:8088. With "rpm", the host, which runs Debian, looks like one of Rocky Linux, or of openSUSE with "suse".
 """
 
@@ -71,7 +71,7 @@ def main() -> None:
     if sources.exists():
         sources.unlink()
     for name in ("build", "repository"):
-        arguments = [PACKAGES] if name == "build" else [PACKAGES, REPOSITORY]
+        arguments = [PACKAGES, "--second"] if name == "build" else [PACKAGES, REPOSITORY]
         run(sys.executable, "-B", HERE / "packages" / f"{name}.py", *arguments, "--kind", kind)
     if kind == "rpm":
         dress("suse" in sys.argv)

@@ -60,6 +60,35 @@ for action; do
                     >$sources/nvidia-docker.repo
             fi
             ;;
+        # A second signed source with a newer version, and with other contents of one version. Its file sorts first.
+        second)
+            address="http://127.0.0.1:8088/second/$kind"
+            if [ $kind = deb ]; then
+                cp /srv/repository/wrongkey /usr/share/keyrings/second.asc
+                printf 'Types: deb\nURIs: %s/$(ARCH)\nSuites: /\nSigned-By: /usr/share/keyrings/second.asc\n' "$address" \
+                    >/etc/apt/sources.list.d/00-second.sources
+            else
+                rpm --import /srv/repository/wrongkey
+                printf '[00-second]\nname=Second\nenabled=1\nbaseurl=%s/$basearch\ngpgcheck=1\nrepo_gpgcheck=1\ngpgkey=file://%s\n' \
+                    "$address" /srv/repository/wrongkey >$sources/00-second.repo
+            fi
+            ;;
+        no-second)
+            rm -f /etc/apt/sources.list.d/00-second.sources /usr/share/keyrings/second.asc $sources/00-second.repo
+            drop gpufleet-dependency
+            ;;
+        # Fetch the package lists of all sources.
+        lists)
+            if [ $kind = deb ]; then
+                apt-get update
+            elif [ $sources = /etc/zypp/repos.d ]; then
+                zypper --non-interactive refresh
+            else
+                dnf --assumeyes makecache
+            fi
+            ;;
+        # Forget that scripts of the second source have run.
+        unmark) rm -f /run/gpufleet-other-source ;;
         legacy) register_legacy ;;
         no-legacy) unregister_legacy ;;
         # A container that gets its GPU from the legacy hook.

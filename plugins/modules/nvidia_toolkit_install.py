@@ -76,7 +76,9 @@ options:
   source:
     description:
       - The source of the toolkit.
-      - V(repository) installs the packages from the host's package sources.
+      - V(repository) installs the packages from the source in O(repository_files), or from the one that an earlier run
+        has written. The toolkit's packages then come from no other source of the host, but what they depend on may.
+        Without such a source, all package sources of the host are used.
       - V(files) installs the packages in O(files), downloads nothing, and needs no package source.
       - V(existing) changes no package. The installed toolkit, from any source, must be complete, have one version, and
         satisfy O(version) and O(minimum_version).
@@ -112,7 +114,8 @@ options:
     description:
       - The version, such as V(1.19.1), of which the newest revision is installed, or with a revision, such as
         V(1.19.1-1).
-      - V(latest) is the version that the package manager prefers. Package lists are then fetched in each run.
+      - V(latest) is the version that the package manager prefers. Package lists are then fetched in each run. A newer
+        version that came from elsewhere stays, with a warning.
       - When left out, any installed version that is the same for all requested packages is accepted. If there is none,
         the version that the package manager prefers is installed.
       - With O(source=directory) it is the version that the source must have, and V(latest) is of no use.

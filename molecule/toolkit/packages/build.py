@@ -1,6 +1,7 @@
-"""Inside a host: builds the packages that contents.py describes: build.py OUT --kind deb|rpm.
+"""Inside a host: builds the packages that contents.py describes: build.py OUT --kind deb|rpm [--second].
 
-The packages are written to OUT/, and those that are not for the repository to OUT/other/.
+The packages are written to OUT/, those of the second source (with --second) to OUT/second/, and those of no
+repository to OUT/other/.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from contents import REVISION, Package, packages
+from contents import REVISION, Package, packages, second_source
 
 DESCRIPTION = "Stand-in for a package of the NVIDIA Container Toolkit"
 
@@ -28,8 +29,8 @@ def put(file: Path, text: str, mode: int = 0o755) -> None:
 
 
 def depends(package: Package, exactly: str) -> list[str]:
-    """Return the dependencies of a package: the others in its own version, or in any version for a foreign package."""
-    return [name if package.other else name + exactly for name in package.depends]
+    """Return the dependencies of a package."""
+    return [*(name + exactly for name in package.depends), *package.needs]
 
 
 def deb(package: Package, folder: Path, out: Path) -> None:
@@ -99,9 +100,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--kind", choices=BUILDERS, required=True)
+    parser.add_argument("--second", action="store_true")
     arguments = parser.parse_args()
-    for package in packages(arguments.kind):
-        out = arguments.out / "other" if package.other else arguments.out
+    for package in (*packages(arguments.kind), *(second_source() if arguments.second else ())):
+        out = arguments.out / ("second" if package.second else "other" if package.other else ".")
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as folder:
             BUILDERS[arguments.kind](package, Path(folder), out)

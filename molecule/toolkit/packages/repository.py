@@ -1,7 +1,9 @@
-"""Inside a host: creates a signed repository of packages: repository.py PACKAGES ROOT --kind deb|rpm...
+"""Inside a host: creates signed repositories of packages: repository.py PACKAGES ROOT --kind deb|rpm...
 
-It is in ROOT/stable/deb/ARCHITECTURE or ROOT/stable/rpm/ARCHITECTURE, as NVIDIA's is below its address. The key that
-signs it is ROOT/gpgkey, another key ROOT/wrongkey. ROOT/fingerprints.json contains their fingerprints by these names.
+One is in ROOT/stable/deb/ARCHITECTURE or ROOT/stable/rpm/ARCHITECTURE, as NVIDIA's is below its address. The key that
+signs it is ROOT/gpgkey. PACKAGES/second, if it exists, is in ROOT/second/deb/ARCHITECTURE or
+ROOT/second/rpm/ARCHITECTURE, and is signed by another key, ROOT/wrongkey. ROOT/fingerprints.json contains the
+fingerprints of the keys by these names.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ import tempfile
 from email.utils import formatdate
 from pathlib import Path
 
-SIGNER = "gpgkey"
-KEYS = (SIGNER, "wrongkey")
+# The repositories, each with the directory of its packages, and its key.
+REPOSITORIES = {"stable": (".", "gpgkey"), "second": ("second", "wrongkey")}
 
 
 def output(*argv: str) -> str:
@@ -33,7 +35,7 @@ def gpg(*arguments: str) -> str:
 def make_keys(root: Path) -> None:
     """Create the keys, and write their public parts and fingerprints."""
     fingerprints = {}
-    for name in KEYS:
+    for _packages, name in REPOSITORIES.values():
         gpg("--quick-generate-key", f"{name} <{name}@example.invalid>", "rsa3072", "sign", "never")
         listed = gpg("--with-colons", "--list-keys", f"{name}@").splitlines()
         fingerprints[name] = next(line.split(":")[9] for line in listed if line.startswith("fpr:"))
@@ -41,7 +43,7 @@ def make_keys(root: Path) -> None:
     (root / "fingerprints.json").write_text(json.dumps(fingerprints))
 
 
-def apt(folder: Path) -> None:
+def apt(folder: Path, key: str) -> None:
     """Write and sign the index of a flat repository for apt."""
     entries = []
     for package in sorted(folder.glob("*.deb")):
@@ -62,15 +64,15 @@ def apt(folder: Path) -> None:
         f" {hashlib.sha256(index).hexdigest()} {len(index)} Packages",
     ]
     (folder / "Release").write_text("\n".join(release) + "\n")
-    gpg("--local-user", f"{SIGNER}@", "--clearsign", "--output", str(folder / "InRelease"), str(folder / "Release"))
+    gpg("--local-user", f"{key}@", "--clearsign", "--output", str(folder / "InRelease"), str(folder / "Release"))
 
 
-def dnf(folder: Path) -> None:
+def dnf(folder: Path, key: str) -> None:
     """Sign the packages, then write and sign the index of a repository for dnf."""
     packages = [str(package) for package in sorted(folder.glob("*.rpm"))]
-    output("rpmsign", f"--define=_gpg_name {SIGNER}@", "--addsign", *packages)
+    output("rpmsign", f"--define=_gpg_name {key}@", "--addsign", *packages)
     output("createrepo_c", "--quiet", str(folder))
-    gpg("--local-user", f"{SIGNER}@", "--armor", "--detach-sign", str(folder / "repodata" / "repomd.xml"))
+    gpg("--local-user", f"{key}@", "--armor", "--detach-sign", str(folder / "repodata" / "repomd.xml"))
 
 
 def main() -> None:
@@ -86,11 +88,14 @@ def main() -> None:
         make_keys(arguments.root)
         for kind in arguments.kind:
             machine = output("dpkg", "--print-architecture") if kind == "deb" else os.uname().machine
-            folder = arguments.root / "stable" / kind / machine
-            folder.mkdir(parents=True)
-            for package in arguments.packages.glob(f"*.{kind}"):
-                shutil.copy(package, folder)
-            (apt if kind == "deb" else dnf)(folder)
+            for name, (packages, key) in REPOSITORIES.items():
+                if not (arguments.packages / packages).is_dir():
+                    continue
+                folder = arguments.root / name / kind / machine
+                folder.mkdir(parents=True)
+                for package in (arguments.packages / packages).glob(f"*.{kind}"):
+                    shutil.copy(package, folder)
+                (apt if kind == "deb" else dnf)(folder, key)
         output("gpgconf", "--kill", "gpg-agent")
 
 

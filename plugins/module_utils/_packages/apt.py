@@ -37,17 +37,14 @@ _CONFIGURE_ADVICE = "Run `dpkg --configure -a` on the host and fix the package t
 _CONFFILES = ("--force-confdef", "--force-confold")
 # Without sources, apt cannot download anything (--no-download fails with package files on apt 2.6). apt uses no cache
 # on the disk, because the next run would have to rebuild it.
-_NO_SOURCES = (
-    "Dir::Etc::SourceList=/dev/null",
-    "Dir::Etc::SourceParts=/dev/null",
-    "Dir::Cache::pkgcache=",
-    "Dir::Cache::srcpkgcache=",
-)
-# The lists of other sources are kept.
+_NO_CACHE = ("Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache=")
+_NO_SOURCES = ("Dir::Etc::SourceList=/dev/null", "Dir::Etc::SourceParts=/dev/null", *_NO_CACHE)
+# apt takes a version from any source that has it, and can take one package for another of the same version. So it gets no
+# other source where only this collection's may be used.
 _ONLY_OWN_SOURCE = (
     f"Dir::Etc::SourceList={apt_sources.REPOSITORY.source}",
     "Dir::Etc::SourceParts=/dev/null",
-    "APT::Get::List-Cleanup=0",
+    *_NO_CACHE,
 )
 _BUSY = re.compile(r"Could not get lock|is locked by|was locked by another process|Unable to acquire the dpkg frontend")
 # Older versions of apt-get update only warn of these errors. Other warnings are not errors: apt 3.3 prints some of its
@@ -65,6 +62,7 @@ _NOISE = re.compile(
 _LISTS = re.compile(r"^The following (?!packages have unmet).*:\n(?: .*\n)+", re.MULTILINE)
 _VERSION_ROW = re.compile(r"^ (?:\*\*\*|   ) (\S+)(?: -?\d+)?(?: \(.*\))?$")
 _SOURCE_ROW = re.compile(r"^ {6,}-?\d+ (\S.*)$")
+_DEPENDENCIES = re.compile(r"^(?:Pre-)?Depends: (.*)$", re.MULTILINE)
 _STEP = re.compile(r"^(Inst|Remv|Purg) (\S+)(?: \[[^]]*\])?(?: \((\S+))?", re.MULTILINE)
 
 
@@ -164,13 +162,22 @@ class Apt:
 
     # -- available packages --------------------------------------------------------------------------------------
 
-    def candidates(self, names: t.Sequence[str], offline: bool = False) -> dict[str, list[packages_base.Candidate]]:
+    def candidates(
+        self, names: t.Sequence[str], offline: bool = False, own: bool = False
+    ) -> dict[str, list[packages_base.Candidate]]:
         del offline  # apt-cache reads only local lists
-        output = self._read("Reading the available versions", ["apt-cache", "policy", *names])
-        return candidates_of(output)
+        options = _set(*_ONLY_OWN_SOURCE) if own else []
+        output = self._read("Reading the available versions", ["apt-cache", *options, "policy", *names])
+        # An installed version that no source has is listed too.
+        return {
+            name: [entry for entry in entries if not own or entry.origin != STATUS_FILE]
+            for name, entries in candidates_of(output).items()
+        }
 
     def refresh(self, everything: bool = False) -> None:
-        options = () if everything or not self.host.exists(apt_sources.REPOSITORY.source) else _ONLY_OWN_SOURCE
+        only_own = not everything and self.host.exists(apt_sources.REPOSITORY.source)
+        # The lists of other sources are kept.
+        options = (*_ONLY_OWN_SOURCE, "APT::Get::List-Cleanup=0") if only_own else ()
         argv = ["apt-get", "update", "-q", *_set("APT::Update::Error-Mode=any", *options)]
         status, output, errors = self._run(argv, self.commands.fetch)
         if status or _NOT_FETCHED.search(output + errors):
@@ -200,8 +207,10 @@ class Apt:
 
     def preview(self, change: packages_base.Change, offline: bool = False) -> packages_base.Preview:
         del offline  # a simulation fetches nothing
-        output = self._read("Simulating the change (apt-get -s)", ["apt-get", "-s", *self._arguments(change)])
-        found = preview_of(output)
+        missing = self._missing_dependencies(change)
+        # As long as these are missing, apt can simulate the change only with all sources.
+        steps = [missing, self._arguments(change._replace(own=False))] if missing else [self._arguments(change)]
+        found = preview_of("".join(self._simulate(arguments) for arguments in steps))
         names = (*found.install, *found.remove)
         # If held packages may change, apt's output does not distinguish them.
         packages = self.installed([packages_base.plain_name(name) for name in names])
@@ -209,25 +218,55 @@ class Apt:
         return found._replace(held=tuple(name for name in names if packages_base.plain_name(name) in held))
 
     def apply(self, change: packages_base.Change) -> None:
-        argv = ["apt-get", *self._arguments(change)]
-        status, output, errors = self._run(argv, self.commands.change)
-        if status:
-            command = "install" if change.install or change.files else "purge"
-            raise packages_base.CommandError(f"apt-get {command}", _last_lines(output, errors), self._advice())
+        missing = self._missing_dependencies(change)
+        for arguments in filter(None, (missing, self._arguments(change))):
+            status, output, errors = self._run(["apt-get", *arguments], self.commands.change)
+            if status:
+                command = next(word for word in ("satisfy", "install", "purge") if word in arguments)
+                raise packages_base.CommandError(f"apt-get {command}", _last_lines(output, errors), self._advice())
 
-    def _arguments(self, change: packages_base.Change) -> list[str]:
+    def _simulate(self, arguments: list[str]) -> str:
+        return self._read("Simulating the change (apt-get -s)", ["apt-get", "-s", *arguments])
+
+    def _missing_dependencies(self, change: packages_base.Change) -> list[str]:
+        """Return the arguments that install, from any source, what the packages of ``change`` lack; often empty.
+
+        This is a transaction of its own, because that of the packages sees only this collection's source.
+        """
+        if not change.own or not self._run(["apt-get", "-s", *self._arguments(change)], self.commands.read)[0]:
+            return []
+        packages = [f"{name}={version}" for name, version in change.install.items()]
+        argv = ["apt-cache", *_set(*_ONLY_OWN_SOURCE), "show", *packages]
+        fields = _DEPENDENCIES.findall(self._read("Reading the dependencies", argv))
+        needed = [entry.strip() for field in fields for entry in field.split(",")]
+        others = [entry for entry in needed if entry.split(" ", 1)[0] not in change.install]
+        if not others:
+            return []
+        arguments = [*self._options(), "--mark-auto", "--no-install-recommends", "satisfy", ", ".join(others)]
+        own = [name for name in preview_of(self._simulate(arguments)).install if name in packages_base.PACKAGES]
+        if own:
+            raise core_errors.HostError(
+                f"Dependencies of the toolkit's packages would install {', '.join(own)} from another source than"
+                f" {apt_sources.REPOSITORY.source}. Install {', '.join(others)} first."
+            )
+        return arguments
+
+    def _options(self) -> list[str]:
         conffiles = [f"Dpkg::Options::={option}" for option in _CONFFILES]
         timeout = f"DPkg::Lock::Timeout={self.lock_timeout}"
         # The host's apt.conf may let every transaction remove packages that are no longer needed.
         no_removal = "APT::Get::AutomaticRemove=false"
-        arguments = ["-y", "-q", *_set(*conffiles, timeout, "Dpkg::Use-Pty=0", no_removal)]
+        return ["-y", "-q", *_set(*conffiles, timeout, "Dpkg::Use-Pty=0", no_removal)]
+
+    def _arguments(self, change: packages_base.Change) -> list[str]:
+        arguments = self._options()
         if change.change_held:
             arguments.append("--allow-change-held-packages")
         if not change.install and not change.files:
             # A broken source must not prevent the removal of packages.
             return [*arguments, *_set(*_NO_SOURCES), "purge", *change.remove]
-        if change.files:
-            arguments += _set(*_NO_SOURCES)
+        if change.files or change.own:
+            arguments += _set(*(_NO_SOURCES if change.files else _ONLY_OWN_SOURCE))
         packages = change.files or [f"{name}={version}" for name, version in change.install.items()]
         # One command names all packages, because apt does not find the exact versions that the four need of each other.
         removals = [f"{name}-" for name in change.remove]
@@ -317,8 +356,8 @@ def preview_of(output: str) -> packages_base.Preview:
             install[name] = version
         elif name not in remove:
             remove.append(name)
-    block = re.search(r"^The following packages will be DOWNGRADED:\n((?: .*\n)+)", output, re.MULTILINE)
-    return packages_base.Preview(install, tuple(remove), tuple(block.group(1).split()) if block else ())
+    blocks = re.findall(r"^The following packages will be DOWNGRADED:\n((?: .*\n)+)", output, re.MULTILINE)
+    return packages_base.Preview(install, tuple(remove), tuple("".join(blocks).split()))
 
 
 def _locked_by(path: str) -> int | None:

@@ -84,13 +84,15 @@ class Change(t.NamedTuple):
 
     ``install`` maps names to full versions. ``files`` are package files to install instead. A package that is removed
     together with an installation keeps its configuration files. A package that is removed alone loses them.
-    ``change_held`` allows a held package to change.
+    ``change_held`` allows a held package to change. With ``own``, the packages in ``install`` come from this
+    collection's repository only. What they depend on may come from any source.
     """
 
     install: t.Mapping[str, str] = types.MappingProxyType({})
     files: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
     change_held: bool = False
+    own: bool = False
 
 
 class Preview(t.NamedTuple):
@@ -194,8 +196,13 @@ class PackageManager(t.Protocol):
     def repair(self, own: t.Sequence[str]) -> None:
         """Configure the half-installed packages ``own``, and no others. Raises HostError if that is not enough."""
 
-    def candidates(self, names: t.Sequence[str], offline: bool = False) -> dict[str, list[Candidate]]:
-        """Return the available versions, newest first. ``offline`` uses only the lists that are on the host."""
+    def candidates(
+        self, names: t.Sequence[str], offline: bool = False, own: bool = False
+    ) -> dict[str, list[Candidate]]:
+        """Return the available versions, newest first.
+
+        ``offline`` uses only the lists that are on the host, and ``own`` only this collection's repository.
+        """
 
     def refresh(self, everything: bool = False) -> None:
         """Fetch the list of this collection's repository, or of all repositories.

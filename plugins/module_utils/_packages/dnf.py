@@ -97,6 +97,15 @@ def _noise(line: str) -> bool:
 # Locked packages are installed, so no list of any repository is needed.
 _VERSIONLOCK = ("dnf", "-q", "--disablerepo=*", "versionlock")
 _CANDIDATE_TAGS = "%{name}\\t%{epoch}\\t%{version}-%{release}\\t%{repoid}\\n"
+_OWN = packages_base.REPOSITORY_NAME
+_ONLY_OWN = ("--disablerepo=*", f"--enablerepo={_OWN}")
+# dnf takes a version from any repository that has it. All other repositories get these excludes in addition to their
+# own ones, and disable_excludes in dnf.conf must not lift them.
+_OWN_PACKAGES = (
+    "--setopt=disable_excludes=",
+    f"--setopt=*.excludepkgs={','.join(packages_base.PACKAGES)}",
+    f"--setopt={_OWN}.excludepkgs=",
+)
 # The options of transactions and previews.
 _OPTIONS = ("--setopt=exit_on_lock=1", "--setopt=install_weak_deps=0", "--setopt=clean_requirements_on_remove=0")
 _BUSY = re.compile(r"already locked by|another copy is running|Failed to obtain .*lock", re.IGNORECASE)
@@ -118,10 +127,12 @@ class Dnf(rpm.RpmManager[dnf_versionlock.LockList]):
 
     # -- available packages --------------------------------------------------------------------------------------
 
-    def candidates(self, names: t.Sequence[str], offline: bool = False) -> dict[str, list[packages_base.Candidate]]:
+    def candidates(
+        self, names: t.Sequence[str], offline: bool = False, own: bool = False
+    ) -> dict[str, list[packages_base.Candidate]]:
         cached = ["-C", "--setopt=*.skip_if_unavailable=1"] if offline else []
         # Without -y, dnf asks whether the repository's key may be used, and takes a missing answer as no.
-        argv = ["dnf", "-q", "-y", *cached, "repoquery", "--qf", _CANDIDATE_TAGS, *names]
+        argv = ["dnf", "-q", "-y", *cached, *(_ONLY_OWN if own else ()), "repoquery", "--qf", _CANDIDATE_TAGS, *names]
         found = candidates_of(self.read("Reading the available versions", argv, self.commands.fetch))
         # Priorities matter only if there is more than one repository.
         if len({candidate.origin for entries in found.values() for candidate in entries}) > 1:
@@ -148,9 +159,8 @@ class Dnf(rpm.RpmManager[dnf_versionlock.LockList]):
     def refresh(self, everything: bool = False) -> None:
         options = []
         if not everything and self.host.exists(dnf_sources.REPOSITORY.source):
-            name = packages_base.REPOSITORY_NAME
             # The repository's own file may make it optional, but this task needs it.
-            options = [f"--setopt={name}.skip_if_unavailable=0", "--disablerepo=*", f"--enablerepo={name}"]
+            options = [f"--setopt={_OWN}.skip_if_unavailable=0", *_ONLY_OWN]
         argv = ["dnf", "-q", "-y", *options, "makecache", "--refresh"]
         status, output, errors = self.run(argv, self.commands.fetch)
         if status:
@@ -228,7 +238,7 @@ class Dnf(rpm.RpmManager[dnf_versionlock.LockList]):
             steps.append([*options, "--disablerepo=*", *erasing, "install", *change.files])
         elif change.install:
             packages = [f"{name}-{version}" for name, version in change.install.items()]
-            steps.append([*options, *erasing, "install", *packages])
+            steps.append([*options, *(_OWN_PACKAGES if change.own else ()), *erasing, "install", *packages])
         if change.remove:
             steps.append([*options, "remove", *change.remove])
         return steps

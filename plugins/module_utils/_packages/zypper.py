@@ -28,6 +28,7 @@ _ONLY_FILES = (*_NO_REFRESH, "--no-gpg-checks", "--reposd-dir=/nonexistent")
 _INSTALL = ("install", "--name", "--no-recommends", "--oldpackage", "--no-force-resolution")
 _REMOVE = ("remove", "--name", "--no-clean-deps")
 
+_OWN = packages_base.REPOSITORY_NAME
 _FAILED = 4
 _LOCKED = 7
 _REBOOT_NEEDED = 102
@@ -63,9 +64,13 @@ class Zypper(rpm.RpmManager[zypper_locks.LockList]):
 
     # -- available packages --------------------------------------------------------------------------------------
 
-    def candidates(self, names: t.Sequence[str], offline: bool = False) -> dict[str, list[packages_base.Candidate]]:
+    def candidates(
+        self, names: t.Sequence[str], offline: bool = False, own: bool = False
+    ) -> dict[str, list[packages_base.Candidate]]:
         repositories = self._repositories()
-        limit = self._only_cached(repositories) if offline else []
+        if own:
+            repositories = {alias: name for alias, name in repositories.items() if alias == _OWN}
+        limit = self._only_cached(repositories) if offline else [f"--repo={_OWN}"] if own else []
         aliases = {name: alias for alias, name in repositories.items()}
         argv = [*_NO_REFRESH, "search", "--details", "--match-exact", "--type=package", *limit, *names]
         output = self._xml("Reading the available versions", argv, (0, _NOT_FOUND, _REPOSITORIES_SKIPPED))
@@ -119,7 +124,7 @@ class Zypper(rpm.RpmManager[zypper_locks.LockList]):
 
     def refresh(self, everything: bool = False) -> None:
         # zypper checks the signature of a list only when it fetches it, also if the key has changed since.
-        own = [] if everything or not self.host.exists(self.repository.source) else [packages_base.REPOSITORY_NAME]
+        own = [] if everything or not self.host.exists(self.repository.source) else [_OWN]
         argv = [*_ZYPPER, "refresh", *(["--force"] if own else []), *own]
         status, output, errors = self.run(argv, self.commands.fetch)
         if status not in (0, *_INFORMATION):
@@ -201,7 +206,9 @@ class Zypper(rpm.RpmManager[zypper_locks.LockList]):
         if change.files:
             return [*_ONLY_FILES, *_INSTALL, *options, *change.files, *removals]
         packages = [f"{name}={version}" for name, version in change.install.items()]
-        return [*_NO_REFRESH, *_INSTALL, *options, *packages, *removals]
+        # This limits the named packages, and not their dependencies.
+        only_own = [f"--from={_OWN}"] if change.own else []
+        return [*_NO_REFRESH, *_INSTALL, *options, *only_own, *packages, *removals]
 
     # -- holds ---------------------------------------------------------------------------------------------------
 

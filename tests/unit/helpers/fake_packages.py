@@ -116,6 +116,8 @@ class FakePackageManager:
         # The calls of methods except those that read, in order.
         self.calls: list[str] = []
         self.changes: list[Change] = []
+        # Whether each query for versions was limited to this collection's repository.
+        self.asked_own: list[bool] = []
 
     # -- tasks ----------------------------------------------------------------------------------------------------
 
@@ -203,7 +205,10 @@ class FakePackageManager:
         self.cut_off = False
         self.packages.update({name: self.packages[name]._replace(complete=True) for name in own})
 
-    def candidates(self, names: t.Sequence[str], offline: bool = False) -> dict[str, list[Candidate]]:
+    def candidates(
+        self, names: t.Sequence[str], offline: bool = False, own: bool = False
+    ) -> dict[str, list[Candidate]]:
+        self.asked_own.append(own)
         self._do("candidates offline" if offline else "candidates")
         candidates = [Candidate(version, ORIGIN, preferred=not number) for number, version in enumerate(self.listed)]
         return {name: list(candidates) for name in names}

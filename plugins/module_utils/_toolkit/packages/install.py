@@ -341,7 +341,7 @@ class Installation(toolkit_packages.PackageTask):
         record = None
         try:
             record = toolkit_packages.track_config(self.host)
-            self.manager.apply(self._change(changes, target))
+            self.manager.apply(self._change(state, changes, target))
             self._purge(changes.selection.surplus)
             left = {*recorded, *missing} - {*changes.selection.surplus}
             toolkit_packages.record_packages(self.host, left, renew=False)
@@ -395,6 +395,8 @@ class Installation(toolkit_packages.PackageTask):
                 self._preview(state, changes, target)
             except (packages_base.CommandError, package_versions.NotOfferedError) as error:
                 problem = error
+                if all_lists is False and self._own_source and isinstance(error, package_versions.NotOfferedError):
+                    break  # the version of other sources does not matter
             else:
                 return target
         raise problem or errors.HostError("No package list could be read.")
@@ -427,9 +429,25 @@ class Installation(toolkit_packages.PackageTask):
             return package_versions.Target(self._requested or _UNKNOWN, "files")
         if not changes.packages:
             return package_versions.Target(changes.common_version(state) or "")
-        return package_versions.choose(
-            self.manager.candidates(changes.names, offline), self._requested, state.packages, changes.names
-        )
+        own = self._own_source
+        offers = self.manager.candidates(changes.names, offline, own is not None)
+        target = package_versions.choose(offers, self._requested, state.packages, changes.names, own)
+        if own and target.older is not None:
+            self.warn(
+                f"The installed version {target.version} stays, because {own}, the only source that this task uses for"
+                f" the toolkit's packages, offers only {target.older}. Set {errors.option:version} to install one of"
+                " them."
+            )
+        return target
+
+    @property
+    def _own_source(self) -> str | None:
+        """The file of this collection's source if there is one. The toolkit's packages then come from no other."""
+        if self.options.source != "repository":
+            return None
+        repository = self.manager.repository
+        address = toolkit_repository.address_of(self.host, self.repository_files, repository)
+        return None if address is None else repository.source
 
     def _preview(
         self,
@@ -447,12 +465,16 @@ class Installation(toolkit_packages.PackageTask):
             self.check_gpu_containers()
         if not offline and self.manager.interrupted():
             self.manager.refuse_interrupted(())
-        preview = self.manager.preview(self._change(changes, target), offline)
+        preview = self.manager.preview(self._change(state, changes, target), offline)
         package_versions.refuse_unrelated_changes(preview, packages_base.PACKAGES, changes.remove)
 
-    def _change(self, changes: pending_changes.PendingChanges, target: package_versions.Target) -> packages_base.Change:
+    def _change(
+        self, state: toolkit_packages.State, changes: pending_changes.PendingChanges, target: package_versions.Target
+    ) -> packages_base.Change:
         install = {} if self.files else dict.fromkeys(changes.names, target.version)
-        return packages_base.Change(install, self.files, changes.remove, change_held=self.options.hold is not None)
+        # Packages that have this version already are not installed, from whichever source they came.
+        own = changes.common_version(state) != target.version and self._own_source is not None
+        return packages_base.Change(install, self.files, changes.remove, self.options.hold is not None, own)
 
     def _set_holds(self) -> None:
         """Set or remove holds as requested. A transaction removes the holds of packages that it may change."""

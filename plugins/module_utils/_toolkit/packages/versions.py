@@ -22,10 +22,14 @@ _ANY_ARCHITECTURE = ("all", "noarch")
 
 
 class Target(t.NamedTuple):
-    """The full version that all packages get, and its origin."""
+    """The full version that all packages get, and its origin.
+
+    ``older`` are the versions that the sources offer if the installed one stays, because it is newer than all of them.
+    """
 
     version: str
     origin: str | None = None
+    older: str | None = None
 
 
 class NotOfferedError(errors.HostError):
@@ -59,11 +63,13 @@ def choose(
     requested: str | None,
     installed: t.Mapping[str, packages_base.Package],
     names: t.Sequence[str],
+    own_source: str | None = None,
 ) -> Target:
     """Return the newest offered version that matches ``requested`` and exists for all ``names``.
 
     Without a requested version, this is the version that the package manager prefers. The installed version is kept if
-    the sources offer only older ones, also if only their revision is older. Raises NotOfferedError.
+    the sources offer only older ones, also if only their revision is older. ``own_source`` is the file of this
+    collection's source, if that is the only one with offers. Raises NotOfferedError.
     """
     common = [
         entry
@@ -76,11 +82,18 @@ def choose(
         found = found or next((entry for entry in common if _preferred(offers, entry.version, names, any)), None)
         current = common_version(installed, names)
         if current and (found is None or _order(current) > _order(found.version)):
-            return Target(current)
+            return Target(current, older=_listed(common))
+        newest = "" if found is None else found.version
+        newer = [f"{n} {p.version}" for n, p in installed.items() if newest and _order(p.version) > _order(newest)]
+        if newer:
+            raise NotOfferedError(
+                f"{', '.join(newer)} would be downgraded, because {own_source or 'no package source'} offers only"
+                f" {_listed(common)} of all packages. Set {errors.option:version} to permit that."
+            )
     else:
         found = next((entry for entry in common if is_version(entry.version, str(requested))), None)
     if found is None:
-        raise NotOfferedError(_not_offered(offers, requested, names))
+        raise NotOfferedError(_not_offered(offers, requested, names, own_source))
     return Target(found.version, found.origin or None)
 
 
@@ -100,7 +113,10 @@ def _preferred(
 
 
 def _not_offered(
-    offers: t.Mapping[str, t.Sequence[packages_base.Candidate]], requested: str | None, names: t.Sequence[str]
+    offers: t.Mapping[str, t.Sequence[packages_base.Candidate]],
+    requested: str | None,
+    names: t.Sequence[str],
+    own_source: str | None,
 ) -> str:
     unnamed = requested in (None, LATEST)
     packages = names[0] if len(names) == 1 else f"all {len(names)} packages of the toolkit"
@@ -112,9 +128,16 @@ def _not_offered(
         lines = [f"{listed[names[0]]}"]
     else:
         lines = [f"{name} {entries}" for name, entries in listed.items()]
+    another = "" if unnamed else "another "
+    if own_source is not None:
+        return (
+            f"{own_source}, the only source that this task uses for the toolkit's packages, does not offer"
+            f" {meant}{preferred}. Available: {'; '.join(lines)}. Set {another}{errors.option:version} or another"
+            f" address, or install the packages from another source and set {errors.option:source}: existing."
+        )
     return (
         f"No package source offers {meant}{preferred}. Available: {'; '.join(lines)}."
-        f" Set {'' if unnamed else 'another '}{errors.option:version}, or correct the package sources."
+        f" Set {another}{errors.option:version}, or correct the package sources."
     )
 
 

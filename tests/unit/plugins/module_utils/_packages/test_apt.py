@@ -37,6 +37,7 @@ if t.TYPE_CHECKING:
     from pathlib import Path
 
 APT_SOURCE = apt_sources.REPOSITORY.source
+ONLY_OWN = (f"Dir::Etc::SourceList={APT_SOURCE}", "Dir::Etc::SourceParts=/dev/null")
 # The output of apt 2.6 and 3.
 POLICY = """\
 libnvidia-container1:
@@ -249,6 +250,58 @@ def test_unreadable_sources(apt: Apt, programs: FakePrograms) -> None:
     programs.answers["policy"] = [(100, "", printed)]
     with pytest.raises(CommandError, match="Conflicting values set for option Signed-By"):
         apt.candidates(["x"])
+
+
+def test_candidates_of_own_source(apt: Apt, programs: FakePrograms) -> None:
+    programs.answers["policy"] = [(0, POLICY, "")]
+    found = apt.candidates(["libnvidia-container1"], own=True)["libnvidia-container1"]
+    # The installed version, which no source has, is not offered.
+    assert [entry.version for entry in found] == ["1.20.0-1", "1.18.2-1"]
+    assert set(ONLY_OWN) <= set(programs.ran[0])
+    apt.candidates(["libnvidia-container1"])
+    assert not set(ONLY_OWN) & set(programs.ran[1])
+
+
+def test_transaction_sees_no_other_source(apt: Apt, programs: FakePrograms) -> None:
+    """apt takes a version from any source, also if another source has other contents of the same version."""
+    change = Change({OWN[0]: "1-1"}, own=True)
+    apt.preview(change)
+    apt.apply(change)
+    assert all(set(ONLY_OWN) <= set(argv) for argv in programs.ran)
+    assert [argv[-2:] for argv in programs.ran if "-s" not in argv] == [["install", f"{OWN[0]}=1-1"]]
+
+
+def test_dependencies_come_from_any_source(apt: Apt, programs: FakePrograms) -> None:
+    unmet = (100, "The following packages have unmet dependencies:\n x\n", "E: no\n")
+    shown = f"Package: {OWN[0]}\nDepends: {OWN[1]} (= 1-1), libc6 (>= 2.4) | libc6.1, libcap2\nPre-Depends: dpkg\n"
+    satisfied = "Inst libcap2 (1-1 Debian [amd64])\n"
+    change = Change({OWN[0]: "1-1", OWN[1]: "1-1"}, own=True)
+
+    def answer(argv: list[str]) -> tuple[int, str, str]:
+        programs.ran.append(argv)
+        if "satisfy" in argv:
+            return 0, satisfied, ""
+        missing = not [other for other in programs.ran if "satisfy" in other and "-s" not in other]
+        if "-s" in argv and missing and set(ONLY_OWN) <= set(argv):
+            return unmet
+        return (0, shown, "") if "show" in argv else (0, f"Inst {OWN[0]} (1-1 x [amd64])\n", "")
+
+    apt.commands = Commands.of(answer)
+    assert apt.preview(change) == Preview({"libcap2": "1-1", OWN[0]: "1-1"})
+    assert not [argv for argv in programs.ran if argv[0] == "apt-get" and "-s" not in argv]
+    programs.ran.clear()
+    apt.apply(change)
+    satisfy, install = (argv for argv in programs.ran if argv[0] == "apt-get" and "-s" not in argv)
+    assert satisfy[-2:] == ["satisfy", "libc6 (>= 2.4) | libc6.1, libcap2, dpkg"]
+    assert "--mark-auto" in satisfy
+    assert not set(ONLY_OWN) & set(satisfy)
+    assert set(ONLY_OWN) <= set(install)
+    # A dependency must not install a package of the toolkit from another source.
+    programs.ran.clear()
+    satisfied = f"Inst {OWN[1]} (1-1 cuda [amd64])\n"
+    with pytest.raises(HostError, match=rf"would install {OWN[1]} from another source than {APT_SOURCE}"):
+        apt.apply(change)
+    assert all("-s" in argv for argv in programs.ran if argv[0] == "apt-get")
 
 
 # -- lists -----------------------------------------------------------------------------------------------------------

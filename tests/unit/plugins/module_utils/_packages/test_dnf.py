@@ -16,6 +16,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import dnf_sources
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import (
+    PACKAGES,
     Candidate,
     Change,
     CommandError,
@@ -221,6 +222,23 @@ def test_check_mode_uses_local_lists(dnf: Dnf, programs: FakePrograms) -> None:
     dnf.candidates(["libnvidia-container1"])
     dnf.preview(Change({"a": "1-1"}))
     assert ["-C" in argv for argv in programs.ran] == [True, True, False, False]
+
+
+def test_takes_the_toolkit_only_from_own_repository(dnf: Dnf, programs: FakePrograms) -> None:
+    dnf.candidates(["libnvidia-container1"], own=True)
+    dnf.preview(Change({"libnvidia-container1": "1-1"}, own=True))
+    dnf.apply(Change({"libnvidia-container1": "1-1"}, own=True))
+    query, *changes = programs.ran
+    assert {"--disablerepo=*", f"--enablerepo={DNF_REPOSITORY}"} <= set(query)
+    names = ",".join(PACKAGES)
+    for argv in changes:
+        # The dependencies may come from all repositories.
+        assert "--disablerepo=*" not in argv
+        excludes = [f"--setopt=*.excludepkgs={names}", f"--setopt={DNF_REPOSITORY}.excludepkgs="]
+        start = argv.index(excludes[0])
+        assert argv[start : start + 2] == excludes
+    dnf.apply(Change({"libnvidia-container1": "1-1"}))
+    assert not [argument for argument in programs.ran[-1] if "excludepkgs" in argument]
 
 
 # -- lists -----------------------------------------------------------------------------------------------------------

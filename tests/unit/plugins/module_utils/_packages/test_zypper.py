@@ -130,6 +130,26 @@ def test_prefers_what_zypper_would_install(zypper: Zypper, programs: Programs) -
     assert preferred() == []
 
 
+def test_takes_the_toolkit_only_from_own_repository(zypper: Zypper, programs: Programs) -> None:
+    other = '<repo alias="cuda" name="CUDA" priority="90" enabled="1"/></repo-list>'
+    programs.answers = {
+        "repos": [(0, printed("repos").replace("</repo-list>", other), "")],
+        "search": [(0, printed("search"), "")],
+        "install": [(0, printed("replace"), "")],
+    }
+    write_file(zypper.host.root, CACHED, "")
+    write_file(zypper.host.root, "/var/cache/zypp/raw/cuda/repomd.xml", "")
+    for offline in (False, True):
+        found = zypper.candidates([NAME], offline, own=True)
+        assert {candidate.origin for candidate in found[NAME]} == {ALIAS}
+        zypper.preview(Change({NAME: "1-1"}, own=True), offline)
+    zypper.apply(Change({NAME: "1-1"}, own=True))
+    zypper.apply(Change({NAME: "1-1"}))
+    assert all(f"--repo={ALIAS}" in argv and "--repo=cuda" not in argv for argv in arguments(programs, "search"))
+    # The option limits the named packages only. Their dependencies may come from all repositories.
+    assert [f"--from={ALIAS}" in argv for argv in arguments(programs, "install")] == [True, True, True, False]
+
+
 def test_check_mode_uses_local_lists(zypper: Zypper, programs: Programs) -> None:
     """zypper fetches a missing list also with --no-refresh."""
     programs.answers.update({"search": [(0, printed("search"), "")], "install": [(0, printed("replace"), "")]})

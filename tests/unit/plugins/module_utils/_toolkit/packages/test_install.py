@@ -188,6 +188,43 @@ def test_check_mode_with_pending_source(manager: FakePackageManager) -> None:
     assert manager.calls == []
 
 
+# -- this collection's source ------------------------------------------------------------------------------------------
+
+
+def test_uses_only_own_source(manager: FakePackageManager) -> None:
+    manager.execute(version="1.18.2", **ANYTHING)
+    manager.write(APT_SOURCE, OUR_SOURCE)
+    manager.execute(check_mode=True, version="1.19.1", **ANYTHING)
+    manager.execute(version="1.19.1", **ANYTHING)
+    assert manager.asked_own == [False, True, True]
+    assert [change.own for change in manager.changes] == [False, True]
+    manager.calls.clear()
+    # The lists of other sources are of no use.
+    with pytest.raises(HostError, match=rf"^{APT_SOURCE}, the only source .* does not offer version 1\.22\.0 of all 4"):
+        manager.execute(version="1.22.0")
+    assert manager.calls == ["candidates", "refresh", "candidates"]
+
+
+def test_keeps_a_newer_version_of_another_source(manager: FakePackageManager) -> None:
+    manager.write(APT_SOURCE, OUR_SOURCE)
+    manager.have(four("1.21.0-1"))
+    for check_mode in (False, True):
+        result = manager.execute(check_mode, version="latest")
+        assert (result["changed"], result["version"]) == (False, "1.21.0")
+        (warning,) = result["warnings"]
+        assert f"1.21.0-1 stays, because {APT_SOURCE}" in warning
+    # Without the version, nothing is read.
+    manager.calls.clear()
+    assert manager.execute()["warnings"] == manager.calls == []
+    # Other packages may be removed meanwhile.
+    manager.have({"nvidia-docker2": Package("2.13.0-1")})
+    manager.execute()
+    assert [change.own for change in manager.changes] == [False]
+    manager.execute(version="1.20.0")
+    assert manager.packages == four("1.20.0-1")
+    assert manager.changes[-1].own
+
+
 # -- latest ----------------------------------------------------------------------------------------------------------
 
 

@@ -89,6 +89,17 @@ def test_rejects_version_that_some_packages_lack() -> None:
         choose({}, None, {}, PACKAGES)
 
 
+def test_does_not_downgrade_some_of_the_packages() -> None:
+    """The newer ones are from a source that does not count."""
+    offers = {name: [Candidate("1.20.0-1", "own", name != PACKAGES[1])] for name in PACKAGES}
+    installed = {PACKAGES[1]: Package("1.21.0-1")}
+    with pytest.raises(
+        HostError, match=rf"^{PACKAGES[1]} 1\.21\.0-1 would be downgraded, because /own offers only 1\.20"
+    ):
+        choose(offers, None, installed, PACKAGES, "/own")
+    assert choose(offers, "1.20.0", installed, PACKAGES, "/own").version == "1.20.0-1"
+
+
 def test_base_package_needs_no_other() -> None:
     offered = {BASE: offers("1.20.0-1", "1.19.1-1", preferred="1.20.0-1"), PACKAGES[0]: offers("1.19.1-1")}
     assert choose(offered, None, {}, (BASE,)) == Target("1.20.0-1", "x")
