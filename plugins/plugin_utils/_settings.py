@@ -157,8 +157,10 @@ def name_problems(names: t.Iterable[str], known: Known, own: t.Collection[str]) 
     allowed = known.settings | (known.internal - known.loops) | {*own}
     unknown = {str(name) for name in names if str(name).startswith(FAMILY)} - allowed
     for name in sorted(unknown):
-        if name.startswith(PREFIXES):
-            errors.append(f"{name} {_UNKNOWN}{_nearest(name, known.settings)} {_OWN}")
+        near = _one_word_away(name, known.settings)
+        if name.startswith(PREFIXES) or near is not None:
+            advice = _nearest(name, known.settings) if near is None else f" Did you mean {near}?"
+            errors.append(f"{name} {_UNKNOWN}{advice} {_OWN}")
         else:
             near = next((setting for setting in sorted(known.settings) if _within_edits(name, setting, _EDITS)), None)
             if near is not None:
@@ -215,6 +217,20 @@ def tag_problems(tags: t.Iterable[str], own: t.Collection[str]) -> list[str]:
 def _nearest(name: str, names: t.Iterable[str]) -> str:
     found = difflib.get_close_matches(name, sorted(names), n=1)
     return f" Did you mean {found[0]}?" if found else ""
+
+
+def _one_word_away(name: str, settings: t.Iterable[str]) -> str | None:
+    """Return the variable of a role that has one word more or less than ``name``, or None.
+
+    A name with only one word after the family is too general to be meant for this collection: nvidia_version.
+    """
+    words = name.split("_")
+    for setting in sorted(settings) if name.count("_") > 1 else ():
+        shorter, longer = sorted((words, setting.split("_")), key=len)
+        shortened = [longer[:number] + longer[number + 1 :] for number in range(1, len(longer))]
+        if setting.startswith(PREFIXES) and shorter in shortened:
+            return setting
+    return None
 
 
 def _within_edits(first: str, second: str, limit: int) -> bool:

@@ -37,6 +37,14 @@ OTHERS = [
     "nvidia_docker_repo_base_url",
     "nvidia_k8s_device_plugin_url",
     "nvidia_gpu_enabled",
+    "nvidia_driver_version",
+    "nvidia_driver_skip_reboot",
+    "nvidia_driver_ubuntu_install_from_cuda_repo",
+    "nvidia_docker_version",
+    "nvidia_container_runtime_version",
+    # One word is too general.
+    "nvidia_version",
+    "nvidia_state",
     "nvidia_runtimes",
     "nvidia_cdi",
 ]
@@ -69,6 +77,26 @@ def test_warns_about_similar_names(name: str, nearest: str | None) -> None:
     errors, warnings = name_problems([name], KNOWN, ())
     assert errors == []
     assert [f"Did you mean {nearest}?" in warning for warning in warnings] == [True] * (nearest is not None)
+    assert name_problems([name], KNOWN, [name]) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        # The names of other roles.
+        ("nvidia_container_toolkit_version", "nvidia_toolkit_version"),
+        ("nvidia_container_toolkit_state", "nvidia_toolkit_state"),
+        ("nvidia_container_runtime_engines", "nvidia_runtime_engines"),
+        ("nvidia_set_as_default", "nvidia_runtime_set_as_default"),
+        ("nvidia_allow_disruption", "nvidia_runtime_allow_disruption"),
+        ("nvidia_audits_fail_on", None),
+    ],
+)
+def test_refuses_names_one_word_away(name: str, nearest: str | None) -> None:
+    errors, _warnings = name_problems([name], KNOWN, ())
+    assert [f" Did you mean {nearest}? List a variable of your own" in error for error in errors] == (
+        [True] * (nearest is not None)
+    )
     assert name_problems([name], KNOWN, [name]) == ([], [])
 
 
