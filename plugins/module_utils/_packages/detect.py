@@ -87,16 +87,16 @@ def detect_package_manager(
     run: core_plan.Runner | packages_base.Commands,
     lock_timeout: int = lock.PACKAGE_MANAGER_TIMEOUT,
 ) -> packages_base.PackageManager | None:
-    """Return the package manager of ``host``, or None if its distribution is not known.
+    """Return the package manager of ``host``, or None if there is none, or if several could be its own.
 
-    ``lock_timeout`` is in seconds. Raises HostError if a program of the package manager is missing on a live host.
+    A host of a known distribution may have the programs of others as tools. Any other distribution, such as openEuler,
+    has the package manager whose programs are there. ``lock_timeout`` is in seconds. Raises HostError if a program of
+    the package manager is missing on a live host.
     """
     ids = os_release.distribution_of(host)
-    for name in ids:
-        for family in FAMILIES:
-            if name in family.ids:
-                return _create(family, ids[0], host, run, lock_timeout)
-    return None
+    found = [family for name in ids for family in FAMILIES if name in family.ids][:1]
+    found = found or [one for one in FAMILIES if None not in [host.find_executable([name]) for name in one.programs]]
+    return _create(found[0], (*ids, "an unknown system")[0], host, run, lock_timeout) if len(found) == 1 else None
 
 
 def _create(

@@ -291,9 +291,9 @@ class PackageTask(toolkit_installed.Policies):
         """The package manager. Raises HostError if the host has no known one."""
         if self._manager is None:
             raise errors.HostError(
-                "Unsupported package manager: /etc/os-release names no distribution with apt, dnf or zypper. Set"
-                f" {errors.option:source}: directory, or install the NVIDIA Container Toolkit in another way and set"
-                f" {errors.option:source}: existing."
+                "Unsupported package manager: this host has none of apt, dnf and zypper, or it has several and"
+                f" /etc/os-release does not show which one is its own. Set {errors.option:source}: directory, or"
+                f" install the NVIDIA Container Toolkit in another way and set {errors.option:source}: existing."
             )
         return self._manager
 

@@ -62,6 +62,27 @@ def test_package_manager_of_distribution(tmp_path: Path, os_release: str, name: 
     assert (found and found.name) == name
 
 
+@pytest.mark.parametrize(
+    "os_release",
+    ['ID="openEuler"\nVERSION_ID="22.03"\n', "ID=azurelinux\n", 'ID="kylin"\nVERSION_ID="V10"\n', "ID=mariner\n", ""],
+)
+def test_unknown_distribution_has_the_manager_that_is_installed(tmp_path: Path, os_release: str) -> None:
+    found = detect_package_manager(tree(tmp_path, os_release, ["dnf", "rpm", "dpkg"]), run)
+    assert found is not None
+    assert found.name == "dnf"
+
+
+def test_unknown_distribution_with_several_managers_or_none(tmp_path: Path) -> None:
+    assert detect_package_manager(tree(tmp_path, "ID=openEuler\n", ["rpm", "apt-get"]), run) is None
+    assert detect_package_manager(tree(tmp_path, "ID=openEuler\n", ["dnf", "rpm", "zypper"]), run) is None
+
+
+def test_known_distribution_may_have_the_tools_of_others(tmp_path: Path) -> None:
+    found = detect_package_manager(tree(tmp_path, "ID=debian\n", EVERY_PROGRAM), run)
+    assert found is not None
+    assert found.name == "apt"
+
+
 def test_other_path_of_os_release(tmp_path: Path) -> None:
     found = detect_package_manager(tree(tmp_path, "ID=debian\n", EVERY_PROGRAM, "usr/lib/os-release"), run)
     assert found is not None

@@ -177,6 +177,7 @@ def test_requests_the_package_that_reads_files_of_engines(
 
 def test_unsupported_packages(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     write_file(root, "/etc/os-release", "ID=example\n")
+    (root / "usr/bin/apt-mark").unlink()
     ran = run_module(monkeypatch, root)
     assert {"directory,", "existing."} <= set(ran.module.result["msg"].split())
     assert ran.commands == []
