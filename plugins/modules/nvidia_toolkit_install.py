@@ -22,7 +22,7 @@ description:
     O(version=latest).
   - Afterwards the packages and programs must have the same version. Otherwise the task fails and names the differences.
   - Works with C(apt) on Debian, Ubuntu and their derivatives, with C(dnf) 4 on RHEL and its derivatives, and with
-    C(zypper) on openSUSE and SLES. A host with a read-only system that C(transactional-update) changes is refused.
+    C(zypper) on openSUSE and SLES. Hosts of C(transactional-update), and of C(ostree) with C(dnf), are refused.
   - The module can also write the files of the package repository, see O(repository_files). A run that fails before a
     package has changed restores them.
   - The module can also write the toolkit's C(config.toml), see O(settings).

@@ -10,6 +10,7 @@ The installed packages are read from dpkg's own files. This needs no process, an
 from __future__ import annotations
 
 import fcntl
+import fnmatch
 import os
 import re
 import struct
@@ -39,13 +40,14 @@ _CONFFILES = ("--force-confdef", "--force-confold")
 # on the disk, because the next run would have to rebuild it.
 _NO_CACHE = ("Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache=")
 _NO_SOURCES = ("Dir::Etc::SourceList=/dev/null", "Dir::Etc::SourceParts=/dev/null", *_NO_CACHE)
-# apt takes a version from any source that has it, and can take one package for another of the same version. So it gets no
-# other source where only this collection's may be used.
+# apt takes a version from any source that has it, and can take one package for another of the same version. So it gets
+# no other source where only this collection's may be used.
 _ONLY_OWN_SOURCE = (
     f"Dir::Etc::SourceList={apt_sources.REPOSITORY.source}",
     "Dir::Etc::SourceParts=/dev/null",
     *_NO_CACHE,
 )
+_PINS = "/etc/apt/preferences"
 _BUSY = re.compile(r"Could not get lock|is locked by|was locked by another process|Unable to acquire the dpkg frontend")
 # Older versions of apt-get update only warn of these errors. Other warnings are not errors: apt 3.3 prints some of its
 # own.
@@ -162,9 +164,7 @@ class Apt:
 
     # -- available packages --------------------------------------------------------------------------------------
 
-    def candidates(
-        self, names: t.Sequence[str], offline: bool = False, own: bool = False
-    ) -> dict[str, list[packages_base.Candidate]]:
+    def candidates(self, names: t.Sequence[str], offline: bool = False, own: bool = False) -> packages_base.Offers:
         del offline  # apt-cache reads only local lists
         options = _set(*_ONLY_OWN_SOURCE) if own else []
         output = self._read("Reading the available versions", ["apt-cache", *options, "policy", *names])
@@ -173,6 +173,10 @@ class Apt:
             name: [entry for entry in entries if not own or entry.origin != STATUS_FILE]
             for name, entries in candidates_of(output).items()
         }
+
+    def hiding(self, names: t.Sequence[str]) -> list[str]:
+        paths = [_PINS, *self.host.glob(f"{_PINS}.d/*")]
+        return [pin for path in paths for pin in negative_pins(path, self.host.read_text(path), names)]
 
     def refresh(self, everything: bool = False) -> None:
         only_own = not everything and self.host.exists(apt_sources.REPOSITORY.source)
@@ -323,9 +327,9 @@ def _is_pending(status: t.Sequence[str]) -> bool:
     return state not in _NOT_INSTALLED and not complete
 
 
-def candidates_of(output: str) -> dict[str, list[packages_base.Candidate]]:
+def candidates_of(output: str) -> packages_base.Offers:
     """Return the versions in the output of apt-cache policy, which lists the newest first."""
-    found: dict[str, list[packages_base.Candidate]] = {}
+    found: packages_base.Offers = {}
     name, candidate = "", ""
     for line in output.splitlines():
         version, source = _VERSION_ROW.match(line), _SOURCE_ROW.match(line)
@@ -345,6 +349,17 @@ def candidates_of(output: str) -> dict[str, list[packages_base.Candidate]]:
             # The first source has the highest priority.
             found[name][-1] = last._replace(origin=last.origin or origin)
     return found
+
+
+def negative_pins(path: str, text: str, names: t.Sequence[str]) -> t.Iterator[str]:
+    """Yield the pins in a file of apt_preferences(5) that hide all versions of one of ``names``."""
+    for stanza in apt_sources.stanzas(text):
+        patterns = " ".join(value for _line, value in stanza.get("package", ())).split()
+        # A pattern in slashes is a regular expression.
+        matches = any(pattern[0] == "/" or fnmatch.fnmatchcase(name, pattern) for pattern in patterns for name in names)
+        for line, priority in stanza.get("pin-priority", ()) if matches else ():
+            if priority.startswith("-"):
+                yield f"{path}, line {line} (Pin-Priority: {priority})"
 
 
 def preview_of(output: str) -> packages_base.Preview:

@@ -44,7 +44,7 @@ def parse_list(text: str) -> t.Iterator[packages_base.Entry]:
 
 def parse_deb822(text: str) -> t.Iterator[packages_base.Entry]:
     """Yield the active entries of a ``.sources`` file: one for each address of each stanza."""
-    for stanza in _stanzas(text):
+    for stanza in stanzas(text):
         fields = {name: " ".join(value for _line, value in values).strip() for name, values in stanza.items()}
         if fields.get("enabled", "").lower() not in packages_base.FALSE:
             flat = all(suite.endswith("/") for suite in fields.get("suites", "").split())
@@ -56,7 +56,8 @@ def parse_deb822(text: str) -> t.Iterator[packages_base.Entry]:
 _Stanza = t.Dict[str, t.List[t.Tuple[int, str]]]
 
 
-def _stanzas(text: str) -> t.Iterator[_Stanza]:
+def stanzas(text: str) -> t.Iterator[_Stanza]:
+    """Yield the stanzas of a file in the format deb822."""
     stanza: _Stanza = {}
     values: list[tuple[int, str]] = []
     # The added empty line ends the last stanza.

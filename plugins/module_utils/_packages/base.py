@@ -70,6 +70,10 @@ class Candidate(t.NamedTuple):
     preferred: bool = False
 
 
+# The available versions of packages by their names.
+Offers = t.Dict[str, t.List[Candidate]]
+
+
 class PackageFile(t.NamedTuple):
     """The path of a package file, and the name, version and architecture that the file contains."""
 
@@ -196,13 +200,14 @@ class PackageManager(t.Protocol):
     def repair(self, own: t.Sequence[str]) -> None:
         """Configure the half-installed packages ``own``, and no others. Raises HostError if that is not enough."""
 
-    def candidates(
-        self, names: t.Sequence[str], offline: bool = False, own: bool = False
-    ) -> dict[str, list[Candidate]]:
+    def candidates(self, names: t.Sequence[str], offline: bool = False, own: bool = False) -> Offers:
         """Return the available versions, newest first.
 
         ``offline`` uses only the lists that are on the host, and ``own`` only this collection's repository.
         """
+
+    def hiding(self, names: t.Sequence[str]) -> list[str]:
+        """Return the settings of the host that may hide versions of packages, each with its file and line."""
 
     def refresh(self, everything: bool = False) -> None:
         """Fetch the list of this collection's repository, or of all repositories.

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import typing as t
 
@@ -97,6 +98,11 @@ def _noise(line: str) -> bool:
 # Locked packages are installed, so no list of any repository is needed.
 _VERSIONLOCK = ("dnf", "-q", "--disablerepo=*", "versionlock")
 _CANDIDATE_TAGS = "%{name}\\t%{epoch}\\t%{version}-%{release}\\t%{repoid}\\n"
+_CONFIG = "/etc/dnf/dnf.conf"
+# Settings that hide packages: those that match, or all others.
+_HIDES_MATCHES = {"exclude": True, "excludepkgs": True, "includepkgs": False}
+# It exists on hosts that boot an image of ostree (rpm-ostree, bootc).
+_OSTREE = "/run/ostree-booted"
 _OWN = packages_base.REPOSITORY_NAME
 _ONLY_OWN = ("--disablerepo=*", f"--enablerepo={_OWN}")
 # dnf takes a version from any repository that has it. All other repositories get these excludes in addition to their
@@ -127,9 +133,7 @@ class Dnf(rpm.RpmManager[dnf_versionlock.LockList]):
 
     # -- available packages --------------------------------------------------------------------------------------
 
-    def candidates(
-        self, names: t.Sequence[str], offline: bool = False, own: bool = False
-    ) -> dict[str, list[packages_base.Candidate]]:
+    def candidates(self, names: t.Sequence[str], offline: bool = False, own: bool = False) -> packages_base.Offers:
         cached = ["-C", "--setopt=*.skip_if_unavailable=1"] if offline else []
         # Without -y, dnf asks whether the repository's key may be used, and takes a missing answer as no.
         argv = ["dnf", "-q", "-y", *cached, *(_ONLY_OWN if own else ()), "repoquery", "--qf", _CANDIDATE_TAGS, *names]
@@ -138,6 +142,11 @@ class Dnf(rpm.RpmManager[dnf_versionlock.LockList]):
         if len({candidate.origin for entries in found.values() for candidate in entries}) > 1:
             found = self._mark_preferred(found, names, cached)
         return found
+
+    def hiding(self, names: t.Sequence[str]) -> list[str]:
+        own = self.repository.source
+        paths = [_CONFIG, *([own] if self.host.exists(own) else self.repository.source_files(self.host))]
+        return [line for path in paths for line in excludes_of(path, self.host.read_text(path), names)]
 
     def _mark_preferred(
         self, candidates: dict[str, list[packages_base.Candidate]], names: t.Sequence[str], cached: list[str]
@@ -173,7 +182,13 @@ class Dnf(rpm.RpmManager[dnf_versionlock.LockList]):
     # -- transactions --------------------------------------------------------------------------------------------
 
     def require_transactions(self) -> None:
-        """Return without a check, because dnf itself refuses hosts whose packages cannot change."""
+        # dnf itself refuses such a host only at the transaction, or changes packages until the next boot.
+        if self.host.exists(_OSTREE):
+            raise core_errors.HostError(
+                f"The system of this host is an image ({_OSTREE} exists), so dnf cannot change its packages. Set"
+                f" {core_errors.option:source}: directory, or add the NVIDIA Container Toolkit to the image"
+                f" (rpm-ostree, bootc), reboot, and set {core_errors.option:source}: existing."
+            )
 
     def preview(self, change: packages_base.Change, offline: bool = False) -> packages_base.Preview:
         found = packages_base.Preview()
@@ -280,6 +295,19 @@ class Dnf(rpm.RpmManager[dnf_versionlock.LockList]):
 
     def last_lines(self, output: str, errors: str) -> list[str]:
         return _last_lines(output, errors)
+
+
+def excludes_of(path: str, text: str, names: t.Sequence[str]) -> t.Iterator[str]:
+    """Yield the lines of a file of dnf.conf(5) that may hide a version of one of ``names``."""
+    key = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        value = line
+        if line[:1] not in (" ", "\t"):
+            key, _sign, value = line.partition("=")
+        patterns = value.replace(",", " ").split()
+        matches = any(fnmatch.fnmatchcase(n, p) or p.startswith((f"{n}-", f"{n}.")) for n in names for p in patterns)
+        if patterns and matches is _HIDES_MATCHES.get(key.strip().lower()):
+            yield f"{path}, line {number} ({line.strip()})"
 
 
 def _allows(locks: t.Sequence[str], name: str, version: str | None) -> bool:

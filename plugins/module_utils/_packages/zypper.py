@@ -64,9 +64,7 @@ class Zypper(rpm.RpmManager[zypper_locks.LockList]):
 
     # -- available packages --------------------------------------------------------------------------------------
 
-    def candidates(
-        self, names: t.Sequence[str], offline: bool = False, own: bool = False
-    ) -> dict[str, list[packages_base.Candidate]]:
+    def candidates(self, names: t.Sequence[str], offline: bool = False, own: bool = False) -> packages_base.Offers:
         repositories = self._repositories()
         if own:
             repositories = {alias: name for alias, name in repositories.items() if alias == _OWN}
@@ -86,6 +84,10 @@ class Zypper(rpm.RpmManager[zypper_locks.LockList]):
         if len({candidate.origin for entries in found.values() for candidate in entries}) > 1:
             return rpm.mark_preferred(found, self._default_versions(names, limit))
         return found
+
+    def hiding(self, names: t.Sequence[str]) -> list[str]:
+        del names  # locks hide no version
+        return []
 
     def _default_versions(self, names: t.Sequence[str], limit: list[str]) -> dict[str, str]:
         """Return the versions that zypper itself would install, or keep.

@@ -118,6 +118,8 @@ class FakePackageManager:
         self.changes: list[Change] = []
         # Whether each query for versions was limited to this collection's repository.
         self.asked_own: list[bool] = []
+        # The settings that hide versions.
+        self.settings: list[str] = []
 
     # -- tasks ----------------------------------------------------------------------------------------------------
 
@@ -212,6 +214,10 @@ class FakePackageManager:
         self._do("candidates offline" if offline else "candidates")
         candidates = [Candidate(version, ORIGIN, preferred=not number) for number, version in enumerate(self.listed)]
         return {name: list(candidates) for name in names}
+
+    def hiding(self, names: t.Sequence[str]) -> list[str]:
+        assert names
+        return self.settings
 
     def refresh(self, everything: bool = False) -> None:
         self._do("refresh everything" if everything else "refresh")

@@ -341,7 +341,7 @@ class Installation(toolkit_packages.PackageTask):
         record = None
         try:
             record = toolkit_packages.track_config(self.host)
-            self.manager.apply(self._change(state, changes, target))
+            self.manager.apply(self._change(changes, target))
             self._purge(changes.selection.surplus)
             left = {*recorded, *missing} - {*changes.selection.surplus}
             toolkit_packages.record_packages(self.host, left, renew=False)
@@ -431,12 +431,17 @@ class Installation(toolkit_packages.PackageTask):
             return package_versions.Target(changes.common_version(state) or "")
         own = self._own_source
         offers = self.manager.candidates(changes.names, offline, own is not None)
-        target = package_versions.choose(offers, self._requested, state.packages, changes.names, own)
-        if own and target.older is not None:
+        try:
+            target = package_versions.choose(offers, self._requested, state.packages, changes.names, own)
+        except package_versions.NotOfferedError as error:
+            hiding = self.manager.hiding(changes.names)
+            if hiding:
+                error.args = (f"{error} These settings of the host may hide versions: {'; '.join(hiding)}.",)
+            raise
+        if own and target.origin is None:
             self.warn(
                 f"The installed version {target.version} stays, because {own}, the only source that this task uses for"
-                f" the toolkit's packages, offers only {target.older}. Set {errors.option:version} to install one of"
-                " them."
+                f" the toolkit's packages, offers no newer one. Set {errors.option:version} to install an older one."
             )
         return target
 
@@ -465,15 +470,12 @@ class Installation(toolkit_packages.PackageTask):
             self.check_gpu_containers()
         if not offline and self.manager.interrupted():
             self.manager.refuse_interrupted(())
-        preview = self.manager.preview(self._change(state, changes, target), offline)
+        preview = self.manager.preview(self._change(changes, target), offline)
         package_versions.refuse_unrelated_changes(preview, packages_base.PACKAGES, changes.remove)
 
-    def _change(
-        self, state: toolkit_packages.State, changes: pending_changes.PendingChanges, target: package_versions.Target
-    ) -> packages_base.Change:
+    def _change(self, changes: pending_changes.PendingChanges, target: package_versions.Target) -> packages_base.Change:
         install = {} if self.files else dict.fromkeys(changes.names, target.version)
-        # Packages that have this version already are not installed, from whichever source they came.
-        own = changes.common_version(state) != target.version and self._own_source is not None
+        own = target.origin is not None and self._own_source is not None
         return packages_base.Change(install, self.files, changes.remove, self.options.hold is not None, own)
 
     def _set_holds(self) -> None:

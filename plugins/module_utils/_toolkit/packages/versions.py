@@ -22,14 +22,10 @@ _ANY_ARCHITECTURE = ("all", "noarch")
 
 
 class Target(t.NamedTuple):
-    """The full version that all packages get, and its origin.
-
-    ``older`` are the versions that the sources offer if the installed one stays, because it is newer than all of them.
-    """
+    """The full version that all packages get, and its origin. An installed version that stays has none."""
 
     version: str
     origin: str | None = None
-    older: str | None = None
 
 
 class NotOfferedError(errors.HostError):
@@ -59,7 +55,7 @@ def satisfies(packages: t.Mapping[str, packages_base.Package], requested: str | 
 
 
 def choose(
-    offers: t.Mapping[str, t.Sequence[packages_base.Candidate]],
+    offers: packages_base.Offers,
     requested: str | None,
     installed: t.Mapping[str, packages_base.Package],
     names: t.Sequence[str],
@@ -82,7 +78,7 @@ def choose(
         found = found or next((entry for entry in common if _preferred(offers, entry.version, names, any)), None)
         current = common_version(installed, names)
         if current and (found is None or _order(current) > _order(found.version)):
-            return Target(current, older=_listed(common))
+            return Target(current)
         newest = "" if found is None else found.version
         newer = [f"{n} {p.version}" for n, p in installed.items() if newest and _order(p.version) > _order(newest)]
         if newer:
@@ -103,7 +99,7 @@ def _order(full: str) -> tuple[t.Any, ...]:
 
 
 def _preferred(
-    offers: t.Mapping[str, t.Sequence[packages_base.Candidate]],
+    offers: packages_base.Offers,
     version: str,
     names: t.Sequence[str],
     quantifier: t.Callable[[t.Iterable[bool]], bool],
@@ -113,10 +109,7 @@ def _preferred(
 
 
 def _not_offered(
-    offers: t.Mapping[str, t.Sequence[packages_base.Candidate]],
-    requested: str | None,
-    names: t.Sequence[str],
-    own_source: str | None,
+    offers: packages_base.Offers, requested: str | None, names: t.Sequence[str], own_source: str | None
 ) -> str:
     unnamed = requested in (None, LATEST)
     packages = names[0] if len(names) == 1 else f"all {len(names)} packages of the toolkit"
@@ -128,16 +121,13 @@ def _not_offered(
         lines = [f"{listed[names[0]]}"]
     else:
         lines = [f"{name} {entries}" for name, entries in listed.items()]
-    another = "" if unnamed else "another "
+    start, advice = "No package source offers", "correct the package sources"
     if own_source is not None:
-        return (
-            f"{own_source}, the only source that this task uses for the toolkit's packages, does not offer"
-            f" {meant}{preferred}. Available: {'; '.join(lines)}. Set {another}{errors.option:version} or another"
-            f" address, or install the packages from another source and set {errors.option:source}: existing."
-        )
+        start = f"{own_source}, the only source that this task uses for the toolkit's packages, does not offer"
+        advice = f"install the packages from another source and set {errors.option:source}: existing"
     return (
-        f"No package source offers {meant}{preferred}. Available: {'; '.join(lines)}."
-        f" Set {another}{errors.option:version}, or correct the package sources."
+        f"{start} {meant}{preferred}. Available: {'; '.join(lines)}."
+        f" Set {'' if unnamed else 'another '}{errors.option:version}, or {advice}."
     )
 
 

@@ -252,6 +252,21 @@ def test_unreadable_sources(apt: Apt, programs: FakePrograms) -> None:
         apt.candidates(["x"])
 
 
+def test_names_pins_that_hide_packages(apt: Apt) -> None:
+    folder = "/etc/apt/preferences.d"
+    write_file(apt.host.root, "/etc/apt/preferences", "# none\nPackage: *\nPin: release a=sid\nPin-Priority: 50\n")
+    write_file(
+        apt.host.root,
+        f"{folder}/no-nvidia",
+        "Explanation: x\nPackage: bash\nPin: release *\nPin-Priority: -1\n\n"
+        "Package: cuda-* nvidia-*\nPin: release *\nPin-Priority: -10\n\nPackage: src:cuda\nPin-Priority: -1\n",
+    )
+    assert apt.hiding(["nvidia-container-toolkit"]) == [f"{folder}/no-nvidia, line 8 (Pin-Priority: -10)"]
+    assert apt.hiding(["libnvidia-container1"]) == []
+    write_file(apt.host.root, f"{folder}/expression", "Package: /nvidia/\nPin: release *\nPin-Priority: -1\n")
+    assert apt.hiding(["libnvidia-container1"]) == [f"{folder}/expression, line 3 (Pin-Priority: -1)"]
+
+
 def test_candidates_of_own_source(apt: Apt, programs: FakePrograms) -> None:
     programs.answers["policy"] = [(0, POLICY, "")]
     found = apt.candidates(["libnvidia-container1"], own=True)["libnvidia-container1"]

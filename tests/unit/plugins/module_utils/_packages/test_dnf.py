@@ -224,6 +224,43 @@ def test_check_mode_uses_local_lists(dnf: Dnf, programs: FakePrograms) -> None:
     assert ["-C" in argv for argv in programs.ran] == [True, True, False, False]
 
 
+@pytest.mark.parametrize(
+    ("line", "hides"),
+    [
+        ("exclude=*nvidia* *cuda*", True),
+        ("excludepkgs = kernel*,nvidia-container-toolkit.x86_64", True),
+        ("excludepkgs=kernel*\n  nvidia-*", True),
+        ("exclude=nvidia-container-toolkit-1.20*", True),
+        ("includepkgs=kernel* bash", True),
+        ("includepkgs=nvidia-*, libnvidia-*\n\n# other", False),
+        ("exclude=kernel*", False),
+        ("exclude=", False),
+        ("# exclude=*nvidia*", False),
+        ("installonly_limit=3", False),
+    ],
+)
+def test_names_settings_that_hide_packages(dnf: Dnf, line: str, hides: bool) -> None:
+    """Amazon's image for ECS excludes *nvidia* in dnf.conf."""
+    write_file(dnf.host.root, "/etc/dnf/dnf.conf", f"[main]\ngpgcheck=1\n{line}\n")
+    write_file(dnf.host.root, "/etc/yum.repos.d/cuda.repo", "[cuda]\nexclude=nvidia-container-*\n")
+    write_file(dnf.host.root, DNF_SOURCE, f"[{DNF_REPOSITORY}]\nbaseurl=https://x\n")
+    number = 3 + line.count("\n")
+    expected = [f"/etc/dnf/dnf.conf, line {number} ({line.splitlines()[-1].strip()})"] * hides
+    assert dnf.hiding(["nvidia-container-toolkit"]) == expected
+    # Without a repository of this collection, those of the host count.
+    pathlib.Path(dnf.host.root + DNF_SOURCE).unlink()
+    assert dnf.hiding(["nvidia-container-toolkit"])[len(expected) :] == [
+        "/etc/yum.repos.d/cuda.repo, line 2 (exclude=nvidia-container-*)"
+    ]
+
+
+def test_refuses_a_host_that_boots_an_image(dnf: Dnf) -> None:
+    dnf.require_transactions()
+    write_file(dnf.host.root, "/run/ostree-booted", "")
+    with pytest.raises(HostError, match=r"/run/ostree-booted exists.*source: directory, .*source: existing"):
+        dnf.require_transactions()
+
+
 def test_takes_the_toolkit_only_from_own_repository(dnf: Dnf, programs: FakePrograms) -> None:
     dnf.candidates(["libnvidia-container1"], own=True)
     dnf.preview(Change({"libnvidia-container1": "1-1"}, own=True))

@@ -188,6 +188,15 @@ def test_check_mode_with_pending_source(manager: FakePackageManager) -> None:
     assert manager.calls == []
 
 
+def test_names_settings_that_hide_versions(manager: FakePackageManager) -> None:
+    manager.listed = manager.published = []
+    manager.settings = ["/etc/dnf/dnf.conf, line 5 (exclude=*nvidia*)"]
+    with pytest.raises(HostError, match=r"may hide versions: /etc/dnf/dnf\.conf, line 5 \(exclude=\*nvidia\*\)\."):
+        manager.execute(version="1.19.1")
+    (warning, *_unknown) = manager.execute(check_mode=True)["warnings"]
+    assert "/etc/dnf/dnf.conf, line 5" in warning
+
+
 # -- this collection's source ------------------------------------------------------------------------------------------
 
 
