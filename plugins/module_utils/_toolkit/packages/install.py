@@ -434,9 +434,10 @@ class Installation(toolkit_packages.PackageTask):
         try:
             target = package_versions.choose(offers, self._requested, state.packages, changes.names, own)
         except package_versions.NotOfferedError as error:
-            hiding = self.manager.hiding(changes.names)
+            hiding = "; ".join(self.manager.hiding(changes.names))
             if hiding:
-                error.args = (f"{error} These settings of the host may hide versions: {'; '.join(hiding)}.",)
+                advice = f"These settings of the host may hide versions: {hiding}. Except the packages from them."
+                error.args = (f"{error} {advice}",)
             raise
         if own and target.origin is None:
             self.warn(
@@ -450,9 +451,8 @@ class Installation(toolkit_packages.PackageTask):
         """The file of this collection's source if there is one. The toolkit's packages then come from no other."""
         if self.options.source != "repository":
             return None
-        repository = self.manager.repository
-        address = toolkit_repository.address_of(self.host, self.repository_files, repository)
-        return None if address is None else repository.source
+        own = self.manager.repository
+        return own.source if toolkit_repository.address_of(self.host, self.repository_files, own) else None
 
     def _preview(
         self,
