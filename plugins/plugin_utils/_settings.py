@@ -220,10 +220,8 @@ def _nearest(name: str, names: t.Iterable[str]) -> str:
 
 
 def _one_word_away(name: str, settings: t.Iterable[str]) -> str | None:
-    """Return the variable of a role that has one word more or less than ``name``, or None.
-
-    A name with only one word after the family is too general to be meant for this collection: nvidia_version.
-    """
+    """Return the variable of a role that has one word more or less than ``name``, or None."""
+    # A name with only one word after the family, such as nvidia_version, is too general.
     words = name.split("_")
     for setting in sorted(settings) if name.count("_") > 1 else ():
         shorter, longer = sorted((words, setting.split("_")), key=len)

@@ -38,15 +38,15 @@ _CONFIGURE_ADVICE = "Run `dpkg --configure -a` on the host and fix the package t
 _CONFFILES = ("--force-confdef", "--force-confold")
 # Without sources, apt cannot download anything (--no-download fails with package files on apt 2.6). apt uses no cache
 # on the disk, because the next run would have to rebuild it.
-_NO_CACHE = ("Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache=")
-_NO_SOURCES = ("Dir::Etc::SourceList=/dev/null", "Dir::Etc::SourceParts=/dev/null", *_NO_CACHE)
+_NO_SOURCES = (
+    "Dir::Etc::SourceList=/dev/null",
+    "Dir::Etc::SourceParts=/dev/null",
+    "Dir::Cache::pkgcache=",
+    "Dir::Cache::srcpkgcache=",
+)
 # apt takes a version from any source that has it, and can take one package for another of the same version. So it gets
 # no other source where only this collection's may be used.
-_ONLY_OWN_SOURCE = (
-    f"Dir::Etc::SourceList={apt_sources.REPOSITORY.source}",
-    "Dir::Etc::SourceParts=/dev/null",
-    *_NO_CACHE,
-)
+_ONLY_OWN_SOURCE = (f"Dir::Etc::SourceList={apt_sources.REPOSITORY.source}", *_NO_SOURCES[1:])
 _PINS = "/etc/apt/preferences"
 _BUSY = re.compile(r"Could not get lock|is locked by|was locked by another process|Unable to acquire the dpkg frontend")
 # Older versions of apt-get update only warn of these errors. Other warnings are not errors: apt 3.3 prints some of its
@@ -168,11 +168,9 @@ class Apt:
         del offline  # apt-cache reads only local lists
         options = _set(*_ONLY_OWN_SOURCE) if own else []
         output = self._read("Reading the available versions", ["apt-cache", *options, "policy", *names])
+        found = candidates_of(output)
         # An installed version that no source has is listed too.
-        return {
-            name: [entry for entry in entries if not own or entry.origin != STATUS_FILE]
-            for name, entries in candidates_of(output).items()
-        }
+        return {name: [one for one in found[name] if not own or one.origin != STATUS_FILE] for name in found}
 
     def hiding(self, names: t.Sequence[str]) -> list[str]:
         paths = [_PINS, *self.host.glob(f"{_PINS}.d/*")]

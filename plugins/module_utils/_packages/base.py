@@ -70,8 +70,7 @@ class Candidate(t.NamedTuple):
     preferred: bool = False
 
 
-# The available versions of packages by their names.
-Offers = t.Dict[str, t.List[Candidate]]
+Offers = t.Dict[str, t.List[Candidate]]  # by the names of packages
 
 
 class PackageFile(t.NamedTuple):

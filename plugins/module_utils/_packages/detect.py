@@ -27,13 +27,14 @@ if t.TYPE_CHECKING:
 class Family(t.NamedTuple):
     """Distributions by their ID or ID_LIKE, and the programs of their package manager.
 
-    ``create`` returns the package manager, and ``repository`` its sources.
+    ``create`` returns the package manager, and ``repository`` its sources. ``database`` is on hosts that it manages.
     """
 
     ids: tuple[str, ...]
     programs: tuple[str, ...]
     create: _Factory
     repository: packages_base.Repository
+    database: str
 
 
 # A host needs only one of these imports.
@@ -61,18 +62,21 @@ FAMILIES = (
         ("apt-get", "apt-cache", "apt-mark", "dpkg", "dpkg-deb"),
         _create_apt,
         apt_sources.REPOSITORY,
+        "/var/lib/dpkg/info/dpkg.list",
     ),
     Family(
         ("rhel", "fedora", "centos", "rocky", "almalinux", "ol", "amzn"),
         ("dnf", "rpm"),
         _create_dnf,
         dnf_sources.REPOSITORY,
+        "/var/lib/rpm/*",
     ),
     Family(
         ("suse", "sles", "sled", "opensuse", "opensuse-leap", "opensuse-tumbleweed"),
         ("zypper", "rpm"),
         _create_zypper,
         zypper_sources.REPOSITORY,
+        "/var/lib/rpm/*",
     ),
 )
 
@@ -89,13 +93,12 @@ def detect_package_manager(
 ) -> packages_base.PackageManager | None:
     """Return the package manager of ``host``, or None if there is none, or if several could be its own.
 
-    A host of a known distribution may have the programs of others as tools. Any other distribution, such as openEuler,
-    has the package manager whose programs are there. ``lock_timeout`` is in seconds. Raises HostError if a program of
-    the package manager is missing on a live host.
+    An unknown distribution, such as openEuler, has the one whose database and programs are there. ``lock_timeout`` is
+    in seconds. Raises HostError if a program of the package manager is missing on a live host.
     """
     ids = os_release.distribution_of(host)
     found = [family for name in ids for family in FAMILIES if name in family.ids][:1]
-    found = found or [one for one in FAMILIES if None not in [host.find_executable([name]) for name in one.programs]]
+    found = found or [family for family in FAMILIES if host.glob(family.database) and not _missing(family, host)]
     return _create(found[0], (*ids, "an unknown system")[0], host, run, lock_timeout) if len(found) == 1 else None
 
 
@@ -106,7 +109,7 @@ def _create(
     run: core_plan.Runner | packages_base.Commands,
     lock_timeout: int,
 ) -> packages_base.PackageManager:
-    missing = [name for name in family.programs if host.find_executable([name]) is None]
+    missing = _missing(family, host)
     if missing and host.live:
         raise errors.HostError(
             f"This host runs {distribution}, but lacks {', '.join(missing)}. Install them, or set"
@@ -114,3 +117,7 @@ def _create(
         )
     commands = run if isinstance(run, packages_base.Commands) else packages_base.Commands.of(run)
     return family.create(host, commands, lock_timeout)
+
+
+def _missing(family: Family, host: hostfs.HostFS) -> list[str]:
+    return [name for name in family.programs if host.find_executable([name]) is None]

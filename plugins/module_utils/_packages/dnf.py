@@ -98,10 +98,8 @@ def _noise(line: str) -> bool:
 # Locked packages are installed, so no list of any repository is needed.
 _VERSIONLOCK = ("dnf", "-q", "--disablerepo=*", "versionlock")
 _CANDIDATE_TAGS = "%{name}\\t%{epoch}\\t%{version}-%{release}\\t%{repoid}\\n"
-_CONFIG = "/etc/dnf/dnf.conf"
 # Settings that hide packages: those that match, or all others.
 _HIDES_MATCHES = {"exclude": True, "excludepkgs": True, "includepkgs": False}
-# It exists on hosts that boot an image of ostree (rpm-ostree, bootc).
 _OSTREE = "/run/ostree-booted"
 _OWN = packages_base.REPOSITORY_NAME
 _ONLY_OWN = ("--disablerepo=*", f"--enablerepo={_OWN}")
@@ -145,7 +143,7 @@ class Dnf(rpm.RpmManager[dnf_versionlock.LockList]):
 
     def hiding(self, names: t.Sequence[str]) -> list[str]:
         own = self.repository.source
-        paths = [_CONFIG, *([own] if self.host.exists(own) else self.repository.source_files(self.host))]
+        paths = ["/etc/dnf/dnf.conf", *([own] if self.host.exists(own) else self.repository.source_files(self.host))]
         return [line for path in paths for line in excludes_of(path, self.host.read_text(path), names)]
 
     def _mark_preferred(

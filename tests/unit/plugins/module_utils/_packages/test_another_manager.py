@@ -65,7 +65,7 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pkg:
     found.published = ["1.20.0-1"]
     found.write("/etc/os-release", "ID=example\n")
     found.write("/usr/bin/pkg").chmod(0o755)
-    row = detect.Family(("example",), ("pkg",), lambda _host, _run, _timeout: found, REPOSITORY)
+    row = detect.Family(("example",), ("pkg",), lambda _host, _run, _timeout: found, REPOSITORY, "/var/lib/pkg")
     monkeypatch.setattr(detect, "FAMILIES", (*detect.FAMILIES, row))
     return found
 

@@ -15,6 +15,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.detect i
     detect_package_manager,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.os_release import distribution_of
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_packages import write_file
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -67,13 +68,26 @@ def test_package_manager_of_distribution(tmp_path: Path, os_release: str, name: 
     ['ID="openEuler"\nVERSION_ID="22.03"\n', "ID=azurelinux\n", 'ID="kylin"\nVERSION_ID="V10"\n', "ID=mariner\n", ""],
 )
 def test_unknown_distribution_has_the_manager_that_is_installed(tmp_path: Path, os_release: str) -> None:
-    found = detect_package_manager(tree(tmp_path, os_release, ["dnf", "rpm", "dpkg"]), run)
+    host = tree(tmp_path, os_release, EVERY_PROGRAM[: -len(FAMILIES[-1].programs)])
+    # A tool, and not what manages this host.
+    assert detect_package_manager(host, run) is None
+    write_file(tmp_path, "/var/lib/dpkg/status", "")
+    write_file(tmp_path, "/var/lib/rpm/rpmdb.sqlite", "")
+    found = detect_package_manager(host, run)
     assert found is not None
     assert found.name == "dnf"
 
 
+def test_unknown_distribution_with_dpkg(tmp_path: Path) -> None:
+    write_file(tmp_path, "/var/lib/dpkg/info/dpkg.list", "/usr/bin/dpkg\n")
+    found = detect_package_manager(tree(tmp_path, "ID=kylin\n", EVERY_PROGRAM), run)
+    assert found is not None
+    assert found.name == "apt"
+
+
 def test_unknown_distribution_with_several_managers_or_none(tmp_path: Path) -> None:
-    assert detect_package_manager(tree(tmp_path, "ID=openEuler\n", ["rpm", "apt-get"]), run) is None
+    write_file(tmp_path, "/var/lib/rpm/rpmdb.sqlite", "")
+    assert detect_package_manager(tree(tmp_path, "ID=openEuler\n", ["apt-get"]), run) is None
     assert detect_package_manager(tree(tmp_path, "ID=openEuler\n", ["dnf", "rpm", "zypper"]), run) is None
 
 
