@@ -1,7 +1,10 @@
 """Inside a host: stands for nvidia-ctk of the toolkit 1.20: generator.py [--quiet] cdi generate FLAG...
 
+generator.py system create-device-nodes creates the device nodes of the host.
+
 It uses the collection's native generator, which has the same output. It accepts the flags of nvidia-ctk, and
-begins a YAML file with a comment, so that its bytes differ from those of the collection. Other commands do nothing.
+begins a YAML file with a comment, so that its bytes differ from those of the collection. Other commands do nothing. If
+the file HANG of the host's simulation exists, no command ends.
 
 1.20 accepts an empty value in the form --output=. This program refuses it, as releases 1.18 and 1.19 do, because the
 collection must not pass one.
@@ -12,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +52,7 @@ LISTS = {
     "--feature-flag": "feature_flags",
     "--device-id": "device_ids",
 }
+HANG = simulated_gpus.HOME / "hang"
 # The variables that the toolkit's refresh service sets instead of flags. A flag has precedence over its variable.
 VARIABLES = {
     "--disable-hook": "NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS",
@@ -107,8 +112,12 @@ def generate(words: Sequence[str]) -> None:
 def main() -> None:
     """Run the command of the command line."""
     words = [word for word in sys.argv[1:] if word != "--quiet"]
+    if HANG.exists():
+        time.sleep(3600)
     if words == ["--version"]:
         print("NVIDIA Container Toolkit CLI version 1.20.0")
+    elif words[:2] == ["system", "create-device-nodes"]:
+        simulated_gpus.create_nodes(simulated_gpus.now())
     elif words[:2] == ["cdi", "generate"]:
         try:
             generate(words[2:])

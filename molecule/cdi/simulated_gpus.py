@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import gpu_tree
 
 # A directory that the checks of changed files ignore, and that a restart keeps.
-HOME = Path("/root/gpufleet-simulation")
+HOME = Path("/opt/gpufleet-simulation")
 NVML = HOME / "libnvidia-ml.so"
 UNIT = "gpufleet-simulation.service"
 # The unit starts as early as kernel modules are loaded.
@@ -40,17 +40,24 @@ PROC, PCI, DEV, CAPS = (Path(path) for path in ("/proc/driver", "/sys/bus/pci/de
 FOLDER = f"/{gpu_tree.LIBRARIES}"
 OLD, NEW = "575.57.08", "580.95.05"
 CAPS_MAJOR = 511
+# A user may mount these file systems only if the host has another one over which nothing is mounted. They are mounted
+# here if the directories exist.
+COMPLETE = {"proc": Path("/srv/proc"), "sysfs": Path("/srv/sysfs")}
 # The refresh unit only runs if this program succeeds. The scenario "flavors" has no such program.
 SMI = "/usr/bin/nvidia-smi"
 
 
 class SimulatedHost(NamedTuple):
-    """A host. ``uvm`` is the major number of nvidia-uvm, ``migs`` the number of MIG devices on each GPU."""
+    """A host. ``uvm`` is the major number of nvidia-uvm, ``migs`` the number of MIG devices on each GPU.
+
+    With ``late``, a start of the host creates no nodes. The stand-in for nvidia-ctk creates them.
+    """
 
     version: str = OLD
     gpus: int = 1
     uvm: int = 510
     migs: int = 0
+    late: int = 0
 
     def nodes(self, *gpus: int) -> dict[str, str]:
         """Return the nodes that a container with these GPUs must have: paths, and numbers as stat(1) prints them."""
@@ -111,18 +118,35 @@ def create(host: SimulatedHost) -> SimulatedHost:
             subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(place)], check=True)
         for entry in place.iterdir():
             shutil.rmtree(entry)
+    for kind, place in COMPLETE.items():
+        if place.is_dir() and not os.path.ismount(str(place)):
+            subprocess.run(["mount", "-t", kind, kind, str(place)], check=True)
+    remove_nodes()
+    gpu_tree.driver(ROOT, host.version)
+    for gpu in range(host.gpus):
+        gpu_tree.gpu(ROOT, gpu, host.version)
+    if host.late:
+        remove_nodes()
+    else:
+        create_nodes(host)
+    create_mig_devices(host)
+    return host
+
+
+def create_nodes(host: SimulatedHost) -> None:
+    """Create the nodes that do not exist, with the owner and the mode that Debian's driver gives them."""
+    for name, major, minor in (*control(host.uvm), *(node for gpu in range(host.gpus) for node in gpu_nodes(gpu))):
+        mode, group = (0o660, gpu_tree.VIDEO) if name.startswith("dri/") else (0o666, 0)
+        gpu_tree.node(DEV / name, major, minor, mode, group)
+
+
+def remove_nodes() -> None:
+    """Remove the nodes of the driver."""
     for path in (*DEV.glob("nvidia[0-9c-]*"), DEV / "dri"):
         if path.is_dir():
             shutil.rmtree(path)
         elif path.exists():
             path.unlink()
-    gpu_tree.driver(ROOT, host.version)
-    for name, major, minor in control(host.uvm):
-        gpu_tree.node(DEV / name, major, minor, 0o666, 0)
-    for gpu in range(host.gpus):
-        gpu_tree.gpu(ROOT, gpu, host.version)
-    create_mig_devices(host)
-    return host
 
 
 def create_mig_devices(host: SimulatedHost) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Values that the programs keep for later calls. They are lost with the host.
 MEMORY = Path("/run/gpufleet-faults")
 # prepare.yml copies the collection and the parts of ansible-core that its modules import to this directory.
-COLLECTIONS = "/root/gpufleet-collections"
+COLLECTIONS = "/opt/gpufleet-collections"
 MODULES = "ansible_collections.gpufleet.nvidia.plugins.modules"
 STATE = "/var/lib/gpufleet-nvidia"
 IMAGE = "docker.io/gpufleet/busybox:1"

@@ -18,7 +18,7 @@ PRIVATE = (
     *(f"/var/lib/{name}" for name in ("apt", "dpkg", "docker", "containerd", "containers", "systemd")),
     "/etc/docker/key.json",
     "/root/.ansible",
-    "/root/gpufleet-collections",
+    "/opt/gpufleet-collections",
 )
 
 

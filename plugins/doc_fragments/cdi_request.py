@@ -15,8 +15,9 @@ options:
       - The file to which the specification is written.
       - When left out, C(/etc/cdi/nvidia.yaml) for the kind C(nvidia.com/gpu), and C(/etc/cdi/VENDOR-CLASS.yaml) for any
         other kind, with the suffix C(.json) if O(format=json). Where the toolkit's own C(nvidia-cdi-refresh.service) is
-        enabled for the same kind, it is the file that this service writes, which is C(/var/run/cdi/nvidia.yaml) unless
-        its environment sets another one. A second file would make one of the two ineffective, and O(format) must fit.
+        enabled for the same kind, and this collection has no unit that replaces it, it is the file that this service
+        writes, which is C(/var/run/cdi/nvidia.yaml) unless its environment sets another one. A second file would make
+        one of the two ineffective, and O(format) must fit.
       - Engines read only files that end in C(.yaml) or C(.json) in C(/etc/cdi) and C(/var/run/cdi). Other names in
         these directories are refused.
     type: path

@@ -26,7 +26,7 @@ options:
         elements: path
         required: true
       packages:
-        description: Whether the toolkit is installed from packages, which contain refresh units since 1.18.
+        description: Whether the toolkit is installed from packages.
         type: bool
         default: false
     version_added: 1.2.0

@@ -13,10 +13,14 @@ author:
 description:
   - A CDI specification becomes stale. Device numbers may change at every boot, files of the driver have its version in
     their names, and C(/var/run) is empty after a boot. This module installs a systemd unit that generates the
-    specification again at boot, before engines start, and after each change of the driver.
-  - The unit runs C(nvidia-ctk cdi generate) of the NVIDIA Container Toolkit. It is the unit that the toolkit has since
-    1.18 (C(nvidia-cdi-refresh.service)), or a unit of this collection (C(gpufleet-nvidia-cdi.service)) for toolkits
-    without one, such as those in a directory.
+    specification again at boot, before any container starts, and after each change of the driver.
+  - The unit is C(gpufleet-nvidia-cdi.service). It creates the driver's control devices, and runs
+    C(nvidia-ctk cdi generate) of the NVIDIA Container Toolkit.
+  - The unit that the toolkit has since 1.18 (C(nvidia-cdi-refresh.service)) would write a second file for the same
+    devices. A drop-in stops it as long as the unit of this collection exists, also after an upgrade of the toolkit,
+    which enables and starts it again. A file that it has written is removed, and M(gpufleet.nvidia.nvidia_cdi_spec)
+    with O(gpufleet.nvidia.nvidia_cdi_spec#module:state=absent) restores it. Its environment file has no effect then.
+  - The unit may not use the network, and may write to the directory of the specification only.
   - A host without the toolkit gets no unit. Only M(gpufleet.nvidia.nvidia_cdi_spec) writes its specification. Run that
     module again after each boot and change of the driver.
   - systemd does not notice a change of MIG devices. After such a change, restart the unit (C(systemctl restart) with
@@ -53,37 +57,18 @@ options:
   state:
     description:
       - V(present) installs and enables the units.
-      - V(absent) removes the units, links, drop-in, and environment file that this module wrote. Other links and the
-        units of the toolkit stay.
+      - V(absent) removes the units, links, and drop-in that this module wrote. The service of the toolkit then writes
+        its specification again, at the next boot.
     type: str
     choices: [present, absent]
     default: present
-  owner:
-    description:
-      - Which units generate the specification.
-      - V(toolkit) uses C(nvidia-cdi-refresh.service) and C(nvidia-cdi-refresh.path) of the NVIDIA Container Toolkit.
-        They write C(/var/run/cdi/nvidia.yaml) unless O(path) or the toolkit's environment file sets another path. A
-        drop-in makes the service read C(/etc/gpufleet-nvidia/cdi-refresh.env) after the toolkit's environment file,
-        which this module does not change. If both files set a variable, the value of this task has precedence, and a
-        warning names the variable.
-      - V(collection) uses C(gpufleet-nvidia-cdi.service) and C(gpufleet-nvidia-cdi.path), which run C(nvidia-ctk) with
-        these options. It fails on a host without C(nvidia-ctk).
-      - V(auto) is V(toolkit) if the toolkit's service exists, is not masked, and may write this specification. It may
-        do so if O(path) is set, or if the kind is C(nvidia.com/gpu) and O(mode) is V(auto), V(nvml), V(csv), or V(wsl).
-        Otherwise it is V(collection) if C(nvidia-ctk) exists. Without C(nvidia-ctk), the module installs no unit and
-        prints a warning.
-    type: str
-    choices: [auto, toolkit, collection]
-    default: auto
   before_engines:
     description:
-      - Whether engines wait at boot until the specification exists. systemd ends each command of the service after two
-        minutes. With V(false), containers that start at boot may find no specification or a stale one.
-      - The units of all engines that this collection configures wait, including those of k0s and MicroK8s, and so do
-        the units of Podman and the kubelet.
-      - The toolkit's service gets a drop-in for this. The service of the toolkit 1.19.0 is ordered after
-        C(multi-user.target), and so after the engines. A drop-in cannot change that, so a unit of this collection runs
-        the same command earlier.
+      - Whether a boot waits until the specification exists, before any service starts, for at most 140 seconds. systemd
+        ends each command of the service after two minutes. With V(false), containers that start at boot may find no
+        specification or a stale one.
+      - This covers all services that are not part of early boot, such as engines, the kubelet, units of Quadlet, and
+        the services of users.
     type: bool
     default: true
   start:
@@ -111,13 +96,12 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Refresh the specification with the toolkit's units, if they exist
+- name: Refresh the specification at boot and after each change of the driver
   gpufleet.nvidia.nvidia_cdi_refresh:
   register: cdi_refresh
 
 - name: Refresh a specification that Podman 4 can also load
   gpufleet.nvidia.nvidia_cdi_refresh:
-    path: /etc/cdi/nvidia.yaml
     for_engines: [podman:4.9.3]
 
 - name: Refresh the specification with the nvidia-ctk of a toolkit in a directory
@@ -143,65 +127,45 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-owner:
-  description:
-    - Which units keep the specification up to date. Null with O(state=absent), and where C(nvidia-ctk) does not exist.
-  returned: success
-  type: str
-  sample: toolkit
 service:
-  description: The unit that generates the specification. Null where RV(owner) is null.
+  description: The unit that generates the specification. Null with O(state=absent), and without C(nvidia-ctk).
   returned: success
   type: str
-  sample: nvidia-cdi-refresh.service
+  sample: gpufleet-nvidia-cdi.service
 path_unit:
-  description: The unit that starts the service after a change of the driver, null if there is none.
+  description: The unit that starts the service after a change of the driver. Null where RV(service) is null.
   returned: success
   type: str
-  sample: nvidia-cdi-refresh.path
+  sample: gpufleet-nvidia-cdi.path
 enabled:
   description: Whether the service runs at boot.
   returned: success
   type: bool
   sample: true
-toolkit_enabled:
-  description: Whether the toolkit's own units are enabled, by this module or by another program.
-  returned: success
-  type: bool
-  sample: true
 specification:
-  description: The specification that the service writes. Null where RV(owner) is null.
+  description: The specification that the service writes. Null where RV(service) is null.
   returned: success
   type: str
-  sample: /var/run/cdi/nvidia.yaml
+  sample: /etc/cdi/nvidia.yaml
 present:
   description: Whether the file RV(specification) exists.
   returned: success
   type: bool
   sample: true
-variables:
-  description:
-    - The variables that this collection's environment file sets for the toolkit's service because of this task's
-      options, and the feature flag that leaves out sockets.
-  returned: success
-  type: dict
-  sample:
-    NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS: enable-cuda-compat
-    NVIDIA_CTK_CDI_GENERATE_FEATURE_FLAGS: disable-ipc-discoverer
 changed_files:
   description: The files that were changed, or would be in check mode.
   returned: success
   type: list
   elements: str
   sample:
-    - /etc/gpufleet-nvidia/cdi-refresh.env
+    - /etc/systemd/system/gpufleet-nvidia-cdi.service
     - /etc/systemd/system/nvidia-cdi-refresh.service.d/50-gpufleet-nvidia.conf
 links_created:
   description: The links that were created to enable units, or would be in check mode.
   returned: success
   type: list
   elements: str
-  sample: [/etc/systemd/system/multi-user.target.wants/nvidia-cdi-refresh.service]
+  sample: [/etc/systemd/system/basic.target.wants/gpufleet-nvidia-cdi.service]
 links_removed:
   description: The links that were removed, or would be in check mode.
   returned: success
@@ -230,11 +194,11 @@ backup_files:
     path:
       description: The file, with symbolic links resolved.
       type: str
-      sample: /etc/gpufleet-nvidia/cdi-refresh.env
+      sample: /etc/systemd/system/gpufleet-nvidia-cdi.service
     backup:
       description: The copy, null if there was no file.
       type: str
-      sample: /var/lib/gpufleet-nvidia/backups/etc~gpufleet-nvidia~cdi-refresh.env~20260821T143000.123456Z.SHA.backup
+      sample: /var/lib/gpufleet-nvidia/backups/etc~systemd~system~x.service~20260821T143000.123456Z.SHA.backup
     checksum:
       description: SHA-256 of the new content, V(absent) if the file was removed.
       type: str
@@ -264,7 +228,6 @@ def refresh(module: AnsibleModule) -> dict[str, object]:
     options = refresh_plan.RefreshOptions(
         cdi=cdi_options.options_of({**params, "state": "present"}),
         state=params["state"],
-        owner=params["owner"],
         before_engines=params["before_engines"],
         start=params["start"],
     )
@@ -285,7 +248,6 @@ def main() -> None:
         {
             **cdi_options.CDI_OPTIONS,
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-            "owner": {"type": "str", "choices": list(cdi_options.OWNERS), "default": "auto"},
             "before_engines": {"type": "bool", "default": True},
             "start": {"type": "bool", "default": True},
             "backup_dir": {"type": "path", "default": "/var/lib/gpufleet-nvidia/backups"},

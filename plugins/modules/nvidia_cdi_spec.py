@@ -83,13 +83,13 @@ options:
     default: false
   refresh:
     description:
-      - Also install the units that keep the specification up to date, as M(gpufleet.nvidia.nvidia_cdi_refresh) with the
-        options of this task and this O(gpufleet.nvidia.nvidia_cdi_refresh#module:owner). The units come first, because
-        their service may write the specification itself.
-      - With O(state=absent), the units are removed, before the specification, whatever their owner.
-      - When left out, units are not changed.
+      - V(auto) also installs the units that keep the specification up to date, as M(gpufleet.nvidia.nvidia_cdi_refresh)
+        with the options of this task, if C(nvidia-ctk) exists. The units come first, because their service may write
+        the specification itself. With O(state=absent), the units are removed, before the specification.
+      - V(none) does not change units.
     type: str
-    choices: [auto, toolkit, collection]
+    choices: [auto, none]
+    default: none
   before_engines:
     description: For O(refresh), as O(gpufleet.nvidia.nvidia_cdi_refresh#module:before_engines).
     type: bool
@@ -209,7 +209,7 @@ refreshed_by:
   description: The unit that writes the same file again, null if there is none. In check mode as it would be.
   returned: success
   type: str
-  sample: nvidia-cdi-refresh.service
+  sample: gpufleet-nvidia-cdi.service
   version_added: 1.2.0
 format:
   description: The format of the file. Null with O(state=absent), and if RV(not_described) is not null.
@@ -329,17 +329,14 @@ refresh:
   description:
     - The result for the units, with the keys of M(gpufleet.nvidia.nvidia_cdi_refresh) except V(changed), V(diff), and
       V(backup_files), which are in those of this module.
-  returned: with O(refresh)
+  returned: with O(refresh=auto)
   type: dict
   sample:
-    owner: toolkit
-    service: nvidia-cdi-refresh.service
-    path_unit: nvidia-cdi-refresh.path
+    service: gpufleet-nvidia-cdi.service
+    path_unit: gpufleet-nvidia-cdi.path
     enabled: true
-    toolkit_enabled: true
-    specification: /var/run/cdi/nvidia.yaml
+    specification: /etc/cdi/nvidia.yaml
     present: true
-    variables: {}
     changed_files: []
     links_created: []
     links_removed: []

@@ -1244,8 +1244,8 @@ cdi:
       sample: [/etc/cdi/nvidia.yaml.old]
     refresh:
       description:
-        - The service that generates the specification again, null if there is none. An enabled service has precedence
-          over others, and the toolkit's over the one of M(gpufleet.nvidia.nvidia_cdi_refresh).
+        - The service that generates the specification again, null if there is none. That of the toolkit is none if it
+          is masked, if its program does not exist, or if that of M(gpufleet.nvidia.nvidia_cdi_refresh) replaces it.
       type: dict
       contains:
         owner:

@@ -69,8 +69,8 @@ ACCEPTED: tuple[Accepted, ...] = (
         "A setting is written below its comment. Before, it replaced the comment.",
     ),
     Accepted(
-        "refresh: *", rf".*Before=.*|{_OWN}",
-        "The unit is ordered before the services of all engines of the table, k0s and MicroK8s among them.",
+        "refresh: *", r".*",
+        "A unit of this collection, which starts before all services, replaces that of the toolkit.",
     ),
     Accepted(
         "containerd: kubespray*", rf'.*[Ss]ystemdCgroup.*|.*"[0-9a-f]{{64}}".*|{_OWN}',

@@ -392,16 +392,13 @@ def _refresh() -> t.Iterator[Case]:
 
     def own_files(tree: refresh_hosts.RefreshTree) -> None:
         tree.generator()
-        tree.write(refresh_hosts.OWN_ENVIRONMENT, "mine\n")
         tree.write(f"{refresh_hosts.LOCAL}/{refresh_hosts.OWN_SERVICE}", "[Unit]\n")
 
     options = {"path": "/etc/cdi/nvidia.json", "hooks": "none"}
     more = {"disabled_hooks": ["enable-cuda-compat"], "for_engines": ["podman:4.9.3"], "driver_root": "/driver"}
-    own = {"owner": "collection"}
-    everything: tuple[Arguments, ...] = ({}, options, more, own, {**options, **own}, {"before_engines": False})
-    yield case("no toolkit", lambda _tree: None, {}, {"owner": "collection"})
+    everything: tuple[Arguments, ...] = ({}, options, more, {"before_engines": False})
+    yield case("no toolkit", lambda _tree: None, {})
     yield case("toolkit", lambda tree: tree.toolkit(), *everything)
-    yield case("toolkit after all others", lambda tree: tree.toolkit("After=multi-user.target"), *everything)
     yield case("toolkit in /etc", lambda tree: tree.toolkit(folder=refresh_hosts.LOCAL), *everything)
     yield case("edited environment", edited, *everything)
     yield case("masked", masked, *everything)

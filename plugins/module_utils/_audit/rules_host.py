@@ -86,7 +86,6 @@ KINDS: dict[str, dict[str, Kind]] = {
     },
     "cdi": {
         "cdi-refresh-failed": Kind(then=steps.START_REFRESH),
-        "cdi-refresh-duplicate": Kind(instead=steps.KEEP_ONE_REFRESH),
         "cdi-graphics-incomplete": Kind(subject="cdi"),
     },
     "kubernetes": {"pod-resources-not-responding": _OTHER},

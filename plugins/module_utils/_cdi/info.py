@@ -28,7 +28,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import error
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import systemctl
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -161,15 +160,19 @@ def describe_refresh(
 ) -> tuple[dict[str, t.Any] | None, list[core_errors.Problem]]:
     """Return a description of the service that generates the specification, or None, and the problems of all services.
 
-    If there are several services, an enabled one has precedence over a disabled one, and the toolkit's service over
-    the one of this collection.
+    If both services are enabled, the toolkit's has precedence, because its file has. A service that writes nothing is
+    none: without its program, masked, or stopped by the drop-in of this collection.
     """
     problems: list[core_errors.Problem] = []
-    toolkit = refresh_units.toolkit_refresh(host)
-    if toolkit is not None and toolkit.problem:
-        # A unit of a removed toolkit is no service.
-        toolkit = None
-    found = [service for service in (_toolkit_unit(toolkit), _own_unit(host, toolkit)) if service is not None]
+    services = (
+        (TOOLKIT, refresh_units.SERVICE, refresh_units.toolkit_refresh(host)),
+        (GPUFLEET, refresh_units.OWN_SERVICE, refresh_units.own_refresh(host)),
+    )
+    found: list[dict[str, t.Any]] = [
+        {"owner": owner, "service": name, "enabled": refresh.enabled, "output": refresh.output}
+        for owner, name, refresh in services
+        if refresh is not None and refresh.usable
+    ]
     for service in found:
         service["output"] = cdi_registry.canonical(host, service["output"]) if service["output"] else None
         service["failed"] = _failed(host, run, service["service"], problems)
@@ -177,38 +180,7 @@ def describe_refresh(
             message = f"{service['service']} has failed, so the specification may be stale."
             advice = f"Run journalctl --unit {service['service']}."
             problems.append(core_errors.Problem("cdi-refresh-failed", message, advice))
-    enabled = [service for service in found if service["enabled"]]
-    if len({service["owner"] for service in enabled}) > 1:
-        services = " and ".join(service["service"] for service in enabled)
-        message = f"{services} both write specifications."
-        problems.append(core_errors.Problem("cdi-refresh-duplicate", message, "Disable one of them."))
-    return next(iter([*enabled, *found]), None), problems
-
-
-def _toolkit_unit(refresh: refresh_units.RefreshUnits | None) -> dict[str, t.Any] | None:
-    if refresh is None:
-        return None
-    return {
-        "owner": TOOLKIT,
-        "service": refresh_units.SERVICE,
-        "enabled": refresh.enabled,
-        "output": refresh.output,
-    }
-
-
-def _own_unit(host: hostfs.HostFS, toolkit: refresh_units.RefreshUnits | None) -> dict[str, t.Any] | None:
-    path = systemd_units.unit_file(host, refresh_units.OWN_SERVICE)
-    if path is None:
-        return None
-    own = refresh_units.own_refresh(host)
-    enabled = not systemd_units.is_masked(host, path) and (
-        systemd_units.is_enabled(host, refresh_units.OWN_SERVICE)
-        or systemd_units.is_enabled(host, refresh_units.OWN_PATH_UNIT)
-    )
-    # If own_refresh() returns None, this unit only runs the command of the toolkit's unit, but earlier during boot.
-    owner = TOOLKIT if own is None and toolkit is not None else GPUFLEET
-    output = own.output if own is not None else toolkit.output if toolkit is not None else ""
-    return {"owner": owner, "service": refresh_units.OWN_SERVICE, "enabled": enabled, "output": output}
+    return next(iter([*filter(lambda service: service["enabled"], found), *found]), None), problems
 
 
 def _failed(

@@ -192,9 +192,8 @@ def _require_known(parameter: str, values: t.Iterable[str], known: t.Sequence[st
 
 AUTO, NATIVE, NVIDIA_CTK = "auto", "native", "nvidia-ctk"
 BACKENDS = (AUTO, NATIVE, NVIDIA_CTK)
-# Whose refresh units generate the specification.
-TOOLKIT, COLLECTION = "toolkit", "collection"
-OWNERS = (AUTO, TOOLKIT, COLLECTION)
+# Whether a task changes the refresh units.
+REFRESH = (AUTO, NONE)
 MODES = (AUTO, "nvml", "management", "gds", "gdrcopy", "mofed", "nvswitch", "imex", "csv", "wsl")
 # The modes that need the driver's kernel modules.
 DRIVER_MODES = (AUTO, "nvml", "management", "imex")

@@ -54,7 +54,7 @@ EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
         "timeout": "nvidia_runtime_restart_timeout",
         "unrecorded": None,
     },
-    "nvidia_cdi": {"cdi_hook_path": "nvidia_cdi_hook_path", "owner": "nvidia_cdi_refresh", "start": None},
+    "nvidia_cdi": {"cdi_hook_path": "nvidia_cdi_hook_path", "start": None},
 }
 # A module, and its option that the variable of this name does not set: it sets that of another module.
 _WITHOUT_VARIABLE = frozenset({("nvidia_runtime_verify", "timeout"), ("nvidia_toolkit_key", "dest")})

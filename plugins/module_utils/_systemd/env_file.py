@@ -47,9 +47,6 @@ _PLAIN_RUN = re.compile(r"[^\\\r\n]*")
 _ESCAPED = re.compile(r"\\([\"\\`$])|\\\n|\\\Z")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
-_NEEDS_NO_QUOTES = re.compile(r"[A-Za-z0-9_./:,@+%=-]*")
-_NEEDS_ESCAPE = re.compile(r'(["\\$`])')
-
 
 def read(host: hostfs.HostFS, path: str, text: str) -> dict[str, str]:
     """Return the variables that the file ``path`` with the content ``text`` sets on this host.
@@ -135,9 +132,3 @@ def _unquoted(text: str, position: int) -> tuple[str, int]:
         escaped = text[end + 1 : end + 2]
         pieces += [run, "" if escaped in ("\r", "\n") else escaped]
         position = end + 2
-
-
-def assignment(name: str, value: str) -> str:
-    """Return the line that sets ``name`` to ``value``, which contains no control characters."""
-    quoted = value if _NEEDS_NO_QUOTES.fullmatch(value) else '"' + _NEEDS_ESCAPE.sub(r"\\\1", value) + '"'
-    return f"{name}={quoted}"

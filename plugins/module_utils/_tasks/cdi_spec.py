@@ -25,7 +25,7 @@ LIMIT = 120
 SPEC: dict[str, dict[str, t.Any]] = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     "exclusive": {"type": "bool", "default": False},
-    "refresh": {"type": "str", "choices": list(cdi_options.OWNERS)},
+    "refresh": {"type": "str", "choices": list(cdi_options.REFRESH), "default": cdi_options.NONE},
     "before_engines": {"type": "bool", "default": True},
     "when_no_driver": {"type": "str", "choices": list(undescribed.POLICIES)},
     "backup_dir": {"type": "path", "default": core_records.BACKUP_DIR},
@@ -44,7 +44,7 @@ def describe(module: _module.Module) -> dict[str, object]:
     options = cdi_options.options_of(module.params)
     writer = cdi_spec.SpecWriter(options, host, _module.command_runner(module), _module.pinned_runner(module, LIMIT))
     missing = _missing_driver(module, options, host)
-    if module.params["refresh"] is None:
+    if module.params["refresh"] == cdi_options.NONE:
         return _result_of(writer.execute(module.check_mode) if missing is None else missing.result(options, None))
     if missing is None:
         # This may need PyYAML. The controller then runs the module again, so nothing may have changed before.
@@ -83,7 +83,6 @@ def _refresh(module: _module.Module, options: cdi_options.CdiOptions, host: host
     refresh_options = refresh_plan.RefreshOptions(
         cdi=options,
         state=options.state,
-        owner=module.params["refresh"],
         before_engines=module.params["before_engines"],
     )
     runners = refresh_plan.Runners(_module.command_runner(module, cdi_refresh.LIMIT), _module.pinned_runner(module))

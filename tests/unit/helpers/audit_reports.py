@@ -287,7 +287,6 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"engines": [DOCKER_29], "cdi__files": [spec(valid=None, stale=None)]}, "docker-needs-cdi", "critical", "docker"),
     ({"engines": [DOCKER_29], "cdi": NO_CDI}, "docker-needs-cdi", "warning", "docker"),
     ({"cdi__problems": [problem("cdi-refresh-failed")]}, "cdi-refresh-failed", "warning", "r.service"),
-    ({"cdi__problems": [problem("cdi-refresh-duplicate")]}, "cdi-refresh-duplicate", "warning", "r.service"),
     ({"cdi__problems": [problem("cdi-graphics-incomplete")]}, "cdi-graphics-incomplete", "warning", "cdi"),
     ({"cdi__problems": [problem("package-missing")]}, "files-not-read", "warning", "host"),
     ({"cdi__problems": [problem("host-error")]}, "inspection-incomplete", "warning", "cdi"),

@@ -21,8 +21,10 @@ SERVICE, PATH = "nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path"
 OWN_SERVICE, OWN_PATH = "gpufleet-nvidia-cdi.service", "gpufleet-nvidia-cdi.path"
 ENVIRONMENT = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
 OUTPUT = "/var/run/cdi/nvidia.yaml"
-GENERATOR, OWN_ENVIRONMENT = "/usr/bin/nvidia-ctk", "/etc/gpufleet-nvidia/cdi-refresh.env"
+GENERATOR, SPECIFICATION = "/usr/bin/nvidia-ctk", "/etc/cdi/nvidia.yaml"
 WANTS = f"{LOCAL}/multi-user.target.wants"
+# The links that enable the units of this collection.
+OWN_LINKS = (f"{LOCAL}/basic.target.wants/{OWN_SERVICE}", f"{WANTS}/{OWN_PATH}")
 DROP_IN = f"{LOCAL}/{SERVICE}.d/50-gpufleet-nvidia.conf"
 # An environment file like that of the toolkit's package.
 PACKAGED = "# Options of the generator.\n# NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/var/run/cdi/nvidia.yaml\n"

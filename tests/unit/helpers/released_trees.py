@@ -55,7 +55,6 @@ CHOSEN = (
     "CDI: exclusive",
     "CDI: debian",
     "refresh: toolkit",
-    "refresh: toolkit after all others",
     "refresh: edited environment",
     "refresh: nvidia-ctk without units",
 )

@@ -110,11 +110,10 @@ def test_variables_match_the_options() -> None:
     ("state", "refresh", "units", "task"),
     [
         ("present", "auto", "auto", "Write the CDI specification"),
-        ("present", "toolkit", "toolkit", "Write the CDI specification"),
-        ("present", "none", "OMIT", "Write the CDI specification"),
+        ("present", "none", "none", "Write the CDI specification"),
         # A removal removes the units of earlier runs.
         ("absent", "none", "auto", "Remove the CDI specification"),
-        ("absent", "toolkit", "auto", "Remove the CDI specification"),
+        ("absent", "auto", "auto", "Remove the CDI specification"),
     ],
 )
 def test_one_task_for_the_units_and_the_specification(state: str, refresh: str, units: str, task: str) -> None:

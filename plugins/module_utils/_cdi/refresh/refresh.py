@@ -89,7 +89,7 @@ class CdiRefresh:
         self, options: refresh_plan.RefreshOptions, host: hostfs.HostFS, runners: refresh_plan.Runners
     ) -> None:
         self._options = options
-        self._host = refresh_units.predicted_host(host)
+        self._host = host
         self._runners = runners
 
     def execute(self, check_mode: bool) -> dict[str, t.Any]:
@@ -115,7 +115,10 @@ class CdiRefresh:
                 problems = specification_problems(changes.plan.output, self._options.cdi, self._host)
             if service.complete and not problems:
                 self._record_last_run(_digest_of(changes))
-        result = self._result(changes, service, backups)
+        replaced = self._replaced_file(changes.plan, bool(service.reasons) and check_mode)
+        if replaced is not None and not problems and not check_mode:
+            backups += self._remove_replaced_file(replaced)
+        result = self._result(changes, service, backups, replaced)
         if problems:
             raise _invalid_specification(problems, result)
         return result
@@ -128,7 +131,7 @@ class CdiRefresh:
             (None, ()) if self._options.state == "absent" else refresh_plan.plan_of(self._options, host, self._runners)
         )
         if plan is not None and host.live and not systemctl.Systemctl.booted(host):
-            warning = f"systemd does not run on this host, so {plan.service} writes nothing here."
+            warning = f"systemd does not run on this host, so {refresh_units.OWN_SERVICE} writes nothing here."
             warnings += (f"{warning} Run this task again after each change of the driver.",)
         files = () if plan is None else tuple(self._planned_files(plan))
         kept = {file.path for file in files}
@@ -195,7 +198,7 @@ class CdiRefresh:
         with lock.host_lock(host):
             # Another run may have changed the host, so everything is read again under the lock.
             changes = self._plan_changes()
-            self._stop_path_units(changes)
+            self._stop_path_unit(changes)
             self._record_originals(changes.plan)
             refresh_systemd.change_links(host, (), (*changes.removed_links, *changes.missing_links))
             for backup in changes.purged_backups:
@@ -217,11 +220,7 @@ class CdiRefresh:
 
     def _is_unrecorded(self, plan: refresh_units.RefreshPlan | None) -> bool:
         """Return whether a unit of this collection would write a specification that has no record yet."""
-        return (
-            plan is not None
-            and plan.owner == cdi_options.COLLECTION
-            and not cdi_records.is_recorded(self._host, self._host.resolve(plan.output))
-        )
+        return plan is not None and not cdi_records.is_recorded(self._host, self._host.resolve(plan.output))
 
     def _record_originals(self, plan: refresh_units.RefreshPlan | None) -> None:
         """Record the files that exist before a unit of this collection writes its first specifications."""
@@ -230,7 +229,7 @@ class CdiRefresh:
 
         host, cdi = self._host, self._options.cdi
         unused = cdi_records.unused_unit_records(host)
-        if plan is not None and plan.owner == cdi_options.COLLECTION:
+        if plan is not None:
             path = host.resolve(plan.output)
             variants = cdi_options.VARIANTS if cdi_options.COHERENCE in cdi.request.feature_flags else ()
             variant_kinds = {cdi_records.variant_path(path, variant): f"{cdi.kind}.{variant}" for variant in variants}
@@ -245,11 +244,11 @@ class CdiRefresh:
         for record in unused:
             record_store.drop(host, record)
 
-    def _stop_path_units(self, changes: Changes) -> None:
+    def _stop_path_unit(self, changes: Changes) -> None:
         names = {posixpath.basename(link.path) for link in changes.removed_links}
-        for name in (refresh_units.OWN_PATH_UNIT, refresh_units.PATH_UNIT):
-            if name in names and systemctl.Systemctl.booted(self._host):
-                systemctl.Systemctl(self._host, self._runners.run, name).stop()
+        name = refresh_units.OWN_PATH_UNIT
+        if name in names and systemctl.Systemctl.booted(self._host):
+            systemctl.Systemctl(self._host, self._runners.run, name).stop()
 
     def _unload_removed_units(self, changes: Changes) -> None:
         """Reload systemd so that it unloads removed units, unless a container would lose its GPUs by that."""
@@ -263,6 +262,24 @@ class CdiRefresh:
         if not gpu_containers.legacy_gpu_containers(self._host):
             name = systemd_units.unit_name(posixpath.basename(paths[0]))
             systemctl.Systemctl(self._host, self._runners.run, name).daemon_reload()
+
+    def _replaced_file(self, plan: refresh_units.RefreshPlan | None, will_run: bool) -> core_plan.PlannedFile | None:
+        """Return the removal of the toolkit's file; None as long as there is no specification in its place."""
+        if plan is None or plan.replaced is None or not (will_run or self._host.exists(plan.output)):
+            return None
+        keys = cdi_records.moved_file_entries(self._options.cdi.kind)
+        return core_plan.PlannedFile(plan.replaced, self._host.read(plan.replaced), None, keys)
+
+    def _remove_replaced_file(self, file: core_plan.PlannedFile) -> list[dict[str, str | None]]:
+        """Remove the toolkit's file, with a record from which nvidia_cdi_spec restores it."""
+        # An unchanged host does not need these imports.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, lock  # noqa: PLC0415
+
+        with lock.host_lock(self._host):
+            writer = apply.ChangeWriter(
+                self._host, cdi_records.OWNER, file.path, self._backup_dir(), removal=False, purge=False
+            )
+            return writer.apply([file])
 
     # -- running the service -------------------------------------------------------------------------------------------
 
@@ -289,7 +306,7 @@ class CdiRefresh:
         changed = any(file.changed for file in changes.files) or bool(changes.restored and changes.changed)
         if self._options.start:
             changed = self._host.read_text(_LAST_RUN).strip() != _digest_of(changes)
-        service = refresh_systemd.RefreshService(plan, self._host, self._runners.run, before_start)
+        service = refresh_systemd.RefreshService(plan.output, self._host, self._runners.run, before_start)
         return service.run_if_needed(changed, self._options.start, check_mode)
 
     def _record_last_run(self, digest: str | None) -> None:
@@ -304,23 +321,25 @@ class CdiRefresh:
                 record_store.write_state(self._host, _LAST_RUN, f"{digest}\n".encode())
 
     def _result(
-        self, changes: Changes, service: refresh_systemd.ServiceResult, backups: list[dict[str, str | None]]
+        self,
+        changes: Changes,
+        service: refresh_systemd.ServiceResult,
+        backups: list[dict[str, str | None]],
+        replaced: core_plan.PlannedFile | None,
     ) -> dict[str, t.Any]:
         plan, host = changes.plan, self._host
-        refresh = refresh_units.toolkit_refresh(host)
+        files = [*changes.changed_files, *([] if replaced is None else [replaced])]
+        service_name, path_unit = (refresh_units.OWN_SERVICE, refresh_units.OWN_PATH_UNIT) if plan else (None, None)
         return {
-            "changed": changes.changed or service.changed,
-            "files": changes.changed_files,
-            "owner": None if plan is None else plan.owner,
-            "service": None if plan is None else plan.service,
-            "path_unit": None if plan is None else plan.path_unit,
-            "enabled": plan is not None and (bool(plan.links) or systemd_units.is_enabled(host, plan.service)),
-            "toolkit_enabled": refresh is not None and refresh.enabled,
-            # The key is not "path": with that key, Ansible replaces "owner" by the owner of the file.
+            "changed": changes.changed or service.changed or replaced is not None,
+            "files": files,
+            "service": service_name,
+            "path_unit": path_unit,
+            "enabled": plan is not None
+            and (bool(plan.links) or systemd_units.is_enabled(host, refresh_units.OWN_SERVICE)),
             "specification": None if plan is None else plan.output,
             "present": plan is not None and host.exists(plan.output),
-            "variables": {} if plan is None else dict(plan.variables),
-            "changed_files": [file.path for file in changes.changed_files],
+            "changed_files": [file.path for file in files],
             "links_created": [link.path for link in changes.created_links],
             "links_removed": [link.path for link in changes.removed_links],
             "reasons": list(service.reasons),
@@ -331,15 +350,12 @@ class CdiRefresh:
 
 
 def _is_needed(plan: refresh_units.RefreshPlan | None, link: refresh_units.Link) -> bool:
-    if plan is None:
-        return False
-    return posixpath.basename(link.path) in (plan.service, plan.path_unit) or link.target in plan.contents
+    return plan is not None and link.target in plan.contents
 
 
 def _digest_of(changes: Changes) -> str:
     digests = {file.path: core_records.digest(file.after) for file in changes.files}
-    service = None if changes.plan is None else changes.plan.service
-    return core_records.digest(json.dumps([service, digests], sort_keys=True).encode("utf-8"))
+    return core_records.digest(json.dumps(digests, sort_keys=True).encode("utf-8"))
 
 
 def _invalid_specification(problems: t.Sequence[str], result: t.Mapping[str, t.Any]) -> errors.HostError:

@@ -21,7 +21,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomi
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import systemctl
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -32,30 +31,6 @@ _FAILED = "failed"
 # Lists the links that this collection created, so that a removal removes only those. The name does not end in .json,
 # because this file is not a record.
 _LINKS_FILE = f"{core_records.STATE_DIR}/cdi.refresh.links"
-
-
-def missing_links(host: hostfs.HostFS, name: str) -> list[refresh_units.Link]:
-    """Return the links that would enable the unit ``name``; none if the unit is enabled or does not exist.
-
-    Raises HostError for a masked unit.
-    """
-    path = systemd_units.unit_file(host, name)
-    unit = systemd_units.load_unit(host, name)
-    if path is not None and systemd_units.is_masked(host, path):
-        raise errors.HostError(
-            f"{name} is masked by {path}, so it never starts. Run systemctl unmask {name}, or set"
-            f" {errors.option:owner}: collection."
-        )
-    if path is None or unit is None or systemd_units.is_enabled(host, name):
-        return []
-    return links_of(name, path, unit.wanted_by, unit.required_by)
-
-
-def links_of(
-    name: str, path: str, wanted_by: t.Iterable[str], required_by: t.Iterable[str] = ()
-) -> list[refresh_units.Link]:
-    folders = [*(f"{unit}.wants" for unit in wanted_by), *(f"{unit}.requires" for unit in required_by)]
-    return [refresh_units.Link(f"{refresh_units.UNIT_DIR}/{folder}/{name}", path) for folder in folders]
 
 
 def own_links(host: hostfs.HostFS) -> list[refresh_units.Link]:
@@ -140,20 +115,24 @@ class ServiceResult(t.NamedTuple):
 
 
 class RefreshService:
-    """The units of ``plan`` on a host that systemd runs. ``before_start`` is called before the service is started."""
+    """The units on a host that systemd runs, whose service writes ``output``.
+
+    ``before_start`` is called before the service is started.
+    """
 
     def __init__(
         self,
-        plan: refresh_units.RefreshPlan,
+        output: str,
         host: hostfs.HostFS,
         run: core_plan.Runner,
         before_start: t.Callable[[], None],
     ) -> None:
-        self._plan = plan
+        self._output = output
         self._host = host
         self._before_start = before_start
-        self._service = systemctl.Systemctl(host, run, plan.service)
-        self._path_unit = None if plan.path_unit is None else systemctl.Systemctl(host, run, plan.path_unit)
+        self._service = systemctl.Systemctl(host, run, refresh_units.OWN_SERVICE)
+        self._path_unit = systemctl.Systemctl(host, run, refresh_units.OWN_PATH_UNIT)
+        self._toolkit_service = systemctl.Systemctl(host, run, refresh_units.SERVICE)
 
     def run_if_needed(self, changed: bool, start: bool, check_mode: bool) -> ServiceResult:
         """Start the path unit, and run the service if necessary.
@@ -169,18 +148,18 @@ class RefreshService:
         if not reasons or not start:
             if reasons:
                 warning = (
-                    f"{' '.join(reasons)} {self._plan.service} was not started, because {errors.option:start} is"
-                    f" false. It runs at the next boot. Run systemctl restart {self._plan.service} to start it now."
+                    f"{' '.join(reasons)} {self._service.unit} was not started, because {errors.option:start} is"
+                    f" false. It runs at the next boot. Run systemctl restart {self._service.unit} to start it now."
                 )
                 warnings = (*warnings, warning)
             return ServiceResult(reasons, started=False, changed=path_unit_started, warnings=warnings)
         if check_mode:
             return ServiceResult(reasons, started=False, changed=True)
         self._before_start()
-        before = core_records.digest(self._host.read(self._plan.output))
+        before = core_records.digest(self._host.read(self._output))
         failed = self._service.status().active == _FAILED
         self._start()
-        rewritten = core_records.digest(self._host.read(self._plan.output)) != before
+        rewritten = core_records.digest(self._host.read(self._output)) != before
         # A warning means that systemd did not reload its units, so the service ran with the previous ones.
         return ServiceResult(
             reasons,
@@ -195,9 +174,11 @@ class RefreshService:
 
         In check mode, nothing is reloaded.
         """
-        units = [self._service] if self._path_unit is None else [self._service, self._path_unit]
+        units = [self._service, self._path_unit]
         states = [unit.status() for unit in units]
-        if all(state.loaded and not state.needs_reload for state in states):
+        is_current = all(state.loaded and not state.needs_reload for state in states)
+        # A drop-in of the toolkit's service may be new.
+        if is_current and not self._toolkit_service.status().needs_reload:
             return True, ()
         # An unchanged host does not need this import.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers  # noqa: PLC0415
@@ -213,12 +194,12 @@ class RefreshService:
         )
         unknown = [unit.unit for unit, state in zip(units, states) if not state.loaded]
         if unknown:
-            warning += f" systemd has not loaded {' and '.join(unknown)} yet, so {self._plan.service} was not started."
+            warning += f" systemd has not loaded {' and '.join(unknown)} yet, so {self._service.unit} was not started."
         return not unknown, (f"{warning} The changes take effect at the next boot or systemctl daemon-reload.",)
 
     def _start_path_unit(self, check_mode: bool) -> bool:
         """Start the path unit, which watches for changes of the driver. Return whether it was not active before."""
-        if self._path_unit is None or self._path_unit.status().active in systemctl.RUNNING_STATES:
+        if self._path_unit.status().active in systemctl.RUNNING_STATES:
             return False
         if not check_mode:
             self._path_unit.start()
@@ -230,9 +211,9 @@ class RefreshService:
             reasons.append("The configuration of the service has changed.")
         if self._service.status().active == _FAILED:
             reasons.append("The last run of the service failed.")
-        elif procfs.loaded_driver(self._host) is not None and not self._host.exists(self._plan.output):
+        elif procfs.loaded_driver(self._host) is not None and not self._host.exists(self._output):
             # Without a driver, the service generates nothing.
-            reasons.append(f"{self._plan.output} does not exist.")
+            reasons.append(f"{self._output} does not exist.")
         return tuple(reasons)
 
     def _start(self) -> None:
@@ -242,6 +223,6 @@ class RefreshService:
         except errors.HostError as error:
             log = " ".join(self._service.journal_tail(start_time)).rstrip(".")
             raise errors.HostError(
-                f"{self._plan.service} failed: {log or str(error).rstrip('.')}. The unit stays installed. Fix the"
+                f"{self._service.unit} failed: {log or str(error).rstrip('.')}. The unit stays installed. Fix the"
                 " cause, then run this task again."
             ) from error

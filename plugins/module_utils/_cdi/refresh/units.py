@@ -13,13 +13,9 @@ import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec import edits as cdi_edits
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import env_file
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 if t.TYPE_CHECKING:
@@ -29,44 +25,30 @@ if t.TYPE_CHECKING:
 SERVICE, PATH_UNIT = "nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path"
 OWN_SERVICE, OWN_PATH_UNIT = "gpufleet-nvidia-cdi.service", "gpufleet-nvidia-cdi.path"
 PROGRAM = "nvidia-ctk"
-# The file with the administrator's options for the toolkit's service, and the variable for the specification's path.
-ENVIRONMENT_FILE = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
+# The variable for the specification's path in the toolkit's service, and its default.
 _VARIABLES = "NVIDIA_CTK_"
 OUTPUT_VARIABLE = f"{_VARIABLES}CDI_OUTPUT_FILE_PATH"
-# The default output of the toolkit's service.
-DEFAULT_OUTPUT = "/var/run/cdi/nvidia.yaml"
-
-
-# The end of a warning about a unit that mounts /tmp/nvidia-mps.
-SOCKET_DANGER = "Any user can create it, and so choose a file of the host that containers with GPUs get."
+_DEFAULT_OUTPUT = "/var/run/cdi/nvidia.yaml"
+_FEATURE_FLAGS_VARIABLE = f"{_VARIABLES}CDI_GENERATE_FEATURE_FLAGS"
 
 
 class RefreshUnits(t.NamedTuple):
     """A service that runs ``nvidia-ctk cdi generate``, and its path unit, which starts it after a change of the driver.
 
-    ``service`` and ``path`` are the files of the units. ``path`` is None if there is no path unit. ``at_boot`` says
-    whether the service is enabled, and ``on_change`` whether the path unit is enabled. ``masked`` says whether the
-    service is masked. ``output`` is the specification that the service writes, or "". ``kind`` is the CDI kind from the
-    flags --vendor and --class of the command, or "" without these flags. ``with_sockets`` says whether the command
-    lacks the feature flag that leaves out sockets. ``command`` is the command line of the service, if it runs
-    nvidia-ctk. ``problem`` says why the service writes nothing on this host, or is "".
+    ``at_boot`` says whether the service is enabled, and ``on_change`` whether the path unit is enabled. ``usable`` says
+    whether the service writes its specification when it is started. ``output`` is that specification, or "". ``kind``
+    is the CDI kind from the flags --vendor and --class of the command, or "" without these flags. ``with_sockets`` says
+    whether the command lacks the feature flag that leaves out sockets. ``variables`` are the settings of nvidia-ctk in
+    the environment of the service.
     """
 
-    service: str
-    path: str | None
     at_boot: bool
     on_change: bool
-    masked: bool
+    usable: bool
     output: str
     kind: str
     with_sockets: bool = False
-    command: tuple[str, ...] = ()
-    problem: str = ""
-
-    @property
-    def usable(self) -> bool:
-        """Whether the service writes its specification when it is started."""
-        return not self.masked and not self.problem
+    variables: t.Mapping[str, str] = core_plan.NOTHING
 
     @property
     def enabled(self) -> bool:
@@ -75,108 +57,32 @@ class RefreshUnits(t.NamedTuple):
 
 
 def toolkit_refresh(host: hostfs.HostFS) -> RefreshUnits | None:
-    """Return the toolkit's refresh units on ``host``, or None."""
-    found = _refresh(host, SERVICE, PATH_UNIT, DEFAULT_OUTPUT, core_constants.GPU_KIND)
-    return None if found is None else found._replace(problem=_problem(found, host))
+    """Return the toolkit's refresh units on ``host``, or None.
 
-
-def _problem(refresh: RefreshUnits, host: hostfs.HostFS) -> str:
-    """Return why the toolkit's service writes nothing; empty if it does, or if that is unknown.
-
-    The units are configuration files of the Debian packages up to 1.19.1. dpkg leaves them in /etc if the package is
-    removed, or replaced by a version without units.
+    They are not usable where the drop-in of this collection stops them. The units are configuration files of the Debian
+    packages up to 1.19.1, which dpkg leaves in /etc if the package is removed. Without their program they are not
+    usable either.
     """
-    program = refresh.command[0] if refresh.command else ""
-    # A specifier such as %h (systemd.unit(5)) is not resolved here.
-    if not program.startswith("/") or "%" in program:
-        return ""
-    if not host.is_executable(program):
-        return f"{refresh.service} runs {program}, which is not an executable file."
-    named = any(argument.startswith("--output") for argument in refresh.command)
-    if named or not refresh.service.startswith(f"{UNIT_DIR}/") or not _ignores_output(program, host):
-        return ""
-    return (
-        f"{refresh.service} is left from another version of the toolkit: {program} is older than"
-        f" {core_text.dotted(_UNITS_SINCE)} and ignores {OUTPUT_VARIABLE}, so the service writes no file."
-    )
-
-
-def _ignores_output(program: str, host: hostfs.HostFS) -> bool:
-    """Return whether ``program``, a nvidia-ctk, is known to ignore OUTPUT_VARIABLE.
-
-    The program is not run. It is written in Go, so it contains the name of each variable that it reads. A script, which
-    runs another program, is unknown.
-    """
-    if host.predicted is not None and host.is_predicted(host.resolve(program)):
-        version = core_text.parse_version(host.predicted.version or "")
-        return version is not None and version < _UNITS_SINCE
-    try:
-        content = host.read(program, _PROGRAM_BYTES) or b""
-    except errors.HostError:
-        return False
-    return content.startswith(b"\x7fELF") and OUTPUT_VARIABLE.encode() not in content
+    found = _refresh(host, SERVICE, PATH_UNIT, _DEFAULT_OUTPUT, core_constants.GPU_KIND)
+    is_stopped = host.exists(DROP_IN) and host.exists(f"{UNIT_DIR}/{OWN_SERVICE}")
+    return found._replace(usable=False) if found is not None and is_stopped else found
 
 
 def own_refresh(host: hostfs.HostFS) -> RefreshUnits | None:
-    """Return the units of this collection that generate a specification of their own, or None.
-
-    None is also returned for the service that only runs the command of the toolkit's service before the engines start.
-    That command has no flags for the output and the kind.
-    """
+    """Return the units of this collection, or None. An edited service without an output or a kind is none."""
     found = _refresh(host, OWN_SERVICE, OWN_PATH_UNIT, "", "")
     return found if found is not None and found.output and found.kind else None
 
 
 def planned_refresh(output: str, kind: str) -> RefreshUnits:
     """Return the units of this collection that a task would install, for check mode."""
-    service, path_unit = (f"{UNIT_DIR}/{name}" for name in (OWN_SERVICE, OWN_PATH_UNIT))
-    return RefreshUnits(service, path_unit, at_boot=True, on_change=True, masked=False, output=output, kind=kind)
-
-
-def predicted_host(host: hostfs.HostFS) -> hostfs.HostFS:
-    """Return ``host`` with the toolkit's units as an earlier task of the play would install them in a real run.
-
-    Packages have the units since 1.18. A masked unit stays masked, and a unit in /etc stays. Only for check mode.
-    """
-    predicted = host.predicted
-    if predicted is None or not predicted.packages:
-        return host
-    version = core_text.parse_version(predicted.version or "")
-    files: dict[str, bytes | None] = {}
-    for name, content in ((SERVICE, _predicted_service(version)), (PATH_UNIT, _PREDICTED_PATH)):
-        path = systemd_units.unit_file(host, name)
-        if version is not None and version < _UNITS_SINCE:
-            files.update({} if path is None or path.startswith(f"{UNIT_DIR}/") else {path: None})
-        elif path is None:
-            files[f"/usr/lib/systemd/system/{name}"] = content
-        elif name == SERVICE and not systemd_units.is_masked(host, path):
-            unit = systemd_units.load_unit(host, name)
-            is_late = unit is not None and _LATE in unit.after
-            files.update({} if is_late is (version == _LATE_VERSION) else {path: content})
-    return host._replace(predicted=predicted._replace(files={**predicted.files, **files}))
-
-
-def _predicted_service(version: tuple[int, ...] | None) -> bytes:
-    """Return what this collection uses of the toolkit's service in ``version``; None stands for the newest one."""
-    return _text(
-        ("Unit", [("After", _LATE)] if version == _LATE_VERSION else []),
-        (
-            "Service",
-            [
-                ("Environment", f"{OUTPUT_VARIABLE}={DEFAULT_OUTPUT}"),
-                ("EnvironmentFile", f"-{ENVIRONMENT_FILE}"),
-                ("ExecStart", f"/usr/bin/{PROGRAM} cdi generate"),
-            ],
-        ),
-        ("Install", [("WantedBy", WANTED_BY)]),
-    )
+    return RefreshUnits(at_boot=True, on_change=True, usable=True, output=output, kind=kind)
 
 
 def _refresh(
     host: hostfs.HostFS, service: str, path: str, default_output: str, default_kind: str
 ) -> RefreshUnits | None:
-    file = systemd_units.unit_file(host, service)
-    if file is None:
+    if systemd_units.unit_file(host, service) is None:
         return None
     path_unit = systemd_units.unit_file(host, path)
     on_change = (
@@ -184,18 +90,20 @@ def _refresh(
     )
     unit = systemd_units.load_unit(host, service, PROGRAM)
     if unit is None:
-        return RefreshUnits(file, path_unit, at_boot=False, on_change=on_change, masked=True, output="", kind="")
+        # It is masked.
+        return RefreshUnits(at_boot=False, on_change=on_change, usable=False, output="", kind="")
     flags = unit.flag_values("--output")
+    program = unit.arguments[0] if unit.arguments else ""
+    # A specifier such as %h (systemd.unit(5)) is not resolved here.
+    is_known = program.startswith("/") and "%" not in program
     return RefreshUnits(
-        file,
-        path_unit,
         at_boot=systemd_units.is_enabled(host, service),
         on_change=on_change,
-        masked=False,
+        usable=not is_known or host.is_executable(program),
         output=flags[-1] if flags else unit.environment.get(OUTPUT_VARIABLE, default_output),
         kind=_kind(unit, default_kind),
-        with_sockets=cdi_options.NO_IPC not in feature_flags(unit),
-        command=unit.arguments,
+        with_sockets=cdi_options.NO_IPC not in _feature_flags(unit),
+        variables={name: value for name, value in unit.environment.items() if name.startswith(_VARIABLES)},
     )
 
 
@@ -203,21 +111,17 @@ def _kind(unit: systemd_units.Unit, default: str) -> str:
     """Return the kind from the flags of the unit. With a default, also from its environment, as nvidia-ctk reads it."""
     vendor, _slash, class_ = default.partition("/")
     named = []
-    for field, flag, usual in (("vendor", "--vendor", vendor), ("class_", "--class", class_)):
-        elsewhere = unit.environment.get(_REQUEST_VARIABLES[field], "") or usual if default else ""
+    for name, flag, usual in (("VENDOR", "--vendor", vendor), ("CLASS", "--class", class_)):
+        elsewhere = unit.environment.get(f"{_VARIABLES}CDI_GENERATE_{name}", "") or usual if default else ""
         named.append([elsewhere, *unit.flag_values(flag)][-1])
     return "/".join(filter(None, named))
 
 
-def feature_flags(unit: systemd_units.Unit, in_command: bool = False) -> list[str]:
-    """Return the feature flags of a unit. Those in its command have precedence over those in its environment.
-
-    With ``in_command``, only those in its command.
-    """
+def _feature_flags(unit: systemd_units.Unit) -> list[str]:
+    """Return the feature flags of a unit. Those in its command have precedence over those in its environment."""
     values = [*unit.flag_values("--feature-flag"), *unit.flag_values("--feature-flags")]
-    if not values and not in_command:
-        values = [unit.environment.get(FEATURE_FLAGS_VARIABLE, "")]
-    return [flag for value in values for flag in value.split(_SEPARATOR) if flag]
+    values = values or [unit.environment.get(_FEATURE_FLAGS_VARIABLE, "")]
+    return [flag for value in values for flag in value.split(",") if flag]
 
 
 class Link(t.NamedTuple):
@@ -229,29 +133,23 @@ class Link(t.NamedTuple):
 
 UNIT_DIR = "/etc/systemd/system"
 # The name sorts after the drop-ins of packages and before override.conf, which systemctl edit writes.
-DROP_IN = "50-gpufleet-nvidia.conf"
-OWN_ENVIRONMENT_FILE = "/etc/gpufleet-nvidia/cdi-refresh.env"
-WANTED_BY = "multi-user.target"
-
-# Units that start containers at boot: the engines, the units of Podman, which has no daemon, and the kubelet.
-ENGINES = (
-    *(service for row in flavors.FLAVORS.values() for service in row.services),
-    "podman.service",
-    "podman-restart.service",
-    "kubelet.service",
+DROP_IN = f"{UNIT_DIR}/{SERVICE}.d/50-gpufleet-nvidia.conf"
+# The targets that start the service and the path unit. A start of any service also starts again what sysinit.target
+# wants, because each service requires that target.
+SERVICE_TARGET, PATH_TARGET = "basic.target", "multi-user.target"
+# All services are ordered after basic.target, except those of early boot: engines, units that Quadlet generates, the
+# services of users. Local file systems are mounted and modules-load.d is done in sysinit.target. The driver's daemons
+# start later: the service loads the modules and creates the nodes itself.
+_EARLY = (
+    ("DefaultDependencies", "no"),
+    ("Conflicts", "shutdown.target"),
+    ("After", "sysinit.target"),
+    ("Before", "basic.target shutdown.target"),
 )
-# The driver's daemons, which initialize the GPUs and the NVSwitch fabric. The packaged units are not ordered after an
-# engine, and start no engine. nvidia-mig-manager.service is not in this list: its hooks start the kubelet and wait for
-# it. The kubelet would wait for the service of this collection, and that service for nvidia-mig-manager.service, until
-# both time out.
-_DAEMONS = ("nvidia-persistenced.service", "nvidia-fabricmanager.service")
-_DEVICES = ("systemd-modules-load.service", *_DAEMONS)
-# A unit that is ordered after one of these cannot be ordered before an engine. systemd would resolve the ordering
-# cycle by not starting one of the units in it.
-LATE_UNITS = frozenset({"multi-user.target", "graphical.target", "default.target", *ENGINES})
-# In seconds. The engines wait for the service, so a GPU that hangs must not block the boot. The toolkit's service has
-# no timeout (1.18 to 1.20).
+# In seconds, for each command. A boot waits for the service, so a GPU that hangs must not block it.
 _TIMEOUTS = (("TimeoutStartSec", "120"), ("TimeoutStopSec", "5"))
+# In seconds, for all commands: a boot continues after this time, also if a process cannot be killed.
+_BOOT_LIMIT = ("JobRunningTimeoutSec", "140")
 # An installation of a driver changes the list of modules several times. A service that is started too often also makes
 # its path unit fail, and then changes are no longer detected (systemd.path(5)).
 _NO_START_LIMIT = ("StartLimitIntervalSec", "0")
@@ -259,16 +157,6 @@ _MODULES = ("modules.dep", "modules.dep.bin")
 # The condition for a driver that is in a container. That container loads the kernel modules, and systemd skips the
 # service until they are loaded.
 NEEDS_LOADED_DRIVER = (("ConditionPathExists", "/proc/driver/nvidia/version"),)
-_OWN_ENVIRONMENT = ("EnvironmentFile", f"-{OWN_ENVIRONMENT_FILE}")
-# With these settings, a unit of this collection reads the environment files of the toolkit's service.
-TOOLKIT_ENVIRONMENT = (("EnvironmentFile", f"-{ENVIRONMENT_FILE}"), _OWN_ENVIRONMENT)
-# The toolkit's packages contain the units since this version.
-_UNITS_SINCE = (1, 18)
-# The limit for reading nvidia-ctk, in bytes. It has about 10 MiB.
-_PROGRAM_BYTES = 64 << 20
-# The service of this version is ordered after _LATE. A later version has no such order.
-_LATE_VERSION, _LATE = (1, 19, 0), "multi-user.target"
-_PREDICTED_PATH = f"[Install]\nWantedBy={WANTED_BY}\n".encode()
 _HEADER = "# Written by gpufleet.nvidia. What is changed here is overwritten.\n"
 
 
@@ -290,8 +178,9 @@ def own_service(
     ``nodes``, the service first creates the driver's control devices.
     """
     program = command[0]
-    order = [("After", " ".join(_DEVICES)), *([("Before", " ".join(ENGINES))] if before_engines else [])]
-    create = _command_line([program, "system", "create-device-nodes", "--control-devices", "--load-kernel-modules"])
+    create = [program, "system", "create-device-nodes", "--control-devices"]
+    # Without modules that can be loaded, such as those of an updated driver, nodes of the loaded ones are created.
+    commands = [[*create, "--load-kernel-modules"], create] if nodes else []
     return _text(
         (
             "Unit",
@@ -300,7 +189,7 @@ def own_service(
                 _path_condition(program),
                 *conditions,
                 _NO_START_LIMIT,
-                *order,
+                *((*_EARLY, _BOOT_LIMIT) if before_engines else ()),
             ],
         ),
         (
@@ -310,12 +199,12 @@ def own_service(
                 # nvidia-ctk searches PATH for programs of the driver, and some releases of systemd omit /sbin.
                 ("Environment", f"PATH={':'.join(hostfs.SERVICE_PATH)}"),
                 *settings,
-                *([("ExecStartPre", f"-{create}")] if nodes else []),
+                *(("ExecStartPre", f"-{_command_line(arguments)}") for arguments in commands),
                 ("ExecStart", _command_line(command)),
                 *_TIMEOUTS,
             ],
         ),
-        ("Install", [("WantedBy", WANTED_BY)]),
+        ("Install", [("WantedBy", SERVICE_TARGET)]),
     )
 
 
@@ -336,30 +225,18 @@ def own_path() -> bytes:
     return _text(
         ("Unit", [("Description", description)]),
         ("Path", [("PathChanged", f"/lib/modules/%v/{name}") for name in _MODULES]),
-        ("Install", [("WantedBy", WANTED_BY)]),
+        ("Install", [("WantedBy", PATH_TARGET)]),
     )
 
 
-def drop_in(order: bool, environment: bool) -> bytes | None:
-    """Return the drop-in of the toolkit's service, or None if it would be empty.
+def drop_in() -> bytes:
+    """Return the drop-in that stops the toolkit's service while the service of this collection is installed.
 
-    ``order`` starts the service before the engines, and adds timeouts. The service then does not remain active, because
-    a path unit cannot start a service that is active. ``environment`` adds the environment file of this collection. If
-    several files assign a variable, the assignment in the last file has effect (systemd.exec(5)).
+    The toolkit's packages enable and start their service at each upgrade, and up to 1.19.1 it is in /etc, where it
+    cannot be masked. A start of it by an upgrade, or by the manager of MIG devices, starts the service of this
+    collection.
     """
-    if not order and not environment:
-        return None
-    return _text(
-        ("Unit", [("After", " ".join(_DAEMONS)), ("Before", " ".join(ENGINES))] if order else []),
-        ("Service", [*([("RemainAfterExit", "no"), *_TIMEOUTS] if order else []), *[_OWN_ENVIRONMENT] * environment]),
-    )
-
-
-def assignments(variables: t.Mapping[str, str]) -> Settings:
-    """Return settings with the variables of nvidia-ctk among ``variables``."""
-    found = (f"{name}={value}" for name, value in sorted(variables.items()) if name.startswith(_VARIABLES))
-    # Unlike in commands, a dollar sign has no meaning here (systemd.exec(5)).
-    return [("Environment", _quoted(assignment)) for assignment in found]
+    return _text(("Unit", [("ConditionPathExists", f"!{UNIT_DIR}/{OWN_SERVICE}"), ("Wants", OWN_SERVICE)]))
 
 
 def _path_condition(path: str) -> tuple[str, str]:
@@ -388,95 +265,16 @@ def _quoted(text: str) -> str:
     return escaped if re.fullmatch(r"[^\s\"'\\;]+", text) else f'"{escaped}"'
 
 
-# -- the environment of the toolkit's service --------------------------------------------------------------------------
-
-# The variables that "nvidia-ctk cdi generate" reads instead of its flags (1.18 to 1.20), by the fields of Request.
-_PREFIX = f"{_VARIABLES}CDI_GENERATE_"
-FEATURE_FLAGS_VARIABLE = f"{_PREFIX}FEATURE_FLAGS"
-_REQUEST_VARIABLES = {
-    "vendor": f"{_PREFIX}VENDOR",
-    "class_": f"{_PREFIX}CLASS",
-    "device_name_strategies": f"{_PREFIX}DEVICE_NAME_STRATEGIES",
-    "device_ids": f"{_PREFIX}DEVICE_IDS",
-    "driver_root": "NVIDIA_CTK_DRIVER_ROOT",
-    "dev_root": "NVIDIA_CTK_DEV_ROOT",
-    "library_search_paths": f"{_PREFIX}LIBRARY_SEARCH_PATHS",
-    "config_search_paths": f"{_PREFIX}CONFIG_SEARCH_PATHS",
-    "csv_files": f"{_PREFIX}CSV_FILES",
-    "csv_ignore_patterns": f"{_PREFIX}CSV_IGNORE_PATTERNS",
-    "csv_compat_container_root": f"{_PREFIX}CSV_CONTAINER_COMPAT_ROOT",
-    "cdi_hook_path": "NVIDIA_CTK_CDI_HOOK_PATH",
-    "ldconfig_path": f"{_PREFIX}LDCONFIG_PATH",
-    "feature_flags": FEATURE_FLAGS_VARIABLE,
-}
-_FORMAT, _MODE = f"{_PREFIX}OUTPUT_FORMAT", f"{_PREFIX}MODE"
-_ENABLED, _DISABLED = f"{_PREFIX}ENABLED_HOOKS", f"{_PREFIX}DISABLED_HOOKS"
-_NO_ALL = f"{_PREFIX}NO_ALL_DEVICE"
-# nvidia-ctk separates lists with this character, and has no way to escape it.
-_SEPARATOR = ","
-
-
-def variables(options: cdi_options.CdiOptions) -> dict[str, str]:
-    """Return the environment variables with which the toolkit's service writes the specification of ``options``.
-
-    An option with its default value needs no variable. Raises NvidiaError for values that a variable cannot contain.
-    """
-    request, defaults = options.request, cdi_options.Request()
-    found: dict[str, t.Any] = {}
-    if options.path is not None:
-        found[OUTPUT_VARIABLE] = options.path
-    if options.format is not None:
-        found[_FORMAT] = options.format
-    if options.mode != cdi_options.AUTO:
-        found[_MODE] = options.mode
-    for field, name in _REQUEST_VARIABLES.items():
-        value = getattr(request, field)
-        if value != getattr(defaults, field):
-            found[name] = value
-    found.update(_hook_variables(request))
-    if not request.all_device:
-        found[_NO_ALL] = "true"
-    return {name: _variable_value(name, value) for name, value in found.items()}
-
-
-def _hook_variables(request: cdi_options.Request) -> dict[str, t.Any]:
-    if request.hooks == cdi_options.NONE:
-        return {_DISABLED: cdi_edits.ALL}
-    named = {_ENABLED: request.enabled_hooks, _DISABLED: request.disabled_hooks}
-    return {name: hooks for name, hooks in named.items() if hooks}
-
-
-def _variable_value(name: str, value: t.Any) -> str:
-    items = value if isinstance(value, tuple) else (value,)
-    for item in items:
-        if not item.isprintable() or (isinstance(value, tuple) and _SEPARATOR in item):
-            raise errors.NvidiaError(
-                f"{item!r} cannot be passed to nvidia-cdi-refresh.service, because values in {name} cannot contain"
-                f" {'commas' if item.isprintable() else 'control characters'}. Change the value, or set"
-                f" {errors.option:owner}: collection."
-            )
-    return _SEPARATOR.join(items)
-
-
-def environment_text(values: t.Mapping[str, str]) -> bytes:
-    """Return the content of this collection's environment file."""
-    return (_HEADER + "".join(f"{env_file.assignment(*pair)}\n" for pair in values.items())).encode("utf-8")
-
-
 class RefreshPlan(t.NamedTuple):
-    """The units that refresh the specification of a host, and the files and links to create for them.
+    """The units of this collection that refresh the specification of a host, with the files and links to create.
 
-    ``owner`` says whose units are used: ``toolkit`` or ``collection``. ``service`` and ``path_unit`` are their names.
     ``contents`` maps the paths of this collection's files to their contents. ``links`` are the missing links.
-    ``variables`` are the settings in this collection's environment file. ``output`` is the specification that the
-    service writes.
+    ``output`` is the specification that the service writes. ``replaced`` is the specification that the toolkit's
+    service has written elsewhere, which has to go, or None.
     """
 
-    owner: str
-    service: str
-    path_unit: str | None
     output: str
     contents: t.Mapping[str, bytes]
     links: tuple[Link, ...]
-    variables: t.Mapping[str, str] = core_plan.NOTHING
+    replaced: str | None = None
     warnings: tuple[str, ...] = ()

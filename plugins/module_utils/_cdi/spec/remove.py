@@ -56,12 +56,14 @@ def remove_specifications(
     A file that another program has changed since is removed too if it describes the same kind; a backup is kept. Files
     that this collection never wrote stay. Returns the module's result. Raises NvidiaError.
 
-    with_units: the same task removes the refresh units first. Check mode then ignores what that would remove.
+    with_units: the same task removes the refresh units first. Check mode then ignores what that would remove. Those of
+    the toolkit are used again after that, but did not write the file.
     """
     backup_dir = host.check_path("backup_dir", options.backup_dir or core_records.BACKUP_DIR)
     trusted_paths.check_backup_dir(host, backup_dir, core_constants.CONFIG_DIRS)
     removed = cdi_records.unused_unit_records(host) if with_units and check_mode else ()
-    plan = _plan(options, host, {record.path for record in removed})
+    toolkit = None if with_units else refresh_units.toolkit_refresh(host)
+    plan = _plan(options, host, toolkit, {record.path for record in removed})
     writer = apply.ChangeWriter(
         host, cdi_records.OWNER, host.resolve(plan.path), backup_dir, removal=True, purge=options.purge_backups
     )
@@ -70,7 +72,7 @@ def remove_specifications(
     if changed and not check_mode:
         with lock.host_lock(host):
             # Another run may have changed the host, so everything is read again under the lock.
-            plan = _plan(options, host)
+            plan = _plan(options, host, toolkit)
             changed = writer.has_work(plan.files)
             for record in plan.restored:
                 # A write keeps the mode of an existing file, so the recorded mode is set first.
@@ -89,9 +91,14 @@ def remove_specifications(
     }
 
 
-def _plan(options: cdi_options.CdiOptions, host: hostfs.HostFS, without_records: t.Container[str] = ()) -> RemovalPlan:
+def _plan(
+    options: cdi_options.CdiOptions,
+    host: hostfs.HostFS,
+    toolkit: refresh_units.RefreshUnits | None,
+    without_records: t.Container[str] = (),
+) -> RemovalPlan:
     named = options._replace(format=None, exclusive=False)
-    location = cdi_records.location_of(named, host, refresh_units.toolkit_refresh(host))
+    location = cdi_records.location_of(named, host, toolkit)
     main_path = host.resolve(location.path)
     own_records = cdi_records.own_records(host)
     all_records = {record.path: record for record in own_records if record.path not in without_records}

@@ -68,7 +68,7 @@ class SpecWriter:
         run_pinned: cdi_generate.PinnedRunner,
     ) -> None:
         self.options = options
-        self.host = host = refresh_units.predicted_host(host)
+        self.host = host
         self._units: t.Mapping[str, t.Any] | None = None
         self._generator = cdi_generate.SpecGenerator(options, host, run, run_pinned)
 
@@ -121,6 +121,9 @@ class SpecWriter:
         generated = self._generator.execute(location.has_unit, allow_missing_hooks=check_mode)
         known = cdi_records.known_documents(records.values())
         files = cdi_registry.read_specifications(host, known)
+        # Check mode ignores what the task would remove with the units.
+        replaced = (self._units or {}).get("changed_files", ())
+        files = {path: data for path, data in files.items() if host.resolve(path) not in replaced}
         written, conflicts, reasons = [], [], []
         for name, document in {"": generated.document, **generated.variants}.items():
             path = cdi_records.variant_path(location.path, name) if name else location.path
@@ -160,11 +163,9 @@ class SpecWriter:
         """Return where the specification is, and the refresh unit that writes the same file."""
         host = self.host
         toolkit, own = refresh_units.toolkit_refresh(host), refresh_units.own_refresh(host)
-        planned = self._units or {}
-        if planned.get("owner") == cdi_options.TOOLKIT and toolkit is not None:
-            toolkit = toolkit._replace(at_boot=True, output=planned["specification"])
-        elif planned.get("owner") == cdi_options.COLLECTION:
-            own = refresh_units.planned_refresh(planned["specification"], self.options.kind)
+        output = (self._units or {}).get("specification")
+        if output is not None:
+            toolkit, own = None, refresh_units.planned_refresh(output, self.options.kind)
         location = cdi_records.location_of(self.options, host, toolkit, own)
         if not location.has_unit:
             return location, None
@@ -200,12 +201,12 @@ class SpecWriter:
 
     def _socket_warnings(self, path: str, service: str | None) -> t.Iterator[str]:
         """Yield a warning if ``service``, which writes the same file, mounts what any user can create."""
-        read = refresh_units.toolkit_refresh if service == refresh_units.SERVICE else refresh_units.own_refresh
-        unit = None if service is None or self._units is not None else read(self.host)
+        unit = refresh_units.toolkit_refresh(self.host) if service == refresh_units.SERVICE else None
         if unit is not None and unit.with_sockets:
             yield (
-                f"{service} also writes {path}, and mounts /tmp/nvidia-mps if it exists. {refresh_units.SOCKET_DANGER}"
-                f" Let nvidia_cdi_refresh configure the service, or disable it (systemctl disable {service})."
+                f"{service} also writes {path}, and mounts /tmp/nvidia-mps if it exists. Any user can create it, and so"
+                " choose a file of the host that containers with GPUs get. Let nvidia_cdi_refresh replace the service,"
+                f" or disable it (systemctl disable {service})."
             )
 
     def _planned_file(

@@ -52,23 +52,23 @@ def run(tree: Path, run_module: t.Callable[..., dict[str, t.Any]]) -> t.Callable
 
 
 def test_units_and_specification(tree: Path, run: t.Callable[..., dict[str, t.Any]]) -> None:
-    assert run(refresh="collection", _ansible_check_mode=True)["changed"]
+    assert run(refresh="auto", _ansible_check_mode=True)["changed"]
     assert not (tree / UNIT).exists()
-    first = run(refresh="collection")
+    first = run(refresh="auto")
     assert first["changed"]
-    assert (first["refresh"]["owner"], first["specification"]) == ("collection", SPEC)
+    assert (first["refresh"]["service"], first["specification"]) == ("gpufleet-nvidia-cdi.service", SPEC)
     assert not {"changed", "files", "warnings", "backup_files"} & set(first["refresh"])
     for entries, key in ((first["diff"], "after_header"), (first["backup_files"], "path")):
         paths = [entry[key] for entry in entries]
         assert paths.index(f"/{UNIT}") < paths.index(SPEC)
-    second = run(refresh="collection")
+    second = run(refresh="auto")
     assert (second["changed"], second["refresh"]["changed_files"]) == (False, [])
     # Without the option no units are reported.
     assert "refresh" not in run()
 
 
 def test_removal_of_units_and_specification(tree: Path, run: t.Callable[..., dict[str, t.Any]]) -> None:
-    run(refresh="collection")
+    run(refresh="auto")
     predicted = run(refresh="auto", state="absent", _ansible_check_mode=True)
     assert (tree / UNIT).exists()
     removed = run(refresh="auto", state="absent")
@@ -108,7 +108,7 @@ def without_driver(
 def test_a_host_without_a_driver_gets_the_units(
     tree: Path, without_driver: t.Callable[..., dict[str, t.Any]], policy: str
 ) -> None:
-    first = without_driver(refresh="collection", when_no_driver=policy)
+    first = without_driver(refresh="auto", when_no_driver=policy)
     assert (first["changed"], first["specification"], first["devices"], first["device_count"]) == (True, None, [], 0)
     assert first["refreshed_by"] == "gpufleet-nvidia-cdi.service"
     assert first["not_described"].startswith(REASON)
@@ -116,7 +116,7 @@ def test_a_host_without_a_driver_gets_the_units(
         "A refresh unit writes the CDI specification when the host starts with its driver."
     )
     assert (tree / UNIT).exists()
-    assert not without_driver(refresh="collection", when_no_driver=policy)["changed"]
+    assert not without_driver(refresh="auto", when_no_driver=policy)["changed"]
 
 
 @pytest.mark.parametrize("refresh", [{}, {"refresh": "auto"}])
@@ -130,7 +130,7 @@ def test_without_a_unit_the_task_must_run_again(
 
 
 def test_a_missing_driver_can_be_an_error(tree: Path, without_driver: t.Callable[..., dict[str, t.Any]]) -> None:
-    failed = without_driver(refresh="collection", when_no_driver="fail")
+    failed = without_driver(refresh="auto", when_no_driver="fail")
     assert failed["failed"]
     assert failed["msg"].startswith(REASON)
     assert not (tree / UNIT).exists()
@@ -140,7 +140,7 @@ def test_a_missing_driver_can_be_an_error(tree: Path, without_driver: t.Callable
 def test_an_offline_tree_gets_the_units(
     tree: Path, without_driver: t.Callable[..., dict[str, t.Any]], policy: str
 ) -> None:
-    result = without_driver(host_root_live=False, refresh="collection", when_no_driver=policy)
+    result = without_driver(host_root_live=False, refresh="auto", when_no_driver=policy)
     assert "is an offline tree, in which there are no GPUs to describe" in result["not_described"]
     assert (tree / UNIT).exists()
 
@@ -185,7 +185,7 @@ def test_unreadable_specification_is_reported_before_units_change(
         raise missing
 
     monkeypatch.setattr(spec.SpecWriter, "read_specifications", fail)
-    assert run(refresh="collection")["needed"] == "yaml"
+    assert run(refresh="auto")["needed"] == "yaml"
     assert not (tree / UNIT).exists()
 
 
@@ -197,5 +197,5 @@ def test_failure_after_the_units_changed(
         raise errors.HostError("The specification is invalid.")
 
     monkeypatch.setattr(spec.SpecWriter, "execute", fail)
-    failed = run(refresh="collection", _ansible_check_mode=check_mode)
+    failed = run(refresh="auto", _ansible_check_mode=check_mode)
     assert (failed["failed"], failed["changed"], (tree / UNIT).exists()) == (True, not check_mode, not check_mode)

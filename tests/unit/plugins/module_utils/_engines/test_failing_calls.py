@@ -104,16 +104,16 @@ def _toolkit() -> t.Callable[[Path], Host]:
     return made
 
 
-def _refresh(owner: str) -> t.Callable[[Path], Host]:
+def _refresh(with_units: bool) -> t.Callable[[Path], Host]:
     def made(root: Path) -> Host:
         tree = RefreshTree(root)
-        if owner == "toolkit":
+        if with_units:
             tree.toolkit()
         else:
             tree.generator()
         return Host(
             root,
-            lambda: bool(tree.refresh(owner=owner, cdi={"path": "/etc/cdi/nvidia.json"})["changed"]),
+            lambda: bool(tree.refresh(cdi={"path": "/etc/cdi/nvidia.json"})["changed"]),
             lambda: bool(tree.refresh(state="absent", cdi={"purge_backups": True})["changed"]),
         )
 
@@ -126,8 +126,8 @@ HOSTS = {
     "containerd, drop-in": _engine("containerd", {"/etc/containerd/config.toml": _CONTAINERD}, config_mode="drop_in"),
     "crio": _engine("crio", {"/etc/crio/crio.conf": "[crio]\n"}),
     "config.toml": _toolkit(),
-    "units of the toolkit": _refresh("toolkit"),
-    "units of the collection": _refresh("collection"),
+    "units in place of the toolkit's": _refresh(True),
+    "units without a toolkit's": _refresh(False),
 }
 
 

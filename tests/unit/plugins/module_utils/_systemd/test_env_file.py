@@ -28,15 +28,6 @@ def test_values_as_systemd_sets_them(
     assert env_file.parse(text, joins_comments=True) == older
 
 
-@pytest.mark.parametrize(
-    "value", ["", "a", "a b", "/x:y,z@%+=-", 'say "hi"', "it's", "a\\b\\", "$HOME `id` #x ; y", " a ", "ü"]
-)
-def test_written_values_are_read_again(value: str) -> None:
-    text = "# comment\n" + env_file.assignment("A", value) + "\n" + env_file.assignment("B", "1") + "\n"
-    for joins_comments in (True, False):
-        assert env_file.parse(text, joins_comments) == {"A": value, "B": "1"}
-
-
 CONTINUED = "# a \\\nA=1\nB=2\n"
 
 

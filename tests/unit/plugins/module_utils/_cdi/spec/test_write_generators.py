@@ -27,7 +27,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.cdi_hosts import (
     OWN_FLAGS,
     OWN_SERVICE,
     SPEC_PATH,
-    TOOLKIT_SERVICE,
     CdiHost,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.driver_trees import (
@@ -269,8 +268,9 @@ def test_change_of_path_of_own_unit(host: CdiHost, monkeypatch: pytest.MonkeyPat
 # -- check mode before the toolkit is installed ------------------------------------------------------------------------
 
 PROGRAMS = ("/usr/bin/nvidia-ctk", "/usr/bin/nvidia-cdi-hook")
-OUTPUT = "/var/run/cdi/nvidia.yaml"
-UNITS = {"owner": "toolkit", "service": "nvidia-cdi-refresh.service", "specification": OUTPUT}
+LEFT = "/var/run/cdi/nvidia.yaml"
+# A file that the toolkit's service has written is removed with the change of the units.
+UNITS = {"service": OWN_SERVICE, "specification": SPEC_PATH, "changed_files": ["/run/cdi/nvidia.yaml"]}
 KEYS = ("changed", "path", "devices", "device_count", "refreshed_by", "backend", "mode", "not_described")
 
 
@@ -287,19 +287,16 @@ def test_specification_of_a_toolkit_that_would_be_installed(tmp_path: Path, monk
     predicted = in_check_mode(host)
     assert not any("nvidia-ctk" in argv for argv in host.ran)
     host.program(PROGRAMS[1])
-    host.enable_refresh(monkeypatch)
-    # The units of the same play.
-    variable = "NVIDIA_CTK_CDI_GENERATE_FEATURE_FLAGS=disable-ipc-discoverer"
-    drop_in = f"/etc/systemd/system/{TOOLKIT_SERVICE}.d/50-gpufleet-nvidia.conf"
-    host.file(drop_in, f"[Service]\nEnvironment={variable}\n".encode())
+    host.enable_refresh(monkeypatch, OWN_SERVICE, OWN_FLAGS)
     done = host.cdi(use_nvml=False)
     assert {name: predicted[name] for name in KEYS} == {name: done[name] for name in KEYS}
-    assert (done["refreshed_by"], done["path"], done["device_count"]) == ("nvidia-cdi-refresh.service", OUTPUT, 2)
+    assert (done["refreshed_by"], done["path"], done["device_count"]) == (OWN_SERVICE, SPEC_PATH, 2)
     assert (predicted["warnings"], predicted["files"][0].after) == (done["warnings"], done["files"][0].after)
     # The nvidia-ctk of the new version may generate something else.
     (warning,) = in_check_mode(host)["warnings"]
     assert "Check mode cannot run the nvidia-ctk that an earlier task" in warning
-    assert not in_check_mode(host)["changed"]
+    host.file(LEFT, host.read(SPEC_PATH))
+    assert (in_check_mode(host)["changed"], in_check_mode(host)["conflicts"]) == (False, [])
 
 
 @pytest.mark.parametrize("exists", [False, True])
@@ -307,7 +304,7 @@ def test_mode_that_only_the_missing_program_supports(tmp_path: Path, exists: boo
     host = CdiHost(tmp_path / "host")
     host.live = True
     if exists:
-        host.file(OUTPUT, b"{}")
+        host.file(SPEC_PATH, b"{}")
     result = in_check_mode(host, mode="csv")
     assert (result["changed"], result["devices"], result["path"]) == (not exists, [], None)
     assert result["warnings"] == [result["not_described"]]
