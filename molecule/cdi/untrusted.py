@@ -25,12 +25,15 @@ TOOLKIT_FILES = {
     Path(f"/etc/systemd/system/{TOOLKIT_UNIT}"): """\
 [Service]
 Type=oneshot
-Environment=NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/etc/cdi/nvidia.yaml
+Environment=NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/var/run/cdi/nvidia.yaml
 ExecStart=/usr/bin/nvidia-ctk cdi generate
 [Install]
 WantedBy=multi-user.target
 """,
 }
+TOOLKIT_OUTPUT = Path("/var/run/cdi/nvidia.yaml")
+OWN_FILE = Path("/etc/systemd/system", OWN_UNIT)
+FLAG = " --feature-flag=disable-ipc-discoverer"
 # The attack: a socket, and later a link to the root directory of the host.
 SOCKET = "import socket; socket.socket(socket.AF_UNIX).bind('/tmp/nvidia-mps')"
 LINK = "import os; os.symlink('/', '/tmp/new'); os.rename('/tmp/new', '/tmp/nvidia-mps')"
@@ -75,20 +78,28 @@ def attack(report: Report, backend: str) -> None:
     remove()
 
 
-def attack_unit(report: Report, owner: str, unit: str) -> None:
-    """Let a refresh unit write the specification while the path belongs to the user."""
+def attack_unit(report: Report) -> None:
+    """Let the refresh unit write the specification while the path belongs to the user.
+
+    A start of the toolkit's unit starts that of this collection. An nvidia-ctk before 1.19.1 does not know the flag
+    that leaves out sockets, so the unit is tried without it, too.
+    """
     checks.specification(state="absent")
     # Without a start, the module does not read the file, which would need PyYAML.
-    result = call("nvidia_cdi_refresh", owner=owner, hooks="none", start=False)
-    run("systemctl", "daemon-reload")
-    report.check(f"{owner}, configured", not result.get("failed") and result.get("service") == unit, result)
-    for name, program in (("socket", SOCKET), ("link", f"{SOCKET}; {LINK}")):
-        checks.SPECIFICATION.unlink(missing_ok=True)
-        report.check(f"{owner}, {name}", as_user(program))
-        started = run("systemctl", "start", unit)
-        report.check(f"{owner}, {name}, started", started.returncode == 0, started.stderr)
-        check_file(report, f"{owner}, {name}")
-        remove()
+    result = call("nvidia_cdi_refresh", hooks="none", start=False)
+    report.check("unit, configured", not result.get("failed") and result.get("service") == OWN_UNIT, result)
+    for flag in (FLAG, ""):
+        OWN_FILE.write_text(OWN_FILE.read_text().replace(FLAG, flag))
+        run("systemctl", "daemon-reload")
+        for name, program in (("socket", SOCKET), ("link", f"{SOCKET}; {LINK}")):
+            checks.SPECIFICATION.unlink(missing_ok=True)
+            report.check(f"unit, {name}", as_user(program))
+            for unit in (TOOLKIT_UNIT, OWN_UNIT):
+                started = run("systemctl", "start", unit)
+                report.check(f"{unit}, {name}, started", started.returncode == 0, started.stderr)
+            check_file(report, f"unit, {name}, {flag}")
+            report.check("file of the toolkit", not TOOLKIT_OUTPUT.exists())
+            remove()
     call("nvidia_cdi_refresh", state="absent")
     checks.SPECIFICATION.unlink(missing_ok=True)
 
@@ -116,11 +127,10 @@ def main() -> None:
     remove()
     attack(report, "native")
     attack(report, "nvidia-ctk")
-    attack_unit(report, "collection", OWN_UNIT)
     for path, text in TOOLKIT_FILES.items():
         path.write_text(text)
     run("systemctl", "daemon-reload")
-    attack_unit(report, "toolkit", TOOLKIT_UNIT)
+    attack_unit(report)
     for path in TOOLKIT_FILES:
         path.unlink()
     run("systemctl", "daemon-reload")

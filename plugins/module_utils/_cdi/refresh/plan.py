@@ -156,6 +156,7 @@ def _plan(options: RefreshOptions, host: hostfs.HostFS, runners: Runners, progra
     conditions, settings, nodes = _driver_conditions(cdi, host)
     service = refresh_units.own_service(
         command,
+        location.path,
         before_engines=options.before_engines,
         conditions=conditions,
         settings=settings,

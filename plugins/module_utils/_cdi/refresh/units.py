@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import typing as t
 
@@ -158,6 +159,31 @@ _MODULES = ("modules.dep", "modules.dep.bin")
 # service until they are loaded.
 NEEDS_LOADED_DRIVER = (("ConditionPathExists", "/proc/driver/nvidia/version"),)
 _HEADER = "# Written by gpufleet.nvidia. What is changed here is overwritten.\n"
+_HOMES = ("/home/", "/root/", "/run/user/")
+# The capabilities are those of the toolkit's service (1.18 to 1.20), and CAP_CHOWN: nvidia-modprobe removes a new node
+# if it cannot change its group to that of the driver's parameters, which is "video" with the packages of Debian.
+# Not set: PrivateDevices and ProtectClock, which deny devices; ProtectKernelModules; ProcSubset, which hides
+# /proc/driver; ProtectKernelTunables and ProtectControlGroups, which with systemd 252 hide mounts on /proc that a host
+# in a container has; MemoryDenyWriteExecute and SystemCallFilter, because the needs of the driver's libraries are not
+# documented.
+_SANDBOX = (
+    ("CapabilityBoundingSet", "CAP_SYS_MODULE CAP_SYS_ADMIN CAP_MKNOD CAP_CHOWN"),
+    ("NoNewPrivileges", "yes"),
+    # All users may read the specification.
+    ("UMask", "0022"),
+    # nvidia-ctk before 1.19.1 mounts /tmp/nvidia-mps, which any user can create, into all containers.
+    ("PrivateTmp", "yes"),
+    ("PrivateNetwork", "yes"),
+    ("RestrictAddressFamilies", "AF_UNIX"),
+    ("RestrictNamespaces", "yes"),
+    ("RestrictRealtime", "yes"),
+    ("RestrictSUIDSGID", "yes"),
+    ("LockPersonality", "yes"),
+    ("ProtectHostname", "yes"),
+    ("ProtectKernelLogs", "yes"),
+    ("KeyringMode", "private"),
+    ("SystemCallArchitectures", "native"),
+)
 
 
 # -- units -------------------------------------------------------------------------------------------------------------
@@ -165,13 +191,14 @@ _HEADER = "# Written by gpufleet.nvidia. What is changed here is overwritten.\n"
 
 def own_service(
     command: t.Sequence[str],
+    output: str,
     *,
     before_engines: bool,
     conditions: Settings = (),
     settings: Settings = (),
     nodes: bool = False,
 ) -> bytes:
-    """Return the service that runs ``command``, a command of nvidia-ctk.
+    """Return the service that runs ``command``, a command of nvidia-ctk that writes ``output``.
 
     The service is started at boot, by its path unit, or manually. It does not remain active, so each start generates
     the specification again. ``conditions`` are added to the section Unit, and ``settings`` to the section Service. With
@@ -202,10 +229,27 @@ def own_service(
                 *(("ExecStartPre", f"-{_command_line(arguments)}") for arguments in commands),
                 ("ExecStart", _command_line(command)),
                 *_TIMEOUTS,
+                *_SANDBOX,
+                *_directories(command, output),
             ],
         ),
         ("Install", [("WantedBy", SERVICE_TARGET)]),
     )
+
+
+def _directories(command: t.Iterable[str], output: str) -> Settings:
+    """Return the settings for directories: the service may write to that of ``output`` only."""
+    folder, paths = posixpath.dirname(output), [argument.partition("=")[2] or argument for argument in command]
+    in_home = any(path.startswith(_HOMES) for path in paths)
+    home = ("ProtectHome", "read-only" if in_home else "yes")
+    # systemd creates these directories.
+    for parent, setting in (("/etc/", "ConfigurationDirectory"), ("/run/", "RuntimeDirectory")):
+        below = folder[len("/var") :] if folder.startswith("/var/run/") else folder
+        if below.startswith(parent):
+            kept = [("RuntimeDirectoryPreserve", "yes")] if setting == "RuntimeDirectory" else []
+            return [home, ("ProtectSystem", "strict"), (setting, _quoted(below[len(parent) :])), *kept]
+    # nvidia-ctk creates another directory.
+    return [("ProtectSystem", "yes")] if f"{folder}/".startswith(_HOMES) else [home, ("ProtectSystem", "yes")]
 
 
 def needs_driver(smi: str) -> tuple[Settings, Settings]:

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import typing as t
 
 import pytest
@@ -28,6 +30,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.refresh_hosts import
     OWN_SERVICE,
     PATH,
     SERVICE,
+    SPECIFICATION,
     VENDOR,
     WANTS,
     RefreshTree,
@@ -116,10 +119,10 @@ def test_flag_sets_output(tree: RefreshTree) -> None:
 COMMAND = [GENERATOR, "cdi", "generate"]
 
 
-def settings(**options: t.Any) -> list[str]:
+def settings(output: str = SPECIFICATION, command: t.Sequence[str] = COMMAND, **options: t.Any) -> list[str]:
     """Return the lines of the service of this collection."""
     given = {"before_engines": True, "nodes": True, **options}
-    return own_service(COMMAND, **given).decode().splitlines()
+    return own_service(command, output, **given).decode().splitlines()
 
 
 def test_every_ordinary_service_waits_for_the_service() -> None:
@@ -154,9 +157,62 @@ def test_time_limits_are_nested() -> None:
     assert end == int(limits["JobRunningTimeoutSec"]) < refresh.LIMIT < lock.TIMEOUT
 
 
+@pytest.mark.parametrize(
+    ("output", "command", "expected"),
+    [
+        ("/etc/cdi/nvidia.yaml", COMMAND, {"ProtectSystem=strict", "ProtectHome=yes", "ConfigurationDirectory=cdi"}),
+        (
+            "/var/run/cdi/nvidia.yaml",
+            COMMAND,
+            {"ProtectSystem=strict", "ProtectHome=yes", "RuntimeDirectory=cdi", "RuntimeDirectoryPreserve=yes"},
+        ),
+        ("/etc/a b/100%/x.yaml", COMMAND, {'ConfigurationDirectory="a b/100%%"', "ProtectSystem=strict"}),
+        ("/srv/cdi/nvidia.yaml", COMMAND, {"ProtectSystem=yes", "ProtectHome=yes"}),
+        ("/root/nvidia.yaml", COMMAND, {"ProtectSystem=yes"}),
+        ("/etc/cdi/nvidia.yaml", ["/home/kubernetes/bin/nvidia/nvidia-ctk"], {"ProtectHome=read-only"}),
+        ("/etc/cdi/nvidia.yaml", [*COMMAND, "--driver-root=/home/kubernetes/bin/nvidia"], {"ProtectHome=read-only"}),
+    ],
+)
+def test_only_the_directory_of_the_specification_is_writable(
+    output: str, command: list[str], expected: set[str]
+) -> None:
+    found = {line for line in settings(output, command) if "Directory" in line or line.startswith("Protect")}
+    found -= {"ProtectHostname=yes", "ProtectKernelLogs=yes"}
+    assert expected <= found
+    assert ("ProtectHome" in str(found)) is not output.startswith("/root")
+
+
+def test_the_service_can_do_its_work() -> None:
+    """Loading modules, and creating nodes with the owner and the mode of the driver's parameters in the host's /dev."""
+    lines = settings()
+    (capabilities,) = (line.partition("=")[2] for line in lines if line.startswith("CapabilityBoundingSet="))
+    assert capabilities.split() == ["CAP_SYS_MODULE", "CAP_SYS_ADMIN", "CAP_MKNOD", "CAP_CHOWN"]
+    # Each of these hides devices, modules or /proc/driver.
+    refused = ("PrivateDevices", "ProtectClock", "DeviceAllow", "ProtectKernelModules", "ProtectProc", "ProcSubset")
+    assert not [line for line in lines if line.startswith(refused)]
+    assert {"NoNewPrivileges=yes", "UMask=0022", "PrivateNetwork=yes", "RestrictAddressFamilies=AF_UNIX"} <= {*lines}
+
+
 def test_drop_in_stops_the_service_of_the_toolkit() -> None:
     assert drop_in().decode().splitlines()[2:] == [
         "[Unit]",
         f"ConditionPathExists=!{LOCAL}/{OWN_SERVICE}",
         f"Wants={OWN_SERVICE}",
     ]
+
+
+ANALYZE = shutil.which("systemd-analyze")
+# The result of the units of 1.2.0 was 9.6 of 10.
+THRESHOLD = 70
+
+
+@pytest.mark.skipif(ANALYZE is None, reason="There is no systemd-analyze on this machine. molecule/cdi runs it too.")
+@pytest.mark.parametrize("output", [SPECIFICATION, OUTPUT, "/srv/cdi/nvidia.yaml"])
+def test_exposure(tmp_path: Path, output: str) -> None:
+    unit = tmp_path / OWN_SERVICE
+    unit.write_text("\n".join(settings(output)) + "\n")
+    command = [ANALYZE or "", "security", "--offline=true", f"--threshold={THRESHOLD}", "--no-pager", str(unit)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "unrecognized option" in ended.stderr:
+        pytest.skip("This systemd-analyze is older than 250, and cannot read a file.")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
