@@ -106,8 +106,6 @@ class Unit(t.NamedTuple):
     - ``wrapper``: the program that the unit starts instead of the expected one. ``arguments`` is then empty, because
       the command line belongs to the wrapper.
     - ``environment``: the variables that the unit sets, including those from its environment files.
-    - ``wanted_by``, ``required_by``: the units whose start also starts this one once it is enabled.
-    - ``before``, ``after``: its ordering dependencies.
     - ``directory``: the directory from which its program resolves relative paths.
     """
 
@@ -119,10 +117,6 @@ class Unit(t.NamedTuple):
     slice: str = "system.slice"
     wrapper: str = ""
     environment: t.Mapping[str, str] = types.MappingProxyType({})
-    wanted_by: tuple[str, ...] = ()
-    required_by: tuple[str, ...] = ()
-    before: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
     directory: str = "/"
 
     def flag_values(self, *names: str) -> list[str]:
@@ -158,10 +152,6 @@ _LISTS = (
     ("Service", "EnvironmentFile"),
     ("Service", "UnsetEnvironment"),
     ("Socket", "ListenStream"),
-    ("Install", "WantedBy"),
-    ("Install", "RequiredBy"),
-    ("Unit", "Before"),
-    ("Unit", "After"),
 )
 
 
@@ -179,7 +169,7 @@ class _Settings:
         if values is not None:
             if value:
                 values.append(value)
-            elif section != "Unit":
+            else:
                 values.clear()
         elif section == "Service" and key == "Slice" and value.endswith(".slice"):
             self.slice = value
@@ -193,10 +183,6 @@ class _Settings:
 
     def values(self, section: str, key: str) -> list[str]:
         return self._lists[section, key]
-
-    def names(self, section: str, key: str) -> tuple[str, ...]:
-        """Return the names of units that a setting lists."""
-        return tuple(name for value in self.values(section, key) for name in value.split())
 
 
 def find_program(host: hostfs.HostFS, unit: Unit | None, name: str) -> str | None:
@@ -215,7 +201,6 @@ def load_unit(
     name: str,
     program: str = "",
     *,
-    without: str = "",
     folders: t.Sequence[str] = LOAD_PATH,
     specifiers: t.Mapping[str, str] = SYSTEM_SPECIFIERS,
 ) -> Unit | None:
@@ -224,7 +209,6 @@ def load_unit(
     Args:
         program: the expected program of ExecStart. If the unit starts another one, such as a shell or a wrapper, the
             arguments are empty.
-        without: a drop-in that is ignored.
         folders: the directories in which the unit's systemd searches for units.
         specifiers: the values of ``%h`` and others for that systemd.
 
@@ -236,7 +220,7 @@ def load_unit(
         return None
     real_name = _real_name(host, name, path, folders)
     names = (real_name, name, *_aliases(host, real_name, folders))
-    drop_ins = [drop_in for drop_in in _drop_ins(host, names, folders) if drop_in != without]
+    drop_ins = _drop_ins(host, names, folders)
     settings = _Settings()
     for source in [path, *drop_ins]:
         for section, key, value in _assignments(_text(host, source)):
@@ -260,10 +244,6 @@ def load_unit(
         tuple(specified.expand(address) for address in settings.values("Socket", "ListenStream")),
         settings.slice,
         environment=environment,
-        wanted_by=settings.names("Install", "WantedBy"),
-        required_by=settings.names("Install", "RequiredBy"),
-        before=settings.names("Unit", "Before"),
-        after=settings.names("Unit", "After"),
         directory=posixpath.join("/", specified.expand("%h" if settings.directory == "~" else settings.directory)),
     )
     if program and arguments and posixpath.basename(arguments[0]) != program:
@@ -322,15 +302,15 @@ def is_masked_name(host: hostfs.HostFS, name: str) -> bool:
     return path is not None and is_masked(host, path)
 
 
-def is_enabled(host: hostfs.HostFS, name: str, without: t.Container[str] = ()) -> bool:
-    """Return whether a link, other than those of ``without``, makes another unit start the unit ``name``.
+def is_enabled(host: hostfs.HostFS, name: str) -> bool:
+    """Return whether a link makes another unit start the unit ``name``.
 
     systemd uses only the name of the link. Its target may not exist, for example after an upgrade of the toolkit from
     1.19.1, whose package has the units in /etc/systemd/system, to 1.20.0, whose package has them in /usr/lib.
     """
     patterns = (f"{folder}/*.{links}" for folder in UNIT_DIRS for links in _LINK_FOLDERS)
     links = (f"{folder}/{name}" for pattern in patterns for folder in host.glob(pattern))
-    return any(link not in without and host.lexists(link) for link in links)
+    return any(map(host.lexists, links))
 
 
 def _text(host: hostfs.HostFS, path: str) -> str:
