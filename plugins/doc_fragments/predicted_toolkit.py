@@ -25,9 +25,5 @@ options:
         type: list
         elements: path
         required: true
-      packages:
-        description: Whether the toolkit is installed from packages.
-        type: bool
-        default: false
     version_added: 1.2.0
 """

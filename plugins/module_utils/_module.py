@@ -62,7 +62,6 @@ PREDICTED_OPTIONS: dict[str, dict[str, t.Any]] = {
         "options": {
             "version": {"type": "str"},
             "programs": {"type": "list", "elements": "path", "required": True},
-            "packages": {"type": "bool", "default": False},
         },
     }
 }

@@ -446,14 +446,9 @@ predicted:
       type: list
       elements: str
       sample: [/usr/bin/nvidia-ctk]
-    packages:
-      description: Whether packages are installed.
-      type: bool
-      sample: true
   sample:
     version: 1.20.0
     programs: [/usr/bin/nvidia-container-runtime, /usr/bin/nvidia-ctk]
-    packages: true
   version_added: 1.2.0
 known_cves:
   description: Known vulnerabilities of the version, null if the version is not known.

@@ -134,12 +134,9 @@ def _below(path: str, old: str, new: str) -> str:
     return new.rstrip("/") + path[len(old.rstrip("/")) :] if f"{path}/".startswith(f"{old.rstrip('/')}/") else path
 
 
-def without_sockets(request: Request, flags: t.Iterable[str] = ()) -> Request:
-    """Return ``request`` for a specification without sockets, as nvidia-ctk generates it for this collection.
-
-    ``flags`` are further feature flags.
-    """
-    return request._replace(feature_flags=tuple(dict.fromkeys([*flags, *request.feature_flags, NO_IPC])))
+def without_sockets(request: Request) -> Request:
+    """Return ``request`` for a specification without sockets, as nvidia-ctk generates it for this collection."""
+    return request._replace(feature_flags=tuple(dict.fromkeys([*request.feature_flags, NO_IPC])))
 
 
 class Hooks:

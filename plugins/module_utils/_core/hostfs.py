@@ -57,13 +57,11 @@ class Predicted(t.NamedTuple):
     """A toolkit that an earlier task of the same play would install in a real run. For check mode only.
 
     ``files`` maps paths to contents; None stands for a file that the installation would remove, and an empty content
-    for a program. ``version`` is None if it is not known before the installation. ``packages`` is whether packages
-    contain the toolkit.
+    for a program. ``version`` is None if it is not known before the installation.
     """
 
     files: t.Mapping[str, bytes | None]
     version: str | None
-    packages: bool
 
 
 class HostFS(t.NamedTuple):
@@ -100,14 +98,14 @@ class HostFS(t.NamedTuple):
             )
         return cls(real, live or real == "/")
 
-    def with_programs(self, version: str | None, programs: t.Iterable[str], packages: bool) -> HostFS:
+    def with_programs(self, version: str | None, programs: t.Iterable[str]) -> HostFS:
         """Return the host as an earlier task of the play would leave it in a real run, with these programs."""
         files = {self.resolve(path): b"" for path in programs}
-        return self._replace(predicted=Predicted(files, version, packages))
+        return self._replace(predicted=Predicted(files, version))
 
     def with_files(self, files: t.Mapping[str, bytes]) -> HostFS:
         """Return the host as if these files were written."""
-        known = self.predicted or Predicted({}, None, packages=False)
+        known = self.predicted or Predicted({}, None)
         contents = {self.resolve(path): content for path, content in files.items()}
         return self._replace(predicted=known._replace(files={**known.files, **contents}))
 

@@ -124,7 +124,7 @@ def planned(
     request = parameters.request_of(params)
     versions = {engine["target"]: engine["version"] for engine in engines}
     missing = [path for path in request.runtimes().values() if not host.is_executable(path)]
-    later = host.with_programs(None, missing, packages=False) if missing else host
+    later = host.with_programs(None, missing) if missing else host
     problems = []
     for name in targets:
 

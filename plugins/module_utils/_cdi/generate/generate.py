@@ -242,7 +242,7 @@ class SpecGenerator:
         # This refuses options that the version lacks.
         version = version_of(program, self._run_pinned, self._host)
         command_of(program, version, mode, options.request, ("", "json"))
-        request = cdi_options.without_sockets(options.request) if version >= NO_IPC_SINCE else options.request
+        request = cdi_options.without_sockets(options.request) if version >= _NO_IPC_SINCE else options.request
         return cdi_modes.generate_all(mode, request, found, self._host)
 
     def _program(self) -> str | None:
@@ -312,8 +312,6 @@ def _validated(document: t.Mapping[str, t.Any], kind: str) -> dict[str, t.Any]:
 
 
 PROGRAM = "nvidia-ctk"
-# The modes in which nvidia-ctk mounts sockets of the driver, among them one that any user can create.
-MODES_WITH_SOCKETS = (cdi_options.AUTO, cdi_modes.NVML, cdi_modes.MANAGEMENT)
 # The search path of the toolkit's own refresh service. nvidia-ctk also searches it for the driver's programs.
 _ENVIRONMENT = {"PATH": ":".join(hostfs.SERVICE_PATH)}
 # The first version with nvidia-cdi-hook.
@@ -328,8 +326,8 @@ _SINCE = {
     "csv.compat-container-root": (1, 19),
 }
 # The first version that knows the feature flag disable-ipc-discoverer (pkg/nvcdi/api.go). Others ignore it.
-NO_IPC_SINCE = (1, 19, 1)
-NEWEST = max(*_SINCE.values(), NO_IPC_SINCE)
+_NO_IPC_SINCE = (1, 19, 1)
+NEWEST = max(*_SINCE.values(), _NO_IPC_SINCE)
 # Earlier versions never add groups.
 _GIDS_SINCE = (1, 19)
 _VERSION = re.compile(r"(?<![\w.])v?([0-9]+(?:\.[0-9]+)+)")
@@ -438,15 +436,10 @@ def command_of(
     return arguments
 
 
-def mounts_sockets(version: Version, mode: str) -> bool:
-    """Return whether nvidia-ctk of this version mounts sockets, among them /tmp/nvidia-mps, in spite of the flag."""
-    return version < NO_IPC_SINCE and mode in MODES_WITH_SOCKETS
-
-
 def _repeated_flags(version: Version, request: cdi_options.Request) -> list[Repeated]:
     flags = [flag for flag in request.feature_flags if flag != cdi_options.NO_GIDS or version >= _GIDS_SINCE]
     if version >= _SINCE["feature-flag"]:
-        # nvidia-ctk also mounts what any user has created at /tmp/nvidia-mps. Versions before NO_IPC_SINCE ignore the
+        # nvidia-ctk also mounts what any user has created at /tmp/nvidia-mps. Versions before _NO_IPC_SINCE ignore the
         # flag, but a unit with this command may run a later version.
         flags = list(dict.fromkeys([*flags, cdi_options.NO_IPC]))
     # For nvidia-ctk, enabled hooks have precedence over disabled hooks. So hooks: none must not pass any enabled hook.

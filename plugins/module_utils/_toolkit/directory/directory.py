@@ -184,7 +184,6 @@ class DirectoryTask(toolkit_installed.Policies):
         return {
             "version": result.version,
             "programs": [f"{self.store.dest}/{name}" for name in programs],
-            "packages": False,
         }
 
     def read_config(self, path: str) -> bytes | None:

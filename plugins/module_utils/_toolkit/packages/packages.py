@@ -433,7 +433,6 @@ def _predicted_toolkit(result: TaskResult, version: str | None) -> dict[str, t.A
             f"{toolkit_installed.PROGRAM_DIR}/{name}"
             for name in toolkit_constants.programs_in(after, toolkit_constants.INSTALLED_PROGRAMS)
         ],
-        "packages": True,
     }
 
 

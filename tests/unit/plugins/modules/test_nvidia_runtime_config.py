@@ -147,7 +147,7 @@ def test_an_engine_is_required(run_module: Run) -> None:
     assert "engine, targets" in run_module("nvidia_runtime_config")["msg"]
 
 
-TOOLKIT = {"version": "1.20.0", "programs": ["/usr/bin/nvidia-container-runtime"], "packages": True}
+TOOLKIT = {"version": "1.20.0", "programs": ["/usr/bin/nvidia-container-runtime"]}
 
 
 @pytest.mark.parametrize(

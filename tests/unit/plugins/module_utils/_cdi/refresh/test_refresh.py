@@ -471,7 +471,7 @@ def in_check_mode(
     tree: RefreshTree, version: str | None, programs: t.Iterable[str] = PROGRAMS, **options: t.Any
 ) -> t.Any:
     """Return the result of check mode in a play that would install the toolkit in ``version`` from packages."""
-    host = tree.host().with_programs(version, programs, packages=options.pop("packages", True))
+    host = tree.host().with_programs(version, programs)
     runners = refresh_plan.Runners(tree.run, tree.run_pinned)
     return refresh.CdiRefresh(refresh_plan.RefreshOptions(**options), host, runners).execute(check_mode=True)
 
@@ -479,7 +479,7 @@ def in_check_mode(
 def test_a_toolkit_in_a_directory_has_no_units(tree: RefreshTree) -> None:
     hook = "/opt/toolkit/nvidia-cdi-hook"
     cdi = CdiOptions(request=Request(cdi_hook_path=hook))
-    predicted = in_check_mode(tree, "1.20.0", [hook, "/opt/toolkit/nvidia-ctk"], packages=False, cdi=cdi)
+    predicted = in_check_mode(tree, "1.20.0", [hook, "/opt/toolkit/nvidia-ctk"], cdi=cdi)
     tree.generator("/opt/toolkit/nvidia-ctk")
     done = tree.refresh(request=cdi.request)
     assert {name: predicted[name] for name in RESULTS} == {name: done[name] for name in RESULTS}

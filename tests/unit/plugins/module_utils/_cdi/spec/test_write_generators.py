@@ -276,7 +276,7 @@ KEYS = ("changed", "path", "devices", "device_count", "refreshed_by", "backend",
 
 def in_check_mode(host: CdiHost, **options: t.Any) -> t.Any:
     """Return the result of check mode in a play that would install the toolkit 1.20.0 and its units."""
-    predicted = host.host().with_programs("1.20.0", PROGRAMS, packages=True)
+    predicted = host.host().with_programs("1.20.0", PROGRAMS)
     given = CdiOptions(use_nvml=False, **options)
     return SpecWriter(given, predicted, host.run, host.pinned).execute(check_mode=True, units=UNITS)
 

@@ -419,7 +419,7 @@ def test_check_mode_predicts_the_restart(idle: FakeDocker) -> None:
     idle.path(HOOK).unlink()
     idle.path(LIST).unlink()
     assert pending(idle) == (Action.RELOAD, False)
-    idle.host = idle.host.with_programs("1.19.1", [HOOK], packages=True)
+    idle.host = idle.host.with_programs("1.19.1", [HOOK])
     assert pending(idle) == (Action.RESTART, True)
     # An upgrade needs no restart.
     idle.write(HOOK, mode=0o755)
