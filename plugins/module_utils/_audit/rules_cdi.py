@@ -224,7 +224,7 @@ def refresh(facts: report.HostFacts) -> report.Findings:
         return
     if facts.refresh.get("enabled") is False:
         message = f"{facts.refresh_service} is not enabled, so an update of the driver makes the specification stale."
-        yield report.warning("cdi-refresh-off", facts.refresh_service, message, steps.ENABLE_REFRESH)
+        yield report.warning("cdi-refresh-off", facts.refresh_service, message, steps.INSTALL_REFRESH)
     elif not facts.refresh and "refresh" in facts.cdi and not report.problems_in(facts.cdi.get("problems")):
         # Without a problem, the host has no service.
         volatile = sorted(path for path in facts.gpu_specs if path.startswith(_VOLATILE))

@@ -74,7 +74,6 @@ MOVE_SPECIFICATION = run_site("writes a specification to a directory that the en
 REPLACE_SPECIFICATION = run_site("replaces it", nvidia_cdi_exclusive="true")
 KEEP_ONE_SPECIFICATION = run_site("keeps one of the files", nvidia_cdi_exclusive="true")
 KEEP_ONE_OTHER_SPECIFICATION = "Remove all of these files but one."
-ENABLE_REFRESH = run_site("enables it", nvidia_cdi_refresh="auto")
 INSTALL_REFRESH = run_site("installs units that write it again", nvidia_cdi_refresh="auto")
 START_REFRESH = f"Correct the cause, then run {SITE}."
 REFRESH_ALIKE = f"Run {SITE} with the variables with which the other files were written, or remove these files."
