@@ -40,6 +40,9 @@ ACCOUNT = {
 }
 AS_USER = ["runuser", "-u", USER, "--", "env", f"HOME=/home/{USER}", f"XDG_RUNTIME_DIR=/run/user/{UID}"]
 NAME, QUADLET = "at-boot", "gpufleet-quadlet"
+QUADLET_FILE = Path(f"/etc/containers/systemd/{QUADLET}.container")
+# Exists if this program has enabled podman-restart.service.
+ENABLED = simulated_gpus.HOME / "enabled-podman-restart"
 # Prints the number of nvidia-uvm, so that each start of a container adds a line.
 SCRIPT = "stat -c %t:%T /dev/nvidia-uvm; exec sleep 2147483647"
 OPTIONS = [f"--device={checks.KIND}=all", "--stop-signal=KILL", "--network=none"]
@@ -71,16 +74,16 @@ def start_docker() -> None:
 
 
 def start_podman() -> None:
-    """Create a container that podman-restart.service starts again."""
+    """Create a container that podman-restart.service starts again. Bookworm has enabled that service already."""
     must("podman", "run", "--detach", f"--name={NAME}", "--restart=always", *OPTIONS, IMAGE, "sh", "-c", SCRIPT)
-    must("systemctl", "enable", "--quiet", "podman-restart.service")
+    if run("systemctl", "is-enabled", "--quiet", "podman-restart.service").returncode:
+        must("systemctl", "enable", "--quiet", "podman-restart.service")
+        ENABLED.touch()
 
 
 def write_quadlet() -> None:
     """Write a unit of the system. It is not started before the restart."""
-    folder = Path("/etc/containers/systemd")
-    folder.mkdir(exist_ok=True)
-    (folder / f"{QUADLET}.container").write_text(UNIT_OF_QUADLET.format("multi-user.target"))
+    QUADLET_FILE.write_text(UNIT_OF_QUADLET.format("multi-user.target"))
 
 
 def write_quadlet_of_user() -> None:
@@ -124,14 +127,16 @@ def remove_user() -> None:
 
 def remove_podman() -> None:
     """Remove what start_podman() created."""
-    must("systemctl", "disable", "--quiet", "podman-restart.service")
+    if ENABLED.exists():
+        must("systemctl", "disable", "--quiet", "podman-restart.service")
+        ENABLED.unlink()
     must("podman", "rm", "--force", NAME)
 
 
 def remove_quadlet() -> None:
     """Remove what write_quadlet() created."""
     must("systemctl", "stop", f"{QUADLET}.service")
-    shutil.rmtree("/etc/containers/systemd")
+    QUADLET_FILE.unlink()
     must("systemctl", "daemon-reload")
 
 
