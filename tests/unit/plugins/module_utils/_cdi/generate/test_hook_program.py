@@ -162,7 +162,7 @@ def test_a_program_that_is_not_asked(host: CdiHost) -> None:
     assert host.ran == []
     # Check mode does not run a program that an earlier task would install.
     program.unlink()
-    predicted = host.host().with_programs("1.20.0", [HOOK], packages=False)
+    predicted = host.host().with_programs("1.20.0", [HOOK])
     options = CdiOptions(state="present", use_nvml=False)
     assert SpecWriter(options, predicted, host.run, host.pinned).execute(check_mode=True)["limits"] == []
     assert host.ran == []
