@@ -96,7 +96,7 @@ options:
         get GPUs only by CDI. It contains the runtime, C(nvidia-ctk), C(nvidia-cdi-hook), and the units that refresh the
         CDI specification. It contains neither C(nvidia-container-runtime-hook) nor C(nvidia-container-cli), which mode
         C(legacy) of the runtime needs, and mode C(auto) before version 1.18. C(docker run --gpus) needs
-        C(nvidia-container-runtime-hook) too, unless the release of Docker supports it with CDI and CDI is on.
+        C(nvidia-container-runtime-hook) too, unless CDI is on in Docker 29.2 or newer.
       - With V(base), the other three packages are removed, whether or not a run of this module installed them. They
         stay, at the version of the base package, while an engine has a runtime of NVIDIA in mode C(legacy) in its
         files, in the flags of its unit, or in its running daemon, or while NVIDIA's OCI hook is in a directory of

@@ -47,9 +47,6 @@ BY_ENGINE, BY_RUNTIME, BY_HOOK, BY_NOTHING = "engine", "runtime", "hook", "none"
 _NOT_NVIDIA = "runtime-not-nvidia"
 # The usual name of NVIDIA's runtime.
 _RUNTIME_NAME = "nvidia"
-# The first version of Docker whose `--gpus` uses nvidia-cdi-hook before nvidia-container-runtime-hook. From
-# CDI_HOOK_SINCE on, it is used if the other one is missing (daemon/devices_nvidia_linux.go of moby).
-_CDI_FIRST = (29,)
 # Codes of failures of the engine, the toolkit and its settings, which a container meets only when it starts. One that
 # runs with all of its devices was started before the fault.
 _AT_START = (
@@ -73,11 +70,9 @@ def docker_gpus(host: hosts.ExplainedHost, names: t.Sequence[str]) -> str:
     hook, cdi_hook = (program in host.programs for program in docker_facts.GPUS_PROGRAMS)
     cdi = cdi_hook and host.engine_cdi
     resolves = all(name in host.engine_specifications.devices for name in names)
-    if cdi and version >= _CDI_FIRST and (resolves or not hook):
+    if cdi and version >= docker_facts.GPUS_BY_CDI_SINCE and (resolves or not hook):
         return BY_ENGINE
-    if hook:
-        return BY_HOOK
-    return BY_ENGINE if cdi and version >= docker_facts.CDI_HOOK_SINCE else BY_NOTHING
+    return BY_HOOK if hook else BY_NOTHING
 
 
 class _Explainer:
@@ -352,11 +347,11 @@ class _Explainer:
         host = self.host
         version = core_text.parse_version(host.engine_version) or ()
         hook, cdi_hook = docker_facts.GPUS_PROGRAMS
-        if host.engine_cdi is False and cdi_hook in host.programs and version >= docker_facts.CDI_HOOK_SINCE:
+        if host.engine_cdi is False and cdi_hook in host.programs and version >= docker_facts.GPUS_BY_CDI_SINCE:
             return self._cdi_off(f"the GPUs of --gpus, and {hook} is not on this host")
         problem = (
             f"Docker {host.engine_version} finds no program for --gpus: neither {hook} nor, with CDI from"
-            f" {core_text.dotted(docker_facts.CDI_HOOK_SINCE)} on, {cdi_hook}"
+            f" {core_text.dotted(docker_facts.GPUS_BY_CDI_SINCE)} on, {cdi_hook}"
         )
         advice = "Install the NVIDIA Container Toolkit, and restart Docker, which searches only when it starts."
         return explain_result.failed(INJECTION, "gpus-unsupported", problem, advice)

@@ -164,7 +164,7 @@ MITIGATED = {"features.disable-cuda-compat-lib-hook": True}
 SHADOWED = {"shadowed": {"nvidia.com/gpu=0": ["/etc/cdi/a.json"]}}
 NO_CDI: dict[str, t.Any] = {"files": [], "devices": {}, "conflicts": {}, "refresh": None, "problems": []}
 BARE = engine(runtimes={}, live=None)
-DOCKER_29 = engine(version="29.0.1")
+DOCKER_29 = engine(version="29.2.0")
 PODMAN = engine(engine="podman", target="podman", version="5.5.1", runtimes={}, live=None)
 NODE = {"path": "/dev/nvidiactl", "advice": "Make it."}
 BROKEN_GPU = gpu(healthy=False, reasons=[problem("gpu-failed")])

@@ -166,11 +166,11 @@ class Docker(engines_base.EngineDefaults):
     def missed_toolkit(self, host: hostfs.HostFS, installation: engines_base.Installation, version: str | None) -> str:
         """Return why the daemon refuses ``--gpus``, empty if it does not, or if no unit restarts it.
 
-        dockerd searches these programs only when it starts (daemon/nvidia_linux.go of moby 20.10 to 28.5,
-        daemon/devices_nvidia_linux.go of 29).
+        dockerd searches these programs only when it starts (daemon/nvidia_linux.go of moby 20.10 to 28.2,
+        daemon/devices_nvidia_linux.go of 28.3 to 29.7). Its API does not say what it has found.
         """
         number = core_text.parse_version(version or "")
-        by_cdi = number is None or number >= docker_facts.CDI_HOOK_SINCE
+        by_cdi = number is None or number >= docker_facts.GPUS_BY_CDI_SINCE
         program = host.find_executable(docker_facts.GPUS_PROGRAMS if by_cdi else docker_facts.GPUS_PROGRAMS[:1])
         if installation.pid is None or installation.unit is None or program is None:
             return ""

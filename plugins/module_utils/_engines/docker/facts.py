@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import facts as engines_facts
 
-# The programs of the toolkit that `docker run --gpus` searches, and the first release that uses the second one, for CDI
-# (daemon/devices_nvidia_linux.go of moby 28.3).
+# The programs of the toolkit that `docker run --gpus` searches, and the first release that tries the second one, for
+# CDI, before the other (moby 86f122af27, daemon/devices_nvidia_linux.go of docker-v29.2.0). docker-v29.1.5 is the last
+# release that uses only the first program.
 GPUS_PROGRAMS = ("nvidia-container-runtime-hook", "nvidia-cdi-hook")
-CDI_HOOK_SINCE = (28, 3)
+GPUS_BY_CDI_SINCE = (29, 2)
 
 # `_engines/facts.py` says what "run" and "read" mean.
 FACTS = engines_facts.EngineFacts(
@@ -29,8 +30,7 @@ FACTS = engines_facts.EngineFacts(
     device_option=True,
     gpus_option=True,
     runtime_option=True,
-    # read: moby #50228.
-    gpus_by_cdi=(29,),
+    gpus_by_cdi=GPUS_BY_CDI_SINCE,
     request_advice="Create it again with `--gpus all` or `--device nvidia.com/gpu=all`.",
     runtime_advice="Create it again with `--runtime nvidia`, or with `--gpus all`.",
 )

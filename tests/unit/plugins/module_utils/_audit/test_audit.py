@@ -114,7 +114,7 @@ def test_what_switches_cdi_on(host: HostFS, flavor: str, folders: list[str] | No
         ({"engines": [containerd(version="1.6.20")], "cdi": NO_CDI}, "cdi-unsupported"),
         ({"engines": [containerd(version="unknown")]}, "cdi-unsupported"),
         ({"engines": [DOCKER_29]}, "docker-needs-cdi"),
-        ({"engines": [engine(version="28.5.2")], "cdi": NO_CDI}, "docker-needs-cdi"),
+        ({"engines": [engine(version="29.1.5")], "cdi": NO_CDI}, "docker-needs-cdi"),
         ({"engines": [DOCKER_29], "cdi": None}, "docker-needs-cdi"),
         # The host lacks PyYAML.
         ({"engines": [DOCKER_29], **UNREAD_FILE}, "docker-needs-cdi"),

@@ -127,11 +127,11 @@ WHOLE: list[tuple[str, Container, ExplainedHost, str]] = [
      HOST._replace(mountinfo=BY_CDI, engine_specifications=Specifications()), "in mode cdi."),
     ("--gpus", with_gpus(), OLD._replace(mountinfo=BY_HOOK), "through nvidia-container-runtime-hook."),
     ("--gpus with a number", with_gpus(1), OLD._replace(mountinfo=BY_HOOK), "has 1 of 2 GPUs of this host"),
-    ("--gpus of Docker 29", with_gpus(), HOST._replace(
-        engine_version="29.0.1", mountinfo=f"{BY_CDI}\n{mounts('/dev/nvidia1')}"),
+    ("--gpus of Docker 29.2", with_gpus(), HOST._replace(
+        engine_version="29.2.0", mountinfo=f"{BY_CDI}\n{mounts('/dev/nvidia1')}"),
      "has nvidia.com/gpu=all through CDI of docker."),
-    ("--gpus with CDI alone in Docker 28", with_gpus(), HOST._replace(
-        engine_version="28.5.2", programs=frozenset(("nvidia-cdi-hook",)), mountinfo=f"{BY_CDI}\n{BY_HOOK}"),
+    ("--gpus with CDI alone in Docker 29.2", with_gpus(), HOST._replace(
+        engine_version="29.2.0", programs=frozenset(("nvidia-cdi-hook",)), mountinfo=f"{BY_CDI}\n{BY_HOOK}"),
      "through CDI of docker."),
     ("--gpus with the runtime of NVIDIA", with_gpus(runtime="nvidia", program=NVIDIA),
      HOST._replace(mountinfo=BY_HOOK),
@@ -358,14 +358,15 @@ def test_nodes_of_another_option() -> None:
 @pytest.mark.parametrize(
     ("version", "programs", "cdi", "expected"),
     [
-        # daemon/nvidia_linux.go of moby 26, 28.x and v2 (29).
+        # daemon/nvidia_linux.go of moby 26, daemon/devices_nvidia_linux.go of 28.3 to 29.7.
         ("26.1.5", ("hook", "cdi"), True, "hook"),
         ("26.1.5", ("cdi",), True, "none"),
-        ("28.2.2", ("cdi",), True, "none"),
-        ("28.3.0", ("cdi",), True, "engine"),
-        ("28.5.2", ("hook", "cdi"), True, "hook"),
-        ("28.5.2", ("cdi",), True, "engine"),
-        ("28.5.2", ("cdi",), False, "none"),
+        ("28.5.2", ("cdi",), True, "none"),
+        ("29.1.5", ("hook", "cdi"), True, "hook"),
+        ("29.1.5", ("cdi",), True, "none"),
+        ("29.2.0", ("hook", "cdi"), True, "engine"),
+        ("29.2.0", ("cdi",), True, "engine"),
+        ("29.2.0", ("cdi",), False, "none"),
         ("29.7.3", ("hook", "cdi"), True, "engine"),
         ("29.7.3", ("hook", "cdi"), False, "hook"),
         ("29.7.3", ("hook",), True, "hook"),
@@ -377,7 +378,7 @@ def test_gpus_of_docker(version: str, programs: tuple[str, ...], cdi: bool | Non
     names = {"hook": "nvidia-container-runtime-hook", "cdi": "nvidia-cdi-hook"}
     host = HOST._replace(engine_version=version, programs=frozenset(names[name] for name in programs), engine_cdi=cdi)
     assert explain.docker_gpus(host, ("nvidia.com/gpu=all",)) == expected
-    if version.startswith("29") and expected == "engine":
+    if "hook" in programs and expected == "engine":
         # A device that no specification defines.
         assert explain.docker_gpus(host, ("nvidia.com/gpu=9",)) == "hook"
 

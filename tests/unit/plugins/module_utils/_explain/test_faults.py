@@ -302,7 +302,7 @@ def host_with(name: str, node: str, **facts: t.Any) -> explain_host.ExplainedHos
             {"programs": frozenset()},
             "gpus-unsupported",
         ),
-        (values.with_gpus(-1), {"engine_version": "29.0.0"}, "devices-missing"),
+        (values.with_gpus(-1), {"engine_version": "29.2.0"}, "devices-missing"),
     ],
 )
 def test_gpus_beside_a_device_without_gpus(

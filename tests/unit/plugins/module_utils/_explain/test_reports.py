@@ -494,8 +494,8 @@ def test_a_client_of_docker_without_cdi(report: Report) -> None:
     assert "client" in found["message"]
 
 
-def test_gpus_of_docker_29_without_cdi(report: Report) -> None:
-    report.docker, report.cdi = "29.0.1", False
+def test_gpus_of_docker_29_2_without_cdi(report: Report) -> None:
+    report.docker, report.cdi = "29.2.0", False
     gpus = [{"Driver": "", "Count": -1, "DeviceIDs": None, "Capabilities": [["gpu"]]}]
     report.remove("nvidia-container-runtime-hook")
     found = report.of_docker(runtime="runc", DeviceRequests=gpus)

@@ -386,10 +386,10 @@ def test_containers_are_not_stopped_for_the_option_gpus(idle: FakeDocker) -> Non
     [
         ("26.1.5", [], False),
         ("26.1.5", [CDI_HOOK], False),
-        ("28.2.2", [CDI_HOOK], False),
-        ("28.3.0", [CDI_HOOK], True),
-        ("29.0.0", [CDI_HOOK], True),
-        ("29.0.0", [HOOK, CDI_HOOK], True),
+        ("28.5.2", [CDI_HOOK], False),
+        ("29.1.5", [CDI_HOOK], False),
+        ("29.2.0", [CDI_HOOK], True),
+        ("29.2.0", [HOOK, CDI_HOOK], True),
     ],
 )
 def test_the_programs_that_a_release_searches(
