@@ -171,6 +171,8 @@ class HostFS(t.NamedTuple):
 
         It reads a kernel file only if ``path`` itself lies in /proc or /sys.
         """
+        # The kernel refuses to fill a buffer of 4 MiB or more from a file in /proc/sys (fs/proc/proc_sysctl.c).
+        limit = min(limit, UNIT_BYTES) if path.startswith("/proc/sys/") else limit
         try:
             content = (
                 self._read(path, self.resolve(path), limit) if path.startswith(_KERNEL) else self.read(path, limit)

@@ -560,3 +560,8 @@ def test_mtime(root: Path, host: HostFS) -> None:
     (root / "m/loop").symlink_to("loop")
     assert host.mtime("/m/file") == host.mtime("/m/link") == 1000.25
     assert host.mtime("/m/none") == host.mtime("/m/loop") == 0.0
+
+
+def test_reads_kernel_settings() -> None:
+    """The kernel refuses large buffers for them."""
+    assert HostFS().read_text("/proc/sys/kernel/osrelease").strip() == os.uname().release
