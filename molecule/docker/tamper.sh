@@ -40,6 +40,16 @@ END
         systemctl daemon-reload
         set --
         ;;
+    # The clock was set back after the files were written, among them the list of installed packages.
+    future)
+        echo '{"packages": []}' >/var/lib/gpufleet-nvidia/state/installed-packages.json
+        touch -d '+1 day' "$file" /var/lib/gpufleet-nvidia/state/installed-packages.json
+        set --
+        ;;
+    present)
+        rm /var/lib/gpufleet-nvidia/state/installed-packages.json
+        set --
+        ;;
     # Only the service is stopped. A request to its socket would start it.
     stop)
         systemctl stop docker.service

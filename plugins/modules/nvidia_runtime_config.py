@@ -432,12 +432,13 @@ restart_required:
     - Whether the running engine differs from the file. It is also true if this task did not change the file, for
       example because an earlier play ended before its handlers. V(false) if RV(pending_action) is null.
     - Some engines do not report their settings reliably. A containerd whose CRI does not answer cannot report them, and
-      after a reload, CRI-O reports runtimes that no pod can use. For these engines the module compares times. They
-      differ if a file was changed after the engine was started.
-    - CRI-O does not differ if a file has a new time but the same content as at the last
-      M(gpufleet.nvidia.nvidia_runtime_restart). If CRI-O was started again after that, it must also report the
-      runtimes, the default runtime, and the CDI directories of the files. The module does not detect a CRI-O that was
-      started with other files if the files were then changed back and CRI-O was reloaded.
+      after a reload, CRI-O reports runtimes that no pod can use. For these engines the module compares the files with
+      a record of the process and of the files that it was started with. The record is written by
+      M(gpufleet.nvidia.nvidia_runtime_restart), and by this module outside check mode. It does not depend on the clock.
+    - The time of a file is used only if there is no record, or if it names another process and other files. Then a file
+      that seems to be newer than the process requires one restart, which writes the record.
+    - The module does not detect a CRI-O that was started with other files if the files were then changed back and CRI-O
+      was reloaded.
   returned: success
   type: bool
   sample: true

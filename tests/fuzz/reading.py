@@ -25,7 +25,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_do
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.driver_files import cached_libraries
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.elf import minimum_size, read_elf, read_soname
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import checkpoint
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import start_time
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import started
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.source import find_parts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.unpack import (
     read_newc,
@@ -189,7 +189,7 @@ def procfs(folder: Path, files: Files, _rng: random.Random) -> None:
     lay(folder, files)
     described(folder, False, "gpus", "toolkit")
     described(folder, True, "engines")
-    start_time(HostFS(str(folder)), PID)
+    started(HostFS(str(folder)), PID)
 
 
 def procfs_seeds() -> list[Files]:

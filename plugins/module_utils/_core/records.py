@@ -25,8 +25,7 @@ if t.TYPE_CHECKING:
 STATE_DIR = "/var/lib/gpufleet-nvidia/state"
 # BACKUP_DIR is defined here and not in `apply.py`, because a task that writes nothing does not import that file.
 BACKUP_DIR = "/var/lib/gpufleet-nvidia/backups"
-# The list of packages that this collection installed. It is written when packages are installed that were missing, so
-# its time is that of the last such installation. An upgrade does not change it.
+# The list of packages that this collection installed, and the moment of the last installation of a missing one.
 INSTALLED_PACKAGES = f"{STATE_DIR}/installed-packages.json"
 # Owners of records, beside the engines and CDI, which defines its own: config.toml of the toolkit, the files of its
 # packages, and the package repository.

@@ -89,8 +89,8 @@ class LiveState(t.NamedTuple):
       not report it.
     - ``live_restore``, ``running_containers``: only for Docker, where a restart may stop containers.
     - ``runtimes_unknown``: True for a daemon that does not report its runtimes. Only ``outdated`` is known of it.
-    - ``outdated``: the process is older than a file that it reads. For a daemon that reports its runtimes: older than
-      the last file that this collection wrote.
+    - ``outdated``: a file that the process reads has changed since it was started, or may have. For a daemon that
+      reports its runtimes: a file that this collection created.
     """
 
     version: str
@@ -339,6 +339,12 @@ class Daemon(InstalledEngine, t.Protocol):
     def containers_stopped_by_restart(self, host: hostfs.HostFS, installation: Installation) -> list[str] | None:
         """Return the running containers that a restart would stop, None if the daemon does not report them."""
 
+    def applied_files(self, host: hostfs.HostFS, installation: Installation) -> list[str]:
+        """Return the files whose changes show that a running daemon is outdated; none if it reports its settings.
+
+        Raises NvidiaError if they cannot be read.
+        """
+
     def missed_toolkit(self, host: hostfs.HostFS, installation: Installation, version: str | None) -> str:
         """Return why a running daemon needs a restart after the toolkit was installed; empty if it needs none."""
 
@@ -402,6 +408,9 @@ class EngineDefaults:
 
     def containers_stopped_by_restart(self, _host: hostfs.HostFS, _installation: Installation) -> list[str] | None:
         """Return an empty list: containers keep running when the engine restarts."""
+        return []
+
+    def applied_files(self, _host: hostfs.HostFS, _installation: Installation) -> list[str]:
         return []
 
     def missed_toolkit(self, _host: hostfs.HostFS, _installation: Installation, _version: str | None) -> str:

@@ -16,8 +16,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import const
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, trusted_paths
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import applied, flavors, program_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors, program_version
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
@@ -388,7 +388,10 @@ class ConfigureEngine:
                 if changed:
                     self._write_journal(fresh)
                     backups = self._writer().apply(fresh.files)
-        return build_result(self.state, plan, changed, backups, unrecorded)
+        result = build_result(self.state, plan, changed, backups, unrecorded)
+        if result.pending_action is engines_base.Action.NONE and not check_mode:
+            self._record_inspection()
+        return result
 
     def _has_work(self, files: t.Sequence[core_plan.PlannedFile]) -> bool:
         return any(file.changed for file in files) or (self.state.removal and self._writer().has_work(files))
@@ -433,12 +436,27 @@ class ConfigureEngine:
             )
         is_current = self._runs_with_present_files()
         journal = engines_journal.JournalEntry.pending_changes(host, engine.key)
-        journal.write(engines_journal.joined(() if is_current else journal.previous_files(), steps))
-        started = processes.start_time(host, state.installation.pid)
-        if is_current and started is not None and not engine.reports_full_state:
-            # If the change is taken back, the process needs no restart although the files are newer.
-            applied = engines_journal.AppliedFiles.of(host, engine.key)
-            applied.write(started, engine.config_files(host, state.installation))
+        # The entry of earlier changes names the process that ran before them.
+        started = (None if is_current else journal.started()) or processes.started(host, state.installation.pid)
+        journal.write(engines_journal.joined(() if is_current else journal.previous_files(), steps), started)
+        if is_current and not engine.reports_full_state:
+            files = engine.applied_files(host, state.installation)
+            applied.AppliedFiles.of(host, engine.key).write(state.installation.pid, files)
+
+    def _record_inspection(self) -> None:
+        """Record a process that runs with its files, so that a later change by any program is detected."""
+        state, record = self.state, applied.AppliedFiles.of(self.host, self.state.engine.key)
+        is_known = state.engine.reports_full_state or record.is_of(state.installation.pid)
+        if is_known or state.removal or not core_records.load_records(self.host, state.engine.key):
+            return
+        # The import is needed for a new process only.
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock  # noqa: PLC0415
+
+        with lock.host_lock(self.host):
+            # Another run may have changed the files since.
+            state.observe()
+            if self._runs_with_present_files():
+                record.write(state.installation.pid, state.engine.applied_files(self.host, state.installation))
 
     def _runs_with_present_files(self) -> bool:
         """Return whether the running engine uses the present files, False if that is unknown."""

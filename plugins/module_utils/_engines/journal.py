@@ -4,8 +4,7 @@
 
 """Files that tell the next run about changes that no restart has confirmed yet, or about an interrupted restart.
 
-A JournalEntry contains the previous files, because backups may be deleted before the next run needs them. AppliedFiles
-contains digests of the files with which a daemon was started.
+A JournalEntry contains the previous files, because backups may be deleted before the next run needs them.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import json
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write, errors, json_data, record_store
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data, record_store
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 
@@ -48,11 +47,6 @@ def joined(earlier: t.Iterable[PreviousFile], later: t.Iterable[PreviousFile]) -
     return tuple(found.values())
 
 
-# Start times that differ by fewer seconds are those of the same process. They are measured in hundredths of a second,
-# but the system clock may be adjusted between two measurements.
-SAME_PROCESS_SECONDS = 1.0
-
-
 class JournalEntry(t.NamedTuple):
     """A journal entry of one engine: a file in the directory of the engine's records."""
 
@@ -79,13 +73,17 @@ class JournalEntry(t.NamedTuple):
         An unreadable entry is treated as an empty one.
         """
         try:
-            entries = json_data.check(json_data.load(self.host.read(self.path) or b"[]"), list)
-            return tuple(_decoded(entry) for entry in entries)
+            content = json_data.load(self.host.read(self.path) or b"{}")
+            return tuple(_decoded(entry) for entry in json_data.field(content, "files", list))
         except (ValueError, errors.HostError):
             return ()
 
-    def write(self, previous_files: t.Iterable[PreviousFile]) -> None:
-        """Write the entry.
+    def started(self) -> processes.Moment | None:
+        """Return when the process was started that ran before the changes of this entry, None if that is unknown."""
+        return processes.recorded_moment(self.host, self.path)
+
+    def write(self, previous_files: t.Iterable[PreviousFile], started: processes.Moment | None = None) -> None:
+        """Write the entry, with the start of the process that runs before the changes.
 
         Raises HostError if it cannot be written.
         """
@@ -97,54 +95,11 @@ class JournalEntry(t.NamedTuple):
             }
             for previous in previous_files
         ]
-        record_store.write_state(self.host, self.path, (json.dumps(entries, indent=2) + "\n").encode("utf-8"))
+        fields = {**(started._asdict() if started is not None else {}), "files": entries}
+        record_store.write_state(self.host, self.path, (json.dumps(fields, indent=2) + "\n").encode("utf-8"))
 
     def remove(self) -> None:
         record_store.remove_state(self.host, self.path)
-
-
-class AppliedFiles(t.NamedTuple):
-    """The digests of the files with which a daemon was started that does not report all of its settings."""
-
-    host: hostfs.HostFS
-    path: str
-
-    @classmethod
-    def of(cls, host: hostfs.HostFS, engine: str) -> AppliedFiles:
-        return cls(host, f"{core_records.state_dir(host, engine)}/applied-{engine}.json")
-
-    def start_of(self, files: t.Iterable[str], *, all_files: bool = True) -> float | None:
-        """Return when the recorded process started, in seconds since 1970.
-
-        Returns None if ``files`` have changed since, or if nothing is recorded. ``all_files``: the process reads no
-        other files.
-        """
-        try:
-            entry = json_data.load(self.host.read(self.path) or b"{}")
-            recorded, digests = json_data.field(entry, "files", dict), self._digests(files)
-            is_current = recorded == digests if all_files else digests.items() <= recorded.items()
-            return json_data.field(entry, "started", float) if is_current else None
-        except (ValueError, errors.HostError):
-            return None
-
-    def are_of(self, pid: int, files: t.Iterable[str], *, all_files: bool = True) -> bool | None:
-        """Return whether the process was started with ``files`` as they are now, None if that is unknown."""
-        birth, applied = processes.start_time(self.host, pid), self.start_of(files, all_files=all_files)
-        return None if birth is None or applied is None else abs(birth - applied) < SAME_PROCESS_SECONDS
-
-    def write(self, started: float, files: t.Iterable[str]) -> None:
-        """Write the entry.
-
-        Raises HostError if it cannot be written.
-        """
-        text = json.dumps({"started": started, "files": self._digests(files)}, indent=2) + "\n"
-        atomic_write.replace_file(self.host, self.path, text.encode("utf-8"), 0o600)
-
-    def remove(self) -> None:
-        atomic_write.remove_file(self.host, self.path)
-
-    def _digests(self, files: t.Iterable[str]) -> dict[str, str]:
-        return {path: core_records.digest(self.host.read(path)) for path in files}
 
 
 def _decoded(entry: t.Any) -> PreviousFile:

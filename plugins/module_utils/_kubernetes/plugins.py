@@ -56,8 +56,8 @@ _NRI_SOCKET, _TOOLKIT_PROGRAMS = "/run/nri/nri.sock", ("nvidia-toolkit", "nvidia
 # (nv_module_state_init in kernel-open/nvidia/nv.c of open-gpu-kernel-modules 580). The times of files in /sys and of
 # device nodes do not show it.
 _DRIVER_THREAD = "nv_queue"
-# The accuracy of start times in seconds.
-_ACCURACY = 1.0
+# The accuracy of start times: one second, in clock ticks.
+_ACCURACY = os.sysconf("SC_CLK_TCK")
 
 # Seconds for one socket, and for all sockets together. A plugin answers within milliseconds.
 _SOCKET_TIMEOUT, _ALL_TIMEOUT = 2.0, 6.0
@@ -191,7 +191,7 @@ def plugin_processes(host: hostfs.HostFS) -> list[Process]:
     pids = [pid for pid, name in names.items() if name == _PLUGIN_PROGRAM[:15] and processes.uid_of(host, pid) == 0]
     found = []
     for pid in sorted(pids):
-        started = processes.start_time(host, pid)
+        started = processes.start_ticks(host, pid)
         older = None if started is None or driver is None else started < driver - _ACCURACY
         found.append(Process(pid, older))
     return found
@@ -230,6 +230,6 @@ def plugin_pods(host: hostfs.HostFS) -> list[PluginPod]:
     return sorted(found)
 
 
-def _first_start(host: hostfs.HostFS, pids: t.Iterable[int]) -> float | None:
-    starts = [start for start in (processes.start_time(host, pid) for pid in pids) if start is not None]
+def _first_start(host: hostfs.HostFS, pids: t.Iterable[int]) -> int | None:
+    starts = [start for start in (processes.start_ticks(host, pid) for pid in pids) if start is not None]
     return min(starts, default=None)

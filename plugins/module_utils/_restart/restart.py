@@ -9,15 +9,14 @@ The restart methods, the health probe and the restoring of files are in the othe
 
 from __future__ import annotations
 
-import os
 import time
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import applied, program_version, validator
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import journal as engines_journal
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import program_version, validator
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import registry as engines_registry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import health as restart_health
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import methods as restart_methods
@@ -164,21 +163,14 @@ class Restart:
 
     def _may_run_new_files(self, pid: int | None) -> bool:
         """Return whether the daemon may have been started with the new files."""
-        started = processes.start_time(self.host, pid) if pid is not None else None
+        started = processes.started(self.host, pid)
         if started is None:
             return self.interrupted
-        times = [self._changed_at(file.path) for file in self.previous_files]
-        if self.interrupted:
-            # A killed task may have restored the files after a restart, but it wrote its journal before the restart.
-            times.append(self.host.mtime(self.restart_journal.path))
-        return any(changed < started for changed in times)
-
-    def _changed_at(self, path: str) -> float:
-        """Return when the file was changed or removed, in seconds since 1970."""
-        # A removal changes the modification time of the directory, which may have been removed as well.
-        while not self.host.exists(path) and path != "/":
-            path = os.path.dirname(path)
-        return self.host.mtime(path)
+        # A killed task may have restored the files after a restart, but it wrote its journal before the restart.
+        entries = [entry for entry in (self.restart_journal, self.changes_journal) if entry.exists()]
+        if not entries:
+            return bool(self.previous_files)
+        return any(entry.started() != started for entry in entries)
 
     def _failed_before(self, result: restart_health.ProbeResult) -> bool:
         """Return whether the probe failed in the same way before the restart."""
@@ -257,7 +249,7 @@ class Restart:
         """Keep the new files of an engine that the probe found unhealthy in the same way before the restart."""
         consequence = f"The probe failed in the same way before the {self.options.action}, so the new files stay."
         self.warnings.append(self._unknown_health(consequence))
-        self._remove_journals(applied=False)
+        self._remove_journals()
         return self._result("unknown")
 
     def _needs_restart(self) -> bool:
@@ -304,17 +296,19 @@ class Restart:
         return self.loop.execute(self.options.expect)
 
     def _write_journal(self) -> None:
+        # The entry of an interrupted task names the process that ran before its restart.
+        running = processes.started(self.host, self.installation.pid)
+        started = self.restart_journal.started() if self.interrupted else running
         try:
-            self.restart_journal.write(self.previous_files)
+            self.restart_journal.write(self.previous_files, started)
         except errors.HostError as error:
             self.warnings.append(f"The next run cannot complete this restart if it is interrupted: {error}")
 
-    def _remove_journals(self, applied: bool = True) -> None:
-        """Remove the journal entries of this restart; ``applied`` if the daemon is known to work with its files."""
+    def _remove_journals(self) -> None:
+        """Remove the journal entries of this restart, and record the files with which the daemon runs."""
         self.rollback.discard()
         try:
-            if applied:
-                self._record_applied_files()
+            self._record_applied_files()
             self.changes_journal.remove()
             self.restart_journal.remove()
         except errors.NvidiaError as error:
@@ -322,16 +316,19 @@ class Restart:
 
     def _record_applied_files(self) -> None:
         """Record the files with which a daemon was started that does not report its settings. Raises HostError."""
-        applied = engines_journal.AppliedFiles.of(self.host, self.engine.key)
-        installation = self.probe.inspect()
-        live = (
-            self.engine.live(self.host, installation) if core_records.load_records(self.host, self.engine.key) else None
-        )
-        started = processes.start_time(self.host, installation.pid) if installation.pid is not None else None
-        if started is None or live is None or not live.runtimes_unknown or live.outdated:
-            applied.remove()
+        record, installation = applied.AppliedFiles.of(self.host, self.engine.key), self.probe.inspect()
+        pid, files = installation.pid, self.engine.applied_files(self.host, installation)
+        is_needed = bool(core_records.load_records(self.host, self.engine.key))
+        if self.loop.attempts:
+            # Without a record, a file with a wrong time would require a restart again and again.
+            is_needed = is_needed or (pid is not None and processes.changed_since_start(self.host, pid, files))
+        elif is_needed:
+            live = self.engine.live(self.host, installation)
+            is_needed = live is not None and not live.outdated
+        if is_needed and not self.engine.reports_full_state:
+            record.write(pid, files)
         else:
-            applied.write(started, self.engine.config_files(self.host, installation))
+            record.remove()
 
     # -- the previous files --------------------------------------------------------------------------------------
 
@@ -357,7 +354,7 @@ class Restart:
             if not self.previous_files and self._failed_before(result):
                 # No file was changed, and the probe failed in the same way before. A later task must not treat this
                 # restart as interrupted.
-                self._remove_journals(applied=False)
+                self._remove_journals()
             message += f" There are no previous files to restore. {self._status_advice()}."
             self._fail(message, "unknown", self._journal_tail())
         message = self._restore_files(message, "unknown")
@@ -407,7 +404,7 @@ class Restart:
         if self._failed_before(result):
             # The daemon was restarted with the previous files. If the journal stayed, the next task would ignore its
             # probe result from before the restart.
-            self._remove_journals(applied=False)
+            self._remove_journals()
             message += f" The health of {name} cannot be determined: {result.reasons}."
         else:
             message += f" {name} does not work with them either: {result.reasons}. Manual intervention is needed."

@@ -18,7 +18,7 @@ import struct
 import time
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
 # systemd's own hierarchy on cgroup v2, on v1, and on both at once.
@@ -27,6 +27,8 @@ _HIERARCHIES = ("/sys/fs/cgroup", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unif
 _SLICES = ("/*.slice", "/*.slice/*.slice")
 # Index of the start time in /proc/PID/stat after the process name, which may contain any character (proc(5)).
 _STARTED = 19
+# A new one at each boot (random(4)).
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # The maximum number of processes that are searched by name.
 _MAX_PROCESSES = 65536
 
@@ -87,13 +89,50 @@ def uid_of(host: hostfs.HostFS, pid: int | str) -> int | None:
     return None
 
 
-def start_time(host: hostfs.HostFS, pid: int) -> float | None:
-    """Return the start time of a process in seconds since 1970, to about 0.01 s; None if it is unknown."""
-    columns = host.read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    if len(columns) <= _STARTED or not columns[_STARTED].isdecimal():
+class Moment(t.NamedTuple):
+    """A moment that a change of the clock does not move: the ID of the boot, and clock ticks since the boot."""
+
+    boot: str
+    ticks: int
+
+    @classmethod
+    def of(cls, fields: t.Any) -> Moment:
+        """Return the moment in a record. Raises ValueError if there is none."""
+        return cls(json_data.field(fields, "boot", str), json_data.field(fields, "ticks", int))
+
+    def is_after(self, other: Moment | None) -> bool:
+        """Return whether this moment is later in the same boot."""
+        return other is not None and self.boot == other.boot and self.ticks > other.ticks
+
+    @classmethod
+    def in_this_boot(cls, host: hostfs.HostFS, ticks: int | None) -> Moment | None:
+        """Return the moment ``ticks`` after the last boot; None if the boot or ``ticks`` is unknown."""
+        boot = host.read_text(_BOOT_ID).strip()
+        return cls(boot, ticks) if boot and ticks is not None else None
+
+
+def now(host: hostfs.HostFS) -> Moment | None:
+    """Return the present moment, None if the boot is unknown."""
+    return Moment.in_this_boot(host, int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")))
+
+
+def recorded_moment(host: hostfs.HostFS, path: str) -> Moment | None:
+    """Return the moment in the record ``path``, None if there is none."""
+    try:
+        return Moment.of(json_data.load(host.read(path) or b"{}"))
+    except (ValueError, errors.HostError):
         return None
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(columns[_STARTED]) / os.sysconf("SC_CLK_TCK")
-    return time.time() - age
+
+
+def start_ticks(host: hostfs.HostFS, pid: int) -> int | None:
+    """Return when a process was started, in clock ticks since the boot; None if that is unknown."""
+    columns = host.read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return int(columns[_STARTED]) if len(columns) > _STARTED and columns[_STARTED].isdecimal() else None
+
+
+def started(host: hostfs.HostFS, pid: int | None) -> Moment | None:
+    """Return when a process was started, None if that is unknown."""
+    return None if pid is None else Moment.in_this_boot(host, start_ticks(host, pid))
 
 
 def with_flags(host: hostfs.HostFS, unit: systemd_units.Unit | None, program: str) -> systemd_units.Unit | None:
@@ -104,9 +143,15 @@ def with_flags(host: hostfs.HostFS, unit: systemd_units.Unit | None, program: st
 
 
 def changed_since_start(host: hostfs.HostFS, pid: int, paths: t.Iterable[str]) -> bool:
-    """Return whether any of ``paths`` changed after the process started."""
-    started = start_time(host, pid)
-    return started is not None and any(host.mtime(path) > started for path in paths)
+    """Return whether any of ``paths`` has a later time than the start of the process.
+
+    The clock may have been changed since, so the answer proves nothing.
+    """
+    ticks = start_ticks(host, pid)
+    if ticks is None:
+        return False
+    start = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+    return any(host.mtime(path) > start for path in paths)
 
 
 def _slice_path(name: str) -> str:

@@ -18,8 +18,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import const
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import applied, key_names, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import key_names, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import plan as containerd_plan
@@ -107,7 +107,7 @@ class Containerd(toml_plan.TomlEngine):
 
         status = cri.runtime_config(host.real_path(installation.socket))
         if status is None:
-            # A failed or disabled CRI reports nothing, so only the age of the process can be compared with the files.
+            # A failed or disabled CRI reports nothing, so only the files themselves can be compared.
             outdated = self._is_outdated(host, installation.pid, self._paths(host, installation))
             return engines_base.LiveState("", {}, "", runtimes_unknown=True, outdated=outdated)
         runtimes = toml_plan.lookup(status, ("containerd", "runtimes"))
@@ -131,23 +131,25 @@ class Containerd(toml_plan.TomlEngine):
         )
 
     def _is_outdated(self, host: hostfs.HostFS, pid: int, paths: t.Sequence[str]) -> bool:
-        """Return whether files changed after the process started, and not back to what it started with."""
-        if not processes.changed_since_start(host, pid, paths):
+        """Return whether files have changed since the process was started; if that is unknown, by their times."""
+        if not paths:
             return False
-        # Imported here because only a file that is newer than the process needs it.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
-            journal as engines_journal,
-        )
-
-        return not engines_journal.AppliedFiles.of(host, self.key).are_of(pid, paths, all_files=False)
+        found = applied.AppliedFiles.of(host, self.key).compare(pid, paths, all_files=False)
+        if found is applied.Finding.UNKNOWN:
+            return processes.changed_since_start(host, pid, paths)
+        return found is applied.Finding.OUTDATED
 
     def _own_unchanged_files(self, host: hostfs.HostFS) -> list[str]:
         """Return the files that this collection created and that have not changed since.
 
-        A snapshot contains settings that the CRI does not report, so the age of these files is compared instead.
+        A snapshot contains settings that the CRI does not report, so these files are compared instead.
         """
         created = [record for record in core_records.load_records(host, self.key) if record.created]
         return [record.path for record in created if core_records.digest(host.read(record.path)) in record.written]
+
+    def applied_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
+        recorded = [record.path for record in core_records.load_records(host, self.key)]
+        return list(dict.fromkeys([*self._paths(host, installation), *recorded]))
 
     def _paths(self, host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
         try:

@@ -18,8 +18,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import const
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document, toml_parser
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import applied, nvidia_files, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files, toml_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import hook
@@ -60,10 +60,10 @@ class Crio(toml_plan.TomlEngine):
         return crio_config.with_variables(toml_plan.TomlEngine.with_all_flags(unit))
 
     def live(self, host: hostfs.HostFS, installation: engines_base.Installation) -> engines_base.LiveState | None:
-        """Return only whether the process is older than its files.
+        """Return only whether a file has changed since the process was started.
 
         The CRI of CRI-O does not report runtimes, and after a reload CRI-O reports settings that no pod can use yet. So
-        its report is only used for files with which a health check of CRI-O succeeded before.
+        its report only shows that it does not use its files.
         """
         if installation.pid is None:
             return None
@@ -71,26 +71,19 @@ class Crio(toml_plan.TomlEngine):
         return engines_base.LiveState("", {}, "", runtimes_unknown=True, outdated=outdated)
 
     def _outdated(self, host: hostfs.HostFS, installation: engines_base.Installation, pid: int) -> bool:
+        found = applied.AppliedFiles.of(host, self.key).compare(pid, self.applied_files(host, installation))
+        if found in (applied.Finding.CURRENT, applied.Finding.OUTDATED):
+            return found is applied.Finding.OUTDATED
         # The parent directory changes when a hook directory is created in it.
-        hook_dir_parents = [
-            posixpath.dirname(folder) for folder in nvidia_files.HOOK_FOLDERS if _created_hook_dir(host, folder)
-        ]
-        if processes.changed_since_start(host, pid, _existing_paths(host, hook_dir_parents)):
-            return True
-        if not processes.changed_since_start(host, pid, _existing_paths(host, _config_paths(host, installation))):
+        hook_dir_parents = [posixpath.dirname(folder) for folder in _created_hook_dirs(host)]
+        paths = _existing_paths(host, [*hook_dir_parents, *_config_paths(host, installation)])
+        if not processes.changed_since_start(host, pid, paths):
             return False
-        # Imported here because only a file that is newer than the process needs it.
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import (  # noqa: PLC0415
-            journal as engines_journal,
-        )
-
-        applied = engines_journal.AppliedFiles.of(host, self.key)
-        same = applied.are_of(pid, self.config_files(host, installation))
         # A later process may have started with other files that were changed back since.
-        return same is None or not (same or self._reports_files(host, installation))
+        return found is applied.Finding.UNKNOWN or self._reports_other_files(host, installation)
 
-    def _reports_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> bool:
-        """Return whether the running CRI-O reports the runtimes, default and CDI directories of its files."""
+    def _reports_other_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> bool:
+        """Return whether the running CRI-O reports other runtimes, default or CDI directories than its files have."""
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import unix_socket  # noqa: PLC0415
 
         try:
@@ -98,7 +91,7 @@ class Crio(toml_plan.TomlEngine):
             answer = unix_socket.http_request(host.real_path(installation.socket), "GET", "/config")
             reported = toml_document.TomlDocument.from_bytes(installation.socket, answer.body).data
             files = crio_config.CrioFiles.of(engines_base.HostFiles(host, self.key).as_configured(installation, None))
-            return answer.status == _OK and files.matches_report(reported)
+            return answer.status == _OK and not files.matches_report(reported)
         except (OSError, ValueError, errors.NvidiaError):
             return False
 
@@ -166,6 +159,9 @@ class Crio(toml_plan.TomlEngine):
     def config_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
         directory = crio_config.config_dir(installation.unit)
         return [installation.config_path, *(host.walk(directory) if directory else [])]
+
+    def applied_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> list[str]:
+        return [*self.config_files(host, installation), *_created_hook_dirs(host)]
 
     # -- the program ---------------------------------------------------------------------------------------------
 
@@ -278,13 +274,16 @@ def _existing_paths(host: hostfs.HostFS, paths: list[str]) -> list[str]:
     return [path if host.exists(path) else posixpath.dirname(path) for path in paths]
 
 
-def _created_hook_dir(host: hostfs.HostFS, folder: str) -> bool:
-    """Return whether this collection created a hook directory. A CRI-O that was started before does not watch it."""
-    with contextlib.suppress(errors.HostError):
-        real = host.resolve(folder)
-        record = core_records.load_record(host, "crio", f"{real}/{nvidia_files.HOOK_NAME}")
-        return record is not None and real in record.created_directories
-    return False
+def _created_hook_dirs(host: hostfs.HostFS) -> list[str]:
+    """Return the hook directories that this collection created. A CRI-O that was started before does not watch them."""
+    found = []
+    for folder in nvidia_files.HOOK_FOLDERS:
+        with contextlib.suppress(errors.HostError):
+            real = host.resolve(folder)
+            record = core_records.load_record(host, "crio", f"{real}/{nvidia_files.HOOK_NAME}")
+            if record is not None and real in record.created_directories:
+                found.append(folder)
+    return found
 
 
 CRIO = Crio()

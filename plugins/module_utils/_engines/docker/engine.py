@@ -174,8 +174,9 @@ class Docker(engines_base.EngineDefaults):
         program = host.find_executable(docker_facts.GPUS_PROGRAMS if by_cdi else docker_facts.GPUS_PROGRAMS[:1])
         if installation.pid is None or installation.unit is None or program is None:
             return ""
-        installed = [core_records.INSTALLED_PACKAGES]
-        if host.will_be_new(program) or processes.changed_since_start(host, installation.pid, installed):
+        installed = processes.recorded_moment(host, core_records.INSTALLED_PACKAGES)
+        started = processes.started(host, installation.pid)
+        if host.will_be_new(program) or (installed is not None and installed.is_after(started)):
             return f"{self.name} was started before the NVIDIA Container Toolkit was installed, so it refuses --gpus"
         return ""
 

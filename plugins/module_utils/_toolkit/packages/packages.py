@@ -23,7 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import (
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import records as core_records
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers, processes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import constants as toolkit_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import repository as toolkit_repository
@@ -129,14 +129,12 @@ def recorded_packages(host: hostfs.HostFS) -> tuple[str, ...]:
 def record_packages(host: hostfs.HostFS, names: t.Collection[str], *, renew: bool) -> bytes | None:
     """Write ``names`` to the list before a change installs them. Returns the previous list for restore_packages().
 
-    With ``renew``, the list gets a new time even if it has these names already.
+    With ``renew``, the list gets the present moment as that of the last installation.
     """
     before = host.read(INSTALLED)
-    content = (json.dumps({"packages": sorted(names)}) + "\n").encode("ascii")
-    if renew:
-        record_store.write_state(host, INSTALLED, content)
-    else:
-        restore_packages(host, content)
+    moment = processes.now(host) if renew else processes.recorded_moment(host, INSTALLED)
+    fields = {"packages": sorted(names), **(moment._asdict() if moment is not None else {})}
+    restore_packages(host, (json.dumps(fields) + "\n").encode("ascii"))
     return before
 
 

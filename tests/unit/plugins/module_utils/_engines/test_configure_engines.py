@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 import typing as t
 
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.applied import AppliedFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, LiveState
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import (
     ConfigureEngine,
@@ -29,6 +29,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import EngineTree
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_containerd import Host
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.process_starts import write_start
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -404,11 +405,22 @@ def test_no_restart_after_a_change_was_taken_back(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(processes, "find_process", lambda *_arguments: 7)
     monkeypatch.setattr(cri, "runtime_config", lambda _path: reported)
     monkeypatch.setattr(cri, "version", lambda _path: "1.7.24")
-    started = [time.time()]
-    monkeypatch.setattr(processes, "start_time", lambda *_arguments: started[0])
+    write_start(tmp_path, 7, 100)
     tree.live = True
+    record = AppliedFiles.of(HostFS(str(tmp_path)), "containerd")
+    # Without a record, a file with a later time may have been changed after the start.
+    for path in (MAIN, DROP_IN):
+        os.utime(tmp_path / path, (2**31, 2**31))
+    assert tree.present(config_mode="drop_in").pending_action is Action.RESTART
     for path in (MAIN, DROP_IN):
         os.utime(tmp_path / path, (1, 1))
+    assert tree.present(config_mode="drop_in", check_mode=True).pending_action is Action.NONE
+    assert record.read() is None
+    assert tree.present(config_mode="drop_in").pending_action is Action.NONE
+    # The inspection has recorded the process, so times do not matter any more.
+    assert record.is_of(7)
+    for path in (MAIN, DROP_IN):
+        os.utime(tmp_path / path, (2**31, 2**31))
     assert tree.present(config_mode="drop_in").pending_action is Action.NONE
     assert tree.present(config_mode="drop_in", set_as_default=True).pending_action is Action.RESTART
     tree.present(config_mode="drop_in", set_as_default=False)
@@ -416,6 +428,9 @@ def test_no_restart_after_a_change_was_taken_back(tmp_path: Path, monkeypatch: p
         os.utime(tmp_path / path, (2**31, 2**31))
     taken_back = tree.present(config_mode="drop_in", set_as_default=False)
     assert (taken_back.changed, taken_back.pending_action) == (False, Action.NONE)
-    # Nothing is known about another process.
-    started[0] -= 60
+    # A process that was started later has read the same files, whatever their times are.
+    write_start(tmp_path, 7, 200)
+    assert tree.present(config_mode="drop_in", set_as_default=False).pending_action is Action.NONE
+    # Nothing is known about an earlier process.
+    write_start(tmp_path, 7, 60)
     assert tree.present(config_mode="drop_in", set_as_default=False).pending_action is Action.RESTART

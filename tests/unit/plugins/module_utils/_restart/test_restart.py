@@ -6,27 +6,27 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 import typing as t
 
 import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, atomic_write
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.applied import AppliedFiles, Finding
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import AppliedFiles
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import JournalEntry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart as restart_restart
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health import (
     Expectation,
     HealthProbe,
     ProbeResult,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import Restart, RestartOptions
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.restart import RestartOptions
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import CONTROL_GROUP, PID
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_systemd import FILE, FakeSystemd
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.process_starts import write_start
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.restarts import (
-    JOURNAL,
     NVIDIA,
     OLD,
     STATE,
@@ -37,10 +37,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.restarts import (
     restart,
     state_files,
 )
-
-if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Engine, Installation, LiveState
 
 # -- the new files ---------------------------------------------------------------------------------------------------
 
@@ -96,28 +92,32 @@ def test_refuses_an_offline_tree(systemd: FakeSystemd) -> None:
 def test_records_applied_files_of_a_daemon_that_does_not_report_them(
     systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host, live = systemd.docker.host, DOCKER.live
-
-    def silent(_engine: Engine, host: HostFS, installation: Installation) -> LiveState | None:
-        state = live(host, installation)
-        return None if state is None else state._replace(runtimes_unknown=True)
-
+    host = systemd.docker.host
     restart(systemd, rollback=configure(systemd))
     assert state_files(systemd) == ["docker"]
     # The class is patched, not the instance DOCKER, which later tests share: after a patch of the instance, monkeypatch
     # would leave the method as an attribute of the instance.
-    monkeypatch.setattr(type(DOCKER), "live", silent)
-    monkeypatch.setattr(processes, "start_time", lambda _host, _pid: 5.0)
+    monkeypatch.setattr(type(DOCKER), "reports_full_state", False)
+    monkeypatch.setattr(type(DOCKER), "applied_files", type(DOCKER).config_files)
+    _started(systemd, 5)
     restart(systemd)
     assert state_files(systemd) == ["applied", "docker"]
-    note = AppliedFiles.of(host, "docker")
-    assert note.start_of([FILE]) == 5.0
+    record = AppliedFiles.of(host, "docker")
+    assert record.compare(PID, [FILE]) is Finding.CURRENT
     systemd.docker.write(FILE, systemd.text + "\n")
-    assert note.start_of([FILE]) is None
+    assert record.compare(PID, [FILE]) is Finding.OUTDATED
+    # A restart whose health is unknown still is one.
+    failure(systemd, socket=OTHER, allow_disruption=True, retries=0)
+    assert record.compare(PID, [FILE]) is Finding.CURRENT
     # The file with the digests is removed with the last record.
     remove(systemd)
+    os.utime(str(systemd.docker.path(FILE)), (1, 1))
     restart(systemd)
     assert state_files(systemd) == []
+    # But a file with a wrong time must not require a restart again and again.
+    os.utime(str(systemd.docker.path(FILE)), (2**31, 2**31))
+    restart(systemd)
+    assert state_files(systemd) == ["applied"]
 
 
 # -- changes by other programs ---------------------------------------------------------------------------------------
@@ -255,39 +255,31 @@ def test_final_failures_with_different_causes_are_different(
         assert systemd.text == OLD
 
 
-def test_does_not_record_applied_files_of_unknown_health(systemd: FakeSystemd, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded: list[int] = []
-    monkeypatch.setattr(Restart, "_record_applied_files", lambda _restart: recorded.append(1))
-    restart(systemd, **on_other_socket(systemd))
-    assert recorded == []
-    restart(systemd)
-    assert recorded == [1]
-
-
 def _stopped(systemd: FakeSystemd) -> None:
     systemd.active, systemd.detail = "inactive", "dead"
     systemd.docker.write(CONTROL_GROUP, "")
 
 
 def _started(systemd: FakeSystemd, ticks: int) -> None:
-    systemd.docker.write(f"/proc/{PID}/stat", f"{PID} (dockerd) {' 0' * 19} {ticks} 0\n")
+    write_start(systemd.docker.root, PID, ticks)
 
 
 def _started_since(systemd: FakeSystemd) -> None:
-    _started(systemd, int((time.clock_gettime(time.CLOCK_BOOTTIME) + 1) * os.sysconf("SC_CLK_TCK")))
+    """The daemon was started again after the files were written, whatever their times are."""
+    os.utime(str(systemd.docker.path(FILE)), (2**31, 2**31))
+    _started(systemd, 7)
 
 
 def _interrupted(systemd: FakeSystemd) -> None:
     """Leave the journal of an interrupted run. Without _started(), the start time of the daemon is unknown."""
-    systemd.docker.write(JOURNAL, "[]")
+    host = systemd.docker.host
+    JournalEntry.restart_in_progress(host, "docker").write((), processes.started(host, PID))
 
 
 def _interrupted_after_the_restart(systemd: FakeSystemd) -> None:
     """The daemon was restarted after the interrupted run, and then the files were written once more."""
-    _started_since(systemd)
     _interrupted(systemd)
-    later = time.time() + 100
-    os.utime(str(systemd.docker.path(FILE)), (later, later))
+    _started_since(systemd)
 
 
 @pytest.mark.parametrize("change", [_stopped, _started_since, _interrupted, _interrupted_after_the_restart])
@@ -304,8 +296,9 @@ def test_compares_only_with_a_daemon_that_runs_with_the_previous_files(
 @pytest.mark.parametrize("action", ["restart", "reload"])
 def test_a_run_that_was_interrupted_before_its_restart_allows_the_comparison(systemd: FakeSystemd, action: str) -> None:
     """An interrupted reload does not allow it, because this run cannot detect whether the daemon was reloaded."""
+    _started(systemd, 5)
     options = on_other_socket(systemd, action=action)
-    _started(systemd, 0)
+    os.utime(str(systemd.docker.path(FILE)), (1, 1))
     _interrupted(systemd)
     if action == "restart":
         assert restart(systemd, **options).state == "unknown"
@@ -320,9 +313,9 @@ def test_compares_if_the_file_was_removed_with_its_directory(systemd: FakeSystem
     systemd.docker.path("/etc/docker").rmdir()
     configure(systemd)
     restart(systemd)
+    _started(systemd, 5)
     changes = remove(systemd)
     assert not systemd.docker.path("/etc/docker").exists()
-    _started(systemd, 0)
     assert restart(systemd, socket=OTHER, allow_disruption=True, rollback=changes).state == "unknown"
     assert not systemd.docker.path("/etc/docker").exists()
 

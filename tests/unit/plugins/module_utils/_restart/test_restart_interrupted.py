@@ -58,7 +58,7 @@ def test_the_next_run_completes_a_killed_restart(systemd: FakeSystemd) -> None:
     kill(systemd, rollback=changes)
     assert "nvidia" in systemd.text
     assert state_files(systemd) == ["changes", "docker", "restart"]
-    entries = json.loads(systemd.docker.path(JOURNAL).read_text())
+    entries = json.loads(systemd.docker.path(JOURNAL).read_text())["files"]
     assert [entry["written"] for entry in entries] == [digest(systemd.text.encode())]
     # The next run has changed nothing, so it has no files to roll back. The backup is not needed either.
     systemd.docker.path(str(changes[0].backup)).unlink()
@@ -172,9 +172,15 @@ _ENTRY = '{"path": %s, "content": %s, "record": null, "written": %s}'
 @pytest.mark.parametrize(
     "content",
     [
-        *["", "{", "[1]", '[{"path": 5}]', "[{}]", "null"],
-        *[f"[{_ENTRY % entry}]" for entry in (("5", "null", "null"), ('"x"', "null", "null"), ('"/x"', "5", "null"))],
-        *[f"[{_ENTRY % entry}]" for entry in (('"/x"', '"*"', "null"), ('"/x"', "null", "5"))],
+        *["", "{", "[1]", "{}", "null", '{"files": 1}'],
+        *[f'{{"files": [{entry}]}}' for entry in ("1", "{}", '{"path": 5}')],
+        *[
+            f'{{"files": [{_ENTRY % entry}]}}'
+            for entry in (
+                *[("5", "null", "null"), ('"x"', "null", "null"), ('"/x"', "5", "null")],
+                *[('"/x"', '"*"', "null"), ('"/x"', "null", "5")],
+            )
+        ],
     ],
 )
 def test_ignores_a_damaged_journal(systemd: FakeSystemd, content: str) -> None:

@@ -23,10 +23,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import pr
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import (
     changed_since_start,
     find_process,
+    now,
     peer_pid,
     runs_program,
     send_sighup,
-    start_time,
+    start_ticks,
+    started,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit, load_unit
 
@@ -128,27 +130,33 @@ def test_finds_nothing_offline_or_without_a_unit(tmp_path: Path) -> None:
     assert find_process(host(tmp_path, groups), None, "containerd") is None
 
 
-# -- start_time ------------------------------------------------------------------------------------------------------
+# -- moments ---------------------------------------------------------------------------------------------------------
 
 
-def test_start_time_of_a_new_process() -> None:
-    before = time.time()
+def test_start_of_a_new_process() -> None:
+    before = now(HostFS())
     child = os.fork()
     if child == 0:
         time.sleep(20)
         os._exit(0)
     try:
-        birth = start_time(HostFS(), child)
+        birth = started(HostFS(), child)
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
+    after = now(HostFS())
+    assert before is not None
     assert birth is not None
+    assert after is not None
+    assert before.boot == birth.boot == after.boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     # The kernel counts hundredths.
-    assert before - 0.05 <= birth <= time.time() + 0.05
+    assert before.ticks - 5 <= birth.ticks <= after.ticks + 5
 
 
 def test_changed_since_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systemd_processes, "start_time", lambda _host, _pid: 1000.0)
+    boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    ticks = int((1000.0 - boot) * os.sysconf("SC_CLK_TCK"))
+    monkeypatch.setattr(systemd_processes, "start_ticks", lambda _host, _pid: ticks)
     tree = HostFS(str(tmp_path))
     for name, changed in (("older", 999.0), ("younger", 1000.5)):
         put(tmp_path, name, "")
@@ -156,28 +164,25 @@ def test_changed_since_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not changed_since_start(tree, 7, ["/older", "/none"])
     assert changed_since_start(tree, 7, ["/older", "/younger"])
     assert not changed_since_start(tree, 7, [])
-    monkeypatch.setattr(systemd_processes, "start_time", lambda _host, _pid: None)
+    monkeypatch.setattr(systemd_processes, "start_ticks", lambda _host, _pid: None)
     assert not changed_since_start(tree, 7, ["/younger"])
 
 
-def test_start_time_with_brackets_in_the_name(tmp_path: Path) -> None:
+def test_start_with_brackets_in_the_name(tmp_path: Path) -> None:
     """The name ends with the last bracket (proc(5))."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
-    begun = int((uptime - 5) * ticks)
-    columns = ["S", "1", *["0"] * 17, str(begun), "99", "98"]
+    columns = ["S", "1", *["0"] * 17, "4711", "99", "98"]
     put(tmp_path, "proc/7/stat", f"7 (a) b (c 1 2) {' '.join(columns)}\n")
-    birth = start_time(HostFS(str(tmp_path)), 7)
-    assert birth is not None
-    assert abs(time.time() - 5 - birth) < 1
+    assert start_ticks(HostFS(str(tmp_path)), 7) == 4711
+    # The boot is unknown.
+    assert started(HostFS(str(tmp_path)), 7) is None
 
 
 @pytest.mark.parametrize("text", [None, "", "7 (x)", "7 (x) S 1 2"])
-def test_no_start_time_of_an_ended_process(tmp_path: Path, text: str | None) -> None:
+def test_no_start_of_an_ended_process(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         put(tmp_path, "proc/7/stat", text)
     tree = HostFS(str(tmp_path))
-    assert start_time(tree, 7) is None
+    assert start_ticks(tree, 7) is None
     assert not changed_since_start(tree, 7, ["/proc/7/stat"])
 
 

@@ -17,17 +17,18 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.constants im
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.plan import PlannedFile
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.applied import AppliedFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, HostFiles, LiveState
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure import ConfigureEngine, Options
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio.engine import CRIO
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import AppliedFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import start_time as process_start
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import start_ticks
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.units import Unit
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.engine_trees import NVIDIA, EngineTree
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_crio import DROP_IN, FOLDER, MAIN, PACKAGED
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_files import FakeFiles
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.process_starts import write_start
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.serving import serving, short_folder
 
 if t.TYPE_CHECKING:
@@ -256,30 +257,38 @@ def test_change_in_another_directory(running: Tree) -> None:
     assert is_outdated(running)
 
 
-def record_applied(running: Tree, started: float | None = None) -> AppliedFiles:
-    """Record the process and its files, as a restart does."""
+def record_applied(running: Tree, earlier: bool = False) -> AppliedFiles:
+    """Record the process and its files, as a restart does. ``earlier``: CRI-O was started again since."""
     installation = CRIO.inspect(running.host)
     applied = AppliedFiles.of(running.host, "crio")
-    running.write(applied.path)
-    start = process_start(running.host, installation.pid or 0) if started is None else started
-    assert start is not None
-    applied.write(start, CRIO.config_files(running.host, installation))
+    write_start(running.root, PID, ticks(running) - 1000 * earlier)
+    applied.write(PID, CRIO.applied_files(running.host, installation))
+    write_start(running.root, PID, ticks(running) + 1000 * earlier)
     return applied
+
+
+def ticks(running: Tree) -> int:
+    found = start_ticks(running.host, PID)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("path", [MAIN, PACKAGED, FOLDER])
 def test_touched_file_equals_the_applied_one(running: Tree, path: str) -> None:
     record_applied(running)
-    os.utime(running.root / path[1:])
+    os.utime(running.root / path[1:], (2**31, 2**31))
     assert not is_outdated(running)
     running.write(PACKAGED, "[crio.runtime]\n")
+    os.utime(running.root / PACKAGED[1:], (1, 1))
     assert is_outdated(running)
 
 
 @pytest.mark.parametrize("change", ["another process", "a new file", "a missing file", "damaged"])
 def test_record_of_another_process_or_other_files(running: Tree, change: str) -> None:
-    applied = record_applied(running, time.time() - 3000 if change == "another process" else None)
+    applied = record_applied(running)
     os.utime(running.root / MAIN[1:])
+    if change == "another process":
+        write_start(running.root, PID, ticks(running) - 1)
     if change == "a new file":
         running.write(f"{FOLDER}/20-new.conf")
     if change == "a missing file":
@@ -311,10 +320,11 @@ log_dir = "/var/log/crio/pods"
     ("answer", "outdated"),
     [
         (REPORTED, False),
-        ("", True),
-        ("HTTP/1.0 404 Not Found\r\n\r\n", True),
-        (REPORTED.replace("200 OK", "500 Error"), True),
-        (REPORTED.replace("[crio]", "[crio"), True),
+        # Without a usable report, the record says that CRI-O was started with the files.
+        ("", False),
+        ("HTTP/1.0 404 Not Found\r\n\r\n", False),
+        (REPORTED.replace("200 OK", "500 Error"), False),
+        (REPORTED.replace("[crio]", "[crio"), False),
         ("HTTP/1.0 200 OK\r\n\r\n[crio.runtime]\nruntimes = 1\n", True),
         (REPORTED.replace('default_runtime = "crun"', 'default_runtime = "runc"'), True),
         (REPORTED.replace("/crio/conmon", "/conmon"), True),
@@ -326,15 +336,15 @@ def test_later_process_reports_the_applied_files(answer: str, outdated: bool) ->
     """After a reboot, or a restart by another tool, a touched file alone does not require a restart."""
     with short_folder() as root:
         tree = set_up(Tree(root, "crio"))
-        record_applied(tree, time.time() - 3000)
-        os.utime(root / PACKAGED[1:])
-        assert is_outdated(tree)
+        record_applied(tree, earlier=True)
+        os.utime(root / PACKAGED[1:], (2**31, 2**31))
+        assert not is_outdated(tree)
         path = root / "var/run/crio/crio.sock"
         path.parent.mkdir(parents=True)
         handler = type("Handler", (Reporting,), {"answer": answer.encode()})
         with serving(socketserver.UnixStreamServer(str(path), handler), path):
             assert is_outdated(tree) is outdated
-            # The report is not used for other files: after a reload, no pod could use them.
+            # The report does not show that other files are used: after a reload, no pod could use them.
             tree.write(PACKAGED, CONFIGURATION + "\n")
             assert is_outdated(tree)
 

@@ -17,7 +17,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.configure
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER, DOCKER_SNAP
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.info import describe_engines
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.request import RuntimeRequest
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import (
     CONTROL_GROUP,
     PID,
@@ -26,6 +25,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import (
     FakeDocker,
     docker_host,
 )
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.process_starts import write_start
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -335,19 +335,24 @@ def test_snap_file_and_socket(snap: FakeDocker) -> None:
 
 HOOK, CDI_HOOK = "/usr/bin/nvidia-container-runtime-hook", "/usr/bin/nvidia-cdi-hook"
 LIST = "/var/lib/gpufleet-nvidia/state/installed-packages.json"
-STARTED = 1_000_000.0
+STARTED = 100
+
+
+def install(docker: FakeDocker, ticks: int, boot: str = "this-boot") -> None:
+    """Write when the packages were installed. The time of the list does not matter."""
+    docker.write(LIST, json.dumps({"packages": [], "boot": boot, "ticks": ticks}))
+    os.utime(docker.path(LIST), (2**31, 2**31))
 
 
 @pytest.fixture
-def idle(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[FakeDocker]:
+def idle(docker: FakeDocker) -> t.Iterator[FakeDocker]:
     """A Docker without containers that was started before the toolkit was installed."""
-    monkeypatch.setattr(processes, "start_time", lambda _host, _pid: STARTED)
     docker.runs()
+    write_start(docker.root, PID, STARTED)
     docker.info.update({"ContainersRunning": 0, "LiveRestoreEnabled": False, "CDISpecDirs": []})
     docker.write(NVIDIA, mode=0o755)
     docker.write(HOOK, mode=0o755)
-    docker.write(LIST)
-    os.utime(docker.path(LIST), (STARTED + 1, STARTED + 1))
+    install(docker, STARTED + 1)
     with docker.answers():
         yield docker
 
@@ -364,7 +369,9 @@ def test_a_toolkit_that_was_installed_after_the_start_needs_a_restart(idle: Fake
     idle.info["Runtimes"]["nvidia"] = {"path": NVIDIA}
     assert pending(idle) == (Action.RESTART, True)
     assert describe_engines(idle.host, idle.run)[0][0]["missed_toolkit"] is True
-    os.utime(idle.path(LIST), (STARTED - 1, STARTED - 1))
+    install(idle, STARTED + 1, boot="last-boot")
+    assert pending(idle) == (Action.NONE, False)
+    install(idle, STARTED - 1)
     assert pending(idle) == (Action.NONE, False)
     assert describe_engines(idle.host, idle.run)[0][0]["missed_toolkit"] is False
 

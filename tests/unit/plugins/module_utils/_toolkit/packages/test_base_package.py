@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import os
 import typing as t
 
 import pytest
@@ -16,6 +15,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import chang
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages.base import PACKAGES, Package, Preview
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import gpu_containers as systemd_gpu_containers
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import processes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import Moment
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants import CONFIG_FILE
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.packages import (
     INSTALLED,
@@ -250,23 +251,25 @@ def test_containers_of_the_hook(manager: FakePackageManager, monkeypatch: pytest
     assert execute(manager, check_mode, running_gpu_containers="warn")["gpu_containers"] == ["docker/0123456789ab"]
 
 
-def test_the_time_of_the_list_is_that_of_the_last_installation(manager: FakePackageManager) -> None:
+def test_the_list_has_the_moment_of_the_last_installation(
+    manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Docker needs a restart after an installation, but not after an upgrade."""
+    moments = [Moment("boot", ticks) for ticks in (9, 8)]
+    monkeypatch.setattr(processes, "now", lambda _host: moments.pop())
 
-    def is_new() -> bool:
-        written = manager.path(INSTALLED).stat().st_mtime
-        os.utime(manager.path(INSTALLED), (1, 1))
-        return written > 1
+    def moment() -> Moment | None:
+        return processes.recorded_moment(manager.task().host, INSTALLED)
 
     manager.execute(version="1.18.2", **ANYTHING)
-    assert is_new()
+    assert moment() == Moment("boot", 8)
     manager.execute(version="1.19.1", **ANYTHING)
-    assert not is_new()
+    assert moment() == Moment("boot", 8)
     # Another program removes a package, so the list already names it.
     del manager.packages[OTHERS[0]]
     manager.execute(version="1.19.1", **ANYTHING)
     assert set(recorded_packages(manager.task().host)) == {*PACKAGES}
-    assert is_new()
+    assert moment() == Moment("boot", 9)
 
 
 def test_failed_transaction(manager: FakePackageManager) -> None:
