@@ -80,7 +80,8 @@ def _toolkit(variables: Variables, situation: Situation) -> t.Iterator[str]:
         yield "toolkit would be removed" if situation.check_mode else "toolkit removed"
     elif inspected or result:
         kept = " (with the packages of NVIDIA's hook, which was in use)" if installation.get("kept_packages") else ""
-        yield f"toolkit {version}{kept}" if version else "no toolkit"
+        unknown = "toolkit, version unknown" if inspected.get("programs") else "no toolkit"
+        yield f"toolkit {version}{kept}" if version else unknown
 
 
 def _info(variables: Variables) -> dict[str, t.Any]:
@@ -122,11 +123,13 @@ def _not_written(variables: Variables, unit: str) -> str:
 def _engines(variables: Variables, situation: Situation) -> t.Iterator[str]:
     results = [result for result in items(variables.get("nvidia_runtime_result")) if not result.get("skipped")]
     engines = [engine for result in results for engine in tables(result.get("engines"))]
+    inspection = result_of(variables, "nvidia_runtime_inspection") or result_of(variables, "nvidia_toolkit_info")
+    found = [engine for engine in tables(inspection.get("engines")) if engine.get("installed")]
     if not results and situation.interrupted:
-        found = tables(result_of(variables, "nvidia_toolkit_info").get("engines"))
-        yield from (f"{_text(engine.get('target'))} not reached" for engine in found if engine.get("installed"))
+        yield from (f"{_text(engine.get('target'))} not reached" for engine in found)
     elif results and not engines and not any(result.get("failed") for result in results):
-        yield "no container engine"
+        none_selected = bool(found) or variables.get("nvidia_runtime_engines") == []
+        yield "no container engine selected" if none_selected else "no container engine"
     name = next((str(result["runtime_name"]) for result in results if "runtime_name" in result), "nvidia")
     work = {entry["engine_info"]["target"]: entry for entry in entries_of(variables)}
     for engine in engines:
@@ -173,15 +176,23 @@ def _restart(engine: Variables, entry: Variables, variables: Variables, situatio
     elif "error" in restarted:
         restored = ", previous configuration restored" if _rolled_back(variables, entry) else ""
         yield f"{action} failed{restored}"
+    elif not restarted.get("changed"):
+        yield f"not {done}"
     else:
-        yield done
+        yield done if restarted.get("state") != "unknown" else f"{done}, health unknown"
     level = str(entry.get("verify", _restart_plan.OFF))
     if level != _restart_plan.OFF:
-        verified = _outcome(variables, "nvidia_runtime_verify_results", identifier)
-        if verified is None:
-            yield "not verified"
-        else:
-            yield f"verification failed ({level})" if "error" in verified else f"verified ({level})"
+        yield _verification(_outcome(variables, "nvidia_runtime_verify_results", identifier) or {}, level)
+
+
+def _verification(result: Variables, level: str) -> str:
+    """Return what the result of a verification says. Level config starts no container."""
+    if "error" in result:
+        return f"verification failed ({level})"
+    summary = _text(result.get("summary"))
+    if result.get("verified") is True or (level == "config" and summary == "verified"):
+        return f"verified ({level})"
+    return summary if summary.startswith("not verified: ") else "not verified"
 
 
 def _rolled_back(variables: Variables, entry: Variables) -> bool:

@@ -40,7 +40,7 @@ SITE = {
     "nvidia_cdi_specification": SPECIFICATION,
     "nvidia_runtime_result": configured(DOCKER, work=[ENTRY]),
     "nvidia_runtime_restart_results": outcome(changed=True),
-    "nvidia_runtime_verify_results": outcome(verified=True),
+    "nvidia_runtime_verify_results": outcome(verified=False, summary="verified"),
 }
 PARTS = (
     "toolkit 1.19.1", "CDI: 8 devices in /etc/cdi/nvidia.yaml, refreshed by nvidia-cdi-refresh.service",
@@ -57,6 +57,13 @@ def test_all_parts_of_a_host() -> None:
     [
         ({"nvidia_toolkit_installation": {"skipped": True}}, "toolkit 1.18.2"),
         ({"nvidia_toolkit_installation": {"version": None}}, "no toolkit"),
+        (
+            {
+                "nvidia_toolkit_installation": {"skipped": True},
+                "nvidia_toolkit_info": {"toolkit": {"version": None, "programs": {"nvidia-ctk": {}}}},
+            },
+            "toolkit, version unknown",
+        ),
         (
             {"nvidia_toolkit_installation": {"version": "1.19.1\x1b[2J\n" + "x" * 500}},
             f"toolkit 1.19.1\\x1b[2J {'x' * 86}",
@@ -116,6 +123,25 @@ def test_a_host_without_a_specification(kind: str | None, unit: str | None, expe
         ({}, {}, {"nvidia_runtime_restart_results": outcome(error="x", state="rolled_back", rolled_back=False)},
          "runtime nvidia, not the default, CDI on, restart failed, verified"),
         ({}, {}, {"nvidia_runtime_verify_results": outcome(error="x")}, "verification failed (config)"),
+        # Both results have no error, and nothing was done.
+        ({}, {}, {"nvidia_runtime_restart_results": outcome(changed=False)}, "CDI on, not restarted, verified"),
+        ({}, {"action": "reload"}, {"nvidia_runtime_restart_results": outcome(skipped=True)}, "not reloaded, verified"),
+        ({}, {}, {"nvidia_runtime_restart_results": outcome(changed=True, state="unknown")},
+         "CDI on, restarted, health unknown, verified"),
+        ({}, {"verify": "engine"},
+         {"nvidia_runtime_verify_results": outcome(verified=False, summary="not verified: no image")},
+         "restarted, not verified: no image"),
+        ({}, {"verify": "engine"}, {"nvidia_runtime_verify_results": outcome(verified=True, summary="verified")},
+         "restarted, verified (engine)"),
+        *[
+            ({}, {"verify": level}, {"nvidia_runtime_verify_results": outcome(**values)}, "restarted, not verified")
+            for level, values in (
+                ("engine", {"verified": False, "summary": "verified"}),
+                ("gpu", {"summary": "0 of 2 GPUs"}),
+                ("config", {"skipped": True}),
+                ("config", {}),
+            )
+        ],
         # The result of an earlier run of the role.
         ({}, {}, {"nvidia_runtime_verify_results": outcome("0")}, "not verified"),
     ],
@@ -128,7 +154,7 @@ def test_an_engine(engine: dict[str, t.Any], entry: dict[str, t.Any], more: dict
 @pytest.mark.parametrize(
     ("result", "expected"),
     [
-        (configured(), "no container engine"),
+        (configured(), "no container engine selected"),
         (configured({"target": "docker", "error": "x"}), "docker: failed"),
         (
             {
@@ -146,6 +172,20 @@ def test_an_engine(engine: dict[str, t.Any], entry: dict[str, t.Any], more: dict
 )
 def test_engines(result: dict[str, t.Any], expected: str) -> None:
     assert host_line({**SITE, "nvidia_runtime_result": result}, Situation()).endswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"nvidia_toolkit_info": {"engines": []}}, "no container engine"),
+        ({"nvidia_runtime_engines": [], "nvidia_toolkit_info": {}}, "no container engine selected"),
+        # The selection leaves none of those on the host.
+        ({"nvidia_runtime_inspection": INFO}, "no container engine selected"),
+    ],
+)
+def test_no_engines(more: dict[str, t.Any], expected: str) -> None:
+    known = {"nvidia_runtime_result": configured(), **more}
+    assert host_line(known, Situation()).rpartition("; ")[2] == expected
 
 
 def test_check_mode_predicts() -> None:
