@@ -28,18 +28,12 @@ _DIRECTORY = "directory"
 
 
 class Finding(enum.Enum):
-    """What a record says about a process and its files.
+    """What a record says about a process and its files. ``UNKNOWN``: there is no record, or both are others."""
 
-    - ``CURRENT``: the process is the recorded one, and so are the files.
-    - ``LATER``: the process was started after the recorded one, and the files are the recorded ones.
-    - ``OUTDATED``: the files have changed since the process was recorded.
-    - ``UNKNOWN``: there is no record, or both the process and the files are others.
-    """
-
-    CURRENT = 1
-    LATER = 2
-    OUTDATED = 3
-    UNKNOWN = 4
+    CURRENT = "the recorded process, with the recorded files"
+    LATER = "a later process, with the recorded files"
+    OUTDATED = "the recorded process, with other files"
+    UNKNOWN = "unknown"
 
 
 class Applied(t.NamedTuple):

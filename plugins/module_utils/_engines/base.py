@@ -340,10 +340,7 @@ class Daemon(InstalledEngine, t.Protocol):
         """Return the running containers that a restart would stop, None if the daemon does not report them."""
 
     def applied_files(self, host: hostfs.HostFS, installation: Installation) -> list[str]:
-        """Return the files whose changes show that a running daemon is outdated; none if it reports its settings.
-
-        Raises NvidiaError if they cannot be read.
-        """
+        """Return the files whose changes show that a running daemon is outdated; none if it reports its settings."""
 
     def missed_toolkit(self, host: hostfs.HostFS, installation: Installation, version: str | None) -> str:
         """Return why a running daemon needs a restart after the toolkit was installed; empty if it needs none."""

@@ -187,7 +187,8 @@ def plugin_processes(host: hostfs.HostFS) -> list[Process]:
     if not host.live:
         return []
     names = processes.all_names(host)
-    driver = _first_start(host, [pid for pid, name in names.items() if name == _DRIVER_THREAD])
+    threads = [processes.start_ticks(host, pid) for pid, name in names.items() if name == _DRIVER_THREAD]
+    driver = min((ticks for ticks in threads if ticks is not None), default=None)
     pids = [pid for pid, name in names.items() if name == _PLUGIN_PROGRAM[:15] and processes.uid_of(host, pid) == 0]
     found = []
     for pid in sorted(pids):
@@ -228,8 +229,3 @@ def plugin_pods(host: hostfs.HostFS) -> list[PluginPod]:
                 restarts = max([int(number) for number in logs if number.isdecimal()], default=0)
                 found.append(PluginPod(f"{namespace}/{rest.partition('_')[0]}", f"{folder}/{restarts}.log", restarts))
     return sorted(found)
-
-
-def _first_start(host: hostfs.HostFS, pids: t.Iterable[int]) -> int | None:
-    starts = [start for start in (processes.start_ticks(host, pid) for pid in pids) if start is not None]
-    return min(starts, default=None)

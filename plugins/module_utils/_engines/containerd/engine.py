@@ -132,8 +132,6 @@ class Containerd(toml_plan.TomlEngine):
 
     def _is_outdated(self, host: hostfs.HostFS, pid: int, paths: t.Sequence[str]) -> bool:
         """Return whether files have changed since the process was started; if that is unknown, by their times."""
-        if not paths:
-            return False
         found = applied.AppliedFiles.of(host, self.key).compare(pid, paths, all_files=False)
         if found is applied.Finding.UNKNOWN:
             return processes.changed_since_start(host, pid, paths)

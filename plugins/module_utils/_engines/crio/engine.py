@@ -77,10 +77,10 @@ class Crio(toml_plan.TomlEngine):
         # The parent directory changes when a hook directory is created in it.
         hook_dir_parents = [posixpath.dirname(folder) for folder in _created_hook_dirs(host)]
         paths = _existing_paths(host, [*hook_dir_parents, *_config_paths(host, installation)])
-        if not processes.changed_since_start(host, pid, paths):
-            return False
         # A later process may have started with other files that were changed back since.
-        return found is applied.Finding.UNKNOWN or self._reports_other_files(host, installation)
+        return processes.changed_since_start(host, pid, paths) and (
+            found is applied.Finding.UNKNOWN or self._reports_other_files(host, installation)
+        )
 
     def _reports_other_files(self, host: hostfs.HostFS, installation: engines_base.Installation) -> bool:
         """Return whether the running CRI-O reports other runtimes, default or CDI directories than its files have."""
