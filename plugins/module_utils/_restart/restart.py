@@ -317,16 +317,16 @@ class Restart:
     def _record_applied_files(self) -> None:
         """Record the files with which a daemon was started that does not report its settings. Raises HostError."""
         record, installation = applied.AppliedFiles.of(self.host, self.engine.key), self.probe.inspect()
-        pid, files = installation.pid, self.engine.applied_files(self.host, installation)
-        is_needed = bool(core_records.load_records(self.host, self.engine.key))
+        is_managed = bool(core_records.load_records(self.host, self.engine.key))
+        live = self.engine.live(self.host, installation)
+        is_outdated = live is not None and live.outdated
         if self.loop.attempts:
             # Without a record, a file with a wrong time would require a restart again and again.
-            is_needed = is_needed or (pid is not None and processes.changed_since_start(self.host, pid, files))
-        elif is_needed:
-            live = self.engine.live(self.host, installation)
-            is_needed = live is not None and not live.outdated
+            is_needed = is_managed or is_outdated
+        else:
+            is_needed = is_managed and live is not None and not is_outdated
         if is_needed and not self.engine.reports_full_state:
-            record.write(pid, files)
+            record.write(installation.pid, self.engine.applied_files(self.host, installation))
         else:
             record.remove()
 

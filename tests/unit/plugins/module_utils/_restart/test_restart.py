@@ -13,7 +13,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import apply, atomic_write
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.applied import AppliedFiles, Finding
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker.engine import DOCKER, Docker
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.journal import JournalEntry
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart import restart as restart_restart
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._restart.health import (
@@ -37,6 +37,10 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.restarts import (
     restart,
     state_files,
 )
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Installation, LiveState
 
 # -- the new files ---------------------------------------------------------------------------------------------------
 
@@ -111,11 +115,16 @@ def test_records_applied_files_of_a_daemon_that_does_not_report_them(
     assert record.compare(PID, [FILE]) is Finding.CURRENT
     # The file with the digests is removed with the last record.
     remove(systemd)
-    os.utime(str(systemd.docker.path(FILE)), (1, 1))
     restart(systemd)
     assert state_files(systemd) == []
     # But a file with a wrong time must not require a restart again and again.
-    os.utime(str(systemd.docker.path(FILE)), (2**31, 2**31))
+    live = type(DOCKER).live
+
+    def outdated(engine: Docker, host: HostFS, installation: Installation) -> LiveState | None:
+        state = live(engine, host, installation)
+        return None if state is None else state._replace(outdated=True)
+
+    monkeypatch.setattr(type(DOCKER), "live", outdated)
     restart(systemd)
     assert state_files(systemd) == ["applied"]
 
