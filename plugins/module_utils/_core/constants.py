@@ -12,6 +12,8 @@ AUTO = "auto"
 SYSTEM = "system"
 # The internal option in which the action plugin sends packages and the toolkit to a module.
 BUNDLED = "_bundled"
+# A new ID at each boot (random(4)).
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # If the unit of an engine is not the default one, its records are stored under UNIT_PREFIX + the name of the unit
 # instead of the engine's key.
 UNIT_PREFIX = "unit-"

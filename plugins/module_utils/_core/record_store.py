@@ -32,7 +32,8 @@ def new_record(host: hostfs.HostFS, engine: str, path: str, original: bytes | No
     if original is not None:
         status = os.stat(host.real_path(path))
         uid, gid, mode = status.st_uid, status.st_gid, status.st_mode & 0o7777
-    return core_records.OriginalFile(engine, path, original, uid, gid, mode, main=path)
+    boot = host.read_text(core_constants.BOOT_ID).strip()
+    return core_records.OriginalFile(engine, path, original, uid, gid, mode, main=path, boot=boot)
 
 
 def with_directories(

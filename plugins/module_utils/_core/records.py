@@ -55,7 +55,8 @@ class OriginalFile(t.NamedTuple):
     that unless it was ``original``. Both are needed, because a run can be killed after it wrote the record and before
     it wrote the file. ``exact`` is true if no other program changed the file between the writes of this collection.
     Only then may removal restore ``original`` as a whole. ``keys`` are the entries of this collection with their
-    values. ``main`` is the main file of the configuration that the file belongs to.
+    values. ``main`` is the main file of the configuration that the file belongs to. ``boot`` is the ID of the boot in
+    which the record was made, empty if it is unknown.
     """
 
     engine: str
@@ -70,6 +71,7 @@ class OriginalFile(t.NamedTuple):
     created: bool = False
     keys: t.Mapping[tuple[str, ...], t.Any] | None = None
     main: str = ""
+    boot: str = ""
 
     def owns(self, path: tuple[str, ...], value: t.Any) -> bool:
         """Return whether ``value`` at ``path`` is the one that this collection wrote."""
@@ -109,6 +111,7 @@ class OriginalFile(t.NamedTuple):
             "exact": self.exact,
             "created": self.created,
             "keys": [{"path": list(path), "value": value} for path, value in (self.keys or {}).items()],
+            "boot": self.boot,
         }
         # The checksum is computed from the values as they are read back. A time, for example, is read back as text.
         fields = json_data.load(json.dumps(fields, default=str))
@@ -155,6 +158,7 @@ def _checked(fields: t.Any) -> OriginalFile:
         created=json_data.field(fields, "created", bool),
         main=json_data.field(fields, "main", str),
         keys=keys,
+        boot=json_data.field({"boot": "", **fields}, "boot", str),
     )
     paths = [record.path, *record.created_directories, *([record.main] if record.main else [])]
     if not all(_is_normal(path) for path in paths) or not 0 <= record.mode <= _MAX_MODE:

@@ -18,6 +18,7 @@ import struct
 import time
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, hostfs, json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
@@ -27,8 +28,6 @@ _HIERARCHIES = ("/sys/fs/cgroup", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unif
 _SLICES = ("/*.slice", "/*.slice/*.slice")
 # Index of the start time in /proc/PID/stat after the process name, which may contain any character (proc(5)).
 _STARTED = 19
-# A new one at each boot (random(4)).
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # The maximum number of processes that are searched by name.
 _MAX_PROCESSES = 65536
 
@@ -107,7 +106,7 @@ class Moment(t.NamedTuple):
     @classmethod
     def in_this_boot(cls, host: hostfs.HostFS, ticks: int | None) -> Moment | None:
         """Return the moment ``ticks`` after the last boot; None if the boot or ``ticks`` is unknown."""
-        boot = host.read_text(_BOOT_ID).strip()
+        boot = host.read_text(core_constants.BOOT_ID).strip()
         return cls(boot, ticks) if boot and ticks is not None else None
 
 

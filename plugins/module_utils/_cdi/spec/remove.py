@@ -9,7 +9,6 @@ Those are the original files at the same paths, and the files that ``exclusive``
 
 from __future__ import annotations
 
-import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi import options as cdi_options
@@ -35,8 +34,6 @@ if t.TYPE_CHECKING:
 
 # The files in this directory are lost at a reboot.
 _VOLATILE_DIR = "/run/"
-# The boot time in seconds since the epoch.
-_BOOT_TIME = re.compile(r"^btime ([0-9]+)$", re.MULTILINE)
 
 
 class RemovalPlan(t.NamedTuple):
@@ -203,8 +200,5 @@ class _Planner:
 
     def _is_from_this_boot(self, spec_record: cdi_records.SpecRecord) -> bool:
         """Return whether recorded content may be restored. Content of /run from before the last boot is out of date."""
-        boot_time = _BOOT_TIME.search(self._host.read_text("/proc/stat"))
-        if not spec_record.path.startswith(_VOLATILE_DIR) or boot_time is None:
-            return True
-        record_path = core_records.record_path(cdi_records.OWNER, spec_record.path)
-        return self._host.mtime(record_path) >= float(boot_time.group(1))
+        boot = self._host.read_text(core_constants.BOOT_ID).strip()
+        return not spec_record.path.startswith(_VOLATILE_DIR) or spec_record.record.boot == boot

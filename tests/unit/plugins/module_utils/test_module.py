@@ -60,9 +60,9 @@ def test_warnings_of_steps_that_do_not_fail_the_task() -> None:
     assert finished(dict).warnings == []
 
 
-def test_warnings_name_the_host() -> None:
-    module = finished(lambda: {"warnings": [f"Set {errors.option:lock_timeout}.", "two"]}, _host="node1")
-    assert module.warnings == ["node1: Set nvidia_toolkit_lock_timeout (lock_timeout).", "node1: two"]
+def test_warnings_name_variables() -> None:
+    module = finished(lambda: {"warnings": [f"Set {errors.option:lock_timeout}.", "two"]})
+    assert module.warnings == ["Set nvidia_toolkit_lock_timeout (lock_timeout).", "two"]
 
 
 def test_error_of_the_collection() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.options import Request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._cdi.spec.records import record_for_unit
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.constants import BOOT_ID
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records import STATE_DIR
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import yaml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.yaml_document import render
@@ -105,6 +106,23 @@ def test_files_in_run_after_reboot(host: CdiHost) -> None:
     (host.path / "run/cdi/nvidia.yaml").unlink()
     host.cdi(path=path, state="absent")
     assert not host.has(f"{STATE_DIR}")
+
+
+@pytest.mark.parametrize(("boot", "restored"), [(b"one\n", True), (b"two\n", False)])
+@pytest.mark.parametrize("time", [0, 4_000_000_000])
+def test_a_file_of_run_is_restored_in_the_same_boot_only(host: CdiHost, boot: bytes, restored: bool, time: int) -> None:
+    """The clock may have been set since, in both directions."""
+    host.file(BOOT_ID, b"one\n")
+    host.file("/proc/stat", b"btime 1700000000\n")
+    host.file("/run/cdi/other.yaml", OTHER_SPEC.encode())
+    host.link("/var/run", "/run")
+    assert host.cdi(exclusive=True)["removed_files"] == ["/run/cdi/other.yaml"]
+    for record in (host.path / STATE_DIR[1:]).iterdir():
+        os.utime(record, (time, time))
+    host.file(BOOT_ID, boot)
+    host.cdi(state="absent")
+    assert host.has("/run/cdi/other.yaml") is restored
+    assert not host.has(STATE_DIR)
 
 
 def test_exclusive_files_are_restored(host: CdiHost) -> None:
