@@ -40,7 +40,7 @@ SITE = {
     "nvidia_cdi_specification": SPECIFICATION,
     "nvidia_runtime_result": configured(DOCKER, work=[ENTRY]),
     "nvidia_runtime_restart_results": outcome(changed=True),
-    "nvidia_runtime_verify_results": outcome(verified=False, summary="verified"),
+    "nvidia_runtime_verify_results": outcome(verified=False, summary="verified", failed_check=None),
 }
 PARTS = (
     "toolkit 1.19.1", "CDI: 8 devices in /etc/cdi/nvidia.yaml, refreshed by nvidia-cdi-refresh.service",
@@ -136,7 +136,8 @@ def test_a_host_without_a_specification(kind: str | None, unit: str | None, expe
         *[
             ({}, {"verify": level}, {"nvidia_runtime_verify_results": outcome(**values)}, "restarted, not verified")
             for level, values in (
-                ("engine", {"verified": False, "summary": "verified"}),
+                ("engine", {"verified": False, "summary": "verified", "failed_check": None}),
+                ("config", {"verified": False, "summary": "verified"}),
                 ("gpu", {"summary": "0 of 2 GPUs"}),
                 ("config", {"skipped": True}),
                 ("config", {}),
