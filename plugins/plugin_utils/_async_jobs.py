@@ -33,7 +33,9 @@ def result_of(action: ActionBase, started: Result, run: Run) -> Result:
         run: Runs a module on the host.
     """
     task: t.Any = action._task  # noqa: SLF001 - no public attribute has the task
-    seconds, left, job = task.poll, task.async_val, started.get("ansible_job_id")
+    # A task with until is run again, after this function has changed its keyword.
+    seconds = vars(task).setdefault("gpufleet_poll", task.poll)
+    left, job = task.async_val, started.get("ansible_job_id")
     if not seconds or started.get("failed") or not job:
         return started
     # The executor does not wait a second time.
