@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 import typing as t
 
@@ -139,9 +138,9 @@ def rebuilt_output(output: str, shapes: Shapes, prefix: Prefix) -> str:
         return _without_result(output)
     try:
         result, _end = json.JSONDecoder().raw_decode(output, found.end() - 1)
+        return json.dumps(rebuilt(result, shapes, prefix))
     except (ValueError, RecursionError):
         return _without_result(output)
-    return json.dumps(rebuilt(result, shapes, prefix))
 
 
 def _without_result(output: str) -> str:
@@ -193,7 +192,8 @@ def _text(value: t.Any, _shape: Shape, name: str, _depth: int) -> t.Any:
 def _number(value: t.Any, shape: Shape, _name: str, _depth: int) -> t.Any:
     kinds = (int,) if shape.kind == "int" else (int, float)
     is_number = isinstance(value, kinds) and not isinstance(value, bool)
-    return value if is_number and math.isfinite(value) and abs(value) < _LARGEST else _DROPPED
+    # This is false for infinity and for what is no number (NaN).
+    return value if is_number and abs(value) < _LARGEST else _DROPPED
 
 
 def _truth(value: t.Any, _shape: Shape, _name: str, _depth: int) -> t.Any:

@@ -54,7 +54,7 @@ def test_only_known_keys_are_passed_on(key: str) -> None:
     [
         ("text", ["a", "", None], [5, True, ["a"], {"a": 1}]),
         ("path", ["/etc", None], [5]),
-        ("count", [5, -1, 0, None], [True, "5", 1.5, 1 << 63, float("inf")]),
+        ("count", [5, -1, 0, None], [True, "5", 1.5, 1 << 63, 10**4000, float("inf")]),
         ("share", [5, 1.5, None], [True, "5", float("nan"), float("-inf")]),
         ("on", [True, False, None], [0, 1, "yes"]),
         ("texts", [["a", None], [], None], ["a", {"a": "b"}, 5]),
@@ -91,6 +91,12 @@ def test_deep_values_end() -> None:
     for _level in range(100):
         value = [value]
     assert "end" not in json.dumps(rebuilt({"any": value}))
+
+
+@pytest.mark.parametrize("name", ["target", "service"])
+def test_an_output_with_very_deep_names_is_no_result(name: str) -> None:
+    output = f'{{"engines": [{{"{name}": {"[" * 990}{"]" * 990}}}], "failed": false}}'
+    assert _results.rebuilt_output(output, SHAPES, NONE).startswith("> {")
 
 
 def test_messages_are_one_line_and_other_texts_keep_line_breaks() -> None:
