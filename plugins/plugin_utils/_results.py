@@ -37,7 +37,8 @@ class Shape(t.NamedTuple):
 
 Shapes = t.Mapping[str, Shape]
 _RAW, _TEXT, _TEXTS = Shape("raw"), Shape("str"), Shape("list", Shape("str"))
-_VERSIONS = Shape("dict", contains=dict.fromkeys(("version", "date", "collection_name"), _TEXT))
+# Without the name of the collection: a wrong one is an error of the controller in ansible-core 2.19.
+_VERSIONS = Shape("dict", contains=dict.fromkeys(("version", "date"), _TEXT))
 _DIFF = Shape("dict", contains=dict.fromkeys(("before", "after", "before_header", "after_header"), _TEXT))
 # What Ansible itself defines, in ansible-core 2.16.3 to 2.21.5: exit_json(), fail_json() and add_path_info() of
 # module_utils/basic.py, _parse_returned_data() of plugins/action/__init__.py, modules/async_wrapper.py and
@@ -167,6 +168,8 @@ def rebuilt(result: Result, shapes: Shapes, prefix: Prefix) -> Result:
     found = {name: value for name, value in found.items() if value is not _DROPPED}
     if "warnings" in found:
         found["warnings"] = [prefix.before(entry) for entry in found["warnings"][: prefix.most]]
+    if "deprecations" in found:
+        del found["deprecations"][prefix.most :]
     for entry in found.get("deprecations", ()):
         if isinstance(entry, dict):
             entry["msg"] = prefix.before(entry["msg"])

@@ -163,6 +163,13 @@ def test_the_number_and_size_of_messages_is_limited() -> None:
     found = rebuilt({"warnings": ["w" * 100_000] * 1000, "msg": "m" * 100_000, "module_stdout": "o" * 100_000})
     assert (len(found["warnings"]), {len(text) for text in found["warnings"]}) == (50, {8_000})
     assert (len(found["msg"]), len(found["module_stdout"])) == (8_000, 20_000)
+    assert len(rebuilt({"deprecations": [{"msg": "d"}] * 1000})["deprecations"]) == 50
+
+
+def test_a_deprecation_names_no_collection() -> None:
+    """In ansible-core 2.19, a name that is none ends with an error of Ansible's own code."""
+    given = {"msg": "d", "version": "2.0.0", "collection_name": "no name"}
+    assert rebuilt({"deprecations": [given]}) == {"deprecations": [{"msg": "d", "version": "2.0.0"}]}
 
 
 def test_the_result_of_another_module() -> None:
