@@ -233,7 +233,8 @@ class BundledAction(NormalActionModule):
         variables = kwargs.get("task_vars") or {}
         known = _ahead.result_for(self, variables, self._module_name(module), given)
         if known is not None and not kwargs.get("wrap_async"):
-            return known
+            # It was in the result of another module, without the name of the host before its warnings.
+            return _results.rebuilt(known, self._shapes, self._prefix)
         sent = self.bundle(names)
         while True:
             # Ansible changes the dictionary that it gets, so it gets a copy.

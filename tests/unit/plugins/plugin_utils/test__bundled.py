@@ -177,6 +177,16 @@ def test_the_controller_writes_the_name_of_the_host(monkeypatch: pytest.MonkeyPa
     assert (result["cdi"], "ansible_stats" in result) == (True, False)
 
 
+def test_the_controller_writes_the_name_of_the_host_in_a_result_of_an_earlier_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = {"changed": False, "warnings": ["node2: forged"], "deprecations": [{"msg": "node2: forged"}]}
+    monkeypatch.setattr(_bundled._ahead, "result_for", lambda *_args: known)
+    result = new_action(args={"engine": "docker"}).run(task_vars={"inventory_hostname": "node1"})
+    assert result["warnings"] == ["node1: node2: forged"]
+    assert result["deprecations"] == [{"msg": "node1: node2: forged"}]
+
+
 def test_controller_without_packages(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_packing, "pack_once", lambda *_args: None)
     assert calls.run(NEEDED) == FAILED
