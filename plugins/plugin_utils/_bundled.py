@@ -135,7 +135,8 @@ class BundledAction(NormalActionModule):
             result["warnings"] = [*(result.get("warnings") or ()), *problems.warnings]
         # A user may have chosen the interpreter, so it is not used for other tasks.
         if self._discovered_interpreter_key and not user:
-            result["ansible_facts"] = {self._discovered_interpreter_key: self._discovered_interpreter}
+            path = printable.line(str(self._discovered_interpreter))
+            result["ansible_facts"] = {self._discovered_interpreter_key: path}
         return result
 
     def _of_user(self, result: dict[str, t.Any], user: str, variables: dict[str, t.Any]) -> dict[str, t.Any]:
@@ -184,8 +185,9 @@ class BundledAction(NormalActionModule):
 
     def _explain_python(self, result: dict[str, t.Any]) -> None:
         """Replace the message if the host's Python is missing or too old."""
+        # The host may have chosen its path.
         interpreter = str(self._used_interpreter or "").lstrip("#!").strip()
-        if not interpreter:
+        if not interpreter or not printable.is_plain(interpreter):
             return
         answer = self._low_level_execute_command(f'{interpreter} -c "{_PRINT_VERSION}"')  # type: ignore[no-untyped-call,unused-ignore]
         minimum = ".".join(map(str, _OLDEST_PYTHON))

@@ -233,6 +233,21 @@ def test_explains_missing_and_old_python(
     assert ("module_stderr" in done) == (result is UNANSWERED and message == "x")
 
 
+def test_a_path_of_python_with_control_characters_is_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host chooses what Ansible discovers."""
+
+    def execute(action: t.Any, **_call: t.Any) -> dict[str, t.Any]:
+        action._discovered_interpreter_key = "discovered_interpreter_python"
+        action._discovered_interpreter = action._used_interpreter = "/usr/bin/python\x9b31m\u202e"
+        return dict(UNANSWERED)
+
+    monkeypatch.setattr(ActionBase, "_execute_module", execute)
+    monkeypatch.setattr(ActionBase, "_low_level_execute_command", lambda *_args: {"stdout": "", "rc": 127})
+    result = new_action().run(task_vars={})
+    assert not {"\u202e", "\x9b"} & set(json.dumps(result, ensure_ascii=False))
+    assert result["ansible_facts"] == {"discovered_interpreter_python": "/usr/bin/python\\x9b31m\\u202e"}
+
+
 @pytest.mark.parametrize("discovered", [{}, {"discovered_interpreter_python": "/usr/bin/python3.13"}])
 def test_forged_result_changes_no_other_task(monkeypatch: pytest.MonkeyPatch, discovered: dict[str, str]) -> None:
     """A hostile host, or a user as whom a module runs, can return anything."""
