@@ -111,6 +111,8 @@ CACHED: dict[str, tuple[str, str, str]] = {
     "nvidia_audit_html": ("audit", "{elsewhere}/page.html", "nvidia_audit_html: set by facts of this host"),
     "nvidia_audit_fail_on": ("audit", "never", "nvidia_audit_fail_on: set by facts of this host"),
     "nvidia_audit_results": ("audit", "forged", "nvidia_audit_results: set by facts of this host"),
+    # With newer releases, the value of an option that the inventory does not set.
+    "omit": ("audit", "{elsewhere}/page.html", "omit: set by facts of this host"),
     "nvidia_hosts": ("remove", "all", NO_HOSTS),
     "ansible_limit": ("remove", "all", NO_HOSTS),
 }

@@ -19,9 +19,10 @@ from ansible.module_utils.common.yaml import yaml_load
 if t.TYPE_CHECKING:
     from pathlib import Path
 
-# Whether the user has named hosts (--limit) is a variable too.
-_NAME = re.compile(r"\b(?:nvidia_\w+|ansible_limit)\b")
+# Whether the user has named hosts (--limit) is a variable too. In ansible-core 2.19 and newer, a fact can replace omit.
+_NAME = re.compile(r"\b(?:nvidia_\w+|ansible_limit|omit)\b")
 _PREFIX = "ansible_"
+_OF_ANSIBLE = (_PREFIX, "omit")
 _COLLECTION = "gpufleet.nvidia."
 _CONTROLLER_ACTION = re.compile(r"^class ActionModule\(.*\bControllerAction\):", re.MULTILINE)
 # Tasks of these actions read files of the controller.
@@ -58,7 +59,9 @@ def controller_variables(collection: Path, settings: t.Collection[str]) -> froze
         own = _load(path)
         found.update(*(_names(own[name].get(key)) for name in own.keys() & _KEYS.keys() for key in _KEYS[name]))
         variables.update(own)
-    return frozenset(name for name in _with_sources(found, variables) if name in settings or name.startswith(_PREFIX))
+    return frozenset(
+        name for name in _with_sources(found, variables) if name in settings or name.startswith(_OF_ANSIBLE)
+    )
 
 
 def _load(path: Path) -> t.Any:
