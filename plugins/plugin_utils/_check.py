@@ -123,7 +123,7 @@ def check_names_for_audit(action: ActionBase, variables: t.Mapping[str, t.Any]) 
 
 def _own_variables(action: ActionBase, variables: t.Mapping[str, t.Any]) -> list[str]:
     own: t.Any = action._templar.template(variables.get(OWN_VARIABLES) or [])  # noqa: SLF001
-    return [own] if isinstance(own, str) else list(own)
+    return own if isinstance(own, list) else [str(own)]
 
 
 class _View(t.NamedTuple):

@@ -34,12 +34,15 @@ class ControllerAction(ActionBase):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result: dict[str, t.Any] = super().run(tmp, task_vars)
-        _validation, given = self.validate_argument_spec(  # type: ignore[no-untyped-call]
-            argument_spec=self.arguments, **self.rules
-        )
         problems = _check.facts_problems(task_vars or {})
         if problems and self.refuses_facts:
             raise AnsibleActionFail(" ".join(problems))
+        if problems:
+            # The options may contain these facts. The first task of a role refuses this host.
+            return {**result, "changed": False}
+        _validation, given = self.validate_argument_spec(  # type: ignore[no-untyped-call]
+            argument_spec=self.arguments, **self.rules
+        )
         return _results.cleaned({**result, **self.work(given, task_vars or {})})
 
     def work(self, given: dict[str, t.Any], variables: dict[str, t.Any]) -> dict[str, t.Any]:

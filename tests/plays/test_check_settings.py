@@ -31,6 +31,8 @@ HOSTS: dict[str, tuple[dict[str, t.Any], list[str]]] = {
     "own": ({"nvidia_toolkit_owner": "me", "nvidia_own_variables": ["nvidia_toolkit_owner"]}, []),
     # PLAYS sets a fact with an unknown name. Facts are not checked.
     "fact": ({}, []),
+    # The roles refuse these facts, where they stop only this host.
+    "refused_facts": ({}, []),
     "maybe": ({"nvidia_runtime_set_as_default": "maybe", "nvidia_cdi_mode": "{{ 'x' }}y"},
               ["nvidia_runtime_set_as_default", "nvidia_cdi_mode", "must be one of: auto, nvml", "got: xy"]),
     # Rules about several variables, of which only some are set.
@@ -56,6 +58,8 @@ HOSTS: dict[str, tuple[dict[str, t.Any], list[str]]] = {
 PLAYS = [
     {"hosts": "fact", "gather_facts": False,
      "tasks": [{"ansible.builtin.set_fact": {"cacheable": True, "nvidia_toolkit_fact": "x"}}]},
+    {"hosts": "refused_facts", "gather_facts": False,
+     "tasks": [{"ansible.builtin.set_fact": {"cacheable": True, "nvidia_own_variables": {"a": 1}}}]},
     {"hosts": "all", "gather_facts": False, "ignore_errors": True, "tasks": [
         {"gpufleet.nvidia.nvidia_check_settings": {"own_variables": "{{ nvidia_own_variables | default([]) }}"},
          "register": "checked"},
