@@ -15,6 +15,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import se
 
 PRESENT, ABSENT = "present", "absent"
 _OWN_ROOTLESS = "docker/rootless"
+# What the tasks need to know of each engine.
+_NEEDED = ("engine", "flavor", "target", "inspected", "installed", "running", "service", "recorded_files", "problems")
 
 EngineInfo = selection.Described
 
@@ -75,13 +77,15 @@ def select(
     Returns:
         The selection, with the reasons not to configure anything.
     """
+    complete = [engine for engine in of_root if all(name in engine for name in _NEEDED)]
+    errors = ["The host returned an engine without all of its values."] if len(complete) < len(of_root) else []
+    of_root = complete
     users = selection.users_of(settings.wanted, of_root)
     # Root opens no file of a user, and reports only that such an engine runs.
     inspected = [engine for engine in of_root if engine["inspected"]]
     for user in users:
         own = [engine for engine in of_users.get(user, ()) if engine.get("inspected")]
         inspected += [engine for engine in own if engine.get("target") == selection.target_of(user)]
-    errors: list[str] = []
     if not settings.offline and not settings.check_mode and settings.state == PRESENT:
         # Whether a user has an engine must not decide about others, because only the user's own task can tell.
         errors += selection.missing_errors(settings.wanted.named, inspected, users, settings.wanted.flavor)

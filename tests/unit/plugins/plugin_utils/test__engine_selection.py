@@ -84,6 +84,17 @@ def test_named_engines_exist(settings: dict[str, t.Any], of_users: dict[str, t.A
     assert len(found.errors) == missing
 
 
+@pytest.mark.parametrize(
+    "name", ["engine", "flavor", "target", "inspected", "installed", "running", "service", "recorded_files", "problems"]
+)
+def test_an_engine_without_a_value_is_an_error(name: str) -> None:
+    """A host can return anything. What it returns has the documented types, but may lack values."""
+    forged = {key: value for key, value in engine("crio").items() if key != name}
+    found = selection_of.select(settings_of({"engines": ("docker",)}), [engine(), forged, {}], {})
+    assert found.targets == ("docker",)
+    assert found.errors == ("The host returned an engine without all of its values.",)
+
+
 def test_groups_of_root() -> None:
     targets = [ALICE, "docker/rootless", "containerd/rke2", "docker", "containerd/system/rootless-k3s.service", "crio"]
     of_root = ["containerd/rke2", "docker", "containerd/system/rootless-k3s.service", "crio"]
