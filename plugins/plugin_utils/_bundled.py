@@ -109,7 +109,9 @@ class BundledAction(NormalActionModule):
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         problems = _check.check_for_role(self, task_vars or {})
         if problems.errors:
-            return {"failed": True, "msg": "\n".join(problems.errors), "warnings": problems.warnings}
+            # A wrong value may be a fact of the host.
+            failure = {"failed": True, "msg": "\n".join(problems.errors), "warnings": problems.warnings}
+            return _results.cleaned(failure)
         variables = task_vars or {}
         user = _role_state.user_of(variables)
         try:

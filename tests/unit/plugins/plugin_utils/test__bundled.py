@@ -187,6 +187,13 @@ def test_the_controller_writes_the_name_of_the_host_in_a_result_of_an_earlier_ta
     assert result["deprecations"] == [{"msg": "node1: node2: forged"}]
 
 
+def test_errors_of_variables_are_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value may be a fact of the host."""
+    problems = _bundled._check.Problems(["got: \x9b31m\u202e", "b"], [])
+    monkeypatch.setattr(_bundled._check, "check_for_role", lambda *_args: problems)
+    assert new_action().run(task_vars={})["msg"] == "got: \\x9b31m\\u202e\nb"
+
+
 def test_controller_without_packages(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_packing, "pack_once", lambda *_args: None)
     assert calls.run(NEEDED) == FAILED
