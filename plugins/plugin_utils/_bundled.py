@@ -214,6 +214,8 @@ class BundledAction(NormalActionModule):
         """Run a module, and return its result. All results of modules pass here before anything reads or shows them."""
         variables = kwargs.get("task_vars") or {}
         user, host = _role_state.user_of(variables), variables.get("inventory_hostname", "")
+        # The other host returns the warnings of a delegated task. Ansible writes its result in the same way.
+        host = f"{host} -> {self._task.delegate_to}" if self._task.delegate_to else host
         module = self._module_name(kwargs.get("module_name"))
         if not user:
             self._prefix = _results.Prefix(f"{host}: ")

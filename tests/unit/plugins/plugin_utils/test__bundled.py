@@ -35,7 +35,14 @@ TOML, YAML = ("tomlkit",), ("yaml",)
 
 
 def new_action(plugin: str = "nvidia_runtime_config", **task: t.Any) -> t.Any:
-    task = {"args": {}, "async_val": 0, "check_mode": False, "action": f"gpufleet.nvidia.{plugin}", **task}
+    task = {
+        "args": {},
+        "async_val": 0,
+        "check_mode": False,
+        "delegate_to": None,
+        "action": f"gpufleet.nvidia.{plugin}",
+        **task,
+    }
     action_class = importlib.import_module(f"{PLUGINS}.{plugin}").ActionModule
     action = action_class(MagicMock(**task), *(MagicMock(has_native_async=False) for _part in range(5)))
     action._play_context.become = False
@@ -157,7 +164,10 @@ def test_task_without_packages_sends_nothing(calls: Calls) -> None:
     assert (calls.sent, calls.packed) == ([{"engine": "docker"}], [])
 
 
-def test_the_controller_writes_the_name_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("delegate_to", "host"), [(None, "node1"), ("node3", "node1 -> node3")])
+def test_the_controller_writes_the_name_of_the_host(
+    monkeypatch: pytest.MonkeyPatch, delegate_to: str | None, host: str
+) -> None:
     """Ansible prints warnings while it reads the output, before the action has the result."""
     sent: list[dict[str, t.Any]] = []
 
@@ -170,10 +180,11 @@ def test_the_controller_writes_the_name_of_the_host(monkeypatch: pytest.MonkeyPa
     # The second argument of ansible-core 2.19 and newer.
     profile = ["legacy"][: len(inspect.signature(ActionBase._parse_returned_data).parameters) - 2]
     monkeypatch.setattr(ActionBase, "_execute_module", execute)
-    result = new_action(args={"engine": "docker"}).run(task_vars={"inventory_hostname": "node1"})
+    action = new_action(args={"engine": "docker"}, delegate_to=delegate_to)
+    result = action.run(task_vars={"inventory_hostname": "node1"})
     assert sent == [{"engine": "docker"}]
     texts = [getattr(getattr(entry, "event", None), "msg", entry) for entry in result["warnings"]]
-    assert texts == ["node1: node2: forged"]
+    assert texts == [f"{host}: node2: forged"]
     assert (result["cdi"], "ansible_stats" in result) == (True, False)
 
 
