@@ -50,11 +50,14 @@ TEXTS = {
 
 
 def problem(
-    tmp_path: Path, paths: t.Iterable[str], texts: t.Mapping[str, str] = TEXTS, names: t.Sequence[str] = ("0", "all")
+    tmp_path: Path,
+    paths: t.Iterable[str],
+    texts: t.Mapping[str, str] | None = None,
+    names: t.Sequence[str] = ("0", "all"),
 ) -> str:
     """Return the text of the problem of a specification that mounts ``paths``."""
     tree = Files(tmp_path)
-    for path, text in texts.items():
+    for path, text in (TEXTS if texts is None else texts).items():
         tree.file(path, text.encode())
     document = {
         "devices": [{"name": name, "containerEdits": {}} for name in names],

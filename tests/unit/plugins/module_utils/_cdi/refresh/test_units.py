@@ -116,7 +116,7 @@ def test_flag_sets_output(tree: RefreshTree) -> None:
     assert found.output == "/var/run/cdi/flag.yaml"
 
 
-COMMAND = [GENERATOR, "cdi", "generate"]
+COMMAND = (GENERATOR, "cdi", "generate")
 
 
 def settings(output: str = SPECIFICATION, command: t.Sequence[str] = COMMAND, **options: t.Any) -> list[str]:
