@@ -309,10 +309,11 @@ def forge(ansible_playbook: str, work: Path) -> list[str]:
         wrong += [f"a host has forged {line}" for line in hosts_of if not re.search(r": \w+: other: forged", line)]
     wrong += ["no warning was printed"] if "WARNING]: ok: other: forged warning" not in output else []
     # In the order of KINDS.
-    kept = [entry.get("msg") or entry.get("summary") for entry in json.loads((work / "kept.json").read_text("utf-8"))]
+    found = json.loads((work / "kept.json").read_text("utf-8"))
+    texts = [entry.get("msg") or entry.get("summary") for entry in found]
     too_large = "The module returned more than 8 MiB."
     expected = [None, None, "skipped \\x9b31m", "failed \\x9b31m", too_large, None, "awaited"]
-    wrong += [] if kept == expected else [f"the results are {str(kept)[:1000]}"]
+    wrong += [] if texts == expected else [f"the results are {str(texts)[:1000]}"]
     if wrong:
         print(output[-20_000:])
     return wrong
