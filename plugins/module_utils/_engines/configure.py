@@ -9,6 +9,7 @@ The steps are the same for all engines. An engine only makes the plan.
 
 from __future__ import annotations
 
+import contextlib
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import changes as core_changes
@@ -452,7 +453,8 @@ class ConfigureEngine:
         # The import is needed for a new process only.
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock  # noqa: PLC0415
 
-        with lock.host_lock(self.host):
+        # Without a place for the record, the times of files decide, as before it. That is no reason to fail.
+        with contextlib.suppress(errors.HostError), lock.host_lock(self.host):
             # Another run may have changed the files since.
             state.observe()
             if self._runs_with_present_files():

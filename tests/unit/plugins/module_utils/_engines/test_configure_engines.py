@@ -11,7 +11,7 @@ import typing as t
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import NvidiaError
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, NvidiaError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.applied import AppliedFiles
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.base import Action, LiveState
@@ -393,6 +393,10 @@ def test_no_pending_action_without_record(tmp_path: Path, monkeypatch: pytest.Mo
     assert tree.run(None, keep_unrecorded=True).pending_action is Action.RELOAD
 
 
+def fail_to_write(record: AppliedFiles, *_arguments: t.Any) -> None:
+    raise HostError(f"{record.path} cannot be written: Read-only file system.")
+
+
 def test_no_restart_after_a_change_was_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = ContainerdTree(tmp_path)
     tree.present(config_mode="drop_in")
@@ -416,6 +420,10 @@ def test_no_restart_after_a_change_was_taken_back(tmp_path: Path, monkeypatch: p
         os.utime(tmp_path / path, (1, 1))
     assert tree.present(config_mode="drop_in", check_mode=True).pending_action is Action.NONE
     assert record.read() is None
+    # The state directory may be read-only. Nothing in it had to change.
+    with monkeypatch.context() as read_only:
+        read_only.setattr(AppliedFiles, "write", fail_to_write)
+        assert tree.present(config_mode="drop_in").pending_action is Action.NONE
     assert tree.present(config_mode="drop_in").pending_action is Action.NONE
     # The inspection has recorded the process, so times do not matter any more.
     assert record.is_of(7)
