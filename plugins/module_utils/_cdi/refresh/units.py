@@ -160,6 +160,8 @@ _MODULES = ("modules.dep", "modules.dep.bin")
 NEEDS_LOADED_DRIVER = (("ConditionPathExists", "/proc/driver/nvidia/version"),)
 _HEADER = "# Written by gpufleet.nvidia. What is changed here is overwritten.\n"
 _HOMES = ("/home/", "/root/", "/run/user/")
+# ProtectSystem=yes makes these read-only.
+_SYSTEM = ("/usr/", "/boot/", "/efi/")
 # The capabilities are those of the toolkit's service (1.18 to 1.20), and CAP_CHOWN: nvidia-modprobe removes a new node
 # if it cannot change its group to that of the driver's parameters, which is "video" with the packages of Debian.
 # Not set: PrivateDevices and ProtectClock, which deny devices; ProtectKernelModules; ProcSubset, which hides
@@ -245,11 +247,13 @@ def _directories(command: t.Iterable[str], output: str) -> Settings:
     # systemd creates these directories.
     for parent, setting in (("/etc/", "ConfigurationDirectory"), ("/run/", "RuntimeDirectory")):
         below = folder[len("/var") :] if folder.startswith("/var/run/") else folder
-        if below.startswith(parent):
+        # After a colon, systemd expects the name of a link.
+        if below.startswith(parent) and ":" not in below:
             kept = [("RuntimeDirectoryPreserve", "yes")] if setting == "RuntimeDirectory" else []
             return [home, ("ProtectSystem", "strict"), (setting, _quoted(below[len(parent) :])), *kept]
     # nvidia-ctk creates another directory.
-    return [("ProtectSystem", "yes")] if f"{folder}/".startswith(_HOMES) else [home, ("ProtectSystem", "yes")]
+    settings = ((_HOMES, home), (_SYSTEM, ("ProtectSystem", "yes")))
+    return [setting for protected, setting in settings if not f"{folder}/".startswith(protected)]
 
 
 def needs_driver(smi: str) -> tuple[Settings, Settings]:

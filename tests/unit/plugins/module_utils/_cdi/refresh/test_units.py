@@ -169,6 +169,10 @@ def test_time_limits_are_nested() -> None:
         ("/etc/a b/100%/x.yaml", COMMAND, {'ConfigurationDirectory="a b/100%%"', "ProtectSystem=strict"}),
         ("/srv/cdi/nvidia.yaml", COMMAND, {"ProtectSystem=yes", "ProtectHome=yes"}),
         ("/root/nvidia.yaml", COMMAND, {"ProtectSystem=yes"}),
+        # The service could not write there.
+        ("/usr/local/share/cdi/nvidia.yaml", COMMAND, {"ProtectHome=yes"}),
+        # systemd would ignore such a directory.
+        ("/etc/a:b/nvidia.yaml", COMMAND, {"ProtectSystem=yes", "ProtectHome=yes"}),
         ("/etc/cdi/nvidia.yaml", ["/home/kubernetes/bin/nvidia/nvidia-ctk"], {"ProtectHome=read-only"}),
         ("/etc/cdi/nvidia.yaml", [*COMMAND, "--driver-root=/home/kubernetes/bin/nvidia"], {"ProtectHome=read-only"}),
     ],
@@ -180,6 +184,7 @@ def test_only_the_directory_of_the_specification_is_writable(
     found -= {"ProtectHostname=yes", "ProtectKernelLogs=yes"}
     assert expected <= found
     assert ("ProtectHome" in str(found)) is not output.startswith("/root")
+    assert ("ProtectSystem" in str(found)) is not output.startswith("/usr")
 
 
 def test_the_service_can_do_its_work() -> None:
