@@ -80,11 +80,13 @@ def choose(
         if current and (found is None or _order(current) > _order(found.version)):
             return Target(current)
         newest = "" if found is None else found.version
-        newer = [f"{n} {p.version}" for n, p in installed.items() if newest and _order(p.version) > _order(newest)]
+        present = {name: installed[name].version for name in names if name in installed}
+        newer = [f"{name} {version}" for name, version in present.items() if newest and _order(version) > _order(newest)]
         if newer:
+            start = "the package sources offer" if own_source is None else f"{own_source} offers"
             raise NotOfferedError(
-                f"{', '.join(newer)} would be downgraded, because {own_source or 'no package source'} offers only"
-                f" {_listed(common)} of all packages. Set {errors.option:version} to permit that."
+                f"{', '.join(newer)} would be downgraded, because {start} only {_listed(common)} of all packages. Set"
+                f" {errors.option:version} to permit that."
             )
     else:
         found = next((entry for entry in common if is_version(entry.version, str(requested))), None)

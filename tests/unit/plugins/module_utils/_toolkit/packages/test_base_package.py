@@ -58,6 +58,9 @@ def use_hook(manager: FakePackageManager, program: str = "/usr/bin/nvidia-contai
         (four("1.19.1-1"), "latest", "1.20.0-1"),
         ({**four("1.19.1-1"), BASE: Package("1.19.1-1", complete=False)}, "1.19.1-1", "1.19.1-1"),
         ({PACKAGES[3]: Package("1.18.2-1")}, "1.19.1-1", "1.19.1-1"),
+        # A package that is removed is not downgraded.
+        ({PACKAGES[3]: Package("1.21.0-1")}, None, "1.20.0-1"),
+        ({PACKAGES[3]: Package("1.21.0-1")}, "latest", "1.20.0-1"),
     ],
 )
 def test_only_the_base_package_is_left(
