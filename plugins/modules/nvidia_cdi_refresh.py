@@ -20,7 +20,8 @@ description:
     devices. A drop-in stops it as long as the unit of this collection exists, also after an upgrade of the toolkit,
     which enables and starts it again. A file that it has written is removed, and M(gpufleet.nvidia.nvidia_cdi_spec)
     with O(gpufleet.nvidia.nvidia_cdi_spec#module:state=absent) restores it. Its environment file has no effect then.
-  - The unit may not use the network, and may write to the directory of the specification only.
+  - The unit may not use the network. If the specification is below C(/etc) or C(/run), the unit may write to its
+    directory only.
   - A host without the toolkit gets no unit. Only M(gpufleet.nvidia.nvidia_cdi_spec) writes its specification. Run that
     module again after each boot and change of the driver.
   - systemd does not notice a change of MIG devices. After such a change, restart the unit (C(systemctl restart) with
