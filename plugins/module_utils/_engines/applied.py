@@ -93,10 +93,11 @@ class AppliedFiles(t.NamedTuple):
         record_store.write_state(self.host, self.path, text.encode("utf-8"))
 
     def remove(self) -> None:
-        """Remove the record. Raises HostError."""
-        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import atomic_write  # noqa: PLC0415
+        """Remove the record, and the directory of the records if it is empty then. Raises HostError."""
+        from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import record_store  # noqa: PLC0415
 
-        atomic_write.remove_file(self.host, self.path)
+        if self.host.lexists(self.path):
+            record_store.remove_state(self.host, self.path)
 
     def _digests(self, files: t.Iterable[str]) -> dict[str, str]:
         return {

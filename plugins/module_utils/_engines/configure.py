@@ -389,6 +389,9 @@ class ConfigureEngine:
                 if changed:
                     self._write_journal(fresh)
                     backups = self._writer().apply(fresh.files)
+                    if self.state.removal and self.state.installation.pid is None:
+                        # No restart follows that would remove it.
+                        applied.AppliedFiles.of(self.host, self.state.engine.key).remove()
         result = build_result(self.state, plan, changed, backups, unrecorded)
         if result.pending_action is engines_base.Action.NONE and not check_mode:
             self._record_inspection()

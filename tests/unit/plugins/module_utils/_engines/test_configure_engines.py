@@ -393,6 +393,19 @@ def test_no_pending_action_without_record(tmp_path: Path, monkeypatch: pytest.Mo
     assert tree.run(None, keep_unrecorded=True).pending_action is Action.RELOAD
 
 
+def test_a_removal_from_a_stopped_engine_leaves_no_record(tmp_path: Path) -> None:
+    tree = ContainerdTree(tmp_path)
+    before = tree.files()
+    tree.present()
+    write_start(tmp_path, 7, 100)
+    AppliedFiles.of(HostFS(str(tmp_path)), "containerd").write(7, [])
+    assert tree.run(None, check_mode=True).changed
+    assert AppliedFiles.of(HostFS(str(tmp_path)), "containerd").read() is not None
+    assert tree.run(None, purge_backups=True).changed
+    assert {path for path in tree.files() if not path.startswith("proc/")} == {*before}
+    assert not (tmp_path / "var/lib/gpufleet-nvidia").exists()
+
+
 def fail_to_write(record: AppliedFiles, *_arguments: t.Any) -> None:
     raise HostError(f"{record.path} cannot be written: Read-only file system.")
 
