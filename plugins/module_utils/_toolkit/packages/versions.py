@@ -80,8 +80,8 @@ def choose(
         if current and (found is None or _order(current) > _order(found.version)):
             return Target(current)
         newest = "" if found is None else found.version
-        present = {name: installed[name].version for name in names if name in installed}
-        newer = [f"{name} {version}" for name, version in present.items() if newest and _order(version) > _order(newest)]
+        present = [(name, installed[name].version) for name in names if name in installed]
+        newer = [f"{name} {full}" for name, full in present if newest and _order(full) > _order(newest)]
         if newer:
             start = "the package sources offer" if own_source is None else f"{own_source} offers"
             raise NotOfferedError(
