@@ -221,11 +221,17 @@ class Apt:
 
     def apply(self, change: packages_base.Change) -> None:
         missing = self._missing_dependencies(change)
+        found = [*preview_of(self._simulate(missing)).install] if missing else []
+        present = self.installed([packages_base.plain_name(name) for name in found])
         for arguments in filter(None, (missing, self._arguments(change))):
             status, output, errors = self._run(["apt-get", *arguments], self.commands.change)
             if status:
                 command = next(word for word in ("satisfy", "install", "purge") if word in arguments)
                 raise packages_base.CommandError(f"apt-get {command}", _last_lines(output, errors), self._advice())
+            new = [name for name in found if arguments is missing and packages_base.plain_name(name) not in present]
+            if new:
+                # As apt marks other dependencies. apt-get satisfy (2.6, 3.0) ignores --mark-auto.
+                self._read("apt-mark auto", ["apt-mark", "auto", *new])
 
     def _simulate(self, arguments: list[str]) -> str:
         return self._read("Simulating the change (apt-get -s)", ["apt-get", "-s", *arguments])
@@ -244,7 +250,7 @@ class Apt:
         others = [entry for entry in needed if entry.split(" ", 1)[0] not in change.install]
         if not others:
             return []
-        arguments = [*self._options(), "--mark-auto", "--no-install-recommends", "satisfy", ", ".join(others)]
+        arguments = [*self._options(), "--no-install-recommends", "satisfy", ", ".join(others)]
         own = [name for name in preview_of(self._simulate(arguments)).install if name in packages_base.PACKAGES]
         if own:
             raise core_errors.HostError(

@@ -286,7 +286,7 @@ def test_transaction_sees_no_other_source(apt: Apt, programs: FakePrograms) -> N
     assert [argv[-2:] for argv in programs.ran if "-s" not in argv] == [["install", f"{OWN[0]}=1-1"]]
 
 
-def test_dependencies_come_from_any_source(apt: Apt, programs: FakePrograms) -> None:
+def test_dependencies_come_from_any_source(tmp_path: Path, apt: Apt, programs: FakePrograms) -> None:
     unmet = (100, "The following packages have unmet dependencies:\n x\n", "E: no\n")
     shown = f"Package: {OWN[0]}\nDepends: {OWN[1]} (= 1-1), libc6 (>= 2.4) | libc6.1, libcap2\nPre-Depends: dpkg\n"
     satisfied = "Inst libcap2 (1-1 Debian [amd64])\n"
@@ -308,7 +308,15 @@ def test_dependencies_come_from_any_source(apt: Apt, programs: FakePrograms) -> 
     apt.apply(change)
     satisfy, install = (argv for argv in programs.ran if argv[0] == "apt-get" and "-s" not in argv)
     assert satisfy[-2:] == ["satisfy", "libc6 (>= 2.4) | libc6.1, libcap2, dpkg"]
-    assert "--mark-auto" in satisfy
+    # apt-get satisfy itself marks nothing.
+    marked = [argv for argv in programs.ran if argv[0] == "apt-mark"]
+    assert marked == [["apt-mark", "auto", "libcap2"]]
+    assert programs.ran.index(satisfy) < programs.ran.index(marked[0]) < programs.ran.index(install)
+    # Who installed a package that is upgraded is not known.
+    write_file(tmp_path, STATUS_FILE, stanza("libcap2", "install ok installed"))
+    programs.ran.clear()
+    apt.apply(change)
+    assert not [argv for argv in programs.ran if argv[0] == "apt-mark"]
     assert not set(ONLY_OWN) & set(satisfy)
     assert set(ONLY_OWN) <= set(install)
     # A dependency must not install a package of the toolkit from another source.
