@@ -139,7 +139,10 @@ def ansible_lint(session: nox.Session) -> None:
 
 @tool_session("quickstart")
 def quickstart(session: nox.Session) -> None:
-    """Run the demonstrations of ./quickstart in a fresh copy, as a user without HOME, and without account if root."""
+    """Run the demonstrations of ./quickstart in a fresh copy, as a user without HOME, and without account if root.
+
+    Also run the plays of hostile hosts with the newest ansible-core.
+    """
     with tempfile.TemporaryDirectory(prefix="gpufleet-quickstart-") as name:
         clone = shutil.copytree(nox_support.copy_tree("quickstart"), Path(name, "clone"), symlinks=True)
         command = nox_support.as_new_user(clone / "quickstart", Path(name), nox_support.TOOLS / "bin" / "python")
@@ -148,6 +151,8 @@ def quickstart(session: nox.Session) -> None:
         if lines > QUICKSTART_LINES:
             session.error(f"./quickstart printed {lines} lines. A new user reads {QUICKSTART_LINES} at most.")
         run(session, *command, "--directory")
+    environ = nox_support.ansible_environment(nox_support.copy_tree("quickstart"))
+    run(session, "python", "-B", "tests/hostile_hosts.py", nox_support.TOOLS / "bin" / "ansible-playbook", env=environ)
 
 
 def quickstart_on_old_core(session: nox.Session) -> None:
