@@ -123,13 +123,10 @@ def _not_written(variables: Variables, unit: str) -> str:
 def _engines(variables: Variables, situation: Situation) -> t.Iterator[str]:
     results = [result for result in items(variables.get("nvidia_runtime_result")) if not result.get("skipped")]
     engines = [engine for result in results for engine in tables(result.get("engines"))]
-    inspection = result_of(variables, "nvidia_runtime_inspection") or result_of(variables, "nvidia_toolkit_info")
-    found = [engine for engine in tables(inspection.get("engines")) if engine.get("installed")]
     if not results and situation.interrupted:
-        yield from (f"{_text(engine.get('target'))} not reached" for engine in found)
+        yield from (f"{_text(engine.get('target'))} not reached" for engine in _installed(variables))
     elif results and not engines and not any(result.get("failed") for result in results):
-        none_selected = bool(found) or variables.get("nvidia_runtime_engines") == []
-        yield "no container engine selected" if none_selected else "no container engine"
+        yield missing_engine(variables)
     name = next((str(result["runtime_name"]) for result in results if "runtime_name" in result), "nvidia")
     work = {entry["engine_info"]["target"]: entry for entry in entries_of(variables)}
     for engine in engines:
@@ -146,6 +143,18 @@ def _engines(variables: Variables, situation: Situation) -> t.Iterator[str]:
     for missing in (table(result.get("without_engine")) for result in results):
         if missing:
             yield f"{_text(missing.get('target'))}: {_text(missing.get('reason'))}"
+
+
+def _installed(variables: Variables) -> list[dict[str, t.Any]]:
+    """Return the engines that the inspection of the host has found."""
+    inspection = result_of(variables, "nvidia_runtime_inspection") or result_of(variables, "nvidia_toolkit_info")
+    return [engine for engine in tables(inspection.get("engines")) if engine.get("installed")]
+
+
+def missing_engine(variables: Variables) -> str:
+    """Return why a play has used no engine of a host."""
+    none_selected = bool(_installed(variables)) or variables.get("nvidia_runtime_engines") == []
+    return "no container engine selected" if none_selected else "no container engine"
 
 
 def _configuration(engine: Variables, name: str, situation: Situation) -> t.Iterator[str]:

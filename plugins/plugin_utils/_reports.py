@@ -66,5 +66,5 @@ def _line(variables: Variables, interrupted: bool) -> str:
 def _nothing_to_verify(variables: Variables) -> str:
     gpu = _role_state.gpu_of(variables)
     if gpu.get("kind") in _KINDS_WITH_GPUS:
-        return "no container engine"
+        return _host_line.missing_engine(variables)
     return "WSL and Tegra are not supported" if gpu.get("present") else "no NVIDIA GPU"

@@ -288,6 +288,12 @@ def test_lines_of_verify(kind: str | None, present: bool, expected: str) -> None
     assert [error for _line, error in lines[1:]] == [""]
 
 
+def test_verify_without_a_selected_engine() -> None:
+    info = {"toolkit": {"gpu": {"kind": "driver", "present": True}}, "engines": [{"target": "crio", "installed": True}]}
+    known = {"nvidia_playbook": "verify", "nvidia_runtime_inspection": info}
+    assert _reports.lines_of(known)[0] == ("not verified: no container engine selected", "")
+
+
 def test_the_line_of_a_failure() -> None:
     known = {"nvidia_toolkit_info": INFO, "inventory_hostname": "b", "ansible_play_hosts_all": ["a", "b", "c", "d"],
              "ansible_play_hosts": ["a", "b", "c", "d"], "ansible_play_batch": ["b", "c"]}  # fmt: skip
