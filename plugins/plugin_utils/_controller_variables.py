@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible.module_utils.common.yaml import yaml_load
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _settings
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -51,21 +51,17 @@ def controller_variables(collection: Path, settings: t.Collection[str]) -> froze
              *collection.glob("roles/*/handlers/*.yml")]  # fmt: skip
     found: set[str] = set()
     for path in files:
-        found.update(*(_names(part) for part in _parts(_load(path), local)))
+        found.update(*(_names(part) for part in _parts(_settings.load(path), local)))
     variables: dict[str, t.Any] = {}
     for path in collection.glob("roles/*/defaults/main.yml"):
-        variables.update(_load(path))
+        variables.update(_settings.load(path))
     for path in collection.glob("roles/*/vars/main.yml"):
-        own = _load(path)
+        own = _settings.load(path)
         found.update(*(_names(own[name].get(key)) for name in own.keys() & _KEYS.keys() for key in _KEYS[name]))
         variables.update(own)
     return frozenset(
         name for name in _with_sources(found, variables) if name in settings or name.startswith(_OF_ANSIBLE)
     )
-
-
-def _load(path: Path) -> t.Any:
-    return yaml_load(path.read_text(encoding="utf-8"))
 
 
 def _names(value: t.Any) -> set[str]:

@@ -365,7 +365,7 @@ def _cleaned(value: t.Any, is_message: bool) -> t.Any:
     if isinstance(value, tuple):
         return tuple(_cleaned(item, is_message) for item in value)
     # Newer releases of Ansible describe warnings and errors with objects.
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if _is_object(value):
         named = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
         clean = {name: _cleaned(item, _is_message(name, is_message)) for name, item in named.items()}
         return dataclasses.replace(value, **clean)

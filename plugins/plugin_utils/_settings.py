@@ -11,6 +11,7 @@ values are given by the caller.
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import re
 import typing as t
@@ -92,18 +93,18 @@ def known_variables(collection: Path) -> Known:
     defaults: dict[str, t.Any] = {}
     named = {"audit": frozenset(_NAME.findall((collection / "playbooks/audit.yml").read_text(encoding="utf-8")))}
     for role in sorted((collection / "roles").iterdir()):
-        for entry in _load(role / "meta/argument_specs.yml")["argument_specs"].values():
+        for entry in load(role / "meta/argument_specs.yml")["argument_specs"].values():
             options.update({name: _without_default(option) for name, option in entry["options"].items()})
-        internal.update(_load(role / "vars/main.yml"))
+        internal.update(load(role / "vars/main.yml"))
         optional.update(_OPTIONAL.findall((role / "defaults/main.yml").read_text(encoding="utf-8")))
-        defaults.update(_load(role / "defaults/main.yml"))
+        defaults.update(load(role / "defaults/main.yml"))
         texts = [path.read_text(encoding="utf-8") for path in role.rglob("*.yml") if path.parent.name != "meta"]
         named[role.name] = frozenset(_NAME.findall("\n".join(texts)))
         for path in [*role.glob("tasks/*.yml"), *role.glob("handlers/*.yml")]:
             text = path.read_text(encoding="utf-8")
             internal.update(_REGISTER.findall(text))
             loops.update(_LOOP_VAR.findall(text))
-            _add_values_of_tasks(given, _load(path))
+            _add_values_of_tasks(given, load(path))
     _add_values(given, defaults)
     options.update({HOST_ROOT: {"type": "path"}, SERIAL: {"type": "raw"}})
     for path in (collection / "playbooks").glob("*.yml"):
@@ -111,14 +112,16 @@ def known_variables(collection: Path) -> Known:
         internal.update(_REGISTER.findall(text))
         loops.update(_LOOP_VAR.findall(text))
         optional.update(_OPTIONAL.findall(text))
-        _add_values_of_tasks(given, _load(path))
+        _add_values_of_tasks(given, load(path))
     settings = frozenset(options) | optional
     set_inside = frozenset(internal | loops) | (frozenset(given) - settings)
     known = Known(options, settings, set_inside, frozenset(loops), given, defaults, named)
     return known._replace(named={name: names & settings for name, names in named.items()})
 
 
-def _load(path: Path) -> t.Any:
+@functools.lru_cache(maxsize=None)
+def load(path: Path) -> t.Any:
+    """Return the content of a file in YAML of this collection. Several functions read each file; none may change it."""
     return yaml_load(path.read_text(encoding="utf-8"))
 
 
