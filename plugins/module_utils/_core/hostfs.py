@@ -103,12 +103,6 @@ class HostFS(t.NamedTuple):
         files = {self.resolve(path): b"" for path in programs}
         return self._replace(predicted=Predicted(files, version))
 
-    def with_files(self, files: t.Mapping[str, bytes]) -> HostFS:
-        """Return the host as if these files were written."""
-        known = self.predicted or Predicted({}, None)
-        contents = {self.resolve(path): content for path, content in files.items()}
-        return self._replace(predicted=known._replace(files={**known.files, **contents}))
-
     def check_path(self, parameter: str, path: str) -> str:
         """Return ``path`` normalized.
 
