@@ -4,6 +4,8 @@
 
 """Take the lock of the host, so that only one task changes it at a time, and create locked temporary directories.
 
+A task that has made more than files can remove it also if a signal ends it (``interruptible``).
+
 A temporary directory that a killed run left is not locked, so the next run that changes the host removes it.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import signal
 import stat
 import tempfile
 import time
@@ -38,6 +41,7 @@ PACKAGE_MANAGER_TIMEOUT = 120
 _PAUSE = 0.1
 # Maximum number of characters of the holder's command in a message.
 _MAX_COMMAND = 200
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 @contextlib.contextmanager
@@ -68,6 +72,29 @@ def host_lock(host: hostfs.HostFS, timeout: float | None = None) -> t.Iterator[N
             fcntl.flock(handle, fcntl.LOCK_UN)
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def interruptible() -> t.Iterator[None]:
+    """Raise SystemExit for the signals that end a process, so that what it has made is removed."""
+
+    def end(number: int, _frame: object) -> t.NoReturn:
+        # A second signal must not interrupt the removal.
+        for other in _SIGNALS:
+            signal.signal(other, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    # A signal that is set to be ignored, as nohup does, stays ignored.
+    for number in [number for number in _SIGNALS if before[number] is not signal.SIG_IGN]:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            # getsignal() returns None for a handler that was not set from Python.
+            if handler is not None:
+                signal.signal(number, handler)
 
 
 def _path(host: hostfs.HostFS) -> str:

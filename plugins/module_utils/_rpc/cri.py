@@ -102,8 +102,8 @@ def _decode_config(message: bytes) -> dict[str, t.Any] | None:
 # ContainerMetadata: name.
 _CONTAINERS = 1
 _CONTAINER_ID, _SANDBOX, _METADATA, _CREATED, _LABELS, _NAME = 1, 2, 3, 7, 8, 1
-# PodSandboxStatusResponse: status; PodSandboxStatus: annotations (a map).
-_ANNOTATIONS = 8
+# PodSandboxStatusResponse: status, info; PodSandboxStatus: annotations (a map), runtime_handler.
+_ANNOTATIONS, _HANDLER = 8, 9
 # ContainerStatusResponse: status, info; ContainerStatus: state, reason, message.
 _STATE, _STATE_REASON, _STATE_MESSAGE = 3, 10, 11
 # errorStartReason in internal/cri/server/helpers.go of containerd. For an exit the message has another meaning.
@@ -198,6 +198,23 @@ def pod_annotations(socket_path: str, sandbox: str) -> dict[str, str]:
     reply = grpc.call(socket_path, _SERVICE + "PodSandboxStatus", grpc.field(1, sandbox), limit=_REPLY_BYTES)
     status = dict(grpc.fields(reply)).get(_STATUS, b"")
     return _texts_of(grpc.fields(status), _ANNOTATIONS)
+
+
+class PodStatus(t.NamedTuple):
+    """The runtime handler of a pod, empty for the default one, and what the engine reports about the pod."""
+
+    handler: str
+    info: dict[str, t.Any]
+
+
+def pod_status(socket_path: str, sandbox: str) -> PodStatus:
+    """Return the status of the pod with the ID ``sandbox``. Raises as list_containers()."""
+    # PodSandboxStatusRequest: pod_sandbox_id, verbose.
+    request = grpc.field(1, sandbox) + grpc.field(2, 1)
+    reply = list(grpc.fields(grpc.call(socket_path, _SERVICE + "PodSandboxStatus", request, limit=_REPLY_BYTES)))
+    status = dict(grpc.fields(dict(reply).get(_STATUS, b"")))
+    info = json_data.load(_information(reply).get(b"info", b"{}"))
+    return PodStatus(_text(status.get(_HANDLER, b"")), info if isinstance(info, dict) else {})
 
 
 def _container(message: bytes) -> CriContainer:

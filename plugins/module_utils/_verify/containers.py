@@ -2,8 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Start a container with Docker or Podman to verify an engine. Pods are in ``cri_pods``.
+"""Start a container with Docker, to verify an engine or to measure a copy of another container.
 
+``podman_containers`` and ``cri_pods`` do the same with Podman and with a CRI.
 It pulls no image. Without an image, it imports an archive of the host's programs as one, and removes it again.
 """
 
@@ -13,20 +14,14 @@ import abc
 import contextlib
 import json
 import re
-import signal
 import time
 import typing as t
 import uuid
 from urllib.parse import quote
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data, lock
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import unix_socket
-
-if t.TYPE_CHECKING:
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
-
 
 # The name of everything created here, and the label that identifies what a killed task left.
 NAME = "gpufleet-verify"
@@ -36,17 +31,16 @@ OUTPUT_LIMIT = 16000
 # Seconds for the removal, in addition to the timeout.
 REMOVAL_TIMEOUT = 30.0
 # The number of output lines to request.
-_OUTPUT_LINES = 400
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+OUTPUT_LINES = 400
 # Seconds between two queries of a container's state: the first pause and the longest.
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 # Seconds allowed for a query after the timeout, to read the container's exit status and output.
 _MIN_QUERY_TIMEOUT = 2.0
+# The exit statuses after SIGKILL and SIGTERM.
+KILLED = (137, 143)
 
-
-_MAY_EXIST = "The container may still exist"
-_REMOVED = "Another program removed the container while it ran"
-_REMOVED_ADVICE = "Run the task again while no other program removes containers."
+REMOVED = "Another program removed the container while it ran"
+REMOVED_ADVICE = "Run the task again while no other program removes containers."
 
 
 class ContainerSpec(t.NamedTuple):
@@ -56,6 +50,10 @@ class ContainerSpec(t.NamedTuple):
     - ``runtime``: empty for the default runtime of the engine.
     - ``devices``: qualified names of CDI devices.
     - ``all_gpus``: whether to start it as ``docker run --gpus all`` does.
+    - ``request``: what else to request, in the form of the engine: fields of Docker's request, options of `podman run`,
+      or encoded fields of the configurations of a CRI's pod and container.
+    - ``measure``: called with the ID of the first process, for a container whose command only waits. The status in the
+      result is then 0 if it still runs afterwards, otherwise that of a killed one.
     """
 
     image: str
@@ -66,6 +64,8 @@ class ContainerSpec(t.NamedTuple):
     devices: tuple[str, ...] = ()
     all_gpus: bool = False
     archive: bytes = b""
+    request: t.Any = None
+    measure: t.Callable[[int], None] | None = None
 
 
 class ContainerResult(t.NamedTuple):
@@ -80,17 +80,19 @@ class ContainerError(Exception):
 
     It has the problem, the advice if there is any, and the output so far. ``started`` says whether the engine was
     requested to create or start the container. ``no_program`` says that the image lacks the program of the command.
+    ``refusal`` is the engine's own message if it refused to create or start the container.
     """
 
     def __init__(
-        self, problem: str, advice: str = "", output: str = "", *, started: bool = True, no_program: bool = False
+        self, problem: str, advice: str = "", output: str = "", *, started: bool = True, refusal: str = ""
     ) -> None:
         super().__init__(problem, advice)
         self.problem = problem
         self.advice = advice
         self.output = output
         self.started = started
-        self.no_program = no_program
+        self.no_program = False
+        self.refusal = refusal
 
 
 class Deadline:
@@ -128,7 +130,7 @@ class Containers(abc.ABC):
         self.cleanup_error = ""
 
     def run(self, spec: ContainerSpec) -> ContainerResult:
-        """Start the container, wait until it exits, and remove it in any case. Raises ContainerError."""
+        """Start the container, wait until it exits or measure it, and remove it in any case. Raises ContainerError."""
         self._deadline = Deadline(spec.timeout)
         if not spec.archive:
             self._check_image(spec.image)
@@ -157,7 +159,9 @@ class Containers(abc.ABC):
         return ""
 
     def _result(self, spec: ContainerSpec, name: str) -> ContainerResult:
-        """Wait until the container exits, and return its result."""
+        """Wait until the container exits, or measure it, and return its result."""
+        if spec.measure is not None:
+            return self._measured(name, spec.measure)
         status = self._deadline.wait(lambda: self._status(name))
         output = self._output(name)
         if status is None:
@@ -168,6 +172,14 @@ class Containers(abc.ABC):
             )
         return ContainerResult(status, output)
 
+    def _measured(self, name: str, measure: t.Callable[[int], None]) -> ContainerResult:
+        pid = self._pid(name)
+        if pid:
+            measure(pid)
+        if pid and pid == self._pid(name):
+            return ContainerResult(0, "")
+        return ContainerResult(KILLED[0], self._output(name))
+
     @abc.abstractmethod
     def _check_image(self, image: str) -> None:
         """Raise ContainerError if the image is not on this host."""
@@ -175,6 +187,10 @@ class Containers(abc.ABC):
     @abc.abstractmethod
     def _run(self, spec: ContainerSpec) -> ContainerResult:
         """Start the container and return its result. Raises ContainerError."""
+
+    @abc.abstractmethod
+    def _pid(self, name: str) -> int:
+        """Return the ID of the container's first process; 0 if it does not run. Raises ContainerError."""
 
     @abc.abstractmethod
     def _status(self, name: str) -> int | None:
@@ -199,8 +215,9 @@ def lacks_program(spec: ContainerSpec, status: int, message: str) -> bool:
     ``status`` is the exit status that the engine reports. It is the same for a hook that is not found, so ``message``
     has to name the program of the command. The archive of the host's programs has it.
     """
-    name = re.escape(spec.command[0])
-    named = re.search(rf"(?<![\w./-]){name}(?![\w./-])", message) is not None
+    # The program of a pause image is its own.
+    names = [re.escape(program) for program in spec.command[:1]]
+    named = any(re.search(rf"(?<![\w./-]){name}(?![\w./-])", message) for name in names)
     return status == NO_SUCH_PROGRAM and not spec.archive and named
 
 
@@ -212,29 +229,6 @@ def missing_image(image: str, load_command: str, kind: str = "image") -> Contain
         f"Load it first, for example with `{load_command}`, or {change}.",
         started=False,
     )
-
-
-@contextlib.contextmanager
-def interruptible() -> t.Iterator[None]:
-    """Raise SystemExit for the signals that end a process, so that the container is removed."""
-
-    def end(number: int, _frame: object) -> t.NoReturn:
-        # A second signal must not interrupt the removal.
-        for other in _SIGNALS:
-            signal.signal(other, signal.SIG_IGN)
-        raise SystemExit(128 + number)
-
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    # A signal that is set to be ignored, as nohup does, stays ignored.
-    for number in [number for number in _SIGNALS if before[number] is not signal.SIG_IGN]:
-        signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            # getsignal() returns None for a handler that was not set from Python.
-            if handler is not None:
-                signal.signal(number, handler)
 
 
 def shorten(output: str) -> str:
@@ -259,13 +253,15 @@ class DockerContainers(Containers):
         name = f"{NAME}-{uuid.uuid4().hex[:12]}"
         created = self._request("POST", f"/containers/create?name={name}", _create_body(spec))
         if created.refused:
-            raise ContainerError(f"docker cannot create the container: {created.error_message()}")
+            message = created.error_message()
+            raise ContainerError(f"docker cannot create the container: {message}", refusal=message)
         started = self._request("POST", f"/containers/{name}/start")
         if started.refused:
             message = started.error_message()
-            missing = lacks_program(spec, self._exit_code(name), message)
             problem = f"docker cannot start the container: {message}"
-            raise ContainerError(problem, output=self._output(name), no_program=missing)
+            error = ContainerError(problem, output=self._output(name), refusal=message)
+            error.no_program = lacks_program(spec, self._recorded(name, "ExitCode"), message)
+            raise error
         return self._result(spec, name)
 
     def _check_image(self, image: str) -> None:
@@ -282,7 +278,7 @@ class DockerContainers(Containers):
     def _status(self, name: str) -> int | None:
         answer = self._request("GET", f"/containers/{name}/json")
         if answer.status == 404:
-            raise ContainerError(_REMOVED, _REMOVED_ADVICE)
+            raise ContainerError(REMOVED, REMOVED_ADVICE)
         try:
             state = json_data.field(answer.json(), "State", dict)
             return (
@@ -293,16 +289,19 @@ class DockerContainers(Containers):
         except ValueError as error:
             raise ContainerError(f"docker does not report the container's state: {error}") from error
 
-    def _exit_code(self, name: str) -> int:
-        """Return the exit status that Docker has recorded, also for a container that it could not start."""
+    def _pid(self, name: str) -> int:
+        return self._recorded(name, "Pid")
+
+    def _recorded(self, name: str, number: str) -> int:
+        """Return a number in the state that Docker has recorded, also of a container that it could not start."""
         answer = self._request("GET", f"/containers/{name}/json")
         with contextlib.suppress(ValueError):
-            return json_data.get(json_data.get({} if answer.refused else answer.json(), "State", {}), "ExitCode", 0)
+            return json_data.get(json_data.get({} if answer.refused else answer.json(), "State", {}), number, 0)
         return 0
 
     def _output(self, name: str) -> str:
         try:
-            answer = self._request("GET", f"/containers/{name}/logs?stdout=1&stderr=1&tail={_OUTPUT_LINES}")
+            answer = self._request("GET", f"/containers/{name}/logs?stdout=1&stderr=1&tail={OUTPUT_LINES}")
         except ContainerError:
             return ""
         return "" if answer.refused else shorten(_decode_stream(answer.body))
@@ -354,6 +353,7 @@ def _create_body(spec: ContainerSpec) -> dict[str, t.Any]:
         requests.append({"Driver": "cdi", "DeviceIDs": list(spec.devices)})
     if spec.all_gpus:
         requests.append({"Count": -1, "Capabilities": [["gpu"]]})
+    more: dict[str, t.Any] = spec.request or {}
     return {
         "Image": spec.image,
         # It replaces the image's own entry point, which could do anything.
@@ -362,12 +362,14 @@ def _create_body(spec: ContainerSpec) -> dict[str, t.Any]:
         "Env": [f"{name}={value}" for name, value in spec.environment.items()],
         "Labels": {LABEL: "1"},
         "NetworkDisabled": True,
+        **more,
         "HostConfig": {
             **({"Runtime": spec.runtime} if spec.runtime else {}),
             **({"DeviceRequests": requests} if requests else {}),
             "NetworkMode": "none",
             # The logs of the daemon's default driver may not be readable.
             "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m"}},
+            **more.get("HostConfig", {}),
         },
     }
 
@@ -381,118 +383,3 @@ def _decode_stream(stream: bytes) -> str:
         text += stream[position + _HEADER_SIZE : position + _HEADER_SIZE + size]
         position += _HEADER_SIZE + size
     return text.decode("utf-8", "replace")
-
-
-# Podman's message for an unknown device, and the advice for it.
-_UNRESOLVED = "unresolvable CDI devices"
-_UNRESOLVED_ADVICE = (
-    "No CDI specification that this Podman reads and accepts describes the device. Create one with nvidia_cdi_spec, and"
-    " add its directory to Podman's configuration with nvidia_runtime_config."
-)
-# The states of a container whose process has exited.
-_EXITED = ("exited", "stopped")
-
-
-class PodmanContainers(Containers):
-    """The containers of the podman in ``binary``.
-
-    The runtime of a container is ignored, because no runtime is registered with Podman.
-    """
-
-    def __init__(self, host: hostfs.HostFS, run: core_plan.Runner, binary: str) -> None:
-        super().__init__()
-        self._host = host
-        self._runner = run
-        self._binary = binary
-
-    def _run(self, spec: ContainerSpec) -> ContainerResult:
-        name = f"{NAME}-{uuid.uuid4().hex[:12]}"
-        # The container runs detached, so that its name is known if the task is interrupted or the timeout expires.
-        status, _output, errors = self._podman(
-            "run",
-            "--detach",
-            "--pull=never",
-            "--network=none",
-            f"--name={name}",
-            f"--label={LABEL}=1",
-            # The removal must not wait for the container to stop.
-            "--stop-timeout=0",
-            # The logs of the host's default driver may not be readable.
-            "--log-driver=k8s-file",
-            "--log-opt=max-size=1mb",
-            *(f"--env={variable}={value}" for variable, value in spec.environment.items()),
-            *(f"--device={device}" for device in spec.devices),
-            # It replaces the image's own entry point, which could do anything.
-            f"--entrypoint={json.dumps(list(spec.command))}",
-            "--",
-            spec.image,
-        )
-        if status:
-            advice = _UNRESOLVED_ADVICE if _UNRESOLVED in errors else ""
-            message = _error_message(errors)
-            missing = lacks_program(spec, status, message)
-            problem = f"podman cannot start the container: {message}"
-            raise ContainerError(problem, advice, self._output(name), no_program=missing)
-        return self._result(spec, name)
-
-    def _check_image(self, image: str) -> None:
-        status, _output, errors = self._podman("image", "exists", "--", image)
-        if status == 1:
-            raise missing_image(image, "podman load --input FILE")
-        if status:
-            raise ContainerError(
-                f"podman cannot find the image {image}: {_error_message(errors)}",
-                f"Correct {core_errors.option:image}, or fix what podman reports.",
-                started=False,
-            )
-
-    def _status(self, name: str) -> int | None:
-        state = "{{.State.Status}} {{.State.ExitCode}}"
-        status, output, errors = self._podman("container", "inspect", f"--format={state}", "--", name)
-        word, _blank, code = output.strip().partition(" ")
-        if status and "no such" in errors:
-            raise ContainerError(_REMOVED, _REMOVED_ADVICE)
-        if status or not code.isdecimal():
-            raise ContainerError(f"podman does not report the container's state: {_error_message(errors or output)}")
-        return int(code) if word in _EXITED else None
-
-    def _output(self, name: str) -> str:
-        status, output, errors = self._podman("logs", f"--tail={_OUTPUT_LINES}", "--", name)
-        return "" if status else shorten(output + errors)
-
-    def _import(self, archive: bytes, image: str) -> None:
-        try:
-            with lock.temp_directory(self._host, "the host's programs") as (process_path, path):
-                with open(f"{process_path}/archive.tar", "wb") as file:
-                    file.write(archive)
-                change = f"--change=LABEL {LABEL}=1"
-                status, _output, errors = self._podman("import", "--quiet", change, "--", f"{path}/archive.tar", image)
-        except (core_errors.HostError, OSError) as error:
-            problem = f"The archive of the host's programs cannot be written: {error}"
-            raise ContainerError(problem, started=False) from error
-        if status:
-            raise ContainerError(f"podman cannot import the image of the host's programs: {_error_message(errors)}")
-
-    def _remove_all(self) -> str:
-        status, output, errors = self._podman("ps", "--all", "--quiet", "--no-trunc", f"--filter=label={LABEL}")
-        found = output.split()
-        if not status and found:
-            # Another program may have removed them already.
-            status, _output, errors = self._podman("rm", "--force", "--ignore", "--volumes", "--", *found)
-        if status:
-            return f"{_MAY_EXIST}: {_error_message(errors)}"
-        status, output, errors = self._podman("images", "--quiet", "--no-trunc", f"--filter=label={LABEL}")
-        found = list(dict.fromkeys(output.split()))
-        if not status and found:
-            status, _output, errors = self._podman("rmi", "--force", "--", *found)
-        return f"The image may still exist: {_error_message(errors)}" if status else ""
-
-    def _podman(self, *arguments: str) -> tuple[int, str, str]:
-        return self._runner(self._host.argv([self._binary, *arguments]))
-
-
-def _error_message(errors: str) -> str:
-    """Return Podman's error message without its warnings."""
-    lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    message = next((line for line in lines if line.startswith("Error:")), lines[-1] if lines else "no error message")
-    return message[len("Error:") :].strip() if message.startswith("Error:") else message

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Start a pod through the CRI to verify an engine. It changes no file of the engine.
+"""Start a pod through the CRI, to verify an engine or to measure a copy of a pod. It changes no file of the engine.
 
 It pulls an image only if it is permitted to, and removes that image again.
 """
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import typing as t
 import uuid
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, remove_tree
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data, remove_tree
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents import toml_document
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors, toml_plan
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import grpc
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri, grpc
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import containers as verify_containers
 
 if t.TYPE_CHECKING:
@@ -57,6 +58,7 @@ def needs_slice(status: t.Mapping[str, t.Any], runtime: str) -> bool:
 # runtime.v1 of k8s.io/cri-api (api.proto). The numbers in the calls below are its field numbers.
 _RUNTIME = "/runtime.v1.RuntimeService/"
 _IMAGES = "/runtime.v1.ImageService/"
+_STARTING = ("RunPodSandbox", "CreateContainer", "StartContainer")
 # Seconds that a pull may take.
 _PULL_TIMEOUT = 600.0
 # NamespaceMode.NODE and ContainerState.CONTAINER_EXITED.
@@ -66,10 +68,9 @@ _SLICE = "system.slice"
 # The directory for the container's log. Only root can enter it.
 _LOG_DIR = f"/run/{verify_containers.NAME}"
 _LOG = "output.log"
-# The exit statuses after SIGTERM and SIGKILL, with which a kubelet ends pods that it does not know within seconds.
-_KILLED = (143, 137)
-# The message of runc and crun.
-_NOT_FOUND = "executable file not found"
+# The messages of runc and of crun.
+_NOT_FOUND = re.compile(r"executable file (?:`[^`]*` )?not found")
+# A kubelet ends pods that it does not know within seconds.
 _ATTEMPTS = 3
 
 
@@ -95,30 +96,43 @@ class CriPods(verify_containers.Containers):
         super().__init__()
         self._cri = cri
         self._image_id = ""
+        self._pod = ""
         self._pulled = ""
         # The identifiers of the images that the engine had before the pull.
         self._former: frozenset[str] = frozenset()
 
     def _run(self, spec: verify_containers.ContainerSpec) -> verify_containers.ContainerResult:
         for _attempt in range(1, _ATTEMPTS):
-            result = self._run_pod(spec)
-            if result.status not in _KILLED:
+            result = self._run_or_ended(spec)
+            if result.status not in verify_containers.KILLED:
                 return result
             self._remove_all()
-        return self._run_pod(spec)
+        return self._run_or_ended(spec)
+
+    def _run_or_ended(self, spec: verify_containers.ContainerSpec) -> verify_containers.ContainerResult:
+        try:
+            return self._run_pod(spec)
+        except verify_containers.ContainerError:
+            # The pod may have ended before its container was started. The filter is the state 0, SANDBOX_READY.
+            if spec.measure is None or not self._pod or self._pods(grpc.field(2, b"")):
+                raise
+            return verify_containers.ContainerResult(verify_containers.KILLED[0], "")
 
     def _run_pod(self, spec: verify_containers.ContainerSpec) -> verify_containers.ContainerResult:
         self._make_log_dir()
-        pod_config = self._pod_config()
-        pod = self._create("RunPodSandbox", grpc.field(1, pod_config) + grpc.field(2, spec.runtime), "start the pod")
-        config = _container_config(spec, self._image_id)
-        request = grpc.field(1, pod) + grpc.field(2, config) + grpc.field(3, pod_config)
+        # protobuf merges a message that occurs twice.
+        more_of_pod, more_of_container = spec.request or (b"", b"")
+        pod_config = self._pod_config() + more_of_pod
+        request = grpc.field(1, pod_config) + grpc.field(2, spec.runtime)
+        self._pod = self._create("RunPodSandbox", request, "start the pod")
+        config = _container_config(spec, self._image_id) + more_of_container
+        request = grpc.field(1, self._pod) + grpc.field(2, config) + grpc.field(3, pod_config)
         container = self._create("CreateContainer", request, "create the container")
         try:
             self._call("StartContainer", grpc.field(1, container), "start the container")
         except verify_containers.ContainerError as error:
             # A CRI reports no exit status for a program that is not found, only the message of the low-level runtime.
-            status = verify_containers.NO_SUCH_PROGRAM if _NOT_FOUND in error.problem else 0
+            status = verify_containers.NO_SUCH_PROGRAM if _NOT_FOUND.search(error.problem) else 0
             error.no_program = verify_containers.lacks_program(spec, status, error.problem)
             raise
         return self._result(spec, container)
@@ -197,12 +211,23 @@ class CriPods(verify_containers.Containers):
         # protobuf omits fields whose value is 0.
         return status.get(7, 0) if status.get(3) == _EXITED else None
 
+    def _pid(self, name: str) -> int:
+        # A pod that was ended may have been removed, too.
+        with contextlib.suppress(OSError, ValueError):
+            info = cri.container_status(self._cri.host.real_path(self._cri.socket), name).info
+            return json_data.get(info, "pid", 0)
+        return 0
+
+    def _pods(self, selector: bytes = b"") -> list[bytes]:
+        """Return the identifiers of the pods that this module left on the host."""
+        request = grpc.field(1, grpc.field(3, _label()) + selector)
+        found = self._call("ListPodSandbox", request, "list its pods")
+        with self._valid_answer():
+            return [dict(grpc.fields(content)).get(1, b"") for number, content in grpc.fields(found) if number == 1]
+
     def _remove_all(self) -> str:
         try:
-            found = self._call("ListPodSandbox", grpc.field(1, grpc.field(3, _label())), "list its pods")
-            with self._valid_answer():
-                pods = [dict(grpc.fields(content)).get(1, b"") for number, content in grpc.fields(found) if number == 1]
-            for pod in pods:
+            for pod in self._pods():
                 self._call("StopPodSandbox", grpc.field(1, pod), "stop the pod")
                 self._call("RemovePodSandbox", grpc.field(1, pod), "remove the pod")
         except verify_containers.ContainerError as error:
@@ -258,8 +283,9 @@ class CriPods(verify_containers.Containers):
         try:
             return grpc.call(self._cri.host.real_path(self._cri.socket), path, request, self._deadline.left())
         except grpc.CallError as error:
+            refusal = str(error) if method in _STARTING else ""
             raise verify_containers.ContainerError(
-                f"{self._cri.engine} cannot {action}: {error}", output=self._output()
+                f"{self._cri.engine} cannot {action}: {error}", output=self._output(), refusal=refusal
             ) from error
         except (OSError, ValueError) as error:
             raise verify_containers.ContainerError(

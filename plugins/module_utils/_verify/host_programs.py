@@ -37,6 +37,7 @@ class HostProgramsError(errors.HostError):
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"{problem} Run the module nvidia_runtime_verify with an image that the engine has.")
+        self.problem = problem
 
 
 def archive(host: hostfs.HostFS) -> bytes:

@@ -23,8 +23,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import re
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import device_nodes, procfs
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import checks as verify_checks
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import containers as verify_containers
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import (
+    error_texts,
+    podman_containers,
+    visible_gpus,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import injection as verify_injection
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import visible_gpus
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
@@ -49,7 +53,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {"engine": ("true",), "gpu": visible_gpus
 _ARCHIVE_COMMANDS: dict[str, tuple[str, ...]] = {"engine": ("/bin/sh", "-c", "true"), "gpu": visible_gpus.COMMAND}
 # The toolkit's value for no GPU is "void": the runtime starts such a container on every host, with any image.
 _VARIABLE, _NO_GPU, _ALL_GPUS = "NVIDIA_VISIBLE_DEVICES", "void", "all"
-_KILLED = (137, 143)
 # The number of output lines that a message quotes.
 _QUOTED = 5
 
@@ -331,7 +334,9 @@ class Verification:
         except verify_containers.ContainerError as error:
             self.output = masking.mask_urls(error.output)
             self.cause_unknown = error.started and not error.no_program
-            advice = _program_advice() if error.no_program else error.advice or self._log_advice()
+            known = error_texts.find(error.problem)
+            found = error.advice or (known.advice if known is not None else self._log_advice())
+            advice = _program_advice() if error.no_program else found
             return verify_checks.failed(CONTAINER, f"{error.problem.rstrip('.')}.{self._quoted_output()}", advice)
         except errors.HostError as error:
             return verify_checks.failed(CONTAINER, str(error))
@@ -421,7 +426,7 @@ class Verification:
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import lock  # noqa: PLC0415
 
         # Only the holder of the lock starts containers, so all others of this collection are leftovers.
-        with lock.host_lock(self.host), verify_containers.interruptible():
+        with lock.host_lock(self.host), lock.interruptible():
             containers = self._containers()
             try:
                 return containers.run(spec)
@@ -438,7 +443,7 @@ class Verification:
                 raise verify_containers.ContainerError(
                     f"{self.engine.name} is not installed on this host", "Install it.", started=False
                 )
-            return verify_containers.PodmanContainers(self.host, self.run, binary)
+            return podman_containers.PodmanContainers(self.host, self.run, binary)
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri  # noqa: PLC0415
         from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import cri_pods  # noqa: PLC0415
 
@@ -454,7 +459,7 @@ class Verification:
         return cri_pods.CriPods(cri_of_host)
 
     def _status_advice(self, status: int) -> str:
-        if status in _KILLED:
+        if status in verify_containers.KILLED:
             return "It was killed. Check the memory of the host, and whether a kubelet removes unknown containers."
         return self._log_advice()
 

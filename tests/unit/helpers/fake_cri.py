@@ -82,7 +82,8 @@ class FakeCri:
 
     Containers that get GPUs, by the runtime handler nvidia or as a CDI device, also write ``gpu_log``. ``registry``
     contains the images that can be pulled. ``errors`` maps methods to error messages, and the method ``silent`` gets no
-    reply.
+    reply. ``pid`` is the first process of the container, ``pod_info`` and ``handler`` are what the CRI reports about a
+    pod, and ``ended`` says that no pod is ready.
     """
 
     def __init__(self, root: Path) -> None:
@@ -101,6 +102,10 @@ class FakeCri:
         self.log = "2026-01-01T00:00:00.0Z stdout F hello\n"
         self.gpu_log = ""
         self.registry: dict[str, str] = {}
+        self.pid = 0
+        self.pod_info: dict[str, t.Any] = {}
+        self.handler = ""
+        self.ended = False
         (root / "run").mkdir()
 
     def answer(self, method: str, message: bytes) -> bytes:
@@ -171,11 +176,17 @@ class FakeCri:
     def do_container_status(self, _message: bytes) -> bytes:
         status = self.statuses.pop(0) if self.statuses else self.status
         status_fields = b"" if status is None else field(3, 2) + (field(7, status) if status else b"")
-        return field(1, field(1, "container1") + status_fields)
+        return field(1, field(1, "container1") + status_fields) + _info({"pid": self.pid})
+
+    def do_pod_sandbox_status(self, _message: bytes) -> bytes:
+        return field(1, field(9, self.handler)) + _info(self.pod_info)
 
     def do_list_pod_sandbox(self, message: bytes) -> bytes:
-        wanted = dict(fields(dict(fields(message))[1]))[3]
-        labelled = [name for name, pod in self.pods.items() if _label(pod) == wanted]
+        selector = dict(fields(dict(fields(message))[1]))
+        # The state of the selector is a message, empty for the state 0.
+        if 2 in selector and self.ended:
+            return b""
+        labelled = [name for name, pod in self.pods.items() if _label(pod) == selector[3]]
         return b"".join(field(1, field(1, name) + field(3, 1)) for name in labelled)
 
     def do_stop_pod_sandbox(self, message: bytes) -> bytes:
@@ -197,6 +208,11 @@ class FakeCri:
 
 def _parts(message: bytes, number: int) -> list[tuple[int, bytes]]:
     return list(fields(dict(fields(message))[number]))
+
+
+def _info(data: dict[str, t.Any]) -> bytes:
+    """Return the map of a verbose reply."""
+    return field(2, field(1, "info") + field(2, json.dumps(data)))
 
 
 def _label(pod: bytes) -> bytes:

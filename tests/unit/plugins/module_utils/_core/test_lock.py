@@ -24,6 +24,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs impor
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.lock import (
     LOCK,
     host_lock,
+    interruptible,
     remove_stale_directories,
     temp_directory,
 )
@@ -445,3 +446,43 @@ def test_temp_directory_without_tmp(tmp_path: Path) -> None:
     folder = temp_directory(HostFS(str(tmp_path), live=True), "the test")
     with pytest.raises(HostError, match=r"^A directory for the test in /tmp cannot be created: "), folder:
         pass
+
+
+# -- signals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_raises_an_exception_for_a_signal(number: int) -> None:
+    # The tests themselves may run under nohup or in the background.
+    before = signal.signal(number, signal.SIG_DFL)
+    steps: list[str] = []
+
+    def interrupted() -> None:
+        with interruptible():
+            try:
+                os.kill(os.getpid(), number)
+                time.sleep(5)
+            finally:
+                # A second signal does not interrupt the removal.
+                os.kill(os.getpid(), number)
+                time.sleep(0.01)
+                steps.append("removed")
+
+    try:
+        with pytest.raises(SystemExit) as caught:
+            interrupted()
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+    assert steps == ["removed"]
+    assert caught.value.code == 128 + number
+
+
+def test_ignored_signals_stay_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 import typing as t
 from pathlib import Path
@@ -23,12 +21,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.containers
     ContainerSpec,
     Deadline,
     DockerContainers,
-    PodmanContainers,
-    interruptible,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.injection import ALL_GPUS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify.podman_containers import PodmanContainers
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import SOCKET, docker_host
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker_containers import DockerWithContainers
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_podman import Answer, FakePodman
 
 SPEC = ContainerSpec("gpufleet/busybox:1", ("echo", "hello"), "nvidia", {"A": "b"}, 5.0)
 
@@ -43,44 +41,7 @@ def interrupt(*_arguments: object) -> t.NoReturn:
     raise SystemExit(143)
 
 
-# -- signals and time ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_raises_an_exception_for_a_signal(number: int) -> None:
-    # The tests themselves may run under nohup or in the background.
-    before = signal.signal(number, signal.SIG_DFL)
-    steps: list[str] = []
-
-    def interrupted() -> None:
-        with interruptible():
-            try:
-                os.kill(os.getpid(), number)
-                time.sleep(5)
-            finally:
-                # A second signal does not interrupt the removal.
-                os.kill(os.getpid(), number)
-                time.sleep(0.01)
-                steps.append("removed")
-
-    try:
-        with pytest.raises(SystemExit) as caught:
-            interrupted()
-        assert signal.getsignal(number) is signal.SIG_DFL
-    finally:
-        signal.signal(number, before)
-    assert steps == ["removed"]
-    assert caught.value.code == 128 + number
-
-
-def test_ignored_signals_stay_ignored() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with interruptible():
-            os.kill(os.getpid(), signal.SIGHUP)
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
+# -- time ------------------------------------------------------------------------------------------------------------
 
 
 def test_deadline() -> None:
@@ -271,42 +232,6 @@ def test_docker_does_not_listen(docker: DockerWithContainers) -> None:
 
 # -- Podman ----------------------------------------------------------------------------------------------------------
 
-Answer = t.Tuple[int, str, str]
-
-
-class FakePodman:
-    """The answers of podman 4.3 to 5.8. ``answers`` has precedence, by the beginning of the command."""
-
-    def __init__(self) -> None:
-        self.commands: list[list[str]] = []
-        self.answers: dict[str, Answer] = {}
-        self.kept: list[str] = []
-        self.states = ["running 0", "exited 0"]
-        self.output: tuple[str, str] = ("hello\n", "")
-
-    def run(self, argv: list[str]) -> Answer:
-        assert argv[:3] == ["chroot", "/host", "/usr/bin/podman"]
-        words = argv[3:]
-        self.commands.append(words)
-        if words[0] == "run":
-            self.kept += [word.partition("=")[2] for word in words if word.startswith("--name=")]
-        for beginning, answer in self.answers.items():
-            if " ".join(words).startswith(beginning):
-                return answer
-        return self._answer(words)
-
-    def _answer(self, words: list[str]) -> Answer:
-        name = words[-1]
-        if words[0] in ("container", "logs") and name not in self.kept:
-            return 125, "", f'Error: inspecting object: no such container "{name}"\n'
-        if words[0] == "container":
-            return 0, f"{self.states.pop(0) if len(self.states) > 1 else self.states[0]}\n", ""
-        if words[0] == "logs":
-            return (0, *self.output)
-        if words[0] == "rm":
-            self.kept = [kept for kept in self.kept if kept not in words[words.index("--") :]]
-        return 0, "".join(f"{kept}\n" for kept in self.kept) if words[0] == "ps" else "", ""
-
 
 @pytest.fixture
 def podman() -> FakePodman:
@@ -382,7 +307,7 @@ def test_podman_ends_with_127_for_every_program_that_is_not_found(
         ("image exists", (125, "", 'time="x" level=warning msg="y"\nError: invalid reference format\n'),
          "podman cannot find the image --strange: invalid reference format", "Correct image"),
         ("run", (126, "", "Error: setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all\n"),
-         "podman cannot start the container: setting up CDI devices: unresolvable", "nvidia_cdi_spec"),
+         "podman cannot start the container: setting up CDI devices: unresolvable", ""),
         ("run", (125, "", "Error: stat /x: no such file\nsee podman run --help\n"),
          "podman cannot start the container: stat /x: no such file", ""),
         ("run", (1, "", "sh: odd\n\n"), "podman cannot start the container: sh: odd", ""),
