@@ -36,6 +36,10 @@ DRIVER, DEVICES, TOOLKIT, CONFIG, CDI = "driver", "device nodes", "toolkit", "co
 _LISTED = 3
 HOOK = runtime_settings.HOOK
 _LEGACY_PROGRAMS = (HOOK, runtime_settings.CLI)
+_JIT_CDI = "jit-cdi"
+# A specification that is made for a container calls the program of nvidia-ctk.path (newAutomaticCDISpecModifier in
+# internal/modifier/cdi.go, 1.18.0 to 1.20.0).
+_PROGRAMS_OF_MODE = {"legacy": _LEGACY_PROGRAMS, _JIT_CDI: (runtime_settings.CTK,)}
 _CDI_PROGRAMS = (runtime_settings.CTK, "nvidia-cdi-hook")
 
 
@@ -73,8 +77,8 @@ def missing_programs(
         path = configured.get(name, "")
         return host.find_executable([path] if path.startswith("/") else [f"{folder}/{name}", path or name]) is not None
 
-    if mode == "legacy":
-        return tuple(configured.get(name) or name for name in _LEGACY_PROGRAMS if not is_found(name))
+    if mode in _PROGRAMS_OF_MODE:
+        return tuple(configured.get(name) or name for name in _PROGRAMS_OF_MODE[mode] if not is_found(name))
     return () if any(map(is_found, _CDI_PROGRAMS)) else (" or ".join(_CDI_PROGRAMS),)
 
 
@@ -159,11 +163,12 @@ class GpuChecks:
         program = self._program or f"{self._runtime_dir}/{core_constants.MAIN_PROGRAM}"
         missing = [] if self._host.find_executable([program]) else [program]
         missing += self._missing_real_programs()
-        legacy, cdi = (
-            missing_programs(self._host, self._runtime_dir, mode, self.settings()) for mode in ("legacy", "cdi")
+        legacy, cdi, generated = (
+            missing_programs(self._host, self._runtime_dir, mode, self.settings())
+            for mode in ("legacy", "cdi", _JIT_CDI)
         )
-        # In mode auto, the toolkit's version decides between CDI and legacy.
-        auto = [*legacy, *cdi] if legacy and cdi else []
+        # In mode auto, the toolkit's version decides between generated specifications and legacy.
+        auto = [*legacy, *generated] if legacy and generated else []
         missing += {"legacy": list(legacy), "cdi": list(cdi), "auto": auto}[self.mode()]
         if missing:
             return failed(

@@ -208,7 +208,7 @@ def test_driver_without_gpus(root: Path) -> None:
         ("nvidia", PROGRAM, ["nvidia-container-runtime"], f"Missing programs: {PROGRAM}."),
         ("nvidia", None, ["nvidia-container-runtime"], f"Missing programs: {PROGRAM}."),
         ("nvidia", PROGRAM, ["nvidia-container-cli"], ""),
-        ("nvidia", PROGRAM, ["nvidia-container-runtime-hook", "nvidia-ctk"], "runtime-hook, nvidia-ctk or nvidia-cdi"),
+        ("nvidia", PROGRAM, ["nvidia-container-runtime-hook", "nvidia-ctk"], "runtime-hook, nvidia-ctk."),
         ("nvidia-legacy", PROGRAM, ["nvidia-container-cli"], "Missing programs: nvidia-container-cli."),
         ("x", PROGRAM + ".legacy", ["nvidia-container-runtime-hook"], "programs: nvidia-container-runtime-hook."),
         # A host with only the base package.
@@ -226,6 +226,10 @@ def test_driver_without_gpus(root: Path) -> None:
 def test_programs_by_mode(root: Path, name: str, program: str | None, missing: list[str], detail: str) -> None:
     for mode in (".legacy", ".cdi"):
         write(root, f"usr/bin/nvidia-container-runtime{mode}", "x")
+    # The mode cdi can do with this program, but generated specifications call nvidia-ctk.
+    write(root, "usr/bin/nvidia-cdi-hook", "x")
+    if "or nvidia-cdi-hook" in detail:
+        missing = [*missing, "nvidia-cdi-hook"]
     for file in missing:
         (root / "usr/bin" / file).unlink()
     check = gpu_checks(root, name, program).toolkit()
