@@ -20,8 +20,8 @@ description:
   - The module changes nothing. It always removes the container, and the image that it imported or pulled. If a run is
     killed, the next run removes its container and its imported image, which it finds by the label
     C(gpufleet.nvidia.verify). A pulled image then stays.
-  - With O(container), the module starts no container. It explains which GPUs an existing container has, and the first
-    reason why it does not have more. It then only reads, takes no lock, and opens no file of the container.
+  - With O(container), the module explains an existing container. It measures what the container has, and whether its
+    first process may open the device nodes, without opening one. It starts no container, unless O(try_copy=true).
   - While the container runs, other tasks of this collection that change the engines of the host wait.
   - O(level=gpu) needs NVIDIA's driver for Linux on the host. WSL, and a Tegra whose GPU is not on the PCI bus, have
     other devices and are not supported yet.
@@ -33,8 +33,8 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    details: The host is checked, but no container is started, and a warning says so. O(container) does the same as
-      without check mode.
+    details: The host is checked, but no container is started, and a warning says so. With O(container), only
+      O(try_copy) has no effect.
   diff_mode:
     support: N/A
     details: This module changes nothing.
@@ -60,12 +60,26 @@ options:
       - Name or ID of an existing container to explain. The beginning of an ID is enough if it matches one container. A
         container of a pod can also be C(POD/NAME) or C(NAMESPACE/POD/NAME), which select the newest one if the kubelet
         has restarted it. The container may be stopped, or may never have started.
-      - The module does not fail if the container lacks GPUs. RV(explanation.ok) is then V(false), and null if a fact
-        that decides is not known. Write C(failed_when) with C(is not true), or C(is false) to accept unknown facts.
-      - Of the other options only O(engine), O(flavor), O(user), O(service), O(socket), O(runtime_dir), O(host_root) and
-        O(host_root_live) can be set with it. O(flavor), O(user), O(service) and O(socket) need O(engine).
+      - The module does not fail if the container lacks GPUs. RV(explanation.ok) is then V(false), and null if that
+        could not be measured. Write C(failed_when) with C(is not true), or C(is false) to accept unknown answers.
+      - Only root can measure whether a container may open its device nodes.
+      - Of the other options only O(engine), O(flavor), O(user), O(service), O(socket), O(try_copy), O(image),
+        O(timeout), O(host_root) and O(host_root_live) can be set with it. O(flavor), O(user), O(service) and O(socket)
+        need O(engine).
     type: str
     version_added: 1.1.0
+  try_copy:
+    description:
+      - With O(container), whether to start a copy of it, to measure what the copy has, and to remove the copy. This
+        answers for a container that does not run, and shows the error of the engine.
+      - The copy has what decides about devices, such as the runtime, the requests, the user and C(NVIDIA_*) variables,
+        and nothing else. It has no volume, network or command of the container, and only waits.
+      - Docker and Podman make its image from the shell of the host. For a container of a pod, O(image) or the pause
+        image of the engine is used.
+      - In check mode no copy is started.
+    type: bool
+    default: false
+    version_added: 2.0.0
   level:
     description:
       - What is verified. Each level includes the previous ones.
@@ -103,7 +117,7 @@ options:
       - Name of an image that the engine already has. For containerd it must be in the namespace C(k8s.io).
       - Docker and Podman need none. containerd and CRI-O need one for O(level=engine) and O(level=gpu). Without it no
         container is started, and a warning says so.
-      - Any image that contains O(command) can be used.
+      - Any image that contains O(command) can be used. With O(try_copy), it needs C(/bin/sh).
       - Pods of containerd and CRI-O also need the pause image that the engine is configured with.
     type: str
   pull:
@@ -183,6 +197,11 @@ EXAMPLES = r"""
   gpufleet.nvidia.nvidia_runtime_verify:
     container: training
   register: explained
+
+- name: Explain a container that does not run, by a copy of it
+  gpufleet.nvidia.nvidia_runtime_verify:
+    container: training
+    try_copy: true
 
 - name: Show the reason and what to do
   ansible.builtin.debug:
@@ -292,75 +311,108 @@ summary:
   type: str
   sample: 8 of 8 GPUs (--runtime nvidia)
 explanation:
-  description: Which GPUs the container has, and why it does not have more.
+  description: What the container has, what it requested, and why it does not have more.
   returned: with O(container), if the container is found
   type: dict
   contains:
     ok:
       description:
-        - V(true) if each step that decides was checked and passed, V(false) if one failed.
-        - Null if none failed and a fact that decides is not known. RV(explanation.message) names it. Before 1.2.0, it
-          was V(true) then.
-        - Of a container that does not run, it is about the next start.
+        - V(true) if the container may open all device nodes that it needs, and has libraries of the loaded driver.
+        - V(false) if a measurement shows that something is missing or denied, or if the last start failed.
+        - Null if that could not be measured. Of a container that does not run, it is about its copy (O(try_copy)).
       type: bool
       sample: false
     code:
-      description:
-        - The code of the first failed step, otherwise of the first step whose result is not known, otherwise V(ok). It
-          stays the same over versions.
+      description: The code of the reason, or V(ok). It stays the same over versions.
       type: str
-      sample: runtime-not-nvidia
+      sample: cgroup-denied
     message:
-      description: The result in one sentence with remarks, or the cause of the first step that failed or is not known.
+      description: The result in one or two sentences.
       type: str
-      sample: "training (docker, 3a3a3ce6c3f0): Its runtime is runc, which is not a runtime of NVIDIA and ignores
-        NVIDIA_VISIBLE_DEVICES."
+      sample: "training (docker, 3a3a3ce6c3f0): Its device cgroup does not permit it to open /dev/nvidia0."
     advice:
-      description: What to do about that step, or about the remarks. Empty if there is nothing to do.
+      description: What to do, from the first cause that has advice. Empty if there is nothing to do.
       type: str
-      sample: Create it again with `--runtime nvidia`, or with `--gpus all`.
-    steps:
-      description:
-        - The steps in the order in which they depend on each other. After a step that leaves nothing to compare, only
-          C(start) follows.
-        - The steps are C(request), C(injection), C(mode), C(settings), C(driver), C(devices), C(features),
-          C(capabilities), C(requirements), C(start), C(contents), and C(access).
-      type: list
-      elements: dict
+      sample: Create it again with the runtime of NVIDIA, or with a CDI device.
+    has:
+      description: What the container has. Null if it does not run.
+      type: dict
       contains:
-        name:
-          description: The name of the step.
+        gpus:
+          description: The GPUs and MIG devices of the host whose device nodes it has.
+          type: list
+          elements: str
+          sample: [GPU 0]
+        nodes:
+          description: The driver's paths in its C(/dev).
+          type: list
+          elements: dict
+          contains:
+            path:
+              description: The path in the container.
+              type: str
+              sample: /dev/nvidia0
+            kind:
+              description: V(node) for a character device, V(link), or V(other). Links are not followed.
+              type: str
+              sample: node
+            major:
+              description: The major number.
+              type: int
+              sample: 195
+            minor:
+              description: The minor number.
+              type: int
+              sample: 0
+            mode:
+              description: The permission bits.
+              type: int
+              sample: 438
+            uid:
+              description: The owner, as the host sees it.
+              type: int
+              sample: 0
+            gid:
+              description: The group, as the host sees it.
+              type: int
+              sample: 0
+            usable:
+              description: Whether the first process of the container may open it. Null if that is unknown.
+              type: bool
+              sample: false
+            denied_by:
+              description: V(cgroup), V(mode), V(nodev) or V(selinux). Empty if nothing is known to deny it.
+              type: str
+              sample: cgroup
+          sample: []
+        files:
+          description: The files of the driver that are mounted into it.
+          type: list
+          elements: dict
+          contains:
+            path:
+              description: The path in the container.
+              type: str
+              sample: /usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05
+            version:
+              description: The version in its name. Null if the name has none.
+              type: str
+              sample: 580.95.05
+          sample: []
+        user:
+          description: The user and group of its first process, as the host sees them.
           type: str
-          sample: injection
-        ok:
-          description: Whether the step passed. Null if that is not known, or does not apply to this container yet.
-          type: bool
-          sample: false
-        code:
-          description: A code for the result.
+          sample: "0:0"
+        problem:
+          description: Why RV(explanation.has.nodes) may be incomplete. Empty if it is complete.
           type: str
-          sample: runtime-not-nvidia
-        message:
-          description: What was found.
+          sample: ""
+        access_problem:
+          description: Why C(usable) of a node is null. Empty if it is known.
           type: str
-          sample: Its runtime is runc, which is not a runtime of NVIDIA and ignores NVIDIA_VISIBLE_DEVICES.
-        advice:
-          description: What to do if the step failed. With a passed step, what to do about a limit that it names.
-          type: str
-          sample: Create it again with `--runtime nvidia`, or with `--gpus all`.
-      sample:
-        - name: request
-          ok: true
-          code: gpus-requested
-          message: It requests all by NVIDIA_VISIBLE_DEVICES.
-          advice: ""
-        - name: injection
-          ok: false
-          code: runtime-not-nvidia
-          message: Its runtime is runc, which is not a runtime of NVIDIA and ignores NVIDIA_VISIBLE_DEVICES.
-          advice: Create it again with `--runtime nvidia`, or with `--gpus all`.
-    container:
-      description: The container as its engine reports it.
+          sample: ""
+    asked:
+      description: The record of the engine about the container.
       type: dict
       contains:
         engine:
@@ -395,119 +447,80 @@ explanation:
           description: The program of its runtime.
           type: str
           sample: /usr/bin/runc
-        privileged:
-          description: Whether the toolkit regards it as privileged.
-          type: bool
-          sample: false
-    environment:
-      description:
-        - The variables of the container that the toolkit reads, before the engine or the runtime changes them.
-        - All other variables are left out, because they may contain secrets.
-      type: dict
-      sample: {"NVIDIA_VISIBLE_DEVICES": "all"}
-    requested:
-      description: The devices that it requests, whether or not that is permitted.
-      type: list
-      elements: str
-      sample: [all]
-    injection:
-      description:
-        - What adds the devices. V(engine) is the engine itself by CDI, V(runtime) a runtime of NVIDIA, V(hook) is
-          C(nvidia-container-runtime-hook), and V(none) stands for nothing.
-      type: str
-      sample: none
-    mode:
-      description: The mode of the toolkit. Null if neither its runtime nor its hook adds the devices.
-      type: str
-      sample: jit-cdi
-    cdi_devices:
-      description: The CDI devices that are added from specifications.
-      type: list
-      elements: dict
-      contains:
-        name:
-          description: The qualified name.
-          type: str
-          sample: nvidia.com/gpu=all
-        path:
-          description: The specification that defines it. Null if none does.
-          type: str
-          sample: /etc/cdi/nvidia.yaml
-      sample: []
-    capabilities:
-      description: The driver capabilities.
+        requests:
+          description: All requests for GPUs, as the engine recorded them.
+          type: list
+          elements: dict
+          contains:
+            kind:
+              description: V(gpus) for C(--gpus), V(cdi), V(variable), V(mount), V(annotation) or V(device).
+              type: str
+              sample: variable
+            value:
+              description: The request, verbatim.
+              type: str
+              sample: all
+            source:
+              description: Where it is recorded.
+              type: str
+              sample: NVIDIA_VISIBLE_DEVICES
+            gpus:
+              description: The GPUs that it names. Empty if it names none.
+              type: list
+              elements: str
+              sample: [all]
+          sample: []
+        variables:
+          description:
+            - The variables of the container that the toolkit or CUDA reads.
+            - All other variables are left out, because they may contain secrets.
+          type: dict
+          sample: {"NVIDIA_VISIBLE_DEVICES": "all"}
+    tried:
+      description: The result of the copy. Null without O(try_copy=true).
       type: dict
       contains:
-        requested:
-          description: Those in C(NVIDIA_DRIVER_CAPABILITIES).
-          type: list
-          elements: str
-          sample: [compute, utility]
-        granted:
-          description: Those that the container gets in mode V(legacy). Null in other modes, which ignore them.
-          type: list
-          elements: str
-          sample: [compute, utility]
-    requirements:
-      description: The requirements of the image.
-      type: list
-      elements: dict
-      contains:
-        variable:
-          description: The variable that contains the requirement.
-          type: str
-          sample: NVIDIA_REQUIRE_CUDA
-        requirement:
-          description: The requirement.
-          type: str
-          sample: cuda>=12.6
-        met:
-          description: Whether the host meets it. Null if that is not known.
+        ok:
+          description: As RV(explanation.ok), for the copy.
           type: bool
           sample: true
-      sample: []
-    requirements_checked:
-      description:
-        - Whether the toolkit checks the requirements. Only the modes V(legacy) and V(csv) do. Those of V(csv) are not
-          evaluated here.
-      type: bool
-      sample: false
-    devices:
-      description: The device nodes of GPUs and of the driver in the container.
-      type: list
-      elements: str
-      sample: []
-    missing_devices:
-      description: The device nodes that it should have and does not have. Empty if it does not run.
-      type: list
-      elements: str
-      sample: []
-    files:
-      description: The driver's files in the container.
-      type: list
-      elements: str
-      sample: []
-    missing_files:
-      description: The driver's files that it should have and does not have. Empty if it does not run.
-      type: list
-      elements: str
-      sample: []
-    toolkit:
-      description: The toolkit of the host.
-      type: dict
-      contains:
-        version:
-          description: The version that C(nvidia-ctk) prints. Null if it is unknown. Then the rules of the newest apply.
+        code:
+          description: As RV(explanation.code), for the copy.
           type: str
-          sample: 1.20.0
-        config_path:
-          description: Its C(config.toml). If the file does not exist, the defaults apply.
+          sample: ok
+        message:
+          description: As RV(explanation.message), for the copy.
           type: str
-          sample: /etc/nvidia-container-runtime/config.toml
-        settings:
-          description: The settings that decide about containers, by their keys.
+          sample: A copy of it was measured. It does not have GPU 0 (/dev/nvidia0).
+        advice:
+          description: As RV(explanation.advice), for the copy.
+          type: str
+          sample: ""
+        error:
+          description: The error of the engine if the copy did not start.
+          type: str
+          sample: ""
+        has:
+          description: What the copy has, as RV(explanation.has). Null if it was not measured.
           type: dict
-          sample: {"nvidia-container-runtime.mode": "auto", "disable-require": false}
+    causes:
+      description: Possible causes, if RV(explanation.ok) is not V(true).
+      type: list
+      elements: dict
+      contains:
+        code:
+          description: The id of a finding of the audit, or the code of a known error.
+          type: str
+          sample: driver-not-loaded
+        message:
+          description: The cause.
+          type: str
+          sample: The host has a GPU, but NVIDIA's driver is not loaded.
+        advice:
+          description: What to do. Empty if that is unknown.
+          type: str
+          sample: Load it with modprobe nvidia.
+      sample: []
 verified:
   description: Whether a container ran successfully. With O(level=gpu) it must also have seen all GPUs.
   returned: without O(container), unless the request is refused
@@ -529,7 +542,10 @@ if t.TYPE_CHECKING:
 
 
 # The options that apply to an existing container. flavor, user, service and socket select its engine.
-_WITH_CONTAINER = ("container", "engine", "flavor", "user", "service", "socket", "runtime_dir")
+_WITH_CONTAINER = (
+    *("container", "engine", "flavor", "user", "service", "socket"),
+    *("try_copy", "image", "timeout"),
+)
 
 
 def verify(module: AnsibleModule) -> dict[str, object]:
@@ -538,6 +554,11 @@ def verify(module: AnsibleModule) -> dict[str, object]:
     _module.load_bundled_packages(module)
     if params["container"] is not None:
         return explain(module)
+    if params["try_copy"]:
+        raise errors.NvidiaError(
+            f"The option {errors.option:try_copy} needs the option {errors.option:container}. Add"
+            f" {errors.option:container}."
+        )
     given = {name: params[name] for name in verify_verify.VerifyOptions._fields}
     options = verify_verify.VerifyOptions(**{**given, "command": tuple(params["command"] or ())})
     host, run = _module.host_from_params(module), _module.command_runner(module)
@@ -551,10 +572,7 @@ def explain(module: AnsibleModule) -> dict[str, object]:
         explain as explain_explain,
     )
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (  # noqa: PLC0415
-        find as explain_find,
-    )
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (  # noqa: PLC0415
-        host as explain_host,
+        search as explain_search,
     )
 
     params = module.params
@@ -568,21 +586,18 @@ def explain(module: AnsibleModule) -> dict[str, object]:
             f"The option {errors.option:flavor} needs the option {errors.option:engine}. Add {errors.option:engine}."
         )
     host, run = _module.host_from_params(module), _module.command_runner(module)
-    paths = {
-        name: None if params[name] is None else host.check_path(name, params[name])
-        for name in ("socket", "runtime_dir")
-    }
-    selector = explain_find.Selector(
-        params["engine"], params["flavor"], params["user"], params["service"], paths["socket"]
-    )
-    found = explain_find.find(params["container"], selector, host, run)
-    facts = explain_host.read_host(found.container, found.engine, paths["runtime_dir"], host, run)
-    return {"changed": False, "explanation": explain_explain.explain(found.container, facts)}
+    socket = None if params["socket"] is None else host.check_path("socket", params["socket"])
+    selector = explain_search.Selector(params["engine"], params["flavor"], params["user"], params["service"], socket)
+    found = explain_search.find(params["container"], selector, host, run)
+    is_tried = params["try_copy"] and not module.check_mode
+    copy = explain_explain.CopyOptions(is_tried, params["image"], params["timeout"])
+    return explain_explain.explain(found, copy, host, run)
 
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {
     "engine": {"type": "str", "choices": list(flavors.ENGINES)},
     "container": {"type": "str"},
+    "try_copy": {"type": "bool", "default": False},
     **flavors.TARGET_OPTIONS,
     "level": {"type": "str", "choices": list(verify_verify.LEVELS), "default": "config"},
     "runtime_name": {"type": "str", "default": "nvidia"},

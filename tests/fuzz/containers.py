@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Fuzz target that explains a container: what engines report about it, its OCI config, its mounts, and config.toml.
+"""Fuzz target that explains a container: what engines report about it, its OCI config, and its mounts.
 
 An explanation is never an error, and always data that Ansible can send.
 """
@@ -12,21 +12,12 @@ import json
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
-    container as explain_container,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
-    devices as explain_devices,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import explain as explain_explain
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
-    host as explain_host,
-)
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import (
-    rules as explain_rules,
-)
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import contents as explain_contents
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import decide as explain_decide
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import host as explain_host
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import record as explain_record
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu import container_nodes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import runtime_settings
 
 if t.TYPE_CHECKING:
     import random
@@ -34,8 +25,11 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.tests.fuzz.mutators import Files
 
 _PROGRAM = "/usr/bin/nvidia-container-runtime"
-_GPUS = (explain_devices.ExplainedGpu("GPU 0", ("0", "GPU-1"), ("/dev/nvidia0",)),)
-_VERSIONS = ("1.17.8", "1.20.0")
+_MOUNTS = "/var/run/nvidia-container-devices"
+_HOST = explain_host.ExplainedHost(
+    driver="550.54.15", gpus=(explain_host.HostGpu("GPU 0", ("0", "gpu-1"), ("/dev/nvidia0",)),)
+)
+_NODES = tuple(container_nodes.Node(path, usable=True) for path in ("/dev/nvidia0", "/dev/nvidiactl"))
 
 
 def _object(files: Files, name: str) -> dict[str, t.Any]:
@@ -50,26 +44,20 @@ def _object(files: Files, name: str) -> dict[str, t.Any]:
 
 def containers(_folder: object, files: Files, rng: random.Random) -> None:
     """Explain a container of Docker, Podman, containerd and CRI-O."""
-    config, mounts = _object(files, "config.json"), files.get("mountinfo", b"")
-    host = explain_host.ExplainedHost(
-        version=rng.choice(_VERSIONS),
-        settings=runtime_settings.settings_of(_object(files, "settings.json")),
-        driver="550.54.15",
-        all_gpus=_GPUS,
-        engine_cdi=rng.choice((None, True, False)),
-        mountinfo=mounts.decode("utf-8", "replace") if isinstance(mounts, bytes) else "",
-    )
+    mounts = files.get("mountinfo", b"")
+    mountinfo = mounts.decode("utf-8", "replace") if isinstance(mounts, bytes) else ""
+    measured = container_nodes.Measured(_NODES[: rng.randrange(3)])
+    contents = explain_contents.Contents(measured, explain_contents.driver_files(mountinfo))
     inspected, status = _object(files, "inspect.json"), _object(files, "status.json")
+    state = cri.ContainerStatus(rng.randrange(4), status, "")
     for container in (
-        explain_container.from_docker(inspected, {"nvidia": _PROGRAM}, config),
-        explain_container.from_podman(inspected, config),
-        explain_container.from_cri("containerd", "a", "b", cri.ContainerStatus(1, status), host.engine_cdi),
-        explain_container.from_cri(
-            "crio", "a", "b", cri.ContainerStatus(1, status), host.engine_cdi, programs={"": _PROGRAM}
-        ),
-        explain_container.from_bundle("containerd", "a", config, _PROGRAM, 7),
+        explain_record.from_docker(inspected, {"nvidia": _PROGRAM}),
+        explain_record.from_podman(inspected),
+        explain_record.from_cri("containerd", cri.CriContainer("a", ("ns/pod/b",)), state),
+        explain_record.from_bundle("containerd", "a", _object(files, "config.json"), _PROGRAM, 7),
     ):
-        json.dumps(explain_explain.explain(container, host))
+        for found in (contents, None):
+            json.dumps([explain_decide.decide(container, _HOST, found), container.requests])
 
 
 def containers_seeds() -> list[Files]:
@@ -81,15 +69,13 @@ def containers_seeds() -> list[Files]:
         "Name": "/web",
         "State": {"Status": "running", "Pid": 7, "Error": ""},
         "Config": {"Env": variables, "Annotations": {"a": "b"}, "CreateCommand": ["--device", "nvidia.com/gpu=0"]},
-        "HostConfig": {"Runtime": "nvidia", "Privileged": False, "CapAdd": None, "DeviceRequests": requests},
-        "Mounts": [{"Source": "/dev/null", "Destination": f"{explain_rules.DEVICE_MOUNTS}/0"}],
+        "HostConfig": {"Runtime": "nvidia", "DeviceRequests": requests, "Annotations": {"cdi.k8s.io/a": "x"}},
+        "Mounts": [{"Source": "/dev/null", "Destination": f"{_MOUNTS}/0"}],
         "OCIRuntime": "crun",
-        "BoundingCaps": ["CAP_CHOWN"],
     }
     config = {
-        "process": {"env": variables, "capabilities": {"bounding": ["CAP_SYS_ADMIN"]}},
-        "mounts": [{"source": "/dev/null", "destination": f"{explain_rules.DEVICE_MOUNTS}/cdi/nvidia.com/gpu/0"}],
-        "hooks": {"prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}]},
+        "process": {"env": variables},
+        "mounts": [{"source": "/dev/null", "destination": f"{_MOUNTS}/cdi/nvidia.com/gpu/0"}],
         "annotations": {"cdi.k8s.io/plugin": "nvidia.com/gpu=0"},
         "linux": {"devices": [{"path": "/dev/nvidia0"}]},
     }
@@ -97,12 +83,10 @@ def containers_seeds() -> list[Files]:
         "pid": 7,
         "runtimeSpec": config,
         "runtimeOptions": {"binary_name": _PROGRAM},
-        "config": {"CDI_devices": [{"name": "nvidia.com/gpu=0"}]},
+        "config": {"CDI_devices": [{"name": "nvidia.com/gpu=0"}], "devices": [{"host_path": "/dev/nvidia0"}]},
     }
-    runtime = {"mode": "auto", "modes": {"cdi": {"spec-dirs": []}}}
-    settings = {"swarm-resource": "A", "nvidia-container-runtime": runtime}
     mounts = "1 1 0:5 /nvidia0 /dev/nvidia0 rw - devtmpfs x rw\n2 1 0:5 /x /lib/libcuda.so.535.1 rw - ext4 x rw\n"
     files: Files = {f"{name}.json": json.dumps(data).encode() for name, data in (
-        ("inspect", inspected), ("config", config), ("status", status), ("settings", settings),
+        ("inspect", inspected), ("config", config), ("status", status),
     )}  # fmt: skip
     return [{**files, "mountinfo": mounts.encode()}]

@@ -34,6 +34,7 @@ EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
         "action": None,
         "command": "nvidia_runtime_verify_command",
         "container": None,
+        "try_copy": None,
         "engine": "nvidia_runtime_engines",
         "expect": None,
         "image": "nvidia_runtime_verify_image",

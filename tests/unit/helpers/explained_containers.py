@@ -1,104 +1,85 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-
-"""Containers with requests for GPUs and the facts of a host, without files, for the tests of the explanation."""
+"""Containers, and what was measured of them, on a host with two GPUs and a MIG device."""
 
 from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.container import (
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.contents import Contents, DriverFile
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.host import CdiDevice, ExplainedHost, HostGpu
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.record import (
+    ALL,
+    CDI,
     RUNNING,
+    VARIABLE,
     Container,
-    GpuRequest,
+    Request,
 )
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.contents import Specifications
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.devices import ExplainedGpu
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.host import ExplainedHost
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.runtime_settings import RuntimeSettings
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._gpu.container_nodes import Measured, Node
 
-IDENTIFIER = "3a3a3ce6c3f00fc605aa026e31f56bf724cdc75aaf35e34d8a2bddabe47dc9ec"
-NVIDIA = "/usr/bin/nvidia-container-runtime"
-DRIVER = "550.54.15"
-VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-GPUS = tuple(
-    ExplainedGpu(f"GPU {number}", (str(number), f"GPU-{number}"), (f"/dev/nvidia{number}",), arch="8.0", brand="Tesla")
-    for number in range(2)
+DRIVER = "580.95.05"
+CUDA = DriverFile(f"/usr/lib64/libcuda.so.{DRIVER}", DRIVER)
+NVML = DriverFile(f"/usr/lib64/libnvidia-ml.so.{DRIVER}", DRIVER)
+FIRST = HostGpu("GPU 0", ("0", "gpu-a", "0000:07:00.0"), ("/dev/nvidia0",))
+SECOND = HostGpu("GPU 1", ("1", "gpu-b"), ("/dev/nvidia1",))
+MIG = HostGpu(
+    "GPU 1 MIG 0",
+    ("1:0", "mig-b"),
+    ("/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap3", "/dev/nvidia-caps/nvidia-cap4"),
 )
-MIG = (
-    ExplainedGpu("GPU 0", ("0", "GPU-0"), ("/dev/nvidia0",), usable=False),
-    ExplainedGpu("GPU 0 MIG 0", ("0:0", "MIG-0"), ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap3")),
-)
-LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+NUMBERS = {
+    "/dev/nvidiactl": (195, 255),
+    "/dev/nvidia-uvm": (510, 0),
+    "/dev/nvidia0": (195, 0),
+    "/dev/nvidia1": (195, 1),
+    "/dev/nvidia-caps/nvidia-cap3": (511, 3),
+    "/dev/nvidia-caps/nvidia-cap4": (511, 4),
+    "/dev/dxg": (10, 125),
+}
+CDI_DEVICES = {
+    "nvidia.com/gpu=all": CdiDevice(("/dev/nvidia0", "/dev/nvidia1", "/dev/dri/card0"), is_valid=True),
+    "nvidia.com/gpu=0": CdiDevice(("/dev/nvidia0",), is_valid=True),
+    "nvidia.com/gpu=stale": CdiDevice(("/dev/nvidia1",), is_valid=False),
+    "k8s.gpu.nvidia.com/claim=empty": CdiDevice((), is_valid=True),
+    "nvidia.com/other=fs": CdiDevice(("/dev/nvidia-fs0",), is_valid=True),
+}
+HOST = ExplainedHost(driver=DRIVER, gpus=(FIRST, SECOND), numbers=NUMBERS, cdi=CDI_DEVICES)
 
 
-def device(number: str, *nodes: str) -> dict[str, t.Any]:
-    return {"name": number, "containerEdits": {"deviceNodes": [{"path": node} for node in nodes]}}
+def node(path: str, **changes: t.Any) -> Node:
+    """Return a node that the host has too, and that the container may open."""
+    major, minor = NUMBERS.get(path, (226, 0))
+    return Node(path, major=major, minor=minor, mode=0o666, usable=True)._replace(**changes)
 
 
-SPECIFICATION: dict[str, t.Any] = {
-    "kind": "nvidia.com/gpu",
-    "devices": [
-        device("0", "/dev/nvidia0"), device("1", "/dev/nvidia1"), device("all", "/dev/nvidia0", "/dev/nvidia1"),
-    ],
-    "containerEdits": {
-        "env": [f"{VISIBLE}=void"],
-        "deviceNodes": [{"path": "/dev/nvidiactl"}, {"path": "/dev/nvidia-uvm"}],
-        "mounts": [{"containerPath": f"{LIBRARIES}/libcuda.so.{DRIVER}", "hostPath": "/x"}],
-    },
-}  # fmt: skip
-SPECIFICATIONS = Specifications(
-    ("/etc/cdi", "/var/run/cdi"),
-    {f"nvidia.com/gpu={name}": "/etc/cdi/nvidia.yaml" for name in ("0", "1", "all")},
-    {"/etc/cdi/nvidia.yaml": SPECIFICATION},
-)
-HOST = ExplainedHost(
-    version="1.20.0",
-    programs=frozenset(("nvidia-container-runtime-hook", "nvidia-cdi-hook")),
-    driver=DRIVER,
-    library=DRIVER,
-    cuda_library=DRIVER,
-    cuda="12.4",
-    all_gpus=GPUS,
-    engine_cdi=True,
-    engine_version="26.1.5",
-    engine_specifications=SPECIFICATIONS,
-    runtime_specifications=SPECIFICATIONS,
-)
-OLD = HOST._replace(version="1.17.8")
+def contents(*nodes: str | Node, files: t.Sequence[DriverFile] = (CUDA, NVML), **measured: t.Any) -> Contents:
+    """Return the contents of a container with nvidiactl, nvidia-uvm, and ``nodes``, which replace those."""
+    found = {path: node(path) for path in ("/dev/nvidiactl", "/dev/nvidia-uvm")}
+    for one in nodes:
+        whole = node(one) if isinstance(one, str) else one
+        found[whole.path] = whole
+    return Contents(Measured(tuple(found[path] for path in sorted(found)), **measured), tuple(files))
 
 
-def mounts(*points: str) -> str:
-    lines = [f"{number} 1 0:40 / {point} rw - tmpfs tmpfs rw" for number, point in enumerate(("/proc", *points))]
-    return "\n".join(lines)
+def without(full: Contents, *paths: str) -> Contents:
+    """Return ``full`` without the nodes ``paths``."""
+    kept = tuple(one for one in full.measured.nodes if one.path not in paths)
+    return full._replace(measured=full.measured._replace(nodes=kept))
 
 
-# What the legacy hook mounts for all GPUs.
-BY_HOOK = mounts(
-    *("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1"),
-    *(f"{LIBRARIES}/libcuda.so.{DRIVER}", f"{LIBRARIES}/libnvidia-ml.so.{DRIVER}"),
-)
-BY_CDI = mounts("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", f"{LIBRARIES}/libcuda.so.{DRIVER}")
+def by_cdi(*names: str) -> Request:
+    return Request(CDI, ",".join(names), "HostConfig.DeviceRequests", names)
 
 
-def container(value: str | None = None, **fields: t.Any) -> Container:
-    environment = {**({} if value is None else {VISIBLE: value}), **fields.pop("environment", {})}
-    given = {"runtime": "runc", "program": "runc", "environment": environment, "pid": 7, **fields}
-    return Container("docker", IDENTIFIER, "web", **{"state": RUNNING, **given})
+def by_variable(*names: str) -> Request:
+    return Request(VARIABLE, f"NVIDIA_VISIBLE_DEVICES={','.join(names)}", "Config.Env", names)
 
 
-def with_nvidia(value: str | None = "all", **fields: t.Any) -> Container:
-    return container(value, runtime="nvidia", program=NVIDIA, **fields)
-
-
-def with_cdi(*names: str, **fields: t.Any) -> Container:
-    return container(cdi_devices=tuple(f"nvidia.com/gpu={name}" for name in names), **fields)
-
-
-def with_gpus(number: int = -1, *capabilities: str, **fields: t.Any) -> Container:
-    return container(gpus=(GpuRequest(number, (), ("gpu", *capabilities)),), **fields)
-
-
-def config(**settings: t.Any) -> ExplainedHost:
-    return OLD._replace(settings=RuntimeSettings(**settings))
+def container(*requests: Request, **fields: t.Any) -> Container:
+    """Return a running container of Docker; without ``requests``, it requests all GPUs by a variable."""
+    usual = {"state": RUNNING, "pid": 488, "runtime": "nvidia", "program": "nvidia-container-runtime"}
+    return Container(
+        "docker", "ab12" + "0" * 60, "job", **{**usual, "requests": requests or (by_variable(ALL),), **fields}
+    )

@@ -30,6 +30,7 @@ if t.TYPE_CHECKING:
 MAIN = "/etc/containers/containers.conf"
 DROP_IN = "/etc/containers/containers.conf.d/99-gpufleet-nvidia.conf"
 CDI_DIRS: KeyPath = ("engine", "cdi_spec_dirs")
+DEVICES: KeyPath = ("containers", "devices")
 RUNTIMES: KeyPath = ("engine", "runtimes")
 # Podman decodes one file after the other, with the decoder of CRI-O.
 _FIELDS = key_names.fields(engine=key_names.fields(CDI_DIRS[-1]))
@@ -98,6 +99,16 @@ class ContainersConf:
         """Return the setting after all files, or after those that are read before the file ``before``."""
         read = itertools.takewhile(lambda file: file.path != before, self.files)
         return next((setting for _file, setting in reversed([*self._settings(read)])), CdiDirs(self._default))
+
+    def devices(self) -> tuple[tuple[str, ...], str]:
+        """Return the devices of all containers, and the last file that sets them; both are empty without one."""
+        setting, last = CdiDirs(()), ""
+        for file in self.files:
+            value = file.document.value(*DEVICES)
+            if isinstance(value, list):
+                valid = [entry for entry in value if isinstance(entry, str) or _is_attribute(entry)]
+                setting, last = setting.after(valid), file.path
+        return setting.folders, last
 
     def replacing_file(self) -> ConfFile | None:
         """Return the last file whose setting replaces that of the files before it."""

@@ -24,14 +24,18 @@ DESCRIBED = {
     "HostConfig": {"Runtime": "runc"},
     "Config": {"Env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_API_KEY=nvapi-secret"]},
 }
+CHECK_MODE = {"_ansible_check_mode": True}
 Run = t.Callable[..., t.Dict[str, t.Any]]
 
 
 class Docker(DockerWithContainers):
     def answer(self, method: str, request: str, body: bytes) -> tuple[int, bytes]:
         assert method == "GET"
-        if request in [f"/containers/{name}/json" for name in (IDENTIFIER, "3a3a", "web")]:
+        if request == f"/containers/{IDENTIFIER}/json":
             return 200, json.dumps(DESCRIBED).encode()
+        if request.startswith("/containers/json?"):
+            listed = [{"Id": IDENTIFIER, "Names": ["/web"]}] if "3a3a" in request else []
+            return 200, json.dumps(listed).encode()
         return super().answer(method, request, body)
 
 
@@ -62,16 +66,21 @@ def state(root: Path) -> dict[str, tuple[int, float]]:
     return found
 
 
-@pytest.mark.parametrize("check_mode", [False, True])
+@pytest.mark.parametrize(
+    "options", [{}, {"_ansible_check_mode": True}, {"_ansible_check_mode": True, "try_copy": True}]
+)
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_explanation(explain: Run, docker: Docker, check_mode: bool) -> None:
+def test_explanation(explain: Run, docker: Docker, options: dict[str, bool]) -> None:
     before = state(docker.root)
-    result = explain(container="3a3a", _ansible_check_mode=check_mode)
+    result = explain(container="3a3a", **options)
     assert result["changed"] is False
     explanation = result["explanation"]
-    assert explanation["code"] == "runtime-not-nvidia"
-    assert explanation["message"].startswith("web (docker, 3a3a3ce6c3f0): Its runtime is runc")
-    assert explanation["environment"] == {"NVIDIA_VISIBLE_DEVICES": "all"}
+    assert set(explanation) == {"ok", "code", "message", "advice", "has", "asked", "tried", "causes"}
+    # The tree has no such process.
+    assert (explanation["ok"], explanation["code"]) == (None, "contents-unknown")
+    assert explanation["message"].startswith("web (docker, 3a3a3ce6c3f0): It does not have any GPU, although")
+    assert explanation["asked"]["variables"] == {"NVIDIA_VISIBLE_DEVICES": "all"}
+    assert explanation["causes"][0]["code"] == "runtime-not-nvidia"
     assert "nvapi" not in json.dumps(result)
     # It writes nothing, not even the lock, and only reads from the socket.
     assert state(docker.root) == before
@@ -90,10 +99,10 @@ def test_no_such_container(explain: Run) -> None:
     [
         ({}, "one of the following is required: engine, container"),
         ({"container": "x", "level": "gpu"}, "option level does not apply"),
-        ({"container": "x", "image": "y"}, "option image does not apply"),
+        ({"engine": "docker", "try_copy": True}, "option try_copy needs the option container"),
         ({"container": "x", "command": ["y"]}, "option command does not apply"),
         ({"container": "x", "pull": True}, "option pull does not apply"),
-        ({"container": "x", "timeout": 5}, "option timeout does not apply"),
+        ({"container": "x", "runtime_dir": "/y"}, "option runtime_dir does not apply"),
         ({"container": "x", "runtime_name": "y"}, "option runtime_name does not apply"),
         ({"container": "x", "method": "auto"}, "option method does not apply"),
         ({"container": "x", "config_path": "/y"}, "option config_path does not apply"),

@@ -1,0 +1,114 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Find possible causes for a container without its GPUs: findings of the audit about its host and its engine.
+
+No rule about hosts is here. This file only selects findings by the way in which the container gets its GPUs.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_info
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report as audit_report
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import record as explain_record
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import error_texts
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+
+
+class Cause(t.NamedTuple):
+    """A possible cause: a stable code, a message, and a step. The step is empty if none is known."""
+
+    code: str
+    message: str
+    advice: str = ""
+
+
+# The findings that can be a cause, in the order in which they are listed: those about the driver and its GPUs, about
+# CDI, about the toolkit and its runtimes, and about pods.
+_OF_HOST = (
+    *("gpu-driven-by-nouveau", "gpu-without-driver", "driver-not-loaded", "driver-module-not-built"),
+    *("driver-module-unsigned", "driver-key-not-trusted", "driver-modules-differ", "driver-library-differs"),
+    *("driver-library-missing", "kernel-modules-removed", "device-node-missing", "uvm-not-loaded"),
+    *("gpu-unusable", "mig-without-devices", "mig-unusable", "mig-without-capability"),
+    *("fabric-manager-missing", "fabric-manager-version-differs", "fabric-manager-stopped"),
+    *("config-unreadable", "restart-pending", "restart-unfinished", "engine-release-fails", "flag-conflict"),
+)
+_OF_CDI = (
+    *("cdi-off", "cdi-unsupported", "docker-needs-cdi", "cdi-directory-not-read", "cdi-directory-linked"),
+    *("cdi-invalid", "cdi-unresolvable", "cdi-too-new", "cdi-stale", "cdi-shadowed", "cdi-file-ignored"),
+    *("cdi-not-readable", "cdi-refresh-failed"),
+)
+_OF_TOOLKIT = (
+    *("toolkit-missing", "toolkit-version-mismatch", "package-half-installed", "hook-missing", "setting-refused"),
+    *("setting-invalid", "runtime-program-missing", "default-runtime-program-missing", "default-runtime-undefined"),
+    *("default-runtime-without-gpu", "runtime-defined-twice", "legacy-oci-hook", "gpus-not-configured"),
+    "containers-lose-gpus",
+)
+_OF_PODS = (
+    *("kubelet-not-running", "kubelet-engine-not-configured", "cri-not-responding", "cri-disabled"),
+    *("device-plugin-without-nvml", "device-plugin-missing", "device-plugin-dead", "device-plugin-not-registered"),
+    *("device-plugin-older-than-driver", "device-plugin-mig-differs", "device-plugin-old-sandbox"),
+    *("device-unhealthy", "devices-not-offered", "plugin-needs-runtime", "plugin-needs-cdi", "pod-without-runtime"),
+)
+ORDER = (*_OF_HOST, *_OF_CDI, *_OF_TOOLKIT, *_OF_PODS)
+_PARTS = ("gpus", "toolkit", "cdi", "engines", "findings")
+
+
+def find_causes(
+    container: explain_record.Container, error: str, host: hostfs.HostFS, run: core_plan.Runner
+) -> list[Cause]:
+    """Return possible causes in a fixed order. ``error`` is the engine's last error, empty without one."""
+    found = _of_record(container)
+    parts = [*_PARTS, *(["kubernetes"] if container.in_pod else [])]
+    report = host_info.describe_host(host, run, parts)
+    found += _of_findings(container, report["findings"] or (), {engine["target"] for engine in report["engines"] or ()})
+    if error:
+        known = error_texts.find(error)
+        code, advice = ("start-failed", "") if known is None else (known.code, known.advice)
+        found.append(Cause(code, f"{container.engine} reported: {error}", advice))
+    return found
+
+
+def _of_record(container: explain_record.Container) -> list[Cause]:
+    """Return what the record of the engine itself shows: a variable that only NVIDIA's runtime or hook reads."""
+    kinds = {request.kind for request in container.requests}
+    is_nvidia = engines_base.is_nvidia_runtime(container.runtime, container.program)
+    if kinds != {explain_record.VARIABLE} or is_nvidia or not container.runtime:
+        return []
+    message = (
+        f"Only {container.requests[0].value} requests GPUs, but its runtime {container.runtime} is none of NVIDIA."
+    )
+    return [Cause("runtime-not-nvidia", message, "Create it again with the runtime of NVIDIA, or with a CDI device.")]
+
+
+def _of_findings(
+    container: explain_record.Container, findings: t.Iterable[t.Mapping[str, str]], targets: t.Collection[str]
+) -> list[Cause]:
+    """Return the findings that apply to ``container``. ``targets`` are the engines of the host."""
+    kinds = {request.kind for request in container.requests}
+    # Docker 29.2 and newer uses CDI for --gpus.
+    by_cdi = bool(kinds & {explain_record.CDI, explain_record.ANNOTATION, explain_record.GPUS}) or not kinds
+    by_toolkit = bool(kinds - {explain_record.CDI, explain_record.DEVICE}) or not kinds
+    order = [
+        *_OF_HOST,
+        *(_OF_CDI if by_cdi else ()),
+        *(_OF_TOOLKIT if by_toolkit else ()),
+        *(_OF_PODS if container.in_pod else ()),
+    ]
+    # The subject of a finding about an engine is its target, such as docker or containerd (k3s).
+    own = [
+        finding
+        for finding in findings
+        if finding["id"] in order
+        and finding["severity"] != audit_report.INFO
+        and (finding["subject"] not in targets or finding["subject"].split(" ")[0] == container.engine)
+    ]
+    own.sort(key=lambda finding: order.index(finding["id"]))
+    return [Cause(finding["id"], finding["text"], finding["advice"]) for finding in own]

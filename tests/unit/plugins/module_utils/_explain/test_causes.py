@@ -1,0 +1,90 @@
+# Copyright (c) 2026, the gpufleet.nvidia maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Tests for the selection of causes."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_info
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import causes as explain_causes
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.record import ALL, Container
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.explained_containers import by_cdi, by_variable, container
+
+if t.TYPE_CHECKING:
+    from pathlib import Path
+
+BY_CDI, BY_VARIABLE = container(by_cdi("nvidia.com/gpu=0")), container(by_variable(ALL))
+# Findings in another order than that of causes: by a pod, the toolkit, CDI, and the host.
+POD, TOOLKIT, SPECIFICATION, HOST = "device-plugin-missing", "toolkit-missing", "cdi-stale", "driver-not-loaded"
+IDS = (POD, TOOLKIT, SPECIFICATION, HOST)
+
+
+def finding(name: str, subject: str = "host", severity: str = "critical") -> dict[str, str]:
+    return {"id": name, "subject": subject, "severity": severity, "text": f"{name}.", "advice": "Do it."}
+
+
+def find(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, one: Container, *found: dict[str, str], error: str = ""
+) -> list[str]:
+    report = {"findings": list(found), "engines": [{"target": "docker"}, {"target": "containerd (k3s)"}]}
+    monkeypatch.setattr(host_info, "describe_host", lambda *_arguments: report)
+    host = HostFS.of(str(tmp_path), live=True)
+    return [cause.code for cause in explain_causes.find_causes(one, error, host, lambda _argv: (1, "", ""))]
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        (BY_CDI, [HOST, SPECIFICATION]),
+        (BY_VARIABLE, [HOST, TOOLKIT]),
+        (BY_CDI._replace(in_pod=True), [HOST, SPECIFICATION, POD]),
+        (BY_CDI._replace(requests=()), [HOST, SPECIFICATION, TOOLKIT]),
+    ],
+)
+def test_findings_of_its_way(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, one: Container, expected: list[str]
+) -> None:
+    assert find(monkeypatch, tmp_path, one, *map(finding, IDS)) == expected
+
+
+def test_findings_of_its_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    others = (finding(HOST, "containerd (k3s)"), finding(HOST, severity="info"), finding("another-rule"))
+    assert find(monkeypatch, tmp_path, BY_CDI, *others) == []
+    assert find(monkeypatch, tmp_path, BY_CDI, finding(HOST, "docker")) == [HOST]
+    in_k3s = BY_CDI._replace(engine="containerd")
+    assert find(monkeypatch, tmp_path, in_k3s, finding(HOST, "containerd (k3s)")) == [HOST]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [("something else", "start-failed"), ("unknown or invalid runtime name: nvidia", "runtime-unknown")],
+)
+def test_error_of_the_engine_is_the_last(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: str, code: str
+) -> None:
+    assert find(monkeypatch, tmp_path, BY_CDI, finding(HOST), error=error) == [HOST, code]
+
+
+def test_variable_that_nothing_reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    by_runc = BY_VARIABLE._replace(runtime="runc", program="/usr/bin/runc")
+    assert find(monkeypatch, tmp_path, by_runc, finding(HOST)) == ["runtime-not-nvidia", HOST]
+    with_device = by_runc._replace(requests=(*by_runc.requests, by_cdi("nvidia.com/gpu=0")))
+    assert find(monkeypatch, tmp_path, with_device) == []
+
+
+def test_all_ids_belong_to_rules() -> None:
+    rules = "\n".join(path.read_text() for path in _rules())
+    unknown = [name for name in explain_causes.ORDER if f'"{name}"' not in rules]
+    assert not unknown
+
+
+def _rules() -> t.Iterator[Path]:
+    from pathlib import Path  # noqa: PLC0415
+
+    plugins = Path(__file__).parents[5] / "plugins"
+    yield from (plugins / "module_utils").rglob("*.py")
