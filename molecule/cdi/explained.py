@@ -25,7 +25,7 @@ CONTAINERS = {
 }
 # The stand-ins for the runtime and for its hook, which Docker runs for --gpus, add nothing.
 OF_DOCKER = {
-    "ignored": (("--runtime", "runc", *VISIBLE), "runtime-not-nvidia"),
+    "ignored": (("--runtime", "runc", *VISIBLE), "devices-missing"),
     "empty": (("--runtime", "nvidia", *VISIBLE), "devices-missing"),
     "gpus": (("--gpus", "all"), "devices-missing"),
 }
@@ -34,6 +34,11 @@ OF_DOCKER = {
 def explain(name: str, **options: str) -> dict[str, Any]:
     """Call the module."""
     return call("nvidia_runtime_verify", container=name, **options)
+
+
+def paths(found: dict[str, Any], kind: str) -> list[str]:
+    """Return the paths of the nodes or files that the container of an explanation has."""
+    return [entry["path"] for entry in (found.get("has") or {}).get(kind, [])]
 
 
 def specification(**options: str) -> dict[str, Any]:
@@ -51,12 +56,12 @@ def try_engine(report: Report, engine: str, host: simulated_gpus.SimulatedHost) 
         report.check(f"{engine}, {name}", found.get("code") == code, result)
         report.check(f"{engine}, {name}, secret", "secret" not in str(found), found)
         state = "created" if code == "cdi-device-missing" else "running"
-        report.check(f"{engine}, {name}, state", found.get("container", {}).get("state") == state, found)
+        asked = found.get("asked", {})
+        report.check(f"{engine}, {name}, state", asked.get("state") == state, found)
         if name == "whole":
-            nodes = sorted(path for path in host.nodes(0, 1) if path.startswith("/dev/"))
-            report.check(f"{engine}, nodes", found.get("devices") == nodes, found)
-            report.check(f"{engine}, files", set(host.libraries()) <= set(found.get("files", [])), found)
-            by_id = explain(found.get("container", {}).get("id", "")[:12])
+            report.check(f"{engine}, nodes", paths(found, "nodes") == sorted(host.nodes(0, 1)), found)
+            report.check(f"{engine}, files", set(host.libraries()) <= set(paths(found, "files")), found)
+            by_id = explain(asked.get("id", "")[:12])
             report.check(f"{engine}, by its ID", by_id.get("explanation") == found, by_id)
 
 
@@ -87,7 +92,7 @@ def try_pods(report: Report, host: simulated_gpus.SimulatedHost) -> None:
             found = result.get("explanation", {})
             report.check(f"pod, {devices}", found.get("code") == code, result)
             if devices:
-                report.check("pod, nodes", found.get("devices") == sorted(host.nodes(0)), found)
+                report.check("pod, nodes", paths(found, "nodes") == sorted(host.nodes(0)), found)
 
 
 def try_driver(report: Report, engine: str) -> None:
