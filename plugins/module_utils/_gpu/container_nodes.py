@@ -27,6 +27,8 @@ import stat
 import time
 import typing as t
 
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data
+
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
 
@@ -126,7 +128,7 @@ def measure(host: hostfs.HostFS, pid: int, deadline: float = 5.0) -> Measured:
         return Measured(problem=_ENDED, access_problem=_ENDED, user=process.user)
     if not lines:
         return Measured(problem=problem, access_problem=problem, user=process.user)
-    nodes, *problems = json.loads(lines[-1])
+    nodes, *problems = json_data.load(lines[-1])
     found = Measured(tuple(sorted(Node(*node) for node in nodes)), *problems)
     # The child writes a second line after it has asked.
     return found if len(lines) > 1 else found._replace(access_problem=found.access_problem or problem)
