@@ -1,6 +1,6 @@
 """Shared by the programs in this folder: toolkits to install, the driver, and the report of failed checks.
 
-Nine programs in molecule/cdi use the report too.
+Ten programs in molecule/cdi use the report too.
 """
 
 from __future__ import annotations
