@@ -49,7 +49,6 @@ _OF_TOOLKIT = (
     *("toolkit-missing", "toolkit-version-mismatch", "package-half-installed", "hook-missing", "setting-refused"),
     *("setting-invalid", "runtime-program-missing", "default-runtime-program-missing", "default-runtime-undefined"),
     *("default-runtime-without-gpu", "runtime-defined-twice", "legacy-oci-hook", "gpus-not-configured"),
-    "containers-lose-gpus",
 )
 _OF_PODS = (
     *("kubelet-not-running", "kubelet-engine-not-configured", "cri-not-responding", "cri-disabled"),
