@@ -87,12 +87,6 @@ def first_release(name: str) -> str:
     return core_text.dotted(flavors.FACTS[name].cdi_newest[0][0])
 
 
-def adds_devices_of_nri(name: str, version: str | None) -> bool:
-    """Return whether a release of an engine adds the CDI devices that an NRI plugin requests. Unknown ones do."""
-    number = core_text.parse_version(version or "")
-    return number is None or _at(flavors.FACTS[name].cdi_by_nri, number) is not False
-
-
 def _parse_entry(entry: str) -> tuple[str, str | None]:
     name, colon, version = entry.partition(":")
     if name not in flavors.FACTS:

@@ -18,13 +18,6 @@ TABLES = frozenset({"extra_modes", "runtime_type", "runtime_options", "container
 FILE_OPTIONS = frozenset({"config_mode", "drop_in_path"})
 RUNTIMES = frozenset({"register", "runtime_name", "set_as_default", "enable_cdi"})
 
-# The advice for a pod, whose engine is called by the kubelet.
-REQUEST_IN_POD = "Request nvidia.com/gpu in the limits of the pod."
-RUNTIME_OF_POD = (
-    "Set runtimeClassName: nvidia in the pod, or make nvidia the default runtime with set_as_default of"
-    " nvidia_runtime_config."
-)
-
 
 class EngineFacts(t.NamedTuple):
     """The facts of one engine. Those with a version hold from this version of the engine on.
@@ -32,7 +25,6 @@ class EngineFacts(t.NamedTuple):
     - ``cdi_newest``: the highest CDI version. Engines before the first entry read no specifications.
     - ``cdi_folders``: the directories of specifications, where they are not the usual ones.
     - ``cdi_setting``: the setting that names other directories.
-    - ``cdi_by_nri``: whether it adds the CDI devices that an NRI plugin requests. Empty: it has no NRI, or it does.
     - ``cdi_always``: it cannot switch CDI off, and does not report it.
     - ``options``: the options in TABLES, FILE_OPTIONS and RUNTIMES, and others, that its files can contain.
     - ``hook_mode``: whether config_mode may be hook.
@@ -43,7 +35,6 @@ class EngineFacts(t.NamedTuple):
     - ``rootless``: ordinary users start its containers without a daemon.
     - ``device_option``, ``gpus_option``, ``runtime_option``: whether its command has --device, --gpus, --runtime.
     - ``gpus_by_cdi``: the first release whose option --gpus selects CDI devices if there are any.
-    - ``request_advice``, ``runtime_advice``: how a container requests GPUs, and a runtime of NVIDIA.
     - ``load_image``: the command that loads an image from a file.
     """
 
@@ -51,7 +42,6 @@ class EngineFacts(t.NamedTuple):
     cdi_newest: tuple[tuple[Version, str], ...]
     cdi_folders: tuple[tuple[Version, tuple[str, ...]], ...] = ()
     cdi_setting: str = "cdi_spec_dirs"
-    cdi_by_nri: tuple[tuple[Version, bool], ...] = ()
     cdi_always: bool = False
     options: frozenset[str] = frozenset()
     hook_mode: bool = False
@@ -64,8 +54,6 @@ class EngineFacts(t.NamedTuple):
     gpus_option: bool = False
     runtime_option: bool = False
     gpus_by_cdi: Version | None = None
-    request_advice: str = REQUEST_IN_POD
-    runtime_advice: str = RUNTIME_OF_POD
     load_image: str = "podman load --input FILE"
 
 

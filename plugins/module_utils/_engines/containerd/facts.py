@@ -24,9 +24,6 @@ FACTS = engines_facts.EngineFacts(
         # read: 1.1.0 (containerd #12664).
         ((2, 2, 1), "1.1.0"),
     ),
-    # read: WithCDIDeviceInjector() in cri/nri/nri_api_linux.go of 1.7.30 (containerd #12650) and 2.1. Other releases
-    # ignore the request.
-    cdi_by_nri=(((0,), False), ((1, 7, 30), True), ((2, 0), False), ((2, 1), True)),
     options=engines_facts.RUNTIMES | engines_facts.TABLES | engines_facts.FILE_OPTIONS | {"use_legacy_config"},
     # The settings of k3s and RKE2 are in YAML, but only the host knows the flavor of its containerd.
     packages=(("tomlkit",), ("yaml",)),

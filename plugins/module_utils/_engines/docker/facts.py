@@ -31,6 +31,4 @@ FACTS = engines_facts.EngineFacts(
     gpus_option=True,
     runtime_option=True,
     gpus_by_cdi=GPUS_BY_CDI_SINCE,
-    request_advice="Create it again with `--gpus all` or `--device nvidia.com/gpu=all`.",
-    runtime_advice="Create it again with `--runtime nvidia`, or with `--gpus all`.",
 )

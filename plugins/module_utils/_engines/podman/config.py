@@ -31,7 +31,6 @@ MAIN = "/etc/containers/containers.conf"
 DROP_IN = "/etc/containers/containers.conf.d/99-gpufleet-nvidia.conf"
 CDI_DIRS: KeyPath = ("engine", "cdi_spec_dirs")
 DEVICES: KeyPath = ("containers", "devices")
-RUNTIMES: KeyPath = ("engine", "runtimes")
 # Podman decodes one file after the other, with the decoder of CRI-O.
 _FIELDS = key_names.fields(engine=key_names.fields(CDI_DIRS[-1]))
 
@@ -122,14 +121,6 @@ class ContainersConf:
             if file.document.has(*CDI_DIRS):
                 setting = setting.after(file.document.value(*CDI_DIRS))
                 yield file, setting
-
-    def runtime_programs(self, name: str) -> tuple[str, ...]:
-        """Return the paths at which Podman searches the program of a runtime. A later file replaces them."""
-        found: tuple[str, ...] = ()
-        for file in self.files:
-            value = file.document.value(*RUNTIMES, name) if file.document.has(*RUNTIMES, name) else None
-            found = tuple(path for path in value if isinstance(path, str)) if isinstance(value, list) else found
-        return found
 
     def overriding_file(self, path: str) -> str | None:
         """Return the file that is read instead of ``path``, None if there is none."""

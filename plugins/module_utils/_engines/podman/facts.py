@@ -32,6 +32,4 @@ FACTS = engines_facts.EngineFacts(
     packages=(("tomlkit",), ()),
     rootless=True,
     device_option=True,
-    request_advice="Create it again with `--device nvidia.com/gpu=all`.",
-    runtime_advice="Create it again with `--device nvidia.com/gpu=all`.",
 )

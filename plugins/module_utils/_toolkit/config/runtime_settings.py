@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Read the settings of config.toml that decide what a container gets, as the toolkit's programs read them."""
+"""Read the settings of config.toml that the checks of verify need, as the toolkit's programs read them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ _UNIFIED = toolkit_settings.JIT_CDI_SINCE
 HOOK, CLI, CTK = "nvidia-container-runtime-hook", "nvidia-container-cli", "nvidia-ctk"
 # The advice for a config.toml with which the runtime starts no container.
 CORRECT_FILE = "Correct the file, or create it again with `nvidia-ctk --quiet config --output FILE`."
-ALL_CAPABILITIES = frozenset(("compat32", "compute", "display", "graphics", "ngx", "utility", "video"))
 
 
 class RuntimeSettings(t.NamedTuple):
-    """The settings of config.toml that decide about a container. The defaults are those of the programs.
+    """The settings of config.toml that the checks of verify need. The defaults are those of the programs.
 
     ``invalid`` is why the programs refuse the file; empty if they accept it. ``invalid_mode`` is why those that read
     the mode refuse it.
@@ -36,29 +35,13 @@ class RuntimeSettings(t.NamedTuple):
 
     mode: str = AUTO
     accept_variable: bool = True
-    accept_mounts: bool = False
-    swarm_resource: str = ""
-    disable_require: bool = False
-    supported_capabilities: str = ",".join(sorted(ALL_CAPABILITIES))
-    skip_mode_detection: bool = False
-    default_kind: str = core_constants.GPU_KIND
-    annotation_prefixes: tuple[str, ...] = ("cdi.k8s.io/",)
     spec_dirs: tuple[str, ...] = core_constants.CDI_SPEC_DIRS
-    no_cgroups: bool = False
-    ignore_imex: bool = False
     driver_root: str = ""
-    csv_folder: str = "/etc/nvidia-container-runtime/host-files-for-container.d"
     cli_path: str = ""
     hook_path: str = HOOK
     ctk_path: str = CTK
-    runtimes: tuple[str, ...] = ("runc", "crun")
-    ldconfig: str = ""
     invalid: str = ""
     invalid_mode: str = ""
-
-    @property
-    def swarm_variables(self) -> tuple[str, ...]:
-        return tuple(filter(None, (name.strip() for name in self.swarm_resource.split(","))))
 
     @property
     def programs(self) -> dict[str, str]:
@@ -71,40 +54,16 @@ class RuntimeSettings(t.NamedTuple):
         paths = dict.fromkeys(path.rstrip("/") for path in self.spec_dirs if path.startswith("/"))
         return tuple(paths) or core_constants.CDI_SPEC_DIRS
 
-    @property
-    def supported(self) -> frozenset[str]:
-        """The supported capabilities, as getHookConfig() reads them."""
-        names = split_capabilities(self.supported_capabilities)
-        return ALL_CAPABILITIES if "all" in names else names
-
-    @property
-    def refused_by_hook(self) -> str:
-        """Why only the hook refuses the file (getHookConfig() of 1.20); empty if it does not."""
-        unknown = sorted(self.supported - ALL_CAPABILITIES)
-        return f"{KEYS['supported_capabilities']} has the unknown capability {unknown[0]}" if unknown else ""
-
 
 # The dotted key of each setting, by its name in RuntimeSettings.
 KEYS = {
     "mode": "nvidia-container-runtime.mode",
     "accept_variable": "accept-nvidia-visible-devices-envvar-when-unprivileged",
-    "accept_mounts": "accept-nvidia-visible-devices-as-volume-mounts",
-    "swarm_resource": "swarm-resource",
-    "disable_require": "disable-require",
-    "supported_capabilities": "supported-driver-capabilities",
-    "skip_mode_detection": "nvidia-container-runtime-hook.skip-mode-detection",
-    "default_kind": "nvidia-container-runtime.modes.cdi.default-kind",
-    "annotation_prefixes": "nvidia-container-runtime.modes.cdi.annotation-prefixes",
     "spec_dirs": "nvidia-container-runtime.modes.cdi.spec-dirs",
-    "no_cgroups": "nvidia-container-cli.no-cgroups",
-    "ignore_imex": "features.ignore-imex-channel-requests",
     "driver_root": "nvidia-container-cli.root",
-    "csv_folder": "nvidia-container-runtime.modes.csv.mount-spec-path",
     "cli_path": "nvidia-container-cli.path",
     "hook_path": "nvidia-container-runtime-hook.path",
     "ctk_path": "nvidia-ctk.path",
-    "runtimes": "nvidia-container-runtime.runtimes",
-    "ldconfig": "nvidia-container-cli.ldconfig",
 }
 
 
@@ -158,7 +117,3 @@ def needs_hook(program: str, mode: str, version: str | None) -> bool:
     """
     mode = mode_of_program(program) or mode
     return mode == LEGACY or (mode == AUTO and not is_unified(version))
-
-
-def split_capabilities(text: str) -> frozenset[str]:
-    return frozenset(filter(None, (name.strip() for name in text.split(","))))

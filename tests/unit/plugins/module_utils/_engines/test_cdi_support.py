@@ -16,7 +16,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import fl
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.cdi_support import (
     ENGINES,
     CdiEngine,
-    adds_devices_of_nri,
     engines_for,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
@@ -275,15 +274,3 @@ def test_auto_asks_the_engine_of_a_distribution(
         assert (found.version, found.newest) == (None, None)
         assert f"that of {row.flavor} {cause}" in found.warning
         assert "Set the version in for_engines, like containerd:" in found.warning
-
-
-@pytest.mark.parametrize(
-    ("version", "adds"),
-    [
-        ("1.6.39", False), ("1.7.29", False), ("1.7.30", True), ("1.7.34-k3s1", True), ("2.0.7", False),
-        ("v2.1.0", True), ("2.3.4", True), ("", True), (None, True),
-    ],
-)  # fmt: skip
-def test_releases_that_add_devices_of_nri_plugins(version: str | None, adds: bool) -> None:
-    assert adds_devices_of_nri("containerd", version) is adds
-    assert adds_devices_of_nri("crio", version)

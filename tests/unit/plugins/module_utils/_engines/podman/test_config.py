@@ -116,14 +116,6 @@ def test_setting_before_a_file() -> None:
     assert found.cdi_dirs().folders == ("/z",)
 
 
-def test_program_of_a_runtime_is_that_of_the_last_file() -> None:
-    first, last = '[engine.runtimes]\ncrun = ["/a"]\n', '[engine.runtimes]\ncrun = ["/b", 1]\nother = "/c"\n'
-    found = read({MAIN: first, f"{FOLDER}/10.conf": last}, FIVE)
-    assert found.runtime_programs("crun") == ("/b",)
-    assert found.runtime_programs("other") == ()
-    assert found.runtime_programs("unknown") == ()
-
-
 def test_file_that_is_read_instead() -> None:
     other = f"{ROOTFUL}/{posixpath.basename(DROP_IN)}"
     assert read({other: ""}, SIX).overriding_file(DROP_IN) == other

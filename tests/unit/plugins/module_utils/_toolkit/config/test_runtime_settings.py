@@ -11,7 +11,6 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import ConfigurationError
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config.runtime_settings import (
-    ALL_CAPABILITIES,
     RuntimeSettings,
     mode_of_program,
     read,
@@ -24,24 +23,12 @@ if t.TYPE_CHECKING:
 
 def test_settings() -> None:
     data: dict[str, t.Any] = {
-        "swarm-resource": "A,B",
-        "supported-driver-capabilities": "all",
         "accept-nvidia-visible-devices-envvar-when-unprivileged": False,
         "nvidia-container-runtime": {"mode": "cdi", "modes": {"cdi": {"spec-dirs": ["/run/x"]}}},
-        "nvidia-container-runtime-hook": {"skip-mode-detection": True},
         "foreign": 1,
     }
     found = settings_of(data)
-    assert found == RuntimeSettings(
-        "cdi",
-        accept_variable=False,
-        swarm_resource="A,B",
-        supported_capabilities="all",
-        skip_mode_detection=True,
-        spec_dirs=("/run/x",),
-    )
-    assert found.swarm_variables == ("A", "B")
-    assert found.supported == ALL_CAPABILITIES
+    assert found == RuntimeSettings("cdi", accept_variable=False, spec_dirs=("/run/x",))
     assert settings_of({}) == RuntimeSettings()
 
 
@@ -66,12 +53,6 @@ def test_values_that_only_some_programs_refuse() -> None:
     found = settings_of({"nvidia-container-runtime": {"mode": "cdii"}})
     assert (found.mode, found.invalid) == ("cdii", "")
     assert found.invalid_mode.startswith("nvidia-container-runtime.mode is 'cdii'")
-    found = settings_of({"supported-driver-capabilities": "compute,fast"})
-    assert (found.invalid, found.refused_by_hook) == (
-        "",
-        "supported-driver-capabilities has the unknown capability fast",
-    )
-    assert RuntimeSettings().refused_by_hook == ""
     ldconfig = {"nvidia-container-cli": {"ldconfig": "/sbin/ldconfig"}}
     assert settings_of(ldconfig, "1.17.2").invalid == ""
     assert settings_of(ldconfig, "1.17.3").invalid
@@ -106,8 +87,8 @@ def test_mode_of_program(program: str, mode: str | None) -> None:
 def test_read(tmp_path: Path) -> None:
     host = HostFS(str(tmp_path), live=False)
     assert read(host, "/config.toml") == RuntimeSettings()
-    (tmp_path / "config.toml").write_text("swarm-resource = 'A'")
-    assert read(host, "/config.toml") == RuntimeSettings(swarm_resource="A")
-    (tmp_path / "config.toml").write_text("swarm-resource = A")
+    (tmp_path / "config.toml").write_text("nvidia-container-cli.root = '/a'")
+    assert read(host, "/config.toml") == RuntimeSettings(driver_root="/a")
+    (tmp_path / "config.toml").write_text("nvidia-container-cli.root = a")
     with pytest.raises(ConfigurationError, match=r"^/config\.toml, line 1"):
         read(host, "/config.toml")
