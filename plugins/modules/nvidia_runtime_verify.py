@@ -72,8 +72,8 @@ options:
     description:
       - With O(container), whether to start a copy of it, to measure what the copy has, and to remove the copy. This
         answers for a container that does not run, and shows the error of the engine.
-      - The copy has what decides about devices, such as the runtime, the requests, the user and C(NVIDIA_*) variables,
-        and nothing else. It has no volume, network or command of the container, and only waits.
+      - The copy has what decides about devices, such as the runtime, the requests, the user and the variables in
+        RV(explanation.asked.variables). It has no volume, network or command of the container, and only waits.
       - Docker and Podman make its image from the shell of the host. For a container of a pod, O(image) or the pause
         image of the engine is used.
       - In check mode no copy is started.

@@ -109,11 +109,11 @@ def _prepare(
     """Return the copy. Raises _NoCopyError, HostProgramsError or HostError."""
     row = flavors.FLAVORS.get((container.engine, core_constants.SYSTEM))
     if row is not None and not row.daemon and engine.binary:
-        return _copy_of_podman(container.data, engine.binary, host, run)
+        return _copy_of_podman(container, engine.binary, host, run)
     if row is not None and row.daemon and engine.socket:
         if flavors.FACTS[container.engine].cri:
             return _copy_of_cri(container, engine.socket, image, host)
-        return _copy_of_docker(container.data, engine.socket, host)
+        return _copy_of_docker(container, engine.socket, host)
     raise _NoCopyError("No engine of this host can start a copy of the container")
 
 
@@ -122,17 +122,17 @@ def _prepare(
 _SHELL = "sh"
 # The standard input stays open and gets nothing, so `read` waits without using the processor.
 _WAIT = ("-c", "read x")
-# What the toolkit, CUDA and Docker Swarm's generic resources read. Keys and passwords decide nothing about devices.
-_VARIABLE = re.compile(r"(?!.*(?:KEY|TOKEN|SECRET|PASSWORD))(?:NVIDIA_\w+|DOCKER_RESOURCE_\w+|CUDA_VISIBLE_DEVICES)")
 # The toolkit reads the names of devices from mounts of /dev/null below this directory.
 _MOUNTS, _NULL = "/var/run/nvidia-container-devices/", "/dev/null"
 _NUMERIC_USER = re.compile(r"([0-9]*)(:[0-9]+)?")
 
 
-def _spec_of_programs(environment: t.Any, request: t.Any, host: hostfs.HostFS) -> verify_containers.ContainerSpec:
+def _spec_of_programs(
+    container: record.Container, request: t.Any, host: hostfs.HostFS
+) -> verify_containers.ContainerSpec:
     """Return a container of the host's shell that waits. Raises HostProgramsError or HostError."""
     archive, command = host_programs.archive(host), (host_programs.SHELL, *_WAIT)
-    spec = verify_containers.ContainerSpec("", command, "", _variables(environment), 0)
+    spec = verify_containers.ContainerSpec("", command, "", container.variables, 0)
     return spec._replace(archive=archive, request=request)
 
 
@@ -145,15 +145,6 @@ def _part(data: t.Any, *names: str) -> Data:
 
 def _entries(data: Data, name: str) -> list[t.Any]:
     return json_data.get(data, name, [])
-
-
-def _variables(entries: t.Any) -> dict[str, str]:
-    """Return the variables that decide about devices, from a list of NAME=VALUE.
-
-    Of a repeated name the first value: engines append the variables of CDI specifications.
-    """
-    pairs = [entry.split("=", 1) for entry in json_data.texts(entries) if "=" in entry]
-    return {name: value for name, value in reversed(pairs) if _VARIABLE.fullmatch(name)}
 
 
 def _device_mounts(entries: list[t.Any], source: str, destination: str) -> list[str]:
@@ -179,8 +170,9 @@ _HOST_CONFIG = (
 )  # fmt: skip
 
 
-def _copy_of_docker(data: Data, socket: str, host: hostfs.HostFS) -> _Copy:
+def _copy_of_docker(container: record.Container, socket: str, host: hostfs.HostFS) -> _Copy:
     """Return the copy of a container in the answer to GET /containers/ID/json."""
+    data = container.data
     config, settings = _part(data, "Config"), _part(data, "HostConfig")
     if not settings:
         raise _NoCopyError("Docker does not record what the container requests")
@@ -193,7 +185,7 @@ def _copy_of_docker(data: Data, socket: str, host: hostfs.HostFS) -> _Copy:
     # In a bind, a colon in the path, as in the name of a MIG device, would be a separator.
     copied["Mounts"] = [{"Type": "bind", "Source": _NULL, "Target": path, "ReadOnly": True} for path in mounts]
     request = {"User": user, "OpenStdin": True, "HostConfig": copied}
-    spec = _spec_of_programs(config.get("Env"), request, host)
+    spec = _spec_of_programs(container, request, host)
     return _Copy(verify_containers.DockerContainers(host.real_path(socket), socket), spec, groups_known)
 
 
@@ -204,8 +196,9 @@ _OPTIONS = (
 )  # fmt: skip
 
 
-def _copy_of_podman(data: Data, binary: str, host: hostfs.HostFS, run: core_plan.Runner) -> _Copy:
+def _copy_of_podman(container: record.Container, binary: str, host: hostfs.HostFS, run: core_plan.Runner) -> _Copy:
     """Return the copy of a container in the output of `podman container inspect`."""
+    data = container.data
     config = _part(data, "Config")
     # Only the command line sets it: containers of the API and of kube play have none (cmd/podman/containers of 5.4).
     command = json_data.texts(config.get("CreateCommand"))
@@ -221,7 +214,7 @@ def _copy_of_podman(data: Data, binary: str, host: hostfs.HostFS, run: core_plan
     mounts = _device_mounts(_entries(data, "Mounts"), "Source", "Destination")
     request = ["--interactive", *(f"{name}={value}" for name, value in options), *([f"--user={user}"] if user else [])]
     request += [f"--mount=type=bind,src={_NULL},dst={path},ro" for path in mounts]
-    spec = _spec_of_programs(config.get("Env"), request, host)
+    spec = _spec_of_programs(container, request, host)
     return _Copy(podman_containers.PodmanContainers(host, run, binary), spec, groups_known)
 
 
@@ -276,7 +269,7 @@ def _copy_of_cri(container: record.Container, socket: str, image: str | None, ho
     if security.get("privileged") is True:
         more_of_pod += grpc.field(8, grpc.field(2, grpc.field(6, 1)))
     request = (more_of_pod, _container_fields(config, security, _part(process, "user")))
-    environment, command = _variables(process.get("env")), (_SHELL, *_WAIT) if image else ()
+    environment, command = container.variables, (_SHELL, *_WAIT) if image else ()
     spec = verify_containers.ContainerSpec(image or pause, command, pod.handler, environment, 0, request=request)
     pods = cri_pods.Cri(host, container.engine, socket, pause or None, parent.endswith(".slice"))
     return _Copy(cri_pods.CriPods(pods), spec)
