@@ -76,10 +76,13 @@ def find_causes(
 
 
 def _of_record(container: explain_record.Container) -> list[Cause]:
-    """Return what the record of the engine itself shows: a variable that only NVIDIA's runtime or hook reads."""
+    """Return what the record of the engine itself shows: requests that only NVIDIA's runtime or hook reads."""
+    read = {explain_record.VARIABLE, explain_record.MOUNT}
+    # Docker and Podman pass annotations only on to the runtime.
+    read |= {explain_record.ANNOTATION} if container.engine in ("docker", "podman") else set()
     kinds = {request.kind for request in container.requests}
     is_nvidia = engines_base.is_nvidia_runtime(container.runtime, container.program)
-    if kinds != {explain_record.VARIABLE} or is_nvidia or not container.runtime:
+    if not kinds or kinds - read or is_nvidia or not container.runtime:
         return []
     message = (
         f"Only {container.requests[0].value} requests GPUs, but its runtime {container.runtime} is none of NVIDIA."

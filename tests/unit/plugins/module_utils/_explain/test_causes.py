@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_info
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import causes as explain_causes
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.record import ALL, Container
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.record import ALL, Container, Request
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.explained_containers import by_cdi, by_variable, container
 
 if t.TYPE_CHECKING:
@@ -53,8 +53,10 @@ def test_findings_of_its_way(
 
 
 def test_findings_of_its_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    others = (finding(HOST, "containerd (k3s)"), finding(HOST, severity="info"), finding("another-rule"))
-    assert find(monkeypatch, tmp_path, BY_CDI, *others) == []
+    # Findings about other containers are no causes.
+    of_others = (finding("another-rule"), finding("containers-lose-gpus"))
+    others = (finding(HOST, "containerd (k3s)"), finding(HOST, severity="info"), *of_others)
+    assert find(monkeypatch, tmp_path, BY_CDI._replace(requests=()), *others) == []
     assert find(monkeypatch, tmp_path, BY_CDI, finding(HOST, "docker")) == [HOST]
     in_k3s = BY_CDI._replace(engine="containerd")
     assert find(monkeypatch, tmp_path, in_k3s, finding(HOST, "containerd (k3s)")) == [HOST]
@@ -73,6 +75,9 @@ def test_error_of_the_engine_is_the_last(
 def test_variable_that_nothing_reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     by_runc = BY_VARIABLE._replace(runtime="runc", program="/usr/bin/runc")
     assert find(monkeypatch, tmp_path, by_runc, finding(HOST)) == ["runtime-not-nvidia", HOST]
+    by_annotation = by_runc._replace(requests=(Request("annotation", "cdi.k8s.io/x=a", "Annotations", ("a",)),))
+    assert find(monkeypatch, tmp_path, by_annotation) == ["runtime-not-nvidia"]
+    assert find(monkeypatch, tmp_path, by_annotation._replace(engine="containerd")) == []
     with_device = by_runc._replace(requests=(*by_runc.requests, by_cdi("nvidia.com/gpu=0")))
     assert find(monkeypatch, tmp_path, with_device) == []
 
