@@ -132,7 +132,8 @@ def _causes(
     found = explain_causes.find_causes(container, error, host, run)
     if tried is not None and tried.verdict.ok and verdict.ok is False:
         message = "A copy of the container that was started now has its GPUs."
-        found.insert(0, explain_causes.Cause("copy-has-gpus", message, "Create the container again."))
+        advice = "Create the container again. If it fails, look at its volumes, network and command: the copy has none."
+        found.insert(0, explain_causes.Cause("copy-has-gpus", message, advice))
     return found
 
 

@@ -18,6 +18,7 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import json_data
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri
 
 if t.TYPE_CHECKING:
@@ -258,10 +259,12 @@ def from_podman(data: Data) -> Container:
     names = (found[0] for found in _CDI_GPU.finditer(json_data.get(state, "Error", "")))
     requests = _of_command(command, own) or of_devices(names, "State.Error")
     is_known = bool(command or requests)
-    requests = requests or of_devices(_fields(host.get("Devices"), "PathOnHost"), NODES)
     program = json_data.get(data, "OCIRuntime", "")
-    found = _inspected("podman", data, requests)
-    return found._replace(runtime=posixpath.basename(program), program=program, requests_known=is_known)
+    runtime = posixpath.basename(program)
+    # The runtime of NVIDIA adds nodes for other requests, and they may be too few.
+    if not requests and not engines_base.is_nvidia_runtime(runtime, program):
+        requests = of_devices(_fields(host.get("Devices"), "PathOnHost"), NODES)
+    return _inspected("podman", data, requests)._replace(runtime=runtime, program=program, requests_known=is_known)
 
 
 def _inspected(engine: str, data: Data, requests: t.Iterable[Request]) -> Container:

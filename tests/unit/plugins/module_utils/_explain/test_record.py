@@ -236,6 +236,13 @@ def test_the_command_line_of_podman(command: list[str], requests: list[tuple[str
     assert [(one.kind, one.value, one.names) for one in found.requests] == requests
 
 
+@pytest.mark.parametrize(("program", "kinds"), [("/usr/bin/crun", ["device"]), (NVIDIA, [])])
+def test_nodes_that_a_runtime_of_nvidia_has_added(program: str, kinds: list[str]) -> None:
+    devices = [{"PathOnHost": "/dev/nvidia0", "PathInContainer": "/dev/nvidia0"}]
+    found = record.from_podman({"OCIRuntime": program, "HostConfig": {"Devices": devices}})
+    assert [one.kind for one in found.requests] == kinds
+
+
 def test_podman_without_a_command_line() -> None:
     data = {**PODMAN, "Mounts": [], "Config": {"CreateCommand": None}}
     found = record.from_podman(data)
