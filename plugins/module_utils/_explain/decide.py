@@ -24,7 +24,7 @@ CONTROL, UVM = device_nodes.NEEDED_NODES
 # Runtimes whose containers have a kernel of their own, by their usual names and the types of their shims: Kata
 # Containers (kata-runtime, io.containerd.kata.v2), gVisor (runsc, io.containerd.runsc.v1).
 _OTHER_KERNEL = re.compile(r"(?:\A|[./-])(?:kata|runsc|gvisor)(?:\Z|[./-])")
-_MEASURE_AGAIN = "Run the task again as root while the container runs."
+_MEASURE_AGAIN = "Run the task as root while the container runs, or run `nvidia-smi -L` in the container."
 _AGAIN = "Create the container, or its pod, again."
 _RESTART = (
     "Restart the container. If systemd took the permission away when it reloaded its units, give the container its GPUs"
