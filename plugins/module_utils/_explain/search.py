@@ -303,7 +303,8 @@ class _Place:
     def _podman(self, *arguments: str) -> t.Any:
         status, output, messages = self.run(self.host.argv([self.state.binary, *arguments]))
         if status:
-            raise _EngineError(f"podman fails: {' '.join(messages.split())[:200] or 'no message'}")
+            # Its error is after its warnings.
+            raise _EngineError(f"podman fails: {' '.join(messages.split())[-200:] or 'no message'}")
         try:
             return json_data.load(output) if output.strip() else []
         except ValueError as error:

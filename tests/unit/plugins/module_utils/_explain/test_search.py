@@ -326,6 +326,7 @@ def test_devices_of_all_containers_of_podman(docker: Docker, files: tuple[str, .
     ("answer", "message"),
     [
         ((125, "", "Error: no\n storage"), "podman (podman fails: Error: no storage)"),
+        ((125, "", "warning\n" * 99 + "Error: no storage"), "warning Error: no storage)"),
         ((0, "[", ""), "podman (the output of podman is not JSON)"),
         ((0, "{}", ""), "podman (its list of containers is not valid: a value is not of the type list)"),
     ],
