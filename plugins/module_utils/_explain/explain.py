@@ -59,8 +59,9 @@ def explain(
     contents = None if container.pid is None else explain_contents.read_contents(host, container.pid)
     verdict = explain_decide.decide(container, facts, contents)
     tried = _try(found, copy, facts, host, run) if copy.enabled else None
-    if tried is not None and verdict.code == "not-running":
-        verdict = tried.verdict
+    if tried is not None and contents is None and verdict.ok is None:
+        # The toolkit gives an image with only CUDA_VERSION all GPUs, so a copy may get what the record does not show.
+        verdict = tried.verdict if verdict.code == "not-running" or tried.verdict.ok else verdict
     causes = _causes(container, verdict, tried, host, run)
     advice = verdict.advice
     if verdict.code == "devices-missing":

@@ -113,6 +113,13 @@ def test_copy_answers_for_a_stopped_container(simulation: Simulation, copy_has: 
     assert result["tried"]["has"]["gpus"]
 
 
+def test_copy_with_gpus_that_the_record_does_not_show(simulation: Simulation) -> None:
+    without_request = STOPPED._replace(requests=())
+    assert simulation.explain(without_request, COPY)["ok"] is True
+    simulation.tried = Tried(error="no such thing")
+    assert simulation.explain(without_request, COPY)["code"] == "no-gpu-requested"
+
+
 def test_copy_that_does_not_start(simulation: Simulation) -> None:
     simulation.tried = Tried(error="no such thing", cleanup_error="It stays.")
     result = simulation.explain(STOPPED, COPY)
