@@ -459,11 +459,11 @@ explanation:
             value:
               description: The request, verbatim.
               type: str
-              sample: all
+              sample: NVIDIA_VISIBLE_DEVICES=all
             source:
               description: Where it is recorded.
               type: str
-              sample: NVIDIA_VISIBLE_DEVICES
+              sample: Config.Env
             gpus:
               description: The GPUs that it names. Empty if it names none.
               type: list
@@ -509,7 +509,10 @@ explanation:
       elements: dict
       contains:
         code:
-          description: The id of a finding of the audit, or the code of a known error.
+          description:
+            - The id of a finding of the audit, the code of a known error, or V(start-failed).
+            - V(runtime-not-nvidia) if its runtime reads none of its requests.
+            - V(copy-has-gpus) if only the copy has its GPUs.
           type: str
           sample: driver-not-loaded
         message:

@@ -63,7 +63,7 @@ PACKAGES_OF_LEVEL = {
     "engine": Packages(("tomlkit",)),
     "gpu": Packages(("tomlkit",), ("yaml",)),
 }
-# With the option container, nvidia_runtime_verify reads config.toml and CDI specifications, and starts nothing.
+# With the option container, nvidia_runtime_verify reads config.toml and CDI specifications.
 PACKAGES_OF_CONTAINER = Packages(("tomlkit",), ("yaml",))
 # The oldest supported Python of a host. ansible-core 2.17 and newer have their own minimum here, 2.16 has a bool.
 _CORE_MINIMUM: object = getattr(basic, "_PY_MIN", None)
