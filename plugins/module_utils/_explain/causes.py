@@ -14,6 +14,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_info
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report as audit_report
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import record as explain_record
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import error_texts
 
@@ -57,6 +58,7 @@ _OF_PODS = (
     *("device-unhealthy", "devices-not-offered", "plugin-needs-runtime", "plugin-needs-cdi", "pod-without-runtime"),
 )
 ORDER = (*_OF_HOST, *_OF_CDI, *_OF_TOOLKIT, *_OF_PODS)
+_WITH_CRI = tuple(name for name, facts in flavors.FACTS.items() if facts.cri)
 _PARTS = ("gpus", "toolkit", "cdi", "engines", "findings")
 
 
@@ -78,8 +80,8 @@ def find_causes(
 def _of_record(container: explain_record.Container) -> list[Cause]:
     """Return what the record of the engine itself shows: requests that only NVIDIA's runtime or hook reads."""
     read = {explain_record.VARIABLE, explain_record.MOUNT}
-    # Docker and Podman pass annotations only on to the runtime.
-    read |= {explain_record.ANNOTATION} if container.engine in ("docker", "podman") else set()
+    # Engines without a CRI pass annotations only on to the runtime.
+    read |= set() if container.engine in _WITH_CRI else {explain_record.ANNOTATION}
     kinds = {request.kind for request in container.requests}
     is_nvidia = engines_base.is_nvidia_runtime(container.runtime, container.program)
     if not kinds or kinds - read or is_nvidia or not container.runtime:
