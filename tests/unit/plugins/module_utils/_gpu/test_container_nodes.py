@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -132,6 +133,15 @@ class FakeContainer:
 
 def name_of(handle: int) -> str:
     return os.path.basename(os.readlink(f"/proc/self/fd/{handle}"))
+
+
+@pytest.fixture(autouse=True)
+def _reap_children() -> t.Iterator[None]:
+    """Wait for the killed children, for which a measurement does not wait. Other tests check that none is left."""
+    yield
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
 
 
 @pytest.fixture
