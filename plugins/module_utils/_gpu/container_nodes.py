@@ -140,8 +140,9 @@ def measure(host: hostfs.HostFS, pid: int, deadline: float = 5.0) -> Measured:
 def _read(path: str) -> str:
     """Return the text of a file of the kernel; empty if it cannot be read."""
     try:
-        with open(path, "rb", buffering=0) as stream:
-            return (stream.read(_FILE_BYTES) or b"").decode("utf-8", "replace").rstrip("\0")
+        # One call of read(2) returns only the first lines of a long file, such as mountinfo.
+        with open(path, "rb") as stream:
+            return stream.read(_FILE_BYTES).decode("utf-8", "replace").rstrip("\0")
     except OSError:
         return ""
 

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import stat
+import threading
 import time
 import typing as t
 from pathlib import Path
@@ -297,6 +298,21 @@ CPU = "41 25 0:36 / /sys/fs/cgroup/cpu rw,nosuid - cgroup cgroup rw,cpu"
 NO_SOURCE = "42 25 0:37 / /run rw - tmpfs  rw"
 GROUPS = "9:cpu,cpuacct:/b\n5:devices:/docker/3a\n1:name=systemd:/c\n0::/system.slice/x.scope"
 UNMOUNTED = "its control group is not mounted on this host"
+
+
+def test_a_file_that_the_kernel_gives_in_parts() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"first\n")
+
+    def write_last() -> None:
+        os.write(writer, b"last\n")
+        os.close(writer)
+
+    last = threading.Timer(0.1, write_last)
+    last.start()
+    assert container_nodes._read(f"/proc/self/fd/{reader}") == "first\nlast\n"
+    last.join()
+    os.close(reader)
 
 
 @pytest.mark.parametrize(
