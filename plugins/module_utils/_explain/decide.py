@@ -251,6 +251,12 @@ class _Decision:
         if stale:
             message = f"It has {core_text.listed(stale)} with other numbers than the host."
             return lacks("devices-stale", message, _AGAIN)
+        known = {node for gpu in self._host.gpus for node in gpu.nodes}
+        lost = [path for path in self._gpus if known and path not in known]
+        requested = {node for one in self._request.wanted for node in one.nodes}
+        if lost and (lost == self._gpus or requested & {*lost}):
+            message = f"It has {core_text.listed(lost)}, but the driver of the host has no such GPU."
+            return lacks("devices-stale", message, "Run `nvidia-smi -L` on the host, and request a GPU that it lists.")
         divided = [gpu.nodes[0] for gpu in self._host.gpus if gpu.in_mig_mode and gpu.nodes]
         if self._gpus and set(self._gpus) <= set(divided) and not self._has_mig_device():
             message = f"{core_text.listed(self._gpus)} is in MIG mode, and it has no MIG device."
@@ -302,6 +308,10 @@ class _Decision:
         if self._host.driver is None:
             message = f"{has}, but the version of the loaded driver is unknown."
             return unknown("driver-unknown", message, "Load the driver with `modprobe nvidia`.")
+        absent = [node.path for node in self._needed() if node.path not in self._host.numbers]
+        if absent:
+            message = f"{has}, but the host has no {core_text.listed(absent)}."
+            return unknown("driver-unknown", message, "Run `modprobe nvidia-uvm` and `nvidia-smi -L` on the host.")
         return Verdict(
             ok=True, code="ok", message=f"{has}, and libraries of the loaded driver {self._host.driver} are mounted."
         )

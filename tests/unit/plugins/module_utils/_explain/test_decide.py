@@ -28,6 +28,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.explained_containers
     FIRST,
     HOST,
     MIG,
+    NUMBERS,
     NVML,
     SECOND,
     by_cdi,
@@ -204,6 +205,23 @@ def test_uvm_is_only_for_cuda() -> None:
 def test_other_numbers(path: str) -> None:
     changed = contents("/dev/nvidia0", node(path, minor=9))
     assert decided(container(by_variable("0")), changed) == (False, "devices-stale")
+
+
+def test_gpu_that_the_driver_has_lost() -> None:
+    host = HOST._replace(gpus=(FIRST,), numbers={path: NUMBERS[path] for path in NUMBERS if path != "/dev/nvidia1"})
+    only = contents("/dev/nvidia1")
+    assert decided(container(by_cdi("nvidia.com/gpu=unresolvable")), only, host) == (False, "devices-stale")
+    assert decided(container(Request(DEVICE, "", "", ("/dev/nvidia1",))), BOTH, host) == (False, "devices-stale")
+    # It has another GPU, which may be enough.
+    assert decided(container(by_variable(ALL)), BOTH, host) == (None, "driver-unknown")
+    assert decided(container(by_variable("0")), ONE, host) == (True, "ok")
+
+
+def test_module_that_is_not_loaded() -> None:
+    host = HOST._replace(numbers={path: NUMBERS[path] for path in NUMBERS if path != "/dev/nvidia-uvm"})
+    verdict = explain_decide.decide(container(by_variable("0")), host, ONE)
+    assert (verdict.ok, verdict.code) == (None, "driver-unknown")
+    assert "the host has no /dev/nvidia-uvm" in verdict.message
 
 
 @pytest.mark.parametrize(
