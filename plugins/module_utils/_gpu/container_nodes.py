@@ -307,6 +307,8 @@ class _Child:
         self.nodes: list[Node] = []
         self.handles: list[int] = []
         self.problem = ""
+        # The device of its /dev, if its user namespace is another one than that of this process.
+        self.own_device: int | None = None
 
     def answer(self, writer: int) -> None:
         """Write the fields of Measured without access, then with it, unless the control group must not be joined."""
@@ -321,7 +323,10 @@ class _Child:
         """Find the nodes. Each step is one name, and no link is followed."""
         try:
             root = os.open(f"{self.process.folder}/root", os.O_PATH | os.O_DIRECTORY)
-            self._add_folder("/dev", os.open("dev", _FOLDER, dir_fd=root))
+            dev = os.open("dev", _FOLDER, dir_fd=root)
+            if _read(f"{self.process.folder}/uid_map").split() != _read("/proc/self/uid_map").split():
+                self.own_device = os.fstat(dev).st_dev
+            self._add_folder("/dev", dev)
         except OSError as error:
             self.problem = f"its directory /dev cannot be read: {error.strerror}"
 
@@ -346,6 +351,10 @@ class _Child:
         kind, number, denied_by = LINK if stat.S_ISLNK(status.st_mode) else OTHER, 0, ""
         if stat.S_ISCHR(status.st_mode):
             kind, number = NODE, status.st_rdev
+            if status.st_dev == self.own_device:
+                # No node of a file system that was mounted in a user namespace can be opened (SB_I_NODEV of Linux),
+                # but access(2) does not check that.
+                self.unknown = self.unknown or f"{path} may be in a file system of its user namespace"
             denied_by = BY_NODEV if os.fstatvfs(handle).f_flag & os.ST_NODEV else self._selinux_denial(handle)
         bits, usable = stat.S_IMODE(status.st_mode), False if denied_by else None
         numbers = os.major(number), os.minor(number), bits, status.st_uid, status.st_gid

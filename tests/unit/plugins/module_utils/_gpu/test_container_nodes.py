@@ -43,14 +43,15 @@ TO_ALL, TO_TASK, TO_GROUP, TO_USER = "mount", "task", "group", "user"
 class FakeContainer:
     """A container of process 7 with nodes that are files. Its group is a directory, and its user is not taken.
 
-    ``nodes`` are the numbers, mode, owner and group of nodes by name, ``denied`` where they are denied. ``written`` has
-    what functions in the child have seen.
+    ``nodes`` are the numbers, mode, owner and group of nodes by name, ``denied`` where they are denied. ``device`` is
+    that of their file system. ``written`` has what functions in the child have seen.
     """
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root, self.monkeypatch, self.host = root, monkeypatch, HostFS(str(root))
         self.nodes: dict[str, tuple[int, int, int, int, int]] = {}
         self.denied: dict[str, str] = {}
+        self.device = 0
         self.mountinfo = f"36 25 0:30 / {root}/sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw\n"
         self.group = root / "sys/fs/cgroup" / GROUP
         self.written = root / "written"
@@ -110,7 +111,7 @@ class FakeContainer:
         if not mode:
             status: os.stat_result = self.real["fstat"](handle)
             return status
-        fields = (stat.S_IFCHR | mode, 0, 0, 1, owner, group, 0, 0, 0, 0)
+        fields = (stat.S_IFCHR | mode, 0, self.device, 1, owner, group, 0, 0, 0, 0)
         return os.stat_result(fields, {"st_rdev": os.makedev(major, minor)})
 
     def fstatvfs(self, handle: int) -> t.Any:
@@ -241,6 +242,16 @@ def test_a_node_that_the_task_itself_may_not_open(container: FakeContainer) -> N
     found = container.measure()
     assert [node[7:] for node in found.nodes] == [(None, ""), (True, "")]
     assert found.access_problem == "the task itself may not open /dev/nvidia0"
+
+
+@pytest.mark.parametrize("ids", ["", REMAPPED])
+def test_a_node_in_a_file_system_of_its_user_namespace(container: FakeContainer, ids: str) -> None:
+    container.process(ids=ids or container_nodes._read("/proc/self/uid_map").strip())
+    container.add("nvidia0")
+    container.device = container.dev.stat().st_dev
+    found = container.measure()
+    assert found.nodes[0].usable is (None if ids else True)
+    assert found.access_problem == ("/dev/nvidia0 may be in a file system of its user namespace" if ids else "")
 
 
 def test_a_directory_that_not_all_users_may_search(container: FakeContainer) -> None:
