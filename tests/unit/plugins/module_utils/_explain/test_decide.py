@@ -207,6 +207,12 @@ def test_other_numbers(path: str) -> None:
     assert decided(container(by_variable("0")), changed) == (False, "devices-stale")
 
 
+def test_link_needs_another_check_than_a_measurement_by_root() -> None:
+    verdict = explain_decide.decide(container(), HOST, contents(node("/dev/nvidia0", kind=container_nodes.LINK)))
+    assert (verdict.ok, verdict.code) == (None, "contents-unknown")
+    assert "`nvidia-smi -L` in the container" in verdict.advice
+
+
 def test_gpu_that_the_driver_has_lost() -> None:
     host = HOST._replace(gpus=(FIRST,), numbers={path: NUMBERS[path] for path in NUMBERS if path != "/dev/nvidia1"})
     only = contents("/dev/nvidia1")
