@@ -63,13 +63,20 @@ _PARTS = ("gpus", "toolkit", "cdi", "engines", "findings")
 
 
 def find_causes(
-    container: explain_record.Container, error: str, host: hostfs.HostFS, run: core_plan.Runner
+    container: explain_record.Container, target: str, error: str, host: hostfs.HostFS, run: core_plan.Runner
 ) -> list[Cause]:
-    """Return possible causes in a fixed order. ``error`` is the engine's last error, empty without one."""
+    """Return possible causes in a fixed order.
+
+    ``target`` is the engine of the container, such as docker or containerd/k3s; empty: unknown. ``error`` is the
+    engine's last error, empty without one.
+    """
     found = _of_record(container)
     parts = [*_PARTS, *(["kubernetes"] if container.in_pod else [])]
     report = host_info.describe_host(host, run, parts)
-    found += _of_findings(container, report["findings"] or (), {engine["target"] for engine in report["engines"] or ()})
+    # A container of which no engine is known may be in each engine of its kind.
+    key, own = ("target", target) if target else ("engine", container.engine)
+    others = {engine["target"] for engine in report["engines"] or () if engine[key] != own}
+    found += _of_findings(container, [one for one in report["findings"] or () if one["subject"] not in others])
     if error:
         known = error_texts.find(error)
         code, advice = ("start-failed", "") if known is None else (known.code, known.advice)
@@ -92,10 +99,8 @@ def _of_record(container: explain_record.Container) -> list[Cause]:
     return [Cause("runtime-not-nvidia", message, "Create it again with the runtime of NVIDIA, or with a CDI device.")]
 
 
-def _of_findings(
-    container: explain_record.Container, findings: t.Iterable[t.Mapping[str, str]], targets: t.Collection[str]
-) -> list[Cause]:
-    """Return the findings that apply to ``container``. ``targets`` are the engines of the host."""
+def _of_findings(container: explain_record.Container, findings: t.Iterable[t.Mapping[str, str]]) -> list[Cause]:
+    """Return those of the findings that apply to the way in which ``container`` gets its GPUs."""
     kinds = {request.kind for request in container.requests}
     # Docker 29.2 and newer uses CDI for --gpus.
     by_cdi = bool(kinds & {explain_record.CDI, explain_record.ANNOTATION, explain_record.GPUS}) or not kinds
@@ -106,13 +111,6 @@ def _of_findings(
         *(_OF_TOOLKIT if by_toolkit else ()),
         *(_OF_PODS if container.in_pod else ()),
     ]
-    # The subject of a finding about an engine is its target, such as docker or containerd (k3s).
-    own = [
-        finding
-        for finding in findings
-        if finding["id"] in order
-        and finding["severity"] != audit_report.INFO
-        and (finding["subject"] not in targets or finding["subject"].split(" ")[0] == container.engine)
-    ]
+    own = [one for one in findings if one["id"] in order and one["severity"] != audit_report.INFO]
     own.sort(key=lambda finding: order.index(finding["id"]))
     return [Cause(finding["id"], finding["text"], finding["advice"]) for finding in own]

@@ -62,7 +62,7 @@ def explain(
     if tried is not None and contents is None and verdict.ok is None:
         # The toolkit gives an image with only CUDA_VERSION all GPUs, so a copy may get what the record does not show.
         verdict = tried.verdict if verdict.code == "not-running" or tried.verdict.ok else verdict
-    causes = _causes(container, verdict, tried, host, run)
+    causes = _causes(found, verdict, tried, host, run)
     advice = verdict.advice
     if verdict.code == "devices-missing":
         hint = "" if copy.enabled else f" If that does not help, run the task with {errors.option:try_copy}: true."
@@ -121,7 +121,7 @@ def _try(
 
 
 def _causes(
-    container: explain_record.Container,
+    explained: explain_search.FoundContainer,
     verdict: explain_decide.Verdict,
     tried: _Copy | None,
     host: hostfs.HostFS,
@@ -129,8 +129,8 @@ def _causes(
 ) -> list[explain_causes.Cause]:
     if verdict.ok or verdict.code in _WITHOUT_CAUSE:
         return []
-    error = (tried.error if tried is not None else "") or container.error
-    found = explain_causes.find_causes(container, error, host, run)
+    error = (tried.error if tried is not None else "") or explained.container.error
+    found = explain_causes.find_causes(explained.container, explained.engine.target, error, host, run)
     if tried is not None and tried.verdict.ok and verdict.ok is False:
         message = "A copy of the container that was started now has its GPUs."
         advice = "Create the container again. If it fails, look at its volumes, network and command: the copy has none."

@@ -11,6 +11,7 @@ import pytest
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import host_info
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.hostfs import HostFS
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.registry import Target
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import causes as explain_causes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain.record import ALL, Container, Request
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.explained_containers import by_cdi, by_variable, container
@@ -21,6 +22,7 @@ if t.TYPE_CHECKING:
 BY_CDI, BY_VARIABLE = container(by_cdi("nvidia.com/gpu=0")), container(by_variable(ALL))
 # Findings in another order than that of causes: by a pod, the toolkit, CDI, and the host.
 POD, TOOLKIT, SPECIFICATION, HOST = "device-plugin-missing", "toolkit-missing", "cdi-stale", "driver-not-loaded"
+TOOLKITS = (TOOLKIT, "hook-missing")
 IDS = (POD, TOOLKIT, SPECIFICATION, HOST)
 
 
@@ -29,12 +31,19 @@ def finding(name: str, subject: str = "host", severity: str = "critical") -> dic
 
 
 def find(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, one: Container, *found: dict[str, str], error: str = ""
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    one: Container,
+    *found: dict[str, str],
+    error: str = "",
+    target: str = "docker",
 ) -> list[str]:
-    report = {"findings": list(found), "engines": [{"target": "docker"}, {"target": "containerd (k3s)"}]}
+    targets = (Target("docker"), Target("containerd"), Target("containerd", "k3s"))
+    engines = [{"engine": engine.engine, "target": str(engine)} for engine in targets]
+    report = {"findings": list(found), "engines": engines}
     monkeypatch.setattr(host_info, "describe_host", lambda *_arguments: report)
     host = HostFS.of(str(tmp_path), live=True)
-    return [cause.code for cause in explain_causes.find_causes(one, error, host, lambda _argv: (1, "", ""))]
+    return [cause.code for cause in explain_causes.find_causes(one, target, error, host, lambda _argv: (1, "", ""))]
 
 
 @pytest.mark.parametrize(
@@ -55,11 +64,27 @@ def test_findings_of_its_way(
 def test_findings_of_its_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # Findings about other containers are no causes.
     of_others = (finding("another-rule"), finding("containers-lose-gpus"))
-    others = (finding(HOST, "containerd (k3s)"), finding(HOST, severity="info"), *of_others)
+    others = (finding(HOST, "containerd/k3s"), finding(HOST, severity="info"), *of_others)
     assert find(monkeypatch, tmp_path, BY_CDI._replace(requests=()), *others) == []
     assert find(monkeypatch, tmp_path, BY_CDI, finding(HOST, "docker")) == [HOST]
-    in_k3s = BY_CDI._replace(engine="containerd")
-    assert find(monkeypatch, tmp_path, in_k3s, finding(HOST, "containerd (k3s)")) == [HOST]
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    # Without a target, as for a bundle, each engine of its kind can be the one.
+    [("containerd/k3s", [HOST, "toolkit-missing"]), ("containerd", ["hook-missing"]), ("", [HOST, *TOOLKITS])],
+)
+def test_findings_of_its_flavor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: str, expected: list[str]
+) -> None:
+    in_pod = BY_VARIABLE._replace(engine="containerd")
+    found = (
+        finding(HOST, "containerd/k3s"),
+        finding("hook-missing", "containerd"),
+        finding("toolkit-missing", "containerd/k3s"),
+        finding(HOST, "docker"),
+    )
+    assert find(monkeypatch, tmp_path, in_pod, *found, target=target) == expected
 
 
 @pytest.mark.parametrize(

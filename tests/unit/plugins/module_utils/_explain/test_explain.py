@@ -58,7 +58,7 @@ class Simulation:
     def _measured(self, _host: HostFS, pid: int) -> Contents:
         return self.copy_has if pid == COPY_PID else self.has
 
-    def _causes(self, _container: Container, error: str, _host: HostFS, _run: object) -> list[Cause]:
+    def _causes(self, _container: Container, _target: str, error: str, _host: HostFS, _run: object) -> list[Cause]:
         self.errors.append(error)
         return list(self.causes)
 
