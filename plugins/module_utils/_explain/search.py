@@ -50,18 +50,15 @@ class Selector(t.NamedTuple):
 
 
 class EngineState(t.NamedTuple):
-    """The engine of a container, as a copy of the container needs it. What is unknown, or does not exist, is empty.
+    """The engine of a container. What is unknown, or does not exist, is empty.
 
-    - ``target``: the engine as ENGINE/FLAVOR/INSTANCE. ``user``: the user of a rootless Docker, None for others.
-    - ``socket``, ``binary``, ``config_path``: the paths of its API socket, its program and its configuration file.
+    - ``target``: the engine as ENGINE/FLAVOR/INSTANCE, as the audit names it.
+    - ``socket``, ``binary``: the paths of its API socket and of its program.
     """
 
     target: str = ""
-    version: str = ""
     socket: str = ""
     binary: str = ""
-    config_path: str = ""
-    user: str | None = None
 
 
 class FoundContainer(t.NamedTuple):
@@ -203,8 +200,7 @@ class _Place:
             raise _EngineError(f"cannot be inspected: {str(error).rstrip('.')}") from error
         self.installation = found._replace(socket=selector.socket or found.socket)
         self.has_daemon = flavors.FLAVORS[target.engine, target.flavor].daemon
-        socket, binary = self.installation.socket, found.binary or ""
-        self.state = EngineState(str(target), "", socket, binary, found.config_path, target.user)
+        self.state = EngineState(str(target), self.installation.socket, found.binary or "")
 
     def candidates(self) -> list[_Candidate]:
         """Return the containers that the name may mean."""
@@ -254,7 +250,7 @@ class _Place:
         data = self._docker(f"/containers/{identifier}/json")
         live = self.engine.live(self.host, self.installation)
         container = explain_record.from_docker(json_data.check(data, dict), {} if live is None else live.runtimes)
-        return FoundContainer(container, self.state._replace(version="" if live is None else live.version))
+        return FoundContainer(container, self.state)
 
     def _docker(self, request: str) -> t.Any:
         try:
@@ -281,17 +277,17 @@ class _Place:
     def _read_podman(self, identifier: str) -> FoundContainer:
         (data,) = json_data.check(self._podman("container", "inspect", "--", identifier), list)
         container = explain_record.from_podman(json_data.check(data, dict))
-        version = program_version.ask_version(self.engine, self.installation, self.host, self.run) or ""
         others = tuple(request for request in container.requests if request.source != explain_record.NODES)
         if container.state == explain_record.RUNNING and others != container.requests:
             # No command line has requested its nodes. The files of Podman may, for all containers.
-            requests = self._requests_in_files(version)
+            requests = self._requests_in_files()
             container = container._replace(requests=(*requests, *others)) if requests else container
-        return FoundContainer(container, self.state._replace(version=version))
+        return FoundContainer(container, self.state)
 
-    def _requests_in_files(self, version: str) -> list[explain_record.Request]:
+    def _requests_in_files(self) -> list[explain_record.Request]:
         """Return the devices in containers.conf; none if a file is not valid. Raises MissingPackageError."""
         files = engines_base.HostFiles(self.host, self.engine.key)
+        version = program_version.ask_version(self.engine, self.installation, self.host, self.run) or ""
         try:
             conf = podman_config.ContainersConf(files, core_text.parse_version(version) or ())
             return explain_record.of_devices(*conf.devices())
@@ -335,7 +331,7 @@ class _Place:
         except (OSError, ValueError) as error:
             raise self._wrong_answer(error) from error
         container = explain_record.from_cri(self.engine.name, entry, status, annotations)
-        return FoundContainer(container, self.state._replace(version=cri.version(path)))
+        return FoundContainer(container, self.state)
 
 
 def _bundles(name: str, known: t.Sequence[_Candidate], host: hostfs.HostFS) -> list[_Candidate]:
