@@ -17,6 +17,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors, json_data, lock
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import record as explain_record
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._rpc import cri, grpc
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import containers as verify_containers
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import cri_pods, host_programs, podman_containers
@@ -24,7 +25,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._verify import cri
 if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import hostfs
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import plan as core_plan
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import record, search
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._explain import search
 
     Data = t.Mapping[str, t.Any]
 
@@ -58,7 +59,7 @@ class _NoCopyError(Exception):
 
 
 def try_copy(
-    container: record.Container,
+    container: explain_record.Container,
     engine: search.EngineState,
     image: str | None,
     host: hostfs.HostFS,
@@ -100,7 +101,7 @@ def _try(containers: verify_containers.Containers, spec: verify_containers.Conta
 
 
 def _prepare(
-    container: record.Container,
+    container: explain_record.Container,
     engine: search.EngineState,
     image: str | None,
     host: hostfs.HostFS,
@@ -128,7 +129,7 @@ _NUMERIC_USER = re.compile(r"([0-9]*)(:[0-9]+)?")
 
 
 def _spec_of_programs(
-    container: record.Container, request: t.Any, host: hostfs.HostFS
+    container: explain_record.Container, request: t.Any, host: hostfs.HostFS
 ) -> verify_containers.ContainerSpec:
     """Return a container of the host's shell that waits. Raises HostProgramsError or HostError."""
     archive, command = host_programs.archive(host), (host_programs.SHELL, *_WAIT)
@@ -170,7 +171,7 @@ _HOST_CONFIG = (
 )  # fmt: skip
 
 
-def _copy_of_docker(container: record.Container, socket: str, host: hostfs.HostFS) -> _Copy:
+def _copy_of_docker(container: explain_record.Container, socket: str, host: hostfs.HostFS) -> _Copy:
     """Return the copy of a container in the answer to GET /containers/ID/json."""
     data = container.data
     config, settings = _part(data, "Config"), _part(data, "HostConfig")
@@ -196,15 +197,16 @@ _OPTIONS = (
 )  # fmt: skip
 
 
-def _copy_of_podman(container: record.Container, binary: str, host: hostfs.HostFS, run: core_plan.Runner) -> _Copy:
+def _copy_of_podman(
+    container: explain_record.Container, binary: str, host: hostfs.HostFS, run: core_plan.Runner
+) -> _Copy:
     """Return the copy of a container in the output of `podman container inspect`."""
     data = container.data
     config = _part(data, "Config")
-    # Only the command line sets it: containers of the API and of kube play have none (cmd/podman/containers of 5.4).
-    command = json_data.texts(config.get("CreateCommand"))
-    if not command:
+    arguments = explain_record.arguments_of_podman(data)
+    if not arguments:
         raise _NoCopyError("Podman does not record what the container requests")
-    options = _options(command, json_data.texts(config.get("Cmd")))
+    options = _options(arguments)
     user = json_data.get(config, "User", "")
     groups = [group for name, value in options if name == "--group-add" for group in value.split(",")]
     groups_known = _knows_groups(user, [group for group in groups if group != "keep-groups"])
@@ -218,12 +220,9 @@ def _copy_of_podman(container: record.Container, binary: str, host: hostfs.HostF
     return _Copy(podman_containers.PodmanContainers(host, run, binary), spec, groups_known)
 
 
-def _options(command: tuple[str, ...], own: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Return the options of ``command`` that decide about devices, with their values.
-
-    ``own`` is the container's command, which ends ``command`` if the user gave it. Its options are not taken.
-    """
-    words = iter(command[: -len(own)] if own and command[-len(own) :] == own else command)
+def _options(arguments: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return those of the options in ``arguments`` that decide about devices, with their values."""
+    words = iter(arguments)
     found: list[tuple[str, str]] = []
     for word in words:
         name, equals, value = word.partition("=")
@@ -246,7 +245,7 @@ def _options(command: tuple[str, ...], own: tuple[str, ...]) -> list[tuple[str, 
 _NODE = 2
 
 
-def _copy_of_cri(container: record.Container, socket: str, image: str | None, host: hostfs.HostFS) -> _Copy:
+def _copy_of_cri(container: explain_record.Container, socket: str, image: str | None, host: hostfs.HostFS) -> _Copy:
     """Return the copy of a container in a verbose ContainerStatus, with the request and the effective process."""
     config = _part(container.data, "info", "config")
     process = _part(container.data, "info", "runtimeSpec", "process")

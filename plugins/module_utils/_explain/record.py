@@ -188,14 +188,25 @@ def _of_annotations(annotations: t.Mapping[str, str], source: str, name: str = "
     return [Request(ANNOTATION, f"{key}={annotations[key]}", source, names) for key, names in named.items() if names]
 
 
-def _of_command(command: t.Sequence[str], own: t.Sequence[str]) -> list[Request]:
-    """Return the requests in the command line that created a container of Podman.
+def arguments_of_podman(data: Data) -> tuple[str, ...]:
+    """Return the command line that created a container of Podman, without the command of the container.
 
-    ``own`` is the command of the container, with which the command line ends if it has one. Podman 5 takes each entry
-    of `--gpus` for the name of the CDI device nvidia.com/gpu=NAME. Podman 4 ignores the option.
+    ``data`` is the output of `podman container inspect`. Only the command line of Podman records it: containers of the
+    API and of kube play have none (cmd/podman/containers of 5.4). It ends with the container's command if the user gave
+    one.
+    """
+    (settings,) = _objects(data, "Config")
+    command, own = (json_data.texts(settings.get(name)) for name in ("CreateCommand", "Cmd"))
+    return command[: -len(own)] if own and command[-len(own) :] == own else command
+
+
+def _of_command(arguments: t.Sequence[str]) -> list[Request]:
+    """Return the requests in ``arguments``, the result of arguments_of_podman().
+
+    Podman 5 takes each entry of `--gpus` for the name of the CDI device nvidia.com/gpu=NAME. Podman 4 ignores the
+    option.
     """
     found, source = [], "Config.CreateCommand"
-    arguments = command[: -len(own)] if own and command[-len(own) :] == own else command
     for number, argument in enumerate(arguments):
         option, equals, value = argument.partition("=")
         value = value if equals else "".join(arguments[number + 1 : number + 2])
@@ -254,11 +265,11 @@ def from_podman(data: Data) -> Container:
     Only the command line has its CDI devices. Containers of the API and of kube play have none. The error of a failed
     start may name them, too. If nothing requests nodes, those of the started container are taken for requests.
     """
-    settings, host, state = _objects(data, "Config", "HostConfig", "State")
-    command, own = (list(json_data.texts(settings.get(name))) for name in ("CreateCommand", "Cmd"))
+    host, state = _objects(data, "HostConfig", "State")
+    arguments = arguments_of_podman(data)
     names = (found[0] for found in _CDI_GPU.finditer(json_data.get(state, "Error", "")))
-    requests = _of_command(command, own) or of_devices(names, "State.Error")
-    is_known = bool(command or requests)
+    requests = _of_command(arguments) or of_devices(names, "State.Error")
+    is_known = bool(arguments or requests)
     program = json_data.get(data, "OCIRuntime", "")
     runtime = posixpath.basename(program)
     # The runtime of NVIDIA adds nodes for other requests, and they may be too few.
