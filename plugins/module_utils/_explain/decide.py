@@ -125,8 +125,7 @@ def _resolve(name: str, host: explain_host.ExplainedHost) -> list[Wanted] | None
         return [Wanted(name, (name,))] if _is_gpu_node(name) else []
     device = host.cdi.get(name)
     if device is not None:
-        known = {node for gpu in host.gpus for node in gpu.nodes}
-        nodes = tuple(node for node in device.nodes if _is_gpu_node(node) or node in known)
+        nodes = tuple(node for node in device.nodes if _is_gpu_node(node) or node in host.gpu_nodes)
         if nodes and device.is_valid:
             return [Wanted(name, nodes)]
         # A device with other nodes is none of a GPU. One without nodes may be a claim that has lost its own.
@@ -186,13 +185,13 @@ class _Decision:
         self._host, self._contents, self._request = host, contents, request
         self._nodes = {node.path: node for node in contents.measured.nodes if node.kind == container_nodes.NODE}
         self._gpus = sorted(filter(_is_gpu_node, self._nodes))
+        self._requested = [node for one in request.wanted for node in one.nodes]
         # A link of the container is not followed, so what it leads to is unknown.
-        requested = [node for one in request.wanted for node in one.nodes]
         links = [
             node.path
             for node in contents.measured.nodes
             if node.kind == container_nodes.LINK
-            and (_is_gpu_node(node.path) or node.path in (CONTROL, UVM, *requested))
+            and (_is_gpu_node(node.path) or node.path in (CONTROL, UVM, *self._requested))
         ]
         self._unclear = [f"{path} is a link" for path in links] or list(filter(None, [contents.measured.problem]))
 
@@ -218,11 +217,13 @@ class _Decision:
             absent.append(f"{self._request.number} GPUs, but {count}")
         if self._request.other and not self._gpus:
             absent.append(f"any GPU, although it requests {core_text.listed(self._request.other)}")
-        needed = [] if explain_host.WSL_NODE in self._gpus else [CONTROL]
-        if needed and self._contents.libraries(explain_contents.CUDA):
-            needed.append(UVM)
-        absent += [path for path in needed if self._gpus and path not in self._nodes]
-        return absent
+        return [*absent, *(path for path in self._common() if path not in self._nodes)]
+
+    def _common(self) -> list[str]:
+        """Return the nodes that all of its GPUs need: nvidiactl, and nvidia-uvm if it has libcuda."""
+        if not self._gpus or explain_host.WSL_NODE in self._gpus:
+            return []
+        return [CONTROL, UVM] if self._contents.libraries(explain_contents.CUDA) else [CONTROL]
 
     def _absent(self, one: Wanted) -> list[str]:
         return [node for node in one.nodes if node not in self._nodes]
@@ -235,10 +236,8 @@ class _Decision:
         return lacks("devices-missing", f"{problem}.", _AGAIN)
 
     def _needed(self) -> list[container_nodes.Node]:
-        """Return the nodes that decide: those of GPUs and requests, nvidiactl, and nvidia-uvm if it has libcuda."""
-        requested = [node for one in self._request.wanted for node in one.nodes]
-        cuda = [UVM] if self._contents.libraries(explain_contents.CUDA) else []
-        paths = dict.fromkeys([*self._gpus, *requested, *([CONTROL, *cuda] if self._gpus else [])])
+        """Return the nodes that decide: those of GPUs and requests, and those that all GPUs need."""
+        paths = dict.fromkeys([*self._gpus, *self._requested, *self._common()])
         return [self._nodes[path] for path in paths if path in self._nodes]
 
     def _stale(self) -> Verdict | None:
@@ -251,10 +250,9 @@ class _Decision:
         if stale:
             message = f"It has {core_text.listed(stale)} with other numbers than the host."
             return lacks("devices-stale", message, _AGAIN)
-        known = {node for gpu in self._host.gpus for node in gpu.nodes}
+        known = self._host.gpu_nodes
         lost = [path for path in self._gpus if known and path not in known]
-        requested = {node for one in self._request.wanted for node in one.nodes}
-        if lost and (lost == self._gpus or requested & {*lost}):
+        if lost and (lost == self._gpus or {*self._requested} & {*lost}):
             message = f"It has {core_text.listed(lost)}, but the driver of the host has no such GPU."
             return lacks("devices-stale", message, "Run `nvidia-smi -L` on the host, and request a GPU that it lists.")
         divided = [gpu.nodes[0] for gpu in self._host.gpus if gpu.in_mig_mode and gpu.nodes]

@@ -68,12 +68,16 @@ class ExplainedHost(t.NamedTuple):
     numbers: t.Mapping[str, tuple[int, int]] = core_plan.NOTHING
     cdi: t.Mapping[str, CdiDevice] = core_plan.NOTHING
 
+    @property
+    def gpu_nodes(self) -> frozenset[str]:
+        """The paths of the device nodes of all GPUs and MIG devices."""
+        return frozenset(node for gpu in self.gpus for node in gpu.nodes)
 
-def read_host(host: hostfs.HostFS, folders: t.Sequence[str] = core_constants.CDI_SPEC_DIRS) -> ExplainedHost:
+
+def read_host(host: hostfs.HostFS) -> ExplainedHost:
     """Return what a container on ``host`` is compared with.
 
-    ``folders`` are the directories of CDI specifications. Raises MissingPackageError if a specification needs a Python
-    package that this host lacks.
+    Raises MissingPackageError if a CDI specification needs a Python package that this host lacks.
     """
     driver = procfs.loaded_driver(host)
     numbers = _Numbers(host)
@@ -83,7 +87,7 @@ def read_host(host: hostfs.HostFS, folders: t.Sequence[str] = core_constants.CDI
         driver=driver.version if driver is not None else None,
         gpus=gpus,
         numbers=numbers.of([*device_nodes.NEEDED_NODES, WSL_NODE, *(node for gpu in gpus for node in gpu.nodes)]),
-        cdi=_cdi_devices(host, folders),
+        cdi=_cdi_devices(host),
     )
 
 
@@ -140,10 +144,10 @@ class _Numbers:
         return status if stat.S_ISCHR(status.st_mode) else None
 
 
-def _cdi_devices(host: hostfs.HostFS, folders: t.Sequence[str]) -> dict[str, CdiDevice]:
-    """Return the CDI devices that engines find now."""
+def _cdi_devices(host: hostfs.HostFS) -> dict[str, CdiDevice]:
+    """Return the CDI devices that engines find now in the usual directories."""
     try:
-        documents, resolution = verify_checks.read_specifications(host, folders)
+        documents, resolution = verify_checks.read_specifications(host, core_constants.CDI_SPEC_DIRS)
     except errors.MissingPackageError:
         raise
     except errors.HostError:
