@@ -1,21 +1,8 @@
 #!/bin/sh
-# Inside a host: configures Docker with nvidia as its default runtime, as nvidia-ctk does. With "broken", the unit of Docker
-# fails if daemon.json does not name nvidia; only a restart shows this. With "refused", daemon.json is not valid JSON.
+# Inside a host: restarts Docker, whose default runtime is nvidia. With "broken", the unit of Docker fails if daemon.json does
+# not name nvidia; only a restart shows this. With "refused", daemon.json is not valid JSON.
 set -eu
 unit=/etc/systemd/system/docker.service.d
-/fx/install-toolkit
-mkdir -p /etc/docker
-cat >/etc/docker/daemon.json <<'END'
-{
-    "default-runtime": "nvidia",
-    "runtimes": {
-        "nvidia": {
-            "args": [],
-            "path": "/usr/bin/nvidia-container-runtime"
-        }
-    }
-}
-END
 if [ "$1" = broken ]; then
     mkdir "$unit"
     cat >"$unit/needs-nvidia.conf" <<'END'

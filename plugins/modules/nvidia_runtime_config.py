@@ -78,10 +78,7 @@ options:
       - V(absent) needs only O(engine) or O(targets). If a file still has the content that this module wrote, its
         previous content is restored byte for byte, or the file is removed if there was none. If the file was changed
         since, only the entries of this module are removed and the previous default runtime is restored.
-      - If nothing was recorded, V(absent) removes only runtimes whose program is C(nvidia-container-runtime),
-        C(nvidia-container-runtime.cdi), or C(nvidia-container-runtime.legacy). It also removes those with the programs
-        C(nvidia-container-runtime.experimental) and C(nvidia-container-runtime-experimental) of the toolkit 1.12 and
-        1.13. See O(unrecorded).
+      - If nothing was recorded, V(absent) removes no runtime, see O(unrecorded).
       - Without O(config_path), V(absent) applies to every file that was recorded for the engine.
     type: str
     choices: [present, absent]
@@ -219,11 +216,14 @@ options:
     description:
       - With O(state=absent), what to do with NVIDIA's runtimes that this module has not recorded, because they were
         registered by hand or by another tool.
-      - V(remove) removes them, as described for O(state). V(keep) leaves these files as they are, and RV(unrecorded)
-        lists them.
+      - V(keep) leaves these files as they are, and RV(unrecorded) lists them.
+      - V(remove) removes the runtimes whose program is C(nvidia-container-runtime), C(nvidia-container-runtime.cdi), or
+        C(nvidia-container-runtime.legacy), which undoes C(nvidia-ctk runtime configure). It also removes those with the
+        programs C(nvidia-container-runtime.experimental) and C(nvidia-container-runtime-experimental) of the toolkit
+        1.12 and 1.13.
     type: str
     choices: [keep, remove]
-    default: remove
+    default: keep
   cri_disabled:
     description:
       - What to do if containerd's CRI plugin is disabled, as in Docker's packages. V(fail) fails the task,

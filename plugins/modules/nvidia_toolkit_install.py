@@ -212,16 +212,6 @@ options:
         changed.
     type: bool
     default: true
-  unrecorded:
-    description:
-      - With O(state=absent), what to do with packages of the toolkit that no run of this module installed.
-      - V(remove) removes them too. V(keep) leaves them, and RV(unrecorded) lists them.
-      - A run records the packages that it installs, not those that it upgrades.
-      - It does not apply to O(source=directory), whose versions have manifests, nor to O(source=existing), which
-        removes no packages.
-    type: str
-    choices: [keep, remove]
-    default: remove
   config_restored:
     description:
       - With O(state=absent) in check mode, whether an earlier task of the play removes the settings of
@@ -509,7 +499,9 @@ restored_files:
   elements: str
   sample: []
 unrecorded:
-  description: With O(state=absent) and O(unrecorded=keep), the packages that stay because no run installed them.
+  description:
+    - With O(state=absent), the packages that stay because no run installed them. A run records the packages that it
+      installs, not those that it upgrades.
   returned: without O(source=directory)
   type: list
   elements: str

@@ -224,7 +224,7 @@ def _leftovers() -> t.Iterator[Case]:
         remains = "what other tools wrote is removed for good"
         purge = {"purge_legacy": True}
         yield _engine(engine, f"{name}, purged", files, {}, remains=remains, **purge, **known)
-        yield _engine(engine, f"{name}, unrecorded", files, remains=remains, **known)
+        yield _engine(engine, f"{name}, unrecorded", files, remains=remains, unrecorded="remove", **known)
 
 
 def _kubernetes() -> t.Iterator[Case]:

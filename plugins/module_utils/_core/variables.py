@@ -26,7 +26,6 @@ EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
         "pending": None,
         "remote_src": None,
         "repository_files": None,
-        "unrecorded": None,
         "create": None,
         "url": "nvidia_toolkit_key_url",
     },

@@ -24,7 +24,7 @@ SPEC: dict[str, dict[str, t.Any]] = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     "service": {"type": "str"},
     **parameters.SPEC,
-    "unrecorded": {"type": "str", "choices": ["keep", "remove"], "default": "remove"},
+    "unrecorded": {"type": "str", "choices": ["keep", "remove"], "default": "keep"},
     "purge_backups": {"type": "bool", "default": False},
     **_module.HOST_ROOT_OPTIONS,
     **_module.PREDICTED_OPTIONS,

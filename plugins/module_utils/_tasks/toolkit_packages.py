@@ -57,7 +57,6 @@ SPEC: dict[str, dict[str, t.Any]] = {
     "proxy": {"type": "str", "no_log": True},
     "hold": {"type": "bool"},
     "remove_conflicts": {"type": "bool", "default": True},
-    "unrecorded": {"type": "str", "choices": ["keep", "remove"], "default": "remove"},
     "config_restored": {"type": "bool", "default": False},
     "running_gpu_containers": {"type": "str", "choices": ["fail", "warn", "ignore"], "default": "fail"},
     "minimum_version": {"type": "str"},
@@ -139,7 +138,6 @@ def install(module: _module.Module) -> dict[str, t.Any]:
         minimum_version_policy=params["minimum_version_policy"],
         backup_dir=params["backup_dir"],
         package_cache=params["package_cache"],
-        keep_unrecorded=params["unrecorded"] == "keep",
         config_restored=params["config_restored"],
     )
     # The engines' files are read if packages of the hook may be removed.

@@ -27,7 +27,10 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.constants
     programs_in,
 )
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.install import Installation
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.packages import InstallOptions
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.packages import (
+    InstallOptions,
+    record_packages,
+)
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages.remove import Removal
 
 if t.TYPE_CHECKING:
@@ -155,6 +158,11 @@ class FakePackageManager:
         """Install packages that this collection did not install."""
         self.packages.update(packages)
         self._programs()
+
+    def have_installed(self, packages: t.Mapping[str, Package]) -> None:
+        """Install packages, and record that this collection installed them."""
+        self.have(packages)
+        record_packages(self.host, tuple(packages), renew=False)
 
     def file(self, path: str, name: str, version: str, architecture: str = "amd64") -> str:
         self.write(path)

@@ -88,7 +88,7 @@ def test_defaults_match_the_specification(role: Role) -> None:
     defaults = role.load("defaults/main.yml")
     options = role.options()
     # The documentation of a boolean cannot have a template as its default.
-    templates = {f"{role.name}_{name}" for name in ("host_root_live", "remove_unrecorded")}
+    templates = {f"{role.name}_host_root_live"}
     specified = {name: option["default"] for name, option in options.items() if "default" in option}
     assert {name: value for name, value in defaults.items() if name not in templates} == specified
     assert set(options) - set(defaults) == OMITTED[role.name] | OTHER_OPTIONAL[role.name]

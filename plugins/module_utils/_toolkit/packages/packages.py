@@ -121,8 +121,7 @@ def recorded_packages(host: hostfs.HostFS) -> tuple[str, ...]:
         return json_data.strings(json_data.load(content), "packages")
     except ValueError as error:
         raise errors.HostError(
-            f"{INSTALLED} is damaged: {error}. Rename this file, and set nvidia_toolkit_remove_unrecorded to true"
-            " (unrecorded: remove) to remove the packages."
+            f"{INSTALLED} is damaged: {error}. Rename this file. A removal then keeps the packages, and lists them."
         ) from error
 
 
@@ -211,7 +210,6 @@ class InstallOptions(t.NamedTuple):
     minimum_version_policy: str = "warn"
     backup_dir: str = core_records.BACKUP_DIR
     package_cache: str | None = None
-    keep_unrecorded: bool = False
     config_restored: bool = False
     # The mode of the runtime that the task writes to config.toml after the packages; None: the mode stays.
     planned_mode: str | None = None

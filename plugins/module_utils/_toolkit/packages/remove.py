@@ -107,9 +107,7 @@ class Removal(toolkit_packages.PackageTask):
         if config is not None and toolkit_packages.has_written_settings(self.host) and not config_restored:
             self._warn_about_settings(config.path)
             config = None
-        recorded = (
-            toolkit_packages.recorded_packages(self.host) if self.options.keep_unrecorded else packages_base.PACKAGES
-        )
+        recorded = toolkit_packages.recorded_packages(self.host)
         packages = [
             name for name in (*state.packages, *self.manager.config_only(packages_base.PACKAGES)) if name in recorded
         ]

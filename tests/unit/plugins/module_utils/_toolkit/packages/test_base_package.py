@@ -125,7 +125,7 @@ def test_record(manager: FakePackageManager) -> None:
     execute(manager, version="1.19.1")
     assert recorded_packages(manager.task().host) == (BASE,)
     manager.have(four("1.19.1-2"))
-    result = manager.execute(state="absent", keep_unrecorded=True)
+    result = manager.execute(state="absent")
     assert (set(manager.packages), set(result["unrecorded"])) == ({*OTHERS}, {*OTHERS})
     assert not manager.path(INSTALLED).exists()
 
@@ -340,9 +340,9 @@ def test_existing_lacks_packages(manager: FakePackageManager) -> None:
 
 def test_removal(manager: FakePackageManager) -> None:
     execute(manager)
-    assert manager.execute(state="absent", keep_unrecorded=True)["changed"]
+    assert manager.execute(state="absent")["changed"]
     assert manager.packages == {}
-    manager.have(four("1.19.1-1"))
+    manager.have_installed(four("1.19.1-1"))
     use_hook(manager)
     execute(manager, state="absent")
     assert manager.packages == {}

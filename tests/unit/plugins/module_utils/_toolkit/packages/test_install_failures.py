@@ -64,7 +64,7 @@ def test_completes_own_interrupted_transaction_first(manager: FakePackageManager
 @pytest.mark.parametrize("check_mode", [True, False])
 @pytest.mark.parametrize("options", [{"version": "1.20.0"}, {"state": "absent"}])
 def test_packages_that_cannot_change(manager: FakePackageManager, check_mode: bool, options: dict[str, str]) -> None:
-    manager.have(four("1.19.1-1"))
+    manager.have_installed(four("1.19.1-1"))
     manager.can_change = False
     before = manager.snapshot()
     with pytest.raises(HostError, match="cannot change"):
@@ -230,7 +230,7 @@ def test_ignores_interrupted_transaction_if_nothing_changes(manager: FakePackage
 def test_refuses_foreign_interrupted_transaction(
     manager: FakePackageManager, check_mode: bool, options: dict[str, t.Any]
 ) -> None:
-    manager.have(four("1.19.1-1"))
+    manager.have_installed(four("1.19.1-1"))
     manager.cut_off = True
     before = manager.snapshot()
     with pytest.raises(HostError, match="Other packages are pending"):

@@ -59,7 +59,8 @@ def test_installation_and_removal(manager: FakePackageManager) -> None:
 
 
 def test_purges_leftover_configuration(manager: FakePackageManager) -> None:
-    manager.configured_only = [PACKAGES[0]]
+    manager.configured_only = list(PACKAGES[:2])
+    toolkit_packages.record_packages(manager.host, PACKAGES[:1], renew=False)
     assert manager.execute(state="absent")["changed"]
     assert [change.remove for change in manager.changes] == [(PACKAGES[0],)]
     assert not manager.execute(state="absent")["changed"]
@@ -73,7 +74,7 @@ def test_keeps_former_packages(manager: FakePackageManager) -> None:
 
 @pytest.mark.parametrize("check_mode", [True, False])
 def test_refuses_to_remove_other_packages(manager: FakePackageManager, check_mode: bool) -> None:
-    manager.have(four("1.20.0-1", held=True))
+    manager.have_installed(four("1.20.0-1", held=True))
     manager.side_effects = Preview(remove=("gpufleet-bystander",))
     with pytest.raises(HostError, match="would also remove gpufleet-bystander"):
         manager.execute(check_mode, state="absent")
@@ -84,7 +85,7 @@ def test_refuses_to_remove_other_packages(manager: FakePackageManager, check_mod
 def test_running_gpu_containers(manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch, check_mode: bool) -> None:
     monkeypatch.setattr(gpu_containers, "legacy_gpu_containers", lambda _host: ["docker/0123"])
     assert not manager.execute(check_mode, state="absent")["changed"]
-    manager.have(four("1.20.0-1"))
+    manager.have_installed(four("1.20.0-1"))
     with pytest.raises(HostError, match="docker/0123"):
         manager.execute(check_mode, state="absent")
     assert manager.calls == []
@@ -96,7 +97,7 @@ def test_containers_with_a_runtime_of_the_toolkit(
 ) -> None:
     monkeypatch.setattr(gpu_containers, "toolkit_runtime_containers", lambda _host: ["docker/4567"])
     assert not manager.execute(check_mode, state="absent")["changed"]
-    manager.have(four("1.20.0-1"))
+    manager.have_installed(four("1.20.0-1"))
     with pytest.raises(HostError, match="docker/4567 run with a runtime of the toolkit"):
         manager.execute(check_mode, state="absent")
     assert manager.calls == []
@@ -105,7 +106,7 @@ def test_containers_with_a_runtime_of_the_toolkit(
 
 
 def test_failed_removal_restores_holds(manager: FakePackageManager) -> None:
-    manager.have(four("1.20.0-1", held=True))
+    manager.have_installed(four("1.20.0-1", held=True))
     manager.failures["apply"] = "E: prerm fails"
     with pytest.raises(HostError, match=r"E: prerm fails\. The packages are unchanged"):
         manager.execute(state="absent")
@@ -113,7 +114,7 @@ def test_failed_removal_restores_holds(manager: FakePackageManager) -> None:
 
 
 def test_completes_interrupted_removal(manager: FakePackageManager) -> None:
-    manager.have({**four("1.20.0-1"), PACKAGES[1]: Package("1.20.0-1", complete=False)})
+    manager.have_installed({**four("1.20.0-1"), PACKAGES[1]: Package("1.20.0-1", complete=False)})
     manager.cut_off = True
     assert manager.execute(check_mode=True, state="absent")["changed"]
     manager.execute(state="absent")
@@ -214,7 +215,7 @@ def test_unknown_package_manager(manager: FakePackageManager, tmp_path: Path) ->
 
 
 def test_failure_after_the_packages(manager: FakePackageManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    manager.have(four("1.20.0-1"))
+    manager.have_installed(four("1.20.0-1"))
     manager.write(f"{PACKAGE_CACHE}/a.deb")
 
     def failing(*_arguments: t.Any) -> None:
@@ -234,10 +235,9 @@ def test_keeps_unrecorded_packages(manager: FakePackageManager, check_mode: bool
     # Their holds stay, too.
     manager.have(four("1.20.0-1", held=True))
     before = manager.snapshot()
-    result = manager.execute(check_mode, state="absent", keep_unrecorded=True)
+    result = manager.execute(check_mode, state="absent")
     assert (result["changed"], result["unrecorded"]) == (False, list(PACKAGES))
     assert (manager.snapshot(), manager.calls) == (before, [])
-    assert manager.execute(check_mode, state="absent")["unrecorded"] == []
 
 
 def test_removes_recorded_packages(manager: FakePackageManager) -> None:
@@ -245,18 +245,18 @@ def test_removes_recorded_packages(manager: FakePackageManager) -> None:
     manager.path("/etc").mkdir()
     before = manager.snapshot()
     manager.execute()
-    result = manager.execute(state="absent", keep_unrecorded=True)
+    result = manager.execute(state="absent")
     assert (result["changed"], result["unrecorded"], manager.packages) == (True, [], {})
     left = {path: content for path, content in manager.snapshot().items() if "backups" not in path}
     assert left == {**before, "var": None, "var/lib": None, "var/lib/gpufleet-nvidia": None}
-    assert not manager.execute(state="absent", keep_unrecorded=True)["changed"]
+    assert not manager.execute(state="absent")["changed"]
 
 
 def test_keeps_upgraded_packages(manager: FakePackageManager) -> None:
     manager.have(four("1.19.0-1"))
     manager.execute(version="1.20.0", remove_conflicts=False)
     assert manager.packages == four("1.20.0-1")
-    result = manager.execute(state="absent", keep_unrecorded=True)
+    result = manager.execute(state="absent")
     assert result["unrecorded"] == list(PACKAGES)
     assert manager.packages == four("1.20.0-1")
     assert not manager.path("/var/lib/gpufleet-nvidia/state").exists()
@@ -267,9 +267,9 @@ def test_refuses_to_remove_dependent_unrecorded_packages(manager: FakePackageMan
     manager.execute()
     manager.side_effects = Preview(remove=(PACKAGES[0],))
     with pytest.raises(HostError, match=f"would also remove {PACKAGES[0]}"):
-        manager.execute(state="absent", keep_unrecorded=True)
+        manager.execute(state="absent")
     manager.side_effects = Preview()
-    assert manager.execute(state="absent", keep_unrecorded=True)["unrecorded"] == [PACKAGES[0]]
+    assert manager.execute(state="absent")["unrecorded"] == [PACKAGES[0]]
     assert list(manager.packages) == [PACKAGES[0]]
 
 
@@ -283,5 +283,5 @@ def test_failed_run_records_nothing(manager: FakePackageManager) -> None:
 def test_rejects_damaged_list_of_packages(manager: FakePackageManager) -> None:
     manager.have(four("1.20.0-1"))
     manager.write(toolkit_packages.INSTALLED, "{")
-    with pytest.raises(HostError, match=f"{toolkit_packages.INSTALLED} is damaged.*remove_unrecorded to true"):
-        manager.execute(state="absent", keep_unrecorded=True)
+    with pytest.raises(HostError, match=f"{toolkit_packages.INSTALLED} is damaged.*Rename this file"):
+        manager.execute(state="absent")
