@@ -168,7 +168,6 @@ REACHED = {
 PLAYS = {
     "audit": "all",
     "verify": "all:!failed",
-    "runtime_classes": "all:!failed",
     "site": "all:!failed:!replaced:!expression",
     "remove": "dnf:replaced:chooses_files",
     "rolling": "refused:expression",
@@ -245,8 +244,7 @@ def attack(ansible_playbook: str, work: Path) -> list[str]:
     """Run the playbooks. Returns what is wrong."""
     inventory = work / "hosts.json"
     inventory.write_text(json.dumps(make(work)), encoding="utf-8")
-    # runtime_classes writes into the directory that PWD names.
-    variables = {"GPUFLEET_EVALUATED": str(work / EVALUATED), "ANSIBLE_FORKS": "10", "PWD": str(work)}
+    variables = {"GPUFLEET_EVALUATED": str(work / EVALUATED), "ANSIBLE_FORKS": "10"}
     environ = {**os.environ, **variables}
     playbook = work / "plays.yml"
     playbook.write_text(

@@ -30,8 +30,7 @@ description:
   - The roles of this collection check the variables in the same way before their first change, unless this module has
     checked them before in the same run. They compare neither the root directories of several roles nor tags.
   - The playbook C(gpufleet.nvidia.check) runs it. C(gpufleet.nvidia.site), C(gpufleet.nvidia.rolling),
-    C(gpufleet.nvidia.verify), C(gpufleet.nvidia.remove), and C(gpufleet.nvidia.runtime_classes) begin with that
-    playbook.
+    C(gpufleet.nvidia.verify), and C(gpufleet.nvidia.remove) begin with that playbook.
   - The action plugin of this module runs on the controller, without a connection to the host.
 extends_documentation_fragment:
   - gpufleet.nvidia.attributes

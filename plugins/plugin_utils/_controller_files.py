@@ -73,7 +73,7 @@ def write_private(path: str, text: str, check_mode: bool, ignored: re.Pattern[by
         return False
     if not check_mode:
         os.makedirs(os.path.dirname(path), _DIRECTORY_MODE, exist_ok=True)
-        replace(path, content, _MODE)
+        _replace(path, content)
     return previous is None or ignored is None or ignored.sub(b"", previous) != ignored.sub(b"", content)
 
 
@@ -82,18 +82,8 @@ def _private_content(path: str) -> bytes | None:
     status = _refuse_other_kinds(path)
     if status is None or (stat.S_IMODE(status.st_mode), status.st_uid) != (_MODE, os.geteuid()):
         return None
-    return read(path)
-
-
-def read(path: str, limit: int = -1) -> bytes | None:
-    """Return the first ``limit`` bytes of a file, by default all, or None if there is none.
-
-    Raises OSError, also if the path is not a regular file.
-    """
-    if _refuse_other_kinds(path) is None:
-        return None
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
-        return stream.read(limit)
+        return stream.read()
 
 
 def _refuse_other_kinds(path: str) -> os.stat_result | None:
@@ -112,13 +102,13 @@ def _temporary(path: str) -> tuple[int, str]:
     return tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path))
 
 
-def replace(path: str, content: bytes, mode: int) -> None:
-    """Write the file atomically, with this mode. Its directory exists. Raises OSError."""
+def _replace(path: str, content: bytes) -> None:
+    """Write the file atomically. Its directory exists. Raises OSError."""
     descriptor, temporary = _temporary(path)
     try:
         with open(descriptor, "wb") as stream:
             stream.write(content)
-            os.fchmod(stream.fileno(), mode)
+            os.fchmod(stream.fileno(), _MODE)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The documentation has all findings of the code, its links are right, and the README is short.
+"""The documentation has all findings and runtimes of the code, its links are right, and the README is short.
 
 Only for troubleshooting.md a test checks that it has no other findings.
 """
@@ -15,6 +15,8 @@ import typing as t
 from pathlib import Path
 
 import pytest
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request
 
 COLLECTION = Path(__file__).resolve().parents[2]
 SOURCES = (
@@ -103,3 +105,13 @@ def test_the_page_for_docsites_links_all_guides() -> None:
     pages = {path.name for path in COLLECTION.glob("docs/*.md")} - {"architecture.md", "inclusion.md"}
     links = {f"{address['documentation']}/{page}" for page in pages} | {address["homepage"]}
     assert set(re.findall(r"<(https://[^>]+)>`__", guide)) == links
+
+
+def test_the_manifest_has_a_runtime_class_for_each_runtime() -> None:
+    yaml = pytest.importorskip("yaml")
+    manifest = COLLECTION / "docs/examples/kubernetes/runtime-classes.yml"
+    classes = list(yaml.safe_load_all(manifest.read_text(encoding="utf-8")))
+    assert classes == [
+        {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": name}
+        for name in (request.MAIN_NAME, *request.MODE_NAMES.values())
+    ]

@@ -18,11 +18,9 @@ import yaml
 from ansible_collections.gpufleet.nvidia.plugins.action import (
     nvidia_check_settings,
     nvidia_host_summary,
-    nvidia_runtime_classes,
 )
 from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_check_settings as check_settings_module
 from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_host_summary as host_summary_module
-from ansible_collections.gpufleet.nvidia.plugins.modules import nvidia_runtime_classes as runtime_classes_module
 
 COLLECTION = Path(__file__).resolve().parents[4]
 
@@ -32,7 +30,6 @@ COLLECTION = Path(__file__).resolve().parents[4]
     [
         (nvidia_check_settings, check_settings_module),
         (nvidia_host_summary, host_summary_module),
-        (nvidia_runtime_classes, runtime_classes_module),
     ],
 )
 def test_arguments_match_the_documentation(action: t.Any, module: t.Any) -> None:

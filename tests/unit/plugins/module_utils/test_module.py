@@ -316,7 +316,7 @@ def test_secrets_in_parameters_are_hidden(
 # Action plugins do the work of these modules, which contain only documentation.
 _MODULES = sorted(
     {path.stem for path in (Path(__file__).parents[4] / "plugins/modules").glob("nvidia_*.py")}
-    - {"nvidia_audit_report", "nvidia_check_settings", "nvidia_host_summary", "nvidia_runtime_classes"}
+    - {"nvidia_audit_report", "nvidia_check_settings", "nvidia_host_summary"}
 )
 
 
