@@ -32,11 +32,8 @@ if t.TYPE_CHECKING:
 
 FILES = Path(__file__).parents[1] / "files"
 UNIT = "/usr/lib/systemd/system/docker.service"
-K3S = "/var/lib/rancher/k3s/agent/etc/containerd"
-OVERRIDE = "/etc/systemd/system/docker.service.d/docker-override.conf"
 CRIO_DIR = "/etc/crio/crio.conf.d"
 PID_FILE = "/run/nvidia/toolkit/toolkit.pid"
-CONFIG_TOML = "/etc/nvidia-container-runtime/config.toml"
 HOOK_PROGRAM = "/usr/bin/nvidia-container-runtime-hook"
 PODMAN: dict[str, str | None] = {"/usr/bin/podman": ""}
 # CRI-O reads hooks in /etc only with such a setting.
@@ -81,28 +78,15 @@ CASES: list[tuple[dict[str, str | None], str, str, str]] = [
     ({MAIN: main_file("x"), STRAY: small_drop_in()}, "drop-in-of-old-toolkit", "warning", STRAY),
     ({MAIN: main_file() + runtime("nvidia", NVIDIA), DROP_IN: snapshot()}, "runtime-defined-twice", "warning", DROP_IN),
     ({MAIN: main_file() + runtime("nvidia-experimental", "/x")}, "runtime-experimental", "warning", MAIN),
-    ({MAIN: main_file(imports='"/etc/gone.toml"')}, "import-missing", "critical", "/etc/gone.toml"),
-    ({MAIN: main_file(imports=f'"{MAIN}"')}, "import-of-itself", "warning", MAIN),
-    ({MAIN: main_file(), DROP_IN: small_drop_in().replace("2", "3", 1)}, "config-version-mismatch", "warning", DROP_IN),
     ({MAIN: 'disabled_plugins = ["cri"]\n'}, "cri-disabled", "info", MAIN),
-    ({f"{K3S}/config.toml.tmpl": "x"}, "custom-template", "warning", f"{K3S}/config.toml.tmpl"),
-    ({f"{K3S}/config-v3.toml.tmpl": "x"}, "custom-template", "warning", f"{K3S}/config-v3.toml.tmpl"),
-    ({f"{K3S}/config.toml": small_drop_in()}, "generated-file-edited", "warning", f"{K3S}/config.toml"),
     ({DAEMON_JSON: '{"hosts": []}', UNIT: unit("-H fd://"), "/usr/bin/dockerd": ""},
      "flag-conflict", "critical", DAEMON_JSON),
     ({DAEMON_JSON: '{"default-runtime": "runc"}', UNIT: unit("--default-runtime=nvidia")},
      "flag-conflict", "critical", DAEMON_JSON),
-    ({UNIT: unit(""), OVERRIDE: "[Service]\nRestart=no\n"}, "vendor-override", "warning", OVERRIDE),
-    ({"/etc/dgx-release": "DGX_NAME=x"}, "vendor-image", "info", "/etc/dgx-release"),
     ({"/usr/bin/nvidia-docker": ""}, "nvidia-docker", "info", "/usr/bin/nvidia-docker"),
     ({DAEMON_JSON: '{"runtimes": {"nvidia-experimental": {"path": "x"}}}'},
      "runtime-experimental", "warning", DAEMON_JSON),
     ({CRIO_STRAY: CRIO_DROP_IN}, "drop-in-of-old-toolkit", "warning", CRIO_STRAY),
-    ({f"{CRIO_DIR}/10-x.conf.4711.2026-01-01@10:00:00~": "[crio]\n"},
-     "backup-in-config-directory", "warning", f"{CRIO_DIR}/10-x.conf.4711.2026-01-01@10:00:00~"),
-    ({f"{CRIO_DIR}/10-x.conf.rpmsave": "[crio]\n"},
-     "backup-in-config-directory", "warning", f"{CRIO_DIR}/10-x.conf.rpmsave"),
-    ({f"{CRIO_DIR}/x": "@/gone"}, "dangling-symlink", "critical", f"{CRIO_DIR}/x"),
     ({CRIO_MAIN: RUNTIME, f"{CRIO_DIR}/99-nvidia.conf": RUNTIME},
      "runtime-defined-twice", "warning", f"{CRIO_DIR}/99-nvidia.conf"),
     ({CRIO_MAIN: RUNTIME.replace("nvidia]", "nvidia-experimental]")}, "runtime-experimental", "warning", CRIO_MAIN),
@@ -116,8 +100,6 @@ CASES: list[tuple[dict[str, str | None], str, str, str]] = [
     # The first one is replaced by the second, whose program exists.
     ({HOOK: HOOK_FILE.replace("/usr/bin/", "/opt/"), OWN_HOOK: HOOK_FILE, HOOK_PROGRAM: "", **PODMAN},
      "legacy-oci-hook", "warning", OWN_HOOK),
-    ({MAIN: f"# Ansible managed: x\n{main_file()}"}, "other-config-management", "warning", MAIN),
-    ({CONFIG_TOML: "# This file is managed by Puppet.\n"}, "other-config-management", "warning", CONFIG_TOML),
 ]  # fmt: skip
 CASES += [
     ({DAEMON_JSON: settings, UNIT: unit(flag)}, "flag-conflict", "critical", DAEMON_JSON)

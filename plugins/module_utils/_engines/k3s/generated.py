@@ -36,7 +36,7 @@ _CDI_BY_DEFAULT_SINCE = 3
 # In order of precedence. Only releases with containerd 2 read the first.
 _TEMPLATES = ("config-v3.toml.tmpl", "config.toml.tmpl")
 # Matches a template that includes the distribution's base template, as both distributions recommend.
-EXTENDS_BASE = re.compile(rb"\{\{-?\s*template\s+[\"`]base[\"`]")
+_EXTENDS_BASE = re.compile(rb"\{\{-?\s*template\s+[\"`]base[\"`]")
 
 # The first Kubernetes of either distribution. A lower version is that of its containerd.
 _FIRST = (1, 16)
@@ -174,7 +174,7 @@ class GeneratedConfig:
             if file is not self._files.files[0] and (sets_default or sets_program):
                 return file.path
         text = self._context.files.read(self.template) if self.template is not None else None
-        return self.template if text is not None and not EXTENDS_BASE.search(text) else None
+        return self.template if text is not None and not _EXTENDS_BASE.search(text) else None
 
     def sources(self) -> list[str]:
         """Return the generated file, its imports and its template."""

@@ -67,11 +67,7 @@ NODES: list[dict[str, t.Any]] = [
 ]
 # Several files or items of one kind.
 SEVERAL: list[dict[str, str | None]] = [
-    {leftovers.MAIN: "# Ansible managed\nversion = 2\n", foreign_files.CONFIG_TOML: "# Ansible managed\n"},
     {leftovers.HOOK: leftovers.HOOK_FILE, leftovers.OWN_HOOK: leftovers.HOOK_FILE, **foreign_files.PODMAN},
-    {f"{foreign_files.CRIO_DIR}/{name}.bak": "[crio]\n" for name in "ab"},
-    {f"{foreign_files.CRIO_DIR}/{name}": "@/gone" for name in "ab"},
-    {leftovers.MAIN: leftovers.main_file(imports='"/etc/gone.toml", "/etc/lost.toml"')},
 ]
 
 

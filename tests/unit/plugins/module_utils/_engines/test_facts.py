@@ -31,7 +31,6 @@ REMAINING = {
     # Distributions of Kubernetes, which have their own registry.
     "module_utils/_kubernetes/distributions.py": 3,
     # Files that K3s and RKE2 write.
-    "module_utils/_audit/foreign_files_containerd.py": 1,
     # Directories below /run, by the program that creates them.
     "module_utils/_kubernetes/strategies.py": 1,
     "module_utils/_systemd/gpu_containers.py": 1,
