@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import later_tasks
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _ahead
+from ansible.errors import AnsibleActionFail
+
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import later_tasks, printable
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _ahead, _check
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._bundled import BundledAction
 
 _MODULE = "gpufleet.nvidia.nvidia_site_plan"
@@ -22,6 +24,9 @@ class ActionModule(BundledAction):
 
     def run_module(self, tmp: str | None, task_vars: dict[str, t.Any] | None) -> dict[str, t.Any]:
         variables = task_vars or {}
+        errors = _check.check_values_for_audit(self, variables)
+        if errors:
+            raise AnsibleActionFail(printable.line(" ".join(errors)))
         if not _ahead.looks_ahead(self, variables):
             return super().run_module(tmp, task_vars)
         self._tasks = _ahead.tasks_ahead(self, variables)

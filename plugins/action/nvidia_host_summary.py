@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import sys
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _check, _controller_action, _reports, _role_state
@@ -31,12 +30,12 @@ class ActionModule(_controller_action.ControllerAction):
             known = {host: _role_state.table(variables["hostvars"].raw_get(host)) for host in hosts}
             forged = {host for host in hosts if _check.facts_problems(known[host])}
             fails = {host: host in forged or bool(_role_state.errors_of(known[host])) for host in hosts}
-            line = _reports.line_of_batch(variables, fails, sys.argv)
+            line = _reports.line_of_batch(variables, fails)
             return {"changed": False, "msg": line, "_ansible_verbose_always": True}
         lines = _reports.lines_of(variables)
         error = lines[given["line"]][1] if given["line"] < len(lines) else ""
         if error:
             # In a loop, the item is the line of the host.
-            line = "" if self._task.loop else _reports.line_of_failure(variables, sys.argv)
+            line = "" if self._task.loop else _reports.line_of_failure(variables)
             return {"failed": True, "changed": False, "msg": f"{error} {line}".rstrip()}
         return {"changed": False}

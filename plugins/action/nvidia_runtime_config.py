@@ -64,8 +64,8 @@ class ActionModule(BundledAction):
             always = tuple(dict.fromkeys([*always, *on_demand]))
         return Packages(always, on_demand)
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
-        result = super().run(tmp, task_vars)
+    def run_checked(self, tmp: str | None, task_vars: dict[str, t.Any] | None) -> dict[str, t.Any]:
+        result = super().run_checked(tmp, task_vars)
         targets = _names(self._task.args.get("targets"))
         if _SELECTED in targets:
             return result

@@ -19,8 +19,8 @@ description:
     nothing until the task ends on a host.
   - It works for all tasks of a playbook, with every strategy. It prints nothing if all tasks are short.
   - After the playbook C(gpufleet.nvidia.rolling) it also prints which hosts are done, which have failed or were
-    unreachable, which were not started, and the command that continues, if not all hosts are done. The playbook itself
-    cannot do so if all hosts of a batch are unreachable, or if tasks of your own before a restart fail.
+    unreachable, which were not started, and the C(--limit) with which to continue, if not all hosts are done. The
+    playbook itself cannot do so if all hosts of a batch are unreachable, or if tasks of your own before a restart fail.
 author:
   - gpufleet.nvidia maintainers (@gpufleet)
 requirements:
@@ -38,7 +38,6 @@ options:
       - name: GPUFLEET_NVIDIA_PROGRESS_INTERVAL
 """
 
-import sys
 import threading
 import time
 import typing as t
@@ -102,7 +101,7 @@ class CallbackModule(CallbackBase):
             waiting = tuple(host for host in left if host not in self._begun)
             done = tuple(host for host in self._hosts if host in self._done)
             found = _batches.Progress(done, failed, unreachable, not_started=waiting)
-            self._display.display(f"progress: {_batches.summary(found, sys.argv, ended=True)}", color="bright gray")
+            self._display.display(f"progress: {_batches.summary(found, ended=True)}", color="bright gray")
 
     def v2_runner_on_start(self, host: Host, task: Task) -> None:
         """Add a host to its task."""

@@ -27,8 +27,8 @@ description:
   - Refuses a variable of this collection that refers to a variable that is not defined. If a later task of this
     collection sets the other variable, the first one is not checked.
   - Reports all problems of a host at once.
-  - The roles of this collection check the variables in the same way before their first change, unless this module has
-    checked them before in the same run. They compare neither the root directories of several roles nor tags.
+  - A role in another playbook does not refuse a misspelled name. Import the playbook C(gpufleet.nvidia.check) before
+    its play.
   - The playbook C(gpufleet.nvidia.check) runs it. C(gpufleet.nvidia.site), C(gpufleet.nvidia.rolling),
     C(gpufleet.nvidia.verify), and C(gpufleet.nvidia.remove) begin with that playbook.
   - The action plugin of this module runs on the controller, without a connection to the host.

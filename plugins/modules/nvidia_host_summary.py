@@ -30,8 +30,8 @@ options:
     default: 0
   of_batch:
     description:
-      - Whether to print which hosts of the play are done, which have failed, which were not started, and the command
-        that continues.
+      - Whether to print which hosts of the play are done, which have failed, which were not started, and the
+        C(--limit) with which to continue.
     type: bool
     default: false
 seealso:

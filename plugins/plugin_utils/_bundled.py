@@ -9,11 +9,10 @@ Private to this collection. module_utils/_core/bundled.py imports the packages o
 from __future__ import annotations
 
 import re
-import sys
 import typing as t
 
 from ansible import constants
-from ansible.errors import AnsibleAction, AnsibleConnectionFailure, AnsibleError
+from ansible.errors import AnsibleAction, AnsibleActionFail, AnsibleConnectionFailure, AnsibleError
 from ansible.module_utils import basic
 from ansible.plugins.action.normal import ActionModule as NormalActionModule
 
@@ -24,6 +23,7 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import (
     _ahead,
     _async_jobs,
     _check,
+    _controller_action,
     _packing,
     _reports,
     _results,
@@ -75,7 +75,7 @@ _COLLECTION = "gpufleet.nvidia."
 _INFO = "nvidia_container_info"
 
 
-class BundledAction(NormalActionModule):
+class BundledAction(_controller_action.CollectionAction, NormalActionModule):
     """The action that runs the module of the same name, and sends the packages that the host may lack.
 
     The arguments of the task stay unchanged, so no callback, register or log contains the packages.
@@ -106,13 +106,11 @@ class BundledAction(NormalActionModule):
         # A module with both options needs the packages of both.
         return Packages(*(tuple(dict.fromkeys([*one, *other])) for one, other in zip(of_engine, of_level)))
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
-        problems = _check.check_for_role(self, task_vars or {})
-        if problems.errors:
-            # A wrong value may be a fact of the host.
-            failure = {"failed": True, "msg": "\n".join(problems.errors), "warnings": problems.warnings}
-            return _results.cleaned(failure)
+    def run_checked(self, tmp: str | None, task_vars: dict[str, t.Any] | None) -> dict[str, t.Any]:
         variables = task_vars or {}
+        problem = _check.skipped_tag(self, variables)
+        if problem:
+            raise AnsibleActionFail(problem)
         user = _role_state.user_of(variables)
         try:
             result = self.run_module(tmp, task_vars)
@@ -133,8 +131,6 @@ class BundledAction(NormalActionModule):
             result["error"] = str(result.get("msg", "The module failed without a message."))
         elif result.get("failed") and not self._task.ignore_errors:
             result["msg"] = self._with_state_of_host(str(result.get("msg", "")), variables)
-        if problems.warnings:
-            result["warnings"] = [*(result.get("warnings") or ()), *problems.warnings]
         # A user may have chosen the interpreter, so it is not used for other tasks.
         if self._discovered_interpreter_key and not user:
             path = printable.line(str(self._discovered_interpreter))
@@ -160,11 +156,11 @@ class BundledAction(NormalActionModule):
         """Return the error of a task, in a role of this collection's playbooks with the last line about the host."""
         if not str(variables.get("ansible_role_name", "")).startswith(_COLLECTION):
             return message
-        return f"{message} {_reports.line_of_failure(variables, sys.argv)}".rstrip()
+        return f"{message} {_reports.line_of_failure(variables)}".rstrip()
 
     def run_module(self, tmp: str | None, task_vars: dict[str, t.Any] | None) -> dict[str, t.Any]:
         """Run the module of this task, and return its result."""
-        result: dict[str, t.Any] = super().run(tmp, task_vars)  # type: ignore[no-untyped-call]
+        result: dict[str, t.Any] = NormalActionModule.run(self, tmp, task_vars)
         return result
 
     def clean(self, result: dict[str, t.Any]) -> dict[str, t.Any]:

@@ -26,7 +26,7 @@ def lines_of(variables: Variables) -> list[tuple[str, str]]:
     return [*_host_line.verified_lines(variables, _nothing_to_verify(variables)), (line, "")]
 
 
-def line_of_failure(variables: Variables, argv: t.Sequence[str]) -> str:
+def line_of_failure(variables: Variables) -> str:
     """Return what the error of a task that fails now says about its host. Empty in other plays than those of PLAY."""
     playbook = variables.get(PLAY)
     if not isinstance(playbook, str):
@@ -38,21 +38,20 @@ def line_of_failure(variables: Variables, argv: t.Sequence[str]) -> str:
     found = _batches.progress(
         variables["ansible_play_hosts_all"], variables["ansible_play_hosts"], batch, [host], batch
     )
-    return f"{text} {_batches.summary(found, argv)}"
+    return f"{text} {_batches.summary(found)}"
 
 
-def line_of_batch(variables: Variables, errors: t.Mapping[str, bool], argv: t.Sequence[str]) -> str:
+def line_of_batch(variables: Variables, errors: t.Mapping[str, bool]) -> str:
     """Return the line about all hosts after a batch.
 
     Args:
         variables: The variables of a host of the batch, not evaluated.
         errors: Whether each host of the batch will fail.
-        argv: The command line of this run.
     """
     failed = [host for host, fails in errors.items() if fails]
     batch = variables["ansible_play_batch"]
     found = _batches.progress(variables["ansible_play_hosts_all"], variables["ansible_play_hosts"], batch, failed)
-    return _batches.summary(found, argv)
+    return _batches.summary(found)
 
 
 def _line(variables: Variables, interrupted: bool) -> str:

@@ -43,8 +43,6 @@ _TAGS_OF_ANSIBLE = frozenset({"all", "always", "never", "tagged", "untagged"})
 _UNKNOWN = "is not a variable of gpufleet.nvidia."
 _OWN = "List a variable of your own in nvidia_own_variables."
 _EDITS = 2
-# A name needs this many characters for each edit that makes it the name of a variable.
-_CHARACTERS_PER_EDIT = 3
 _REGISTER = re.compile(r"\bregister: (nvidia_\w+)")
 _LOOP_VAR = re.compile(r"\b(?:loop_var|index_var): (nvidia_\w+)")
 _NAME = re.compile(r"\bnvidia_\w+")
@@ -56,7 +54,15 @@ _FINGERPRINT = re.compile(r"[0-9A-Fa-f]{40}")
 # A user and a password before the host of an address.
 _USER_IN_ADDRESS = re.compile(r"(?:[^/?#]*//)?[^/?#]*@")
 _ADDRESSES = ("nvidia_toolkit_repository_url", "nvidia_toolkit_base_url", "nvidia_toolkit_key_url")
+_ADDRESS = re.compile(r"(?:https?|file)://.+")
 _TASK_FILES = ("nvidia_runtime_before_restart", "nvidia_runtime_after_restart")
+_FILES = "nvidia_toolkit_files"
+# These paths are on the controller, and so may be _FILES.
+_OF_CONTROLLER = frozenset({*_TASK_FILES, "nvidia_toolkit_src"})
+# Ansible would split a text at its commas, which such a list never means.
+_LISTS = {_FILES: "[/srv/a.deb, /srv/b.deb]", "nvidia_runtime_verify_command": "[nvidia-smi, -L]"}
+# Variables that must not be empty, and what is used if they are not set.
+_NEVER_EMPTY = {"nvidia_runtime_engines": "all engines", "nvidia_toolkit_base_url": "NVIDIA's repository"}
 _VERSIONS = {
     "nvidia_toolkit_version": (_TOOLKIT_VERSION, "Use one such as 1.19.1, or latest."),
     "nvidia_toolkit_minimum_version": (_VERSION, "Use one such as 1.19.1."),
@@ -69,18 +75,16 @@ class Known(t.NamedTuple):
 
     ``options`` has the argument specification of each variable of a role, of nvidia_host_root and of nvidia_serial,
     without defaults, which may be templates. ``settings`` are all variables that a user can set. ``internal`` are those
-    that roles and playbooks set themselves, of which ``loops`` exist only in loops. ``given`` are the values that the
-    roles and playbooks give to variables: defaults, and variables of roles and tasks. They need no check. ``defaults``
-    are those of the roles. ``named`` are the settings that the files of a role, or the playbook audit, name.
+    that roles and playbooks set themselves, of which ``loops`` exist only in loops. ``defaults`` are those of the
+    roles. ``of_audit`` are the settings that the playbook audit names.
     """
 
     options: dict[str, dict[str, t.Any]]
     settings: frozenset[str]
     internal: frozenset[str]
     loops: frozenset[str]
-    given: dict[str, list[t.Any]]
     defaults: dict[str, t.Any]
-    named: dict[str, frozenset[str]]
+    of_audit: frozenset[str]
 
 
 def known_variables(collection: Path) -> Known:
@@ -89,34 +93,28 @@ def known_variables(collection: Path) -> Known:
     internal: set[str] = set()
     loops: set[str] = set()
     optional: set[str] = set()
-    given: dict[str, list[t.Any]] = {}
     defaults: dict[str, t.Any] = {}
-    named = {"audit": frozenset(_NAME.findall((collection / "playbooks/audit.yml").read_text(encoding="utf-8")))}
     for role in sorted((collection / "roles").iterdir()):
         for entry in load(role / "meta/argument_specs.yml")["argument_specs"].values():
             options.update({name: _without_default(option) for name, option in entry["options"].items()})
         internal.update(load(role / "vars/main.yml"))
         optional.update(_OPTIONAL.findall((role / "defaults/main.yml").read_text(encoding="utf-8")))
         defaults.update(load(role / "defaults/main.yml"))
-        texts = [path.read_text(encoding="utf-8") for path in role.rglob("*.yml") if path.parent.name != "meta"]
-        named[role.name] = frozenset(_NAME.findall("\n".join(texts)))
         for path in [*role.glob("tasks/*.yml"), *role.glob("handlers/*.yml")]:
             text = path.read_text(encoding="utf-8")
             internal.update(_REGISTER.findall(text))
             loops.update(_LOOP_VAR.findall(text))
-            _add_values_of_tasks(given, load(path))
-    _add_values(given, defaults)
+            internal.update(_names_of_tasks(load(path)))
     options.update({HOST_ROOT: {"type": "path"}, SERIAL: {"type": "raw"}})
     for path in (collection / "playbooks").glob("*.yml"):
         text = path.read_text(encoding="utf-8")
         internal.update(_REGISTER.findall(text))
         loops.update(_LOOP_VAR.findall(text))
         optional.update(_OPTIONAL.findall(text))
-        _add_values_of_tasks(given, load(path))
+        internal.update(_names_of_tasks(load(path)))
     settings = frozenset(options) | optional
-    set_inside = frozenset(internal | loops) | (frozenset(given) - settings)
-    known = Known(options, settings, set_inside, frozenset(loops), given, defaults, named)
-    return known._replace(named={name: names & settings for name, names in named.items()})
+    of_audit = settings.intersection(_NAME.findall((collection / "playbooks/audit.yml").read_text(encoding="utf-8")))
+    return Known(options, settings, frozenset(internal | loops) - settings, frozenset(loops), defaults, of_audit)
 
 
 @functools.lru_cache(maxsize=None)
@@ -125,20 +123,15 @@ def load(path: Path) -> t.Any:
     return yaml_load(path.read_text(encoding="utf-8"))
 
 
-def _add_values(given: dict[str, list[t.Any]], values: t.Mapping[str, t.Any]) -> None:
-    for name, value in values.items():
-        given.setdefault(name, []).append(value)
-
-
-def _add_values_of_tasks(given: dict[str, list[t.Any]], part: t.Any) -> None:
-    """Add the variables of plays, roles and tasks in a part of a playbook or of a task file."""
+def _names_of_tasks(part: t.Any) -> t.Iterator[str]:
+    """Yield the variables of plays, roles and tasks in a part of a playbook or of a task file."""
     if isinstance(part, list):
         for entry in part:
-            _add_values_of_tasks(given, entry)
+            yield from _names_of_tasks(entry)
     elif isinstance(part, dict):
-        _add_values(given, part.get("vars") or {})
+        yield from part.get("vars") or {}
         for key in ("pre_tasks", "roles", "tasks", "post_tasks", "block"):
-            _add_values_of_tasks(given, part.get(key))
+            yield from _names_of_tasks(part.get(key))
 
 
 def _without_default(option: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
@@ -151,7 +144,7 @@ def name_problems(names: t.Iterable[str], known: Known, own: t.Collection[str]) 
     Args:
         names: The names of a host's variables, without those of facts.
         known: The variables of the collection.
-        own: The user's own variables, which are not checked, and the variable of a loop in which the task is.
+        own: The user's own variables, which are not checked.
 
     Returns:
         Errors, and warnings.
@@ -169,30 +162,6 @@ def name_problems(names: t.Iterable[str], known: Known, own: t.Collection[str]) 
             if near is not None:
                 warnings.append(f"{name} {_UNKNOWN} Did you mean {near}? {_OWN}")
     return errors, warnings
-
-
-def parameter_problems(names: t.Iterable[str], role: str, known: Known, own: t.Collection[str]) -> list[str]:
-    """Find misspelled parameters of a role, which need not begin with the prefix of the role's variables.
-
-    Args:
-        names: The parameters and variables that a play gives to the role.
-        role: The name of the role, such as nvidia_toolkit.
-        known: The variables of the collection.
-        own: The user's own variables, which are not checked.
-
-    Returns:
-        Errors. A name that resembles no variable may be one of a task file of the user.
-    """
-    problems = []
-    settings = sorted(name for name in known.settings if name.startswith(f"{role}_") or not name.startswith(PREFIXES))
-    for name in sorted({*names} - known.settings - known.internal - {*own}):
-        # name_problems() reports unknown names with these prefixes.
-        spellings = () if name.startswith(PREFIXES) else (name, f"{FAMILY}{name}", f"{role}_{name}")
-        edits = min(_EDITS, len(name) // _CHARACTERS_PER_EDIT)
-        near = next((s for spelling in spellings for s in settings if _within_edits(spelling, s, edits)), None)
-        if near is not None:
-            problems.append(f"{name} is not a variable of the role {role}. Did you mean {near}? {_OWN}")
-    return problems
 
 
 def tag_problems(tags: t.Iterable[str], own: t.Collection[str]) -> list[str]:
@@ -248,19 +217,56 @@ def _within_edits(first: str, second: str, limit: int) -> bool:
     return row[-1] <= limit
 
 
-def value_problems(values: t.Mapping[str, t.Any], is_file: t.Callable[[str], bool], one_tree: bool = True) -> list[str]:
+def shape_problems(given: t.Mapping[str, t.Any], options: t.Mapping[str, t.Mapping[str, t.Any]]) -> list[str]:
+    """Find values that Ansible converts although no role can use them, such as "['x']" for a list in place of a text.
+
+    Args:
+        given: The evaluated variables, as the user has set them.
+        options: The argument specification of each variable.
+
+    Returns:
+        Errors.
+    """
+    problems = []
+    for name, value in sorted(given.items()):
+        kind = options[name]["type"]
+        if kind in ("str", "path") and isinstance(value, (list, dict)):
+            problems.append(f"{name} is a list or a dictionary. Write one {'path' if kind == 'path' else 'text'}.")
+        elif name in _LISTS and isinstance(value, str):
+            problems.append(f"{name} is a text. Write a list such as {_LISTS[name]}.")
+        elif kind == "int" and str(value).startswith("-"):
+            problems.append(f"{name} is {value}. Use 0 or more.")
+        elif name in _NEVER_EMPTY and value in (None, ""):
+            problems.append(f"{name} is empty. Remove it to use {_NEVER_EMPTY[name]}.")
+        elif name in _ADDRESSES and value and not _ADDRESS.fullmatch(str(value)):
+            problems.append(f"{name} is {value!r}. Write an address that begins with https://.")
+    return [*problems, *_relative_paths(given, options)]
+
+
+def _relative_paths(given: t.Mapping[str, t.Any], options: t.Mapping[str, t.Mapping[str, t.Any]]) -> t.Iterator[str]:
+    """Yield an error for a relative path on a host: no directory of a host is the usual one of a task."""
+    of_controller = _OF_CONTROLLER if given.get("nvidia_toolkit_files_on") == "node" else {*_OF_CONTROLLER, _FILES}
+    for name in sorted(given.keys() - of_controller):
+        values = given[name] if isinstance(given[name], list) else [given[name]]
+        is_path = "path" in (options[name]["type"], options[name].get("elements"))
+        # Ansible expands the other two on the host.
+        relative = [path for path in values if isinstance(path, str) and path and path[0] not in "/~$"]
+        if is_path and relative:
+            yield f"{name} has the relative path {relative[0]!r}. Give the full path on the host."
+
+
+def value_problems(values: t.Mapping[str, t.Any], is_file: t.Callable[[str], bool]) -> list[str]:
     """Check the values of all roles, beyond what their argument specifications express.
 
     Args:
         values: The variables that are set.
         is_file: Returns whether a task file exists on the controller.
-        one_tree: Whether all roles must change the same tree, as in the playbooks.
 
     Returns:
         Errors.
     """
     return [
-        *(_different_host_roots(values) if one_tree else ()),
+        *_different_host_roots(values),
         *_malformed_batches(values),
         *_unknown_engines(values),
         *_single_engine(values),

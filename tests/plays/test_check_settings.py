@@ -23,6 +23,8 @@ HOSTS: dict[str, tuple[dict[str, t.Any], list[str]]] = {
     "correct": ({"nvidia_runtime_set_as_default": "yes", "nvidia_runtime_verify": False, "nvidia_cdi_path": None,
                  "nvidia_toolkit_hold": "{{ omit }}", "nvidia_toolkit_key_url": "{{ nvidia_toolkit_base_url }}/x",
                  "nvidia_toolkit_src": "{{ nvidia_toolkit_info.toolkit.directory.path }}",
+                 "nvidia_cdi_library_search_paths": ["{{ paths.own }}"],
+                 "paths": {"own": "/{{ nvidia_toolkit_info.toolkit.package_manager }}"},
                  "nvidia_toolkit_version": "{{ later | default('1.19.1') }}",
                  "nvidia_runtime_after_restart": "{{ playbook_dir }}/hook.yml", "nvidia_driver_branch": "580"}, []),
     "misspelt": ({"nvidia_toolkit_verison": "{{ none }}", "nvidia_runtime_set_default": True, "nvidia_host": "x"},
@@ -39,7 +41,7 @@ HOSTS: dict[str, tuple[dict[str, t.Any], list[str]]] = {
     "repository": ({"nvidia_toolkit_key_fingerprint": "ABCD", "nvidia_host_root": "/tree", "nvidia_cdi_host_root": "/"},
                    ["must have 40 hexadecimal digits and nothing else.", "nvidia_cdi_host_root is /."]),
     "shapes": ({"nvidia_toolkit_files": "/a.deb", "nvidia_runtime_engines": None},
-               ["nvidia_toolkit_files is a text.", "nvidia_runtime_engines is None."]),
+               ["nvidia_toolkit_files is a text.", "nvidia_runtime_engines is empty."]),
     "hook": ({"nvidia_runtime_before_restart": "{{ playbook_dir }}/none.yml"},
              ["none.yml is not a file on the controller"]),
     "trees": ({"nvidia_toolkit_host_root": "/tree"}, ["The roles would change different trees"]),
@@ -47,10 +49,10 @@ HOSTS: dict[str, tuple[dict[str, t.Any], list[str]]] = {
     "undefined": ({"nvidia_toolkit_version": "{{ my_version }}", "nvidia_runtime_engines": ["{{ my_engine }}"],
                    "nvidia_toolkit_settings": "{{ mine }}", "mine": {"a": "{{ my_setting }}"},
                    "nvidia_runtime_register": "{{ my_hosts.all }}", "nvidia_cdi_path": "{{ groups['none'] }}"},
-                  ["nvidia_toolkit_version cannot be evaluated: my_version is not defined.",
-                   "nvidia_runtime_engines cannot be evaluated: my_engine is not defined.",
-                   "nvidia_toolkit_settings cannot be evaluated: my_setting is not defined.",
-                   "nvidia_runtime_register cannot be evaluated: my_hosts is not defined.",
+                  ["nvidia_toolkit_version cannot be evaluated: 'my_version' is undefined.",
+                   "nvidia_runtime_engines cannot be evaluated: 'my_engine' is undefined.",
+                   "nvidia_toolkit_settings cannot be evaluated: 'my_setting' is undefined.",
+                   "nvidia_runtime_register cannot be evaluated: 'my_hosts' is undefined.",
                    "nvidia_cdi_path cannot be evaluated: "]),
     "template": ({"nvidia_toolkit_key": "{{ lookup('ansible.builtin.file', '/none') }}"},
                  ["nvidia_toolkit_key cannot be evaluated: "]),
@@ -145,7 +147,8 @@ def test_settings_that_cannot_be_evaluated(work: Path, playbook: str, name: str,
         work, "-i", "localhost,", "-c", "local", f"gpufleet.nvidia.{playbook}",
         "--extra-vars", json.dumps({name: "{{ my_value }}", "nvidia_audit_dir": str(work / "report")}),
     )  # fmt: skip
-    assert f"{name} cannot be evaluated: my_value is not defined. Define it, or correct {name}." in done.stdout
+    problem = f"{name} cannot be evaluated: 'my_value' is undefined. Define what it refers to, or correct {name}."
+    assert problem in done.stdout
     assert (done.returncode != 0) is failed, done.stdout
 
 

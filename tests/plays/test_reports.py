@@ -91,7 +91,7 @@ NOT_WRITTEN = (
 )
 NOT_REACHED = "State of this host: toolkit 1.18.2; CDI not reached; docker not reached."
 UNCHANGED = f"{TOOLKIT}; {CDI}; {DOCKER}, not restarted"
-CONTINUE = "Correct the cause, then continue with: ansible-playbook -i hosts.json gpufleet.nvidia.rolling"
+CONTINUE = "Correct the cause, then continue with"
 LEVELS = ("config", "engine", "gpu")
 COMMAND = ["nvidia-smi", "-L"]
 
@@ -318,10 +318,10 @@ def report_of(output: Output) -> list[str]:
         # The healthy hosts of the batch are completed, also those with handlers.
         ({"b": Host({}, REFUSED), "c": Host({}, RESTART)}, "1,2,1",
          ["Done: 1 of 4 hosts. Not started: 3.",
-          f"Done: a, c. Failed: b. Not started: d. {CONTINUE} -e nvidia_serial=1,2,1 --limit=b,d"]),
+          f"Done: a, c. Failed: b. Not started: d. {CONTINUE} --limit b,d"]),
         # The only host of a batch fails.
         ({"a": Host({}, SICK)}, "1",
-         [f"Done: none. Failed: a. Not started: b, c, d. {CONTINUE} -e nvidia_serial=1 --limit=a,b,c,d"]),
+         [f"Done: none. Failed: a. Not started: b, c, d. {CONTINUE} --limit a,b,c,d"]),
     ],
 )  # fmt: skip
 def test_rolling_reports_the_hosts(tmp_path: Path, bad: dict[str, Host], serial: str, reports: list[str]) -> None:
@@ -340,7 +340,7 @@ def test_a_failed_module_reports_the_hosts_in_its_error(tmp_path: Path) -> None:
     (message,) = output.messages("b")
     assert message == (
         f"The repository cannot be reached. {NOT_REACHED} Done:"
-        f" a. Failed: b. Not finished: c. Not started: d. {CONTINUE} -e nvidia_serial=1,2,1 --limit=b,c,d"
+        f" a. Failed: b. Not finished: c. Not started: d. {CONTINUE} --limit b,c,d"
     )
 
 
@@ -355,7 +355,7 @@ def test_the_callback_reports_unreachable_hosts(tmp_path: Path) -> None:
     # The play ends, because a whole batch has failed.
     assert report_of(output) == ["Done: 1 of 3 hosts. Not started: 2."]
     (line,) = [line for line in output.text.splitlines() if line.startswith("progress: ")]
-    expected = f"Done: a. Unreachable: b. Not started: c. {CONTINUE} -e nvidia_serial=1 --limit=b,c"
+    expected = f"Done: a. Unreachable: b. Not started: c. {CONTINUE} --limit b,c"
     assert line == f"progress: {expected}"
 
 

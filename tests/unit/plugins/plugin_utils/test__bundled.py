@@ -26,7 +26,7 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.bundled import PACKAGES, BundledPackage
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _ahead, _bundled, _check, _packing
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _ahead, _bundled, _packing
 
 PLUGINS = "ansible_collections.gpufleet.nvidia.plugins.action"
 RESULT = {"changed": True, "diff": [{"before": "", "after": "x"}], "invocation": {"module_args": {"a": 1}}}
@@ -196,13 +196,6 @@ def test_the_controller_writes_the_name_of_the_host_in_a_result_of_an_earlier_ta
     result = new_action(args={"engine": "docker"}).run(task_vars={"inventory_hostname": "node1"})
     assert result["warnings"] == ["node1: node2: forged"]
     assert result["deprecations"] == [{"msg": "node1: node2: forged"}]
-
-
-def test_errors_of_variables_are_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A value may be a fact of the host."""
-    problems = _check.Problems(["got: \x9b31m\u202e", "b"], [])
-    monkeypatch.setattr(_check, "check_for_role", lambda *_args: problems)
-    assert new_action().run(task_vars={})["msg"] == "got: \\x9b31m\\u202e\nb"
 
 
 def test_controller_without_packages(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,14 +18,15 @@ import yaml
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._settings import (
     known_variables,
     name_problems,
-    parameter_problems,
     refused_options,
+    shape_problems,
     tag_problems,
     value_problems,
 )
 
 COLLECTION = Path(__file__).resolve().parents[4]
 KNOWN = known_variables(COLLECTION)
+FILES = "nvidia_toolkit_files"
 # Variables of the role nvidia.nvidia_driver (defaults/main.yml) and of NVIDIA DeepOps, and short names.
 OTHERS = [
     "nvidia_driver_package_version",
@@ -159,6 +160,10 @@ def test_knows_variables_that_tasks_set() -> None:
             {"nvidia_toolkit_packages": "base", "nvidia_runtime_config_mode": "hook"},
             "but nvidia_runtime_config_mode is hook, which needs NVIDIA's hook.",
         ),
+        ({"nvidia_runtime_engines": {"docker": True}}, "Use one of docker,"),
+        ({"nvidia_runtime_engines": [["docker"]]}, "nvidia_runtime_engines has ['docker']. Use one of docker,"),
+        ({"nvidia_runtime_engines": "docker,containerd"}, "nvidia_runtime_engines has 'docker,containerd'."),
+        ({"nvidia_runtime_engines": ["auto", "docker"]}, "nvidia_runtime_engines has 'auto'. Use one of docker,"),
         ({"nvidia_cdi_for_engines": ["docker:x"]}, "without a version after the colon."),
         ({"nvidia_cdi_for_engines": ["podmn:4.9"]}, "Did you mean podman?"),
         ({"nvidia_runtime_config_path": "/x"}, "nvidia_runtime_config_path is for one engine."),
@@ -267,27 +272,43 @@ def test_leaves_options_to_the_module_that_a_later_task_sets() -> None:
     assert len(list(refused_options(values, {"nvidia_runtime_name"}))) == 1
 
 
-def test_roles_of_one_play_may_change_different_trees() -> None:
-    values = {"nvidia_toolkit_host_root": "/tree"}
-    assert value_problems(values, lambda _path: False, one_tree=False) == []
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"nvidia_runtime_name": ["nvidia"]}, "nvidia_runtime_name is a list or a dictionary. Write one text."),
+        ({"nvidia_host_root": {"a": 1}}, "nvidia_host_root is a list or a dictionary. Write one path."),
+        ({FILES: "/a.deb,/b.deb"}, "nvidia_toolkit_files is a text. Write a list such as [/srv/a.deb, /srv/b.deb]."),
+        ({"nvidia_runtime_verify_command": "nvidia-smi -L"}, "Write a list such as [nvidia-smi, -L]."),
+        ({"nvidia_runtime_restart_retries": "-1"}, "nvidia_runtime_restart_retries is -1. Use 0 or more."),
+        ({"nvidia_runtime_engines": None}, "nvidia_runtime_engines is empty. Remove it to use all engines."),
+        ({"nvidia_cdi_path": "nvidia.yaml"}, "nvidia_cdi_path has the relative path 'nvidia.yaml'."),
+        ({"nvidia_cdi_library_search_paths": ["/a", "b"]}, "has the relative path 'b'."),
+        ({FILES: ["a.deb"], "nvidia_toolkit_files_on": "node"}, "nvidia_toolkit_files has the relative path 'a.deb'."),
+        ({"nvidia_toolkit_base_url": "mirror/x"}, "Write an address that begins with https://."),
+        ({"nvidia_toolkit_key_url": "ftp://mirror/x"}, "nvidia_toolkit_key_url is 'ftp://mirror/x'."),
+        ({"nvidia_toolkit_base_url": None}, "nvidia_toolkit_base_url is empty."),
+    ],
+)
+def test_refuses_shapes(given: dict[str, t.Any], problem: str) -> None:
+    [found] = shape_problems(given, KNOWN.options)
+    assert problem in found
 
 
 @pytest.mark.parametrize(
-    ("name", "nearest"),
+    "given",
     [
-        ("set_as_default", "nvidia_runtime_set_as_default"), ("runtime_engines", "nvidia_runtime_engines"),
-        ("engine", "nvidia_runtime_engines"), ("nvidia_runtme_engines", "nvidia_runtime_engines"),
-        ("nvidia_hostroot", "nvidia_host_root"),
-        # Of a task file of the user, of another role, and names that name_problems() checks.
-        ("my_hook", None), ("x", None), ("ab", None), ("nvidia_driver_branch", None), ("version", None),
-        ("nvidia_runtime_engin", None), ("nvidia_runtime_engines", None), ("nvidia_toolkit_version", None),
+        {},
+        {"nvidia_runtime_engines": "docker"},
+        {"nvidia_runtime_engines": []},
+        {"nvidia_runtime_extra_modes": "cdi,legacy", "nvidia_toolkit_version": 1.19},
+        {FILES: ["a.deb"], "nvidia_toolkit_files_on": "controller"},
+        {FILES: ["packages/a.deb"], "nvidia_runtime_before_restart": "hooks/drain.yml"},
+        {"nvidia_cdi_path": None, "nvidia_runtime_config_path": "", "nvidia_host_root": "~/tree"},
+        {"nvidia_toolkit_key_url": "file:///srv/key", "nvidia_toolkit_repository_url": None},
     ],
-)  # fmt: skip
-def test_parameters_of_a_role(name: str, nearest: str | None) -> None:
-    problems = parameter_problems([name], "nvidia_runtime", KNOWN, ())
-    expected = f"{name} is not a variable of the role nvidia_runtime. Did you mean {nearest}?"
-    assert [problem.startswith(expected) for problem in problems] == [True] * (nearest is not None)
-    assert parameter_problems([name], "nvidia_runtime", KNOWN, [name]) == []
+)
+def test_accepts_shapes(given: dict[str, t.Any]) -> None:
+    assert shape_problems(given, KNOWN.options) == []
 
 
 @pytest.mark.parametrize(
