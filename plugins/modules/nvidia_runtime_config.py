@@ -156,9 +156,8 @@ options:
       - V(in_place) edits the file that takes effect, which is the main file unless an imported one replaces its
         settings.
       - V(drop_in) writes O(drop_in_path). Up to containerd 1.7 a drop-in replaces all settings of the CRI plugin
-        instead of adding to them. There the drop-in is a copy of the CRI settings from all other files, with the
-        entries of this module. Every run updates the copy. Between two runs, changes of the CRI settings in other files
-        have no effect.
+        instead of adding to them. So V(drop_in) is refused for these versions, and for an unknown version of
+        containerd.
       - V(auto) is V(drop_in) for CRI-O and for containerd from 2.0 on, which merges drop-ins, and V(in_place) for older
         or unknown versions of containerd.
       - V(hook) is for CRI-O only and deprecated. No runtime is registered. The module writes an OCI hook that runs for

@@ -191,10 +191,10 @@ def _containerd() -> t.Iterator[Case]:
         for version in _CONTAINERD_VERSIONS if name in _STOCK else _ALWAYS:
             given = {"engine_version": version}
             yield _engine("containerd", f"{name}, {version}", files, {}, _TOML_EVERYTHING, _NOT_DEFAULT, **given)
-            if version in _ALWAYS:
-                # The second value of config_mode: the case above uses the default of this version of containerd.
-                mode = {"config_mode": "drop_in" if version < "2" else "in_place"}
-                title = f"{name}, {version}, {mode['config_mode']}"
+            if version == _ALWAYS[-1]:
+                # The case above writes a drop-in.
+                mode = {"config_mode": "in_place"}
+                title = f"{name}, {version}, in_place"
                 remains = _REMAINS.get(title, "")
                 yield _engine("containerd", title, files, {**_TOML_EVERYTHING, **mode}, mode, remains=remains, **given)
     files = {containerd_configs.MAIN: containerd_configs.EKS}

@@ -26,7 +26,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nv
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import request as engines_request
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import config as containerd_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import imports as containerd_imports
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import plan as containerd_plan
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio import config as crio_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.docker import plan as docker_plan
@@ -178,7 +177,7 @@ class LegacyCleanup:
 
         Returns None for a file that this collection created.
         """
-        if content.startswith((toml_plan.HEADER, containerd_plan.SNAPSHOT_HEADER)):
+        if content.startswith(toml_plan.HEADER):
             return None
         real = self.context.files.resolve(path)
         records = [

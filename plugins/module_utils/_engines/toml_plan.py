@@ -78,14 +78,10 @@ _KINDS = {dict: "a table", str: "a string", bool: "true or false", list: "an arr
 
 
 class TomlFiles:
-    """The files of one configuration that a plan reads or changes. Each is read once.
+    """The files of one configuration that a plan reads or changes. Each is read once."""
 
-    ``openings`` are the texts with which files of this collection may begin, longest first.
-    """
-
-    def __init__(self, context: engines_base.Context, openings: t.Sequence[bytes] = ()) -> None:
+    def __init__(self, context: engines_base.Context) -> None:
         self.context = context
-        self.openings = openings
         self.edits: dict[str, TomlEdit] = {}
 
     def edit(self, path: str) -> TomlEdit:
@@ -93,10 +89,9 @@ class TomlFiles:
         path = self.context.files.resolve(path)
         if path not in self.edits:
             about = self.context if path == self.context.path else self.context.for_file(path)
-            text = about.content or b""
-            fresh = next((opening for opening in self.openings if text.startswith(opening)), b"")
+            header = HEADER if (about.content or b"").startswith(HEADER) else b""
             self.edits[path] = core_plan.TrackedEdit(
-                toml_document.TomlDocument.from_bytes, path, about.content, about.record, fresh
+                toml_document.TomlDocument.from_bytes, path, about.content, about.record, header
             )
         return self.edits[path]
 

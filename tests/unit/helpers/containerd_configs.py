@@ -371,6 +371,8 @@ def expected_refusal(
     name: str, version: Version, mode: str = "auto", asked: t.Mapping[str, t.Any] = types.MappingProxyType({})
 ) -> str | None:
     """Return the expected error for one of FILES as a pattern, None if the plan must succeed."""
+    if mode == "drop_in" and (version is None or version < (2, 0)):
+        return r"Use config_mode: in_place\.$"
     if version is not None and version < FIRST_READ_BY.get(name, ()):
         return "does not support configuration version"
     if name == "version 1" and version is not None and (2, 0) <= version < (2, 3):

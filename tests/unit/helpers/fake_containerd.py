@@ -120,10 +120,7 @@ class Host:
         return self.effect.default_runtime()
 
     def everything_else(self, names: t.Container[str]) -> dict[str, t.Any]:
-        """Return the whole configuration except what a request for the runtimes ``names`` may change.
-
-        Empty tables do not count, because a snapshot omits them.
-        """
+        """Return the whole configuration except what a request for the runtimes ``names`` may change."""
         files = self.effect
         cri = _copied(files.cri())
         cri.pop("enable_cdi", None)

@@ -140,7 +140,7 @@ class Containerd(toml_plan.TomlEngine):
     def _own_unchanged_files(self, host: hostfs.HostFS) -> list[str]:
         """Return the files that this collection created and that have not changed since.
 
-        A snapshot contains settings that the CRI does not report, so these files are compared instead.
+        They contain entries that the CRI does not report.
         """
         created = [record for record in core_records.load_records(host, self.key) if record.created]
         return [record.path for record in created if core_records.digest(host.read(record.path)) in record.written]
@@ -259,12 +259,12 @@ class Containerd(toml_plan.TomlEngine):
         argv = [binary, "--config", f"{folder}/{next(iter(staged))}", "config", "dump"]
         present = context.path
         ignored: dict[str, toml_document.TomlDocument | None] = {
-            file.path: None for file in files if _is_snapshot_or_leftover(file) and file.path != context.path
+            file.path: None for file in files if _is_leftover(file) and file.path != context.path
         }
         if context.content is None or ignored:
             # Without a main file, containerd runs with its built-in defaults, but 1.x refuses to dump them.
-            # A snapshot hides later changes of the other files. It belongs to this collection as a whole, so the
-            # planned files are compared with the present files without it.
+            # A leftover may hide settings of the other files, so the planned files are compared with the present ones
+            # without it.
             copies, _paths = _copies(containerd_config.ContainerdFiles.of(context, ignored), folder, "before")
             present = f"{folder}/{next(iter(copies))}"
             staged.update(copies)
@@ -274,9 +274,6 @@ class Containerd(toml_plan.TomlEngine):
         """Return the entries of other tools that would change; empty if none would, or if a dump cannot be parsed."""
         roots = set(containerd_config.CRI_TABLE.values())
         names = {name for root in roots for name in toml_plan.changed_tables(files, root + containerd_config.RUNTIMES)}
-        if any(_is_snapshot_or_leftover(file) for file in files):
-            # The present files are compared without the snapshot, so the entries of this collection are missing there.
-            names.update(path[4] for file in files for path in file.keys if path[2:4] == containerd_config.RUNTIMES)
 
         def is_own(path: tuple[str, ...]) -> bool:
             inner = path[2:] if path[:2] in roots else ()
@@ -324,10 +321,9 @@ def _with_imports(document: toml_document.TomlDocument, paths: list[str]) -> byt
     return (document.set(containerd_config.IMPORTS, paths) if paths else document).to_bytes()
 
 
-def _is_snapshot_or_leftover(file: core_plan.PlannedFile) -> bool:
-    """Return whether the file is a snapshot of this collection, or a leftover file that is removed for good."""
-    leftover = file.record is not None and file.record.original is None
-    return leftover or (file.before is not None and file.before.startswith(containerd_plan.SNAPSHOT_HEADER))
+def _is_leftover(file: core_plan.PlannedFile) -> bool:
+    """Return whether the file is a leftover of another tool that is removed for good."""
+    return file.record is not None and file.record.original is None
 
 
 def _addresses(document: toml_document.TomlDocument) -> list[t.Any]:

@@ -42,12 +42,6 @@ RESERVED = {
     containerd_runtimes.ANNOTATIONS: "container_annotations",
 }
 
-# The first lines of a drop-in that contains a copy of all CRI settings.
-SNAPSHOT_HEADER = toml_plan.HEADER + (
-    b"# This containerd replaces a plugin's settings by those of a later file. So this is a copy of all settings\n"
-    b"# of the CRI, made from the other files on every run: change those and run again, not this one.\n"
-)
-
 
 class ContainerdPlanner:
     """One plan for all files of one containerd.
@@ -63,7 +57,7 @@ class ContainerdPlanner:
     def __init__(self, context: engines_base.Context, drop_in: str | None = None) -> None:
         self.context = context
         self.drop_in = drop_in or self.drop_in
-        self.files = toml_plan.TomlFiles(context, (SNAPSHOT_HEADER, toml_plan.HEADER))
+        self.files = toml_plan.TomlFiles(context)
         self.main = self.files.edit(context.path)
         self.current = self.files_class.of(context, self.files.overlay())
         self.warnings: list[str] = []
@@ -123,14 +117,9 @@ class ContainerdPlanner:
         target = self.files.edit(others.target_path() if mode == "in_place" else drop_in)
         # The writer identifies the entries of this collection in it one by one.
         target.document = target.before
-        if mode == "snapshot" and target.record is None and target.document.has(*others.cri_path):
-            raise errors.NvidiaError(
-                f"{target.path} contains CRI settings of another tool, which a copy of all settings would replace."
-                f" Move the file away, set another {errors.option:drop_in_path}, or use {errors.option:config_mode}:"
-                " in_place."
-            )
-        if mode != "in_place":
-            _set_header(target, SNAPSHOT_HEADER if mode == "snapshot" else toml_plan.HEADER)
+        if mode != "in_place" and not target.document.to_bytes():
+            target.header = toml_plan.HEADER
+            target.document = toml_document.TomlDocument.from_bytes(target.path, toml_plan.HEADER)
         self._check_types(target, others)
         return self.writer_class(self.context, others, target, mode)
 
@@ -164,16 +153,29 @@ class ContainerdPlanner:
         )
 
     def _mode(self, requested: str) -> str:
-        """Return in_place, drop_in (only the entries of this collection) or snapshot (a copy of all CRI settings)."""
+        """Return in_place or drop_in.
+
+        Raises NvidiaError for a drop-in of a containerd that may replace all CRI settings by those of the drop-in.
+        """
         if requested not in CONFIG_MODES:
             raise errors.NvidiaError(
                 f"containerd does not support {errors.option:config_mode}: {requested}."
                 f" Use one of {', '.join(CONFIG_MODES)}."
             )
-        merges = self.current.merges
-        if requested == "in_place" or (requested == "auto" and not merges):
-            return "in_place"
-        return "drop_in" if merges else "snapshot"
+        if requested == "auto":
+            return "drop_in" if self.current.merges else "in_place"
+        if requested == "drop_in" and not self.current.merges:
+            version = self.context.version
+            cause = (
+                f"containerd {core_text.dotted(version)} replaces"
+                if version is not None
+                else "the version of containerd is unknown, and containerd 1.x replaces"
+            )
+            raise errors.NvidiaError(
+                f"{self.main.path} was not changed, because {errors.option:config_mode} is drop_in, but {cause} all"
+                f" settings of the CRI by those of a drop-in. Use {errors.option:config_mode}: in_place."
+            )
+        return requested
 
     def _write_default(
         self, request: engines_request.RuntimeRequest, writer: containerd_runtimes.RuntimeTableWriter
@@ -512,12 +514,3 @@ def _check_settings(document: toml_document.TomlDocument, root: toml_plan.KeyPat
     for name in toml_plan.require(document, path, dict, _TABLE) or {}:
         toml_plan.require(document, (*path, name), dict, _TABLE)
         toml_plan.require(document, (*path, name, *containerd_config.PROGRAM), str, "Write the path in quotes.")
-
-
-def _set_header(edit: toml_plan.TomlEdit, header: bytes) -> None:
-    """Set the comment at the beginning of a drop-in of this collection."""
-    text = edit.document.to_bytes()
-    previous = next((other for other in (SNAPSHOT_HEADER, toml_plan.HEADER) if text.startswith(other)), b"")
-    if (previous or not text) and previous != header:
-        edit.header = header
-        edit.document = toml_document.TomlDocument.from_bytes(edit.path, header + text[len(previous) :])

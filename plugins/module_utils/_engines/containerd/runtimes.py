@@ -44,7 +44,7 @@ class RuntimeTableWriter:
     """A writer for the runtimes in one file.
 
     ``others`` is the configuration of all files without the entries of this collection. ``target`` is the file to edit.
-    ``mode`` is in_place, drop_in or snapshot.
+    ``mode`` is in_place or drop_in.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class RuntimeTableWriter:
 
     def snapshotter_warning(self) -> str:
         """Return what the first table of runtimes means for settings of the image store; empty if nothing."""
-        names = self.others.ignored_snapshotter(self.foreign) if self.mode != "snapshot" else []
+        names = self.others.ignored_snapshotter(self.foreign)
         if not names:
             return ""
         listed, table = ", ".join(names), ".".join(containerd_config.CRI_TABLE[2])
@@ -99,8 +99,6 @@ class RuntimeTableWriter:
 
     def write_runtimes(self, request: engines_request.RuntimeRequest) -> None:
         present = self.others.runtimes()
-        if self.mode == "snapshot":
-            toml_plan.write_table(self.target, self.root, self.others.raw_cri())
         if self._hides_builtin(present):
             self._write_runtime(BUILTIN_DEFAULT, {"runtime_type": BUILTIN_TYPE}, {})
         inherited = self._inherited_entries(present)
@@ -180,7 +178,7 @@ class RuntimeTableWriter:
         return toml_plan.merged(self._earlier_entries(name), table if isinstance(table, dict) else {})
 
     def _earlier_entries(self, name: str) -> dict[str, t.Any]:
-        """Return the runtime's entries in the files that a drop-in is merged with, or a copy of."""
+        """Return the runtime's entries in the files that a drop-in is merged with."""
         path = (*containerd_config.RUNTIMES, name)
         entries = toml_plan.lookup(self.others.raw_cri(), path) if self.mode != "in_place" else None
         return entries if isinstance(entries, dict) else {}

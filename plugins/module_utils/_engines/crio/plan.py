@@ -49,7 +49,7 @@ class CrioPlanner:
 
     def __init__(self, context: engines_base.Context) -> None:
         self.context = context
-        self.files = toml_plan.TomlFiles(context, (toml_plan.HEADER,))
+        self.files = toml_plan.TomlFiles(context)
         self.main = self.files.edit(context.path)
         self.current = crio_config.CrioFiles.of(context, self.files.overlay())
         self.warnings: list[str] = []

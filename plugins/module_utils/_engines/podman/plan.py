@@ -46,7 +46,7 @@ class PodmanPlanner:
     def __init__(self, context: engines_base.Context) -> None:
         self.context = context
         self.files = context.files
-        self.toml = toml_plan.TomlFiles(context, (toml_plan.HEADER,))
+        self.toml = toml_plan.TomlFiles(context)
         folder, name = posixpath.split(podman_config.DROP_IN)
         self.drop_in = posixpath.join(self.files.resolve(folder), name)
         self.warnings: list[str] = []

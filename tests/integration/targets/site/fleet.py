@@ -86,21 +86,19 @@ HOSTS = {
             "nvidia_toolkit_dest": DEST,
             "nvidia_toolkit_settings": {"nvidia-container-runtime.mode": "cdi", "later.key": "x"},
             "nvidia_toolkit_allow_unknown": True,
-            # The version of containerd is not known in a tree, and with version 3 of its file it merges drop-ins.
-            "nvidia_runtime_config_mode": "drop_in",
             "nvidia_cdi_for_engines": ["podman:4.9.3"],
             "nvidia_cdi_refresh": "none",
         },
         programs=("crio", "runc", "containerd"),
         files={
             "/etc/crio/crio.conf.d/10-crio.conf": '[crio.runtime.runtimes.runc]\nruntime_path = "/usr/bin/runc"\n',
-            "/etc/containerd/config.toml": 'version = 3\nimports = ["conf.d/*.toml"]\n',
+            "/etc/containerd/config.toml": "version = 3\n",
             f"{DEST}/nvidia-ctk": "Of another installer.",
         },
         expected={
             "/etc/crio/crio.conf.d/99-nvidia.toml": f'runtime_path = "{DEST}/nvidia-container-runtime"',
-            "/etc/containerd/config.toml": r'^version = 3\nimports = \["conf\.d/\*\.toml"\]\n$',
-            "/etc/containerd/conf.d/99-nvidia.toml": rf'(?s)default_runtime_name = "nvidia".*"{DEST}/nvidia-con',
+            # The version of containerd is not known in a tree, so the entries are written to the main file.
+            "/etc/containerd/config.toml": rf'(?s)^version = 3\n.*default_runtime_name = "nvidia".*"{DEST}/nvidia-con',
             f"{DEST}/.config/nvidia-container-runtime/config.toml": r'(?s)(?=.*mode = "cdi").*key = "x"',
         },
         gpus=1,

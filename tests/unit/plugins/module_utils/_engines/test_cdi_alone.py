@@ -87,16 +87,14 @@ def test_changes_nothing_on_a_host_without_a_registration(tmp_path: Path, case: 
     assert tree.files() == before
 
 
-@pytest.mark.parametrize("mode", ["in_place", "drop_in"])
 @pytest.mark.parametrize("case", WITH_SETTING)
-def test_switches_cdi_on_and_registers_nothing(tmp_path: Path, case: str, mode: str) -> None:
+def test_switches_cdi_on_and_registers_nothing(tmp_path: Path, case: str) -> None:
     engine, version, files, setting = WITH_SETTING[case]
-    modes: dict[str, t.Any] = {"config_mode": mode} if engine == "containerd" else {}
     tree = tree_of(tmp_path, engine, None, version, files)
     before = tree.files()
-    tree.present(set_as_default=True, **modes)
+    tree.present(set_as_default=True)
 
-    result = tree.present(register=False, **modes)
+    result = tree.present(register=False)
 
     assert result.changed
     assert result.cdi
@@ -104,7 +102,7 @@ def test_switches_cdi_on_and_registers_nothing(tmp_path: Path, case: str, mode: 
     written = b"\n".join(content for _mode, content in tree.files().values()).decode()
     assert setting in written
     assert "nvidia-container-runtime" not in written
-    assert not tree.present(register=False, **modes).changed
+    assert not tree.present(register=False).changed
     tree.absent()
     assert tree.files() == before
 

@@ -38,7 +38,12 @@ if t.TYPE_CHECKING:
 
 MAIN = "etc/containerd/config.toml"
 DROP_IN = "etc/containerd/conf.d/99-nvidia.toml"
-CONFIG = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\nsandbox_image = "pause"\n'
+CONFIG = """\
+version = 2
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+base_runtime_spec = "/a.json"
+"""
 BACKUPS = "var/lib/gpufleet-nvidia/backups"
 
 
@@ -51,7 +56,7 @@ class ContainerdTree:
         (root / MAIN).chmod(mode)
 
     def run(self, request: RuntimeRequest | None, check_mode: bool = False, **options: t.Any) -> ConfigureResult:
-        given: dict[str, t.Any] = {"engine_version": "1.7.24", "validate": "false", **options}
+        given: dict[str, t.Any] = {"engine_version": "2.1.9", "validate": "false", **options}
         host = HostFS.of(str(self.root), self.live)
         configuration = ConfigureEngine(Options("containerd", request, **given), host, lambda _argv: (0, "", ""))
         return configuration.execute(check_mode)
@@ -68,14 +73,14 @@ class ContainerdTree:
 def test_drop_in_is_as_private_as_main_file(tmp_path: Path, mode: int, expected: int) -> None:
     tree = ContainerdTree(tmp_path, mode)
     before = tree.files()
-    tree.present(config_mode="drop_in")
+    tree.present()
     assert tree.files()[DROP_IN][0] == expected
     (tmp_path / MAIN).chmod(0o600)
-    (tmp_path / MAIN).write_text(tree.files()[MAIN][1].decode().replace('"pause"', '"other"'))
-    tree.present(config_mode="drop_in")
+    (tmp_path / MAIN).write_text(tree.files()[MAIN][1].decode().replace("/a.json", "/b.json"))
+    tree.present()
     assert tree.files()[DROP_IN][0] == 0o600
     (tmp_path / MAIN).chmod(mode)
-    (tmp_path / MAIN).write_text(tree.files()[MAIN][1].decode().replace('"other"', '"pause"'))
+    (tmp_path / MAIN).write_text(tree.files()[MAIN][1].decode().replace("/b.json", "/a.json"))
     tree.run(None, purge_backups=True)
     assert tree.files() == before
 
@@ -83,9 +88,9 @@ def test_drop_in_is_as_private_as_main_file(tmp_path: Path, mode: int, expected:
 def test_purge_backups_of_previous_mode(tmp_path: Path) -> None:
     tree = ContainerdTree(tmp_path)
     before = tree.files()
-    tree.present(config_mode="drop_in")
-    tree.present(config_mode="drop_in", extra_modes=("cdi",))
     tree.present()
+    tree.present(extra_modes=("cdi",))
+    tree.present(config_mode="in_place")
     assert [name for name in tree.files() if name.startswith(BACKUPS) and "99-nvidia" in name]
     assert DROP_IN not in tree.files()
     tree.run(None, purge_backups=True)
@@ -94,36 +99,24 @@ def test_purge_backups_of_previous_mode(tmp_path: Path) -> None:
 
 def test_restart_for_settings_that_daemon_does_not_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = ContainerdTree(tmp_path)
-    tree.present(config_mode="drop_in")
+    tree.present()
     runtimes = {
         name: {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": program}}
         for name, program in (("runc", ""), ("nvidia", "/usr/bin/nvidia-container-runtime"))
     }
-    reported = {"containerd": {"defaultRuntimeName": "runc", "runtimes": runtimes}, "enableCDI": False}
+    reported = {"containerd": {"defaultRuntimeName": "runc", "runtimes": runtimes}, "enableCDI": True}
     monkeypatch.setattr(processes, "find_process", lambda *_arguments: 7)
     monkeypatch.setattr(cri, "runtime_config", lambda _path: reported)
-    monkeypatch.setattr(cri, "version", lambda _path: "1.7.24")
+    monkeypatch.setattr(cri, "version", lambda _path: "2.1.9")
     monkeypatch.setattr(processes, "changed_since_start", lambda *_arguments: False)
     tree.live = True
-    unchanged = tree.present(config_mode="drop_in")
+    unchanged = tree.present()
     assert (unchanged.changed, unchanged.pending_action) == (False, Action.NONE)
-    (tmp_path / MAIN).write_text(tree.files()[MAIN][1].decode().replace('"pause"', '"other"'))
+    (tmp_path / MAIN).write_text(tree.files()[MAIN][1].decode().replace("/a.json", "/b.json"))
     for check_mode in (True, False):
-        refreshed = tree.present(check_mode, config_mode="drop_in")
+        refreshed = tree.present(check_mode)
         assert refreshed.changed
         assert refreshed.restart_action is refreshed.pending_action is Action.RESTART
-
-
-def test_snapshot_is_as_private_as_its_sources(tmp_path: Path) -> None:
-    tree = ContainerdTree(tmp_path)
-    (tmp_path / MAIN).write_text('version = 2\nimports = ["/etc/containerd/site.toml"]\n')
-    site = tmp_path / "etc/containerd/site.toml"
-    site.write_text(CONFIG + '[plugins."io.containerd.grpc.v1.cri".registry.configs.r.auth]\npassword = "hunter2"\n')
-    site.chmod(0o600)
-    tree.present(config_mode="drop_in")
-    mode, content = tree.files()[DROP_IN]
-    assert b"hunter2" in content
-    assert mode == 0o600
 
 
 @pytest.mark.parametrize(
@@ -156,17 +149,6 @@ CRI = '[plugins."io.containerd.grpc.v1.cri"]\n'
 RUNTIMES = 'plugins."io.containerd.grpc.v1.cri".containerd.runtimes'
 
 
-def test_snapshot_does_not_replace_foreign_drop_in() -> None:
-    foreign = f'version = 2\n{CRI}sandbox_image = "B"\n'
-    main = f'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n{CRI}sandbox_image = "A"\n'
-    host = Host({"/" + MAIN: main, "/" + DROP_IN: foreign}, (1, 7, 24))
-    with pytest.raises(NvidiaError, match=r"^/etc/containerd/conf\.d/99-nvidia\.toml contains CRI settings of"):
-        host.present(config_mode="drop_in")
-    host.present(config_mode="drop_in", drop_in_path="/etc/containerd/conf.d/zz-own.toml")
-    assert host.text("/" + DROP_IN) == foreign
-    assert 'sandbox_image = "B"' in host.text("/etc/containerd/conf.d/zz-own.toml")
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -178,7 +160,7 @@ def test_snapshot_does_not_replace_foreign_drop_in() -> None:
 def test_copied_settings_are_checked(wrong: str) -> None:
     host = Host("version = 2\n" + wrong)
     with pytest.raises(NvidiaError, match=r"^/etc/containerd/config\.toml, line "):
-        host.present(config_mode="drop_in", set_as_default=True)
+        host.present(set_as_default=True)
 
 
 def test_removal_keeps_drop_in_of_other_configuration() -> None:
@@ -412,46 +394,46 @@ def fail_to_write(record: AppliedFiles, *_arguments: t.Any) -> None:
 
 def test_no_restart_after_a_change_was_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = ContainerdTree(tmp_path)
-    tree.present(config_mode="drop_in")
+    tree.present()
     options = {"BinaryName": "/usr/bin/nvidia-container-runtime"}
     runtimes = {
         "runc": {"runtimeType": "io.containerd.runc.v2", "options": {}},
         "nvidia": {"runtimeType": "io.containerd.runc.v2", "options": options},
     }
-    reported = {"containerd": {"defaultRuntimeName": "runc", "runtimes": runtimes}, "enableCDI": False}
+    reported = {"containerd": {"defaultRuntimeName": "runc", "runtimes": runtimes}, "enableCDI": True}
     monkeypatch.setattr(processes, "find_process", lambda *_arguments: 7)
     monkeypatch.setattr(cri, "runtime_config", lambda _path: reported)
-    monkeypatch.setattr(cri, "version", lambda _path: "1.7.24")
+    monkeypatch.setattr(cri, "version", lambda _path: "2.1.9")
     write_start(tmp_path, 7, 100)
     tree.live = True
     record = AppliedFiles.of(HostFS(str(tmp_path)), "containerd")
     # Without a record, a file with a later time may have been changed after the start.
     for path in (MAIN, DROP_IN):
         os.utime(tmp_path / path, (2**31, 2**31))
-    assert tree.present(config_mode="drop_in").pending_action is Action.RESTART
+    assert tree.present().pending_action is Action.RESTART
     for path in (MAIN, DROP_IN):
         os.utime(tmp_path / path, (1, 1))
-    assert tree.present(config_mode="drop_in", check_mode=True).pending_action is Action.NONE
+    assert tree.present(check_mode=True).pending_action is Action.NONE
     assert record.read() is None
     # The state directory may be read-only. Nothing in it had to change.
     with monkeypatch.context() as read_only:
         read_only.setattr(AppliedFiles, "write", fail_to_write)
-        assert tree.present(config_mode="drop_in").pending_action is Action.NONE
-    assert tree.present(config_mode="drop_in").pending_action is Action.NONE
+        assert tree.present().pending_action is Action.NONE
+    assert tree.present().pending_action is Action.NONE
     # The inspection has recorded the process, so times do not matter any more.
     assert record.is_of(7)
     for path in (MAIN, DROP_IN):
         os.utime(tmp_path / path, (2**31, 2**31))
-    assert tree.present(config_mode="drop_in").pending_action is Action.NONE
-    assert tree.present(config_mode="drop_in", set_as_default=True).pending_action is Action.RESTART
-    tree.present(config_mode="drop_in", set_as_default=False)
+    assert tree.present().pending_action is Action.NONE
+    assert tree.present(set_as_default=True).pending_action is Action.RESTART
+    tree.present(set_as_default=False)
     for path in (MAIN, DROP_IN):
         os.utime(tmp_path / path, (2**31, 2**31))
-    taken_back = tree.present(config_mode="drop_in", set_as_default=False)
+    taken_back = tree.present(set_as_default=False)
     assert (taken_back.changed, taken_back.pending_action) == (False, Action.NONE)
     # A process that was started later has read the same files, whatever their times are.
     write_start(tmp_path, 7, 200)
-    assert tree.present(config_mode="drop_in", set_as_default=False).pending_action is Action.NONE
+    assert tree.present(set_as_default=False).pending_action is Action.NONE
     # Nothing is known about an earlier process.
     write_start(tmp_path, 7, 60)
-    assert tree.present(config_mode="drop_in", set_as_default=False).pending_action is Action.RESTART
+    assert tree.present(set_as_default=False).pending_action is Action.RESTART

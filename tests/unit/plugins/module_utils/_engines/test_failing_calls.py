@@ -123,7 +123,7 @@ def _refresh(with_units: bool) -> t.Callable[[Path], Host]:
 HOSTS = {
     "docker": _engine("docker", {"/etc/docker/daemon.json": _KATA}),
     "docker, no file": _engine("docker", {}),
-    "containerd, drop-in": _engine("containerd", {"/etc/containerd/config.toml": _CONTAINERD}, config_mode="drop_in"),
+    "containerd, drop-in": _engine("containerd", {"/etc/containerd/config.toml": _CONTAINERD}),
     "crio": _engine("crio", {"/etc/crio/crio.conf": "[crio]\n"}),
     "config.toml": _toolkit(),
     "units in place of the toolkit's": _refresh(True),

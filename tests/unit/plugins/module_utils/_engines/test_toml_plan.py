@@ -13,6 +13,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.records impo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_document import TomlDocument
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._documents.toml_parser import iter_leaves
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.toml_plan import (
+    HEADER,
     TomlFiles,
     check_options,
     lookup,
@@ -25,7 +26,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.toml_plan
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_files import FakeFiles
 
 MAIN, OTHER, THIRD = "/etc/main.toml", "/etc/other.toml", "/etc/third.toml"
-LONG, SHORT = b"# own\n# more\n", b"# own\n"
 
 
 class Run:
@@ -33,7 +33,7 @@ class Run:
 
     def __init__(self, files: FakeFiles) -> None:
         self.host = files
-        self.files = TomlFiles(files.context(MAIN), (LONG, SHORT))
+        self.files = TomlFiles(files.context(MAIN))
 
     def apply(self) -> list[str]:
         planned = [file for file in self.files.planned() if file.changed]
@@ -101,9 +101,11 @@ def test_mode_limit_of_own_files() -> None:
     assert {file.path: file.like for file in run.files.planned()} == {MAIN: (), OTHER: (), THIRD: (MAIN,)}
 
 
-@pytest.mark.parametrize(("text", "fresh"), [(LONG, LONG), (SHORT + b"a = 1\n", SHORT), (b"a = 1\n", b""), (b"", b"")])
-def test_header(text: bytes, fresh: bytes) -> None:
-    assert TomlFiles(FakeFiles({MAIN: text}).context(MAIN), (LONG, SHORT)).edit(MAIN).header == fresh
+@pytest.mark.parametrize(
+    ("text", "header"), [(HEADER, HEADER), (HEADER + b"a = 1\n", HEADER), (b"a = 1\n", b""), (b"", b"")]
+)
+def test_header(text: bytes, header: bytes) -> None:
+    assert TomlFiles(FakeFiles({MAIN: text}).context(MAIN)).edit(MAIN).header == header
 
 
 # -- reverting -------------------------------------------------------------------------------------------------------
@@ -128,7 +130,7 @@ def test_revert_restores_bytes() -> None:
 @pytest.mark.parametrize("original", ["", "a = 1\n"])
 def test_revert_to_empty_original(original: str) -> None:
     host = changed(original)
-    edit = TomlFiles(host.context(MAIN), (b"b",)).edit(MAIN)
+    edit = TomlFiles(host.context(MAIN)).edit(MAIN)
     revert_own_entries(edit)
     assert edit.document.to_bytes() == original.encode()
 

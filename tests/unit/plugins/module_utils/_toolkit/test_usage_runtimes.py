@@ -137,7 +137,7 @@ REQUESTS: list[dict[str, t.Any]] = [
     {},
     {"set_as_default": True},
     {"set_as_default": True, "config_mode": "in_place"},
-    {"set_as_default": True, "config_mode": "drop_in", "extra_modes": ("cdi", "legacy")},
+    {"set_as_default": True, "extra_modes": ("cdi", "legacy")},
     {"set_as_default": True, "runtime_name": "gpu", "runtime_dir": "/opt/toolkit"},
 ]
 
@@ -197,7 +197,6 @@ def test_ignores_nvidia_default_of_another_tool(
     ("engine", "version", "text", "drop_in"),
     [
         ("containerd", "2.1.9", containerd(3, "site", **ALL), "/etc/containerd/conf.d/zz-gpu.toml"),
-        ("containerd", "1.7.24", containerd(2, "site", **ALL), "/etc/containerd/conf.d/zz-gpu.toml"),
         ("crio", "1.37.0", crio("site", **ALL), "/etc/crio/crio.conf.d/zz-gpu.conf"),
     ],
 )

@@ -464,31 +464,6 @@ def test_compares_with_builtin_defaults_without_a_main_file() -> None:
     assert found.compare == [BINARY, "--config", f"{FOLDER}/before0-config.toml", "config", "dump"]
 
 
-@pytest.mark.parametrize("asked", [{"config_mode": "drop_in"}, {}])
-def test_compares_without_the_snapshot(asked: dict[str, t.Any]) -> None:
-    host = Host({MAIN: V2 + f'imports = ["/x/*"]\n{CRI_2}sandbox_image = "old"\n', "/x/a": V2}, (1, 7, 24))
-    host.present(config_mode="drop_in")
-    host.edit('"old"', '"new"')
-    found = staged(host, **asked)
-    assert found.compare == [BINARY, "--config", f"{FOLDER}/before0-config.toml", "config", "dump"]
-    before = {name: content for name, content in found.files.items() if name.startswith("before")}
-    assert list(before) == ["before0-config.toml", "before1-a"]
-    assert b'sandbox_image = "new"' in before["before0-config.toml"]
-    assert f'imports = ["{FOLDER}/before1-a"]'.encode() in before["before0-config.toml"]
-
-
-@pytest.mark.parametrize("asked", [{"config_mode": "drop_in"}, {}])
-def test_settings_that_a_snapshot_hid_may_change(asked: dict[str, t.Any]) -> None:
-    host = Host({MAIN: V2 + CRI_2 + 'sandbox_image = "old"\n'}, (1, 7, 24))
-    host.present(config_mode="drop_in")
-    host.edit('"old"', '"new"')
-    files = host.plan(**asked).files
-    # Only the dump with the snapshot contains the own entries.
-    before, after = DUMP.replace('"pause"', '"new"'), NEW.replace('"pause"', '"new"')
-    assert not CONTAINERD.compare_dumps(before, after, files)
-    assert "sandbox_image" in CONTAINERD.compare_dumps(before, NEW, files)
-
-
 def test_refuses_a_missing_import() -> None:
     host = Host(V2 + 'imports = ["/x/a.toml", "/x/*.none", "b.toml"]\n')
     with pytest.raises(NvidiaError, match=r"would not start: /x/a.toml, /etc/containerd/b.toml"):

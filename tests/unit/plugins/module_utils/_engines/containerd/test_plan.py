@@ -147,8 +147,6 @@ def test_files_after_steps(files: t.Any, version: Version, steps: tuple[Step, ..
         (V21, "auto", DROP_IN),
         (V24, "auto", DROP_IN),
         (V21, "in_place", MAIN),
-        (None, "drop_in", DROP_IN),
-        (V17, "drop_in", DROP_IN),
         (V20, "drop_in", DROP_IN),
     ],
 )
@@ -359,11 +357,10 @@ def test_linked_directory() -> None:
 # -- order -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("version", "mode"), [(V17, "drop_in"), (V21, "auto")])
 @pytest.mark.parametrize("text", [None, V2 + RUNC])
-def test_order_survives_a_crash(text: str | None, version: Version, mode: str) -> None:
-    host = Host(text, version)
-    assert changed(host.present(config_mode=mode)) == [DROP_IN, MAIN]
+def test_order_survives_a_crash(text: str | None) -> None:
+    host = Host(text, V21)
+    assert changed(host.present()) == [DROP_IN, MAIN]
     plan = host.absent()
     assert changed(plan) == [MAIN, DROP_IN]
     assert [file.path for file in plan.files if file.after is not None] == ([MAIN] if text else [])
@@ -376,34 +373,6 @@ def test_change_of_mode_always_keeps_the_runtime_defined() -> None:
     assert changed(host.present(config_mode="in_place")) == [MAIN, DROP_IN]
 
 
-# -- snapshots -------------------------------------------------------------------------------------------------------
-
-
-def test_snapshot_follows_the_main_file() -> None:
-    host = Host(V2 + CRI_2 + 'sandbox_image = "a"\nlist = ["x"]\n' + RUNC + runtime("kata", kind="kata"), V17)
-    host.present(config_mode="drop_in")
-    assert host.effect.cri()["sandbox_image"] == "a"
-    host.edit('sandbox_image = "a"\nlist = ["x"]', 'sandbox_image = "b"\nmore.inner = 1')
-    host.edit(runtime("kata", kind="kata"), "")
-    host.present(config_mode="drop_in")
-    cri = host.effect.cri()
-    assert (cri["sandbox_image"], cri["more"], "list" in cri) == ("b", {"inner": 1}, False)
-    assert list(host.runtimes) == ["runc", "nvidia"]
-    assert host.drop_in().count("# This containerd replaces") == 1
-    host.version = V21
-    host.present(config_mode="drop_in")
-    assert "sandbox_image" not in host.drop_in()
-    assert "# This containerd replaces" not in host.drop_in()
-
-
-def test_snapshot_of_version_1() -> None:
-    host = Host("[plugins.cri]\nenable_selinux = true\n", V17)
-    host.present(config_mode="drop_in")
-    assert "version" not in host.effect.files[1].document.data
-    assert host.effect.cri()["enable_selinux"] is True
-    assert changed(host.present(config_mode="drop_in")) == []
-
-
 # -- foreign entries -------------------------------------------------------------------------------------------------
 
 UNDEFINED = "but no file defines this runtime"
@@ -414,7 +383,14 @@ UNDEFINED = "but no file defines this runtime"
     [
         # A later file overrides the planned entries.
         ({MAIN: V2 + LATER, "/zz/a.toml": V2 + runtime("nvidia", "/x")}, V21, {}, "overrides the runtime nvidia"),
-        ({MAIN: V2 + LATER, "/zz/a.toml": V2 + CRI_2}, V17, {"config_mode": "drop_in"}, "overrides the runtime nvidia"),
+        # A drop-in would replace all settings of the CRI.
+        (
+            {MAIN: V2 + RUNC},
+            V17,
+            {"config_mode": "drop_in"},
+            "containerd 1.7.24 replaces all settings of the CRI by those of a drop-in. Use config_mode: in_place.",
+        ),
+        ({MAIN: V2 + RUNC}, None, {"config_mode": "drop_in"}, "containerd is unknown, and containerd 1.x replaces all"),
         (
             {MAIN: V2 + LATER, "/zz/a.toml": V2 + default("runc")},
             V21,
@@ -478,19 +454,6 @@ def test_writes_the_version_that_counts(mode: str) -> None:
     assert host.texts == before
 
 
-def test_a_copy_keeps_the_type_of_a_foreign_runtime() -> None:
-    host = Host(V2 + RUNC + runtime("nvidia", kind="io.containerd.runc.v1"), V17)
-    for _run in range(2):
-        host.present(config_mode="drop_in")
-        assert host.runtimes["nvidia"]["runtime_type"] == "io.containerd.runc.v1"
-
-
-def test_an_old_release_gets_an_import_beside_a_relative_pattern() -> None:
-    host = Host({MAIN: V2 + 'imports = ["conf.d/*.toml"]\n' + RUNC}, (1, 7, 15))
-    host.present(config_mode="drop_in")
-    assert '"/etc/containerd/conf.d/*.toml"' in host.text()
-
-
 def test_absent_removes_only_own_entries() -> None:
     host = Host(V2 + RUNC, V17)
     host.present(set_as_default=True)
@@ -524,7 +487,7 @@ def test_downgrade_below_the_version_that_this_collection_wrote(mode: str) -> No
     removed.files.records = dict(host.files.records)
     removed.absent()
     assert removed.texts == {MAIN: "# site\n"}
-    host.present(config_mode=mode)
+    host.present()
     assert host.effect.version == 2
     assert not any("cri.v1.runtime" in text for text in host.texts.values())
     host.absent()

@@ -34,7 +34,8 @@ RUNC = runtime("runc", SystemdCgroup="true")
 KATA = runtime("kata", kind="io.containerd.kata.v2", ConfigPath='"/k.toml"')
 LEGACY = CRI_2.replace("]", ".containerd.default_runtime]") + f'runtime_type = "{OLD_TYPE}"\nruntime_root = "/r"\n'
 LEGACY_OPTIONS = CRI_2.replace("]", ".containerd.default_runtime.options]") + 'binaryName = "/usr/sbin/runc"\n'
-BOTH_MODES = pytest.mark.parametrize("mode", ["in_place", "drop_in"])
+# auto is drop_in from 2.0 on, and in_place before.
+BOTH_MODES = pytest.mark.parametrize("mode", ["in_place", "auto"])
 BOTH_VERSIONS = pytest.mark.parametrize("version", [V17, V21])
 
 
@@ -173,7 +174,7 @@ def test_table_after_calls(text: str, calls: list[tuple[dict[str, t.Any], dict[s
     assert host.text() == text
 
 
-@pytest.mark.parametrize(("mode", "version"), [("in_place", V17), ("drop_in", V17), ("drop_in", V21)])
+@pytest.mark.parametrize(("mode", "version"), [("in_place", V17), ("drop_in", V21)])
 def test_inherited_entries_follow_their_source(mode: str, version: Version) -> None:
     host = Host(V2 + RUNC + 'ShimCgroup = "a"\n', version)
     host.present(config_mode=mode, set_as_default=True)
@@ -272,7 +273,7 @@ def test_requested_runtimes() -> None:
     assert list(host.runtimes) == ["runc", "gpu"]
 
 
-@pytest.mark.parametrize(("mode", "version"), [("in_place", V17), ("drop_in", V17), ("drop_in", V21)])
+@pytest.mark.parametrize(("mode", "version"), [("in_place", V17), ("drop_in", V21)])
 def test_annotations_are_added_to_existing_ones(mode: str, version: Version) -> None:
     text = V2 + RUNTIME.format("runc") + 'container_annotations = ["a/*", "b/*"]\n'
     text += RUNTIME.format("nvidia") + 'container_annotations = ["c/*"]\n'
@@ -405,10 +406,8 @@ def test_default_runtime(previous: str | None, mode: str, version: Version) -> N
         assert host.default == expected
         assert "nvidia" in host.runtimes
     plan = host.present(config_mode=mode, runtime_name="gpu")
-    # A snapshot copies the previous default with all other settings.
-    copied = mode == "drop_in" and version == V17 and previous is not None
     message = f"no longer defined. The default runtime is now {previous or 'runc'}."
-    assert [message in warning for warning in plan.warnings] == ([] if copied else [True])
+    assert [message in warning for warning in plan.warnings] == [True]
     assert host.default == previous
     assert list(host.runtimes) == ["runc", "crun", "gpu"]
     host.absent()
@@ -614,21 +613,6 @@ def test_change_between_both_forms_of_the_default(text: str) -> None:
     assert host.effect.legacy_default() is None
     host.absent()
     assert host.text() == text
-
-
-@pytest.mark.parametrize("first", ["drop_in", "in_place"])
-def test_legacy_default_in_a_snapshot(first: str) -> None:
-    host = Host(V2_FILE, V17)
-    legacy(host, set_as_default=True, config_mode=first)
-    assert legacy(host, config_mode="drop_in").state.default_runtime == "nvidia"
-    again = legacy(host, config_mode="drop_in")
-    assert again.state.default_runtime == "nvidia"
-    assert not any(file.changed for file in again.files)
-    assert host.effect.legacy_default() is not None
-    assert host.present(config_mode="drop_in").state.default_runtime == "nvidia"
-    assert (host.effect.legacy_default(), host.default) == (None, "nvidia")
-    host.absent()
-    assert host.text() == V2_FILE
 
 
 def test_legacy_default_follows_the_runtime() -> None:

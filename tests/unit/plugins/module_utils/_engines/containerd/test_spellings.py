@@ -238,7 +238,7 @@ def migrated(text: str) -> str:
 OWN_SITE = runtime("site", "/site") + default("site")
 
 
-@pytest.mark.parametrize("mode", ["drop_in", "in_place"])
+@pytest.mark.parametrize("mode", ["auto", "in_place"])
 @pytest.mark.parametrize("version", [None, V200, V2011, V21, V23, V24])
 @pytest.mark.parametrize(
     ("files", "inherited"),
