@@ -9,6 +9,7 @@ The written YAML has the same meaning for readers of YAML 1.1 and 1.2. Writing, 
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -149,12 +150,13 @@ def parse(path: str, content: bytes) -> t.Any:
     if not begin:
         return None
     try:
-        if begin in "{[":
-            return _json(path, text)
+        data = _json(path, text) if begin in "{[" else yaml_parser.read_yaml(path, text)
     except _NotJsonError:
-        pass
-
-    return yaml_parser.read_yaml(path, text)
+        data = yaml_parser.read_yaml(path, text)
+    # An alias can add levels to those that the parser has seen.
+    if _is_too_deep(data):
+        raise errors.ConfigurationError(path, yaml_parser.TOO_DEEP, yaml_parser.ADVICE)
+    return data
 
 
 def render(document: t.Mapping[str, t.Any], format: str) -> bytes:  # noqa: A002
@@ -179,13 +181,12 @@ def _json(path: str, text: str) -> t.Any:
     if _LINE_BREAKS.search(text):
         raise _NotJsonError
     if json_data.may_exceed(text, "[{,", yaml_parser.MAX_VALUES):
-        raise errors.ConfigurationError(
-            path, f"the file has more than {yaml_parser.MAX_VALUES} values", yaml_parser.ADVICE
-        )
+        problem = f"the file has more than {yaml_parser.MAX_VALUES} values"
+        raise errors.ConfigurationError(path, problem, yaml_parser.ADVICE)
     try:
         data = json.loads(
             text,
-            object_pairs_hook=yaml_parser.unique_mapping,
+            object_pairs_hook=functools.partial(_unique_mapping, path),
             parse_int=yaml_parser.number,
             parse_float=yaml_parser.number,
             parse_constant=_refuse,
@@ -194,12 +195,17 @@ def _json(path: str, text: str) -> t.Any:
         raise errors.ConfigurationError(path, yaml_parser.TOO_DEEP, yaml_parser.ADVICE) from None
     except ValueError:
         raise _NotJsonError from None
-    except yaml_parser.KeyProblemError as error:
-        raise errors.ConfigurationError(path, error.problem, error.advice) from error
     yaml_parser.check_escapes(path, text)
-    if _is_too_deep(data):
-        raise errors.ConfigurationError(path, yaml_parser.TOO_DEEP, yaml_parser.ADVICE)
     return data
+
+
+def _unique_mapping(path: str, pairs: list[tuple[str, t.Any]]) -> dict[str, t.Any]:
+    mapping: dict[str, t.Any] = {}
+    for key, value in pairs:
+        if key in mapping:
+            raise errors.ConfigurationError(path, yaml_parser.twice(key), "Remove one of the two entries.")
+        mapping[key] = value
+    return mapping
 
 
 def _refuse(_constant: str) -> t.NoReturn:

@@ -196,8 +196,8 @@ class Reader:
             return None
         found: dict[str, t.Any] = {}
         # The library's parser sorts the keys. Of two keys that differ only in case, the last has effect.
-        pairs = sorted(((_key(key), value) for key, value in data.items()), key=lambda pair: pair[0])
-        for key, value in pairs:
+        for key in sorted(data):
+            value = data[key]
             inner = _inner_field(field, key)
             name = key if key in _FIELDS[type_name] else _FIELDS_BY_LOWER_CASE[type_name].get(key.lower())
             if name is None:
@@ -229,11 +229,7 @@ class Reader:
             return None
         found: dict[str, str] = {}
         for key, value in data.items():
-            if not isinstance(key, (str, int, float)):
-                self.error(field, f"has a key that is {_type_name(key)}")
-                continue
-            name = _key(key)
-            found[name] = self._value(_inner_field(field, name), "string", value) or ""
+            found[key] = self._value(_inner_field(field, key), "string", value) or ""
         return found
 
     def _string(self, field: str, data: t.Any) -> str | None:
@@ -281,14 +277,6 @@ def devices(document: t.Mapping[str, t.Any]) -> list[tuple[str, dict[str, t.Any]
 def _inner_field(field: str, key: str) -> str:
     name = key if _PLAIN.fullmatch(key) else core_text.quoted(key)
     return f"{field}.{name}" if field else name
-
-
-def _key(key: t.Any) -> str:
-    """Return a key as the library spells it. The caller reports a key that is not a string or number as unknown."""
-    if isinstance(key, str):
-        return key
-    text = _number_text(key) if isinstance(key, (int, float)) else None
-    return f"a key that is {_type_name(key)}" if text is None else text
 
 
 def _type_name(data: t.Any) -> str:

@@ -40,7 +40,7 @@ class ValidationResult(t.NamedTuple):
 
 
 def validate(data: t.Any) -> ValidationResult:
-    """Return the CDI library's result for parsed ``data`` of any shape. Never raises, and takes limited time."""
+    """Return the CDI library's result for parsed ``data`` with string keys. Never raises, and takes limited time."""
     reader = cdi_schema.Reader()
     document: dict[str, t.Any] = {}
     needs: list[cdi_versions.Need] = []

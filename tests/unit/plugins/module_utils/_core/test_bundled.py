@@ -141,7 +141,7 @@ def test_pyyaml_works_without_its_compiled_module() -> None:
     with pytest.raises(MissingPackageError):
         parse("x.yaml", b"a: 1")
     bundled.register({"yaml": on_controller("yaml")})
-    assert parse("x.yaml", b"a:\t[0:1, {b: 'c'}]") == {"a": ["0:1", {"b": "c"}]}
+    assert parse("x.yaml", b"a: [0:1, {b: 'c'}]") == {"a": ["0:1", {"b": "c"}]}
     with pytest.raises(ConfigurationError, match=r"x.yaml, line 1, column \d+: invalid YAML"):
         parse("x.yaml", b"a: 'b")
     yaml: t.Any = bundled.import_bundled("yaml")

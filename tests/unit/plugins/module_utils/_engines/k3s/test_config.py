@@ -132,7 +132,7 @@ def test_overlay_replaces_files(tmp_path: Path) -> None:
         ("a: b\n\tdefault-runtime: x\n", (2, 1), "invalid YAML"),
         ("- default-runtime: nvidia\n", (None, None), "no mapping of settings"),
         (b"default-runtime: \xff\n", (1, 18), "invalid UTF-8"),
-        ("default-runtime: a\nother: {}\ndefault-runtime: b\n", (3, 18), "twice"),
+        ("default-runtime: a\nother: {}\ndefault-runtime: b\n", (3, 1), "twice"),
     ],
 )
 def test_errors_name_the_position(
