@@ -89,8 +89,6 @@ for action; do
             ;;
         # Forget that scripts of the second source have run.
         unmark) rm -f /run/gpufleet-other-source ;;
-        legacy) register_legacy ;;
-        no-legacy) unregister_legacy ;;
         # A container that gets its GPU from the legacy hook.
         gpu)
             register_legacy

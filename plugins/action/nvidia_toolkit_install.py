@@ -86,10 +86,7 @@ class ActionModule(BundledAction):
     def packages(self) -> Packages:
         if self._task.args.get("source") != "directory":
             requests_config = any(self._task.args.get(name) is not None for name in toolkit_constants.CONFIG_OPTIONS)
-            if requests_config:
-                return Packages(("tomlkit",))
-            # A host with more packages than the base package reads the files of its engines.
-            return Packages(on_demand=_OF_ENGINES) if self._task.args.get("packages") == "base" else Packages()
+            return Packages(("tomlkit",)) if requests_config else Packages()
         # A host whose Python has tomllib gets tomlkit only if it requests it.
         needed = Packages(on_demand=_OF_ENGINES) if self._has_tomllib else Packages(_OF_ENGINES[:1], _OF_ENGINES[1:])
         if self._toolkit is None:

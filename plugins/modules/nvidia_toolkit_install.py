@@ -97,13 +97,8 @@ options:
         CDI specification. It contains neither C(nvidia-container-runtime-hook) nor C(nvidia-container-cli), which mode
         C(legacy) of the runtime needs, and mode C(auto) before version 1.18. C(docker run --gpus) needs
         C(nvidia-container-runtime-hook) too, unless CDI is on in Docker 29.2 or newer.
-      - With V(base), the other three packages are removed, whether or not a run of this module installed them. They
-        stay, at the version of the base package, while an engine has a runtime of NVIDIA in mode C(legacy) in its
-        files, in the flags of its unit, or in its running daemon, or while NVIDIA's OCI hook is in a directory of
-        hooks. The task then succeeds with a warning that names these users, and RV(kept_packages) lists the packages.
-        The module finds no other programs that run C(nvidia-container-cli), such as Apptainer with C(--nvccli), and no
-        engines of users other than the one who runs the task.
-      - A package that another package needs is never removed. The task fails instead.
+      - With V(base), those of the other three packages that are installed stay, and get the version of the base
+        package. Programs that run C(nvidia-container-cli), such as enroot of Slurm, may need them.
       - With O(source=files), O(files) must have exactly these packages. With O(source=existing), the installed toolkit
         must have them, and may have more. O(source=directory) does not support V(base), see O(components).
     type: str
@@ -506,15 +501,6 @@ unrecorded:
   type: list
   elements: str
   sample: []
-kept_packages:
-  description:
-    - With O(packages=base), the other packages of the toolkit that stay because something uses NVIDIA's hook. A warning
-      names the users. In check mode, the packages that would stay.
-  returned: without O(source=directory)
-  type: list
-  elements: str
-  sample: [nvidia-container-toolkit, libnvidia-container-tools, libnvidia-container1]
-  version_added: 1.2.0
 backup_files:
   description: Files that were written or removed, and the copies of their previous content.
   returned: success

@@ -79,9 +79,8 @@ def _toolkit(variables: Variables, situation: Situation) -> t.Iterator[str]:
     if removal.get("changed") and not version:
         yield "toolkit would be removed" if situation.check_mode else "toolkit removed"
     elif inspected or result:
-        kept = " (with the packages of NVIDIA's hook, which was in use)" if installation.get("kept_packages") else ""
         unknown = "toolkit, version unknown" if inspected.get("programs") else "no toolkit"
-        yield f"toolkit {version}{kept}" if version else unknown
+        yield f"toolkit {version}" if version else unknown
 
 
 def _info(variables: Variables) -> dict[str, t.Any]:

@@ -77,7 +77,6 @@ ANSWERS: dict[str, dict[str, t.Any]] = {
     "nvidia_runtime_verify": {"changed": False, "verified": True, "summary": "2 of 2 GPUs (--runtime nvidia)"},
 }
 RESTART = {"nvidia_runtime_config": {"changed": True, "engines": [CHANGED]}}
-KEPT = {"nvidia_toolkit_install": {"changed": False, "version": "1.19.1", "kept_packages": ["libnvidia-container1"]}}
 BROKEN = "/etc/docker/daemon.json cannot be read. Correct it."
 REFUSED = {"nvidia_runtime_config": {"failed": True, "msg": BROKEN}}
 NOT_HEALTHY = "docker.service is not healthy."
@@ -228,7 +227,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
         "same": Host(), "restarted": Host({}, RESTART), "refused": Host({}, REFUSED), "sick": Host({}, SICK),
         "stopped": Host({}, NO_REPOSITORY), "missing": Host({"nvidia_runtime_engines": ["docker", "crio"]}),
         "removed": Host({}, REMOVED), "bare": Host({}, NO_DRIVER),
-        "kept": Host({"nvidia_toolkit_packages": "base"}, KEPT),
     }  # fmt: skip
     return Fleet(tmp_path_factory.mktemp("site"), hosts)
 
@@ -243,7 +241,6 @@ def site(fleet: Fleet) -> Output:
     [
         ("same", UNCHANGED),
         ("restarted", f"{TOOLKIT}; {CDI}; {DOCKER}, restarted"),
-        ("kept", f"{TOOLKIT} (with the packages of NVIDIA's hook, which was in use); {CDI}; {DOCKER}, not restarted"),
         ("bare", f"{TOOLKIT}; {NOT_WRITTEN}; {DOCKER}, not restarted"),
     ],
 )  # fmt: skip

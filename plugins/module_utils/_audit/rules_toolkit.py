@@ -12,6 +12,7 @@ import typing as t
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, rules_engines, steps
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import nvidia_files
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._packages import base as packages_base
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit import installed as toolkit_installed
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import runtime_settings
@@ -134,6 +135,34 @@ def _is_packaged_runtime(program: t.Any) -> bool:
     return is_nvidia and posixpath.dirname(program) in ("", toolkit_installed.PROGRAM_DIR)
 
 
+def unused_packages(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findings:
+    """Yield a finding for the packages of the hook on a host whose engines get GPUs by CDI devices only.
+
+    An engine whose files cannot be read, or that was not inspected, may use the hook.
+    """
+    base = packages_base.PACKAGE_SETS[packages_base.BASE]
+    others = [name for name in report.table(facts.toolkit.get("packages")) if name in packages_base.PACKAGES]
+    others = [name for name in others if name not in base]
+    is_known = all(
+        engine.get("inspected") is not False and not report.problems_in(engine.get("problems"))
+        for engine in facts.engines
+    )
+    if not others or not facts.engines or not is_known or not facts.gpu_specs:
+        return
+    has_hook = any(map(host.lexists, nvidia_files.HOOK_PATHS)) or any(map(_runs_hook, facts.engines))
+    if not has_hook and not rules_engines.has_nvidia_runtime(facts.engines):
+        message = f"No engine uses {_with_versions(facts, others)}: none has a runtime of NVIDIA or its hook."
+        yield report.info("package-unused", TOOLKIT, message, steps.REMOVE_UNUSED)
+
+
+def _runs_hook(engine: t.Mapping[str, t.Any]) -> bool:
+    """Return whether an engine without a runtime of NVIDIA runs the hook: for --gpus of Docker, or as an OCI hook."""
+    version, since = core_text.parse_version(report.text(engine.get("version"))), report.facts_of(engine).gpus_by_cdi
+    for_gpus = since is not None and (version is None or version < since)
+    names = map(posixpath.basename, report.texts(engine.get("recorded_files")))
+    return for_gpus or nvidia_files.HOOK_NAME in names
+
+
 def packages(facts: report.HostFacts) -> report.Findings:
     """Yield one finding for all predecessors of the toolkit, and one for all packages that are held."""
     obsolete = [name for name in report.table(facts.toolkit.get("packages")) if name in packages_base.REPLACED_PACKAGES]
@@ -216,4 +245,4 @@ RULES = (
     reboot,
     hook_containers,
 )
-HOST_RULES = (unknown_version,)
+HOST_RULES = (unknown_version, unused_packages)

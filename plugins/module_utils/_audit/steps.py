@@ -29,6 +29,10 @@ INSTALL_HOOK = (
     " to auto in nvidia_toolkit_settings, with version 1.18 or newer, and remove runtimes in mode legacy."
 )
 REPLACE_PACKAGES = run_site("replaces them")
+REMOVE_UNUSED = (
+    "Nothing is needed if other programs use them, such as enroot of Slurm or Apptainer. Otherwise set"
+    " nvidia_toolkit_packages: base, and remove them with the package manager."
+)
 RELEASE_HOLD = f"Nothing is needed if this is intended. {run_site('releases them', nvidia_toolkit_hold='false')}"
 REMOVE_SOURCES = run_site("removes them", nvidia_toolkit_remove_conflicts="true")
 COMPLETE_PACKAGES = f"Or run {SITE}, which completes these packages and no others."

@@ -109,9 +109,6 @@ def refuse_unsuitable(module: _module.Module) -> None:
 def install(module: _module.Module) -> dict[str, t.Any]:
     """Install or remove the packages, or check an existing toolkit. Return the result as documented."""
     refuse_unsuitable(module)
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.config import (  # noqa: PLC0415
-        runtime_settings,
-    )
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.packages import (  # noqa: PLC0415
         packages as toolkit_packages,
     )
@@ -140,13 +137,12 @@ def install(module: _module.Module) -> dict[str, t.Any]:
         package_cache=params["package_cache"],
         config_restored=params["config_restored"],
     )
-    # The engines' files are read if packages of the hook may be removed.
     _module.load_bundled_packages(module)
     run = _module.command_runner(module)
     config_task = _config_task(module, host)
     if config_task is not None:
         # Wrong settings and a file that cannot be read are refused before a package changes.
-        options = options._replace(planned_mode=config_task.plan().settings.get(runtime_settings.KEYS["mode"]))
+        config_task.plan()
     task = _package_task(options.state)(options, host, _manager(module, host), run)
     result = task.module_result(task.execute(module.check_mode))
     if config_task is None:

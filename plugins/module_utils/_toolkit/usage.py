@@ -2,10 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Find the engines, containers and processes that use a toolkit directory, and the low-level runtimes of a host.
-
-hook_users.py finds those that use NVIDIA's hook.
-"""
+"""Find the engines, containers and processes that use a toolkit directory, and the low-level runtimes of a host."""
 
 from __future__ import annotations
 
@@ -51,18 +48,14 @@ def configured_programs(host: hostfs.HostFS, folders: t.Iterable[str]) -> dict[s
     has a message as the name and None as the program. Raises MissingPackageError if the package that reads such files
     is missing.
     """
-    return selected_programs(host, PathPrefix(host, folders))
-
-
-def selected_programs(host: hostfs.HostFS, selects: t.Callable[[str], bool]) -> dict[str, dict[str, str | None]]:
-    """Return what configured_programs() does, with the programs for which ``selects`` returns true."""
+    is_below = PathPrefix(host, folders)
     found = {}
     for engine in engines_registry.engines_on(host):
         installation = engine.inspect(host)
         programs: dict[str, str | None] = {
             runtime: path
             for runtime, path in [*_in_files(engine, host, installation), *_in_flags(installation)]
-            if path is None or selects(path)
+            if path is None or is_below(path)
         }
         if programs:
             found[engine.key] = programs
@@ -95,19 +88,11 @@ def engines_still_using(host: hostfs.HostFS, folders: t.Iterable[str]) -> list[s
 
     Such an engine may have another configuration in its files by now.
     """
-    return list(daemons_using(host, PathPrefix(host, folders)).values())
+    is_below = PathPrefix(host, folders)
+    return [message for engine in engines_registry.engines_on(host) for message in _still_using(engine, host, is_below)]
 
 
-def daemons_using(host: hostfs.HostFS, selects: t.Callable[[str], bool]) -> dict[str, str]:
-    """Return what engines_still_using() does, by engine, for the programs for which ``selects`` returns true."""
-    return {
-        engine.key: message
-        for engine in engines_registry.engines_on(host)
-        for message in _still_using(engine, host, selects)
-    }
-
-
-def _still_using(engine: engines_base.Daemon, host: hostfs.HostFS, selects: t.Callable[[str], bool]) -> t.Iterator[str]:
+def _still_using(engine: engines_base.Daemon, host: hostfs.HostFS, is_below: PathPrefix) -> t.Iterator[str]:
     installation = engine.inspect(host)
     if host.live and host.lexists(
         core_records.restart_journal_path(engine.key, core_records.state_dir(host, engine.key))
@@ -117,7 +102,7 @@ def _still_using(engine: engines_base.Daemon, host: hostfs.HostFS, selects: t.Ca
     live = engine.live(host, installation) if installation.pid is not None else None
     if live is None:
         return
-    names = [name for name, path in live.runtimes.items() if path and selects(path)]
+    names = [name for name, path in live.runtimes.items() if path and is_below(path)]
     if names:
         yield f"{installation.service} still uses these runtimes: {', '.join(names)}."
     elif live.outdated:

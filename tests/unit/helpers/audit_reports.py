@@ -163,9 +163,10 @@ CVE = {"name": "CVE-2025-23266", "floor": "1.17.8", "about": "hook"}
 MITIGATED = {"features.disable-cuda-compat-lib-hook": True}
 SHADOWED = {"shadowed": {"nvidia.com/gpu=0": ["/etc/cdi/a.json"]}}
 NO_CDI: dict[str, t.Any] = {"files": [], "devices": {}, "conflicts": {}, "refresh": None, "problems": []}
-BARE = engine(runtimes={}, live=None)
+NO_RUNTIME: dict[str, t.Any] = {"runtimes": {}, "live": None}
+BARE = engine(**NO_RUNTIME)
 DOCKER_29 = engine(version="29.2.0")
-PODMAN = engine(engine="podman", target="podman", version="5.5.1", runtimes={}, live=None)
+PODMAN = engine(engine="podman", target="podman", version="5.5.1", **NO_RUNTIME)
 NODE = {"path": "/dev/nvidiactl", "advice": "Make it."}
 BROKEN_GPU = gpu(healthy=False, reasons=[problem("gpu-failed")])
 MIG = {"index": 1, "healthy": False, "reasons": [{"code": "mig-node-unusable", "message": "No node."}]}
@@ -219,6 +220,8 @@ CASES: list[tuple[dict[str, t.Any], str, str, str]] = [
     ({"toolkit__problems": [problem("file-invalid")]}, "config-unreadable", "critical", "toolkit"),
     ({"toolkit__packages": {"nvidia-docker2": {"version": "2.13"}}}, "obsolete-package", "warning", "toolkit"),
     ({"toolkit__packages": {"libnvidia-container1": {"held": True}}}, "package-held", "info", "toolkit"),
+    ({"engines": [PODMAN]}, "package-unused", "info", "toolkit"),
+    ({"engines": [{**DOCKER_29, **NO_RUNTIME}]}, "package-unused", "info", "toolkit"),
     ({"toolkit__conflicting_sources": [{"path": "/etc/apt/x.list", "line": None, "address": None}]},
      "conflicting-source", "warning", "/etc/apt/x.list"),
     ({"toolkit__unsafe_settings": ["no-cgroups is true."]}, "unsafe-setting", "warning", CONFIG_FILE),

@@ -48,7 +48,7 @@ class Installation(toolkit_packages.PackageTask):
             if not check_mode:
                 self._test_source(changes)
             self._check_versions(state, changes)
-            return toolkit_packages.TaskResult(changed=False, before=state, after=state, kept=changes.selection.kept)
+            return toolkit_packages.TaskResult(changed=False, before=state, after=state)
         core_changes.before_change()
         self._check_preconditions(state, changes)
         if check_mode:
@@ -99,10 +99,8 @@ class Installation(toolkit_packages.PackageTask):
         self, state: toolkit_packages.State, *, predicted: bool = False
     ) -> pending_changes.PendingChanges:
         options = self.options
-        selection = pending_changes.select(self.host, options, state.packages, self._requested)
-        if selection.kept:
-            self.warn(selection.warning())
-        packages = not package_versions.satisfies(state.packages, self._requested, selection.names)
+        names = pending_changes.select(options, state.packages)
+        packages = not package_versions.satisfies(state.packages, self._requested, names)
         # The newest version, and the version of files that are not on the host yet, are unknown here.
         packages = packages or self._wants_latest or (options.source == "files" and self._requested is None)
         hold = options.hold is not None and any(p.held != options.hold for p in state.packages.values())
@@ -110,7 +108,7 @@ class Installation(toolkit_packages.PackageTask):
         self.require_key_check()
         repository = self._repository(predicted)
         return pending_changes.PendingChanges(
-            selection,
+            names,
             packages,
             tuple(state.former) if options.remove_conflicts else (),
             hold,
@@ -163,7 +161,7 @@ class Installation(toolkit_packages.PackageTask):
         if changes.needs_transaction:
             self.manager.require_transactions()
         if self.options.source == "files":
-            pending_changes.refuse_other_files(changes.selection, state.packages, self._requested)
+            pending_changes.refuse_other_files(self.options, state.packages, self._requested)
         if self.options.hold:
             self.manager.require_holds()
         known = self._requested if not self._wants_latest else None
@@ -171,7 +169,7 @@ class Installation(toolkit_packages.PackageTask):
         if known is not None:
             self._refuse_held(state, changes, known)
         # With "latest" the packages may stay unchanged. _preview() then makes these checks when the version is known.
-        if changes.remove or (changes.packages and not (self._wants_latest and changes.common_version(state))):
+        if changes.former or (changes.packages and not (self._wants_latest and changes.common_version(state))):
             self.check_gpu_containers()
             if self.manager.interrupted():
                 self.manager.refuse_interrupted(state.half_installed)
@@ -184,9 +182,8 @@ class Installation(toolkit_packages.PackageTask):
         changing = [
             n for n, p in state.packages.items() if p.held and not package_versions.is_version(p.version, version)
         ]
-        found = {**state.packages, **state.former}
-        removed = [name for name in changes.remove if name in found and found[name].held]
-        package_versions.refuse_held(list(dict.fromkeys(changing + removed)))
+        removed = [n for n, p in state.former.items() if p.held and n in changes.former]
+        package_versions.refuse_held(changing + removed)
 
     # -- Check mode ----------------------------------------------------------------------------------------------------
 
@@ -212,7 +209,7 @@ class Installation(toolkit_packages.PackageTask):
             name: packages_base.Package(target.version, held=self._held_after(state, name)) for name in changes.names
         }
         former = {} if changes.former else state.former
-        others = changes.remove or changes.hold or changes.changes_files
+        others = changes.former or changes.hold or changes.changes_files
         changed = bool(others) or packages != state.packages
         if target.version == _UNKNOWN:
             self.warnings.append(
@@ -332,7 +329,7 @@ class Installation(toolkit_packages.PackageTask):
         self, state: toolkit_packages.State, changes: pending_changes.PendingChanges, target: package_versions.Target
     ) -> packages_base.CommandError | None:
         """Apply the change. Returns the error of the package manager, or None."""
-        if changes.common_version(state) == target.version and not changes.remove:
+        if changes.common_version(state) == target.version and not changes.former:
             return None
         missing = [name for name in changes.names if name not in state.packages]
         # The list comes first: a killed run may have installed packages.
@@ -342,9 +339,6 @@ class Installation(toolkit_packages.PackageTask):
         try:
             record = toolkit_packages.track_config(self.host)
             self.manager.apply(self._change(changes, target))
-            self._purge(changes.selection.surplus)
-            left = {*recorded, *missing} - {*changes.selection.surplus}
-            toolkit_packages.record_packages(self.host, left, renew=False)
         except (packages_base.CommandError, errors.HostError) as error:
             try:
                 if self.installed_state() == state:
@@ -357,12 +351,6 @@ class Installation(toolkit_packages.PackageTask):
         finally:
             toolkit_packages.untrack_config(self.host, record)
         return None
-
-    def _purge(self, removed: tuple[str, ...]) -> None:
-        """Remove what is left of packages that a transaction removed. With dpkg, a link to the hook would stay."""
-        leftover = tuple(self.manager.config_only(removed)) if removed else ()
-        if leftover:
-            self.manager.apply(packages_base.Change(remove=leftover))
 
     def _find_version(
         self, state: toolkit_packages.State, changes: pending_changes.PendingChanges, *, again: bool = False
@@ -463,7 +451,7 @@ class Installation(toolkit_packages.PackageTask):
     ) -> None:
         """Raise NvidiaError if this collection refuses ``target``, CommandError if the package manager does."""
         self.check_minimum(target.version)
-        if changes.common_version(state) == target.version and not changes.remove:
+        if changes.common_version(state) == target.version and not changes.former:
             return
         self._refuse_held(state, changes, target.version)
         if self._wants_latest:
@@ -471,12 +459,12 @@ class Installation(toolkit_packages.PackageTask):
         if not offline and self.manager.interrupted():
             self.manager.refuse_interrupted(())
         preview = self.manager.preview(self._change(changes, target), offline)
-        package_versions.refuse_unrelated_changes(preview, packages_base.PACKAGES, changes.remove)
+        package_versions.refuse_unrelated_changes(preview, packages_base.PACKAGES, changes.former)
 
     def _change(self, changes: pending_changes.PendingChanges, target: package_versions.Target) -> packages_base.Change:
         install = {} if self.files else dict.fromkeys(changes.names, target.version)
         own = target.origin is not None and self._own_source is not None
-        return packages_base.Change(install, self.files, changes.remove, self.options.hold is not None, own)
+        return packages_base.Change(install, self.files, changes.former, self.options.hold is not None, own)
 
     def _set_holds(self) -> None:
         """Set or remove holds as requested. A transaction removes the holds of packages that it may change."""
@@ -522,7 +510,6 @@ class Installation(toolkit_packages.PackageTask):
             changes.repository,
             changes.keys,
             predicted=predicted,
-            kept=changes.selection.kept,
         )
 
 

@@ -211,8 +211,6 @@ class InstallOptions(t.NamedTuple):
     backup_dir: str = core_records.BACKUP_DIR
     package_cache: str | None = None
     config_restored: bool = False
-    # The mode of the runtime that the task writes to config.toml after the packages; None: the mode stays.
-    planned_mode: str | None = None
 
 
 class State(t.NamedTuple):
@@ -239,8 +237,7 @@ class State(t.NamedTuple):
 class TaskResult(t.NamedTuple):
     """The result of the task, or the predicted result in check mode (``predicted``).
 
-    A removal does not remove ``unrecorded`` packages. An installation does not remove ``kept`` packages, which were not
-    requested.
+    A removal does not remove ``unrecorded`` packages.
     """
 
     changed: bool
@@ -254,7 +251,6 @@ class TaskResult(t.NamedTuple):
     backups: tuple[t.Mapping[str, str | None], ...] = ()
     predicted: bool = False
     unrecorded: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
 
 
 class PackageTask(toolkit_installed.Policies):
@@ -366,7 +362,6 @@ class PackageTask(toolkit_installed.Policies):
             "written_files": [file.path for file in result.repository.files],
             "restored_files": [file.path for file in result.repository.restored],
             "unrecorded": list(result.unrecorded),
-            "kept_packages": list(result.kept),
             "backup_files": [dict(backup) for backup in result.backups],
             "warnings": [*self.warnings, *packages_base.warnings_of(self._manager)],
         }

@@ -150,10 +150,7 @@ def test_sends_tomlkit(host: Host, args: dict[str, t.Any], python: str | None, s
 
 
 @pytest.mark.parametrize("lacks", ["", "tomlkit", "yaml"])
-@pytest.mark.parametrize(
-    "args",
-    [{"source": "repository", "packages": "base"}, {"source": "directory"}, {"source": "directory", "state": "absent"}],
-)
+@pytest.mark.parametrize("args", [{"source": "directory"}, {"source": "directory", "state": "absent"}])
 def test_sends_what_reads_the_files_of_engines(host: Host, args: dict[str, t.Any], lacks: str) -> None:
     """The settings of K3s and RKE2 are in YAML."""
     host.lacks = lacks

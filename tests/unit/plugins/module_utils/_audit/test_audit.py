@@ -106,6 +106,15 @@ def test_what_switches_cdi_on(host: HostFS, flavor: str, folders: list[str] | No
          "hook-missing"),
         ({"engines": [engine(runtimes={"nvidia": f"{NVIDIA}.cdi"}, live=None)], "toolkit__version": "1.17.8",
           **ONLY_BASE}, "hook-missing"),
+        # --gpus of Docker before 29.2, an OCI hook, or an engine that is not known may need the packages of the hook.
+        ({"engines": [PODMAN], **ONLY_BASE}, "package-unused"),
+        ({"engines": [PODMAN, BARE]}, "package-unused"),
+        ({"engines": [PODMAN, {**BARE, "version": None}]}, "package-unused"),
+        ({"engines": [PODMAN, containerd()]}, "package-unused"),
+        ({"engines": [PODMAN, {**PODMAN, "problems": [problem("file-invalid")]}]}, "package-unused"),
+        ({"engines": [PODMAN, {**PODMAN, "inspected": False}]}, "package-unused"),
+        ({"engines": [{**PODMAN, "recorded_files": ["/srv/hooks.d/oci-nvidia-hook.json"]}]}, "package-unused"),
+        ({"engines": [PODMAN], "cdi": NO_CDI}, "package-unused"),
         # It is unknown whether an offline tree has a GPU.
         ({"engines": [engine(default_runtime="nvidia")], "toolkit__gpu": None, "gpus": None},
          "default-runtime-without-gpu"),
@@ -170,6 +179,13 @@ def test_what_switches_cdi_on(host: HostFS, flavor: str, folders: list[str] | No
 )  # fmt: skip
 def test_no_false_finding(host: HostFS, parts: dict[str, t.Any], name: str) -> None:
     assert name not in [one["id"] for one in findings_of(host, healthy_host(**copy.deepcopy(parts)))]
+
+
+def test_an_oci_hook_uses_the_packages(host: HostFS, tmp_path: Path) -> None:
+    path = tmp_path / "etc/containers/oci/hooks.d/oci-nvidia-hook.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    assert "package-unused" not in [one["id"] for one in findings_of(host, healthy_host(engines=[PODMAN]))]
 
 
 @pytest.mark.parametrize(
