@@ -23,8 +23,7 @@ description:
     of them pods hold, and which device plugins and DRA drivers serve it. It needs no access to the API server.
   - The module changes and starts nothing, but it runs the programs of the engines and of the toolkit to ask for their
     versions, C(rpm) for the installed packages, and C(systemctl) for the state of a unit. With V(gpus), it runs
-    C(nv-fabricmanager) and C(nvidia-imex) on hosts that need them, for their versions, and C(modinfo) for a compressed
-    module that a kernel with Secure Boot has not loaded.
+    C(nv-fabricmanager) on a host with NVSwitches, for its version, and C(modinfo) if the driver is not loaded.
   - A host with problems does not fail the task. RV(engines[].problems), RV(toolkit.problems), RV(gpus.problems),
     RV(cdi.problems), and RV(kubernetes.problems) list them.
   - On live hosts the GPUs are read from the driver's library NVML, as C(nvidia-smi -L) does, in a separate process that
@@ -880,12 +879,6 @@ gpus:
                   version_added: 1.2.0
                   sample: Restart the host.
               sample: []
-        persistence_mode:
-          description:
-            - Whether persistence mode is on, which C(nvidia-persistenced) also switches on. Null if that is not known,
-              as without NVML.
-          type: bool
-          sample: true
         vgpu:
           description:
             - The license of a vGPU inside a virtual machine, from NVML. Null for every other GPU, and without NVML.
@@ -970,33 +963,6 @@ gpus:
           description: The file of the module for that kernel, null if there is none.
           type: str
           sample: /lib/modules/6.8.0-100-generic/updates/dkms/nvidia.ko.zst
-        other_releases:
-          description: The kernels that have the module, if the running kernel has none and the driver is not loaded.
-          type: list
-          elements: str
-          sample: []
-        secure_boot:
-          description: Whether Secure Boot is enabled, null if it is not known.
-          type: bool
-          sample: true
-        signature_required:
-          description: Whether the kernel loads only signed modules, null if it does not show that.
-          type: bool
-          sample: true
-        signed:
-          description:
-            - Whether the module is signed. Only checked if the driver is not loaded, and the kernel loads only signed
-              modules or does not show that but Secure Boot is enabled. Null otherwise.
-          type: bool
-          sample: true
-        signer:
-          description: The name of the signer.
-          type: str
-          sample: gpu-07 Secure Boot Module Signature key
-        signer_trusted:
-          description: Whether the kernel has a key of this name, null if it shows no keys.
-          type: bool
-          sample: false
     services:
       description: The services that the loaded driver needs. Null if no driver is loaded and in offline trees.
       type: dict
@@ -1021,26 +987,6 @@ gpus:
               description: >-
                 Whether a process of this program runs, also in a container. It is null in a container that does not see
                 the processes of the host.
-              type: bool
-              sample: true
-        imex:
-          description: The service for memory of other nodes (IMEX), null if it is not enabled or has no nodes.
-          type: dict
-          contains:
-            channels:
-              description: The number of device nodes of IMEX channels.
-              type: int
-              sample: 1
-            program:
-              description: As for RV(gpus.services.fabric_manager.program).
-              type: str
-              sample: /usr/bin/nvidia-imex
-            version:
-              description: As for RV(gpus.services.fabric_manager.version).
-              type: str
-              sample: 580.95.05
-            running:
-              description: As for RV(gpus.services.fabric_manager.running).
               type: bool
               sample: true
     problems:
@@ -1091,7 +1037,6 @@ gpus:
             profile: 1g.5gb
             healthy: true
             reasons: []
-        persistence_mode: true
         vgpu: null
         healthy: true
         reasons: []
@@ -1103,19 +1048,12 @@ gpus:
       module: /lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko.zst
       next_release: null
       next_module: null
-      other_releases: []
-      secure_boot: true
-      signature_required: true
-      signed: null
-      signer: null
-      signer_trusted: null
     services:
       fabric_manager:
         switches: 6
         program: /usr/bin/nv-fabricmanager
         version: 580.95.05
         running: true
-      imex: null
     problems: []
 cdi:
   description:

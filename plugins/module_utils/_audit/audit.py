@@ -249,7 +249,6 @@ _WITHOUT_DRIVER = ("cdi-stale", "cdi-refresh-failed", "docker-needs-cdi", "gpu-u
 _STALE_DRIVER = (*_WITHOUT_DRIVER, "mig-unusable", "mig-without-capability", "reboot-required")
 _DRIVER_DIFFERS = ("driver-library-differs", "driver-modules-differ")
 _NOT_LOADED = ("gpu-driven-by-nouveau", "gpu-without-driver", "driver-not-loaded")
-_NOT_LOADABLE = (rules_driver.UNSIGNED, rules_driver.KEY_NOT_TRUSTED, rules_driver.NOT_BUILT)
 _PLUGIN_STATES = ("device-plugin-dead", "device-plugin-not-registered", "device-plugin-missing")
 _WITHOUT_RUNTIME = ("device-plugin-without-nvml", *_PLUGIN_STATES)
 _MISSING_DEVICES = ("devices-not-offered", "device-unhealthy")
@@ -265,8 +264,7 @@ CAUSES = (
     Cause((rules_host.NOT_ROOT,), ("engine-not-responding", errors.PermissionDeniedError.code), _needs_root),
     Cause(("config-unreadable",), _UNREAD_ENGINE, _is_same_engine),
     Cause(_DRIVER_DIFFERS, (*_STALE_DRIVER, *_DRIVER_DIFFERS), _always),
-    Cause(_NOT_LOADABLE, (*_NOT_LOADED, *_WITHOUT_DRIVER), _no_driver),
-    Cause((*_NOT_LOADABLE, *_NOT_LOADED), (rules_engines.NOT_CONFIGURED,), _lacks_only_driver),
+    Cause(_NOT_LOADED, (rules_engines.NOT_CONFIGURED,), _lacks_only_driver),
     Cause(_NOT_LOADED, (*_WITHOUT_DRIVER, *_WITHOUT_RUNTIME, *_MISSING_DEVICES), _no_driver),
     Cause(
         ("toolkit-missing",),

@@ -2,14 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Rules about the driver: GPUs and their device nodes, the module and its signature, the next kernel, and services.
+"""Rules about the driver: GPUs and their device nodes, the module, the next kernel, and services.
 
 The rules about problems that the code in _gpu reports, such as nouveau, are in rules_host.
 """
 
 from __future__ import annotations
 
-import re
 import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report
@@ -117,34 +116,6 @@ def modules(facts: report.HostFacts) -> report.Findings:
 
 # -- the kernel and the module ---------------------------------------------------------------------------------------
 
-UNSIGNED, KEY_NOT_TRUSTED, NOT_BUILT = "driver-module-unsigned", "driver-key-not-trusted", "driver-module-not-built"
-
-
-def not_loadable(facts: report.HostFacts) -> report.Findings:
-    """Yield the reason why the running kernel cannot load the module of the driver, if it is known."""
-    kernel = report.table(facts.gpus.get("kernel"))
-    module, release = report.text(kernel.get("module")), report.text(kernel.get("release"))
-    others = report.texts(kernel.get("other_releases"))
-    if others and not module:
-        message = f"The kernel {release} has no module nvidia, but {core_text.listed(others)}"
-        message += f" {'has' if len(others) == 1 else 'have'} one."
-        advice = f"Run dkms autoinstall -k {release}, or install the driver's modules for this kernel."
-        yield report.critical(NOT_BUILT, report.DRIVER, message, advice)
-    cause = "Secure Boot is enabled, and the" if kernel.get("secure_boot") is True else "The"
-    if kernel.get("signed") is False:
-        message = f"{cause} kernel loads only signed modules, but {module} has no signature."
-        advice = "Install the driver from packages with signed modules, or sign it with a key that the firmware trusts."
-        yield report.critical(UNSIGNED, report.DRIVER, message, advice)
-    elif kernel.get("signer_trusted") is False:
-        signer = core_text.quoted(report.text(kernel.get("signer")))
-        message = (
-            f"{cause} kernel loads only modules of trusted signers. {module} is signed by {signer}, which is none."
-        )
-        advice = (
-            "Enroll the signer's certificate with mokutil --import, restart the host, and confirm it on the console."
-        )
-        yield report.critical(KEY_NOT_TRUSTED, report.DRIVER, message, advice)
-
 
 def next_kernel(facts: report.HostFacts) -> report.Findings:
     """Yield findings for a loaded driver: its other modules cannot be loaded, or the next restart loads no driver."""
@@ -167,7 +138,6 @@ def next_kernel(facts: report.HostFacts) -> report.Findings:
 
 # -- services --------------------------------------------------------------------------------------------------------
 
-_IMEX = "nvidia-imex.service"
 _LICENSING = "nvidia-gridd.service"
 
 
@@ -178,49 +148,6 @@ def fabric_manager(facts: report.HostFacts) -> report.Findings:
     if found is not None:
         severity = report.WARNING if service["running"] else report.CRITICAL
         yield report.Finding(severity, found.code, services.FABRIC_MANAGER_UNIT, found.message, found.advice)
-
-
-def imex(facts: report.HostFacts) -> report.Findings:
-    """Yield findings for an enabled IMEX service that does not work. It starts only with the same driver version."""
-    service = report.table(report.table(facts.gpus.get("services")).get("imex"))
-    if not service:
-        return
-    driver, version = report.text(facts.gpus.get("driver_version")), report.text(service.get("version"))
-    if version and driver and version != driver:
-        message = f"IMEX has version {version}, the driver {driver}. IMEX does not start with another driver version."
-        advice = f"Install nvidia-imex in version {driver}, and restart {_IMEX}."
-        yield report.warning("imex-version-differs", _IMEX, message, advice)
-    elif service.get("running") is False:
-        message = "IMEX is enabled and has nodes, but does not run. GPUs of other nodes cannot be used over NVLink."
-        yield report.warning("imex-stopped", _IMEX, message, f"Run systemctl start {_IMEX}, and see its journal.")
-    elif report.number(service.get("channels")) == 0:
-        message = "IMEX runs, but /dev/nvidia-caps-imex-channels has no channel. CUDA refuses to share memory of nodes."
-        advice = "Load the module nvidia with NVreg_CreateImexChannel0=1, or create channels with nvidia-modprobe."
-        yield report.warning("imex-channel-missing", _IMEX, message, advice)
-
-
-# Models of laptops, such as NVIDIA GeForce RTX 3080 Laptop GPU and Quadro T1000 with Max-Q Design.
-_LAPTOP = re.compile(r"\b(?:Laptop GPU|Max-Q Design|Mobile)\b")
-
-
-def persistence(facts: report.HostFacts) -> report.Findings:
-    """Yield one finding for all GPUs without persistence mode, which nvidia-persistenced also switches on.
-
-    The GPU of a laptop should switch off when no program uses it.
-    """
-    gpus = [
-        gpu
-        for gpu in report.rows(facts.gpus.get("devices"))
-        if gpu.get("persistence_mode") is False and not _LAPTOP.search(report.text(gpu.get("model")))
-    ]
-    names = [f"gpu {report.number(gpu.get('index'))}" for gpu in gpus]
-    if names:
-        message = (
-            f"Persistence mode is off on {core_text.listed(names)}. When no program uses a GPU, the driver shuts it"
-            " down and loses its settings, and the next container waits until it is initialized."
-        )
-        advice = "Run systemctl enable --now nvidia-persistenced, unless the GPU should switch off to save power."
-        yield report.info("persistence-off", report.DRIVER, message, advice)
 
 
 def vgpu_license(facts: report.HostFacts) -> report.Findings:
@@ -248,10 +175,7 @@ RULES = (
     devices,
     nodes,
     modules,
-    not_loadable,
     next_kernel,
     fabric_manager,
-    imex,
-    persistence,
     vgpu_license,
 )

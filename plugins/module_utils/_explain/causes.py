@@ -34,9 +34,9 @@ class Cause(t.NamedTuple):
 # The findings that can be a cause, in the order in which they are listed: those about the driver and its GPUs, about
 # CDI, about the toolkit and its runtimes, and about pods.
 _OF_HOST = (
-    *("gpu-driven-by-nouveau", "gpu-without-driver", "driver-not-loaded", "driver-module-not-built"),
-    *("driver-module-unsigned", "driver-key-not-trusted", "driver-modules-differ", "driver-library-differs"),
-    *("driver-library-missing", "kernel-modules-removed", "device-node-missing", "uvm-not-loaded"),
+    *("gpu-driven-by-nouveau", "gpu-without-driver", "driver-not-loaded", "driver-modules-differ"),
+    *("driver-library-differs", "driver-library-missing", "kernel-modules-removed", "device-node-missing"),
+    "uvm-not-loaded",
     *("gpu-unusable", "mig-without-devices", "mig-unusable", "mig-without-capability"),
     *("fabric-manager-missing", "fabric-manager-version-differs", "fabric-manager-stopped"),
     *("config-unreadable", "restart-pending", "restart-unfinished", "engine-release-fails", "flag-conflict"),

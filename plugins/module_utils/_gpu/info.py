@@ -46,15 +46,14 @@ class ScannedGpu(t.NamedTuple):
     """A GPU, and the problems that the driver reports for it.
 
     Negative numbers, also as the index of a MIG device, and empty texts are unknown values. ``mig_enabled`` is None if
-    it is unknown. ``profiles`` are those of the MIG devices, in the same order. ``persistent`` is whether persistence
-    mode is on; None if it is unknown. ``vgpu`` and ``licensed`` are as in NvmlGpu.
+    it is unknown. ``profiles`` are those of the MIG devices, in the same order. ``vgpu`` and ``licensed`` are as in
+    NvmlGpu.
     """
 
     gpu: inventory.Gpu
     problems: tuple[errors.Problem, ...] = ()
     mig_enabled: bool | None = False
     profiles: tuple[str, ...] = ()
-    persistent: bool | None = None
     vgpu: str | None = None
     licensed: bool | None = None
 
@@ -99,15 +98,22 @@ def describe_gpus(host: hostfs.HostFS, places: DriverPlaces = _USUAL_PLACES) -> 
 def describe_driver(host: hostfs.HostFS, run: core_plan.Runner, report: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     """Return the report of the kernel and of the driver's services. Both are None if the host is known to need neither.
 
-    ``report`` is the result of describe_gpus().
+    It also has the problems of ``report``, which is the result of describe_gpus(). Those about a driver that is not
+    loaded get what the kernel and modinfo say about its module.
     """
-    is_loaded = report["source"] is not None
-    codes = {problem["code"] for problem in report["problems"]}
-    if not host.live or not (is_loaded or codes & set(procfs.WITHOUT_DRIVER)):
-        return {"kernel": None, "services": None}
+    is_loaded, problems = report["source"] is not None, report["problems"]
+    lacks_driver = [problem for problem in problems if problem["code"] in procfs.WITHOUT_DRIVER]
+    if not host.live or not (is_loaded or lacks_driver):
+        return {"kernel": None, "services": None, "problems": problems}
+    found = kernel.describe_kernel(host)
+    if is_loaded:
+        return {"kernel": found, "services": services.describe_services(host, run), "problems": problems}
+    facts = list(kernel.unloaded_module(host, run, found))
+    explained = [{**problem, "message": " ".join([problem["message"], *facts])} for problem in lacks_driver]
     return {
-        "kernel": kernel.describe_kernel(host, run, is_loaded),
-        "services": services.describe_services(host, run) if is_loaded else None,
+        "kernel": found,
+        "services": None,
+        "problems": [*explained, *(problem for problem in problems if problem not in lacks_driver)],
     }
 
 
@@ -282,7 +288,7 @@ def _from_nvml(gpu: nvml.NvmlGpu) -> ScannedGpu:
     message = f"NVML reports the invalid PCI address {bus!r}."
     problems = () if ":" in bus else (errors.Problem("gpu-address-invalid", message, procfs.CHECK_LOG),)
     profiles = tuple(mig.profile for mig in gpu.migs)
-    return ScannedGpu(found, problems, gpu.mig, profiles, gpu.persistent, gpu.vgpu, gpu.licensed)
+    return ScannedGpu(found, problems, gpu.mig, profiles, gpu.vgpu, gpu.licensed)
 
 
 # -- report ------------------------------------------------------------------------------------------------------------
@@ -329,7 +335,6 @@ def _describe_device(
         "model": gpu.name or None,
         "mig_enabled": scanned.mig_enabled,
         "mig_devices": mig_devices,
-        "persistence_mode": scanned.persistent,
         "vgpu": None if scanned.vgpu is None else {"product": scanned.vgpu or None, "licensed": scanned.licensed},
         "healthy": not problems,
         "reasons": errors.as_dicts(problems),

@@ -76,10 +76,10 @@ class NvmlGpu(t.NamedTuple):
     ``number`` is its index. ``bus`` is the address in NVML's own form. ``coherent`` says that the GPU uses the page
     tables of the host's processor (ATS); it is None if NVML returns an error. ``arch`` is its compute capability, such
     as 9.0, and ``brand`` its brand as requirements of images name it; both are empty if they are unknown.
-    ``persistent`` is whether persistence mode is on, None if NVML does not report it. ``vgpu`` is None, or for the vGPU
-    of a virtual machine the name of the product that it needs a license for, which may be empty. ``licensed`` is
-    whether it has that license, None if NVML does not report it. With a ``failure``, ``advice`` says what to do, the
-    other values are those known before it, and ``unsupported`` is whether NVML does not support the call.
+    ``vgpu`` is None, or for the vGPU of a virtual machine the name of the product that it needs a license for, which
+    may be empty. ``licensed`` is whether it has that license, None if NVML does not report it. With a ``failure``,
+    ``advice`` says what to do, the other values are those known before it, and ``unsupported`` is whether NVML does not
+    support the call.
     """
 
     number: int
@@ -94,7 +94,6 @@ class NvmlGpu(t.NamedTuple):
     coherent: bool | None = False
     arch: str = ""
     brand: str = ""
-    persistent: bool | None = None
     vgpu: str | None = None
     licensed: bool | None = None
     unsupported: bool = False
@@ -311,7 +310,7 @@ def _gpu(nvml: nvml_library.Nvml, index: int, skipped: t.Collection[str]) -> Nvm
         gpu = gpu._replace(bus=nvml.bus(handle))
         gpu = gpu._replace(uuid=nvml.text("nvmlDeviceGetUUID", handle))
         gpu = gpu._replace(minor=nvml.number("nvmlDeviceGetMinorNumber", handle))
-        gpu = gpu._replace(coherent=nvml.coherent(handle), persistent=nvml.persistent(handle))
+        gpu = gpu._replace(coherent=nvml.coherent(handle))
         gpu = gpu._replace(arch=nvml.arch(handle), brand=nvml.brand(handle))
         if nvml.is_vgpu(handle):
             product, licensed = nvml.license(handle)

@@ -23,7 +23,7 @@ NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INVALID_ARGUMENT, MISMATCH = 3, 4, 6, 2
 # 3_SLICE_GFX.
 _GRAPHICS = (0xA, 0xB, 0xC, 0x11)
 
-_ADDRESSING, _PERSISTENCE = "nvmlDeviceGetAddressingMode", "nvmlDeviceGetPersistenceMode"
+_ADDRESSING = "nvmlDeviceGetAddressingMode"
 # NVML_DEVICE_ADDRESSING_MODE_ATS
 _ATS = 2
 _CUDA, _ARCH = "nvmlSystemGetCudaDriverVersion_v2", "nvmlDeviceGetCudaComputeCapability"
@@ -35,7 +35,7 @@ _VGPU = 2
 # feature has its code and state, two texts, whether it is enabled, and the end of the license (16 bytes).
 _FEATURES, _FEATURE, _MAX_FEATURES = struct.Struct("=iI"), struct.Struct("=iI128s128sI16x"), 3
 # Older drivers lack the first of these functions, and nothing but a report needs the others.
-_OPTIONAL = (_ADDRESSING, _CUDA, _ARCH, _BRAND, _PERSISTENCE, _VIRTUALIZATION, _LICENSE)
+_OPTIONAL = (_ADDRESSING, _CUDA, _ARCH, _BRAND, _VIRTUALIZATION, _LICENSE)
 # nvmlBrandType_t as nvidia-container-cli names it in requirements of images (src/driver.c of libnvidia-container).
 _BRANDS = {1: "Quadro", 2: "Tesla", 3: "NVS", 4: "GRID", 5: "GeForce", 6: "TITAN"}
 
@@ -179,11 +179,6 @@ class Nvml:
         """Return the brand of a GPU. nvidia-container-cli calls all newer brands Unknown."""
         (number,) = self._optional(_BRAND, 1, gpu)
         return "" if number < 0 else _BRANDS.get(number, "Unknown")
-
-    def persistent(self, gpu: ctypes.c_void_p) -> bool | None:
-        """Return whether persistence mode is on, which nvidia-persistenced also switches on; None if it is unknown."""
-        (mode,) = self._optional(_PERSISTENCE, 1, gpu)
-        return None if mode < 0 else mode == 1
 
     def is_vgpu(self, gpu: ctypes.c_void_p) -> bool:
         """Return whether the GPU is a vGPU inside a virtual machine."""

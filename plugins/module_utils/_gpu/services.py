@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Report the services of the driver that connect GPUs: the fabric manager of NVSwitches, and IMEX.
+"""Report the service of the driver that connects GPUs: the fabric manager of NVSwitches.
 
-A host without NVSwitches and without an enabled IMEX service costs three reads of directories and no command.
+A host without NVSwitches costs two reads of directories and no command.
 """
 
 from __future__ import annotations
@@ -23,22 +23,15 @@ if t.TYPE_CHECKING:
 # open-gpu-kernel-modules 595.45.04). It drives bridges of NVIDIA with the PCI class 0x068000 (linux_nvswitch.c there).
 _SWITCHES = "/proc/driver/nvidia-nvswitch/devices"
 _SWITCH_NODES = "/dev/nvidia-nvswitch[0-9]*"
-# The programs of the packages nvidia-fabricmanager and nvidia-imex, and the names of their processes, which the kernel
-# cuts after 15 characters (TASK_COMM_LEN).
-_FABRIC_MANAGER, _IMEX = "nv-fabricmanager", "nvidia-imex"
+# The program of the package nvidia-fabricmanager, and the name of its process, which the kernel cuts after 15
+# characters (TASK_COMM_LEN).
+_FABRIC_MANAGER, _PROCESS = "nv-fabricmanager", "nv-fabricmanage"
 FABRIC_MANAGER_UNIT = "nvidia-fabricmanager.service"
-_COMM_BYTES = 15
 # A kernel thread that only the first PID namespace has. In another one, such as that of an LXC container, the driver
 # shows the NVSwitches of the host, but its processes are not visible.
 _KERNEL_THREAD = "kthreadd"
-# The fabric manager prints "Fabric Manager version is : 580.159.03", and IMEX "IMEX version is: 580.105.08".
+# The fabric manager prints "Fabric Manager version is : 580.159.03".
 _VERSION = re.compile(r"version is\s*:\s*([0-9]+(?:\.[0-9]+)+)")
-# The service of IMEX is not used where pods run IMEX (NVIDIA's DRA driver for GPUs), so a service that is not enabled,
-# or has no nodes, is no problem. Paths and settings: NVIDIA IMEX Service for NVLink Networks, "Getting Started".
-_IMEX_ENABLED = "/etc/systemd/system/*.wants/nvidia-imex.service"
-_IMEX_NODES = "/etc/nvidia-imex/nodes_config.cfg"
-# kernel-open/nvidia/nv-caps-imex.c
-_CHANNELS = "/dev/nvidia-caps-imex-channels"
 
 
 def describe_services(host: hostfs.HostFS, run: core_plan.Runner) -> dict[str, t.Any]:
@@ -47,12 +40,7 @@ def describe_services(host: hostfs.HostFS, run: core_plan.Runner) -> dict[str, t
     A service is None if the host does not need it.
     """
     switches = len(host.readable_entries(_SWITCHES)) or len(host.glob(_SWITCH_NODES))
-    needs_imex = bool(host.glob(_IMEX_ENABLED)) and _has_nodes(host)
-    names = _process_names(host) if switches or needs_imex else None
-    return {
-        "fabric_manager": {"switches": switches, **_service(host, run, _FABRIC_MANAGER, names)} if switches else None,
-        "imex": {"channels": _count_channels(host), **_service(host, run, _IMEX, names)} if needs_imex else None,
-    }
+    return {"fabric_manager": {"switches": switches, **_fabric_manager(host, run)} if switches else None}
 
 
 def fabric_manager_problem(service: t.Mapping[str, t.Any], driver: str) -> errors.Problem | None:
@@ -86,18 +74,16 @@ def fabric_manager_problem(service: t.Mapping[str, t.Any], driver: str) -> error
     return errors.Problem("fabric-manager-stopped", message, advice)
 
 
-def _service(
-    host: hostfs.HostFS, run: core_plan.Runner, program: str, process_names: t.Mapping[str, str] | None
-) -> dict[str, t.Any]:
-    path = host.find_executable([program])
-    pids = [pid for pid, name in (process_names or {}).items() if name == program[:_COMM_BYTES]]
+def _fabric_manager(host: hostfs.HostFS, run: core_plan.Runner) -> dict[str, t.Any]:
+    path, names = host.find_executable([_FABRIC_MANAGER]), _process_names(host)
+    pids = [pid for pid, name in (names or {}).items() if name == _PROCESS]
     version = None
     # A container has a program of its own, whose version may differ from that of the host.
     if path is not None and not any(_in_container(host, pid) for pid in pids):
         status, output, error = run(host.argv([path, "--version"]))
         found = _VERSION.search(output + error) if status == 0 else None
         version = found.group(1) if found else None
-    return {"program": path, "version": version, "running": None if process_names is None else bool(pids)}
+    return {"program": path, "version": version, "running": None if names is None else bool(pids)}
 
 
 def _process_names(host: hostfs.HostFS) -> dict[str, str] | None:
@@ -115,12 +101,3 @@ def _in_container(host: hostfs.HostFS, pid: str) -> bool:
     lines = host.read_text(f"/proc/{pid}/status").splitlines()
     # The numbers of the process in all nested namespaces (proc_pid_status(5)).
     return any(line.startswith("NSpid:") and len(line.split()) > 2 for line in lines)
-
-
-def _has_nodes(host: hostfs.HostFS) -> bool:
-    lines = host.read_text(_IMEX_NODES).splitlines()
-    return any(line.strip() and not line.strip().startswith("#") for line in lines)
-
-
-def _count_channels(host: hostfs.HostFS) -> int:
-    return sum(name.startswith("channel") for name in host.readable_entries(_CHANNELS))

@@ -13,9 +13,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.audit_reports import
     BARE,
     CVE,
     DOCKER_29,
-    KERNEL,
     MIG,
-    NEWER,
     NO_CDI,
     NO_TOOLKIT,
     NODE,
@@ -51,13 +49,6 @@ ONE_CAUSE: list[tuple[dict[str, t.Any], list[str], str]] = [
      ["gpu-without-driver"], "gpus-not-configured (host)."),
     # Without it, and for an engine that registers runtimes, the driver is only one of two causes.
     ({"engines": [BARE], **UNDESCRIBED}, ["gpu-without-driver", "gpus-not-configured"], ""),
-    # The kernel refuses the module.
-    ({"gpus": {"problems": [problem("gpu-without-driver")], "kernel": {**KERNEL, "signed": False}},
-      "toolkit__gpu": NO_DRIVER, "cdi__files": [spec(stale=True, reasons=[problem("path-missing")])]},
-     ["driver-module-unsigned"], f"cdi-stale ({SPEC}); gpu-without-driver (driver)."),
-    ({"gpus": {"problems": [problem("gpu-driven-by-nouveau")],
-               "kernel": {**KERNEL, "module": None, "other_releases": [NEWER]}}, "toolkit__gpu": NO_DRIVER},
-     ["driver-module-not-built"], "gpu-driven-by-nouveau (driver)."),
     # Another GPU has its driver, so the specification has another cause.
     ({"gpus__problems": [problem("gpu-without-driver")], "cdi__files": [spec(stale=True)]},
      ["cdi-stale", "gpu-without-driver"], ""),

@@ -9,7 +9,6 @@
  *   mig GPU INDEX UUID GI CI PROFILE                 PROFILE: as nvml.h numbers them
  *   addressing GPU MODE                              0 none, 1 HMM, 2 ATS; without such a line it is not supported
  *   kind CUDA MAJOR MINOR BRAND                      of all GPUs, as NVML numbers them; without it, not supported
- *   persistence GPU MODE                             0 off, 1 on; without such a line it is not supported
  *   vgpu GPU MODE SUPPORTED STATE ENABLED PRODUCT    MODE: 2 is a vGPU; STATE: of its license; without it, not supported
  *   fail FUNCTION GPU CODE                           GPU: -1 for every call
  *   do FUNCTION crash | exit | hang | print | make | write
@@ -38,7 +37,7 @@ static struct rule rules[MOST];
 static unsigned gpu_count, mig_count, rule_count, told_count;
 static char version[96];
 static int initialised;
-static int addressing[MOST], persistence[MOST];
+static int addressing[MOST];
 static struct vgpu { int mode, supported; unsigned state, enabled; char product[128]; } vgpus[MOST];
 static int cuda, major, minor, brand;
 
@@ -55,7 +54,6 @@ static void load(void)
     cuda = major = minor = brand = 0;
     told_count = ~0u;
     memset(addressing, -1, sizeof addressing);
-    memset(persistence, -1, sizeof persistence);
     memset(vgpus, -1, sizeof vgpus);
     dladdr((void *)load, &self);
     snprintf(path, sizeof path, "%s", self.dli_fname);
@@ -76,8 +74,6 @@ static void load(void)
             continue;
         if (sscanf(line, "addressing %d %d", &number, &mode) == 2)
             addressing[number % MOST] = mode;
-        else if (sscanf(line, "persistence %d %d", &number, &mode) == 2)
-            persistence[number % MOST] = mode;
         else if (sscanf(line, "vgpu %d %d %d %u %u %127[^\n]", &number, &vgpu.mode, &vgpu.supported, &vgpu.state,
                         &vgpu.enabled, vgpu.product) == 6)
             vgpus[number % MOST] = vgpu;
@@ -286,17 +282,6 @@ int nvmlDeviceGetAddressingMode(void *handle, struct addressing *found)
     if (addressing[as_gpu(handle) - gpus] < 0)
         return NOT_SUPPORTED;
     found->value = (unsigned)addressing[as_gpu(handle) - gpus];
-    return SUCCESS;
-}
-
-int nvmlDeviceGetPersistenceMode(void *handle, unsigned *mode)
-{
-    AS_WANTED(handle, -2);
-    if (!as_gpu(handle))
-        return INVALID_ARGUMENT;
-    if (persistence[as_gpu(handle) - gpus] < 0)
-        return NOT_SUPPORTED;
-    *mode = (unsigned)persistence[as_gpu(handle) - gpus];
     return SUCCESS;
 }
 

@@ -73,7 +73,6 @@ def expected_gpu(gpu: FakeGpu, index: int | None, **changes: t.Any) -> dict[str,
         "model": NAME,
         "mig_enabled": False,
         "mig_devices": [],
-        "persistence_mode": None,
         "vgpu": None,
         "healthy": True,
         "reasons": [],
@@ -490,11 +489,6 @@ def test_vgpu(make_host: t.Callable[..., GpuHost]) -> None:
     ]
 
 
-def test_persistence_mode(make_host: t.Callable[..., GpuHost]) -> None:
-    found = make_host([FIRST, SECOND], "persistence 0 0", "persistence 1 1")
-    assert [device["persistence_mode"] for device in found.report()["devices"]] == [False, True]
-
-
 # -- hostile hosts -----------------------------------------------------------------------------------------------------
 
 TEXTS = st.one_of(
@@ -554,7 +548,7 @@ def test_unexpected_error_becomes_a_problem(tmp_path: Path, monkeypatch: pytest.
 
 def driver_report(found: GpuHost) -> dict[str, t.Any]:
     def run(argv: list[str]) -> tuple[int, str, str]:
-        # modinfo would inspect the module, but a loaded module was accepted by the kernel.
+        # A loaded module was accepted by the kernel.
         assert "modinfo" not in argv
         return (127, "", "")
 
@@ -564,10 +558,9 @@ def driver_report(found: GpuHost) -> dict[str, t.Any]:
 def test_kernel_and_services_of_a_loaded_driver(make_host: t.Callable[..., GpuHost]) -> None:
     found = make_host([FIRST])
     kernel = {"proc/sys/kernel/osrelease": "6.8", "lib/modules/6.8/modules.dep": "nvidia.ko.zst:"}
-    write(found.root, {**kernel, "sys/module/module/parameters/sig_enforce": "Y"})
-    write(found.root, {"proc/driver/nvidia-nvswitch/devices/0000:05:00.0/information": ""})
+    write(found.root, {**kernel, "proc/driver/nvidia-nvswitch/devices/0000:05:00.0/information": ""})
     report = driver_report(found)
-    assert (report["kernel"]["module"], report["kernel"]["signed"]) == ("/lib/modules/6.8/nvidia.ko.zst", None)
+    assert report["kernel"]["module"] == "/lib/modules/6.8/nvidia.ko.zst"
     assert report["services"]["fabric_manager"]["switches"] == 1
 
 
@@ -575,14 +568,16 @@ def test_kernel_without_a_loaded_driver(tmp_path: Path) -> None:
     folder = "sys/bus/pci/devices/0000:0f:00.0"
     kernel = {"proc/sys/kernel/osrelease": "6.8", "lib/modules/6.8/modules.dep": "nvidia.ko:"}
     write(tmp_path, {f"{folder}/vendor": NVIDIA, f"{folder}/class": DISPLAY, **kernel})
-    write(tmp_path, {"lib/modules/6.8/nvidia.ko": "", "sys/module/module/parameters/sig_enforce": "Y"})
     host = HostFS(str(tmp_path))
-    report = describe_driver(host, lambda _argv: (127, "", ""), describe_gpus(host))
-    assert (report["kernel"]["signed"], report["services"]) == (False, None)
+    report = describe_driver(host, lambda _argv: (1, "", "ERROR: x"), describe_gpus(host))
+    assert (report["kernel"]["module"], report["services"]) == ("/lib/modules/6.8/nvidia.ko", None)
+    (problem,) = report["problems"]
+    assert problem["code"] == "gpu-without-driver"
+    assert problem["message"].endswith("0000:0f:00.0 (no driver). modinfo /lib/modules/6.8/nvidia.ko fails: ERROR: x.")
 
 
 def test_no_kernel_without_a_gpu_or_in_an_offline_tree(make_host: t.Callable[..., GpuHost], tmp_path: Path) -> None:
-    nothing = {"kernel": None, "services": None}
+    nothing: dict[str, t.Any] = {"kernel": None, "services": None, "problems": []}
     host = HostFS(str(tmp_path / "empty"))
     assert describe_driver(host, lambda _argv: (127, "", ""), describe_gpus(host)) == nothing
     assert driver_report(make_host([FIRST], live=False, nvml=False)) == nothing

@@ -215,20 +215,6 @@ def test_coherence(tmp_path: Path, library: Path, rules: list[str], coherent: li
 
 
 @pytest.mark.parametrize(
-    ("rules", "persistent"),
-    [
-        ([], [None, None]),
-        (["persistence 0 0", "persistence 1 1"], [False, True]),
-        (["persistence 0 1", "fail nvmlDeviceGetPersistenceMode 0 999"], [None, None]),
-    ],
-)
-def test_persistence_mode(tmp_path: Path, library: Path, rules: list[str], persistent: list[bool | None]) -> None:
-    found = query_gpus(tmp_path, library, [PLAIN, WITH_MIG], *rules)
-    assert [gpu.persistent for gpu in found.gpus] == persistent
-    assert not any(gpu.failure for gpu in found.gpus)
-
-
-@pytest.mark.parametrize(
     ("rules", "vgpu", "licensed"),
     [
         ([], None, None),

@@ -16,13 +16,8 @@ if t.TYPE_CHECKING:
     from pathlib import Path
 
 SWITCHES = "proc/driver/nvidia-nvswitch/devices"
-FABRIC_MANAGER, IMEX = "/usr/bin/nv-fabricmanager", "/usr/bin/nvidia-imex"
-ENABLED = "etc/systemd/system/multi-user.target.wants/nvidia-imex.service"
-NODES = {"etc/nvidia-imex/nodes_config.cfg": "# nodes\n10.0.0.1\n"}
-OUTPUTS = {
-    FABRIC_MANAGER: (0, "\n\tFabric Manager version is : 580.95.05\n", ""),
-    IMEX: (0, "IMEX version is: 580.82.07\n", ""),
-}
+FABRIC_MANAGER = "/usr/bin/nv-fabricmanager"
+OUTPUTS = {FABRIC_MANAGER: (0, "\n\tFabric Manager version is : 580.95.05\n", "")}
 
 
 class Host(t.NamedTuple):
@@ -53,23 +48,17 @@ def switches(count: int) -> dict[str, str]:
 
 
 def test_a_host_that_needs_no_service(host: Host) -> None:
-    # IMEX may be installed and not used, or enabled without nodes.
-    found = host.report(FABRIC_MANAGER, IMEX, **{ENABLED: "", "etc/nvidia-imex/nodes_config.cfg": " \n# 10.0.0.1\n"})
-    assert found == {"fabric_manager": None, "imex": None}
-    assert host.report(**NODES)["imex"] is not None
-    (host.root / ENABLED).unlink()
-    host.commands.clear()
-    assert host.report() == {"fabric_manager": None, "imex": None}
+    assert host.report(FABRIC_MANAGER) == {"fabric_manager": None}
     assert host.commands == []
 
 
 def test_fabric_manager(host: Host) -> None:
     missing = {"switches": 6, "program": None, "version": None, "running": False}
-    assert host.report(**switches(6)) == {"fabric_manager": missing, "imex": None}
+    assert host.report(**switches(6)) == {"fabric_manager": missing}
     stopped = {**missing, "program": FABRIC_MANAGER, "version": "580.95.05"}
     assert host.report(FABRIC_MANAGER)["fabric_manager"] == stopped
     # The kernel cuts the name of a process. One that has ended has no name.
-    running = host.report(**{"proc/7/comm": "nv-fabricmanage\n", "proc/8/x": "", "proc/x/comm": "nvidia-imex\n"})
+    running = host.report(**{"proc/7/comm": "nv-fabricmanage\n", "proc/8/x": "", "proc/x/comm": "x\n"})
     assert running["fabric_manager"] == {**stopped, "running": True}
     assert host.commands == [[FABRIC_MANAGER, "--version"]] * 2
 
@@ -86,23 +75,13 @@ def test_fabric_manager_in_a_container(host: Host) -> None:
 
 def test_processes_of_the_host_are_not_visible(host: Host) -> None:
     # A container has /proc/driver of the host, but another PID namespace.
-    container = {"proc/2/comm": "systemd-journal\n", **NODES, ENABLED: "", **switches(6)}
-    found = host.report(**container)
-    assert (found["fabric_manager"]["running"], found["imex"]["running"]) == (None, None)
+    container = {"proc/2/comm": "systemd-journal\n", **switches(6)}
+    assert host.report(**container)["fabric_manager"]["running"] is None
 
 
 def test_switches_that_only_have_nodes(host: Host) -> None:
     write(host.root, {"dev/nvidia-nvswitchctl": "", "dev/nvidia-nvswitch0": "", "dev/nvidia-nvswitch1": ""})
     assert host.report()["fabric_manager"]["switches"] == 2
-
-
-def test_imex(host: Host) -> None:
-    found = host.report(IMEX, **{ENABLED: "", **NODES})
-    stopped = {"channels": 0, "program": IMEX, "version": "580.82.07", "running": False}
-    assert found == {"fabric_manager": None, "imex": stopped}
-    channel = "dev/nvidia-caps-imex-channels/channel0"
-    found = host.report(**{"proc/9/comm": "nvidia-imex\n", channel: "", "dev/nvidia-caps-imex-channels/x": ""})
-    assert found["imex"] == {**stopped, "running": True, "channels": 1}
 
 
 @pytest.mark.parametrize(
