@@ -74,12 +74,10 @@ class NvmlGpu(t.NamedTuple):
     """A GPU as NVML reports it.
 
     ``number`` is its index. ``bus`` is the address in NVML's own form. ``coherent`` says that the GPU uses the page
-    tables of the host's processor (ATS); it is None if NVML returns an error. ``arch`` is its compute capability, such
-    as 9.0, and ``brand`` its brand as requirements of images name it; both are empty if they are unknown.
-    ``vgpu`` is None, or for the vGPU of a virtual machine the name of the product that it needs a license for, which
-    may be empty. ``licensed`` is whether it has that license, None if NVML does not report it. With a ``failure``,
-    ``advice`` says what to do, the other values are those known before it, and ``unsupported`` is whether NVML does not
-    support the call.
+    tables of the host's processor (ATS); it is None if NVML returns an error. ``vgpu`` is None, or for the vGPU of a
+    virtual machine the name of the product that it needs a license for, which may be empty. ``licensed`` is whether it
+    has that license, None if NVML does not report it. With a ``failure``, ``advice`` says what to do, the other values
+    are those known before it, and ``unsupported`` is whether NVML does not support the call.
     """
 
     number: int
@@ -92,22 +90,16 @@ class NvmlGpu(t.NamedTuple):
     failure: str = ""
     advice: str = ""
     coherent: bool | None = False
-    arch: str = ""
-    brand: str = ""
     vgpu: str | None = None
     licensed: bool | None = None
     unsupported: bool = False
 
 
 class NvmlResult(t.NamedTuple):
-    """What NVML reports: the driver's version, all GPUs in NVML's order, and the driver's CUDA version.
-
-    ``cuda`` is empty if it is unknown.
-    """
+    """What NVML reports: the driver's version, and all GPUs in NVML's order."""
 
     version: str
     gpus: tuple[NvmlGpu, ...]
-    cuda: str = ""
 
 
 def query(
@@ -142,7 +134,7 @@ def _decode(text: bytes, library: str) -> NvmlResult:
         gpus = (NvmlGpu(*gpu) for gpu in result["gpus"])
         # JSON has turned the tuples into lists.
         with_migs = tuple(gpu._replace(migs=tuple(NvmlMig(*mig) for mig in gpu.migs)) for gpu in gpus)
-        return NvmlResult(result["version"], with_migs, result["cuda"])
+        return NvmlResult(result["version"], with_migs)
     except (KeyError, TypeError, ValueError) as error:
         problem = f"NVML ({library}) returned an invalid result."
         raise errors.with_advice(errors.HostError, problem, nvml_library.REBOOT) from error
@@ -289,7 +281,7 @@ def _query(
         return {"unusable": " ".join(str(error).split())}
     try:
         nvml.call("nvmlInit_v2")
-        version, cuda = nvml.text("nvmlSystemGetDriverVersion"), nvml.cuda()
+        version = nvml.text("nvmlSystemGetDriverVersion")
         count = nvml.number("nvmlDeviceGetCount_v2")
         if count > _MAX_GPUS:
             return {"error": f"it reports {count} GPUs, more than a machine can have.", "advice": nvml_library.REBOOT}
@@ -297,7 +289,7 @@ def _query(
         nvml.call("nvmlShutdown")
     except nvml_library.ReturnedError as error:
         return {"error": error.message, "advice": error.advice, "code": error.code}
-    return {"version": version, "gpus": gpus, "cuda": cuda}
+    return {"version": version, "gpus": gpus}
 
 
 def _gpu(nvml: nvml_library.Nvml, index: int, skipped: t.Collection[str]) -> NvmlGpu:
@@ -311,7 +303,6 @@ def _gpu(nvml: nvml_library.Nvml, index: int, skipped: t.Collection[str]) -> Nvm
         gpu = gpu._replace(uuid=nvml.text("nvmlDeviceGetUUID", handle))
         gpu = gpu._replace(minor=nvml.number("nvmlDeviceGetMinorNumber", handle))
         gpu = gpu._replace(coherent=nvml.coherent(handle))
-        gpu = gpu._replace(arch=nvml.arch(handle), brand=nvml.brand(handle))
         if nvml.is_vgpu(handle):
             product, licensed = nvml.license(handle)
             gpu = gpu._replace(vgpu=product, licensed=licensed)

@@ -26,8 +26,7 @@ _GRAPHICS = (0xA, 0xB, 0xC, 0x11)
 _ADDRESSING = "nvmlDeviceGetAddressingMode"
 # NVML_DEVICE_ADDRESSING_MODE_ATS
 _ATS = 2
-_CUDA, _ARCH = "nvmlSystemGetCudaDriverVersion_v2", "nvmlDeviceGetCudaComputeCapability"
-_BRAND, _VIRTUALIZATION = "nvmlDeviceGetBrand", "nvmlDeviceGetVirtualizationMode"
+_VIRTUALIZATION = "nvmlDeviceGetVirtualizationMode"
 _LICENSE = "nvmlDeviceGetGridLicensableFeatures_v4"
 # NVML_GPU_VIRTUALIZATION_MODE_VGPU: a vGPU inside a virtual machine
 _VGPU = 2
@@ -35,9 +34,7 @@ _VGPU = 2
 # feature has its code and state, two texts, whether it is enabled, and the end of the license (16 bytes).
 _FEATURES, _FEATURE, _MAX_FEATURES = struct.Struct("=iI"), struct.Struct("=iI128s128sI16x"), 3
 # Older drivers lack the first of these functions, and nothing but a report needs the others.
-_OPTIONAL = (_ADDRESSING, _CUDA, _ARCH, _BRAND, _VIRTUALIZATION, _LICENSE)
-# nvmlBrandType_t as nvidia-container-cli names it in requirements of images (src/driver.c of libnvidia-container).
-_BRANDS = {1: "Quadro", 2: "Tesla", 3: "NVS", 4: "GRID", 5: "GeForce", 6: "TITAN"}
+_OPTIONAL = (_ADDRESSING, _VIRTUALIZATION, _LICENSE)
 
 REBOOT = "Check the kernel's log for NVRM and Xid. A restart of the host usually helps."
 NO_MEMORY = "Free memory on the host, or end other processes."
@@ -165,25 +162,10 @@ class Nvml:
             return False if error.code == NOT_SUPPORTED else None
         return bool(mode[1] == _ATS)
 
-    def cuda(self) -> str:
-        """Return the CUDA version of the driver, such as 12.4."""
-        (number,) = self._optional(_CUDA, 1)
-        return f"{number // 1000}.{number % 1000 // 10}" if number > 0 else ""
-
-    def arch(self, gpu: ctypes.c_void_p) -> str:
-        """Return the compute capability of a GPU, such as 9.0."""
-        major, minor = self._optional(_ARCH, 2, gpu)
-        return f"{major}.{minor}" if major > 0 else ""
-
-    def brand(self, gpu: ctypes.c_void_p) -> str:
-        """Return the brand of a GPU. nvidia-container-cli calls all newer brands Unknown."""
-        (number,) = self._optional(_BRAND, 1, gpu)
-        return "" if number < 0 else _BRANDS.get(number, "Unknown")
-
     def is_vgpu(self, gpu: ctypes.c_void_p) -> bool:
         """Return whether the GPU is a vGPU inside a virtual machine."""
-        (mode,) = self._optional(_VIRTUALIZATION, 1, gpu)
-        return mode == _VGPU
+        mode, ask = self._c.c_int(-1), self._functions[_VIRTUALIZATION]
+        return ask is not None and ask(gpu, self._c.byref(mode)) == 0 and mode.value == _VGPU
 
     def license(self, gpu: ctypes.c_void_p) -> tuple[str, bool | None]:
         """Return the product for which a vGPU needs a license, and whether it has one; None if that is unknown."""
@@ -200,13 +182,6 @@ class Nvml:
         _code, _state, _info, product, _enabled = enabled[0]
         name = product.split(b"\0", 1)[0].decode("utf-8", "replace")
         return name, any(state != 0 for _code, state, *_others in enabled)
-
-    def _optional(self, name: str, count: int, *handle: t.Any) -> tuple[int, ...]:
-        """Return ``count`` numbers of a function; -1 for each if NVML lacks it or returns an error."""
-        found = [self._c.c_int(-1) for _number in range(count)]
-        if self._functions[name] is None or self._functions[name](*handle, *map(self._c.byref, found)) != 0:
-            return (-1,) * count
-        return tuple(number.value for number in found)
 
     def profile(self, mig: ctypes.c_void_p) -> str:
         """Return the profile in NVML's name of a MIG device, such as "NVIDIA A100-SXM4-40GB MIG 1g.5gb"."""

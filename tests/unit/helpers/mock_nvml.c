@@ -8,7 +8,6 @@
  *   gpu UUID MINOR BUS MIG NAME                      MIG: -1 without such a mode, 0 off, 1 on; NAME may have spaces
  *   mig GPU INDEX UUID GI CI PROFILE                 PROFILE: as nvml.h numbers them
  *   addressing GPU MODE                              0 none, 1 HMM, 2 ATS; without such a line it is not supported
- *   kind CUDA MAJOR MINOR BRAND                      of all GPUs, as NVML numbers them; without it, not supported
  *   vgpu GPU MODE SUPPORTED STATE ENABLED PRODUCT    MODE: 2 is a vGPU; STATE: of its license; without it, not supported
  *   fail FUNCTION GPU CODE                           GPU: -1 for every call
  *   do FUNCTION crash | exit | hang | print | make | write
@@ -39,7 +38,6 @@ static char version[96];
 static int initialised;
 static int addressing[MOST];
 static struct vgpu { int mode, supported; unsigned state, enabled; char product[128]; } vgpus[MOST];
-static int cuda, major, minor, brand;
 
 /* GPUs call their profiles by numbers of their own: these differ from those of nvml.h, but are among them. */
 static unsigned profile_id(unsigned profile) { return profile ^ 0xA; }
@@ -51,7 +49,6 @@ static void load(void)
     FILE *file;
 
     gpu_count = mig_count = rule_count = 0;
-    cuda = major = minor = brand = 0;
     told_count = ~0u;
     memset(addressing, -1, sizeof addressing);
     memset(vgpus, -1, sizeof vgpus);
@@ -69,8 +66,6 @@ static void load(void)
         struct vgpu vgpu;
         int number, mode;
         if (sscanf(line, "driver %95s", version) == 1 || sscanf(line, "count %u", &told_count) == 1)
-            continue;
-        if (sscanf(line, "kind %d %d %d %d", &cuda, &major, &minor, &brand) == 4)
             continue;
         if (sscanf(line, "addressing %d %d", &number, &mode) == 2)
             addressing[number % MOST] = mode;
@@ -176,31 +171,6 @@ int nvmlSystemGetDriverVersion(char *buffer, unsigned size)
 {
     AS_WANTED(NULL, -2);
     return give(buffer, size, version);
-}
-
-static int number(int *place, int value)
-{
-    *place = value;
-    return cuda ? SUCCESS : NOT_SUPPORTED;
-}
-
-int nvmlSystemGetCudaDriverVersion_v2(int *version)
-{
-    AS_WANTED(NULL, -2);
-    return number(version, cuda);
-}
-
-int nvmlDeviceGetCudaComputeCapability(void *handle, int *higher, int *lower)
-{
-    AS_WANTED(handle, -2);
-    number(higher, major);
-    return number(lower, minor);
-}
-
-int nvmlDeviceGetBrand(void *handle, int *found)
-{
-    AS_WANTED(handle, -2);
-    return number(found, brand);
 }
 
 int nvmlDeviceGetCount_v2(unsigned *count)

@@ -70,27 +70,6 @@ def test_gpus_and_mig_devices(tmp_path: Path, library: Path) -> None:
     assert [type(gpu.migs) for gpu in found.gpus] == [tuple] * 3
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("kind 12040 9 0 2", ("12.4", "9.0", "Tesla")),
-        ("kind 11080 8 6 12", ("11.8", "8.6", "Unknown")),
-        # The functions return an error.
-        ("", ("", "", "")),
-        (
-            "kind 12040 9 0 2\nfail nvmlDeviceGetBrand -1 999\nfail nvmlSystemGetCudaDriverVersion_v2 -1 13",
-            ("", "9.0", ""),
-        ),
-    ],
-)
-def test_what_requirements_of_images_compare(
-    tmp_path: Path, library: Path, line: str, expected: tuple[str, str, str]
-) -> None:
-    found = query_gpus(tmp_path, library, [PLAIN], line)
-    assert (found.cuda, found.gpus[0].arch, found.gpus[0].brand) == expected
-    assert found.gpus[0].failure == ""
-
-
 def test_no_gpu_and_mig_mode_without_devices(tmp_path: Path, library: Path) -> None:
     assert query_gpus(tmp_path / "none", library, []).gpus == ()
     (gpu,) = query_gpus(tmp_path / "empty", library, [CAPABLE._replace(mig=1)]).gpus
@@ -264,7 +243,7 @@ def test_library_writes_to_descriptors(
 
 def answer_with(gpus: t.Any) -> bytes:
     """Return a result of the separate process. Only ``gpus`` can make it invalid."""
-    return json.dumps({"version": "1", "gpus": gpus, "cuda": ""}).encode()
+    return json.dumps({"version": "1", "gpus": gpus}).encode()
 
 
 def test_valid_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,8 +255,8 @@ def test_valid_result(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "answer",
-    [b"", b"{", b"\xff", b"[]", b"1", b"null", b"{}", b'{"gpus": [], "cuda": ""}', b'{"version": "1", "cuda": ""}',
-     b'{"version": "1", "gpus": []}', answer_with(1), answer_with([1]),
+    [b"", b"{", b"\xff", b"[]", b"1", b"null", b"{}", b'{"gpus": []}', b'{"version": "1"}',
+     answer_with(1), answer_with([1]),
      # One value too many for a GPU, and too few for a MIG device.
      answer_with([[*NvmlGpu(0), 0]]), answer_with([[0, "", "", 1, "", True, [[1]]]]), b"[" * 100_000],
 )  # fmt: skip
