@@ -58,13 +58,14 @@ class EngineFacts(t.NamedTuple):
 
 
 # An engine accepts the CDI versions that its copy of the CDI project's library supports. Releases 0.3 to 0.8.x of the
-# library support CDI versions up to the one of the same number, 1.0.x up to 1.0.0, and 1.1.x up to 1.1.0. An engine
-# skips the whole specification if it has a later version or an unknown field.
+# library support CDI versions up to the one of the same number, 1.0.x up to 1.0.0, and 1.1.x up to 1.1.0
+# (CurrentVersion in specs-go). An engine skips the whole specification if it has a later version or an unknown field.
 #
 # "run": that build was given specifications of all versions, with the fields that each version added, in both
-# directories. "read": the library that the release's go.mod (Docker: vendor.mod) requires, or the change that added it.
-# Between the entries an engine may accept more than the table says, never less. Distributions may build with another
-# library: Debian's packages do, and the entries below include what was run with them.
+# directories. "read": the library that the go.mod (Docker: vendor.mod) of each release requires. "First": the first
+# release with this CDI version or a later one, "last without it": the newest release of the branch before. Release
+# branches that changed the library are rows of their own. Distributions may build with another library: Debian's
+# packages do.
 #
 # The directories are the defaults. An engine's own configuration can name others (cdi-spec-dirs of Docker's
 # daemon.json, cdi_spec_dirs of containerd, CRI-O and containers.conf), which base.cdi_folders() returns. The audit

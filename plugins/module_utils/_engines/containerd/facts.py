@@ -12,16 +12,18 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import fa
 FACTS = engines_facts.EngineFacts(
     name="containerd",
     cdi_newest=(
-        # run: 1.6.20 of Debian 12 reads no specifications; read: 1.7.0 is the first with CDI, library 0.5.4
-        # (containerd #8152).
+        # read: library 0.5.4 (containerd #8152); run: 1.6.20 of Debian 12 reads no specifications. First 1.7.0, last
+        # without it 1.6.39.
         ((1, 7), "0.5.0"),
-        # read: 0.6.2 (containerd #9685).
-        ((1, 7, 13), "0.6.0"),
-        # read: 0.7.1 (containerd #10077); Debian 13 builds its 1.7.24 with 0.8.0.
+        # read: 0.6.1. First 1.7.12, last without it 1.7.11.
+        ((1, 7, 12), "0.6.0"),
+        # read: 0.7.2 (containerd #10077); Debian 13 builds its 1.7.24 with 0.8.0. First 1.7.16, last without it 1.7.15.
         ((1, 7, 16), "0.7.0"),
-        # run: 2.1.9 of Debian sid (ctr); read: 1.0.0 (containerd #11522).
-        ((2, 1), "1.0.0"),
-        # read: 1.1.0 (containerd #12664).
+        # read: 0.8.1. First 1.7.27, last without it 1.7.26. 2.0.0 has 0.8.0.
+        ((1, 7, 27), "0.8.0"),
+        # read: 1.0.0 (containerd #11522). First 2.0.5, last without it 2.0.4.
+        ((2, 0, 5), "1.0.0"),
+        # read: 1.1.0 (containerd #12664). First 2.2.1, last without it 2.2.0.
         ((2, 2, 1), "1.1.0"),
     ),
     options=engines_facts.RUNTIMES | engines_facts.TABLES | engines_facts.FILE_OPTIONS | {"use_legacy_config"},

@@ -18,9 +18,10 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import toml_plan
 
-# Before this release, an imported file must not have a higher version than the main file
-# (cmd/containerd/server/config/config.go of 2.3.4 and 2.4.0-beta.0; commit a8ed5466 on main removes the check).
-HIGHER_IMPORTS_SINCE = (2, 4)
+# From 2.3.0 to the release before this one, an imported file must not have a higher version than the main file
+# (cmd/containerd/server/config/config.go). Last with this rule 2.3.4 and 2.4.0-beta.0. The branch release/2.3 (commit
+# 1125b053f) and main (a8ed54668) lack it, without a release up to August 2026.
+HIGHER_IMPORTS_SINCE = (2, 3, 5)
 
 
 def recorded_imports(record: core_records.OriginalFile | None) -> list[str]:

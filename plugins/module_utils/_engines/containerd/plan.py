@@ -25,12 +25,12 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.container
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.containerd import runtimes as containerd_runtimes
 
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
-# containerd's RELEASES.md: the setting exists from 1.7 on and is on by default from 2.0 on. 2.4.0-beta.0 still obeys
-# false, although its removal was planned for 2.4 (internal/cri/server/container_create_linux.go).
+# enable_cdi is true by default (internal/cri/config/config_unix.go): first 2.0.0, last without it 1.7.34. 2.4.0-beta.0
+# still obeys false, although its removal was planned for 2.4 (internal/cri/server/container_create_linux.go).
 CDI_SINCE, CDI_BY_DEFAULT_SINCE = containerd_facts.FACTS.cdi_newest[0][0], (2,)
 # Before this release, an empty cdi_spec_dirs leaves CDI without any directory. Later ones use the usual directories
-# (WithSpecDirs in pkg/cdi/spec-dirs.go of the libraries in 1.7.0 to 2.3.4 and in 2.4.0-beta.0, read; 1.7.24 and 2.1.9
-# report the empty list, run).
+# (WithSpecDirs in pkg/cdi/spec-dirs.go of their CDI libraries; 1.7.24 and 2.1.9 report the empty list, run). First
+# 2.4.0-beta.0, last without it 2.3.4.
 _EMPTY_IS_USUAL_SINCE = (2, 4)
 CONFIG_MODES = ("auto", "in_place", "drop_in")
 # A type of containerd 1.x, whose options have no field BinaryName (runtime/linux/runctypes of 1.7.24).

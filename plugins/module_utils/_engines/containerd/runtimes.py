@@ -33,7 +33,8 @@ LEGACY_PROGRAM = "Runtime"
 # In lower case: another release of containerd can read a spelling that this one ignores.
 _PROGRAMS = (containerd_config.PROGRAM[-1].lower(), LEGACY_PROGRAM.lower())
 # containerd's name for the runtime that the table default_runtime defines. The table is deprecated since containerd 1.3
-# and removed in 2.0 (RELEASES.md). Until then it has precedence over default_runtime_name (pkg/cri/config of 1.7).
+# and removed in 2.0: first without it 2.0.0, last with it 1.7.34 (DefaultRuntime in pkg/cri/config/config.go). Until
+# then it has precedence over default_runtime_name.
 LEGACY_NAME = "default"
 LEGACY_REMOVED_SINCE, LEGACY_REMOVED_SINCE_FORMAT = (2,), 3
 # The runtimes whose options are inherited if the default runtime is unsuitable (same order as in nvidia-ctk).

@@ -41,7 +41,7 @@ PROGRAM = "runtime_path"
 RUNTIME_TYPE = "runtime_type"
 ANNOTATIONS = "allowed_annotations"
 
-# CRI-O's release notes: from 1.31 on, the built-in runtime is crun instead of runc.
+# The built-in runtime is crun instead of runc (pkg/config/config_linux.go). First 1.31.0, last without it 1.30.14.
 CRUN_SINCE = (1, 31)
 
 # The fields of the structs that CRI-O decodes a file into, as far as this collection uses them (RuntimeConfig and
@@ -77,11 +77,12 @@ _FIELDS = key_names.fields(
 )
 
 # Before this release, CRI-O does not start if the program of any runtime is missing. Later ones ignore such a runtime
-# unless it is the default (ValidateRuntimes in pkg/config/config.go of 1.19 to 1.24).
+# unless it is the default (ValidateRuntimes in pkg/config/config.go). First 1.21.0, last without it 1.20.9.
 IGNORES_MISSING_SINCE = (1, 21)
 
 # Before this release, a file with a default_runtime other than runc removes the runtime runc, also one that the same or
-# an earlier file defines (UpdateFromDropInFile in pkg/config/config.go of 1.18.6 to 1.25.0, measured on 1.20.9).
+# an earlier file defines (UpdateFromDropInFile in pkg/config/config.go, since 1.19.0; measured on 1.20.9). First
+# without this rule 1.25.1, last with it 1.25.0 and 1.24.6.
 KEEPS_RUNC_SINCE = (1, 25, 1)
 _RUNC = "runc"
 

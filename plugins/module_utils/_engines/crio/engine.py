@@ -195,8 +195,8 @@ class Crio(toml_plan.TomlEngine):
         }
         misplaced = _misplaced(before, after)
         if not all(map(_printed_runtimes, (before, after))):
-            # From 1.24 on, CRI-O prints no table as long as only the built-in runtimes are defined (WriteTemplate in
-            # pkg/config/template.go, measured on 1.36.3).
+            # CRI-O prints no table as long as only the built-in runtimes are defined (pkg/config/template.go, measured
+            # on 1.36.3). First 1.24.0, last without it 1.23.5.
             names.update(crio_config.builtin_runtimes(None))
 
         def is_own(path: tuple[str, ...]) -> bool:

@@ -325,9 +325,9 @@ DOCKER = Docker()
 DOCKER_SNAP = DockerSnap()
 
 
-# Before this version, its namespace hid the files in /etc/cdi and /var/run/cdi (moby #47676; release notes of 27.4.0,
-# moby #49027).
-_CDI_VISIBLE_SINCE = (27, 4)
+# The namespace of older releases hides /etc/cdi and /var/run/cdi (moby #47676, contrib/dockerd-rootless.sh). First
+# 27.4.0, last without it 27.3.1; on the branch 25.0 first 25.0.8, last without it 25.0.7. No release of 26 has it.
+_CDI_VISIBLE_SINCE, _CDI_VISIBLE_IN_25_SINCE = (27, 4), (25, 0, 8)
 
 
 class _RootlessPlanner(docker_plan.DockerPlanner):
@@ -343,12 +343,13 @@ class _RootlessPlanner(docker_plan.DockerPlanner):
             request.enable_cdi
             and version is not None
             and docker_plan.CDI_SINCE <= version < _CDI_VISIBLE_SINCE
+            and not _CDI_VISIBLE_IN_25_SINCE <= version < (26,)
             and not docker_plan.cdi_folders(self.document, unit)
         ):
             yield (
                 f"Rootless Docker {core_text.dotted(version)} cannot read the CDI specifications in /etc/cdi and"
-                " /var/run/cdi, because its mount namespace hides them before Docker 27.4 (except late builds of 25.0"
-                " and 26.1). Upgrade Docker, or copy the specification to a directory of the user and set cdi-spec-dirs"
+                " /var/run/cdi, because its mount namespace hides them before Docker 27.4 (except 25.0.8 and newer of"
+                " 25.0). Upgrade Docker, or copy the specification to a directory of the user and set cdi-spec-dirs"
                 f" in {self.context.path} to it."
             )
 

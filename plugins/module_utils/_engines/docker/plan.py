@@ -31,8 +31,9 @@ PATH, TYPE = "path", "runtimeType"
 _RUNTIME = key_names.fields(PATH, TYPE, "runtimeArgs", "options")
 # The settings of the file that this collection uses.
 _SETTINGS = (RUNTIMES, DEFAULT, FEATURES, "cdi-spec-dirs", "exec-opts", "hosts", "pidfile", "live-restore")
-# Sources: Docker's release notes. Measured: 20.10 ignores features.cdi, 26.1 has it off, 28.5 on.
+# Measured: 20.10 ignores features.cdi, 26.1 has it off, 28.5 on.
 CDI_SINCE = docker_facts.FACTS.cdi_newest[0][0]
+# On unless features.cdi is false (moby 4cecce03f6, cmd/dockerd/daemon.go). First 28.2.0, last without it 28.1.1.
 CDI_BY_DEFAULT_SINCE = (28, 2)
 
 
@@ -44,8 +45,8 @@ def is_builtin(name: str) -> bool:
 def is_accepted(name: str) -> bool:
     """Return whether dockerd accepts the runtime without configuration, even if it does not list it.
 
-    Since 23.0, it takes a name with a dot for that of a shim (moby, isPermissibleC8dRuntimeName() in
-    daemon/runtime_unix.go). An older dockerd does not start with such a default.
+    It takes a name with a dot for that of a shim (moby, IsPermissibleC8dRuntimeName() in daemon/config/config.go;
+    first 23.0.0, last without it 20.10.27). An older dockerd does not start with such a default.
     """
     return is_builtin(name) or ("." in name and "/" not in name and not name.startswith("."))
 

@@ -43,6 +43,7 @@ _ALL_FOLDERS = (
     _FOLDER,
     "/etc/containers/containers.rootful.conf.d",
 )
+# Last without it 5.8.2. Read in 6.0.0-dev of May 2026 (storage/pkg/configfile); no release of 6 was read.
 _MIXED_SINCE = (6,)
 _ADVICE = 'Make it an array of directories, such as ["/etc/cdi", "/var/run/cdi"].'
 

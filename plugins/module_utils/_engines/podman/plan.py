@@ -31,8 +31,8 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.crio impo
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines.podman import config as podman_config
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
-# The first release in which the setting cdi_spec_dirs has an effect. Earlier releases accept and ignore it (Podman's
-# release notes, podman #25717).
+# The first release in which the setting cdi_spec_dirs has an effect. Earlier releases accept and ignore it (podman
+# #25717, libpod/container_internal_common.go). First 5.5.0, last without it 5.4.2.
 CDI_DIRS_SINCE = (5, 5)
 
 

@@ -78,35 +78,61 @@ def engine_of(word: str, root: Path) -> CdiEngine:
         ("docker:24.0.9", None),
         ("docker:25", "0.6.0"),
         ("docker:25.0.0", "0.6.0"),
+        ("docker:25.0.16", "0.6.0"),
+        ("docker:25.0.17", "0.8.0"),
         ("docker:26.0.2", "0.6.0"),
-        ("docker:26.1.5", "0.7.0"),
+        ("docker:26.1.0", "0.7.0"),
+        ("docker:27.3.1", "0.7.0"),
+        ("docker:27.4.0", "0.8.0"),
+        ("docker:28.0.4", "0.8.0"),
+        ("docker:28.1.0", "1.0.0"),
         ("docker:28.5.2+dfsg4", "1.0.0"),
         ("docker:29", "1.0.0"),
+        ("docker:29.1.5", "1.0.0"),
+        ("docker:29.2.0", "1.1.0"),
         ("containerd:1.6.20~ds1", None),
         ("containerd:1.7.0", "0.5.0"),
-        ("containerd:1.7.12", "0.5.0"),
-        ("containerd:1.7.13", "0.6.0"),
+        ("containerd:1.7.11", "0.5.0"),
+        ("containerd:1.7.12", "0.6.0"),
         ("containerd:1.7.15", "0.6.0"),
         ("containerd:1.7.16", "0.7.0"),
         ("containerd:v1.7.23-k3s2", "0.7.0"),
-        ("containerd:2.0.5", "0.7.0"),
+        ("containerd:1.7.26", "0.7.0"),
+        ("containerd:1.7.27", "0.8.0"),
+        ("containerd:2.0.0", "0.8.0"),
+        ("containerd:2.0.4", "0.8.0"),
+        ("containerd:2.0.5", "1.0.0"),
         ("containerd:2.1.9", "1.0.0"),
         ("containerd:2.2.0", "1.0.0"),
         ("containerd:2.2.1", "1.1.0"),
-        ("crio:1.22.5", None),
-        ("crio:1.26.1", "0.5.0"),
+        ("crio:1.23.5", None),
+        ("crio:1.24.0", "0.3.0"),
+        ("crio:1.24.6", "0.3.0"),
+        ("crio:1.25.0", "0.5.0"),
+        ("crio:1.27.8", "0.5.0"),
+        ("crio:1.28.0", "0.6.0"),
         ("crio:1.29.13", "0.6.0"),
         ("crio:1.30", "0.7.0"),
-        ("crio:1.37.0", "1.0.0"),
+        ("crio:1.30.14", "0.7.0"),
+        ("crio:1.31.0", "0.8.0"),
+        ("crio:1.32.13", "0.8.0"),
+        ("crio:1.33.0", "1.0.0"),
+        ("crio:1.34.11", "1.0.0"),
+        ("crio:1.35.0", "1.1.0"),
+        ("crio:1.37.0", "1.1.0"),
         ("podman:3.4.4", None),
         ("podman:4.0.3", None),
-        ("podman:4.1.1", "0.3.0"),
-        ("podman:4.3.1", "0.5.0"),
+        ("podman:4.1.0", "0.4.0"),
+        ("podman:4.2.1", "0.4.0"),
+        ("podman:4.3.0", "0.5.0"),
         ("podman:4.6.2", "0.5.0"),
+        ("podman:4.7.0", "0.6.0"),
         ("podman:4.9.3", "0.6.0"),
         ("podman:4.9.4-rhel", "0.6.0"),
         ("podman:5.0.3", "0.6.0"),
         ("podman:5.1.0", "0.7.0"),
+        ("podman:5.1.2", "0.7.0"),
+        ("podman:5.2.0", "0.8.0"),
         ("podman:5.4.2", "0.8.0"),
         ("podman:5.8.6", "1.0.0"),
         ("podman:6", "1.0.0"),
@@ -197,7 +223,7 @@ def test_unknown_version(printed: str, tmp_path: Path) -> None:
     assert (engines[0].version, engines[0].newest, engines[0].reads) == (None, None, True)
     assert engines[0].folders == BOTH
     assert "because /usr/bin/podman printed no version" in engines[0].warning
-    assert "podman:5.8.0" in engines[0].warning
+    assert "podman:5.5.0" in engines[0].warning
 
 
 def test_program_fails(tmp_path: Path) -> None:
@@ -227,7 +253,7 @@ def test_rejects_unknown_engines(word: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["", "latest", "4..9", "4.9.", "-4", "4.9x", "9999999999", "4.9.3 "])
 def test_rejects_invalid_versions(version: str, tmp_path: Path) -> None:
-    with pytest.raises(NvidiaError, match=r"no valid version after the colon. Write it like podman:5\.8\.0\."):
+    with pytest.raises(NvidiaError, match=r"no valid version after the colon. Write it like podman:5\.5\.0\."):
         engines_for([f"podman:{version}"], live(tmp_path), refuse_to_run)
 
 

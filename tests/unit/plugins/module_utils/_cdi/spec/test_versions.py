@@ -41,7 +41,7 @@ def engine(name: str, version: str | None, newest: str | None, reads: bool = Tru
 
 OLD_PODMAN = engine("podman", "4.9.3", "0.6.0")
 OLDER_PODMAN = engine("podman", "4.3.1", "0.5.0")
-OLDEST_PODMAN = engine("podman", "4.1.1", "0.3.0")
+OLDEST_CRIO = engine("crio", "1.24.6", "0.3.0")
 OLD_CONTAINERD = engine("containerd", "1.7.2", "0.5.0")
 NEW_DOCKER = engine("docker", "28.5.2", "1.0.0")
 DOCKER_WITHOUT_CDI = engine("docker", "20.10.24", None, reads=False)
@@ -124,7 +124,7 @@ GROUPS_MESSAGE = "The specification has no additionalGids, because podman 4.9.3 
             [f"{GROUPS_MESSAGE} and containerd 1.7.2 supports CDI up to 0.5.0 only."],
         ),
         # The stated version may be too high or too low.
-        (document("0.3.0"), [OLDEST_PODMAN], document("0.3.0"), []),
+        (document("0.3.0"), [OLDEST_CRIO], document("0.3.0"), []),
         (document("1.1.0"), [OLD_PODMAN], document("0.3.0"), []),
         (with_groups("0.3.0"), [OLD_PODMAN], document("0.5.0", "0"), [GROUPS_MESSAGE]),
         (
@@ -160,27 +160,25 @@ def test_downgrade_spec(full: Data, engines: list[CdiEngine], expected: Data, me
 @pytest.mark.parametrize(
     ("full", "old_engine", "reason", "advice"),
     [
-        (document("0.5.0", "0"), OLDEST_PODMAN, "begins with a digit", "device_name_strategies: [type-index]"),
+        (document("0.5.0", "0"), OLDEST_CRIO, "begins with a digit", "device_name_strategies: [type-index]"),
         (
             document("0.6.0", kind="nvidia.com/gpu.all"),
             OLDER_PODMAN,
             "a dot in the class",
             "Set class to a name without a dot",
         ),
-        (document("0.5.0", node={"hostPath": "/x/nvidia0"}), OLDEST_PODMAN, "a different path of a device", "dev_root"),
+        (document("0.5.0", node={"hostPath": "/x/nvidia0"}), OLDEST_CRIO, "a different path of a device", "dev_root"),
         (document("0.7.0", intelRdt={"closID": "one"}), OLD_PODMAN, "a class of Intel RDT", "Leave out intelRdt."),
         # The error does not mention the groups, which can be left out.
-        (with_groups(), OLDEST_PODMAN, "because it has a device name that begins with a digit (devices[0].name)", ""),
+        (with_groups(), OLDEST_CRIO, "because it has a device name that begins with a digit (devices[0].name)", ""),
     ],
 )
 def test_required_fields_are_refused(full: Data, old_engine: CdiEngine, reason: str, advice: str) -> None:
     with pytest.raises(NvidiaError) as caught:
         downgrade_spec(full, [NEW_DOCKER, old_engine])
     message = str(caught.value)
-    assert message.startswith(
-        f"podman {old_engine.version} supports CDI up to {old_engine.newest} only, but the specification needs "
-    )
-    for part in (reason, advice, "newer version of podman", "for_engines"):
+    assert message.startswith(f"{old_engine} supports CDI up to {old_engine.newest} only, but the specification needs ")
+    for part in (reason, advice, f"newer version of {old_engine.name}", "for_engines"):
         assert part in message
     assert "groups" not in message
 

@@ -320,8 +320,8 @@ def test_tables_of_all_versions(main: str, later: str, cri: dict[str, t.Any], en
         ({"main": V4 + imports("a", "b"), "a": V3, "b": ""}, None),
     ],
 )
-def test_only_2_3_refuses_imports_of_a_higher_version(files: t.Any, refused_by: str | None) -> None:
-    for engine in (None, V17, V21, V24):
+def test_2_3_0_to_2_3_4_refuse_imports_of_a_higher_version(files: t.Any, refused_by: str | None) -> None:
+    for engine in (None, V17, V21, (2, 3, 5), V24):
         check_versions(read(files, engine))
     if refused_by is None:
         check_versions(read(files, V23))

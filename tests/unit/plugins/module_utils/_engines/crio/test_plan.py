@@ -638,5 +638,5 @@ def test_cdi_of_an_old_release() -> None:
     host = Host({MAIN: default("runc") + table("runc")}, version=(1, 22, 5))
     plan = host.present(enable_cdi=True)
     assert plan.state.cdi is None
-    assert any("does not support CDI, which requires CRI-O 1.23 or newer" in warning for warning in plan.warnings)
+    assert any("does not support CDI, which requires CRI-O 1.24 or newer" in warning for warning in plan.warnings)
     assert host.present(enable_cdi="auto").warnings == ()

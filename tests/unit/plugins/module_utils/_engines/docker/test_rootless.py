@@ -281,7 +281,10 @@ def test_linked_file(docker: Rootless) -> None:
     ("version", "settings", "flags", "warned"),
     [
         ("20.10.24", {}, "", False),
-        ("25.0.3", {}, "", True),
+        ("25.0.7", {}, "", True),
+        ("25.0.8", {}, "", False),
+        ("25.0.17", {}, "", False),
+        ("26.0.0", {}, "", True),
         ("26.1.5", {}, "", True),
         ("27.3.1", {}, "", True),
         ("27.4", {}, "", False),
