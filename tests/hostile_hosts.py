@@ -146,7 +146,6 @@ HOSTS = {
     "no_gpu": Host({}, answers={"nvidia_container_info": info(present=False)}),
     "no_driver": Host({"nvidia_toolkit_source": "existing"}, answers={"nvidia_container_info": info(driver=None)}),
     "refused": Host({"nvidia_toolkit_source": "existing"}, answers={"nvidia_runtime_config": FAILURE}),
-    "users": Host({}, answers={"nvidia_container_info": {**info(), "users_to_inspect": ["daemon"]}}),
     "failed": Host({}, answers={"nvidia_container_info": FAILURE}),
     "replaced": Host({"nvidia_toolkit_source": "existing"}, change="replaced"),
     "expression": Host({"nvidia_toolkit_source": "existing"}, change="expression"),

@@ -21,7 +21,6 @@ NEVER = "never"
 # The same as in plugins/modules/nvidia_audit_report.py.
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "results": {"type": "str"},
-    "results_of_users": {"type": "str"},
     "directory": {"type": "path", "default": "."},
     "json": {"type": "path", "default": "gpufleet-audit.json"},
     "html": {"type": "path", "default": "gpufleet-audit.html"},
@@ -87,7 +86,7 @@ def _results(variables: t.Mapping[str, t.Any], given: t.Mapping[str, t.Any]) -> 
     found: dict[str, object] = {}
     for host in variables["ansible_play_hosts_all"]:
         registered = report.table(variables["hostvars"].raw_get(host))
-        found[host] = report.with_users(registered.get(given["results"]), registered.get(given["results_of_users"]))
+        found[host] = registered.get(given["results"])
     return found
 
 

@@ -18,8 +18,8 @@ description:
 options:
   _terms:
     description:
-      - One of V(reused), V(of_root), V(users), V(pending), V(executed), V(verifications), V(errors), V(targets),
-        V(lines), V(toolkit), and V(without_cuda_compat).
+      - One of V(reused), V(of_root), V(pending), V(verifications), V(errors), V(targets), V(lines),
+        V(toolkit), and V(without_cuda_compat).
     type: list
     elements: str
     required: true
@@ -50,12 +50,10 @@ Found = t.Callable[[t.Mapping[str, t.Any], _role_state.RoleState], t.Sequence[t.
 _TERMS: dict[str, Found] = {
     "reused": lambda _variables, state: [True] if state.reuses_inspection() else [],
     "of_root": lambda _variables, state: [True] if state.selects.wanted.of_root else [],
-    "users": lambda _variables, state: state.users(),
     "targets": lambda _variables, state: _role_state.targets_with_gpus(state),
 }
 _WITHOUT_SETTINGS: dict[str, t.Callable[[t.Mapping[str, t.Any]], t.Sequence[t.Any]]] = {
     "pending": _role_state.pending_of,
-    "executed": _role_state.executed_of,
     "verifications": _role_state.verifications_of,
     "errors": _role_state.errors_of,
     "lines": lambda variables: [line for line, _error in lines_of(variables)],

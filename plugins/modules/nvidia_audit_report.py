@@ -36,13 +36,6 @@ options:
       - The name under which the task with M(gpufleet.nvidia.nvidia_container_info) registers its result. It is required
         unless O(prepare_only=true).
     type: str
-  results_of_users:
-    description:
-      - The name under which a loop over users registers the results of M(gpufleet.nvidia.nvidia_container_info), run as
-        each of these users, with the user as the item. The report uses only the user's own engine of each result, and
-        the findings about it.
-      - When left out, the report contains no engines of users.
-    type: str
   directory:
     description:
       - The directory of the files on the controller. It is created, with the mode 0700, if it does not exist. A

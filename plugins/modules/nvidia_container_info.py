@@ -114,17 +114,6 @@ options:
         description: The only flavor that is configured, or V(auto).
         type: str
         default: auto
-      users:
-        description:
-          - Users whose rootless Docker is configured by tasks that run as them, or only V(all) for the users whose
-            Docker runs. Root opens no file of a user, so inspect each user in RV(users_to_inspect) with a task that
-            runs as that user, with O(require_engines.user).
-        type: list
-        elements: str
-        default: []
-      user:
-        description: The user as whom the task runs. Only the rootless Docker of this user is then required.
-        type: str
       files:
         description:
           - Whether the files that the engines read must be readable and valid. With O(require_engines.options), the
@@ -236,15 +225,6 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
-users_to_inspect:
-  description:
-    - The users in O(require_engines.users) and in O(require_engines.names), whose rootless Docker only a task that runs
-      as them can inspect. Empty on a host whose engines are not configured because it has no GPU.
-  returned: with O(require_engines)
-  type: list
-  elements: str
-  version_added: 1.2.0
-  sample: [alice]
 engines:
   description:
     - One entry for each supported engine of which the host has a program, a unit, a directory of its configuration or

@@ -44,8 +44,7 @@ _KEY = secrets.token_bytes(32)
 
 def looks_ahead(action: ActionBase, variables: Values) -> bool:
     """Return whether the task is the inspection in a playbook that runs later tasks ahead."""
-    in_play = variables.get(_role_state.PLAY) in PLAYBOOKS and not _role_state.user_of(variables)
-    return in_play and _check.is_task_of(action, _ROLES[later_tasks.INSTALL])
+    return variables.get(_role_state.PLAY) in PLAYBOOKS and _check.is_task_of(action, _ROLES[later_tasks.INSTALL])
 
 
 def tasks_ahead(action: ActionBase, variables: Values) -> dict[str, dict[str, t.Any]]:
@@ -98,7 +97,7 @@ def result_for(action: ActionBase, variables: Values, module: str, options: Valu
 
     It is None if the task has not run ahead, or if an earlier task of the play has changed the host since.
     """
-    if variables.get(_role_state.PLAY) not in PLAYBOOKS or _role_state.user_of(variables):
+    if variables.get(_role_state.PLAY) not in PLAYBOOKS:
         return None
     inspection = _role_state.table(variables.get(_toolkit_plan.INFO))
     answer = _role_state.table(_role_state.table(inspection.get(later_tasks.AHEAD)).get(module))

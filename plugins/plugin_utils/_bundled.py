@@ -18,7 +18,7 @@ from ansible.plugins.action.normal import ActionModule as NormalActionModule
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import constants as core_constants
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import printable
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors, selection
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import (
     _ahead,
     _async_jobs,
@@ -28,9 +28,6 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import (
     _reports,
     _results,
     _return_values,
-    _role_state,
-    _user_answers,
-    _user_tasks,
 )
 
 
@@ -72,7 +69,6 @@ _PRINT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 # The exit status of a shell for a program that does not exist.
 _NOT_FOUND = 127
 _COLLECTION = "gpufleet.nvidia."
-_INFO = "nvidia_container_info"
 
 
 class BundledAction(_controller_action.CollectionAction, NormalActionModule):
@@ -83,7 +79,7 @@ class BundledAction(_controller_action.CollectionAction, NormalActionModule):
 
     # What the module that runs now may return, and how its warnings begin.
     _shapes: _results.Shapes = _return_values.NONE
-    _prefix = _results.OF_CONTROLLER
+    _prefix = ""
 
     def packages(self) -> Packages:
         """Return the packages for this task.
@@ -111,7 +107,6 @@ class BundledAction(_controller_action.CollectionAction, NormalActionModule):
         problem = _check.skipped_tag(self, variables)
         if problem:
             raise AnsibleActionFail(problem)
-        user = _role_state.user_of(variables)
         try:
             result = self.run_module(tmp, task_vars)
         except AnsibleAction:
@@ -125,32 +120,24 @@ class BundledAction(_controller_action.CollectionAction, NormalActionModule):
         result = self.clean(result)
         # A role that continues after an error (failed_when: false) reads the message from this key.
         result.pop("error", None)
-        if user:
-            result = self._of_user(result, user, variables)
         if result.get("failed") and self._task.failed_when:
             result["error"] = str(result.get("msg", "The module failed without a message."))
         elif result.get("failed") and not self._task.ignore_errors:
             result["msg"] = self._with_state_of_host(str(result.get("msg", "")), variables)
-        # A user may have chosen the interpreter, so it is not used for other tasks.
-        if self._discovered_interpreter_key and not user:
+        if self._discovered_interpreter_key:
             path = printable.line(str(self._discovered_interpreter))
             result["ansible_facts"] = {self._discovered_interpreter_key: path}
         return result
 
-    def _of_user(self, result: dict[str, t.Any], user: str, variables: dict[str, t.Any]) -> dict[str, t.Any]:
-        """Return the result of a task for a named user, which never fails the host before other engines are done."""
-        if not result.get("failed"):
-            return result
-        message = str(result.get("msg", ""))
-        if self._module_name(None) == _INFO:
-            return {"changed": False, "engines": [], "findings": [], _role_state.PROBLEM: message}
-        warning = f"{variables.get('inventory_hostname')}: {selection.target_of(user)}: {message}"
-        return {**result, "warnings": [*(result.get("warnings") or ()), warning]}
-
     def _problem_with_user(self) -> str:
         """Return what to check for a task that runs as another user than root and could not be started."""
         user = self._play_context.become_user if self._play_context.become else None
-        return "" if user in (None, "root") else _user_tasks.not_started(str(user))
+        if user in (None, "root"):
+            return ""
+        return (
+            f"The module could not run as the user {user}. Check that this user exists on the host, and that Ansible"
+            " can become this user and pass it files (README of the role nvidia_runtime, Rootless Docker). "
+        )
 
     def _with_state_of_host(self, message: str, variables: dict[str, t.Any]) -> str:
         """Return the error of a task, in a role of this collection's playbooks with the last line about the host."""
@@ -209,21 +196,13 @@ class BundledAction(_controller_action.CollectionAction, NormalActionModule):
     def _execute_module(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
         """Run a module, and return its result. All results of modules pass here before anything reads or shows them."""
         variables = kwargs.get("task_vars") or {}
-        user, host = _role_state.user_of(variables), variables.get("inventory_hostname", "")
+        host = variables.get("inventory_hostname", "")
         # The other host returns the warnings of a delegated task. Ansible writes its result in the same way.
         host = f"{host} -> {self._task.delegate_to}" if self._task.delegate_to else host
-        module = self._module_name(kwargs.get("module_name"))
-        if not user:
-            self._prefix = _results.Prefix(f"{host}: ")
-            return self._rebuilt(self._execute_with_packages(*args, **kwargs))
-        self._prefix = _results.Prefix(f"{host}: {selection.target_of(user)}: ", *_user_answers.LIMITS_OF_WARNINGS)
-        seconds = _user_tasks.seconds_of(module, kwargs.get("module_args") or self._task.args)
-        result = _user_tasks.run(self, user, seconds, lambda: self.clean(self._execute_with_packages(*args, **kwargs)))
-        return self._rebuilt(_user_answers.checked(module, user, result))
-
-    def _rebuilt(self, result: dict[str, t.Any]) -> dict[str, t.Any]:
-        """Return the result of the last module again, with what Ansible has added to it."""
-        return _results.rebuilt(result, self._shapes, _results.OF_CONTROLLER)
+        self._prefix = f"{host}: "
+        result = self._execute_with_packages(*args, **kwargs)
+        # Ansible has added parts to it.
+        return _results.rebuilt(result, self._shapes)
 
     def _execute_with_packages(self, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
         # Without a name, the module of this task.

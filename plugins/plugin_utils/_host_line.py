@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Describe the state of a host in one line, from what the roles have registered. This file imports nothing of Ansible.
 
-Private to this collection. A host, or a user of it, can forge a result, so every value is checked before it is used.
+Private to this collection. A host can forge a result, so every value is checked before it is used.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import typing as t
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import printable
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import selection
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _restart_plan
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._role_state import (
-    PROBLEM,
     Variables,
+    configuration_of,
     entries_of,
     item_of,
     items,
@@ -120,28 +119,24 @@ def _not_written(variables: Variables, unit: str) -> str:
 
 
 def _engines(variables: Variables, situation: Situation) -> t.Iterator[str]:
-    results = [result for result in items(variables.get("nvidia_runtime_result")) if not result.get("skipped")]
-    engines = [engine for result in results for engine in tables(result.get("engines"))]
-    if not results and situation.interrupted:
+    result = configuration_of(variables)
+    engines = tables(result.get("engines"))
+    if not result and situation.interrupted:
         yield from (f"{_text(engine.get('target'))} not reached" for engine in _installed(variables))
-    elif results and not engines and not any(result.get("failed") for result in results):
+    elif result and not engines and not result.get("failed"):
         yield missing_engine(variables)
-    name = next((str(result["runtime_name"]) for result in results if "runtime_name" in result), "nvidia")
+    name = str(result.get("runtime_name", "nvidia"))
     work = {entry["engine_info"]["target"]: entry for entry in entries_of(variables)}
     for engine in engines:
         target = _text(engine.get("target"))
         if "error" in engine:
-            # Tasks for a user's engine do not fail the host.
-            yield f"{target}: {'not configured' if selection.is_of_user(target) else 'failed'}"
+            yield f"{target}: failed"
             continue
         entry = work.get(engine.get("target"), {})
         # After a rollback, the planned configuration is not that of the engine.
         planned = () if _rolled_back(variables, entry) else _configuration(engine, name, situation)
         parts = [*planned, *_restart(engine, entry, variables, situation)]
         yield f"{target}: {', '.join(parts)}"
-    for missing in (table(result.get("without_engine")) for result in results):
-        if missing:
-            yield f"{_text(missing.get('target'))}: {_text(missing.get('reason'))}"
 
 
 def _installed(variables: Variables) -> list[dict[str, t.Any]]:
@@ -222,27 +217,11 @@ def verified_lines(variables: Variables, nothing: str) -> list[tuple[str, str]]:
         nothing: Why no engine was verified.
     """
     lines = []
-    for result in items(variables.get("nvidia_runtime_info_of_users")):
-        if PROBLEM in result:
-            target = selection.target_of(_text(item_of(result)))
-            lines.append((f"{target}: not inspected", str(result[PROBLEM])))
     for result in items(variables.get("nvidia_runtime_verify_results")):
         target = _text(table(item_of(result)).get("target"))
         summary = _text(result.get("summary")) or "failed"
         lines.append((f"{target}: {summary}", str(result.get("error") or "")))
-    lines += [(f"{target}: not installed", "") for target in _users_without_engine(variables)]
     return lines or [(f"not verified: {nothing}", "")]
-
-
-def _users_without_engine(variables: Variables) -> t.Iterator[str]:
-    """Yield the engines of named users that the users' own tasks have not found."""
-    for result in items(variables.get("nvidia_runtime_info_of_users")):
-        if PROBLEM in result:
-            continue
-        target = selection.target_of(_text(item_of(result)))
-        found = [engine for engine in tables(result.get("engines")) if engine.get("target") == target]
-        if not any(engine.get("installed") for engine in found):
-            yield target
 
 
 def _text(value: object) -> str:

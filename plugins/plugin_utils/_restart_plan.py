@@ -114,12 +114,11 @@ class Planner:
         if options.restart_mode in ("auto", "signal"):
             self._reloadable = tuple(e["target"] for e in running if not e["service"])
 
-    def plan(self, results: t.Sequence[Result], is_first: bool = True) -> Plan:
+    def plan(self, results: t.Sequence[Result]) -> Plan:
         """Plan the restarts of the engines that a task has configured.
 
         Args:
             results: The result of each engine, as ``engines`` of nvidia_runtime_config.
-            is_first: Whether this is the task of root, which also warns about engines without a result.
 
         Returns:
             The plan. The caller gives each entry an ``id``.
@@ -130,7 +129,7 @@ class Planner:
         return Plan(
             entries=tuple(entries),
             changed=any(self._is_outdated(result) for result in configured),
-            warnings=(*(self._warnings_of_host() if is_first else ()), *self._warnings(configured)),
+            warnings=(*self._warnings_of_host(), *self._warnings(configured)),
             errors=tuple(f"{result['target']}: {result['error']}" for result in results if "error" in result),
         )
 
@@ -179,7 +178,7 @@ class Planner:
         # actions is used.
         pending = result["pending_action"]
         actions = [pending] if pending else [result["restart_action"], self._of_earlier(result, "action", NONE)]
-        # A user can forge the result, so an unknown action counts as the strongest one.
+        # A host can forge the result, so an unknown action counts as the strongest one.
         return max((str(action) if action in _ACTIONS else RESTART for action in actions), key=_ACTIONS.index)
 
     def _of_earlier(self, result: Result, name: str, default: t.Any) -> t.Any:
@@ -196,7 +195,7 @@ class Planner:
     def _entry(self, result: Result) -> Entry:
         """Return what the handlers need. They do not see variables that are set for the role only."""
         options, target = self._options, str(result["target"])
-        # The action plugin has checked the target. A user can forge the rest of a result.
+        # The action plugin has checked the target. A host can forge the rest of a result.
         engine, flavor, instance = parts_of(target)
         action = self._action(result) if self._needs_restart(result) else self._of_earlier(result, "action", NONE)
         purged = options.purge_backups and options.state == ABSENT

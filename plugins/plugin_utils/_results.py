@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Build the result of a module again from the values that it may return. This file imports nothing of Ansible.
 
-Private to this collection. A host, or a user of it, chooses what a module returns: keys that Ansible executes or passes
+Private to this collection. A host chooses what a module returns: keys that Ansible executes or passes
 on, values of other types, escape sequences for the terminal, and line breaks that forge the line of another host. So
 nothing of a result is passed on but known names, with values of their types, cleaned and limited in size.
 """
@@ -67,6 +67,8 @@ _OF_SSH = re.compile(r"(?:Shared c|C)onnection to \S+ closed\.")
 MOST_OUTPUT = 8 << 20
 # Longer messages are cut, in characters.
 _MOST_CHARACTERS = 8_000
+# More warnings are dropped.
+_MOST_WARNINGS = 50
 # What is kept of an output without a result, in characters.
 _MOST_TEXT = 20_000
 _DEEPEST = 20
@@ -74,30 +76,6 @@ _LARGEST = 1 << 63
 # Keys that Ansible takes for types or instructions of its own. No name of a host begins like this.
 _RESERVED = ("_ansible", "__ansible")
 _DROPPED: t.Any = object()
-
-
-class Prefix(t.NamedTuple):
-    """What the controller writes before each warning of a host, which may begin with the name of another host.
-
-    Ansible prints equal warnings of several hosts once, and does not say of which host a warning is.
-
-    Attributes:
-        text: Such as the name of the host, with a colon. Empty for what the controller has written itself.
-        most: More warnings are dropped.
-        characters: Longer warnings are cut.
-    """
-
-    text: str = ""
-    most: int = 50
-    characters: int = _MOST_CHARACTERS
-
-    def before(self, entry: t.Any) -> t.Any:
-        """Return a warning of the host with the prefix. Objects are those that the controller has made."""
-        return f"{self.text}{entry[: self.characters]}" if isinstance(entry, str) else entry
-
-
-# That of the warnings of the controller itself.
-OF_CONTROLLER = Prefix()
 
 
 def cause_of(result: t.Mapping[str, t.Any]) -> str:
@@ -121,7 +99,7 @@ def _lines(output: object) -> list[str]:
 # -- the output of a module --------------------------------------------------------------------------------------------
 
 
-def rebuilt_output(output: str, shapes: Shapes, prefix: Prefix) -> str:
+def rebuilt_output(output: str, shapes: Shapes, prefix: str) -> str:
     """Return the result in the output of a module, rebuilt, as JSON, before Ansible reads and prints parts of it.
 
     Args:
@@ -153,7 +131,7 @@ def _without_result(output: str) -> str:
 # -- the result of a module --------------------------------------------------------------------------------------------
 
 
-def rebuilt(result: Result, shapes: Shapes, prefix: Prefix) -> Result:
+def rebuilt(result: Result, shapes: Shapes, prefix: str = "") -> Result:
     """Return a result of the values that a module may return, and those that Ansible itself defines.
 
     A value of another type is dropped.
@@ -161,19 +139,26 @@ def rebuilt(result: Result, shapes: Shapes, prefix: Prefix) -> Result:
     Args:
         result: What a host has returned.
         shapes: The values that the module may return, by name.
-        prefix: How each warning of the host begins.
+        prefix: What the controller writes before each warning of the host, such as its name with a colon: a warning may
+            begin with the name of another host, and Ansible does not say of which host it is. Empty for what the
+            controller has written itself.
     """
     known, result = {**shapes, **_OF_ANSIBLE}, _with_exact_names(result)
     found = {name: _value(result[name], shape, name, 0) for name, shape in known.items() if name in result}
     found = {name: value for name, value in found.items() if value is not _DROPPED}
     if "warnings" in found:
-        found["warnings"] = [prefix.before(entry) for entry in found["warnings"][: prefix.most]]
+        found["warnings"] = [_prefixed(entry, prefix) for entry in found["warnings"][:_MOST_WARNINGS]]
     if "deprecations" in found:
-        del found["deprecations"][prefix.most :]
+        del found["deprecations"][_MOST_WARNINGS:]
     for entry in found.get("deprecations", ()):
         if isinstance(entry, dict):
-            entry["msg"] = prefix.before(entry["msg"])
+            entry["msg"] = _prefixed(entry["msg"], prefix)
     return found
+
+
+def _prefixed(entry: t.Any, prefix: str) -> t.Any:
+    """Return a warning of the host with the prefix. Objects are those that the controller has made."""
+    return f"{prefix}{entry[:_MOST_CHARACTERS]}" if isinstance(entry, str) else entry
 
 
 def _value(value: t.Any, shape: Shape, name: str, depth: int) -> t.Any:
@@ -227,7 +212,7 @@ def _table(value: t.Any, shape: Shape, _name: str, depth: int) -> t.Any:
 
 
 def _result(value: t.Any, shape: Shape, _name: str, _depth: int) -> t.Any:
-    return rebuilt(value, shape.contains or {}, OF_CONTROLLER) if isinstance(value, dict) else _DROPPED
+    return rebuilt(value, shape.contains or {}) if isinstance(value, dict) else _DROPPED
 
 
 def _raw(value: t.Any, _shape: Shape, name: str, depth: int) -> t.Any:
@@ -291,29 +276,20 @@ _WITHOUT_NULL = ("flag", "warnings", "deprecations")
 
 
 def _with_exact_names(result: Result) -> Result:
-    """Return a result without engines, runtimes and users whose names have control characters; a warning names them.
+    """Return a result without engines and runtimes whose names have control characters; a warning names them.
 
     Later tasks need exact names, and the names of a rebuilt result have escapes.
     """
-    engines, users = result.get("engines"), result.get("users_to_inspect")
+    engines = result.get("engines")
     refused: list[str] = []
     if isinstance(engines, list):
         exact = [_exact(engine, refused) for engine in engines]
         result = {**result, "engines": [engine for engine in exact if engine is not None]}
-    if isinstance(users, list):
-        plain = [user for user in users if isinstance(user, str) and printable.is_plain(user)]
-        refused += [f"user {user}" for user in users if user not in plain]
-        result = {**result, "users_to_inspect": plain}
     if not refused:
         return result
     given = result.get("warnings")
     warning = f"The host returned names with control characters, which are not used: {', '.join(refused)}"
     return {**result, "warnings": [*(given if isinstance(given, list) else []), warning]}
-
-
-def has_exact_names(engine: Result) -> bool:
-    """Return whether no name of an engine has a control character, so that later tasks can use it as it is."""
-    return all(_is_plain(engine.get(name)) for name in _NAMES)
 
 
 def _exact(engine: object, refused: list[str]) -> object | None:
@@ -324,7 +300,7 @@ def _exact(engine: object, refused: list[str]) -> object | None:
     if not isinstance(engine, dict):
         return engine
     target, runtimes = engine.get("target"), engine.get("runtimes")
-    if has_exact_names(engine):
+    if all(_is_plain(engine.get(name)) for name in _NAMES):
         if not isinstance(runtimes, dict) or _is_plain(runtimes):
             return engine
         kept = {name: value for name, value in runtimes.items() if _is_plain(name) and _is_plain(value)}

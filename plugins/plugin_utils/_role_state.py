@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import selection as engine_selection
 from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _engine_selection, _restart_plan
 
 Variables = t.Mapping[str, t.Any]
@@ -19,11 +18,6 @@ Variables = t.Mapping[str, t.Any]
 SETTINGS = "nvidia_runtime_settings"
 # The variable of a play of this collection with the name of its playbook.
 PLAY = "nvidia_playbook"
-# The key in the result of an inspection that could not be made, with the reason.
-PROBLEM = "not_inspected"
-# The loop variables with the user as whom a task runs. Entries of the plan have it in "user".
-_USERS = ("nvidia_toolkit_user", "nvidia_runtime_user", "nvidia_audit_user")
-_ENTRY = "nvidia_runtime_entry"
 # Ansible sets this to the name of the variable of a loop.
 LOOP_VAR = "ansible_loop_var"
 # A setting of the toolkit, in its section features.
@@ -50,7 +44,7 @@ class RoleState:
         self.selects = _engine_selection.Settings.of(settings)
 
     def inspection(self) -> dict[str, t.Any] | None:
-        """Return what root has found on the host, None if it was not inspected.
+        """Return what was found on the host, None if it was not inspected.
 
         The role nvidia_toolkit may have inspected the same host before.
         """
@@ -65,46 +59,10 @@ class RoleState:
         found = table(self.variables.get("nvidia_toolkit_info"))
         return bool(self.settings["reuse_inspection"]) and same and isinstance(found.get("engines"), list)
 
-    def engines_of_users(self) -> dict[str, list[dict[str, t.Any]]]:
-        """Return the engines that each named user has found."""
-        known = self._inspections().items()
-        return {user: tables(result["engines"]) for user, result in known if PROBLEM not in result}
-
-    def problems_of_users(self) -> dict[str, str]:
-        """Return why the engine of a named user could not be inspected. It is not inspected again in this play."""
-        return {user: str(result[PROBLEM]) for user, result in self._inspections().items() if PROBLEM in result}
-
-    def _inspections(self) -> dict[str, dict[str, t.Any]]:
-        """Return the last inspection of each named user."""
-        names = ["nvidia_runtime_info_of_users"]
-        if self.reuses_inspection():
-            names.insert(0, "nvidia_toolkit_info_of_users")
-        found = {}
-        for result in (result for name in names for result in items(self.variables.get(name))):
-            user = item_of(result)
-            if isinstance(user, str) and isinstance(result.get("engines"), list):
-                found[user] = result
-        return found
-
-    def users(self) -> tuple[str, ...]:
-        """Return the users whose rootless engines the role configures."""
-        found = tables((self.inspection() or {}).get("engines"))
-        return tuple(engine_selection.users_of(self.selects.wanted, found))
-
-    def runs_engine(self, user: str) -> bool:
-        """Return whether root has seen that the engine of a user runs, and the play selects it."""
-        target = engine_selection.target_of(user)
-        found = tables((self.inspection() or {}).get("engines"))
-        running = [row for row in found if row.get("target") == target and row.get("running") is True]
-        return bool(engine_selection.selected(self.selects.wanted, running))
-
-    def selection(
-        self, inspection: Variables | None = None, of_users: t.Mapping[str, list[dict[str, t.Any]]] | None = None
-    ) -> _engine_selection.Selection:
-        """Select the engines, with these results in addition to the registered ones."""
+    def selection(self, inspection: Variables | None = None) -> _engine_selection.Selection:
+        """Select the engines, with this result if nothing is registered."""
         found = self.inspection() if inspection is None else inspection
-        users = {**self.engines_of_users(), **(of_users or {})}
-        return _engine_selection.select(self.selects, tables((found or {}).get("engines")), users)
+        return _engine_selection.select(self.selects, tables((found or {}).get("engines")))
 
     def options(self) -> _restart_plan.Options:
         """Return the settings that decide about restarts."""
@@ -132,20 +90,15 @@ class RoleState:
         return _restart_plan.remaining(entries_of(self.variables), completed_of(self.variables))
 
 
-def user_of(variables: Variables) -> str:
-    """Return the named user as whom a task of the roles or of the playbook audit runs, empty for other tasks.
-
-    Only loops set these variables. A variable of a host with such a name means nothing.
-    """
-    loop = variables.get(LOOP_VAR)
-    if loop == _ENTRY:
-        return str(table(variables.get(_ENTRY)).get("user") or "")
-    return str(variables.get(loop) or "") if loop in _USERS else ""
+def configuration_of(variables: Variables) -> dict[str, t.Any]:
+    """Return the result of the task of the last run of the role, empty if it did not run."""
+    registered = table(variables.get("nvidia_runtime_result"))
+    return {} if registered.get("skipped") else registered
 
 
 def entries_of(variables: Variables) -> list[dict[str, t.Any]]:
     """Return the plan of the last run of the role."""
-    return [entry for result in items(variables.get("nvidia_runtime_result")) for entry in tables(result.get("work"))]
+    return tables(configuration_of(variables).get("work"))
 
 
 def completed_of(variables: Variables) -> list[str]:
@@ -157,17 +110,14 @@ def completed_of(variables: Variables) -> list[str]:
 def errors_of(variables: Variables) -> list[str]:
     """Return the errors of the last run of the role: of its configuration, restarts and verifications.
 
-    Those of named users are not included, because they must not fail the host. Results about other entries than those
-    of the last run belong to an earlier run.
+    Results about other entries than those of the last run belong to an earlier run.
     """
-    results = items(variables.get("nvidia_runtime_result"))
-    errors = [str(error) for result in results for error in result.get("errors") or []]
+    errors = [str(error) for error in configuration_of(variables).get("errors") or []]
     known = {entry["id"]: entry for entry in entries_of(variables)}
     for name in ("nvidia_runtime_restart_results", "nvidia_runtime_verify_results"):
         for result in items(variables.get(name)):
             entry = known.get(str(table(item_of(result)).get("id")))
-            # A user can forge an error. The task has printed it as a warning.
-            if entry is not None and not entry.get("user") and "error" in result:
+            if entry is not None and "error" in result:
                 errors.append(f"{entry['label']}: {result['error']}")
     return [*errors, *(_skipped_hooks(variables) if errors else [])]
 
@@ -193,14 +143,6 @@ def verifications_of(variables: Variables) -> list[dict[str, t.Any]]:
     return [entry for entry in pending if entry["verify"] != _restart_plan.OFF]
 
 
-def executed_of(variables: Variables) -> list[dict[str, t.Any]]:
-    """Return the entries that a handler has just executed, without those of users whose restart failed."""
-    results = items(variables.get("nvidia_runtime_restart_results"))
-    failed = [table(item_of(result)).get("id") for result in results if "error" in result]
-    executed = tables(variables.get("nvidia_runtime_executed"))
-    return [entry for entry in executed if not (entry.get("user") and entry["id"] in failed)]
-
-
 def gpu_of(variables: Variables) -> dict[str, t.Any]:
     """Return what the role's own inspection has found about the GPU of the host."""
     return table(table(result_of(variables, "nvidia_runtime_inspection").get("toolkit")).get("gpu"))
@@ -211,9 +153,7 @@ def targets_with_gpus(state: RoleState) -> list[dict[str, str]]:
     if gpu_of(state.variables).get("kind") not in ("driver", "pci"):
         return []
     found = []
-    # The report has their problems.
-    not_inspected = [engine_selection.target_of(user) for user in state.problems_of_users()]
-    for target in (target for target in state.selection().targets if target not in not_inspected):
+    for target in state.selection().targets:
         engine, flavor, instance = _restart_plan.parts_of(target)
         user = instance if flavor == "rootless" else ""
         unit = instance if flavor == "system" else ""

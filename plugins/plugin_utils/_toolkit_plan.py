@@ -31,7 +31,7 @@ _NO_GPU_ACTIONS = {
     "configure": "The host is configured like one with a GPU (nvidia_toolkit_when_no_gpu is configure).",
 }
 # Steps that change nothing on a host.
-_WITHOUT_CHANGE = frozenset({"no_gpu", "users"})
+_WITHOUT_CHANGE = frozenset({"no_gpu"})
 # The tags of the playbooks with which the role nvidia_runtime does not run.
 _OTHER_TAGS = ("toolkit", "cdi", "always")
 
@@ -87,7 +87,6 @@ class Host(t.NamedTuple):
     files: t.Sequence[str] = ()
     gpu_missing: bool = False
     gpu_message: str = ""
-    users: t.Sequence[str] = ()
 
     @classmethod
     def of(cls, info: Values) -> Host:
@@ -101,7 +100,6 @@ class Host(t.NamedTuple):
             # It is None for a host that cannot be inspected, such as an image.
             gpu_missing=gpu.get("present") is False,
             gpu_message=str(gpu.get("message", "")),
-            users=info.get("users_to_inspect") or (),
         )
 
 
@@ -153,7 +151,6 @@ def _steps(settings: Settings, host: Host) -> list[str]:
         return ["refuse_packages"]
     needed = {
         "no_gpu": host.gpu_missing,
-        "users": bool(host.users),
         "key": installs and _lacks_key(settings, host),
         "send": installs and bool(settings.sent),
     }

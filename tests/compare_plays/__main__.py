@@ -103,7 +103,6 @@ class Version:
         found: dict[str, dict[str, t.Any]] = hosts.trees(self.folder / "trees")
         for name, host in hosts.hosts().items():
             found[name] = host.variables
-            # A host that becomes another user needs no sudo: no module runs.
             (self.records / f"{name}.answers.json").write_text(json.dumps(host.answers), encoding="utf-8")
             self.failing += [name] if host.fails else []
         self.failing += ["tree_broken", "tree_no_gpu"]

@@ -47,8 +47,6 @@ def info(manager: str | None = "apt", *, gpu: bool | None = True, written: bool 
     toolkit = {"package_manager": manager, "gpg": values.pop("gpg", "/usr/bin/gpg"), "gpu": found,
                "repository_files": KEYS if written else []}  # fmt: skip
     engines = [engine("docker"), engine("containerd", **values.pop("containerd", {}))]
-    engines += [engine("docker", flavor="rootless", target=f"docker/rootless/{user}", user=user, inspected=False)
-                for user in values.get("users_to_inspect", ())]  # fmt: skip
     return {"changed": False, "engines": engines, "toolkit": toolkit, **values}
 
 
@@ -56,8 +54,8 @@ def configured(**values: t.Any) -> Values:
     row = {"changed": False, "service": "docker.service", "restart_required": False, "restart_action": "none",
            "pending_action": "none", "runtimes": {"nvidia": "/usr/bin/nvidia-container-runtime"},
            "default_runtime": "runc", "backup_files": [], "cdi": True, **values}  # fmt: skip
-    names = ("docker", "containerd", "crio", "docker/rootless/nobody", "docker/rootless/daemon")
-    return {"changed": row["changed"], "engines": [{**row, "target": name} for name in names]}
+    engines = [{**row, "target": name} for name in ("docker", "containerd", "crio")]
+    return {"changed": row["changed"], "engines": engines}
 
 
 def _of(manager: str | None = "apt", of_info: Values | None = None, fails: bool = False, **variables: t.Any) -> Host:
@@ -117,18 +115,13 @@ def _gpus() -> dict[str, Host]:
 
 
 def _engines() -> dict[str, Host]:
-    """Return hosts whose engines change, fail, or belong to users."""
+    """Return hosts whose engines change or fail."""
     changed = {
         "nvidia_runtime_config": configured(
             changed=True, restart_required=True, pending_action="restart", restart_action="restart"
         )
     }
     broken = {"failed": True, "msg": MESSAGE}
-    users = info(users_to_inspect=["daemon", "nobody"])
-    rootless = engine("docker", flavor="rootless", target="docker/rootless/daemon", user="daemon")
-    users_answers = {"nvidia_container_info": users, "nvidia_container_info.nobody": broken,
-                     "nvidia_container_info.daemon": {"changed": False, "engines": [rootless]}}  # fmt: skip
-    named: Values = {"nvidia_runtime_users": ["daemon", "nobody"]}
     unchanged = {"nvidia_container_info": info()}
     installed = {"changed": True, "version": "1.19.1", "predicted": {"version": "1.19.1"}}
     settings = {"features": {"disable-cuda-compat-lib-hook": True}}
@@ -140,8 +133,6 @@ def _engines() -> dict[str, Host]:
         "cdi_off": Host({}, {**unchanged, "nvidia_runtime_config": configured(cdi=False)}),
         "installed": Host({}, {**unchanged, "nvidia_toolkit_install": installed}),
         "leftovers": Host({}, {**unchanged, "nvidia_toolkit_install": {"changed": False, "unrecorded": ["a", "b"]}}),
-        "users": Host(named, users_answers),
-        "users_changed": Host({**named, "nvidia_toolkit_key_refresh": True}, {**users_answers, **changed}),
         "inspection": Host({}, {"nvidia_container_info": broken}, True),
         "refused": Host({}, {**unchanged, "nvidia_runtime_config": broken}, True),
         "not_restarted": Host({}, {**unchanged, **changed, "nvidia_runtime_restart": broken}, True),

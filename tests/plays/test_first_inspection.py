@@ -4,8 +4,7 @@
 
 """Run site.yml and rolling.yml for hosts whose engines cannot be configured.
 
-Such a host fails before its first change, but not because of engines that the play does not configure, or of engines of
-users.
+Such a host fails before its first change, but not because of engines that the play does not configure.
 """
 
 from __future__ import annotations
@@ -26,19 +25,6 @@ pytest.importorskip("ansible.plugins.action", reason="playbooks run on the contr
 COLLECTION = Path(__file__).resolve().parents[2]
 BROKEN = '{\n  "log-driver": json-file\n}\n'
 PLACE = "/etc/docker/daemon.json, line 2, column 17: "
-# Ansible calls it with the path of the module's file. The answer for a user is in a file of its own.
-INTERPRETER = """\
-#!/bin/sh
-module=${{1##*/AnsiballZ_}}
-echo "${{module%.py}}$BECOME" >>"{folder}/called"
-cat "{folder}/${{module%.py}}$BECOME.json" 2>/dev/null || echo '{{"changed": false}}'
-"""
-# Runs the command as the same user: ... -u USER /bin/sh -c COMMAND.
-SUDO = """\
-#!/bin/sh
-while [ "$1" != /bin/sh ]; do [ "$1" = -u ] && export BECOME=".$2"; shift; done
-exec "$@"
-"""
 
 
 def run(work: Path, playbook: str, variables: t.Mapping[str, t.Any], *arguments: str) -> str:
@@ -99,33 +85,3 @@ def test_files_that_no_task_reads_may_be_broken(image: Path, variables: dict[str
     output = run(image, "site", known, "--check", *arguments)
     assert PLACE not in output.replace(str(image / "image"), "")
     assert "[gpufleet.nvidia.nvidia_toolkit : Install the toolkit]" in output
-
-
-@pytest.mark.parametrize("fails", [True, False])
-def test_engines_of_users_are_inspected_by_tasks_of_these_users(tmp_path: Path, fails: bool) -> None:
-    gpu = {"present": True, "kind": "driver", "message": ""}
-    toolkit: dict[str, t.Any] = {"package_manager": "apt", "gpg": None, "repository_files": [], "gpu": gpu}
-    answers: dict[str, dict[str, t.Any]] = {
-        "nvidia_container_info": {
-            "changed": False, "engines": [], "toolkit": toolkit, "users_to_inspect": ["daemon", "nobody"]
-        },
-        "nvidia_container_info.daemon": {"changed": False, "engines": []},
-        "nvidia_container_info.nobody": {"failed": fails, "msg": f"{PLACE}no value", "changed": False, "engines": []},
-    }  # fmt: skip
-    answers["nvidia_site_plan"] = answers["nvidia_container_info"]
-    for name, answer in answers.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(answer), encoding="utf-8")
-    for name, content in {"python": INTERPRETER.format(folder=tmp_path), "sudo": SUDO}.items():
-        (tmp_path / name).write_text(content, encoding="utf-8")
-        (tmp_path / name).chmod(0o755)
-    variables = {"ansible_python_interpreter": str(tmp_path / "python"), "ansible_become_exe": str(tmp_path / "sudo"),
-                 "ansible_shell_allow_world_readable_temp": True,
-                 "nvidia_runtime_users": ["daemon", "nobody"]}  # fmt: skip
-    output = run(tmp_path, "site", variables)
-    called = (tmp_path / "called").read_text(encoding="utf-8").split()
-    first_modules = ["nvidia_site_plan", "nvidia_container_info.daemon", "nvidia_container_info.nobody"]
-    assert called[:3] == first_modules, output
-    # The key of the repository is fetched after the inspection. The answer of a user does not fail the host.
-    assert called[3:4] == ["nvidia_toolkit_key"]
-    reason = "gpu: docker/rootless/nobody is not configured: "
-    assert (f"{reason}{PLACE}no value" in output) is fails

@@ -294,16 +294,23 @@ def _merged(found: t.Iterable[report.Finding], facts: report.HostFacts, host: ho
         own = finding.subject if finding.subject in engines else ""
         groups.setdefault((finding.id, finding.advice, own), []).append(finding)
     unselected = {report.target_of(engine) for engine in facts.engines if engine.get("selected") is False}
+    of_users = {report.target_of(engine) for engine in facts.engines if engine.get("user") is not None}
     one_each = [
         _with(_joined(group), [other for cause in group for other in explained.get(cause, [])])
         for group in groups.values()
     ]
-    return sorted((_for_selection(finding, unselected) for finding in one_each), key=report.Finding.sort_key)
+    return sorted((_for_selection(finding, unselected, of_users) for finding in one_each), key=report.Finding.sort_key)
 
 
-def _for_selection(finding: report.Finding, unselected: t.Collection[str]) -> report.Finding:
+def _for_selection(
+    finding: report.Finding, unselected: t.Collection[str], of_users: t.Collection[str]
+) -> report.Finding:
     """Return ``finding`` with a step that is possible if it is about an engine that no playbook changes."""
-    if finding.subject not in unselected or finding.advice not in steps.OF_SELECTED_ENGINES:
+    if finding.advice not in steps.OF_SELECTED_ENGINES:
+        return finding
+    if finding.subject in of_users:
+        return finding._replace(advice=steps.OF_USER)
+    if finding.subject not in unselected:
         return finding
     severity = report.INFO if finding.severity == report.WARNING else finding.severity
     return finding._replace(severity=severity, advice=f"{steps.SELECT_ENGINE} {finding.advice}")

@@ -61,10 +61,10 @@ def describe_host(
 
 
 def _mark_selected(engines: t.Iterable[dict[str, t.Any]], selected: t.Mapping[str, t.Any]) -> None:
-    """Add to each engine whether the variables of the host select it. Other variables select the engines of users."""
+    """Add to each engine whether the variables of the host select it. A play of the user selects the others."""
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import selection  # noqa: PLC0415
 
-    wanted = selection.wanted_of(selected["names"] or (), selected["flavor"], ())
+    wanted = selection.wanted_of(selected["names"] or (), selected["flavor"])
     for engine in engines:
         engine["selected"] = engine["user"] is not None or bool(selection.selected(wanted, [engine]))
 

@@ -56,9 +56,9 @@ def not_inspected(facts: report.HostFacts) -> report.Findings:
     engines = [engine for engine in facts.engines if engine.get("inspected") is False and engine.get("running") is True]
     if engines:
         users = core_text.listed([report.text(engine.get("user")) for engine in engines])
-        message = f"The rootless Docker of {users} was not inspected, because root opens no files of users."
+        message = f"The rootless Docker of {users} was not inspected, because a task opens no files of other users."
         targets = core_text.listed([report.target_of(engine) for engine in engines])
-        yield report.info(NOT_INSPECTED, targets, message, steps.name_users(users))
+        yield report.info(NOT_INSPECTED, targets, message, steps.INSPECT_AS_USER)
 
 
 def default_runtime(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findings:

@@ -9,7 +9,7 @@ An operator runs playbooks, so no finding names a module. All names of playbooks
 
 from __future__ import annotations
 
-SITE, REMOVE = "gpufleet.nvidia.site", "gpufleet.nvidia.remove"
+AUDIT, SITE, REMOVE = "gpufleet.nvidia.audit", "gpufleet.nvidia.site", "gpufleet.nvidia.remove"
 # For problems without advice of their own.
 CORRECT = "Correct the cause, then run the audit again."
 
@@ -137,7 +137,6 @@ SELECT_ENGINE = (
     " select it. Nothing is needed if its containers use no GPUs. Otherwise select it first."
 )
 
-
-def name_users(users: str) -> str:
-    """Return the step with which the audit inspects the engines of ``users``."""
-    return f"Add {users} to nvidia_runtime_users, and run the audit again."
+# Only tasks of the user can read and change the rootless Docker of a user.
+OF_USER = "Run a play of this user with the role gpufleet.nvidia.nvidia_runtime (docs/flavors.md, Rootless Docker)."
+INSPECT_AS_USER = f"Run {AUDIT} with --become-user=USER and the name of the user."

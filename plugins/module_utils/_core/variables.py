@@ -15,7 +15,7 @@ _ALL_ROLES: t.Mapping[str, str | None] = {
     "host_root": "nvidia_host_root",
     "host_root_live": "nvidia_host_root_live",
     "predicted_toolkit": None,
-    "user": "nvidia_runtime_users",
+    "user": None,
 }
 EXCEPTIONS: t.Mapping[str, t.Mapping[str, str | None]] = {
     "nvidia_toolkit": {

@@ -35,8 +35,7 @@ _UNREADABLE = {
 class Requirement(t.NamedTuple):
     """The engines that later tasks configure.
 
-    - ``wanted``: the engines and users that the play selects.
-    - ``user``: the user as whom this task runs. Then only the rootless Docker of that user is required.
+    - ``wanted``: the engines that the play selects.
     - ``files``: whether the files that the engines read must be readable.
     - ``planned``: whether planned() decides about the contents of these files, because the later task may correct what
       an earlier release wrote.
@@ -44,7 +43,6 @@ class Requirement(t.NamedTuple):
     """
 
     wanted: selection.Wanted = selection.Wanted()
-    user: str | None = None
     files: bool = True
     planned: bool = False
     installed: bool = True
@@ -57,24 +55,18 @@ def problems_of(required: Requirement, engines: t.Sequence[selection.Described])
         required: What later tasks configure.
         engines: The description of all engines, by the user who runs this task.
     """
-    wanted, user = required.wanted, required.user
-    own = _own(required, engines)
-    users = selection.users_of(wanted, engines)
+    wanted, own = required.wanted, _inspected(engines)
     problems = []
     if required.files:
         problems += [message for engine in selection.selected(wanted, own) for message in _reasons(required, engine)]
-    if required.installed and user is not None:
-        named = [name for name in wanted.named if name == selection.target_of(user)]
-        problems += selection.missing_errors(named, own, ())
-    elif required.installed:
-        # Other tasks inspect the engines of users.
-        problems += selection.missing_errors(wanted.named, own, users, wanted.flavor)
+    if required.installed:
+        problems += selection.missing_errors(wanted.named, own, wanted.flavor)
     return list(dict.fromkeys(problems))
 
 
-def _own(required: Requirement, engines: t.Sequence[selection.Described]) -> list[selection.Described]:
-    """Return the engines that this task has inspected and that it may configure."""
-    return [engine for engine in engines if engine["inspected"] and engine["user"] == required.user]
+def _inspected(engines: t.Sequence[selection.Described]) -> list[selection.Described]:
+    """Return the engines that this task has inspected, without those of other users."""
+    return [engine for engine in engines if engine["inspected"]]
 
 
 def _reasons(required: Requirement, engine: selection.Described) -> list[str]:
@@ -85,16 +77,13 @@ def _reasons(required: Requirement, engine: selection.Described) -> list[str]:
 
 
 def targets_of(required: Requirement, engines: t.Sequence[selection.Described]) -> list[str]:
-    """Return the engines whose change planned() can plan: those that the later task configures as the same user.
+    """Return the engines whose change planned() can plan.
 
     An engine that is not readable is reported by problems_of().
     """
-    own = _own(required, engines)
+    own = _inspected(engines)
     unreadable = {engine["target"] for engine in own if required.files and _reasons(required, engine)}
-    names = [name for name in selection.targets(required.wanted, own) if name not in unreadable]
-    if required.user is not None:
-        return [name for name in names if name == selection.target_of(required.user)]
-    return [name for name in names if not selection.is_of_user(name)]
+    return [name for name in selection.targets(required.wanted, own) if name not in unreadable]
 
 
 def planned(

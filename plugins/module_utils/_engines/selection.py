@@ -18,7 +18,7 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import const
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd import units as systemd_units
 
-AUTO, ALL = core_constants.AUTO, "all"
+AUTO = core_constants.AUTO
 _OF_USER, _SYSTEM = "rootless", "/system"
 _ROOTLESS = f"docker/{_OF_USER}/"
 _UNIT = re.compile(r"([a-z]+)/system/(.+)")
@@ -27,11 +27,10 @@ Described = t.Mapping[str, t.Any]
 
 
 class Wanted(t.NamedTuple):
-    """What the user selects: ``engines`` is None for auto, ``users`` is None for all users whose engine runs."""
+    """What the user selects: ``engines`` is None for auto."""
 
     engines: tuple[str, ...] | None = None
     flavor: str = AUTO
-    users: tuple[str, ...] | None = ()
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -42,22 +41,14 @@ class Wanted(t.NamedTuple):
     def of_root(self) -> bool:
         """Whether only root can configure the engines. A user may configure the own rootless Docker."""
         names = (self.flavor, *(name for entry in self.named for name in entry.split("/")))
-        return self.users == () and _OF_USER not in names
+        return _OF_USER not in names
 
 
-def wanted_of(engines: object, flavor: str, users: object) -> Wanted:
-    """Return the values of nvidia_runtime_engines, nvidia_runtime_flavor and nvidia_runtime_users, with usual names."""
-    names = [str(name) for name in _listed(engines)]
-    named = _listed(users)
-    return Wanted(
-        engines=None if AUTO in names else tuple(_usual_name(name) for name in names),
-        flavor=str(flavor),
-        users=None if named == [ALL] else tuple(str(user) for user in named),
-    )
-
-
-def _listed(value: object) -> list[object]:
-    return [value] if isinstance(value, str) else list(t.cast("t.Iterable[object]", value))
+def wanted_of(engines: object, flavor: str) -> Wanted:
+    """Return the values of nvidia_runtime_engines and nvidia_runtime_flavor, with usual names."""
+    listed = [engines] if isinstance(engines, str) else list(t.cast("t.Iterable[object]", engines))
+    names = [str(name) for name in listed]
+    return Wanted(engines=None if AUTO in names else tuple(_usual_name(name) for name in names), flavor=str(flavor))
 
 
 def _usual_name(name: str) -> str:
@@ -78,29 +69,9 @@ def is_of_unit(target: str) -> bool:
     return row is not None and row.by_unit
 
 
-def target_of(user: str) -> str:
-    """Return the name of a user's rootless engine."""
-    return f"{_ROOTLESS}{user}"
-
-
 def is_of_user(target: str) -> bool:
-    """Return whether the tasks for this engine run as a user that the play names."""
+    """Return whether only a task that runs as the owner of this engine can configure it."""
     return target.startswith(_ROOTLESS)
-
-
-def users_of(wanted: Wanted, engines: t.Sequence[Described]) -> list[str]:
-    """Return the users whose rootless Docker is configured by tasks that run as them.
-
-    Any user may have a rootless Docker, so only users that the play names are configured.
-
-    Args:
-        wanted: What the user selects.
-        engines: What root has found on the host. It is only used for ALL.
-    """
-    found = [str(engine["user"]) for engine in engines if engine.get("user")]
-    named = [name[len(_ROOTLESS) :] for name in wanted.named if is_of_user(name)]
-    users = found if wanted.users is None else wanted.users
-    return [user for user in dict.fromkeys([*users, *named]) if user]
 
 
 def target_named(name: str) -> str:
@@ -131,7 +102,7 @@ def targets(wanted: Wanted, inspected: t.Sequence[Described], *, removal: bool =
 
     Args:
         wanted: What the user selects.
-        inspected: The engines that tasks could inspect.
+        inspected: The engines that a task could inspect.
         removal: Whether engines that have been removed, but whose files this collection changed, are configured too.
     """
     existing = [engine for engine in inspected if engine["installed"] or (removal and engine["recorded_files"])]
@@ -147,9 +118,7 @@ def targets(wanted: Wanted, inspected: t.Sequence[Described], *, removal: bool =
     return tuple(dict.fromkeys(names))
 
 
-def missing_errors(
-    names: t.Sequence[str], inspected: t.Sequence[Described], unknown: t.Collection[str], flavor: str = AUTO
-) -> list[str]:
+def missing_errors(names: t.Sequence[str], inspected: t.Sequence[Described], flavor: str = AUTO) -> list[str]:
     """Return an error for named engines that the host does not have.
 
     An engine with problems may be installed, and its module reports why it cannot be read. The module also reports a
@@ -157,17 +126,17 @@ def missing_errors(
 
     Args:
         names: The engines that must exist.
-        inspected: The engines that tasks could inspect.
-        unknown: The users whose engines no task has inspected yet.
+        inspected: The engines that a task could inspect.
         flavor: The flavor that an engine named without a flavor must have.
     """
     existing = [engine for engine in inspected if engine["installed"] or engine["problems"]]
     known = {name for engine in existing for name in _names_of(engine)}
     known.update(str(engine["engine"]) for engine in existing if flavor in (AUTO, engine["flavor"]))
-    known.update(target_of(user) for user in unknown)
     missing = [name for name in names if name not in known and not is_of_unit(name)]
     if not missing:
         return []
     where = "" if flavor == AUTO else f" in the flavor {flavor} (nvidia_runtime_flavor)"
+    if flavor == _OF_USER:
+        where += " for the user as whom the task runs (become_user)"
     advice = "Install the engine first, remove it from nvidia_runtime_engines, or set that to auto."
     return [f"nvidia_runtime_engines names {' and '.join(missing)}, which this host does not have{where}. {advice}"]

@@ -38,8 +38,6 @@ SPEC: dict[str, dict[str, t.Any]] = {
         "type": "dict",
         "options": {
             **_SELECTION,
-            "users": {"type": "list", "elements": "str", "default": []},
-            "user": {"type": "str"},
             "files": {"type": "bool", "default": True},
             "options": {"type": "dict"},
             "without_gpu": {"type": "bool", "default": True},
@@ -65,11 +63,12 @@ def describe(module: _module.Module, describe_host: t.Callable[..., dict[str, t.
     # A report that needs a package is not the last one: the action plugin sends the package, and runs the module again.
     if params["require_engines"] is None or "needed" in report:
         return report
-    return {**report, "users_to_inspect": _require_engines(module, host, report)}
+    _require_engines(module, host, report)
+    return report
 
 
 def targets_of(module: _module.Module, report: t.Mapping[str, t.Any]) -> list[str]:
-    """Return the engines that the later task configures as root; none if the options do not tell."""
+    """Return the engines that the later task configures; none if the options do not tell."""
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements  # noqa: PLC0415
 
     required, engines = module.params["require_engines"], report["engines"]
@@ -78,12 +77,9 @@ def targets_of(module: _module.Module, report: t.Mapping[str, t.Any]) -> list[st
     return requirements.targets_of(_requirement(required), engines)
 
 
-def _require_engines(module: _module.Module, host: hostfs.HostFS, report: t.Mapping[str, t.Any]) -> list[str]:
-    """Return the users whose engines another task must inspect.
-
-    Raises NvidiaError if later tasks cannot configure the engines.
-    """
-    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements, selection  # noqa: PLC0415
+def _require_engines(module: _module.Module, host: hostfs.HostFS, report: t.Mapping[str, t.Any]) -> None:
+    """Raise NvidiaError if later tasks cannot configure the engines."""
+    from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements  # noqa: PLC0415
 
     required, engines, toolkit = module.params["require_engines"], report["engines"], report["toolkit"]
     if engines is None:
@@ -91,7 +87,7 @@ def _require_engines(module: _module.Module, host: hostfs.HostFS, report: t.Mapp
             f"{errors.option:require_engines} needs engines in {errors.option:gather_subset}. Add it."
         )
     if not required["without_gpu"] and toolkit is not None and toolkit["gpu"]["present"] is False:
-        return []
+        return
     # What is missing in an offline tree or in check mode may be installed later.
     requirement = _requirement(required)._replace(installed=host.live and not module.check_mode)
     problems = requirements.problems_of(requirement, engines)
@@ -99,16 +95,13 @@ def _require_engines(module: _module.Module, host: hostfs.HostFS, report: t.Mapp
         problems += _refused_plans(module, host, requirements.targets_of(requirement, engines), engines)
     if problems:
         raise errors.NvidiaError(" ".join(dict.fromkeys(problems)))
-    return [] if requirement.user is not None else selection.users_of(requirement.wanted, engines)
 
 
 def _requirement(required: t.Mapping[str, t.Any]) -> requirements.Requirement:
     from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import requirements, selection  # noqa: PLC0415
 
-    wanted = selection.wanted_of(required["names"], required["flavor"], required["users"])
-    return requirements.Requirement(
-        wanted=wanted, user=required["user"], files=required["files"], planned=required["options"] is not None
-    )
+    wanted = selection.wanted_of(required["names"], required["flavor"])
+    return requirements.Requirement(wanted=wanted, files=required["files"], planned=required["options"] is not None)
 
 
 def _refused_plans(

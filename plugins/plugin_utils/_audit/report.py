@@ -16,10 +16,9 @@ import typing as t
 from collections.abc import Mapping
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report as audit_report
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import rules_engines
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import printable
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors, selection
-from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _results, _role_state
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import flavors
+from ansible_collections.gpufleet.nvidia.plugins.plugin_utils import _results
 
 # Increased if a reader of an older report would misunderstand a newer one.
 SCHEMA = 1
@@ -145,45 +144,6 @@ _REVISION = re.compile(r"-[^-]*$")
 _NOT_STARTED = "MODULE FAILURE"
 # The name of Ansible's temporary directory changes with each run. The same hosts must give the same report.
 _TEMPORARY = re.compile(r"ansible-tmp-[0-9.-]+")
-
-
-def with_users(result: object, users: object) -> dict[str, t.Any]:
-    """Return ``result`` with the engines that the tasks of named users have registered, which root does not inspect.
-
-    A user can forge these results, so only the values of the user's own engine are used.
-    """
-    merged, named = dict(table(result)), False
-    for task in rows(table(users).get("results")):
-        target = selection.target_of(str(_role_state.item_of(task)))
-        problem = text_of(task.get(_role_state.PROBLEM))
-        own = [row for row in rows(task.get("engines")) if row.get("target") == target]
-        engines = [row for row in own if row.get("inspected") is True]
-        reported = [row for row in rows(merged.get("engines")) if row.get("target") == target]
-        if problem is not None:
-            # Not false, so that no finding asks for the user's name.
-            engines = [{**row, "inspected": None} for row in reported]
-            found: list[Mapping[str, t.Any]] = [_not_inspected(target, problem)]
-        else:
-            found = [row for row in rows(task.get("findings")) if row.get("subject") == target]
-        if engines or problem is not None:
-            others = [row for row in rows(merged.get("engines")) if row.get("target") != target]
-            merged["engines"] = [*others, *engines[:1]]
-            kept = [row for row in rows(merged.get("findings")) if row.get("subject") != target]
-            merged["findings"] = [*kept, *found]
-            named = True
-    kept = [row for row in rows(merged.get("findings")) if row.get("id") != rules_engines.NOT_INSPECTED]
-    if named and len(kept) < len(rows(merged.get("findings"))):
-        # One finding names all users whose engines were not inspected.
-        left = rules_engines.not_inspected(audit_report.HostFacts({"engines": merged.get("engines")}))
-        merged["findings"] = [*kept, *(finding._asdict() for finding in left)]
-    return merged
-
-
-def _not_inspected(target: str, problem: str) -> dict[str, str]:
-    """Return the finding for a named user whose task has returned no usable result."""
-    advice = "Ask the user to remove the cause, or remove the user from nvidia_runtime_users."
-    text = f"{target} was not inspected: {problem}"
-    return audit_report.warning("user-inspection-failed", target, text, advice)._asdict()
 
 
 def host_row(name: str, result: object) -> dict[str, t.Any]:

@@ -5,8 +5,7 @@
 """Records what the tasks of a play do, and answers for the modules of hosts that have answers.
 
 The environment variable COMPARE_PLAYS names a directory. HOST.answers.json there has the answers of a host by the name
-of the module, with the user after a dot for a module that runs as a named user. A host without this file runs the
-modules. HOST.jsonl gets one line for each module and for each result.
+of the module. A host without this file runs the modules. HOST.jsonl gets one line for each module and for each result.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def _answer(self: t.Any, *args: t.Any, **kwargs: t.Any) -> dict[str, t.Any]:
     known = json.loads(answers.read_text(encoding="utf-8"))
     name = module.rpartition(".")[2]
     default = _BUILT_IN.get(module, {"changed": False})
-    found = copy.deepcopy(known.get(f"{name}.{user}", known.get(name, default)))
+    found = copy.deepcopy(known.get(name, default))
     return {**found, "ahead": {later: known[later] for later in _clean(sent, known)}} if sent else found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 SETTINGS: dict[str, t.Any] = {
-    "engines": "auto", "flavor": "auto", "users": ["alice"], "state": "present", "register": True, "name": "nvidia",
+    "engines": "auto", "flavor": "auto", "state": "present", "register": True, "name": "nvidia",
     "enable_cdi": "", "check_mode": False, "host_root": "/", "host_root_live": False, "reuse_inspection": True,
     "toolkit_host_root": "/", "toolkit_host_root_live": False, "restart_mode": "auto", "purge_backups": False,
     "allow_disruption": False, "require_runtime": True, "validate": "auto", "timeout": 60, "retries": 1,

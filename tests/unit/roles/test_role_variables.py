@@ -197,14 +197,3 @@ def test_default_directory() -> None:
 )
 def test_directory_of_runtimes(known: dict[str, str], expected: str) -> None:
     assert render(RUNTIME.load("defaults/main.yml")["nvidia_runtime_dir"], known) == expected
-
-
-def test_a_failed_restart_of_a_user_does_not_keep_a_node_drained() -> None:
-    """The tasks before the restarts have run. A host with errors of its own runs none after them."""
-    executed = [{"id": "1", "action": "restart", "user": "alice"}, {"id": "2", "action": "reload", "user": ""}]
-    failed = {"results": [{"item": executed[0], "error": "It did not start."}]}
-    known = {"nvidia_runtime_executed": executed, "nvidia_runtime_restart_results": failed}
-    # Only the verification leaves out the engine of the user.
-    assert [entry["id"] for entry in _role_state.executed_of(known)] == ["2"]
-    restarted = RUNTIME.load("vars/main.yml")["nvidia_runtime_restarted"]
-    assert render(restarted, known) == str(executed[:1])

@@ -103,57 +103,6 @@ def test_result(run: t.Callable[..., dict[str, t.Any]]) -> None:
     assert set(result) == {"changed", "failed", "msg", "lines", "counts", "json", "html", "_ansible_verbose_always"}
 
 
-ADA = "docker/rootless/ada"
-UNSEEN = {"target": ADA, "engine": "docker", "user": "ada", "inspected": False, "running": True, "version": None}
-INSPECTED = {**UNSEEN, "inspected": True, "version": "28.5.2"}
-NOT_INSPECTED = {**FINDING, "id": "not-inspected", "subject": ADA}
-
-
-@pytest.mark.parametrize(
-    ("of_ada", "expected"),
-    [
-        ({"engines": [INSPECTED], "findings": [{**FINDING, "subject": ADA}]}, ["28.5.2", "x"]),
-        ({"engines": [INSPECTED], "findings": []}, ["28.5.2"]),
-        # Results of a user about other engines, and results without an inspection, are ignored.
-        ({"engines": [UNSEEN], "findings": []}, [None, "not-inspected"]),
-        ({"engines": [{**INSPECTED, "target": "docker"}], "findings": []}, [None, "not-inspected"]),
-        ({"engines": [INSPECTED], "findings": [FINDING]}, ["28.5.2"]),
-        ({"failed": True, "msg": "no sudo"}, [None, "not-inspected"]),
-        ({"unreachable": True}, [None, "not-inspected"]),
-        ({"engines": [], "findings": [], "not_inspected": "too late"}, [None, "user-inspection-failed"]),
-    ],
-)
-def test_engines_of_named_users(
-    run: t.Callable[..., dict[str, t.Any]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    of_ada: dict[str, t.Any],
-    expected: list[str | None],
-) -> None:
-    answer = {"engines": [UNSEEN], "findings": [NOT_INSPECTED]}
-    registered = {"seen": answer, "users": {"results": [{"item": "ada", **of_ada}]}}
-    monkeypatch.setattr(HostVars, "raw_get", lambda _self, _host: registered)
-    run(seen={}, results_of_users="users")
-    [host] = json.loads((tmp_path / "gpufleet-audit.json").read_text(encoding="utf-8"))["hosts"]
-    versions = [engine["version"] for engine in host["engines"]]
-    assert versions + [finding["id"] for finding in host["findings"]] == expected
-
-
-def test_users_that_were_not_inspected_are_named(
-    run: t.Callable[..., dict[str, t.Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    others = [{**UNSEEN, "target": f"docker/rootless/{user}", "user": user} for user in ("bob", "eve")]
-    subjects = ", ".join([ADA, *(str(engine["target"]) for engine in others)])
-    answer = {"engines": [UNSEEN, *others], "findings": [{**NOT_INSPECTED, "subject": subjects}]}
-    of_ada = {"item": "ada", "engines": [INSPECTED], "findings": []}
-    registered = {"seen": answer, "users": {"results": [of_ada]}}
-    monkeypatch.setattr(HostVars, "raw_get", lambda _self, _host: registered)
-    run(seen={}, results_of_users="users")
-    [host] = json.loads((tmp_path / "gpufleet-audit.json").read_text(encoding="utf-8"))["hosts"]
-    assert [finding["subject"] for finding in host["findings"]] == ["docker/rootless/bob, docker/rootless/eve"]
-    assert "Add bob, eve to nvidia_runtime_users" in host["findings"][0]["advice"]
-
-
 def test_page_names_its_origin(
     run: t.Callable[..., dict[str, t.Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,14 +126,12 @@ class RoleTask:
         self.calls.append((name, module_args))
         return dict(self._answers[name])
 
-    def run(self, variables: dict[str, t.Any] | None = None, user: str = "", **settings: t.Any) -> dict[str, t.Any]:
+    def run(self, variables: dict[str, t.Any] | None = None, **settings: t.Any) -> dict[str, t.Any]:
         args = {"targets": "selected", "backup_dir": "/b", "set_as_default": True, "require_runtime": True}
         action = new_action(args=args, failed_when=None, ignore_errors=False, loop=None)
         action._templar.template = lambda value: value
         action._task.get_play.return_value._uuid = "the play"
-        known = {"nvidia_runtime_settings": {**SETTINGS, "users": [], **settings}, "nvidia_runtime_user": user,
-                 "ansible_loop_var": "nvidia_runtime_user",
-                 "inventory_hostname": "host", **(variables or {})}  # fmt: skip
+        known = {"nvidia_runtime_settings": {**SETTINGS, **settings}, "inventory_hostname": "host", **(variables or {})}
         result: dict[str, t.Any] = action.run(task_vars=known)
         return result
 
@@ -167,99 +165,26 @@ def test_the_role_refuses_before_any_change(
     assert "nvidia_runtime_config" not in dict(task.calls)
 
 
-def test_a_user_has_the_own_engine_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_play_of_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
     alice = "docker/rootless/alice"
     info = {"engines": [engine(alice), engine("docker")]}
     result = configured(alice, ansible_facts={"a": 1}, service="docker.service")
-    answer = {"changed": True, "engines": [result], "ansible_facts": {"nvidia_runtime_users": ["root"]}}
+    answer = {"changed": True, "engines": [result], "ansible_facts": {"nvidia_runtime_engines": ["docker"]}}
     task = RoleTask(monkeypatch, nvidia_container_info=info, nvidia_runtime_config=answer)
-    found = task.run({"nvidia_toolkit_info": {"engines": [engine()]}}, user="alice", users=["alice"])
-    ((_info, _args), (_config, args)) = task.calls
-    assert args["targets"] == [alice]
-    assert "backup_dir" not in args
+    found = task.run(flavor="rootless")
+    ((_info, of_info), (_config, args)) = task.calls
+    assert of_info["require_root"] is False
+    # Only root can write to the directory of the option.
+    assert (args["targets"], "backup_dir" in args) == ([alice], False)
     (entry,) = found["work"]
     assert (entry["user"], entry["action"], entry["engine_info"]["target"]) == ("alice", "restart", alice)
-    assert "nvidia_runtime_users" not in str(found)
+    assert "nvidia_runtime_engines" not in str(found)
 
 
-@pytest.mark.parametrize(
-    ("found", "settings", "reason"),
-    [
-        # A program of the system is no installation of the user.
-        ([engine("docker")], {}, "not installed"),
-        ([engine("docker/rootless/alice", installed=False)], {}, "not installed"),
-        ([engine("docker/rootless/alice")], {"engines": ["podman"]}, "not selected"),
-        ([], {"state": "absent"}, None),
-    ],
-)
-def test_a_user_without_docker(
-    monkeypatch: pytest.MonkeyPatch, found: list[dict[str, t.Any]], settings: dict[str, t.Any], reason: str | None
-) -> None:
-    task = RoleTask(monkeypatch, nvidia_container_info={"engines": found})
-    known = {"nvidia_toolkit_info": {"engines": [engine(), engine("podman")]}}
-    result = task.run(known, user="alice", users=["alice"], **settings)
-    target = "docker/rootless/alice"
-    assert result.get("without_engine") == (reason and {"target": target, "reason": reason})
-    assert [text[: len(target) + 6] for text in result["warnings"]] == ([f"host: {target}"] if reason else [])
-    # The task of root has no such part.
-    assert "without_engine" not in RoleTask(monkeypatch, nvidia_runtime_config={"changed": False}).run(known)
-
-
-FAILED_INSPECTION = {"failed": True, "msg": "no access"}
-OF_ALICE = {"nvidia_runtime_user": "alice", "ansible_loop_var": "nvidia_runtime_user"}
-
-
-@pytest.mark.parametrize(
-    ("answers", "known", "state", "reason"),
-    [
-        ({"nvidia_container_info": FAILED_INSPECTION}, {}, "present", "is not configured: no access"),
-        ({"nvidia_container_info": FAILED_INSPECTION}, {}, "absent", "is not removed: no access"),
-        # It was inspected before, and not again.
-        ({}, {"not_inspected": "too late", "engines": []}, "present", "is not configured: too late"),
-        # Root sees that it runs.
-        ({}, {"engines": []}, "present", "is not configured: It runs, but"),
-        (
-            {"nvidia_runtime_config": {"failed": True, "msg": "refused"}},
-            {"engines": [engine("docker/rootless/alice")]}, "present", "is not configured: refused",
-        ),
-        (
-            {"nvidia_runtime_config": {"changed": True, "engines": [{"target": ["docker/rootless/alice"]}]}},
-            {"engines": [engine("docker/rootless/alice")]}, "present", "is not configured: The module returned no",
-        ),
-    ],
-)  # fmt: skip
-def test_a_user_cannot_fail_the_host(
-    monkeypatch: pytest.MonkeyPatch, answers: dict[str, t.Any], known: dict[str, t.Any], state: str, reason: str
-) -> None:
-    task = RoleTask(monkeypatch, **answers)
-    variables: dict[str, t.Any] = {
-        "nvidia_toolkit_info": {"engines": [engine(), engine("docker/rootless/alice", inspected=False)]}
-    }
-    if known:
-        variables["nvidia_runtime_info_of_users"] = {"results": [{**OF_ALICE, **known}]}
-    found = task.run(variables, user="alice", users=["alice"], state=state)
-    assert (found["errors"], found["work"], found.get("failed")) == ([], [], None)
-    (row,) = found["engines"]
-    assert (row["target"], row["changed"]) == ("docker/rootless/alice", False)
-    (warning,) = found["warnings"]
-    assert warning.startswith(f"host: docker/rootless/alice {reason}")
-
-
-def test_a_failed_inspection_keeps_the_work_of_an_earlier_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = "docker/rootless/alice"
-    changed = configured(target, pending_action="restart", backup_files=[{"path": "/x"}])
-    task = RoleTask(monkeypatch, nvidia_runtime_config={"changed": True, "engines": [changed]})
-    known: dict[str, t.Any] = {
-        "nvidia_toolkit_info": {"engines": [engine(), engine(target, inspected=False)]},
-        "nvidia_runtime_info_of_users": {"results": [{**OF_ALICE, "engines": [engine(target)]}]},
-    }
-    first = task.run(known, user="alice", users=["alice"])
-    assert [entry["user"] for entry in first["work"]] == ["alice"]
-    known["nvidia_runtime_result"] = {"results": [first]}
-    known["nvidia_runtime_info_of_users"] = {"results": [{**OF_ALICE, "not_inspected": "too late", "engines": []}]}
-    assert task.run(known, user="alice", users=["alice"])["work"] == first["work"]
-    # Another tree of the host has engines of its own.
-    assert task.run(known, user="alice", users=["alice"], host_root="/srv")["work"] == []
+def test_a_host_without_the_engine_runs_no_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = RoleTask(monkeypatch)
+    result = task.run({"nvidia_toolkit_info": {"engines": [engine()]}}, flavor="rootless")
+    assert (result["changed"], result["engines"], result["work"], task.calls) == (False, [], [], [])
 
 
 def test_a_second_run_keeps_the_work_of_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +192,7 @@ def test_a_second_run_keeps_the_work_of_the_first_one(monkeypatch: pytest.Monkey
     changed = configured("docker", pending_action="restart", backup_files=[{"path": "/x"}])
     task = RoleTask(monkeypatch, nvidia_runtime_config={"changed": True, "engines": [changed]})
     known: dict[str, t.Any] = {"nvidia_toolkit_info": {"engines": [engine()]}}
-    known["nvidia_runtime_result"] = {"results": [task.run(known)]}
+    known["nvidia_runtime_result"] = task.run(known)
     other: dict[str, t.Any] = {
         "host_root": "/srv",
         "host_root_live": True,
@@ -279,7 +204,7 @@ def test_a_second_run_keeps_the_work_of_the_first_one(monkeypatch: pytest.Monkey
     # The same engine again, before and after the handlers.
     again = task.run(known)
     assert [len(entry["rollback"]) for entry in again["work"]] == [2]
-    known["nvidia_runtime_completed"] = [entry["id"] for entry in known["nvidia_runtime_result"]["results"][0]["work"]]
+    known["nvidia_runtime_completed"] = [entry["id"] for entry in known["nvidia_runtime_result"]["work"]]
     assert [len(entry["rollback"]) for entry in task.run(known)["work"]] == [1]
 
 
@@ -287,7 +212,7 @@ def test_errors_with_which_the_host_has_failed_are_not_reported_again(monkeypatc
     """A play can rescue a host that failed in the role, and run the role again."""
     task = RoleTask(monkeypatch, nvidia_runtime_config={"failed": True, "msg": "line 1"})
     known: dict[str, t.Any] = {"nvidia_toolkit_info": {"engines": [engine()]}}
-    known["nvidia_runtime_result"] = {"results": [task.run(known)]}
+    known["nvidia_runtime_result"] = task.run(known)
     known["nvidia_toolkit_info"] = {"engines": []}
     assert task.run(known)["errors"] == ["docker: line 1"]
     known["nvidia_runtime_reported_errors"] = ["docker: line 1"]

@@ -77,13 +77,6 @@ def inspect(tmp_path: Path, run_module: Run) -> Run:
     return run
 
 
-def test_without_the_option_no_users_are_returned(inspect: Run, run_module: Run, tmp_path: Path) -> None:
-    assert inspect()["users_to_inspect"] == []
-    report = run_module("nvidia_container_info", host_root=str(tmp_path), gather_subset="engines")
-    assert "users_to_inspect" not in report
-    assert [engine["target"] for engine in report["engines"] if engine["installed"]] == ["docker"]
-
-
 def test_the_engines_must_be_inspected(inspect: Run) -> None:
     failed = inspect(subset="toolkit")
     assert failed["failed"] is True
@@ -102,19 +95,14 @@ def test_a_named_engine_that_the_host_lacks(inspect: Run, live: bool, check: boo
 
 @pytest.mark.parametrize(("without_gpu", "refused"), [(True, True), (False, False)])
 def test_a_host_without_a_gpu_may_need_no_engine(inspect: Run, without_gpu: bool, refused: bool) -> None:
-    result = inspect(live=True, names=["crio"], users=["alice"], without_gpu=without_gpu)
+    result = inspect(live=True, names=["crio"], without_gpu=without_gpu)
     assert result.get("failed", False) is refused
-    assert refused or (result["toolkit"]["gpu"]["present"], result["users_to_inspect"]) == (False, [])
+    assert refused or result["toolkit"]["gpu"]["present"] is False
 
 
 def test_a_host_whose_gpu_is_unknown_needs_its_engines(inspect: Run) -> None:
     result = inspect(live=True, subset="engines", names=["crio"], without_gpu=False)
     assert "which this host does not have" in result["msg"]
-
-
-def test_users_whose_engines_another_task_inspects(inspect: Run) -> None:
-    assert inspect(names=["docker/rootless/bob"], users=["alice"])["users_to_inspect"] == ["alice", "bob"]
-    assert inspect(users=["alice"], user="alice")["users_to_inspect"] == []
 
 
 @pytest.mark.parametrize(

@@ -47,40 +47,44 @@ FOUND = (
         ({"engines": ("podman",), "flavor": "k3s", "check_mode": True}, ()),
         # A unit of a second containerd is not searched for.
         ({"engines": ("containerd/system/second.service",)}, ("containerd/system/second.service",)),
-        ({"users": ("alice",)}, ("docker", "containerd/k3s", "containerd", ALICE)),
-        ({"users": None}, ("docker", "containerd/k3s", "containerd", ALICE)),
-        ({"engines": (ALICE,)}, (ALICE,)),
+        # Only the user sees more of it than that it runs.
+        ({"flavor": "rootless"}, ()),
     ],
 )
 def test_targets(settings: dict[str, t.Any], targets: tuple[str, ...]) -> None:
-    found = selection_of.select(settings_of(settings), FOUND, {"alice": [engine(ALICE)]})
+    found = selection_of.select(settings_of(settings), FOUND)
     assert found.targets == targets
     assert found.errors == ()
 
 
-def test_a_user_adds_no_other_engine() -> None:
-    forged = [engine("docker", running=False), engine("docker/rootless/bob"), engine(ALICE)]
-    found = selection_of.select(Settings(Wanted(users=("alice",))), [engine()], {"alice": forged, "eve": forged})
-    assert found.targets == ("docker", ALICE)
-    assert found.engines == (engine(), engine(ALICE))
+@pytest.mark.parametrize(
+    ("settings", "targets"),
+    [
+        ({"flavor": "rootless"}, (ALICE,)),
+        ({"engines": ("docker",), "flavor": "rootless"}, (ALICE,)),
+        ({"engines": (ALICE,)}, (ALICE,)),
+        ({}, ("docker", ALICE)),
+    ],
+)
+def test_targets_of_a_user(settings: dict[str, t.Any], targets: tuple[str, ...]) -> None:
+    of_bob = engine("docker/rootless/bob", inspected=False)
+    found = selection_of.select(settings_of(settings), [engine(), engine(ALICE), of_bob])
+    assert (found.targets, found.errors) == (targets, ())
 
 
 @pytest.mark.parametrize(
-    ("settings", "of_users", "missing"),
+    ("settings", "missing"),
     [
-        ({"engines": ("podman",)}, {}, True),
-        ({"engines": ("podman",), "offline": True}, {}, False),
-        ({"engines": ("podman",), "check_mode": True}, {}, False),
-        ({"engines": ("podman",), "state": "absent"}, {}, False),
-        # Only the task of its user fails: the user can hide an engine, and must not prevent those of others.
-        ({"engines": (ALICE,)}, {}, False),
-        ({"engines": (ALICE,)}, {"alice": []}, False),
+        ({"engines": ("podman",)}, True),
+        ({"engines": ("podman",), "offline": True}, False),
+        ({"engines": ("podman",), "check_mode": True}, False),
+        ({"engines": ("podman",), "state": "absent"}, False),
+        # Root sees only that it runs.
+        ({"engines": (ALICE,)}, True),
     ],
 )
-def test_named_engines_exist(settings: dict[str, t.Any], of_users: dict[str, t.Any], missing: bool) -> None:
-    # Root does not find the engines of users.
-    without_alice = FOUND[:-1]
-    found = selection_of.select(settings_of(settings), without_alice, of_users)
+def test_named_engines_exist(settings: dict[str, t.Any], missing: bool) -> None:
+    found = selection_of.select(settings_of(settings), FOUND)
     assert len(found.errors) == missing
 
 
@@ -90,19 +94,12 @@ def test_named_engines_exist(settings: dict[str, t.Any], of_users: dict[str, t.A
 def test_an_engine_without_a_value_is_an_error(name: str) -> None:
     """A host can return anything. What it returns has the documented types, but may lack values."""
     forged = {key: value for key, value in engine("crio").items() if key != name}
-    found = selection_of.select(settings_of({"engines": ("docker",)}), [engine(), forged, {}], {})
+    found = selection_of.select(settings_of({"engines": ("docker",)}), [engine(), forged, {}])
     assert found.targets == ("docker",)
     assert found.errors == ("The host returned an engine without all of its values.",)
 
 
-def test_groups_of_root() -> None:
-    targets = [ALICE, "docker/rootless", "containerd/rke2", "docker", "containerd/system/rootless-k3s.service", "crio"]
-    of_root = ["containerd/rke2", "docker", "containerd/system/rootless-k3s.service", "crio"]
-    assert selection_of.groups_of_root(targets) == [of_root, ["docker/rootless"]]
-    assert selection_of.groups_of_root([]) == []
-
-
 def test_settings_of_variables() -> None:
-    values = {"engines": "auto", "flavor": "auto", "users": "all", "state": "present", "host_root": "/srv",
+    values = {"engines": "auto", "flavor": "auto", "state": "present", "host_root": "/srv",
               "host_root_live": False, "check_mode": True}  # fmt: skip
-    assert Settings.of(values) == Settings(Wanted(users=None), offline=True, check_mode=True)
+    assert Settings.of(values) == Settings(offline=True, check_mode=True)

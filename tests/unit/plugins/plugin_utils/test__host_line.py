@@ -27,7 +27,7 @@ ENTRY = {"id": "1", "action": "restart", "verify": "config", "label": "docker.se
 
 
 def configured(*engines: dict[str, t.Any], work: t.Sequence[t.Any] = (), **values: t.Any) -> dict[str, t.Any]:
-    return {"results": [{"engines": list(engines), "work": list(work), "runtime_name": "nvidia", **values}]}
+    return {"engines": list(engines), "work": list(work), "runtime_name": "nvidia", **values}
 
 
 def outcome(identifier: str = "1", **values: t.Any) -> dict[str, t.Any]:
@@ -157,18 +157,9 @@ def test_an_engine(engine: dict[str, t.Any], entry: dict[str, t.Any], more: dict
     [
         (configured(), "no container engine selected"),
         (configured({"target": "docker", "error": "x"}), "docker: failed"),
-        (
-            {
-                "results": [
-                    *configured(DOCKER)["results"],
-                    {"engines": [], "without_engine": {"target": "docker/rootless/al", "reason": "not installed"}},
-                ]
-            },
-            "docker/rootless/al: not installed",
-        ),
-        (configured({"target": "docker/rootless/a", "error": "x"}), "docker/rootless/a: not configured"),
+        (configured(failed=True), "nvidia-cdi-refresh.service"),
         # The role did not run.
-        ({"results": [{"skipped": True}]}, "nvidia-cdi-refresh.service"),
+        ({"skipped": True}, "nvidia-cdi-refresh.service"),
     ],
 )
 def test_engines(result: dict[str, t.Any], expected: str) -> None:
@@ -253,7 +244,9 @@ def test_removal_of_the_specification(changed: bool, check_mode: bool, expected:
     assert host_line({"nvidia_cdi_specification": removed}, Situation(check_mode=check_mode)) == expected
 
 
-@pytest.mark.parametrize("value", [None, 5, "text", [], [5], {"results": 5}, {"results": [5, {"engines": [{}]}]}])
+@pytest.mark.parametrize(
+    "value", [None, 5, "text", [], [5], {"results": 5}, {"results": [5]}, {"engines": [5, {}], "work": 5}]
+)
 def test_forged_results(value: object) -> None:
     assert host_line(dict.fromkeys([*SITE, "nvidia_toolkit_removal"], value), Situation()) is not None
 
@@ -304,15 +297,3 @@ def test_the_line_of_a_failure() -> None:
         f"{state} Done: a. Failed: b. Not finished: c. Not started: d. Correct the cause, then continue with"
         " --limit b,c,d"
     )
-
-
-def test_users_without_docker_in_verify() -> None:
-    alice, bob = "docker/rootless/alice", "docker/rootless/bob"
-    found = [{"item": "alice", "engines": [{"target": alice, "installed": True}, {"target": bob, "installed": True}]},
-             {"item": "bob", "engines": [{"target": bob, "installed": False}, {"target": "docker", "installed": True}]},
-             {"item": "eve", "engines": []}]  # fmt: skip
-    known = {"nvidia_playbook": "verify", "nvidia_runtime_info_of_users": {"results": found},
-             "nvidia_runtime_verify_results": {"results": [{"item": {"target": alice}, "summary": "2 GPUs"}]},
-             }  # fmt: skip
-    lines = [line for line, _error in _reports.lines_of(known)]
-    assert lines[:3] == [f"{alice}: 2 GPUs", f"{bob}: not installed", "docker/rootless/eve: not installed"]

@@ -44,7 +44,7 @@ def plan(
 ) -> Plan:  # fmt: skip
     targets = tuple(str(found["target"]) for found in engines)
     kubelet = tuple(str(found["target"]) for found in engines if found["used_by_kubelet"])
-    selection = Selection(tuple(engines), tuple(options.pop("targets", targets)), (), kubelet, ())
+    selection = Selection(tuple(engines), tuple(options.pop("targets", targets)), kubelet, ())
     return Planner(selection, Options(**{"values": {}, **options}), earlier).plan(results)
 
 
@@ -74,7 +74,7 @@ def test_an_unchanged_host_has_no_work() -> None:
         (None, "restart", "reload", "restart"),
         (None, "none", "reload", "reload"),
         (None, "none", None, "none"),
-        # A user can forge a result.
+        # A host can forge a result.
         ("destroy", "none", None, "restart"),
     ],
 )

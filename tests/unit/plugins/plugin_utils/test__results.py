@@ -18,19 +18,18 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._results import Sh
 EVIL = "a\x1b[2J\x9b\x7f\u202e\u2028\r\nok: [other]\tb"
 LINE = "a\\x1b[2J\\x9b\\x7f\\u202e ok: [other] b"
 LINES = "a\\x1b[2J\\x9b\\x7f\\u202e\\u2028\\x0d\nok: [other]\tb"
-NONE = _results.OF_CONTROLLER
-GPU_1 = _results.Prefix("gpu-1: ")
+GPU_1 = "gpu-1: "
 SHAPES = {
     "text": Shape("str"), "path": Shape("path"), "count": Shape("int"), "share": Shape("float"), "on": Shape("bool"),
     "texts": Shape("list", Shape("str")), "any": Shape("raw"), "names": Shape("dict"), "free": Shape("list"),
     "row": Shape("dict", contains={"name": Shape("str")}),
     "rows": Shape("list", Shape("dict", contains={"name": Shape("str"), "on": Shape("bool")})),
-    "engines": Shape("list", Shape("dict")), "users_to_inspect": Shape("list", Shape("str")),
+    "engines": Shape("list", Shape("dict")),
     "other": Shape("result", contains={"path": Shape("path")}), "error": Shape("str"),
 }  # fmt: skip
 
 
-def rebuilt(result: dict[str, t.Any], prefix: _results.Prefix = NONE) -> dict[str, t.Any]:
+def rebuilt(result: dict[str, t.Any], prefix: str = "") -> dict[str, t.Any]:
     return _results.rebuilt(result, SHAPES, prefix)
 
 
@@ -46,7 +45,7 @@ def rebuilt(result: dict[str, t.Any], prefix: _results.Prefix = NONE) -> dict[st
 def test_only_known_keys_are_passed_on(key: str) -> None:
     given = {"text": "a", "changed": True, key: {"data": {"x": 1}}}
     assert rebuilt(given) == {"text": "a", "changed": True}
-    assert json.loads(_results.rebuilt_output(json.dumps(given), SHAPES, NONE)) == {"text": "a", "changed": True}
+    assert json.loads(_results.rebuilt_output(json.dumps(given), SHAPES, "")) == {"text": "a", "changed": True}
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,7 @@ def test_deep_values_end() -> None:
 @pytest.mark.parametrize("name", ["target", "service"])
 def test_an_output_with_very_deep_names_is_no_result(name: str) -> None:
     output = f'{{"engines": [{{"{name}": {"[" * 990}{"]" * 990}}}], "failed": false}}'
-    assert _results.rebuilt_output(output, SHAPES, NONE).startswith("> {")
+    assert _results.rebuilt_output(output, SHAPES, "").startswith("> {")
 
 
 def test_messages_are_one_line_and_other_texts_keep_line_breaks() -> None:
@@ -154,9 +153,6 @@ def test_the_controller_writes_the_host_before_each_warning() -> None:
         "warnings": ["gpu-1: forged", "gpu-1: gpu-2: forged", "gpu-1: new"],
         "deprecations": [{"msg": "gpu-1: gpu-2: old"}],
     }
-    prefix = _results.Prefix("gpu-1: docker/rootless/alice: ", 2, 5)
-    found = rebuilt({"warnings": ["gpu-2: forged", "b", "c"]}, prefix)["warnings"]
-    assert found == ["gpu-1: docker/rootless/alice: gpu-2", "gpu-1: docker/rootless/alice: b"]
 
 
 def test_the_number_and_size_of_messages_is_limited() -> None:
@@ -183,8 +179,8 @@ def test_the_result_of_another_module() -> None:
 
 def test_exact_values_stay_exact() -> None:
     engine = {"target": "docker", "service": "docker.service", "runtimes": {"nvidia": "/usr/bin/ä"}, "problems": [EVIL]}
-    found = rebuilt({"engines": [engine], "users_to_inspect": ["alice"]}, GPU_1)
-    assert found == {"engines": [{**engine, "problems": [LINES]}], "users_to_inspect": ["alice"]}
+    found = rebuilt({"engines": [engine]}, GPU_1)
+    assert found == {"engines": [{**engine, "problems": [LINES]}]}
 
 
 @pytest.mark.parametrize(
@@ -216,12 +212,6 @@ def test_runtimes_with_control_characters_are_left_out() -> None:
     assert found["warnings"][0].endswith("not used: runtime nvi\\x1bdia of docker, runtime b of docker")
 
 
-def test_users_with_control_characters_are_refused() -> None:
-    found = rebuilt({"users_to_inspect": ["alice", "b\x1bob", 5]})
-    assert found["users_to_inspect"] == ["alice"]
-    assert "user b\\x1bob, user 5" in found["warnings"][0]
-
-
 # -- the output of a module --------------------------------------------------------------------------------------------
 
 
@@ -235,12 +225,12 @@ def test_users_with_control_characters_are_refused() -> None:
     ],
 )
 def test_other_output_than_the_result_is_dropped(output: str, expected: t.Any) -> None:
-    assert json.loads(_results.rebuilt_output(output, SHAPES, NONE)) == expected
+    assert json.loads(_results.rebuilt_output(output, SHAPES, "")) == expected
 
 
 @pytest.mark.parametrize("output", ["", "text", "\n\n", "Traceback (most recent call last)\n  x"])
 def test_output_without_a_result_stays(output: str) -> None:
-    assert _results.rebuilt_output(output, SHAPES, NONE) == "\n".join(output.splitlines())
+    assert _results.rebuilt_output(output, SHAPES, "") == "\n".join(output.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -251,15 +241,15 @@ def test_output_without_a_result_stays(output: str) -> None:
     ],
 )  # fmt: skip
 def test_output_that_cannot_be_read_has_no_line_that_ansible_reads(output: str) -> None:
-    found = _results.rebuilt_output(output, SHAPES, NONE)
+    found = _results.rebuilt_output(output, SHAPES, "")
     assert not any(line.strip().startswith(("{", "[")) for line in found.splitlines())
     assert found.count("{") + found.count("[") > 0
 
 
 def test_a_large_output_is_an_error() -> None:
     output = json.dumps({"text": "a" * _results.MOST_OUTPUT})
-    assert json.loads(_results.rebuilt_output(output, SHAPES, NONE)) == {
+    assert json.loads(_results.rebuilt_output(output, SHAPES, "")) == {
         "failed": True, "msg": "The module returned more than 8 MiB.",
     }  # fmt: skip
     smaller = json.dumps({"text": "a" * (_results.MOST_OUTPUT - 100)})
-    assert json.loads(_results.rebuilt_output(smaller, SHAPES, NONE)).keys() == {"text"}
+    assert json.loads(_results.rebuilt_output(smaller, SHAPES, "")).keys() == {"text"}

@@ -43,46 +43,6 @@ def test_inspection(known: dict[str, t.Any], settings: dict[str, t.Any], expecte
     assert state(known, **settings).inspection() == expected
 
 
-def test_engines_of_users() -> None:
-    of_alice = {"ansible_loop_var": "name", "name": "alice", "engines": [engine("docker/rootless/alice"), 5]}
-    others = [{"item": "bob", "engines": []}, {"item": "eve", "failed": True}, {"item": [], "engines": []}]
-    results = [of_alice, *others]
-    expected = {"alice": [engine("docker/rootless/alice")], "bob": []}
-    assert state({"nvidia_runtime_info_of_users": {"results": results}}).engines_of_users() == expected
-    # The role nvidia_toolkit has inspected them too.
-    known = {"nvidia_toolkit_info_of_users": {"results": results}, "nvidia_toolkit_info": INFO}
-    assert state(known).engines_of_users() == expected
-    assert state(known, reuse_inspection=False).engines_of_users() == {}
-
-
-def test_problems_of_users() -> None:
-    failed = {"item": "alice", "engines": [], "not_inspected": "too late"}
-    known: dict[str, t.Any] = {"nvidia_toolkit_info_of_users": {"results": [failed]}, "nvidia_toolkit_info": INFO}
-    assert state(known).problems_of_users() == {"alice": "too late"}
-    assert state(known).engines_of_users() == {}
-    # The last inspection counts.
-    known["nvidia_runtime_info_of_users"] = {"results": [{"item": "alice", "engines": []}]}
-    assert state(known).problems_of_users() == {}
-    assert state(known).engines_of_users() == {"alice": []}
-
-
-@pytest.mark.parametrize(
-    ("known", "expected"),
-    [
-        ({"nvidia_runtime_user": ""}, ""), ({"nvidia_runtime_entry": {"user": ""}}, ""),
-        ({"nvidia_runtime_entry": 5}, ""), ({"nvidia_audit_user": "alice"}, "alice"),
-        ({"nvidia_runtime_user": "alice"}, "alice"),
-        ({"nvidia_toolkit_user": "alice"}, "alice"), ({"nvidia_runtime_entry": {"user": "alice"}}, "alice"),
-    ],
-)  # fmt: skip
-def test_the_user_of_a_task(known: dict[str, t.Any], expected: str) -> None:
-    (loop,) = known
-    assert _role_state.user_of({**known, "ansible_loop_var": loop}) == expected
-    # A variable of the host, outside of the loop that sets it.
-    assert _role_state.user_of(known) == ""
-    assert _role_state.user_of({**known, "ansible_loop_var": "item"}) == ""
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -98,25 +58,6 @@ def test_settings_in_one_text(text: str, expected: object) -> None:
     assert _role_state.without_cuda_compat({}, text) == expected
 
 
-def test_errors_of_users_are_no_errors_of_the_host() -> None:
-    of_alice = {**RESTART, "id": "3", "user": "alice"}
-    entries = [{**RESTART, "user": ""}, of_alice]
-    results = [{"item": entry, "error": "broken"} for entry in entries]
-    known = {"nvidia_runtime_result": {"results": [{"work": entries}]}, "nvidia_runtime_executed": entries,
-             "nvidia_runtime_restart_results": {"results": results}}  # fmt: skip
-    assert _role_state.errors_of(known) == ["docker.service: broken"]
-    # Only the engine of the user is left out of what follows, since a host with errors goes no further.
-    assert [entry["id"] for entry in _role_state.executed_of(known)] == ["2"]
-
-
-def test_users_and_selection() -> None:
-    of_alice = {"results": [{"item": "alice", "engines": [engine("docker/rootless/alice")]}]}
-    found = state({"nvidia_toolkit_info": INFO, "nvidia_runtime_info_of_users": of_alice})
-    assert found.users() == ("alice",)
-    assert found.selection().targets == ("docker", "docker/rootless/alice")
-    assert state().selection(OWN, {"alice": [engine("docker/rootless/alice")]}).targets[0] == "crio"
-
-
 @pytest.mark.parametrize(
     ("registered", "expected"),
     [
@@ -130,6 +71,20 @@ def test_users_and_selection() -> None:
 )
 def test_whether_a_specification_was_written(registered: object, expected: bool) -> None:
     assert state({"nvidia_cdi_specification": registered}).options().cdi_written is expected
+
+
+@pytest.mark.parametrize(
+    ("registered", "expected"),
+    [({"work": [ENTRY], "errors": ["x"]}, ([ENTRY], ["x"])), ({"skipped": True}, ([], [])), ([5], ([], []))],
+)
+def test_the_last_run_of_the_role(registered: object, expected: tuple[list[t.Any], list[str]]) -> None:
+    known = {"nvidia_runtime_result": registered}
+    assert (_role_state.entries_of(known), _role_state.errors_of(known)) == expected
+
+
+def test_selection() -> None:
+    assert state({"nvidia_toolkit_info": INFO}).selection().targets == ("docker",)
+    assert state().selection(OWN).targets[0] == "crio"
 
 
 def test_options_of_an_image() -> None:
@@ -155,7 +110,7 @@ def test_work(
     work: list[t.Any], completed: list[str], errors: list[str], pending: list[str], verified: list[str]
 ) -> None:
     known = {
-        "nvidia_runtime_result": {"results": [{"work": work, "errors": errors}]},
+        "nvidia_runtime_result": {"work": work, "errors": errors},
         "nvidia_runtime_completed": completed,
     }
     assert [entry["id"] for entry in _role_state.pending_of(known)] == pending
@@ -166,13 +121,9 @@ def test_work(
 def test_engines_to_verify(kind: str | None, expected: int) -> None:
     info = {"engines": [engine("docker/rootless/alice"), engine("containerd/system/x.service"), engine()],
             "toolkit": {"gpu": {"kind": kind}}}  # fmt: skip
-    found = _role_state.targets_with_gpus(state({"nvidia_runtime_inspection": info}, users=[]))
+    found = _role_state.targets_with_gpus(state({"nvidia_runtime_inspection": info}))
     expected_targets = ["docker/rootless/alice", "containerd/system/x.service", "docker"]
     assert [one["target"] for one in found] == (expected_targets if expected else [])
-    failed = {"results": [{"item": "alice", "engines": [], "not_inspected": "x"}]}
-    known = {"nvidia_runtime_inspection": info, "nvidia_runtime_info_of_users": failed}
-    left = _role_state.targets_with_gpus(state(known, engines=["docker/rootless/alice", "docker"]))
-    assert [one["target"] for one in left] == (["docker"] if expected else [])
     # Docker needs no image, and may not have that of a CRI.
     images = {one["target"]: one["image"] for one in _role_state.targets_with_gpus(
         state({"nvidia_runtime_inspection": {**info, "engines": [engine(), engine("containerd")]}}, verify_image="a:1")

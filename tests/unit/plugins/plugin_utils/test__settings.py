@@ -101,7 +101,7 @@ def test_refuses_names_one_word_away(name: str, nearest: str | None) -> None:
     assert name_problems([name], KNOWN, [name]) == ([], [])
 
 
-@pytest.mark.parametrize("name", ["nvidia_runtime_user", "nvidia_toolkit_user", "nvidia_runtime_entry"])
+@pytest.mark.parametrize("name", ["nvidia_runtime_entry", "nvidia_runtime_hook"])
 def test_variables_of_loops_are_unknown_outside_of_them(name: str) -> None:
     [error], _warnings = name_problems([name], KNOWN, ())
     assert error.startswith(f"{name} is not a variable of gpufleet.nvidia.")
@@ -201,7 +201,7 @@ def test_refuses_values(values: dict[str, t.Any], problem: str) -> None:
         {"nvidia_host_root": "/tree", "nvidia_runtime_host_root": "/tree/"},
         {"nvidia_cdi_host_root": "/tree", "nvidia_cdi_enabled": False},
         {"nvidia_runtime_engines": ["docker/rootless/alice", "containerd/system/gpu.service", "crio", "podman"]},
-        {"nvidia_runtime_engines": "docker", "nvidia_runtime_config_path": "/x", "nvidia_runtime_users": "all"},
+        {"nvidia_runtime_engines": "docker", "nvidia_runtime_config_path": "/x"},
         {"nvidia_runtime_engines": ["auto"], "nvidia_toolkit_source": "files", "nvidia_toolkit_state": "absent"},
         {"nvidia_runtime_engines": "auto", "nvidia_cdi_for_engines": ["auto", "podman:4.9.3"]},
         {"nvidia_toolkit_version": "latest", "nvidia_toolkit_minimum_version": "1.17"},

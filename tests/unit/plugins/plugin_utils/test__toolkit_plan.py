@@ -39,8 +39,8 @@ def info(**toolkit: t.Any) -> dict[str, t.Any]:
     return {"toolkit": {**known, **toolkit}}
 
 
-def plan(toolkit: dict[str, t.Any] | None = None, users: tuple[str, ...] = (), **settings: t.Any) -> dict[str, t.Any]:
-    known = {"nvidia_toolkit_info": {**info(**(toolkit or {})), "users_to_inspect": list(users)}}
+def plan(toolkit: dict[str, t.Any] | None = None, **settings: t.Any) -> dict[str, t.Any]:
+    known = {"nvidia_toolkit_info": info(**(toolkit or {}))}
     return _toolkit_plan.plan_of(known, {**VALUES, **settings})
 
 
@@ -56,7 +56,6 @@ def test_settings_are_those_of_the_role() -> None:
         ({"repository_files": []}, {}, ["key"]),
         ({}, FROM_FILES, ["send"]),
         ({}, {**FROM_FILES, "files_on": "node"}, []),
-        ({"repository_files": []}, {"users": ("me",)}, ["users", "key"]),
         ({**NO_GPU, "repository_files": []}, {}, ["no_gpu"]),
         (NO_GPU, {**FROM_FILES, "when_no_gpu": "install_only"}, ["no_gpu", "send"]),
         # Packages are installed in / only.
@@ -65,7 +64,7 @@ def test_settings_are_those_of_the_role() -> None:
         ({}, {"host_root": "/tree", "source": "directory"}, []),
         ({}, {"host_root": "/tree", "source": "existing"}, []),
         ({}, {"host_root": "/tree", "state": "absent"}, ["remove_packages"]),
-        (NO_GPU, {"state": "absent", "users": ("me",)}, ["remove_packages"]),
+        (NO_GPU, {"state": "absent"}, ["remove_packages"]),
         ({}, {"state": "absent", "source": "directory"}, ["remove_directory"]),
     ],
 )

@@ -168,8 +168,8 @@ def test_texts_about_files(tree: Tree, files: dict[str, str | None]) -> None:
 
 
 def test_every_finding_has_a_case(empty: HostFS, tmp_path: Path) -> None:
-    """The report of the playbook adds the first three, and a task of another user the fourth."""
-    seen = {"host-unreachable", "inspection-failed", "user-inspection-failed", "not-root"}
+    """The report of the playbook adds the first two, and a task of another user the third."""
+    seen = {"host-unreachable", "inspection-failed", "not-root"}
     seen.update(one["id"] for parts in REPORTS for one in findings_of(empty, parts))
     for number, files in enumerate(TREES):
         tree = Tree(tmp_path / str(number))

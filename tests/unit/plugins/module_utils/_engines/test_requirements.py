@@ -42,6 +42,7 @@ def engine(target: str, **changed: t.Any) -> dict[str, t.Any]:
 BROKEN = engine("docker", readable=False, problems=[SLOW, INVALID])
 MISSING = "nvidia_runtime_engines names crio, which this host does not have. Install the engine first"
 ALICE = "docker/rootless/alice"
+ROOTLESS = Requirement(Wanted(flavor="rootless"))
 
 
 @pytest.mark.parametrize(
@@ -61,14 +62,12 @@ ALICE = "docker/rootless/alice"
         # Named engines must exist.
         (Requirement(Wanted(("docker", "crio"))), [engine("docker")], [MISSING]),
         (Requirement(Wanted(("crio",)), installed=False), [], []),
-        # The engines of users.
-        (Requirement(Wanted((ALICE,))), [], []),
-        (Requirement(user="alice"), [BROKEN, engine(ALICE)], []),
-        (Requirement(user="alice"), [engine(ALICE, readable=False, problems=[INVALID])], [INVALID["message"]]),
-        # The role does not select it.
-        (Requirement(Wanted(("podman",)), user="alice"), [engine(ALICE, readable=False, problems=[INVALID])], []),
-        (Requirement(Wanted(("crio", "docker/rootless/bob")), user="alice"), [], []),
-        (Requirement(Wanted((ALICE,)), user="alice"), [], [f"nvidia_runtime_engines names {ALICE}, which this host"]),
+        # The engine of a user, in a play of this user and in one of root.
+        (ROOTLESS, [BROKEN, engine(ALICE)], []),
+        (ROOTLESS, [engine(ALICE, readable=False, problems=[INVALID])], [INVALID["message"]]),
+        (Requirement(), [engine(ALICE, inspected=False, readable=False, problems=[INVALID])], []),
+        (Requirement(Wanted((ALICE,))), [engine(ALICE)], []),
+        (Requirement(Wanted((ALICE,))), [engine(ALICE, inspected=False)], [f"nvidia_runtime_engines names {ALICE}, "]),
     ],
 )
 def test_problems(required: Requirement, engines: list[dict[str, t.Any]], expected: list[str]) -> None:
@@ -85,17 +84,19 @@ def test_advice_of_a_problem() -> None:
 @pytest.mark.parametrize(
     ("required", "expected"),
     [
-        (Requirement(), ["podman"]),
+        (Requirement(), ["podman", ALICE]),
         # The file at another path is planned, whatever the usual file contains.
-        (Requirement(files=False), ["docker", "podman"]),
-        (Requirement(planned=True), ["docker", "podman"]),
-        (Requirement(Wanted(("crio", "docker", ALICE))), ["crio"]),
-        (Requirement(Wanted(users=("alice",)), user="alice"), [ALICE]),
-        (Requirement(Wanted(("podman",)), user="alice"), []),
+        (Requirement(files=False), ["docker", "podman", ALICE]),
+        (Requirement(planned=True), ["docker", "podman", ALICE]),
+        (Requirement(Wanted(("crio", "docker"))), [ALICE, "crio"]),
+        (ROOTLESS, [ALICE]),
+        # The module refuses the engine of another user.
+        (Requirement(Wanted(("docker/rootless/bob",))), ["docker/rootless/bob"]),
     ],
 )
 def test_engines_to_plan(required: Requirement, expected: list[str]) -> None:
-    assert targets_of(required, [BROKEN, engine("podman"), engine(ALICE)]) == expected
+    others = [engine("podman"), engine(ALICE), engine("docker/rootless/bob", inspected=False)]
+    assert targets_of(required, [BROKEN, *others]) == expected
 
 
 PARAMS = {name: option.get("default") for name, option in parameters.SPEC.items()}

@@ -20,22 +20,25 @@ FOUND = (engine(), engine("containerd/k3s"), engine("containerd"), engine("crio"
 
 
 @pytest.mark.parametrize(
-    ("engines", "users", "expected"),
+    ("engines", "expected"),
     [
-        ("auto", "all", Wanted(None, "auto", None)),
-        (["auto"], ["all"], Wanted(None, "auto", None)),
-        ([], [], Wanted(())),
-        ("docker", [], Wanted(("docker",))),
-        (["docker/system", "containerd/system/second"], [],
-         Wanted(("docker/system", "containerd/system/second.service"))),
-        (["containerd/system/containerd-1.7", "docker/system/docker", "containerd/system/containerd.service"], [],
-         Wanted(("containerd/system/containerd-1.7.service", "docker/system", "containerd/system"))),
-        (["containerd/k3s", "containerd/system/x.scope"], ["bob"],
-         Wanted(("containerd/k3s", "containerd/system/x.scope"), "auto", ("bob",))),
+        ("auto", Wanted()),
+        (["auto"], Wanted()),
+        ([], Wanted(())),
+        ("docker", Wanted(("docker",))),
+        (
+            ["docker/system", "containerd/system/second"],
+            Wanted(("docker/system", "containerd/system/second.service")),
+        ),
+        (
+            ["containerd/system/containerd-1.7", "docker/system/docker", "containerd/system/containerd.service"],
+            Wanted(("containerd/system/containerd-1.7.service", "docker/system", "containerd/system")),
+        ),
+        (["containerd/k3s", "containerd/system/x.scope"], Wanted(("containerd/k3s", "containerd/system/x.scope"))),
     ],
-)  # fmt: skip
-def test_spellings(engines: object, users: object, expected: Wanted) -> None:
-    assert selection.wanted_of(engines, "auto", users) == expected
+)
+def test_spellings(engines: object, expected: Wanted) -> None:
+    assert selection.wanted_of(engines, "auto") == expected
 
 
 @pytest.mark.parametrize(
@@ -56,17 +59,6 @@ def test_selected_engines(wanted: Wanted, expected: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "expected"),
-    [
-        (Wanted(), []), (Wanted(users=None), ["alice"]), (Wanted(users=("bob", "")), ["bob"]),
-        (Wanted((ALICE, "docker"), users=("bob", "alice")), ["bob", "alice"]),
-    ],
-)  # fmt: skip
-def test_users(wanted: Wanted, expected: list[str]) -> None:
-    assert selection.users_of(wanted, [*FOUND, engine(ALICE, inspected=False)]) == expected
-
-
-@pytest.mark.parametrize(
     ("names", "expected"),
     [
         (["docker", "podman", "containerd/rke2"], "podman and containerd/rke2"),
@@ -74,12 +66,13 @@ def test_users(wanted: Wanted, expected: list[str]) -> None:
         (["docker/rootless"], "docker/rootless"),
         (["docker/system", "crio/system"], "crio/system"),
         (["docker/system/other.service"], "docker/system/other.service"),
-        # A second containerd is found by its unit only. The user has not been inspected yet.
-        (["containerd/system/x.service", ALICE], ""),
+        # A second containerd is found by its unit only.
+        (["containerd/system/x.service"], ""),
+        ([ALICE], ALICE),
     ],
 )
 def test_missing_engines(names: list[str], expected: str) -> None:
-    found = "".join(selection.missing_errors(names, FOUND, ["alice"]))
+    found = "".join(selection.missing_errors(names, FOUND))
     assert found.startswith(f"nvidia_runtime_engines names {expected}, which this host") if expected else not found
 
 
@@ -88,22 +81,21 @@ def test_missing_engines(names: list[str], expected: str) -> None:
     [("auto", ""), ("system", ""), ("k3s", "docker, which this host does not have in the flavor k3s")],
 )
 def test_missing_engines_of_a_flavor(flavor: str, missing: str) -> None:
-    found = "".join(selection.missing_errors(["docker", "containerd"], FOUND, [], flavor))
+    found = "".join(selection.missing_errors(["docker", "containerd"], FOUND, flavor))
     assert missing in found
     assert bool(found) is bool(missing)
 
 
 def test_an_engine_with_problems_is_not_missing() -> None:
     broken = engine("crio", installed=False, problems=[{"code": "file-invalid", "message": "line 1"}])
-    assert selection.missing_errors(["crio"], [broken], ()) == []
+    assert selection.missing_errors(["crio"], [broken]) == []
 
 
 @pytest.mark.parametrize("engines", ["podman", ["docker", "crio", ALICE], "auto"])
-@pytest.mark.parametrize("users", ["all", ["alice"], []])
-def test_the_first_inspection_and_the_role_have_the_same_errors(engines: object, users: object) -> None:
+def test_the_first_inspection_and_the_role_have_the_same_errors(engines: object) -> None:
     found: list[dict[str, t.Any]] = [{**one, "readable": True} for one in (*FOUND, engine(ALICE, inspected=False))]
-    wanted = selection.wanted_of(engines, "auto", users)
-    of_role = _engine_selection.select(_engine_selection.Settings(wanted), found, {})
+    wanted = selection.wanted_of(engines, "auto")
+    of_role = _engine_selection.select(_engine_selection.Settings(wanted), found)
     assert tuple(requirements.problems_of(requirements.Requirement(wanted), found)) == of_role.errors
 
 
@@ -112,8 +104,6 @@ def test_the_first_inspection_and_the_role_have_the_same_errors(engines: object,
     [
         (Wanted(), True),
         (Wanted(("docker", "containerd/k3s")), True),
-        (Wanted(users=None), False),
-        (Wanted(users=("alice",)), False),
         (Wanted(("docker/rootless",)), False),
         (Wanted((ALICE,)), False),
         (Wanted(flavor="rootless"), False),

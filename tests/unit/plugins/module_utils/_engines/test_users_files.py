@@ -111,7 +111,7 @@ def test_report_opens_no_user_file(docker: FakeDocker, change: t.Callable[[FakeD
     findings = {(finding["id"], finding["subject"]): finding for finding in found["findings"]}
     finding = findings["not-inspected", "docker/rootless/mallory"]
     assert finding["severity"] == "info"
-    assert "nvidia_runtime_users" in finding["advice"]
+    assert "--become-user" in finding["advice"]
     assert [subject for _id, subject in findings if "mallory" in subject] == ["docker/rootless/mallory"]
     assert all(engine["inspected"] for engine in found["engines"] if engine is not entry)
 

@@ -22,7 +22,6 @@ from ansible_collections.gpufleet.nvidia.plugins.plugin_utils._audit.report impo
     report_of,
     text_of,
     texts,
-    with_users,
 )
 
 EMPTY: dict[str, t.Any] = {"engines": [], "toolkit": {}, "gpus": {}, "cdi": {}, "findings": []}
@@ -185,12 +184,6 @@ def test_values_of_a_failed_host_are_ignored() -> None:
     found = host_row("a", {**host("info", gpus={"driver_version": "580.1"}), "failed": True, "msg": "no"})
     assert found["driver"] is None
     assert [one["id"] for one in found["findings"]] == ["inspection-failed"]
-
-
-def test_user_that_was_not_inspected() -> None:
-    (found,) = with_users(EMPTY, {"results": [{"item": "ada", "not_inspected": "too late"}]})["findings"]
-    assert found["text"] == "docker/rootless/ada was not inspected: too late"
-    assert found["advice"].startswith("Ask the user to remove the cause, ")
 
 
 def test_healthy_host() -> None:
