@@ -119,7 +119,7 @@ options:
     description:
       - Paths, on the host, of the files of all requested packages, see O(packages). Required with O(source=files) and
         O(state=present).
-      - With O(source=directory), packages that are unpacked with C(dpkg-deb) or C(rpm2cpio), and not installed. They
+      - With O(source=directory), packages that are unpacked with C(dpkg-deb) or C(rpm2archive), and not installed. They
         may be on the controller, see O(remote_src). Their signatures are not checked. A package that expands to more
         than 256 MiB, or to more than 100 times its size (at least 16 MiB), is refused.
     type: list

@@ -28,7 +28,6 @@ from ansible_collections.gpufleet.nvidia.plugins.module_utils._kubernetes import
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._systemd.processes import started
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.source import find_parts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory.unpack import (
-    read_newc,
     read_tar,
     unpack,
     write_entries,
@@ -43,7 +42,7 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.fake_docker import (
     UNIT,
 )
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.gpu_hosts import INFORMATION, mig_minors
-from ansible_collections.gpufleet.nvidia.tests.unit.helpers.package_archives import Item, member, newc, tar
+from ansible_collections.gpufleet.nvidia.tests.unit.helpers.package_archives import member, tar
 
 if t.TYPE_CHECKING:
     import random
@@ -265,8 +264,7 @@ def _unpack(name: str, content: bytes, folder: Path, target: Path) -> None:
         lay(folder, {"a.deb": content})
         unpack([str(folder / "a.deb")], str(target))
     else:
-        entries = read_tar(content, name) if name.endswith(".tar") else read_newc(content, name)
-        write_entries(entries, str(target), name)
+        write_entries(read_tar(content, name), str(target), name)
 
 
 def archives(folder: Path, files: Files, _rng: random.Random) -> None:
@@ -304,7 +302,7 @@ def _check_unpacked(folder: Path, before: Snapshot) -> None:
 
 
 def archives_seeds() -> list[Files]:
-    """Return archives as in packages (tar in a .deb, cpio in an .rpm), and whole .deb packages if dpkg-deb exists."""
+    """Return archives as in packages, also with pax headers as for .rpm, and whole .deb packages if dpkg-deb exists."""
     content = program("echo", size=300)
     tars = tar(
         member("./", kind=b"5", mode=0o755),
@@ -313,13 +311,12 @@ def archives_seeds() -> list[Files]:
         member("./usr/bin/nvidia-other", kind=b"1", linkname="./usr/bin/nvidia-ctk"),
         member("./usr/" + "long/" * 30 + "name", b"x"),
     )
-    cpio = newc(
-        Item(".", mode=stat.S_IFDIR | 0o755),
-        Item("./usr/bin/nvidia-ctk", content, stat.S_IFREG | 0o755, 7, 2),
-        Item("./usr/bin/nvidia-other", b"", stat.S_IFREG | 0o755, 7, 2),
-        Item("./usr/lib/libnvidia-container.so.1", b"libnvidia-container.so.1.2", stat.S_IFLNK | 0o777),
+    pax = tar(
+        member("./usr/bin/nvidia-ctk", content, mode=0o755),
+        member("x", b"x", pax_headers={"path": "./usr/bin/nvidia-é", "mtime": "1.5", "size": "1"}),
+        member("x", kind=b"1", linkname="./usr/bin/nvidia-é"),
     )
-    found: list[Files] = [{"/a.tar": tars}, {"/a.cpio": cpio}, {"/a.cpio": newc(Item("x", b"y"), magic="070702")}]
+    found: list[Files] = [{"/a.tar": tars}, {"/a.tar": pax}]
     if shutil.which("dpkg-deb"):
         control = tar(
             member("./control", b"Package: x\nVersion: 1\nArchitecture: all\nMaintainer: x\nDescription: x\n")

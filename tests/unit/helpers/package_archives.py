@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the gpufleet.nvidia maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Archives of packages: cpio and tar, with any field set to any value."""
+"""Tar archives as in packages, with any field set to any value."""
 
 from __future__ import annotations
 
@@ -14,29 +14,6 @@ if t.TYPE_CHECKING:
 
 REGULAR, DIRECTORY, LINK, PIPE = 0o100000, 0o040000, 0o120000, 0o010000
 BLOCK = 512
-
-
-class Item(t.NamedTuple):
-    """An entry of an archive. All names of one file have the same ``inode``, and ``links`` is their number."""
-
-    name: str
-    content: bytes = b""
-    mode: int = REGULAR | 0o644
-    inode: int = 0
-    links: int = 1
-
-
-def newc(*items: Item, magic: str = "070701", end: bool = True) -> bytes:
-    """Return a cpio archive. With ``magic`` 070702 it has checksums."""
-    archive = b""
-    for item in (*items, *([Item("TRAILER!!!", mode=0)] if end else [])):
-        name = item.name.encode() + b"\0"
-        total = sum(item.content) if magic == "070702" else 0
-        numbers = [item.inode, item.mode, 0, 0, item.links, 0, len(item.content), 8, 1, 0, 0, len(name), total]
-        archive += magic.encode() + b"".join(b"%08X" % number for number in numbers) + name
-        archive += bytes(-len(archive) % 4) + item.content
-        archive += bytes(-len(archive) % 4)
-    return archive
 
 
 def member(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, **fields: t.Any) -> bytes:

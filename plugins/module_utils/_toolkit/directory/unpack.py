@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import re
 import select
 import signal
 import stat
@@ -22,6 +21,7 @@ import tarfile
 import tempfile
 import time
 import typing as t
+import zlib
 
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors as core_errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._toolkit.directory import source as toolkit_source
@@ -99,72 +99,7 @@ def _write(path: str, entry: ArchiveEntry) -> None:
         raise core_errors.os_error(path, "written", error) from error
 
 
-# cpio(5): six characters, then thirteen numbers of eight hexadecimal digits each: inode, mode, owner, group, links,
-# time, size, device of the file (two), device that it represents (two), size of the name with its null, sum of the
-# content's bytes.
-_WITHOUT_CHECKSUM, _WITH_CHECKSUM = b"070701", b"070702"
-_HEADER = 6 + 13 * 8
-# int() also accepts signs.
-_DIGITS = re.compile(rb"[0-9A-Fa-f]+\Z")
-_END = b"TRAILER!!!"
-
-
-def read_newc(archive: bytes, label: str) -> list[ArchiveEntry]:
-    """Return the entries of a cpio archive, each with its content.
-
-    ``label`` is the archive's name in messages. Raises NvidiaError for a damaged archive.
-    """
-    entries: list[ArchiveEntry] = []
-    # Of several names of one file, only the last has the content. These are the file of each entry, and its content.
-    files: list[tuple[int, int, int] | None] = []
-    contents: dict[tuple[int, int, int], bytes] = {}
-    offset = 0
-    while True:
-        numbers = _numbers(archive[offset : offset + _HEADER], label)
-        (inode, mode), links, (size, major, minor), (name_size, total) = (
-            numbers[:2],
-            numbers[4],
-            numbers[6:9],
-            numbers[11:],
-        )
-        start = _aligned(offset + _HEADER + name_size)
-        end = start + size
-        if end > len(archive) or not name_size:
-            raise archive_error(label, "it ends too early")
-        name = archive[offset + _HEADER : offset + _HEADER + name_size].rstrip(b"\0")
-        if name == _END:
-            return [
-                entry if file is None else entry._replace(content=contents.get(file, b""))
-                for entry, file in zip(entries, files)
-            ]
-        content = archive[start:end]
-        if archive[offset : offset + 6] == _WITH_CHECKSUM and content and sum(content) & 0xFFFFFFFF != total:
-            raise archive_error(label, "a checksum is wrong")
-        file = (major, minor, inode) if links > 1 and stat.S_ISREG(mode) else None
-        if file is not None and content:
-            contents[file] = content
-        _check_entry_count(len(entries), label)
-        files.append(file)
-        entries.append(ArchiveEntry(os.fsdecode(name), mode, content))
-        offset = _aligned(end)
-
-
-def _numbers(header: bytes, label: str) -> list[int]:
-    if len(header) < _HEADER:
-        raise archive_error(label, "it ends too early")
-    if header[:6] not in {_WITHOUT_CHECKSUM, _WITH_CHECKSUM}:
-        raise archive_error(label, "its content is not a cpio archive in the newc format")
-    if not _DIGITS.match(header, 6):
-        raise archive_error(label, "its content has an invalid header")
-    return [int(header[offset : offset + 8], 16) for offset in range(6, _HEADER, 8)]
-
-
-def _aligned(offset: int) -> int:
-    """Return the next multiple of four bytes, where each part of the archive begins."""
-    return offset + -offset % 4
-
-
-# deb(5): old tar, ustar, and long names of the GNU extensions; neither sparse files nor pax headers.
+# A .deb contains old tar, ustar, and long names of the GNU extensions (deb(5)). rpm2archive writes pax headers.
 _REGULAR_TYPES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 # The errors that tarfile raises, in addition to its own, for extreme numbers and chains of headers.
 _TAR_ERRORS = (tarfile.TarError, ValueError, ArithmeticError, LookupError, EOFError, RecursionError)
@@ -174,7 +109,7 @@ def read_tar(archive: bytes, label: str) -> list[ArchiveEntry]:
     """Return the regular files and links of an uncompressed tar archive, each with its content. Owners are not read.
 
     A hard link gets the content of its target. ``label`` is the archive's name in messages. Raises NvidiaError for an
-    archive that is damaged or in a form that Debian packages may not have.
+    archive that is damaged or contains a sparse file.
     """
     entries: list[ArchiveEntry] = []
     # By name without "./": the possible targets of a hard link.
@@ -199,8 +134,8 @@ def _members(archive: bytes, label: str) -> t.Iterator[tarfile.TarInfo]:
         with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
             for number, member in enumerate(tar):
                 _check_entry_count(number, label)
-                if member.pax_headers or member.issparse():
-                    raise archive_error(label, f"it contains {member.name!r}, whose type dpkg does not support")
+                if member.issparse():
+                    raise archive_error(label, f"it contains the sparse file {member.name!r}")
                 # With a negative size, some versions of tarfile would read the same header forever.
                 size = member.size if member.isreg() else 0
                 if member.size < 0 or member.offset_data + size > len(archive):
@@ -226,24 +161,30 @@ def _linked(member: tarfile.TarInfo, files: t.Mapping[str, ArchiveEntry], label:
     return original._replace(name=member.name)
 
 
-# Runs a command that may write a number of bytes. Returns its status, output and error messages.
-LimitedRunner = t.Callable[[t.List[str], int], t.Tuple[int, bytes, str]]
+# Runs a command with a package as its input, which may write a number of bytes. Returns its status, output and error
+# messages.
+LimitedRunner = t.Callable[[t.List[str], str, int], t.Tuple[int, bytes, str]]
 
 
 class _Kind(t.NamedTuple):
-    """A kind of package: its first bytes, the tool that opens it, and the reader of the archive inside."""
+    """A kind of package: its first bytes, and the command that writes the files of its input as a tar archive.
+
+    ``source`` is the distribution's package with this command.
+    """
 
     magic: bytes
-    tool: str
-    options: tuple[str, ...]
-    read: t.Callable[[bytes, str], list[ArchiveEntry]]
+    argv: tuple[str, ...]
+    source: str
+    is_compressed: bool = False
 
 
 # deb(5), and the lead of an RPM file. dpkg-deb could write the files too, but it follows links and gives the directory
-# the mode and the owner from the package.
+# the mode and the owner from the package. rpm2archive compresses its output; only rpm 4.17 and newer can avoid this
+# (4.16.1.3 lacks --nocompression). With a file name, releases before 4.19.0 (the last is 4.18.2) write a file beside
+# the package.
 _ARCHIVE_KINDS = (
-    _Kind(b"!<arch>\n", "dpkg-deb", ("--fsys-tarfile",), read_tar),
-    _Kind(b"\xed\xab\xee\xdb", "rpm2cpio", (), read_newc),
+    _Kind(b"!<arch>\n", ("dpkg-deb", "--fsys-tarfile", "-"), "dpkg"),
+    _Kind(b"\xed\xab\xee\xdb", ("rpm2archive", "-"), "rpm2cpio on Debian and Ubuntu, else rpm", is_compressed=True),
 )
 # The status of a shell, timeout(1) and the runners of this collection for a command that does not exist.
 _NOT_FOUND = 127
@@ -267,25 +208,37 @@ def unpack(
     kinds = [_kind_of(package) for package in packages]
     for package, kind in zip(packages, kinds):
         limit = min(MAX_SIZE, max(_SMALL, _RATIO * os.path.getsize(package)))
-        status, archive, errors = (run or run_limited)([kind.tool, *kind.options, package], limit)
-        _check(package, kind.tool, status, errors, on_controller)
-        write_entries(kind.read(archive, package), folder, package)
+        status, archive, errors = (run or run_limited)(list(kind.argv), package, limit)
+        _check(package, kind, status, errors, on_controller)
+        archive = _decompressed(archive, limit, package) if kind.is_compressed else archive
+        write_entries(read_tar(archive, package), folder, package)
 
 
-def run_limited(argv: list[str], limit: int) -> tuple[int, bytes, str]:
-    """Run a command without input that may write ``limit`` bytes and run for _SECONDS.
+def _decompressed(archive: bytes, limit: int, label: str) -> bytes:
+    """Return the content of a gzip file, of at most ``limit`` bytes."""
+    decoder = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        content = decoder.decompress(archive, limit + 1)
+    except zlib.error as error:
+        raise archive_error(label, f"its content is not a complete gzip file ({error})") from error
+    if len(content) > limit:
+        raise archive_error(label, f"it expands to more than {limit} bytes")
+    return content
 
-    Its messages are in English. A command that does not exist gets the status that a shell uses. Messages name the
-    output after the last item of ``argv``. Raises HostError if the command cannot be run, and NvidiaError if it exceeds
-    a limit; it is killed then.
+
+def run_limited(argv: list[str], package: str, limit: int) -> tuple[int, bytes, str]:
+    """Run a command with ``package`` as its input, that may write ``limit`` bytes and run for _SECONDS.
+
+    Its messages are in English. A command that does not exist gets the status that a shell uses. Raises HostError if
+    the command cannot be run, and NvidiaError if it exceeds a limit; it is killed then.
     """
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
-    with tempfile.TemporaryFile() as errors:
+    with open(package, "rb") as content, tempfile.TemporaryFile() as errors:
         try:
             # run_command would read the whole output, however large, before this function could refuse it.
             process = subprocess.Popen(  # pylint: disable=ansible-bad-function
                 argv,
-                stdin=subprocess.DEVNULL,
+                stdin=content,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=environment,
@@ -297,7 +250,7 @@ def run_limited(argv: list[str], limit: int) -> tuple[int, bytes, str]:
             raise core_errors.os_error(argv[0], "run", error) from error
         deadline = time.monotonic() + _SECONDS
         try:
-            output = _output_of(process, limit, deadline, argv[-1])
+            output = _output_of(process, limit, deadline, package)
             status = process.wait(max(0, deadline - time.monotonic()))
         except BaseException as error:
             # The tool may have started another program, so the whole process group is killed.
@@ -305,7 +258,7 @@ def run_limited(argv: list[str], limit: int) -> tuple[int, bytes, str]:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             if isinstance(error, (TimeoutError, subprocess.TimeoutExpired)):
-                raise archive_error(argv[-1], f"{argv[0]} did not end within {_SECONDS} seconds") from None
+                raise archive_error(package, f"{argv[0]} did not end within {_SECONDS} seconds") from None
             raise
         errors.seek(0)
         return status, output, errors.read(_UNPACK_ERRORS).decode("utf-8", "replace")
@@ -354,8 +307,8 @@ def _kind_of(package: str) -> _Kind:
     return kind
 
 
-def _check(package: str, tool: str, status: int, messages: str, on_controller: bool) -> None:
-    """Raise HostError if ``tool`` does not exist or failed."""
+def _check(package: str, kind: _Kind, status: int, messages: str, on_controller: bool) -> None:
+    """Raise HostError if the command of ``kind`` does not exist or failed."""
     if status == _NOT_FOUND:
         here, setting, there = (
             ("the controller", "node (remote_src: true)", "the host")
@@ -363,11 +316,13 @@ def _check(package: str, tool: str, status: int, messages: str, on_controller: b
             else ("this host", "controller (remote_src: false)", "the controller")
         )
         raise core_errors.HostError(
-            f"{tool} is not installed on {here}. Set nvidia_toolkit_files_on to {setting} to unpack on {there}, or"
-            f" unpack {package} yourself and set {core_errors.option:src} instead of {core_errors.option:files}."
+            f"{kind.argv[0]} is not installed on {here}. Install its package ({kind.source}), or set"
+            f" nvidia_toolkit_files_on to {setting} to unpack on {there}, or unpack {package} yourself and set"
+            f" {core_errors.option:src} instead of {core_errors.option:files}."
         )
     if status:
         reason = " ".join(messages.split()) or f"exit status {status}"
         raise core_errors.HostError(
-            f"{package} cannot be unpacked, {tool} failed: {reason}. Fetch the package again, and check the free space."
+            f"{package} cannot be unpacked, {kind.argv[0]} failed: {reason}. Fetch the package again, and check the"
+            " free space."
         )

@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import shutil
 import stat
 import subprocess
+import tarfile
 import tempfile
 import time
 import typing as t
@@ -37,9 +39,9 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.package_archives imp
     LINK,
     PIPE,
     REGULAR,
-    Item,
     content_of,
-    newc,
+    member,
+    tar,
 )
 
 # -- entries ---------------------------------------------------------------------------------------------------------
@@ -204,23 +206,24 @@ def test_write_failure(tmp_path: Path) -> None:
 # -- packages --------------------------------------------------------------------------------------------------------
 
 needs_dpkg_deb = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="needs dpkg-deb: apt install dpkg")
+needs_rpm = pytest.mark.skipif(
+    not (shutil.which("rpmbuild") and shutil.which("rpm2archive")),
+    reason="needs rpmbuild and rpm2archive: apt install rpm",
+)
 RPM_START = b"\xed\xab\xee\xdb\x03\x00" + bytes(90)
 FOREIGN_UID = 12345
 
 
 class Runs:
-    """Returns the prepared result of a package. Runs dpkg-deb for packages without one."""
+    """Returns the prepared result of a package. Runs the command for packages without one."""
 
     def __init__(self, archives: t.Mapping[str, tuple[int, bytes, str]] | None = None) -> None:
         self.archives = archives or {}
         self.ran: list[list[str]] = []
 
-    def __call__(self, argv: list[str], limit: int) -> tuple[int, bytes, str]:
-        self.ran.append(argv)
-        if argv[-1] in self.archives:
-            return self.archives[argv[-1]]
-        assert argv[0] == "dpkg-deb"
-        return run_limited(argv, limit)
+    def __call__(self, argv: list[str], package: str, limit: int) -> tuple[int, bytes, str]:
+        self.ran.append([*argv, package])
+        return self.archives[package] if package in self.archives else run_limited(argv, package, limit)
 
     def unpack(self, packages: t.Sequence[Path], folder: Path, on_controller: bool = False) -> None:
         folder.mkdir(exist_ok=True)
@@ -252,6 +255,30 @@ def rpm(folder: Path, name: str) -> Path:
     return file
 
 
+def archive_of(*members: bytes) -> bytes:
+    """Return an archive as rpm2archive writes it."""
+    return gzip.compress(tar(*members), mtime=0)
+
+
+def built_rpm(folder: Path, root: Path) -> Path:
+    """Return a package with the files of ``root``."""
+    lines = ["Name: a", "Version: 1", "Release: 1", "Summary: a", "License: a", "AutoReqProv: no", "%description"]
+    lines += ["%install", "mkdir -p %{buildroot}", f"cp -a {root}/. %{{buildroot}}/", "%files", "/usr"]
+    (folder / "a.spec").write_text("\n".join([*lines, ""]))
+    settings = {
+        "_topdir": str(folder / "top"),
+        "_rpmdir": str(folder),
+        "_rpmfilename": "a.rpm",
+        "__os_install_post": "%{nil}",
+        "debug_package": "%{nil}",
+        "_build_id_links": "none",
+    }
+    defines = [f"--define={name} {value}" for name, value in settings.items()]
+    argv = ["rpmbuild", "--quiet", "-bb", *defines, str(folder / "a.spec")]
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, timeout=60)
+    return folder / "a.rpm"
+
+
 # -- packages: unpacked files ----------------------------------------------------------------------------------------
 
 
@@ -264,7 +291,7 @@ def test_debian_packages(tmp_path: Path) -> None:
     packages = [deb(tmp_path, "nvidia-container-toolkit-base", one), deb(tmp_path, "nvidia-container-toolkit", other)]
     run = Runs()
     run.unpack(packages, folder)
-    assert run.ran == [["dpkg-deb", "--fsys-tarfile", str(package)] for package in packages]
+    assert run.ran == [["dpkg-deb", "--fsys-tarfile", "-", str(package)] for package in packages]
     parts = find_parts(HostFS(str(folder), live=False), None, "files")
     assert len(parts) == len(toolkit_constants.INSTALLED_PROGRAMS) + len(LIBRARIES)
 
@@ -273,12 +300,12 @@ def test_rpm_packages(tmp_path: Path) -> None:
     base, tools = rpm(tmp_path, "base"), rpm(tmp_path, "tools")
     run = Runs(
         {
-            str(base): (0, newc(Item("./usr/bin/nvidia-ctk", b"x", REGULAR | 0o755)), "warning: no key"),
-            str(tools): (0, newc(Item("./usr", mode=DIRECTORY | 0o755), Item(f"./{LIBRARY}", b"b", LINK)), ""),
+            str(base): (0, archive_of(member("./usr/bin/nvidia-ctk", b"x", mode=0o755)), "warning: no key"),
+            str(tools): (0, archive_of(member(f"./{LIBRARY}", kind=tarfile.SYMTYPE, linkname="b")), ""),
         }
     )
     run.unpack([base, tools], tmp_path / "folder")
-    assert run.ran == [["rpm2cpio", str(base)], ["rpm2cpio", str(tools)]]
+    assert run.ran == [["rpm2archive", "-", str(base)], ["rpm2archive", "-", str(tools)]]
     assert content_of(tmp_path / "folder") == {
         "usr": None,
         "usr/bin": None,
@@ -287,6 +314,24 @@ def test_rpm_packages(tmp_path: Path) -> None:
         LIBRARY: "b",
     }
     assert (tmp_path / "folder/usr/bin/nvidia-ctk").stat().st_mode & 0o7777 == 0o755
+
+
+@needs_rpm
+def test_real_rpm_package(tmp_path: Path) -> None:
+    root, long_name = tmp_path / "root", "nvidia-" + "é" * 100
+    (root / "usr/bin").mkdir(parents=True)
+    (root / "usr/lib64").mkdir()
+    (root / CTK).write_bytes(b"x" * 100_000)
+    os.link(str(root / CTK), str(root / "usr/bin/nvidia-again"))
+    (root / "usr/bin" / long_name).write_bytes(b"y")
+    (root / LIBRARY).symlink_to("libnvidia-container.so.1.2")
+    package, folder = built_rpm(tmp_path, root), tmp_path / "folder"
+    Runs().unpack([package], folder)
+    assert content_of(folder) == content_of(root)
+    os.truncate(str(package), package.stat().st_size - 60)
+    error = unpack_error(Runs(), package, tmp_path / "other")
+    assert "rpm2archive failed: Error reading file from rpm payload. Fetch the package again" in error
+    assert sorted(tmp_path.glob("*.t*")) == []
 
 
 @needs_dpkg_deb
@@ -346,43 +391,43 @@ def test_rejects_missing_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("on_controller", "message"),
+    ("on_controller", "place", "message"),
     [
         (
             False,
-            "this host. Set nvidia_toolkit_files_on to controller (remote_src: false) to unpack on the controller",
+            "this host",
+            "set nvidia_toolkit_files_on to controller (remote_src: false) to unpack on the controller",
         ),
-        (
-            True,
-            "the controller. Set nvidia_toolkit_files_on to node (remote_src: true) to unpack on the host",
-        ),
+        (True, "the controller", "set nvidia_toolkit_files_on to node (remote_src: true) to unpack on the host"),
     ],
 )
-def test_missing_tool(tmp_path: Path, on_controller: bool, message: str) -> None:
+def test_missing_tool(tmp_path: Path, on_controller: bool, place: str, message: str) -> None:
     package = rpm(tmp_path, "base")
-    run = Runs({str(package): (127, b"", "rpm2cpio cannot be run: No such file or directory")})
-    error = unpack_error(run, package, tmp_path / "folder", on_controller)
-    assert (
-        error == f"rpm2cpio is not installed on {message}, or unpack {package} yourself and set src instead of files."
+    run = Runs({str(package): (127, b"", "rpm2archive cannot be run: No such file or directory")})
+    end = f"{message}, or unpack {package} yourself and set src instead of files."
+    assert unpack_error(run, package, tmp_path / "folder", on_controller) == (
+        f"rpm2archive is not installed on {place}."
+        f" Install its package (rpm2cpio on Debian and Ubuntu, else rpm), or {end}"
     )
     run.archives = {str(package): (127, b"", "timeout: failed to run command 'dpkg-deb': No such file or directory")}
     package.write_bytes(b"!<arch>\ndebian-binary")
-    error = unpack_error(run, package, tmp_path / "folder", on_controller)
-    assert (
-        error == f"dpkg-deb is not installed on {message}, or unpack {package} yourself and set src instead of files."
+    assert unpack_error(run, package, tmp_path / "folder", on_controller) == (
+        f"dpkg-deb is not installed on {place}. Install its package (dpkg), or {end}"
     )
 
 
 def test_failing_tool(tmp_path: Path) -> None:
     package = rpm(tmp_path, "base")
-    run = Runs({str(package): (1, newc(Item("tool", b"x")), "error: base: not an rpm package\n(or manifest)\n")})
+    run = Runs(
+        {str(package): (1, archive_of(member("tool", b"x")), "error: base: not an rpm package\n(or manifest)\n")}
+    )
     with pytest.raises(HostError) as caught:
         run.unpack([package], tmp_path / "folder")
     assert str(caught.value).startswith(f"{package} ")
-    assert " rpm2cpio failed: error: base: not an rpm package (or manifest). " in str(caught.value)
+    assert " rpm2archive failed: error: base: not an rpm package (or manifest). " in str(caught.value)
     assert content_of(tmp_path / "folder") == {}
     run.archives = {str(package): (3, b"", "")}
-    assert "rpm2cpio failed: exit status 3. " in unpack_error(run, package, tmp_path / "folder")
+    assert "rpm2archive failed: exit status 3. " in unpack_error(run, package, tmp_path / "folder")
 
 
 @needs_dpkg_deb
@@ -398,12 +443,28 @@ def test_does_not_write_through_links_of_another_package(tmp_path: Path, target:
     assert content_of(folder) == {"usr": None, "usr/bin": None, CTK: b"x"}
 
 
-@pytest.mark.parametrize("archive", [b"", newc(Item("tool", b"x"))])
+@pytest.mark.parametrize("archive", [b"", archive_of(member("tool", b"x"))], ids=["empty", "gzip"])
 def test_rejects_debian_package_without_tar(tmp_path: Path, archive: bytes) -> None:
     package = tmp_path / "base.deb"
     package.write_bytes(b"!<arch>\n")
     error = unpack_error(Runs({str(package): (0, archive, "")}), package, tmp_path / "folder")
     assert error.startswith(f"{package} cannot be unpacked: its content is not a complete tar archive (")
+
+
+@pytest.mark.parametrize(
+    ("archive", "problem"),
+    [
+        (b"", "its content is not a complete tar archive ("),
+        (tar(member("tool", b"x")), "its content is not a complete gzip file ("),
+        (archive_of(member("tool", b"x" * 5000))[:-30], "its content is not a complete tar archive ("),
+        (gzip.compress(bytes(17 << 20), mtime=0), f"it expands to more than {16 << 20} bytes"),
+    ],
+    ids=["empty", "tar", "truncated", "bomb"],
+)
+def test_rejects_output_of_rpm2archive(tmp_path: Path, archive: bytes, problem: str) -> None:
+    package = rpm(tmp_path, "base")
+    error = unpack_error(Runs({str(package): (0, archive, "")}), package, tmp_path / "folder")
+    assert error.startswith(f"{package} cannot be unpacked: {problem}")
 
 
 # -- packages: limits ------------------------------------------------------------------------------------------------
@@ -427,29 +488,30 @@ ENDLESS = "while :; do echo 0123456789; done"
 
 
 def test_limits_output(tmp_path: Path) -> None:
-    with pytest.raises(NvidiaError, match="rpm cannot be unpacked: it expands to more than 1000 bytes"):
-        run_limited(["sh", "-c", ENDLESS, "rpm"], 1000)
+    package = str(rpm(tmp_path, "base"))
+    with pytest.raises(NvidiaError, match="package cannot be unpacked: it expands to more than 1000 bytes"):
+        run_limited(["sh", "-c", ENDLESS], package, 1000)
     # Reported errors are limited too.
     script = "echo out; head -c 1000000 /dev/zero | tr '\\0' x >&2; exit 3"
-    status, output, errors = run_limited(["sh", "-c", script], 4)
+    status, output, errors = run_limited(["sh", "-c", script], package, 4)
     assert (status, output, set(errors)) == (3, b"out\n", {"x"})
     assert len(errors) < 10000
-    assert run_limited([str(tmp_path / "missing")], 4)[0] == 127
+    assert run_limited([str(tmp_path / "missing")], package, 4)[0] == 127
     (tmp_path / "plain").touch()
     with pytest.raises(HostError, match="plain cannot be run: Permission denied"):
-        run_limited([str(tmp_path / "plain")], 4)
+        run_limited([str(tmp_path / "plain")], package, 4)
 
 
 @pytest.mark.parametrize("script", ["sleep 60", "exec >&-; sleep 60", "sleep 60 & echo x"])
-def test_kills_tools_after_the_time_limit(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+def test_kills_tools_after_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setattr(toolkit_unpack, "_SECONDS", 1)
     start = time.monotonic()
     with pytest.raises(NvidiaError, match="sh did not end within 1 seconds"):
-        run_limited(["sh", "-c", script], 1000)
+        run_limited(["sh", "-c", script], str(rpm(tmp_path, "base")), 1000)
     assert time.monotonic() - start < 10
 
 
 def test_leaves_no_process(tmp_path: Path) -> None:
     with pytest.raises(NvidiaError):
-        run_limited(["sh", "-c", f"echo $$ >{tmp_path}/pid; {ENDLESS}"], 1000)
+        run_limited(["sh", "-c", f"echo $$ >{tmp_path}/pid; {ENDLESS}"], str(rpm(tmp_path, "base")), 1000)
     assert not os.path.exists("/proc/" + (tmp_path / "pid").read_text().strip())
