@@ -200,13 +200,12 @@ options:
     default: false
   purge_legacy:
     description:
-      - Whether to remove what earlier versions of NVIDIA's tools left for this engine, such as drop-ins in directories
-        that no engine reads, drop-ins that contain a copy of all CRI settings of containerd, OCI hooks, and runtimes
-        whose programs no longer exist. Nothing else is removed. The module keeps a file with any other content, and
-        prints a warning.
-      - With O(state=absent) the runtimes that C(nvidia-ctk) registered are removed too, even if their programs exist.
-      - Copies are kept in O(backup_dir), but O(state=absent) does not restore what was removed. It restores the files
-        as they were without the leftovers.
+      - Whether to remove files that NVIDIA's tools wrote for this engine. These are drop-ins of containerd and CRI-O,
+        also those in directories that no engine reads, and OCI hooks. The drop-in of this module can have the same
+        path, and then replaces the file.
+      - The module keeps a drop-in with a comment, or with a setting that would be lost or get another value, and prints
+        a warning with its line. It never removes entries from a main file.
+      - Copies are kept in O(backup_dir), but O(state=absent) does not restore what was removed.
       - It applies only to O(flavor=system) with the engine's usual unit. For distributions of Kubernetes, rootless
         Docker, and a second containerd, the module removes nothing and prints a warning.
     type: bool
@@ -466,17 +465,17 @@ purged:
   elements: dict
   contains:
     path:
-      description: The file that is removed, or that an entry is removed from.
+      description: The file that is removed or replaced.
       type: str
       sample: /etc/containerd/config.d/99-nvidia.toml
     kind:
-      description: What was removed, one of V(drop-in), V(import), V(runtime), and V(hook).
+      description: What it was, one of V(drop-in) and V(hook).
       type: str
       sample: drop-in
     reason:
       description: Why it was removed.
       type: str
-      sample: /etc/containerd/config.d/99-nvidia.toml contains only entries of NVIDIA's tool (nvidia).
+      sample: NVIDIA's tool wrote /etc/containerd/config.d/99-nvidia.toml. It registers nvidia.
   sample: []
 unrecorded:
   description:

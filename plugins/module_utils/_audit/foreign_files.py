@@ -120,10 +120,28 @@ def attempt(read: t.Callable[[], _Read]) -> _Read | None:
 # -- findings about the files of several engines ---------------------------------------------------------------------
 
 
-def experimental_runtime(path: str) -> report.Finding:
-    """Return the finding for a file that registers the runtime nvidia-experimental."""
-    message = f"{path} registers the runtime {nvidia_files.EXPERIMENTAL}. Since 1.14 the toolkit has no program for it."
-    return report.warning("runtime-experimental", path, message, steps.PURGE_LEGACY)
+def places_of_runtimes(configs: HostConfigs, config_path: str) -> dict[str, str]:
+    """Return where the files of an engine register runtimes, as a path and a line.
+
+    ``config_path`` is its main file. The result is empty for an engine with another flavor than ``system``.
+    """
+    sources: list[tuple[list[t.Any], list[tuple[str, ...]]]] = []
+    if configs.daemon_json is not None:
+        sources.append(([configs.daemon_json], [(docker_plan.RUNTIMES,)]))
+    if configs.crio is not None:
+        sources.append(([file.document for file in configs.crio.files], [crio_config.RUNTIMES]))
+    if configs.containerd is not None:
+        roots = dict.fromkeys(containerd_config.CRI_TABLE.values())
+        documents = [file.document for file in configs.containerd.files]
+        sources.append((documents, [root + containerd_config.RUNTIMES for root in roots]))
+    return {
+        name: f"{document.path}, line {document.line((*table, name))}"
+        for documents, tables in sources
+        if documents[0].path == configs.real(config_path)
+        for document in documents
+        for table in tables
+        for name in report.table(document.value(*table))
+    }
 
 
 def defined_twice(paths_by_runtime: t.Mapping[str, list[str]]) -> report.Findings:
@@ -210,15 +228,12 @@ def _settings_on_command_line(unit: systemd_units.Unit) -> list[tuple[str, ...]]
     return list(dict.fromkeys(paths))
 
 
-def old_docker_tools(configs: HostConfigs) -> report.Findings:
-    """Yield findings for files and settings of nvidia-docker2 and of old releases of the toolkit."""
+def nvidia_docker(configs: HostConfigs) -> report.Findings:
+    """Yield a finding for the command of nvidia-docker2."""
     if configs.host.exists(_NVIDIA_DOCKER):
         message = f"{_NVIDIA_DOCKER} is the command of nvidia-docker2, which no longer gets updates."
         advice = "Use docker run --gpus, and remove the package nvidia-docker2."
         yield report.info("nvidia-docker", _NVIDIA_DOCKER, message, advice)
-    context, document = configs.docker, configs.daemon_json
-    if context is not None and document is not None and document.has(docker_plan.RUNTIMES, nvidia_files.EXPERIMENTAL):
-        yield experimental_runtime(context.path)
 
 
 # -- CRI-O -----------------------------------------------------------------------------------------------------------
@@ -232,14 +247,12 @@ def crio_old_drop_in(configs: HostConfigs) -> report.Findings:
 
 
 def crio_runtimes(configs: HostConfigs) -> report.Findings:
-    """Yield findings for NVIDIA runtimes that several files define, and for the runtime nvidia-experimental."""
+    """Yield findings for NVIDIA runtimes that several files define."""
     paths: dict[str, list[str]] = {}
     for file in configs.crio.files if configs.crio is not None else ():
         for name, entry in report.table(file.document.value(*crio_config.RUNTIMES)).items():
             if isinstance(entry, dict) and engines_base.is_nvidia_program(entry.get(crio_config.PROGRAM)):
                 paths.setdefault(name, []).append(file.name)
-            if name == nvidia_files.EXPERIMENTAL:
-                yield experimental_runtime(file.name)
     yield from defined_twice(paths)
 
 
@@ -327,7 +340,7 @@ def _hooks_of(configs: HostConfigs, engine: str, folders: t.Iterable[str]) -> li
 
 FOREIGN_FILE_RULES = (
     docker_flags,
-    old_docker_tools,
+    nvidia_docker,
     crio_old_drop_in,
     crio_runtimes,
     gpu_operator,

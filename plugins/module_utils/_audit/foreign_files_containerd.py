@@ -63,17 +63,19 @@ def copied_settings(configs: foreign_files.HostConfigs) -> report.Findings:
     if files is None:
         return
     for file in files.files[1:]:
-        found = None if configs.is_recorded(file.path) else nvidia_files.containerd_drop_in(file.document, files.main)
+        found = None if configs.is_recorded(file.path) else nvidia_files.containerd_drop_in(file.document, [files.main])
         if found is None or not found.copied:
             continue
-        changes = f"Changes of {core_text.listed(found.drifted)}" if found.drifted else "Later changes of settings"
+        drifted = [nvidia_files.short_name(path) for path in found.drifted]
+        changes = f"Changes of {core_text.listed(drifted)}" if drifted else "Later changes of settings"
         message = (
             f"{file.path} contains NVIDIA's runtimes and a copy of other CRI settings. {changes} in the main file have"
             " no effect."
         )
-        # The roles keep a file that a person has edited.
-        own = "Move your own settings and comments to the main file, then remove the file."
-        advice = steps.PURGE_LEGACY if found.has_only_tool_entries(file.document) else own
+        # The roles keep a file that a person has edited, or without which a setting gets another value.
+        own = "Move the settings and comments that you need to the main file, then remove the file."
+        is_removable = found.has_only_tool_entries(file.document) and not drifted
+        advice = steps.PURGE_LEGACY if is_removable else own
         yield report.warning("drop-in-copies-settings", file.path, message, advice)
 
 
@@ -89,14 +91,12 @@ def old_drop_in(configs: foreign_files.HostConfigs) -> report.Findings:
 
 
 def runtimes(configs: foreign_files.HostConfigs) -> report.Findings:
-    """Yield findings for NVIDIA runtimes that several files define, and for the runtime nvidia-experimental."""
+    """Yield findings for NVIDIA runtimes that several files define."""
     paths: dict[str, list[str]] = {}
     for file, table in configs.containerd.cri_tables() if configs.containerd is not None else ():
         for name, entry in _runtimes(table).items():
             if engines_base.is_nvidia_program(containerd_config.program_of(entry)):
                 paths.setdefault(name, []).append(file.path)
-            if name == nvidia_files.EXPERIMENTAL:
-                yield foreign_files.experimental_runtime(file.path)
     yield from foreign_files.defined_twice(paths)
 
 

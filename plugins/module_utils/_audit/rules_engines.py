@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import typing as t
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import report, steps
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import foreign_files, report, steps
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import errors
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core import text as core_text
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._engines import base as engines_base
 
@@ -111,14 +113,28 @@ def programs(facts: report.HostFacts, host: hostfs.HostFS) -> report.Findings:
             if not is_default and _is_missing(host, engine, report.text(program)):
                 is_nvidia = engines_base.is_nvidia_runtime(name, program)
                 missing.setdefault(is_nvidia, {}).setdefault(report.text(program), []).append(name)
+        places = _places_of_runtimes(host, facts, report.text(engine.get("config_path"))) if missing else {}
         for is_nvidia, by_program in missing.items():
-            each = core_text.listed([f"{program} of {' and '.join(names)}" for program, names in by_program.items()])
+            each = core_text.listed(
+                [f"{program} of {_with_places(names, places)}" for program, names in by_program.items()]
+            )
             message = f"Programs of runtimes do not exist: {each}. No container starts with these runtimes."
             if is_nvidia:
                 yield report.warning("runtime-program-missing", target, message, steps.INSTALL_FOR_RUNTIMES)
             else:
                 advice = "Install the programs, or remove the runtimes."
                 yield report.info("runtime-program-missing", target, message, advice)
+
+
+def _places_of_runtimes(host: hostfs.HostFS, facts: report.HostFacts, config_path: str) -> dict[str, str]:
+    with contextlib.suppress(errors.MissingPackageError):
+        configs = foreign_files.HostConfigs(host, facts)
+        return foreign_files.attempt(lambda: foreign_files.places_of_runtimes(configs, config_path)) or {}
+    return {}
+
+
+def _with_places(names: t.Iterable[str], places: t.Mapping[str, str]) -> str:
+    return " and ".join(f"{name} ({places[name]})" if name in places else name for name in names)
 
 
 def _is_missing(host: hostfs.HostFS, engine: Engine, program: str) -> bool:

@@ -102,7 +102,7 @@ RESTART_ENGINE = run_site("restarts it")
 CONFIGURE_ENGINE = run_site("registers the runtime and restarts the engine")
 REGISTER_DEFAULT = f"Run {SITE} to register it, or set another default runtime in the files of the engine."
 INSTALL_FOR_DEFAULT = f"Run {SITE} to install the toolkit, or set another default runtime in the files of the engine."
-INSTALL_FOR_RUNTIMES = f"Run {SITE} to install the toolkit, or set nvidia_runtime_purge_legacy: true to remove them."
+INSTALL_FOR_RUNTIMES = f"Run {SITE} to install the toolkit, or remove these entries from the files of the engine."
 RESTORE_DEFAULT = (
     f"Run {REMOVE} with --limit for this host, which restores the previous default. Correct a default that another"
     " tool has set in the files of the engine."

@@ -210,9 +210,6 @@ class ChangeWriter:
                 if record is None:
                     record_store.drop_unused(self.host, saved, file.before)
                 raise
-        elif file.record is not None and file.keys:
-            # The file stays as it is, but entries that other tools left in it now belong to this collection.
-            self._save_record(file, record)
         return backups
 
     def _save_record(

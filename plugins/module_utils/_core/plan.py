@@ -33,7 +33,7 @@ class PlannedFile(t.NamedTuple):
 
     ``like`` names files whose modes this file never exceeds, because it may contain what they contain. A new file gets
     owner and mode of the first. ``mode`` is another limit, if given. ``record`` replaces the record of the file, if
-    given: foreign leftovers are removed from the file, and its recorded original does not contain them.
+    given: the file of another tool is replaced, and a removal does not restore it.
     """
 
     path: str

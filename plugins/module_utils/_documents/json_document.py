@@ -254,6 +254,11 @@ class JsonDocument:
         line, column = core_text.position(self.text, node.start)
         return errors.ConfigurationError(self.path, problem, advice, line, column)
 
+    def line(self, path: KeyPath) -> int | None:
+        """Return the line of the value at ``path``, None if there is none."""
+        node = self.node(*path)
+        return None if node is None else core_text.position(self.text, node.start)[0]
+
     def value(self, *path: str) -> t.Any:
         """Return the plain value at ``path``, or None if there is no entry or it is null."""
         return plain(self.node(*path))

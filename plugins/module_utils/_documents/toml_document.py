@@ -61,14 +61,19 @@ class TomlDocument:
 
     def error(self, path: toml_parser.KeyPath, problem: str, advice: str) -> errors.ConfigurationError:
         """Return an error with the line and column of the entry at ``path``, if the text contains it."""
+        return errors.ConfigurationError(self.path, problem, advice, *(self._position(path) or ()))
+
+    def line(self, path: toml_parser.KeyPath) -> int | None:
+        """Return the line of the entry at ``path``, None if the text does not contain it."""
+        position = self._position(path)
+        return None if position is None else position[0]
+
+    def _position(self, path: toml_parser.KeyPath) -> tuple[int, int] | None:
         try:
             offset = self.editor().start_of(path)
         except ValueError:
-            offset = None
-        if offset is None:
-            return errors.ConfigurationError(self.path, problem, advice)
-        line, column = core_text.position(self.text, offset)
-        return errors.ConfigurationError(self.path, problem, advice, line, column)
+            return None
+        return None if offset is None else core_text.position(self.text, offset)
 
     def set(self, path: toml_parser.KeyPath, value: t.Any) -> TomlDocument:
         """Return the document with ``value`` at ``path``. Missing tables on the path are created.

@@ -127,8 +127,6 @@ def hook_records(files: engines_base.Files, paths: t.Iterable[str]) -> list[core
     return [record for record in records if record is not None and is_hook_record(record)]
 
 
-# A runtime that the toolkit added in 1.12 and removed in 1.14.
-EXPERIMENTAL = "nvidia-experimental"
 # Drop-ins of NVIDIA's tool, in this order: for containerd by 1.18.0, which no file imports by default; for containerd
 # by 1.18.1 and newer; for CRI-O by releases up to 1.19.0, in a directory that CRI-O never reads.
 STRAY_CONTAINERD = "/etc/containerd/config.d/99-nvidia.toml"
@@ -149,51 +147,65 @@ _MOVED: dict[KeyPath, KeyPath] = {
 
 
 class DropIn(t.NamedTuple):
-    """The content of a drop-in of NVIDIA's tool, as dotted names.
+    """The content of a drop-in of NVIDIA's tool.
 
-    - ``runtimes``: the runtimes in the drop-in.
-    - ``copied``: other settings that the main file has too.
-    - ``drifted``: those copied settings whose value differs in the main file.
-    - ``foreign``: other settings, which the tool does not write and the main file does not contain.
+    - ``runtimes``: the names of the runtimes in the drop-in.
+    - ``copied``: the paths of other settings that other files have too.
+    - ``drifted``: those copied settings whose value differs in the other files.
+    - ``foreign``: other settings, which the tool does not write and no other file contains.
     """
 
     runtimes: tuple[str, ...]
-    copied: tuple[str, ...] = ()
-    drifted: tuple[str, ...] = ()
-    foreign: tuple[str, ...] = ()
+    copied: tuple[KeyPath, ...] = ()
+    drifted: tuple[KeyPath, ...] = ()
+    foreign: tuple[KeyPath, ...] = ()
 
     def has_only_tool_entries(self, document: toml_document.TomlDocument) -> bool:
         """Return whether the file contains only what the tool wrote. The tool writes no comments."""
         return not self.foreign and "#" not in document.text
 
 
-def containerd_drop_in(document: toml_document.TomlDocument, main: toml_document.TomlDocument) -> DropIn | None:
-    """Return the content of a drop-in for containerd, compared with the main file ``main``.
+def containerd_drop_in(
+    document: toml_document.TomlDocument, others: t.Sequence[toml_document.TomlDocument]
+) -> DropIn | None:
+    """Return the content of a drop-in for containerd, compared with ``others``, the one with precedence first.
 
     Returns None if the drop-in has no runtimes of NVIDIA's.
     """
     names: list[str] = []
-    found: dict[str, list[str]] = {"copied": [], "drifted": [], "foreign": []}
+    found: dict[str, list[KeyPath]] = {"copied": [], "drifted": [], "foreign": []}
     for path, value in toml_parser.iter_leaves(document.data):
-        root = next((root for root in containerd_config.CRI_TABLE.values() if path[: len(root)] == root), None)
         if path == ("version",):
             continue
+        root = _cri_root(path)
         inner = path[len(root) :] if root is not None else ()
         owned = root is not None and _is_nvidia_setting(document, root, inner)
         if owned and inner[: len(containerd_config.RUNTIMES)] == containerd_config.RUNTIMES:
             names.append(inner[len(containerd_config.RUNTIMES)])
         if not owned:
-            in_main = next((main.value(*key) for key in _keys_in_main_file(path, inner) if main.has(*key)), None)
-            found["foreign" if in_main is None else "copied"].append(".".join(inner or path))
-            if in_main not in (None, value, [value]):
-                found["drifted"].append(".".join(inner))
+            keys = _keys_in_other_files(path, inner)
+            elsewhere = next((other.value(*key) for other in others for key in keys if other.has(*key)), None)
+            found["foreign" if elsewhere is None else "copied"].append(path)
+            if elsewhere not in (None, value, [value]):
+                found["drifted"].append(path)
     if not names:
         return None
     return DropIn(tuple(dict.fromkeys(names)), *(tuple(found[kind]) for kind in ("copied", "drifted", "foreign")))
 
 
-def _keys_in_main_file(path: KeyPath, inner: KeyPath) -> list[KeyPath]:
-    """Return where the main file may have the setting ``path`` of a drop-in, in any version of the format."""
+def short_name(path: KeyPath) -> str:
+    """Return the dotted name of a setting, without the table of containerd's CRI plugin."""
+    root = _cri_root(path) or ()
+    return ".".join(path[len(root) :])
+
+
+def _cri_root(path: KeyPath) -> KeyPath | None:
+    """Return the table of containerd's CRI plugin that contains ``path``, None if none does."""
+    return next((root for root in containerd_config.CRI_TABLE.values() if path[: len(root)] == root), None)
+
+
+def _keys_in_other_files(path: KeyPath, inner: KeyPath) -> list[KeyPath]:
+    """Return where another file may have the setting ``path`` of a drop-in, in any version of the format."""
     if not inner:
         return []
     return [
@@ -224,7 +236,7 @@ def _is_nvidia_setting(document: toml_document.TomlDocument, root: KeyPath, inne
 def crio_drop_in(document: toml_document.TomlDocument) -> DropIn | None:
     """Return the content of a drop-in for CRI-O, None if it has no runtimes of NVIDIA's."""
     names: list[str] = []
-    foreign: list[str] = []
+    foreign: list[KeyPath] = []
     depth = len(crio_config.RUNTIMES)
     for path, value in toml_parser.iter_leaves(document.data):
         runtime = path[depth] if path[:depth] == crio_config.RUNTIMES and len(path) > depth else None
@@ -232,7 +244,7 @@ def crio_drop_in(document: toml_document.TomlDocument) -> DropIn | None:
             *crio_config.RUNTIMES, str(value) if path == crio_config.DEFAULT else runtime or "", crio_config.PROGRAM
         )
         if not engines_base.is_nvidia_program(program):
-            foreign.append(".".join(path))
+            foreign.append(path)
         elif runtime is not None:
             names.append(runtime)
     return DropIn(tuple(dict.fromkeys(names)), foreign=tuple(foreign)) if names else None

@@ -298,7 +298,7 @@ class ContainerdPlanner:
             nvidia_files,
         )
 
-        found = nvidia_files.containerd_drop_in(edit.document, self.main.document) if edit is not self.main else None
+        found = nvidia_files.containerd_drop_in(edit.document, [self.main.document]) if edit is not self.main else None
         if found is not None and found.has_only_tool_entries(edit.document):
             without = self.files_class.of(self.context, {**self.files.overlay(), edit.path: None})
             # The rest of the drop-in is a copy, which would hide later changes of the main file. A drop-in that is

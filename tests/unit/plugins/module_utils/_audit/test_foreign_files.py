@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import foreign_files
+from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit import foreign_files, rules_engines
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.audit import foreign_files_of
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._audit.report import HostFacts
 from ansible_collections.gpufleet.nvidia.plugins.module_utils._core.errors import HostError, MissingPackageError
@@ -108,9 +108,9 @@ def test_changed_settings_are_named_without_values(tree: Tree) -> None:
 
 
 def test_advice_for_a_copy_of_settings(tree: Tree) -> None:
-    """Only a file without content of a person is removed by purge_legacy."""
-    for text, advised in (("", True), ("# mine\n", False)):
-        create(tree, {MAIN: main_file(), DROP_IN: snapshot() + text})
+    """purge_legacy removes only a file without content of a person, and without which no setting changes."""
+    for image, text, advised in (("3.9", "", True), ("3.9", "# mine\n", False), ("3.8", "", False)):
+        create(tree, {MAIN: main_file(), DROP_IN: snapshot(f"registry.k8s.io/pause:{image}") + text})
         (one,) = [one for one in found(tree) if one.id == "drop-in-copies-settings"]
         assert ("nvidia_runtime_purge_legacy" in one.advice) is advised
 
@@ -204,3 +204,31 @@ def test_large_files_are_skipped(tree: Tree, monkeypatch: pytest.MonkeyPatch) ->
     create(tree, {HOOK: HOOK_FILE, **PODMAN})
     monkeypatch.setattr(foreign_files, "_MAX_BYTES", 10)
     assert found(tree) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "files", "place"),
+    [
+        ("docker", DAEMON_JSON, {DAEMON_JSON: '{\n  "runtimes": {\n    "old": {"path": "/opt/x"}\n  }\n}\n'}, 3),
+        ("crio", CRIO_MAIN, {CRIO_MAIN: '[crio]\n[crio.runtime.runtimes.old]\nruntime_path = "/opt/x"\n'}, 2),
+        ("containerd", MAIN, {MAIN: "version = 2\n" + runtime("old", "/opt/x")}, 3),
+    ],
+)
+def test_the_place_of_a_runtime_without_its_program(
+    tree: Tree, target: str, path: str, files: dict[str, str | None], place: int
+) -> None:
+    create(tree, files)
+    engine = {"target": target, "engine": target, "config_path": path, "runtimes": {"old": "/opt/x"}}
+    (one,) = rules_engines.programs(HostFacts({"engines": [engine]}), tree.host())
+    assert f"/opt/x of old ({path}, line {place})." in one.text
+    # The file of another engine, or of another instance.
+    other = {**engine, "config_path": "/srv/other"}
+    (one,) = rules_engines.programs(HostFacts({"engines": [other]}), tree.host())
+    assert "/opt/x of old." in one.text
+
+
+def test_a_runtime_in_a_drop_in_is_named_there(tree: Tree) -> None:
+    create(tree, {MAIN: main_file(), DROP_IN: small_drop_in("/opt/x")})
+    engine = {"target": "containerd", "engine": "containerd", "config_path": MAIN, "runtimes": {"nvidia": "/opt/x"}}
+    (one,) = rules_engines.programs(HostFacts({"engines": [engine]}), tree.host())
+    assert f"/opt/x of nvidia ({DROP_IN}, line 3)." in one.text

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Hosts that nvidia-ctk has configured: each sequence of runs with purge_legacy removes all of its entries."""
+"""Hosts that nvidia-ctk has configured: each sequence of runs with purge_legacy removes its drop-ins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from ansible_collections.gpufleet.nvidia.tests.unit.helpers.cleanup_hosts import
 from ansible_collections.gpufleet.nvidia.tests.unit.helpers.leftovers import (
     CRIO_CTK,
     CRIO_READ,
-    DAEMON_JSON,
     DROP_IN,
     MAIN,
     NVIDIA,
@@ -32,8 +31,8 @@ if t.TYPE_CHECKING:
 
 # Files as nvidia-ctk 1.20.0 writes them, shortened. HOSTS contains for each host the engine, the files, and the files
 # that differ after the cleanup (None: the file is removed).
-DAEMON = '{\n    "default-runtime": "nvidia",\n    "runtimes": {\n        "nvidia": {\n            "args": [],\n'
-DAEMON += '            "path": "nvidia-container-runtime"\n        }\n    }\n}\n'
+# The image in the main files.
+PAUSE = "registry.k8s.io/pause:3.9"
 BARE = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
 PACKAGED = "/etc/crio/crio.conf.d/10-crio.conf"
 BUNDLED = '[crio.runtime]\ndefault_runtime = "crun"\n[crio.runtime.runtimes.crun]\nmonitor_path = "/usr/bin/conmon"\n'
@@ -48,21 +47,19 @@ sandbox = "registry.k8s.io/pause:3.9"
 default_runtime_name = "runc"
 """ + runtime("runc", "/usr/bin/runc", RUNTIME_4)
 HOSTS: dict[str, tuple[str, dict[str, str], dict[str, str | None]]] = {
-    "copy of the section": ("containerd", {MAIN: main_file(), DROP_IN: snapshot()}, {DROP_IN: None}),
+    "copy of the section": ("containerd", {MAIN: main_file(), DROP_IN: snapshot(PAUSE)}, {DROP_IN: None}),
     "copy of the section, no default": (
         "containerd",
-        {MAIN: main_file(), DROP_IN: snapshot(default="runc")},
+        {MAIN: main_file(), DROP_IN: snapshot(PAUSE, default="runc")},
         {DROP_IN: None},
     ),
-    "copy of a section of version 2": ("containerd", {MAIN: MIGRATED, DROP_IN: snapshot()}, {DROP_IN: None}),
+    "copy of a section of version 2": ("containerd", {MAIN: MIGRATED, DROP_IN: snapshot(PAUSE)}, {DROP_IN: None}),
     "nothing to copy": ("containerd", {MAIN: BARE, DROP_IN: small_drop_in()}, {DROP_IN: None}),
     "CRI-O": ("crio", {PACKAGED: BUNDLED, CRIO_READ: CRIO_CTK}, {CRIO_READ: None}),
-    "Docker": ("docker", {DAEMON_JSON: DAEMON}, {DAEMON_JSON: "{}\n"}),
 }
 VERSIONS = {
     "containerd": ("1.6.20", "1.7.24", "2.0.11", "2.2.7", "2.3.4", "2.4.0"),
     "crio": ("1.31.2", "1.37.0"),
-    "docker": ("20.10.24", "29.7.3"),
 }
 CASES = [
     (name, version)
@@ -98,7 +95,7 @@ def test_sequences(tree: Tree, name: str, version: str, steps: list[tuple[Runtim
     for request, purge in steps:
         plan = host.run(request, purge=purge)
         if request is not None:
-            assert plan.state.paths()["nvidia"] in (NVIDIA, "nvidia-container-runtime")
+            assert plan.state.paths()["nvidia"] == NVIDIA
             assert not [file for file in host.run(request, purge=purge).files if file.changed]
     for path, expected in {**files, **gone}.items():
         assert host.read(path) == expected
